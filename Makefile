@@ -1,0 +1,45 @@
+# One virtual environment, made once; every other target makes it when it is missing.
+#
+#     make test                                      the default python3, in .venv
+#     make test VENV=.venv312 PYTHON=python3.12      another Python beside it
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_NO_INPUT := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup mnist test check slow clean
+
+help:  ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(READY)  ## make the environment and install synk in it, editable
+
+# The stamp is younger than what it depends on: a new dependency installs again, nothing else does.
+$(READY): setup.cfg pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable '.[demos,dev]'
+	touch $@
+
+mnist: $(READY)  ## train a perceptron on MNIST digits with two ranks
+	$(BIN)/python demos/mnist/train_mnist.py --ranks 2
+
+test: $(READY)  ## run the fast tests
+	$(BIN)/python -m pytest -m 'not slow'
+
+slow: $(READY)  ## run the slow tests
+	$(BIN)/python -m pytest -m slow
+
+check: $(READY)  ## lint, formatting, types, and imports held to the floors
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_floors.py
+
+clean:  ## remove the environment, builds and caches
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -not -path './.venv*' -prune -exec rm -rf {} +

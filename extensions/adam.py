@@ -1,0 +1,184 @@
+"""Adam and its relatives: steps along a moving mean of gradients, scaled by a moving mean of squares.
+
+Moving means that start from zero are too small at first: after ``t`` steps by the factor
+``1 - beta**t``, for which the rules correct. Imported as part of ``synk.extensions.updates``,
+whose opening says what all rules share.
+
+Imports NumPy, PyTensor and ``update_parts``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+
+from synk.extensions.update_parts import Updates, check_decays, check_scalars, from_gradient, scalars, state_like
+
+
+def adam(
+    loss: Any,
+    params: Iterable[Any],
+    learning_rate: Any = 0.001,
+    beta1: Any = 0.9,
+    beta2: Any = 0.999,
+    epsilon: Any = 1e-8,
+) -> Updates:
+    """Return steps along the mean gradient, scaled by the root of its mean square.
+
+    Each step does ``t := t + 1``, ``m := beta1 * m + (1 - beta1) * g``,
+    ``v := beta2 * v + (1 - beta2) * g**2`` and
+    ``p := p - learning_rate * m' / (sqrt(v') + epsilon)``,
+    where ``m' = m / (1 - beta1**t)`` and ``v' = v / (1 - beta2**t)``.
+
+    Returns
+    -------
+    grad_updates, param_updates, flat_gradient
+
+    Notes
+    -----
+    This is Algorithm 1 of the paper. Lasagne has its "more efficient" form, which in effect adds
+    ``epsilon / sqrt(1 - beta2**t)``; the two differ where gradients are as small as that.
+
+    References
+    ----------
+    Kingma and Ba (2014), arXiv:1412.6980.
+    """
+    return _adam(loss, params, learning_rate, beta1, beta2, epsilon)
+
+
+def amsgrad(
+    loss: Any,
+    params: Iterable[Any],
+    learning_rate: Any = 0.001,
+    beta1: Any = 0.9,
+    beta2: Any = 0.999,
+    epsilon: Any = 1e-8,
+) -> Updates:
+    """Return Adam's steps, with a scale that never shrinks.
+
+    Each step is that of `adam`, with ``u := max(u, v)`` in the place of ``v`` in ``v'``.
+
+    Returns
+    -------
+    grad_updates, param_updates, flat_gradient
+
+    References
+    ----------
+    Reddi, Kale and Kumar (2018), arXiv:1904.09237; the correction for zero starts is an addition.
+    """
+    return _adam(loss, params, learning_rate, beta1, beta2, epsilon, largest=True)
+
+
+def adamw(
+    loss: Any,
+    params: Iterable[Any],
+    learning_rate: Any = 0.001,
+    beta1: Any = 0.9,
+    beta2: Any = 0.999,
+    epsilon: Any = 1e-8,
+    weight_decay: Any = 0.01,
+) -> Updates:
+    """Return Adam's steps, and let the parameters decay beside them.
+
+    Each step is that of `adam` from ``p - learning_rate * weight_decay * p``; in the loss, a penalty
+    on large parameters would be scaled like any gradient.
+
+    Returns
+    -------
+    grad_updates, param_updates, flat_gradient
+
+    References
+    ----------
+    Loshchilov and Hutter (2017), arXiv:1711.05101.
+    """
+    check_scalars(weight_decay=weight_decay)
+    return _adam(loss, params, learning_rate, beta1, beta2, epsilon, weight_decay=weight_decay)
+
+
+def _adam(
+    loss: Any,
+    params: Iterable[Any],
+    learning_rate: Any,
+    beta1: Any,
+    beta2: Any,
+    epsilon: Any,
+    *,
+    weight_decay: Any = 0.0,
+    largest: bool = False,
+) -> Updates:
+    check_scalars(learning_rate=learning_rate, epsilon=epsilon)
+    check_decays(beta1=beta1, beta2=beta2)
+    t, new_t = _step_counter()
+    mean_rate = learning_rate / _share_seen(beta1, new_t)
+    square_scale = 1 / pt.sqrt(_share_seen(beta2, new_t))
+
+    def step(p: Any, g: Any) -> list:
+        rate, scale, small, shrink = scalars(p.dtype, mean_rate, square_scale, epsilon, learning_rate * weight_decay)
+        keep1, take1, keep2, take2 = scalars(p.dtype, beta1, 1 - beta1, beta2, 1 - beta2)
+        m, v = state_like(p, "mean"), state_like(p, "squares")
+        new_m = keep1 * m + take1 * g
+        new_v = keep2 * v + take2 * pt.sqr(g)
+        pairs, bound = [(m, new_m), (v, new_v)], new_v
+        if largest:
+            u = state_like(p, "largest")
+            bound = pt.maximum(u, new_v)
+            pairs.append((u, bound))
+        return [*pairs, (p, p - shrink * p - rate * new_m / (scale * pt.sqrt(bound) + small))]
+
+    return from_gradient(loss, params, step, common=[(t, new_t)])
+
+
+def adamax(
+    loss: Any,
+    params: Iterable[Any],
+    learning_rate: Any = 0.002,
+    beta1: Any = 0.9,
+    beta2: Any = 0.999,
+    epsilon: Any = 1e-8,
+) -> Updates:
+    """Return Adam's steps, scaled by a decaying maximum instead of a root mean square.
+
+    Each step does ``t := t + 1``, ``m := beta1 * m + (1 - beta1) * g``, ``u := max(beta2 * u, abs(g))``
+    and ``p := p - learning_rate * m' / (u + epsilon)``, where ``m' = m / (1 - beta1**t)``.
+
+    Returns
+    -------
+    grad_updates, param_updates, flat_gradient
+
+    References
+    ----------
+    Kingma and Ba (2014), arXiv:1412.6980, section 7.1; epsilon is an addition.
+    """
+    check_scalars(learning_rate=learning_rate, epsilon=epsilon)
+    check_decays(beta1=beta1, beta2=beta2)
+    t, new_t = _step_counter()
+    mean_rate = learning_rate / _share_seen(beta1, new_t)
+
+    def step(p: Any, g: Any) -> list:
+        rate, small = scalars(p.dtype, mean_rate, epsilon)
+        keep1, take1, keep2 = scalars(p.dtype, beta1, 1 - beta1, beta2)
+        m, u = state_like(p, "mean"), state_like(p, "largest")
+        new_m = keep1 * m + take1 * g
+        new_u = pt.maximum(keep2 * u, abs(g))
+        return [(m, new_m), (u, new_u), (p, p - rate * new_m / (new_u + small))]
+
+    return from_gradient(loss, params, step, common=[(t, new_t)])
+
+
+def _step_counter() -> tuple[Any, Any]:
+    """Make the number of steps done, an int64 so that it never stops counting, and its next value."""
+    t = pytensor.shared(np.asarray(0, "int64"), name="t")
+    return t, t + 1
+
+
+def _share_seen(beta: Any, t: Any) -> Any:
+    """Return ``1 - beta**t``, the share of a moving mean that is not its zero start.
+
+    In float64: with beta near one, a float32 would lose half of its digits.
+    """
+    [decay, steps] = scalars("float64", beta, t)
+    return 1 - decay**steps

@@ -1,0 +1,99 @@
+"""What update rules are made of: options in the right dtype, state, and the way back from the flat gradient.
+
+A rule states its recurrence for one parameter, as ``step(param, gradient)``, and nothing else:
+
+    loss, params -> flat_gradient -> step, for each parameter -> Updates
+
+Imports NumPy, PyTensor and ``gradients``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from numbers import Real
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pytensor.graph.basic import Variable
+
+from synk.extensions.gradients import flat_gradient
+
+Pair = tuple[Any, Any]  # (shared variable, new value)
+
+
+class Updates(NamedTuple):
+    """What an update rule returns."""
+
+    grad_updates: list[tuple[Any, Any, str]]  # (flat_gradient, what one slice adds to it, "sum")
+    param_updates: list[Pair]  # they read flat_gradient, once it is all-reduced
+    flat_gradient: Any  # shared vector
+
+
+def from_gradient(
+    loss: Any, params: Iterable[Any], step: Callable[[Any, Any], list[Pair]], common: Sequence[Pair] = ()
+) -> Updates:
+    """Apply ``step(param, gradient)`` to every parameter.
+
+    Parameters
+    ----------
+    loss : 0-d floating-point tensor
+        A mean over rows.
+    params : iterable of shared variables
+    step : callable
+        Returns the pairs (variable, new value) of one parameter and its state.
+    common : sequence of (variable, new value)
+        State that all parameters share.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `synk.extensions.gradients.flat_gradient`.
+    """
+    params = list(params)
+    flat, expression, gradients = flat_gradient(loss, params)
+    pairs = [pair for param, grad in zip(params, gradients, strict=True) for pair in step(param, grad)]
+    return Updates([(flat, expression, "sum")], [*common, *pairs], flat)
+
+
+def scalars(dtype: str, *options: Any) -> list[Any]:
+    """Convert options to one dtype.
+
+    Left alone, a float64 scalar would turn a float32 step into float64, and a Python float would be
+    read at the precision of floatX.
+
+    Parameters
+    ----------
+    dtype : str
+    *options : float, shared scalar or 0-d expression
+
+    Returns
+    -------
+    list of 0-d PyTensor tensors
+    """
+    return [
+        pt.cast(option, dtype) if isinstance(option, Variable) else pt.constant(np.asarray(option, dtype))
+        for option in options
+    ]
+
+
+def state_like(param: Any, name: str) -> Any:
+    """Make a shared variable of zeros with the shape, static shape and dtype of a parameter."""
+    zeros = np.zeros(param.get_value(borrow=True).shape, param.dtype)
+    return pytensor.shared(zeros, shape=param.type.shape, name=f"{param.name or 'param'}_{name}")
+
+
+def check_scalars(**options: Any) -> None:
+    """Raise unless every option is a number or a 0-d tensor."""
+    for name, value in options.items():
+        if np.ndim(value) != 0:
+            raise ValueError(f"{name} has {np.ndim(value)} dimensions; pass a number or a 0-d tensor")
+
+
+def check_decays(**options: Any) -> None:
+    """Raise unless every option is a scalar in ``[0, 1)``, as far as its value is known."""
+    check_scalars(**options)
+    for name, value in options.items():
+        if isinstance(value, Real) and not 0 <= value < 1:
+            raise ValueError(f"{name}={value} is outside [0, 1); at 1 or more the past would never fade")

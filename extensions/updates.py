@@ -1,0 +1,237 @@
+"""Update rules: how parameters follow the gradient of a loss.
+
+Every rule is called as ``rule(loss, params, **options)`` and returns
+
+    grad_updates   [(flat_gradient, what one slice adds to it, "sum")], for the gradient function
+    param_updates  [(variable, new value), ...], for the update function
+    flat_gradient  the shared vector to all-reduce between the two
+
+`synk.extensions.train.make_train_function` puts the three together. The loss is a mean over rows,
+``g`` below its gradient over the rows of all slices and ranks; operations are elementwise.
+Options may be numbers, shared scalars or 0-d expressions of shared variables. Parameters and their
+state keep the parameters' dtype, whatever floatX is.
+
+All rules raise TypeError and ValueError as `synk.extensions.gradients.flat_gradient` does, and
+ValueError for an option that is not a scalar, or a decay rate outside ``[0, 1)``.
+
+The names and defaults are those of Lasagne's `updates` module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytensor.tensor as pt
+
+from synk.extensions.adam import adam, adamax, adamw, amsgrad
+from synk.extensions.update_parts import Updates, check_decays, check_scalars, from_gradient, scalars, state_like
+
+__all__ = [
+    "Updates",
+    "adadelta",
+    "adagrad",
+    "adam",
+    "adamax",
+    "adamw",
+    "amsgrad",
+    "apply_momentum",
+    "apply_nesterov_momentum",
+    "momentum",
+    "nesterov_momentum",
+    "rmsprop",
+    "sgd",
+]
+
+
+def sgd(loss: Any, params: Iterable[Any], learning_rate: Any) -> Updates:
+    """Return stochastic gradient descent.
+
+    Each step does ``p := p - learning_rate * g``.
+
+    Returns
+    -------
+    grad_updates, param_updates, flat_gradient
+
+    References
+    ----------
+    Robbins and Monro (1951), doi:10.1214/aoms/1177729586.
+    """
+    check_scalars(learning_rate=learning_rate)
+
+    def step(p: Any, g: Any) -> list:
+        [rate] = scalars(p.dtype, learning_rate)
+        return [(p, p - rate * g)]
+
+    return from_gradient(loss, params, step)
+
+
+def apply_momentum(updates: Updates, params: Iterable[Any], momentum: Any = 0.9) -> Updates:
+    """Give the steps of any rule a decaying velocity.
+
+    Where the rule does ``p := p + s``, each step does ``v := momentum * v + s`` then ``p := p + v``.
+
+    Parameters
+    ----------
+    updates : Updates
+        As a rule returns them.
+    params : iterable of shared variables
+        Those that get a velocity.
+    momentum : scalar
+
+    Returns
+    -------
+    grad_updates, param_updates, flat_gradient
+
+    Raises
+    ------
+    ValueError
+        A parameter has no update.
+    """
+    return _with_velocity(updates, params, momentum, lambda velocity, decay, s: velocity)
+
+
+def apply_nesterov_momentum(updates: Updates, params: Iterable[Any], momentum: Any = 0.9) -> Updates:
+    """Give the steps of any rule a decaying velocity, and look ahead along it.
+
+    Where the rule does ``p := p + s``, each step does ``v := momentum * v + s`` then
+    ``p := p + momentum * v + s``. The parameters held are thus those at the point looked ahead to,
+    where the next gradient is wanted.
+
+    Parameters, results and errors are those of `apply_momentum`.
+    """
+    return _with_velocity(updates, params, momentum, lambda velocity, decay, s: decay * velocity + s)
+
+
+def _with_velocity(updates: Updates, params: Iterable[Any], momentum: Any, move: Any) -> Updates:
+    check_decays(momentum=momentum)
+    new_values = dict(updates.param_updates)
+    for p in params:
+        if p not in new_values:
+            raise ValueError(f"parameter '{p}' has no update to give momentum to; it is not in the rule's params")
+        [decay] = scalars(p.dtype, momentum)
+        velocity = state_like(p, "velocity")
+        s = new_values[p] - p
+        new_values[velocity] = decay * velocity + s
+        new_values[p] = p + move(new_values[velocity], decay, s)
+    return updates._replace(param_updates=list(new_values.items()))
+
+
+def momentum(loss: Any, params: Iterable[Any], learning_rate: Any, momentum: Any = 0.9) -> Updates:
+    """Return gradient descent with a decaying velocity.
+
+    Each step does ``v := momentum * v - learning_rate * g`` then ``p := p + v``.
+
+    Returns
+    -------
+    grad_updates, param_updates, flat_gradient
+
+    References
+    ----------
+    Polyak (1964), doi:10.1016/0041-5553(64)90137-5.
+    """
+    params = list(params)
+    return apply_momentum(sgd(loss, params, learning_rate), params, momentum)
+
+
+def nesterov_momentum(loss: Any, params: Iterable[Any], learning_rate: Any, momentum: Any = 0.9) -> Updates:
+    """Return gradient descent with a velocity along which it looks ahead.
+
+    Each step does ``v := momentum * v - learning_rate * g`` then
+    ``p := p + momentum * v - learning_rate * g``.
+
+    Returns
+    -------
+    grad_updates, param_updates, flat_gradient
+
+    References
+    ----------
+    Sutskever, Martens, Dahl and Hinton (2013), "On the importance of initialization and momentum in
+    deep learning", ICML; rearranged so that the gradient is taken where the parameters are held,
+    as in Bengio, Boulanger-Lewandowski and Pascanu (2012), arXiv:1212.0901.
+    """
+    params = list(params)
+    return apply_nesterov_momentum(sgd(loss, params, learning_rate), params, momentum)
+
+
+def adagrad(loss: Any, params: Iterable[Any], learning_rate: Any = 1.0, epsilon: Any = 1e-6) -> Updates:
+    """Return steps that shrink with all squared gradients so far.
+
+    Each step does ``a := a + g**2`` then ``p := p - learning_rate * g / sqrt(a + epsilon)``.
+
+    Returns
+    -------
+    grad_updates, param_updates, flat_gradient
+
+    References
+    ----------
+    Duchi, Hazan and Singer (2011), "Adaptive subgradient methods for online learning and stochastic
+    optimization", JMLR 12:2121-2159.
+    """
+    check_scalars(learning_rate=learning_rate, epsilon=epsilon)
+
+    def step(p: Any, g: Any) -> list:
+        rate, small = scalars(p.dtype, learning_rate, epsilon)
+        squares = state_like(p, "squares")
+        new_squares = squares + pt.sqr(g)
+        return [(squares, new_squares), (p, p - rate * g / pt.sqrt(new_squares + small))]
+
+    return from_gradient(loss, params, step)
+
+
+def rmsprop(
+    loss: Any, params: Iterable[Any], learning_rate: Any = 1.0, rho: Any = 0.9, epsilon: Any = 1e-6
+) -> Updates:
+    """Return steps divided by the root of a moving mean of squared gradients.
+
+    Each step does ``a := rho * a + (1 - rho) * g**2`` then
+    ``p := p - learning_rate * g / sqrt(a + epsilon)``.
+
+    Returns
+    -------
+    grad_updates, param_updates, flat_gradient
+
+    References
+    ----------
+    Tieleman and Hinton (2012), Neural Networks for Machine Learning, lecture 6.5, Coursera.
+    """
+    check_scalars(learning_rate=learning_rate, epsilon=epsilon)
+    check_decays(rho=rho)
+
+    def step(p: Any, g: Any) -> list:
+        rate, keep, take, small = scalars(p.dtype, learning_rate, rho, 1 - rho, epsilon)
+        squares = state_like(p, "squares")
+        new_squares = keep * squares + take * pt.sqr(g)
+        return [(squares, new_squares), (p, p - rate * g / pt.sqrt(new_squares + small))]
+
+    return from_gradient(loss, params, step)
+
+
+def adadelta(
+    loss: Any, params: Iterable[Any], learning_rate: Any = 1.0, rho: Any = 0.95, epsilon: Any = 1e-6
+) -> Updates:
+    """Return steps whose size follows that of the steps before.
+
+    Each step does ``a := rho * a + (1 - rho) * g**2``, ``s := g * sqrt(d + epsilon) / sqrt(a + epsilon)``,
+    ``d := rho * d + (1 - rho) * s**2`` and ``p := p - learning_rate * s``.
+
+    Returns
+    -------
+    grad_updates, param_updates, flat_gradient
+
+    References
+    ----------
+    Zeiler (2012), arXiv:1212.5701; the learning rate, there 1, is an addition.
+    """
+    check_scalars(learning_rate=learning_rate, epsilon=epsilon)
+    check_decays(rho=rho)
+
+    def step(p: Any, g: Any) -> list:
+        rate, keep, take, small = scalars(p.dtype, learning_rate, rho, 1 - rho, epsilon)
+        squares, deltas = state_like(p, "squares"), state_like(p, "deltas")
+        new_squares = keep * squares + take * pt.sqr(g)
+        s = g * pt.sqrt(deltas + small) / pt.sqrt(new_squares + small)
+        new_deltas = keep * deltas + take * pt.sqr(s)
+        return [(squares, new_squares), (deltas, new_deltas), (p, p - rate * s)]
+
+    return from_gradient(loss, params, step)

@@ -1,0 +1,335 @@
+"""synk runs one Python script on many GPUs, cores or machines.
+
+    import synk, pytensor.tensor as pt
+    synk.fork()                                   # one worker per core
+    x, y = pt.matrix("x"), pt.matrix("y")
+    f = synk.function([x], (x @ y).mean(0), bcast_inputs=[y])
+    mean = f(x_values, y_values)                  # rows of x scattered, results averaged
+
+Each function here is one thin line over the current run, `synk.session`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from synk import session as _session
+from synk.data import Data as Data
+from synk.errors import CollectiveMismatch as CollectiveMismatch
+from synk.errors import CudaInitialisedError as CudaInitialisedError
+from synk.errors import RemoteError as RemoteError
+from synk.errors import SharedMemoryFull as SharedMemoryFull
+from synk.errors import SynkError as SynkError
+from synk.errors import SynkStateError as SynkStateError
+from synk.errors import SynkTimeout as SynkTimeout
+from synk.errors import SynkWarning as SynkWarning
+from synk.errors import WorkerDied as WorkerDied
+from synk.function import Function as Function
+from synk.variables import n_rows as n_rows
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CollectiveMismatch",
+    "CudaInitialisedError",
+    "Data",
+    "Function",
+    "RemoteError",
+    "SharedMemoryFull",
+    "SynkError",
+    "SynkStateError",
+    "SynkTimeout",
+    "SynkWarning",
+    "WorkerDied",
+    "all_gather",
+    "all_reduce",
+    "broadcast",
+    "close",
+    "data",
+    "distribute",
+    "fork",
+    "function",
+    "gather",
+    "get_lengths",
+    "get_shapes",
+    "get_value",
+    "n_rows",
+    "pids",
+    "reduce",
+    "scatter",
+    "sequence",
+    "set_value",
+]
+
+_Verb = TypeVar("_Verb", bound=Callable[..., Any])
+
+
+def _collective(verb: _Verb) -> _Verb:
+    """Mark a verb that `sequence` takes."""
+    verb.is_collective = True  # type: ignore[attr-defined]
+    return verb
+
+
+# --- the run ---------------------------------------------------------------------------------------
+
+
+def fork(n_parallel: int | None = None, device: str | None = None, threads: int | None = None) -> int:
+    """Start a run: fork one worker process for each rank but this one.
+
+    Call it before starting threads and before building functions.
+
+    Parameters
+    ----------
+    n_parallel : int, optional
+        Ranks, this process included; by default one per core that this process may use.
+    device : {"cpu"}, optional
+        What to compute on.
+    threads : int, optional
+        Threads that matrix products of each rank use; by default cores // ranks, at least one.
+
+    Returns
+    -------
+    int
+        Number of ranks.
+
+    Raises
+    ------
+    SynkStateError
+        If a run is open already.
+    """
+    return _session.fork(n_parallel, device, threads)
+
+
+def close() -> None:
+    """End the run: stop the workers and free all shared memory. Also called at exit.
+
+    Functions and Data of the run raise `SynkStateError` from then on; `fork` starts a new one.
+    Without a run it does nothing.
+    """
+    _session.close()
+
+
+def pids() -> tuple[int, ...]:
+    """Return the process ids of all ranks, in rank order; the first is this process."""
+    return _session.current("pids").pids()
+
+
+# --- data and functions ----------------------------------------------------------------------------
+
+
+def data(
+    value: Any = None,
+    var: Any = None,
+    dtype: Any = None,
+    ndim: int | None = None,
+    shape: Any = None,
+    minibatch: bool = False,
+    force_cast: bool = False,
+    oversize: float = 1,
+    name: str | None = None,
+) -> Data:
+    """Put values into shared memory, for input to functions.
+
+    Parameters
+    ----------
+    value : array_like, optional
+        Values to store.
+    var : PyTensor variable, optional
+        Gives dtype and number of dimensions.
+    dtype : dtype, optional
+        By default that of ``var`` or ``value``.
+    ndim : int, optional
+        By default that of ``var``, ``value`` or ``shape``.
+    shape : tuple of int, optional
+        Allocate this shape where no value is given; the contents are zero.
+    minibatch : bool
+        Row i pairs with the i-th row that ``batch`` selects, instead of with row i of the others.
+    force_cast : bool
+        Cast ``value`` even where that loses precision.
+    oversize : float, 1 to 2
+        Allocate so many times the memory needed, to grow into.
+    name : str, optional
+
+    Returns
+    -------
+    Data
+
+    Raises
+    ------
+    TypeError
+        If dtype or number of dimensions are not known, or the value does not fit them.
+    SharedMemoryFull
+        If there is no room.
+    """
+    return _session.current("data").data(value, var, dtype, ndim, shape, minibatch, force_cast, oversize, name)
+
+
+def function(
+    inputs: Any,
+    outputs: Any = None,
+    bcast_inputs: Any = None,
+    updates: Any = None,
+    givens: Any = None,
+    sliceable_shareds: Any = None,
+    *,
+    name: str | None = None,
+    mode: Any = None,
+    on_unused_input: str = "raise",
+) -> Function:
+    """Build a function that runs on all ranks, each on its share of the rows.
+
+    Parameters
+    ----------
+    inputs : list of variable
+        Scattered: the rows (axis 0) are split over the ranks.
+    outputs : variable, (variable, operation), or list of those, optional
+        What to compute. The operation, one of "avg" (default), "sum", "prod", "min", "max",
+        "gather" and None, combines slices and ranks; averages weigh them by their rows. None is
+        rank 0's last slice. A prefix "c_" asks for the host path.
+    bcast_inputs : list of variable, optional
+        Given whole to every rank.
+    updates : list of (shared variable, new value) or (..., operation), or dict, optional
+        Applied once per call, on each rank by itself. The operation says how slices accumulate:
+        "avg" by default for floats; others keep the last value.
+    givens : list of (variable, replacement) or dict, optional
+        Substitutions, made first of all.
+    sliceable_shareds : list of shared variable, optional
+        Shared variables whose rows ``batch_s`` and ``num_slices`` select from.
+    name : str, optional
+        What to call it in errors.
+    mode : pytensor Mode, optional
+        By default the device's own.
+    on_unused_input : {"raise", "ignore"}
+
+    Returns
+    -------
+    Function
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument and the variable that is wrong.
+    """
+    return _session.current("function").function(
+        inputs,
+        outputs,
+        bcast_inputs,
+        updates,
+        givens,
+        sliceable_shareds,
+        name=name,
+        mode=mode,
+        on_unused_input=on_unused_input,
+    )
+
+
+def sequence(*items: Any, name: str | None = None) -> Function:
+    """Join functions and collectives into one command on every rank.
+
+    Parameters
+    ----------
+    *items : Function, functools.partial or tuple
+        Functions, and collectives as ``partial(synk.all_reduce, variable, op="sum")`` or
+        ``(synk.all_reduce, variable, "sum")``.
+    name : str, optional
+
+    Returns
+    -------
+    Function
+        Its inputs are those of the functions, each once; its outputs are theirs in order.
+    """
+    return _session.current("sequence").sequence(items, name)
+
+
+def distribute() -> None:
+    """Send all functions to the workers and compile them on all ranks at the same time.
+
+    Optional, any number of times: a function is sent and compiled when it first runs.
+    """
+    _session.current("distribute").distribute()
+
+
+# --- collectives on shared variables ---------------------------------------------------------------
+# Each takes one shared variable or a list of them, and returns a single result or a tuple.
+# ``nccl`` is accepted for scripts of the ancestor; the device decides.
+
+
+@_collective
+def broadcast(shared_vars: Any, values: Any = None, nccl: bool = True) -> None:
+    """Give all ranks rank 0's values, or ``values`` (arrays or `Data`) where they are given.
+
+    Of a random state each rank gets its own stream.
+    """
+    _session.current("broadcast").collect("broadcast", shared_vars, values, nccl)
+
+
+@_collective
+def scatter(shared_vars: Any, values: Any, batch: Any = None) -> None:
+    """Split the rows of ``values`` (arrays or `Data`), or those that ``batch`` selects, over the ranks."""
+    _session.current("scatter").collect("scatter", shared_vars, values, batch)
+
+
+@_collective
+def gather(shared_vars: Any, nd_up: int = 1, nccl: bool = True) -> Any:
+    """Return the values of all ranks, stacked on a new axis, or joined along axis 0 with ``nd_up=0``.
+
+    Raises
+    ------
+    ValueError
+        If shapes differ between the ranks and ``nd_up`` is 1.
+    """
+    return _session.current("gather").collect("gather", shared_vars, nd_up, nccl)
+
+
+@_collective
+def all_gather(shared_vars: Any, nccl: bool = True) -> None:
+    """Give all ranks the values of all, joined along axis 0."""
+    _session.current("all_gather").collect("all_gather", shared_vars, nccl)
+
+
+@_collective
+def reduce(shared_vars: Any, op: str = "avg", in_place: bool = True, nccl: bool = True) -> Any:
+    """Combine the values of all ranks into rank 0's, or return the result if not ``in_place``.
+
+    ``op`` is "avg", "sum", "prod", "min" or "max"; "avg" is the plain mean over the ranks.
+    """
+    return _session.current("reduce").collect("reduce", shared_vars, op, in_place, nccl)
+
+
+@_collective
+def all_reduce(shared_vars: Any, op: str = "avg", nccl: bool = True) -> None:
+    """Combine the values of all ranks and give all of them the result.
+
+    ``op`` is "avg", "sum", "prod", "min" or "max"; "avg" is the plain mean over the ranks.
+
+    Raises
+    ------
+    CollectiveMismatch
+        If shapes differ between the ranks.
+    """
+    _session.current("all_reduce").collect("all_reduce", shared_vars, op, nccl)
+
+
+@_collective
+def set_value(rank: int, shared_vars: Any, values: Any, batch: Any = None) -> None:
+    """Set the value on one rank to ``values`` (arrays or `Data`), or to the rows ``batch`` selects."""
+    _session.current("set_value").collect("set_value", rank, shared_vars, values, batch)
+
+
+@_collective
+def get_value(rank: int, shared_vars: Any) -> Any:
+    """Return a copy of the value on one rank."""
+    return _session.current("get_value").collect("get_value", rank, shared_vars)
+
+
+@_collective
+def get_lengths(shared_vars: Any) -> Any:
+    """Return the number of rows on each rank, as a list."""
+    return _session.current("get_lengths").collect("get_lengths", shared_vars)
+
+
+@_collective
+def get_shapes(shared_vars: Any) -> Any:
+    """Return the shape on each rank, as a list of tuples."""
+    return _session.current("get_shapes").collect("get_shapes", shared_vars)

@@ -1,0 +1,259 @@
+"""Messages between the master and its workers, over socket pairs that nobody else can reach.
+
+    MasterChannel.post(message) -> WorkerChannel.receive ... reply -> MasterChannel.collect
+
+A frame is a head, a pickle, and the buffers of the arrays in it. A reply whose buffers are
+large leaves them in the worker's outbox, a segment that the master has attached. Pickle is
+safe here because both ends are one program, and the pair was inherited across ``fork``.
+
+Imports ``messages``, ``shm`` and ``watch``.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import socket
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from synk.shm import Segment
+from synk.watch import Process
+
+HEAD = struct.Struct("<QQQ")  # bytes of pickle, number of buffers, bytes of the outbox or 0
+SIZE = struct.Struct("<Q")
+INLINE_BYTES = 1 << 16  # larger replies go through the outbox, which saves two copies by the kernel
+
+
+class Disconnected(Exception):
+    """The process at the other end is gone."""
+
+
+class Frame(NamedTuple):
+    """A message ready to send, and the descriptor that goes with it."""
+
+    parts: list[Any]
+    descriptor: int | None = None
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """Return the master's and the worker's end of a new channel."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+
+
+class Outbox:
+    """A segment in which one process leaves large buffers for the other."""
+
+    def __init__(self) -> None:
+        self._segment: Segment | None = None
+
+    def put(self, buffers: list[memoryview]) -> tuple[int, int | None]:
+        """Copy ``buffers`` in; return the outbox's size and, where it is new, its descriptor."""
+        total = sum(buffer.nbytes for buffer in buffers)
+        new = self._segment is None or self._segment.nbytes < total
+        if new:
+            self.close()
+            self._segment = Segment.create(total)
+        assert self._segment is not None
+        space, start = self._segment.array("u1", (total,)), 0
+        for buffer in buffers:
+            space[start : start + buffer.nbytes] = buffer
+            start += buffer.nbytes
+        return self._segment.nbytes, self._segment.descriptor if new else None
+
+    def sent(self) -> None:
+        """Close the descriptor: the other end has it."""
+        if self._segment is not None:
+            self._segment.seal()
+
+    def close(self) -> None:
+        if self._segment is not None:
+            self._segment.close()
+
+
+def encode(message: Any, outbox: Outbox | None = None) -> Frame:
+    """Pickle ``message`` into a frame; buffers stay where they are until it is sent.
+
+    Raises
+    ------
+    Exception
+        Whatever pickling raises; nothing was sent then.
+    """
+    pickled: list[pickle.PickleBuffer] = []
+    payload = pickle.dumps(message, protocol=5, buffer_callback=pickled.append)
+    buffers = [buffer.raw() for buffer in pickled]
+    sizes = b"".join(SIZE.pack(buffer.nbytes) for buffer in buffers)
+    if outbox is None or sum(buffer.nbytes for buffer in buffers) <= INLINE_BYTES:
+        return Frame([HEAD.pack(len(payload), len(buffers), 0) + sizes + payload, *buffers])
+    nbytes, descriptor = outbox.put(buffers)
+    return Frame([HEAD.pack(len(payload), len(buffers), nbytes) + sizes + payload], descriptor)
+
+
+def send(end: socket.socket, frame: Frame) -> None:
+    """Send a frame."""
+    try:
+        first, *rest = frame.parts
+        if frame.descriptor is None:
+            sent = end.send(first)
+        else:
+            sent = socket.send_fds(end, [first], [frame.descriptor])
+        if sent < len(first):
+            end.sendall(memoryview(first)[sent:])
+        for part in rest:
+            end.sendall(part)
+    except (BrokenPipeError, ConnectionResetError):
+        raise Disconnected from None
+
+
+class Receiver:
+    """The receiving side of one end of a channel."""
+
+    def __init__(self, end: socket.socket):
+        self._end = end
+        self._inbox: Segment | None = None  # the other end's outbox
+
+    def receive(self) -> tuple[Any, int | None]:
+        """Receive a message, and the descriptor that came with it or None."""
+        try:
+            head, descriptor = self._receive_head()
+            n_payload, n_buffers, n_outbox = HEAD.unpack(head)
+            sizes = [SIZE.unpack(self._exactly(SIZE.size))[0] for _ in range(n_buffers)]
+            payload = self._exactly(n_payload)
+            if not n_outbox:
+                return pickle.loads(payload, buffers=[self._exactly(size) for size in sizes]), descriptor
+        except ConnectionResetError:
+            raise Disconnected from None
+        if descriptor is not None:
+            self.close()
+            self._inbox = Segment.attach(descriptor, n_outbox)
+        return pickle.loads(payload, buffers=self._copies(sizes)), None
+
+    def _receive_head(self) -> tuple[bytes, int | None]:
+        head, descriptors, _, _ = socket.recv_fds(self._end, HEAD.size, 1)
+        for descriptor in descriptors:
+            os.set_inheritable(descriptor, False)
+        head += self._exactly(HEAD.size - len(head))
+        return head, descriptors[0] if descriptors else None
+
+    def _exactly(self, count: int) -> bytearray:
+        buffer = bytearray(count)
+        view = memoryview(buffer)
+        while view:
+            received = self._end.recv_into(view)
+            if not received:
+                raise Disconnected
+            view = view[received:]
+        return buffer
+
+    def _copies(self, sizes: list[int]) -> list[bytearray]:
+        # The other end writes over its outbox with its next reply.
+        assert self._inbox is not None
+        space, start, copies = self._inbox.array("u1", (self._inbox.nbytes,)), 0, []
+        for size in sizes:
+            copies.append(bytearray(space[start : start + size].data))
+            start += size
+        return copies
+
+    def close(self) -> None:
+        if self._inbox is not None:
+            self._inbox.close()
+
+
+class MasterChannel:
+    """The master's ends of all channels.
+
+    Parameters
+    ----------
+    ends : sequence of socket
+        One per worker, in rank order from rank 1.
+    processes : sequence of Process
+        The workers.
+    on_death : callable
+        Called with the rank of a worker that is found dead; raises.
+    """
+
+    def __init__(
+        self, ends: Sequence[socket.socket], processes: Sequence[Process], on_death: Callable[[int], None]
+    ):
+        self._ends = list(ends)
+        self._receivers = [Receiver(end) for end in ends]
+        self._on_death = on_death
+        self._replies: dict[int, Any] = {}
+        self.torn = False  # whether a frame was read in part only
+        self._poll = select.poll()
+        self._rank_of_end: dict[int, int] = {}
+        self._rank_of_life: dict[int, int] = {}
+        for rank, (end, process) in enumerate(zip(ends, processes, strict=True), start=1):
+            self._poll.register(end, select.POLLIN)
+            self._poll.register(process, select.POLLIN)
+            self._rank_of_end[end.fileno()] = rank
+            self._rank_of_life[process.fileno()] = rank
+
+    def post(self, message: Any, descriptor: int | None = None) -> None:
+        """Send ``message`` to all workers; it is pickled once, before anything is sent."""
+        if not self._ends:
+            return
+        frame = encode(message)._replace(descriptor=descriptor)
+        for rank, end in enumerate(self._ends, start=1):
+            try:
+                send(end, frame)
+            except Disconnected:
+                self._on_death(rank)
+
+    def collect(self) -> list[Any]:
+        """Receive one message from every worker, in rank order.
+
+        Interrupted while it waits, it can be called again; see `torn`.
+        """
+        while len(self._replies) < len(self._ends):
+            ready = [descriptor for descriptor, _ in self._poll.poll()]
+            # What a worker said before it died still counts.
+            for descriptor in ready:
+                rank = self._rank_of_end.get(descriptor)
+                if rank is not None and rank not in self._replies:
+                    self._replies[rank] = self._receive(rank)
+            for descriptor in ready:
+                if descriptor in self._rank_of_life:
+                    self._on_death(self._rank_of_life[descriptor])
+        replies, self._replies = self._replies, {}
+        return [replies[rank] for rank in sorted(replies)]
+
+    def _receive(self, rank: int) -> Any:
+        self.torn = True
+        try:
+            message, _ = self._receivers[rank - 1].receive()
+        except Disconnected:
+            return self._on_death(rank)
+        self.torn = False
+        return message
+
+    def close(self) -> None:
+        """Let go of what the workers sent; the sockets belong to who made them."""
+        for receiver in self._receivers:
+            receiver.close()
+
+
+class WorkerChannel:
+    """A worker's end of its channel."""
+
+    def __init__(self, end: socket.socket):
+        self._end = end
+        self._receiver = Receiver(end)
+        self._outbox = Outbox()
+
+    def receive(self) -> tuple[Any, int | None]:
+        """Wait for the next message and the descriptor that came with it.
+
+        Raises
+        ------
+        Disconnected
+            When the master is gone.
+        """
+        return self._receiver.receive()
+
+    def reply(self, message: Any) -> None:
+        """Answer the master."""
+        send(self._end, encode(message, self._outbox))
+        self._outbox.sent()

@@ -1,0 +1,252 @@
+"""Collectives on shared variables: what may be asked, and what is made of the answers.
+
+    synk.all_reduce(v) -> Collectives.all_reduce -> check -> step -> all ranks -> result
+
+Each verb is a small function from its arguments to a `Prepared` step, so that `sequence` can
+put it into a command of several steps.
+
+Imports floor 4 and below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.tensor.type import TensorType
+
+from synk import messages
+from synk.calls import IndexList
+from synk.data import Data
+from synk.function import Prepared
+from synk.owner import Owner
+from synk.plan import Rows, select, split
+from synk.reduction import check_operation
+from synk.variables import describe
+
+
+class Collectives:
+    """The collectives of one run.
+
+    Parameters
+    ----------
+    owner : Owner
+    """
+
+    def __init__(self, owner: Owner):
+        self._owner = owner
+
+    def run(self, name: str, prepared: Prepared) -> Any:
+        """Run one collective as a command of its own."""
+        try:
+            return prepared.finish(self._owner.run([prepared.step], name)[0])
+        finally:
+            # Values that were handed out may be as large as a data set.
+            self._owner.staging.drop_owned_by("values")
+
+    # --- verbs that only combine what the ranks have ---------------------------------------------
+
+    def all_reduce(self, shared_vars: Any, op: str = "avg", nccl: bool = True) -> Prepared:
+        variables = self._tensors(shared_vars)
+        _check_reducible(variables, op)
+        return Prepared(messages.AllReduce(self._identities(variables), op), _nothing)
+
+    def reduce(self, shared_vars: Any, op: str = "avg", in_place: bool = True, nccl: bool = True) -> Prepared:
+        variables = self._tensors(shared_vars)
+        _check_reducible(variables, op)
+        step = messages.Reduce(self._identities(variables), op, bool(in_place))
+        return Prepared(step, _nothing if in_place else lambda results: _like(shared_vars, results[0]))
+
+    def all_gather(self, shared_vars: Any, nccl: bool = True) -> Prepared:
+        variables = self._tensors(shared_vars)
+        for variable in variables:
+            if variable.type.ndim == 0:
+                raise ValueError(f"{describe(variable)} is 0-d, so it has no axis to join along")
+        identities = self._identities(variables)
+        self._owner.forget_lengths(identities)
+        return Prepared(messages.AllGather(identities), _nothing)
+
+    def gather(self, shared_vars: Any, nd_up: int = 1, nccl: bool = True) -> Prepared:
+        if nd_up not in (0, 1):
+            raise ValueError(f"nd_up={nd_up!r} is neither 0 (join along axis 0) nor 1 (stack on a new axis)")
+        variables = self._tensors(shared_vars)
+        step = messages.Fetch(self._identities(variables), rank=None)
+
+        def finish(results: list[Any]) -> Any:
+            of_ranks = zip(*results, strict=True)
+            return _like(
+                shared_vars,
+                [_joined(variable, values, nd_up) for variable, values in zip(variables, of_ranks, strict=True)],
+            )
+
+        return Prepared(step, finish)
+
+    def get_value(self, rank: int, shared_vars: Any) -> Prepared:
+        rank = self._checked_rank(rank)
+        step = messages.Fetch(self._identities(_listed(shared_vars)), rank)
+        return Prepared(step, lambda results: _like(shared_vars, results[rank]))
+
+    def get_shapes(self, shared_vars: Any) -> Prepared:
+        return self._shapes(shared_vars, lambda shape: shape)
+
+    def get_lengths(self, shared_vars: Any) -> Prepared:
+        for variable in self._tensors(shared_vars):
+            if variable.type.ndim == 0:
+                raise ValueError(f"{describe(variable)} is 0-d, so it has no length")
+        return self._shapes(shared_vars, lambda shape: shape[0])
+
+    def _shapes(self, shared_vars: Any, part: Any) -> Prepared:
+        step = messages.Shapes(self._identities(self._tensors(shared_vars)))
+        return Prepared(
+            step,
+            lambda results: _like(
+                shared_vars, [[part(shape) for shape in of_ranks] for of_ranks in zip(*results, strict=True)]
+            ),
+        )
+
+    # --- verbs that hand out values --------------------------------------------------------------
+
+    def broadcast(self, shared_vars: Any, values: Any = None, nccl: bool = True) -> Prepared:
+        variables = _listed(shared_vars)
+        if values is not None:
+            entries = _paired(shared_vars, values)
+            arrays = [self._value(variable, value) for variable, value in zip(variables, entries, strict=True)]
+            return self._assign(variables, arrays, [[_all(array)] * self._owner.n_ranks for array in arrays])
+        tensors = [variable for variable in variables if isinstance(variable.type, TensorType)]
+        for variable in variables:
+            if variable not in tensors:
+                # Random states: each rank takes its own stream of the master's state.
+                self._owner.shared.resend(self._owner.shared.identify(variable))
+        identities = self._identities(tensors)
+        self._owner.forget_lengths(identities)
+        return Prepared(messages.Broadcast(identities), _nothing)
+
+    def scatter(self, shared_vars: Any, values: Any, batch: Any = None) -> Prepared:
+        variables = self._tensors(shared_vars)
+        entries = _paired(shared_vars, values)
+        arrays = [self._value(variable, value) for variable, value in zip(variables, entries, strict=True)]
+        n_ranks = self._owner.n_ranks
+        selected = [self._rows(variable, array, batch) for variable, array in zip(variables, arrays, strict=True)]
+        shards = [[rows.part(*part) for part in split(len(rows), n_ranks)] for rows in selected]
+        return self._assign(variables, arrays, shards)
+
+    def set_value(self, rank: int, shared_vars: Any, values: Any, batch: Any = None) -> Prepared:
+        rank = self._checked_rank(rank)
+        variables = self._tensors(shared_vars)
+        entries = _paired(shared_vars, values)
+        arrays = [self._value(variable, value) for variable, value in zip(variables, entries, strict=True)]
+        chosen: list[list[Rows | None]] = []
+        for variable, array in zip(variables, arrays, strict=True):
+            of_ranks: list[Rows | None] = [None] * self._owner.n_ranks
+            of_ranks[rank] = _all(array) if batch is None else self._rows(variable, array, batch)
+            chosen.append(of_ranks)
+        return self._assign(variables, arrays, chosen)
+
+    def _assign(
+        self, variables: Sequence[Any], arrays: Sequence[Any], rows: Sequence[Sequence[Rows | None]]
+    ) -> Prepared:
+        identities = self._identities(variables)
+        indices = IndexList()
+        spans = tuple(
+            tuple(None if chosen is None else indices.span(chosen) for chosen in of_ranks) for of_ranks in rows
+        )
+        refs = tuple(
+            array.ref() if isinstance(array, Data) else self._owner.staging.put(("values", identity), array)
+            for identity, array in zip(identities, arrays, strict=True)
+        )
+        staged = indices.stage(self._owner.staging, ("values", "indices"))
+        self._owner.forget_lengths(identities)
+        return Prepared(messages.Assign(identities, refs, spans, staged), _nothing)
+
+    # --- checks ------------------------------------------------------------------------------
+
+    def _identities(self, variables: Sequence[Any]) -> tuple[int, ...]:
+        return tuple(self._owner.shared.identify(variable) for variable in variables)
+
+    def _tensors(self, shared_vars: Any) -> list[Any]:
+        variables = _listed(shared_vars)
+        for variable in variables:
+            if not isinstance(variable.type, TensorType):
+                raise TypeError(f"shared variable {describe(variable)} is not an array")
+        return variables
+
+    def _checked_rank(self, rank: Any) -> int:
+        if isinstance(rank, bool) or not isinstance(rank, int | np.integer):
+            raise TypeError(f"rank={rank!r} is not an integer")
+        if not 0 <= rank < self._owner.n_ranks:
+            raise IndexError(f"rank={rank} is out of range: the run has {self._owner.n_ranks} ranks")
+        return int(rank)
+
+    @staticmethod
+    def _value(variable: Any, value: Any) -> Any:
+        """Return a value as a Data or an array that fits the variable."""
+        if not isinstance(variable.type, TensorType):
+            raise TypeError(
+                f"{describe(variable)} is not an array; set it on the master and broadcast it without values"
+            )
+        if not isinstance(value, Data):
+            try:
+                return variable.type.filter(value, allow_downcast=None)
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"value of {describe(variable)}: {error}") from None
+        if value.dtype != np.dtype(variable.type.dtype) or value.ndim != variable.type.ndim:
+            raise TypeError(
+                f"{describe(variable)} is {variable.type}, the Data has dtype {value.dtype} and {value.ndim} dimensions"
+            )
+        return value
+
+    @staticmethod
+    def _rows(variable: Any, array: Any, batch: Any) -> Rows:
+        if array.ndim == 0:
+            raise ValueError(f"the value of {describe(variable)} is 0-d, so it has no rows")
+        return select(batch, len(array), owner=f"the values of {describe(variable)}")
+
+
+def _all(array: Any) -> Rows:
+    """Return all rows; of a 0-d array, which is taken whole anyway, none."""
+    return Rows(0, len(array) if array.ndim else 0)
+
+
+def _listed(shared_vars: Any) -> list[Any]:
+    variables = list(shared_vars) if isinstance(shared_vars, list | tuple) else [shared_vars]
+    for position, variable in enumerate(variables):
+        if not isinstance(variable, SharedVariable):
+            raise TypeError(f"expected shared variables, got {variable!r}")
+        if variable in variables[:position]:
+            raise ValueError(f"shared variable {describe(variable)} is given twice")
+    return variables
+
+
+def _paired(shared_vars: Any, values: Any) -> list[Any]:
+    if not isinstance(shared_vars, list | tuple):
+        return [values]
+    if not isinstance(values, list | tuple) or len(values) != len(shared_vars):
+        raise TypeError(f"values must be a list with one entry for each of the {len(shared_vars)} variables")
+    return list(values)
+
+
+def _check_reducible(variables: Sequence[Any], op: str) -> None:
+    for variable in variables:
+        check_operation(op, variable.type.dtype, f"shared variable {describe(variable)}")
+
+
+def _joined(variable: Any, values: Sequence[Any], nd_up: int) -> Any:
+    if nd_up == 0:
+        if variable.type.ndim == 0:
+            raise ValueError(f"{describe(variable)} is 0-d, so it has no axis to join along; use nd_up=1")
+        return np.concatenate(values)
+    if any(value.shape != values[0].shape for value in values[1:]):
+        shapes = ", ".join(str(value.shape) for value in values)
+        raise ValueError(f"{describe(variable)} has shapes {shapes} on the ranks, which do not stack; use nd_up=0")
+    return np.stack(values)
+
+
+def _nothing(results: list[Any]) -> None:
+    return None
+
+
+def _like(shared_vars: Any, results: Sequence[Any]) -> Any:
+    """Return a tuple for several variables, a single result for one."""
+    return tuple(results) if isinstance(shared_vars, list | tuple) else results[0]

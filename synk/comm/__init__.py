@@ -1,0 +1,5 @@
+"""Collectives: one interface, a communicator per kind of connection."""
+
+from synk.comm.base import Communicator as Communicator
+from synk.comm.host import HostCommunicator as HostCommunicator
+from synk.comm.lone import LoneCommunicator as LoneCommunicator

@@ -1,0 +1,70 @@
+"""Every difference between the supported PyTensor versions (3.0 to 3.x), in one place.
+
+An Op that one version lacks is replaced here by an empty class, so that entries register
+without asking which version runs. Imports PyTensor only.
+"""
+
+from copy import copy
+from importlib import import_module
+from typing import Any
+
+from pytensor.compile.aliasing import add_supervisor_to_fgraph, insert_deepcopy
+from pytensor.compile.io import In, Out
+from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.rewriting.basic import GraphRewriter
+from pytensor.scan.op import Scan
+
+
+def optional_class(name: str, *modules: str) -> type:
+    """Return the class ``name`` of the first of ``modules`` that has it, else an unused stand-in."""
+    for module in modules:
+        try:
+            return getattr(import_module(module), name)
+        except (ImportError, AttributeError):
+            continue
+    return type(name, (), {"__doc__": "Not part of the installed PyTensor."})
+
+
+AdvancedSubtensor1 = optional_class("AdvancedSubtensor1", "pytensor.tensor.subtensor")
+AdvancedIncSubtensor1 = optional_class("AdvancedIncSubtensor1", "pytensor.tensor.subtensor")
+FrozenFunctionGraph = optional_class("FrozenFunctionGraph", "pytensor.graph.fg")
+Ger = optional_class("Ger", "pytensor.tensor.blas")
+IfElse = optional_class("IfElse", "pytensor.conditional.op", "pytensor.ifelse")
+LazyIfElse = optional_class("LazyIfElse", "pytensor.conditional.op")
+
+
+def inner_graph(op: Any, rewriter: GraphRewriter) -> FunctionGraph:
+    """Return the optimised inner graph of an ``OpFromGraph``, in an order that is safe in place.
+
+    From 3.1 the outer compilation has rewritten it already; before, ``rewriter`` does it here.
+    Either way the graph destroys none of its inputs and its outputs alias nothing outside.
+    """
+    baked = isinstance(op.fgraph, FrozenFunctionGraph)
+    graph = op.fgraph.unfreeze() if baked else op.fgraph.clone()
+    inputs = [In(variable, borrow=True, mutable=False) for variable in graph.inputs]
+    # The supervisor brings the destroy handler, which sorts readers before destroyers.
+    add_supervisor_to_fgraph(fgraph=graph, input_specs=inputs, accept_inplace=True)
+    if not baked:
+        rewriter.rewrite(graph)
+        outputs = [Out(variable, borrow=False) for variable in graph.outputs]
+        insert_deepcopy(graph, wrapped_inputs=inputs, wrapped_outputs=outputs)
+    return graph
+
+
+def host_op(op: Any) -> Any:
+    """Return ``op`` in a form whose own implementation needs no C compiler."""
+    if not isinstance(op, Scan):
+        return op
+    op = copy(op)
+    op.mode, op._fn = "FAST_COMPILE", None
+    return op
+
+
+def take_axis(op: Any, inputs: tuple, position: int) -> tuple[int, tuple]:
+    """Return the axis of a Join, Split or sort, and its other inputs.
+
+    The axis is a property of the Op from 3.1; before, it was the input at ``position``.
+    """
+    if hasattr(op, "axis"):
+        return op.axis, inputs
+    return int(inputs[position]), inputs[:position] + inputs[position + 1 :]

@@ -1,0 +1,49 @@
+"""New arrays: filled, uninitialised, counted, diagonal, or made of scalars."""
+
+from pytensor.graph.basic import Constant
+from pytensor.tensor.basic import Alloc, AllocEmpty, ARange, Eye, MakeVector
+
+from synk.compile.dispatch.broadcast import check_fill
+from synk.compile.dispatch.table import array_funcify
+
+
+@array_funcify.register(Alloc)
+def alloc(op, node, xp):
+    value_type = node.inputs[0].type
+    dtype, static = value_type.dtype, value_type.shape
+    value = node.inputs[0].data if isinstance(node.inputs[0], Constant) else None
+    if value is not None and value.size == 1 and value.item() == 0:
+        return lambda value, *shape: xp.zeros([int(n) for n in shape], dtype)
+
+    def fill(value, *shape):
+        shape = [int(n) for n in shape]
+        check_fill(static, value.shape, shape)
+        result = xp.empty(shape, dtype)
+        result[...] = value
+        return result
+
+    return fill
+
+
+@array_funcify.register(AllocEmpty)
+def alloc_empty(op, node, xp):
+    dtype = op.dtype
+    return lambda *shape: xp.empty([int(n) for n in shape], dtype)
+
+
+@array_funcify.register(MakeVector)
+def make_vector(op, node, xp):
+    dtype = node.outputs[0].type.dtype
+    return lambda *scalars: xp.array(scalars, dtype=dtype)
+
+
+@array_funcify.register(ARange)
+def arange(op, node, xp):
+    dtype = op.dtype
+    return lambda start, stop, step: xp.arange(start.item(), stop.item(), step.item(), dtype=dtype)
+
+
+@array_funcify.register(Eye)
+def eye(op, node, xp):
+    dtype = op.dtype
+    return lambda n, m, k: xp.eye(int(n), int(m), int(k), dtype=dtype)

@@ -1,0 +1,85 @@
+"""Matrix products.
+
+In every update ``beta * z + alpha * (x @ y)`` the target may be uninitialised memory when ``beta`` is 0,
+so it is overwritten then, never multiplied.
+"""
+
+import numpy as np
+from pytensor.tensor.blas import BatchedDot, Dot22, Dot22Scalar, Gemm, Gemv
+from pytensor.tensor.math import Dot
+
+from synk.compile.compat import Ger
+from synk.compile.dispatch.table import array_funcify
+
+
+@array_funcify.register(Dot)
+@array_funcify.register(Dot22)
+def dot(op, node, xp):
+    return xp.dot
+
+
+@array_funcify.register(Dot22Scalar)
+def scaled_dot(op, node, xp):
+    def product(x, y, alpha):
+        result = xp.dot(x, y)
+        result *= alpha
+        return result
+
+    return product
+
+
+@array_funcify.register(BatchedDot)
+def batched_dot(op, node, xp):
+    def product(x, y):
+        if len(x) != len(y):
+            raise TypeError(f"batches of {len(x)} and {len(y)} matrices cannot be multiplied; make them equal")
+        return xp.matmul(x, y)
+
+    return product
+
+
+@array_funcify.register(Gemm)
+def gemm(op, node, xp):
+    def update(z, alpha, x, y, beta):
+        return _update(z, alpha, xp.dot(x, y), beta, op.inplace)
+
+    return update
+
+
+@array_funcify.register(Gemv)
+def gemv(op, node, xp):
+    def update(y, alpha, matrix, x, beta):
+        if matrix.shape != (len(y), len(x)):
+            raise ValueError(f"gemv: a matrix of shape {matrix.shape} does not map {len(x)} values to {len(y)}")
+        return _update(y, alpha, xp.dot(matrix, x), beta, op.inplace)
+
+    return update
+
+
+@array_funcify.register(Ger)
+def ger(op, node, xp):
+    inplace = bool(op.destroy_map)
+
+    def update(matrix, alpha, x, y):
+        return _update(matrix, alpha, xp.multiply.outer(x, y), 1.0, inplace)
+
+    return update
+
+
+def _update(target, alpha, product, beta, inplace):
+    """Return ``beta * target + alpha * product``, in ``target`` or in ``product``, which is fresh."""
+    if alpha != 1:
+        product *= alpha
+    if target.shape != np.broadcast_shapes(target.shape, product.shape):
+        inplace = False  # gemm lets the rows or columns of the target broadcast
+    if not inplace:
+        if beta != 0:
+            product += target if beta == 1 else beta * target
+        return product
+    if beta == 0:
+        target[...] = product
+    else:
+        if beta != 1:
+            target *= beta
+        target += product
+    return target

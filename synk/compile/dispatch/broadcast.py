@@ -1,0 +1,55 @@
+"""Refuse broadcasting that the graph did not declare.
+
+PyTensor decides from static shapes which axes broadcast, and derives gradients from that. An axis of
+unknown length that turns out to be 1 must not broadcast silently: its gradient would be wrong.
+"""
+
+from collections.abc import Callable, Sequence
+
+REMEDY = (
+    "Runtime broadcasting is not allowed: declare an axis of length 1 in the variable's shape, "
+    "or with pytensor.tensor.specify_broadcastable"
+)
+
+
+def length_check(shapes: Sequence[Sequence[int | None]]) -> Callable[[Sequence], None] | None:
+    """Return a check that arrays agree in length, or None if the static shapes say that they do.
+
+    Parameters
+    ----------
+    shapes : sequence of static shapes, all of the same number of axes
+        Leading axes to check, one shape per array; None is an unknown length, 1 broadcasts.
+
+    Returns
+    -------
+    callable or None
+        Takes the arrays and raises ValueError if an axis differs.
+    """
+    axes = []
+    for axis, lengths in enumerate(zip(*shapes)):
+        full = [i for i, length in enumerate(lengths) if length != 1]
+        if len(full) > 1 and any(lengths[i] is None for i in full):
+            axes.append((axis, full))
+    if not axes:
+        return None
+
+    def check(inputs):
+        for axis, (first, *others) in axes:
+            length = inputs[first].shape[axis]
+            for other in others:
+                if inputs[other].shape[axis] != length:
+                    raise ValueError(_mismatch(axis, length, inputs[other].shape[axis]))
+
+    return check
+
+
+def check_fill(static_shape: Sequence[int | None], shape: Sequence[int], target: Sequence[int]) -> None:
+    """Check that a value of ``shape`` fills ``target`` by declared broadcasting only (axes aligned at the right)."""
+    for axis in range(-min(len(shape), len(target)), 0):
+        if shape[axis] == 1 != target[axis] and static_shape[axis] != 1:
+            raise ValueError(_mismatch(axis, target[axis], 1))
+
+
+def _mismatch(axis: int, length: int, other: int) -> str:
+    message = f"lengths {length} and {other} differ along axis {axis}"
+    return f"{message}. {REMEDY}" if 1 in (length, other) else message

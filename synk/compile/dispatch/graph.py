@@ -1,0 +1,88 @@
+"""Ops about the graph itself: copies, views, checks, conversions, inner graphs and choices between them."""
+
+from copy import deepcopy
+
+import numpy as np
+from pytensor.compile.builders import OpFromGraph
+from pytensor.compile.ops import DeepCopyOp, TypeCastingOp
+from pytensor.raise_op import CheckAndRaise
+from pytensor.tensor.basic import ScalarFromTensor, TensorFromScalar
+
+from synk.compile.compat import IfElse, LazyIfElse, inner_graph
+from synk.compile.dispatch.table import array_funcify
+from synk.compile.rewrites import inner_rewriter
+
+
+@array_funcify.register(OpFromGraph)
+def op_from_graph(op, node, xp):
+    # Not at the top: the emitter asks this table for its entries.
+    from synk.compile.emit import emit
+
+    return emit(inner_graph(op, inner_rewriter()), xp, unpack=True)
+
+
+@array_funcify.register(LazyIfElse)
+def lazy_if_else(op, node, xp):
+    return Branches(op_from_graph(op.true_branch, node, xp), op_from_graph(op.false_branch, node, xp))
+
+
+class Branches:
+    """Run one of two programs: ``branches(condition, *inputs)``."""
+
+    def __init__(self, then, otherwise):
+        self.then, self.otherwise = then, otherwise
+        self.host_nodes = then.host_nodes + otherwise.host_nodes
+
+    def __call__(self, condition, *inputs):
+        return self.then(*inputs) if condition else self.otherwise(*inputs)
+
+
+@array_funcify.register(IfElse)
+def if_else(op, node, xp):
+    n_outs, views = op.n_outs, op.as_view
+
+    def choose(condition, *values):
+        # The Op declares a view of the first branch at most, and only with as_view.
+        chosen = values[:n_outs] if condition else values[n_outs:]
+        if not (views and condition):
+            chosen = tuple([copy_value(value) for value in chosen])
+        return chosen[0] if n_outs == 1 else chosen
+
+    return choose
+
+
+@array_funcify.register(DeepCopyOp)
+def deep_copy(op, node, xp):
+    return copy_value
+
+
+def copy_value(value):
+    """Return a value that shares nothing with ``value``: an array, a scalar or any object."""
+    if isinstance(value, np.generic):
+        return value
+    return value.copy() if hasattr(value, "__array__") else deepcopy(value)
+
+
+@array_funcify.register(TypeCastingOp)
+def view(op, node, xp):
+    return lambda x: x
+
+
+@array_funcify.register(CheckAndRaise)
+def check_and_raise(op, node, xp):
+    def check(x, *conditions):
+        if not all(conditions):
+            raise op.exc_type(op.msg)
+        return x
+
+    return check
+
+
+@array_funcify.register(TensorFromScalar)
+def tensor_from_scalar(op, node, xp):
+    return xp.asarray
+
+
+@array_funcify.register(ScalarFromTensor)
+def scalar_from_tensor(op, node, xp):
+    return lambda x: x[()]

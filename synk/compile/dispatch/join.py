@@ -1,0 +1,43 @@
+"""Join arrays along an axis, and split one."""
+
+import numpy as np
+from pytensor.tensor.basic import Join, Split
+
+from synk.compile.compat import take_axis
+from synk.compile.dispatch.table import array_funcify
+
+
+@array_funcify.register(Join)
+def join(op, node, xp):
+    dtype = node.outputs[0].type.dtype
+
+    def concatenate(*inputs):
+        axis, arrays = take_axis(op, inputs, 0)
+        return xp.concatenate(arrays, axis=axis, dtype=dtype, casting="unsafe")
+
+    return concatenate
+
+
+@array_funcify.register(Split)
+def split(op, node, xp):
+    views, single = bool(op.view_map), op.len_splits == 1
+
+    def cut(*inputs):
+        axis, (x, lengths) = take_axis(op, inputs, 1)
+        check_lengths(lengths, op.len_splits, x.shape[axis])
+        parts = xp.split(x, np.cumsum(lengths[:-1]).tolist(), axis=axis)
+        if not views:
+            parts = [part.copy() for part in parts]
+        return parts[0] if single else tuple(parts)
+
+    return cut
+
+
+def check_lengths(lengths, n_parts: int, total: int) -> None:
+    """Raise ValueError unless ``lengths`` cut an axis of length ``total`` into ``n_parts`` parts."""
+    if len(lengths) != n_parts:
+        raise ValueError(f"{len(lengths)} lengths for {n_parts} parts; give one per part")
+    if (lengths < 0).any():
+        raise ValueError(f"lengths {lengths.tolist()} must not be negative")
+    if lengths.sum() != total:
+        raise ValueError(f"lengths {lengths.tolist()} sum to {lengths.sum()}; the axis has {total}")

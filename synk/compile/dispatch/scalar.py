@@ -1,0 +1,170 @@
+"""Scalar Ops as functions of whole arrays.
+
+Most name their NumPy or SciPy ufunc themselves (``nfunc_spec``); the rest are composed here. A ufunc is
+used as it is where it gives the declared dtype, told to compute in that dtype where it does not
+(``exp`` of int8 is float16 in NumPy, float32 in PyTensor), and left to the host otherwise.
+"""
+
+from functools import partial
+from importlib import import_module
+from types import ModuleType
+
+import numpy as np
+from pytensor.scalar import basic, math
+
+from synk.compile.dispatch.table import array_scalar
+
+
+@array_scalar.register(basic.ScalarOp)
+def named_ufunc(scalar_op, node, xp):
+    name, n_inputs, _ = getattr(scalar_op, "nfunc_spec", None) or ("", 0, 0)
+    if n_inputs != len(node.inputs):
+        return None
+    return _typed(name, node, xp)
+
+
+@array_scalar.register(basic.Add)
+@array_scalar.register(basic.Mul)
+def variadic(scalar_op, node, xp):
+    name = scalar_op.nfunc_spec[0]
+    if len(node.inputs) == 2:
+        return _typed(name, node, xp)
+    ufunc = partial(getattr(xp, name), dtype=node.outputs[0].type.dtype)
+    return _fold(ufunc, node) if len(node.inputs) > 2 else lambda x: x.copy()
+
+
+def _fold(ufunc, node):
+    """Combine three or more inputs two at a time, into the running result once that has its full shape."""
+    static = [variable.type.broadcastable for variable in node.inputs]
+    start = getattr(node.op, "inplace_pattern", {}).get(0, 0)
+    # The array to overwrite comes first: written to later, it would be lost before it is read.
+    order = [start, *(i for i in range(len(static)) if i != start)]
+    full = [_is_full([static[i] for i in order[:k]], static) for k in range(2, len(order))]
+    scalars = node.outputs[0].type.ndim == 0
+
+    def fold(*inputs, out=None):
+        first, second, *rest = [inputs[i] for i in order]
+        total = ufunc(first, second, out=out)
+        for term, reuse in zip(rest, full):
+            total = ufunc(total, term, out=total if reuse and not scalars else None)
+        return total
+
+    fold.takes_out = True
+    return fold
+
+
+def _is_full(part, whole) -> bool:
+    """Tell whether broadcasting the patterns in ``part`` gives the shape that ``whole`` does."""
+    return [all(axis) for axis in zip(*part)] == [all(axis) for axis in zip(*whole)]
+
+
+@array_scalar.register(basic.Cast)
+def cast(scalar_op, node, xp):
+    dtype = np.dtype(node.outputs[0].type.dtype)
+    return lambda x: x.astype(dtype)
+
+
+@array_scalar.register(basic.Identity)
+def identity(scalar_op, node, xp):
+    return lambda x: x.copy()
+
+
+@array_scalar.register(basic.Second)
+def second(scalar_op, node, xp):
+    def fill(x, y):
+        result = xp.empty(np.broadcast_shapes(x.shape, y.shape), y.dtype)
+        result[...] = y
+        return result
+
+    return fill
+
+
+@array_scalar.register(basic.Switch)
+def switch(scalar_op, node, xp):
+    return _declared(xp.where, node)
+
+
+@array_scalar.register(basic.Clip)
+def clip(scalar_op, node, xp):
+    return _declared(lambda x, low, high: xp.minimum(xp.maximum(x, low), high), node)
+
+
+@array_scalar.register(basic.Real)
+def real(scalar_op, node, xp):
+    return lambda x: x.real.copy()
+
+
+@array_scalar.register(basic.Imag)
+def imag(scalar_op, node, xp):
+    return lambda x: x.imag.copy()
+
+
+@array_scalar.register(basic.Complex)
+def make_complex(scalar_op, node, xp):
+    return _declared(lambda x, y: x + 1j * y, node)
+
+
+@array_scalar.register(basic.RoundHalfToEven)
+def round_half_to_even(scalar_op, node, xp):
+    return _typed("rint", node, xp)
+
+
+@array_scalar.register(basic.RoundHalfAwayFromZero)
+def round_half_away_from_zero(scalar_op, node, xp):
+    def away(x):
+        whole = xp.trunc(x)
+        return whole + xp.trunc(2 * (x - whole))
+
+    return _declared(away, node)
+
+
+@array_scalar.register(math.Softplus)
+def softplus(scalar_op, node, xp):
+    zero = np.zeros((), node.outputs[0].type.dtype)[()]
+    # Without the dtype, int8 would be computed in float16.
+    return partial(_softplus, xp.logaddexp, zero) if zero.dtype.kind == "f" else None
+
+
+def _softplus(logaddexp, zero, x):
+    return logaddexp(x, zero, dtype=zero.dtype)
+
+
+@array_scalar.register(math.Log1mexp)
+def log1mexp(scalar_op, node, xp):
+    def function(x):
+        return xp.where(x < np.log(0.5), xp.log1p(-xp.exp(x)), xp.log(-xp.expm1(x)))
+
+    return _declared(function, node)
+
+
+def _declared(function, node):
+    """Convert the result of ``function``, which is fresh, to the dtype of the node."""
+    dtype = np.dtype(node.outputs[0].type.dtype)
+    return lambda *inputs: function(*inputs).astype(dtype, copy=False)
+
+
+def _typed(name: str, node, xp: ModuleType):
+    """Return the ufunc ``name`` such that it gives the node's dtype, or None if it cannot."""
+    ufunc = _lookup(name, xp)
+    reference = ufunc if xp is np else _lookup(name, np)
+    if not isinstance(reference, np.ufunc):
+        return None
+    dtype = np.dtype(node.outputs[0].type.dtype)
+    ones = [np.ones((), variable.type.dtype) for variable in node.inputs]
+    for keywords in ({}, {"dtype": dtype}):
+        try:
+            fits = reference(*ones, **keywords).dtype == dtype
+        except TypeError:
+            continue
+        if fits:
+            return partial(ufunc, **keywords) if keywords else ufunc
+    return None
+
+
+def _lookup(name: str, xp: ModuleType):
+    """Find ``name``: in ``xp``, or in its twin of scipy.special if the name says so."""
+    module, _, function = name.rpartition(".")
+    if not module:
+        return getattr(xp, function, None)
+    library = module if xp is np else module.replace("scipy", "cupyx.scipy")
+    return getattr(import_module(library), function, None)

@@ -1,0 +1,74 @@
+"""Shapes: read them, check them, permute and regroup axes.
+
+All results but the lengths are views, as the Ops' ``view_map`` says.
+"""
+
+import numpy as np
+from pytensor.tensor.elemwise import DimShuffle
+from pytensor.tensor.reshape import JoinDims, SplitDims
+from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
+
+from synk.compile.dispatch.table import array_funcify
+
+
+@array_funcify.register(DimShuffle)
+def dimshuffle(op, node, xp):
+    dropped = op.drop
+    permutation = (*(axis for axis in op.new_order if axis != "x"), *dropped)
+    index = (*(None if axis == "x" else slice(None) for axis in op.new_order), *[0] * len(dropped))
+    permutes = permutation != tuple(range(len(permutation)))
+    indexes = dropped or None in index
+
+    def shuffle(x):
+        for axis in dropped:
+            if x.shape[axis] != 1:
+                raise ValueError(f"cannot drop axis {axis} of length {x.shape[axis]}; only length 1 can go")
+        if permutes:
+            x = x.transpose(permutation)
+        return x[index] if indexes else x
+
+    return shuffle
+
+
+@array_funcify.register(Reshape)
+def reshape(op, node, xp):
+    return lambda x, shape: x.reshape(tuple(shape.tolist()))
+
+
+@array_funcify.register(JoinDims)
+def join_dims(op, node, xp):
+    start, stop = op.start_axis, op.start_axis + op.n_axes
+
+    def join(x):
+        # Not -1: ambiguous where another axis is empty.
+        return x.reshape((*x.shape[:start], int(np.prod(x.shape[start:stop])), *x.shape[stop:]))
+
+    return join
+
+
+@array_funcify.register(SplitDims)
+def split_dims(op, node, xp):
+    axis = op.axis
+    return lambda x, shape: x.reshape((*x.shape[:axis], *shape.tolist(), *x.shape[axis + 1 :]))
+
+
+@array_funcify.register(Shape)
+def shape_of(op, node, xp):
+    return lambda x: xp.array(x.shape, dtype="int64")
+
+
+@array_funcify.register(Shape_i)
+def length_of(op, node, xp):
+    axis = op.i
+    return lambda x: np.int64(x.shape[axis])
+
+
+@array_funcify.register(SpecifyShape)
+def specify_shape(op, node, xp):
+    def check(x, *shape):
+        if len(shape) != x.ndim or any(n is not None and n != length for n, length in zip(shape, x.shape)):
+            expected = tuple(None if n is None else int(n) for n in shape)
+            raise AssertionError(f"SpecifyShape: got shape {x.shape}, expected {expected}")
+        return x
+
+    return check

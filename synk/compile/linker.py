@@ -1,0 +1,101 @@
+"""A PyTensor linker that runs a graph as one straight-line program of array calls.
+
+    FunctionGraph -> emit -> Program -> thunk (what pytensor.function calls)
+
+Usable without the rest of synk: ``pytensor.function(..., mode=Mode(ArrayLinker()))``.
+"""
+
+import warnings
+from copy import copy
+from typing import Any
+
+import numpy as np
+from pytensor.link.basic import JITLinker
+from pytensor.link.utils import raise_with_op
+
+from synk.compile.emit import Program, emit
+from synk.compile.rewrites import UNWANTED
+
+HOST_OPS = ("allow", "warn", "raise")
+
+
+class ArrayLinker(JITLinker):
+    """Link a graph to calls of an array module.
+
+    Parameters
+    ----------
+    xp : module, default numpy
+        Array module that computes: ``numpy``, or one with its interface.
+    host_ops : {"allow", "warn", "raise"}
+        What to do about Ops without an array entry, which run their own Python implementation on
+        the host: nothing, a ``UserWarning`` or a ``NotImplementedError`` when the graph is compiled.
+    allow_gc : bool, default True
+        Let go of inputs and outputs after each call.
+    """
+
+    incompatible_rewrites = UNWANTED
+
+    def __init__(self, xp: Any = np, *, host_ops: str = "allow", allow_gc: bool = True):
+        if host_ops not in HOST_OPS:
+            raise ValueError(f"host_ops={host_ops!r} is unknown; choose one of {', '.join(HOST_OPS)}")
+        super().__init__(allow_gc=allow_gc)
+        self.xp = xp
+        self.host_ops = host_ops
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.xp.__name__}, host_ops={self.host_ops!r})"
+
+    def accept(self, fgraph, no_recycling=None, profile=None):
+        # A linker holds one graph; for the next one the base class would rebuild it without xp and host_ops.
+        linker = copy(self)
+        linker.fgraph = None
+        return super(ArrayLinker, linker).accept(fgraph, no_recycling, profile)
+
+    def fgraph_convert(self, fgraph, order, input_storage, output_storage, storage_map, **kwargs) -> Program:
+        """Return the program that computes ``fgraph`` in the given order."""
+        program = emit(fgraph, self.xp, order)
+        self._judge_host_nodes(program)
+        return program
+
+    def create_thunk_inputs(self, storage_map) -> list[list]:
+        """Return the one-element cells that hold the values of the graph's inputs."""
+        return [storage_map[variable] for variable in self.fgraph.inputs]
+
+    def jit_compile(self, fn):
+        """Return ``fn``: a program is compiled when it is emitted."""
+        return fn
+
+    def create_jitable_thunk(self, compute_map, order, input_storage, output_storage, storage_map):
+        """Return ``([thunk], nodes, program)``; unlike the base class's, the thunk blames the node that failed."""
+        fgraph = self.fgraph
+        program = self.fgraph_convert(fgraph, order, input_storage, output_storage, storage_map)
+        inputs = self.create_thunk_inputs(storage_map)
+        outputs = [storage_map[variable] for variable in fgraph.outputs]
+
+        def thunk():
+            try:
+                # Infinities and NaN are values here, as in every other linker.
+                with np.errstate(all="ignore"):
+                    values = program(*[cell[0] for cell in inputs])
+            except Exception as error:
+                node = program.failed_node(error)
+                if node is None:
+                    raise
+                raise_with_op(fgraph, node)
+            for cell, value in zip(outputs, values):
+                cell[0] = value
+
+        thunk.inputs, thunk.outputs, thunk.lazy = inputs, outputs, False  # type: ignore[attr-defined]
+        return [thunk], order[-1:], program
+
+    def _judge_host_nodes(self, program: Program) -> None:
+        if self.host_ops == "allow" or not program.host_nodes:
+            return
+        names = ", ".join(sorted({str(node.op) for node in program.host_nodes}))
+        message = (
+            f"no array entry for {names}: runs on the host. Register one with "
+            "synk.compile.array_funcify.register(type(op)), or pass ArrayLinker(host_ops='allow')"
+        )
+        if self.host_ops == "raise":
+            raise NotImplementedError(message)
+        warnings.warn(message, stacklevel=2)

@@ -1,0 +1,22 @@
+"""The compilation mode: an array linker with the rewrites that suit it."""
+
+from pytensor.compile.mode import Mode
+
+from synk.compile.linker import ArrayLinker
+from synk.compile.rewrites import array_query
+
+
+def array_mode(linker: ArrayLinker | None = None) -> Mode:
+    """Return a mode for ``pytensor.function`` that makes array programs.
+
+    Parameters
+    ----------
+    linker : ArrayLinker, optional
+        Default: a new ``ArrayLinker()`` on NumPy.
+
+    Returns
+    -------
+    pytensor.compile.mode.Mode
+        All of ``fast_run``, in-place rewrites included, without fusion and without Ops that exist in C alone.
+    """
+    return Mode(ArrayLinker() if linker is None else linker, array_query())

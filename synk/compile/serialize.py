@@ -1,0 +1,176 @@
+"""Carry symbolic graphs between processes, whatever their depth.
+
+A graph travels as a flat list of nodes in topological order. Pickle's memo then serves as the integer
+references: when a node is written, its inputs have been, so nothing recurses and a chain of 20,000
+nodes needs no more stack than one node. Graphs inside Ops (OpFromGraph, Scan) are flattened the same way.
+
+    dumps: variables -> roots, nodes in order, outputs -> bytes
+    loads: bytes -> the same variables, made anew
+
+Constants travel by value, shared variables by an identity that the caller gives them. Tags do not
+travel. Like any pickle, a payload must come from a trusted sender.
+"""
+
+import io
+import pickle
+from collections.abc import Callable, Iterable, Sequence
+from copy import copy
+from typing import Any
+
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Apply, Constant, NominalVariable, Variable
+from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.op import Op
+
+Variables = list[Variable]
+
+
+def dumps(inputs: Sequence[Variable], outputs: Sequence[Variable], share: Callable[[Any], int]) -> bytes:
+    """Serialise the graph that leads to ``outputs``.
+
+    Parameters
+    ----------
+    inputs : sequence of Variable
+        Roots to keep, in order, used or not.
+    outputs : sequence of Variable
+        Any variables: repeats, inputs, constants and shared variables included.
+    share : callable
+        Called once for each shared variable met; returns the integer that stands for it.
+
+    Raises
+    ------
+    TypeError
+        If something in the graph cannot be pickled; the message names the node and its Op.
+    """
+    file = io.BytesIO()
+    pickler = _GraphPickler(file, inputs, share)
+    try:
+        pickler.dump((list(inputs), topological(outputs, inputs), list(outputs)))
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        raise TypeError(_blame(pickler.node, error)) from error
+    return file.getvalue()
+
+
+def loads(payload: bytes, shared: Callable[[int], Any]) -> tuple[Variables, Variables]:
+    """Rebuild ``(inputs, outputs)`` from what :func:`dumps` returned.
+
+    Parameters
+    ----------
+    payload : bytes
+        From a trusted sender.
+    shared : callable
+        Called once for each integer that ``share`` gave; returns the shared variable it stands for.
+    """
+    inputs, _, outputs = _GraphUnpickler(io.BytesIO(payload), shared).load()
+    return inputs, outputs
+
+
+def topological(outputs: Iterable[Variable], roots: Iterable[Variable] = ()) -> list[Apply]:
+    """Return the nodes between ``roots`` and ``outputs``, each after those it reads."""
+    known: set = set(roots)
+    order: list[Apply] = []
+    waiting = [v for v in reversed(list(outputs))]
+    while waiting:
+        node = waiting[-1].owner
+        if waiting[-1] in known or node is None or node in known:
+            waiting.pop()
+            continue
+        ahead = [v for v in node.inputs if v.owner is not None and v not in known and v.owner not in known]
+        if ahead:
+            waiting.extend(ahead)
+        else:
+            known.add(node)
+            order.append(node)
+    return order
+
+
+class _GraphPickler(pickle.Pickler):
+    """Reduce variables, nodes and graphs to calls of the small functions below."""
+
+    def __init__(self, file, roots: Iterable[Variable], share: Callable[[Any], int]):
+        super().__init__(file, protocol=5)
+        self.node: Apply | None = None  # the last one begun, to blame
+        self._share = share
+        self._roots = set(roots)
+        self._begun: set[Apply] = set()
+        self._types: dict = {}
+
+    def reducer_override(self, obj):
+        if isinstance(obj, Variable):
+            return self._reduce_variable(obj)
+        if isinstance(obj, Apply):
+            self.node = obj
+            self._begun.add(obj)
+            return make_node, (obj.op, obj.inputs, obj.outputs)
+        if isinstance(obj, FunctionGraph):
+            return make_graph, (obj.inputs, topological(obj.outputs, obj.inputs), obj.outputs)
+        if isinstance(obj, Op) and getattr(obj, "_fn", None) is not None:
+            # A compiled inner function belongs to this process.
+            obj = copy(obj)
+            obj._fn = None
+            return obj.__reduce_ex__(5)
+        return NotImplemented
+
+    def _reduce_variable(self, variable):
+        if isinstance(variable, SharedVariable):
+            return shared_variable, (self._share(variable),)
+        if isinstance(variable, NominalVariable):
+            return NotImplemented
+        # Equal types are many objects; one stands for all.
+        kind = self._types.setdefault(variable.type, variable.type)
+        if isinstance(variable, Constant):
+            return make_constant, (type(variable), kind, variable.data, variable.name)
+        owner = variable.owner
+        if owner is None or owner in self._begun or variable in self._roots:
+            return make_variable, (kind, variable.name)
+        if isinstance(owner, Apply):
+            # Met outside a graph, as an attribute of an Op: what leads to it comes along.
+            return select_output, (topological([variable]), owner, owner.outputs.index(variable))
+        return NotImplemented  # part of a frozen graph, which is flat already
+
+
+class _GraphUnpickler(pickle.Unpickler):
+    """Look shared variables up with ``shared``."""
+
+    def __init__(self, file, shared: Callable[[int], Any]):
+        super().__init__(file)
+        self._shared = shared
+
+    def find_class(self, module: str, name: str):
+        if module == __name__ and name == shared_variable.__name__:
+            return self._shared
+        return super().find_class(module, name)
+
+
+def shared_variable(identity: int):
+    """Stand for the lookup of a shared variable; the unpickler puts the caller's in its place."""
+    raise LookupError(f"shared variable {identity} can be looked up by synk.compile.loads only")
+
+
+def make_variable(kind, name) -> Variable:
+    return kind.make_variable(name)
+
+
+def make_constant(cls, kind, data, name) -> Constant:
+    return cls(kind, data, name=name)
+
+
+def make_node(op, inputs, outputs) -> Apply:
+    return Apply(op, inputs, outputs)
+
+
+def make_graph(inputs, nodes, outputs) -> FunctionGraph:
+    return FunctionGraph(inputs, outputs, clone=False)
+
+
+def select_output(nodes, owner, index) -> Variable:
+    return owner.outputs[index]
+
+
+def _blame(node: Apply | None, error: BaseException) -> str:
+    if node is None:
+        return f"the graph cannot be pickled: {error}"
+    return (
+        f"Op {node.op!r} of node {node} cannot be pickled: {error}. Define the Op's class, and the functions it "
+        "holds, at the top level of a module that every rank can import"
+    )

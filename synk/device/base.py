@@ -1,0 +1,46 @@
+"""What a rank must know of the device it computes on.
+
+Programs and collectives hold arrays of ``xp`` and nothing else of the device.
+
+Imports the standard library only.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+
+class Device(ABC):
+    """A device and its array module.
+
+    Attributes
+    ----------
+    name : str
+        As in ``fork(device=name)``.
+    xp : module
+        NumPy, or a module with its interface.
+    """
+
+    name: str
+    xp: Any
+
+    @abstractmethod
+    def activate(self) -> None:
+        """Prepare the device in this process, after the fork."""
+
+    @abstractmethod
+    def deactivate(self) -> None:
+        """Give back what `activate` changed in this process."""
+
+    @abstractmethod
+    def mode(self) -> Any:
+        """Return the PyTensor Mode that compiles for this device."""
+
+    @abstractmethod
+    def from_host(self, array: Any) -> Any:
+        """Return a NumPy array as an array of the device."""
+
+    @abstractmethod
+    def to_host(self, array: Any) -> Any:
+        """Return an array of the device as a NumPy array."""

@@ -1,0 +1,233 @@
+"""Start the workers and end them.
+
+    launch -> Crew (processes, channel, shared words) ... Crew.dismiss
+
+Each worker is a fork of the master: it has everything imported already, and leaves by
+``os._exit``, so nothing that the script registered to run at exit runs twice.
+
+Imports floor 3 and below.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from synk import channel, messages, sync
+from synk.channel import Disconnected, MasterChannel, WorkerChannel
+from synk.comm import HostCommunicator
+from synk.device import Device
+from synk.device.cpu import count_cores
+from synk.errors import SynkWarning
+from synk.segments import SegmentTable
+from synk.shm import Segment
+from synk.sync import Aborted, Barrier, ControlBlock, Doorbells
+from synk.variables import RankVariables
+from synk.watch import Process, die_with, forbid_core_dumps
+from synk.worker import Rank, serve
+
+CLOSE_SECONDS = 2.0  # for a worker to leave on its own
+TERMINATE_SECONDS = 1.0  # then to leave on SIGTERM
+
+
+@dataclass
+class Crew:
+    """The workers of a run and what the master shares with them."""
+
+    control: ControlBlock
+    bells: Doorbells
+    processes: list[Process] = field(default_factory=list)  # from rank 1
+    ends: list[socket.socket] = field(default_factory=list)  # the master's, from rank 1
+
+    def open_channel(self, on_death: Callable[[int], None]) -> MasterChannel:
+        """Return the master's channel to all workers."""
+        return MasterChannel(self.ends, self.processes, on_death)
+
+    def barrier(self, on_death: Callable[[int], None]) -> Barrier:
+        """Return the master's barrier; ``on_death`` is called with a dead worker's rank."""
+        ranks = {process.fileno(): rank for rank, process in enumerate(self.processes, start=1)}
+        return Barrier(
+            self.control,
+            self.bells,
+            rank=0,
+            spin=spin_seconds(self.control.n_ranks),
+            lives=list(ranks),
+            on_death=lambda descriptor: on_death(ranks[descriptor]),
+        )
+
+    def dismiss(self) -> None:
+        """End all workers, gently at first, and free what was shared."""
+        farewell = channel.encode(messages.Close())
+        for end in self.ends:
+            try:
+                channel.send(end, farewell)
+            except (Disconnected, OSError):
+                pass  # it is gone already
+        for process in self.processes:
+            _end(process)
+        for end in self.ends:
+            end.close()
+        self.bells.close()
+        self.control.close()
+        self.processes, self.ends = [], []
+
+
+def _end(process: Process) -> None:
+    if not process.wait(CLOSE_SECONDS):
+        process.signal(signal.SIGTERM)
+        if not process.wait(TERMINATE_SECONDS):
+            process.signal(signal.SIGCONT)
+            process.signal(signal.SIGKILL)
+    process.reap()
+
+
+def spin_seconds(n_ranks: int) -> float:
+    """Return how long to spin at a barrier: not at all where ranks share cores."""
+    return sync.SPIN_SECONDS if n_ranks <= count_cores() else 0.0
+
+
+def launch(n_ranks: int, make_device: Callable[[int], Device]) -> Crew:
+    """Fork ``n_ranks - 1`` workers; the calling process is rank 0.
+
+    Parameters
+    ----------
+    n_ranks : int
+    make_device : callable
+        ``make_device(rank) -> Device``, called in each worker.
+
+    Raises
+    ------
+    OSError
+        If the system refuses a process; those started before are ended.
+    """
+    _warn_of_threads()
+    crew = Crew(ControlBlock(n_ranks), Doorbells(n_ranks))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        for rank in range(1, n_ranks):
+            _start(crew, rank, make_device)
+    except BaseException:
+        crew.dismiss()
+        raise
+    return crew
+
+
+def _warn_of_threads() -> None:
+    names = [thread.name for thread in threading.enumerate() if thread is not threading.current_thread()]
+    if names and "ipykernel" not in sys.modules:  # a notebook kernel's threads do no harm
+        warnings.warn(
+            f"fork() was called while other threads run ({', '.join(names)}); a lock that one of them holds "
+            "stays locked in the workers: call fork() before starting threads",
+            SynkWarning,
+            stacklevel=5,
+        )
+
+
+def _start(crew: Crew, rank: int, make_device: Callable[[int], Device]) -> None:
+    ours, theirs = channel.pair()
+    parent = os.getpid()
+    try:
+        with warnings.catch_warnings():
+            # Python's own warning counts the threads of BLAS libraries, which handle forks.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+    except BaseException:
+        ours.close()
+        theirs.close()
+        raise
+    if pid == 0:
+        _live(crew, rank, parent, theirs, ours, make_device)
+    theirs.close()
+    crew.ends.append(ours)
+    crew.processes.append(Process(pid))
+
+
+def _live(
+    crew: Crew,
+    rank: int,
+    parent: int,
+    mine: socket.socket,
+    masters: socket.socket,
+    make_device: Callable[[int], Device],
+) -> None:
+    """Be a worker until the end; never returns."""
+    status = 1
+    try:
+        die_with(parent)
+        forbid_core_dumps()
+        _settle(rank)
+        for inherited in (masters, *crew.ends, *crew.processes):
+            inherited.close()
+        master = Process(parent)
+        worker_channel = WorkerChannel(mine)
+        rank_of_run = _make_rank(crew, rank, master, worker_channel, make_device)
+        serve(rank_of_run, worker_channel)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        _flush()
+        os._exit(status)
+
+
+def _settle(rank: int) -> None:
+    """Make the fork a process of its own."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C reaches all; the master decides
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.set_wakeup_fd(-1)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    # Else all ranks would draw the same numbers.
+    random.seed(rank)
+    np.random.seed(rank)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            pass  # closed, or nobody reads
+
+
+def _make_rank(
+    crew: Crew,
+    rank: int,
+    master: Process,
+    worker_channel: WorkerChannel,
+    make_device: Callable[[int], Device],
+) -> Rank:
+    device = make_device(rank)
+    device.activate()
+    barrier = Barrier(
+        crew.control,
+        crew.bells,
+        rank,
+        spin=spin_seconds(crew.control.n_ranks),
+        lives=[master.fileno()],
+        on_death=lambda descriptor: os._exit(1),
+    )
+    segments, variables = SegmentTable(), RankVariables(rank)
+    communicator = HostCommunicator(
+        rank, crew.control, barrier, lambda nbytes: _follow_growth(worker_channel, segments)
+    )
+    return Rank(communicator, crew.control, barrier, device, segments, variables)
+
+
+def _follow_growth(worker_channel: WorkerChannel, segments: SegmentTable) -> Segment:
+    """Wait for the new arena that the master makes in the middle of a collective."""
+    message, descriptor = worker_channel.receive()
+    if isinstance(message, messages.Refuse):
+        raise Aborted
+    assert isinstance(message, messages.Attach) and descriptor is not None
+    return segments.attach(message, descriptor)

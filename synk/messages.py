@@ -1,0 +1,171 @@
+"""What the master and the workers say to each other: plain values, no behaviour.
+
+The master posts a message to all workers at once. Only `Run` is answered, by one `Reply` per
+worker; the others prepare the ground for a later `Run` and are read in the order posted.
+
+    Attach, Detach, Share, Build, Forget ...  ->  Run(steps)  ->  Reply
+
+Imports the standard library only.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from synk.errors import Failure
+
+
+class ArrayRef(NamedTuple):
+    """An array in a segment that every rank has attached."""
+
+    segment: int
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class Span(NamedTuple):
+    """Rows ``start:stop``, of an array or, where ``listed``, of the call's index array."""
+
+    start: int
+    stop: int
+    listed: bool
+
+
+# --- Messages without an answer -------------------------------------------------------------
+
+
+class Attach(NamedTuple):
+    """A new segment; its descriptor travels beside the message."""
+
+    segment: int
+    nbytes: int
+
+
+class Refuse(NamedTuple):
+    """The segment that workers are waiting for could not be made."""
+
+
+class Detach(NamedTuple):
+    """Drop a segment."""
+
+    segment: int
+
+
+class Share(NamedTuple):
+    """A shared variable and the master's value of it."""
+
+    identity: int
+    kind: type
+    type: Any  # PyTensor Type
+    name: str | None
+    value: Any
+
+
+class Unshare(NamedTuple):
+    """Drop a shared variable that nothing on the master refers to any more."""
+
+    identity: int
+
+
+class Build(NamedTuple):
+    """A function, still symbolic: every rank compiles it for its own device."""
+
+    function: int
+    spec: Any  # program.ProgramSpec
+
+
+class Forget(NamedTuple):
+    """Drop a function."""
+
+    function: int
+
+
+class Close(NamedTuple):
+    """Leave the command loop and exit."""
+
+
+# --- Steps of a Run --------------------------------------------------------------------------
+
+
+class Call(NamedTuple):
+    """Run one function on this rank's rows."""
+
+    function: int
+    inputs: tuple[ArrayRef, ...]  # scattered ones first, then broadcast ones
+    batch: Span | None  # rows picked before scattering; None where nothing is scattered
+    minibatch: tuple[bool, ...]  # per scattered input: its row i pairs with the i-th selected row
+    shares: tuple[Span, ...] | None  # per rank, rows of the sliceable shared variables
+    indices: ArrayRef | None  # int64, what listed spans refer to
+    total_rows: int
+    num_slices: int
+
+
+class Compile(NamedTuple):
+    """Compile functions ahead of their first call."""
+
+    functions: tuple[int, ...]
+
+
+class Assign(NamedTuple):
+    """Set shared variables from arrays in shared memory; a rank whose span is None keeps its value."""
+
+    variables: tuple[int, ...]
+    arrays: tuple[ArrayRef, ...]
+    spans: tuple[tuple[Span | None, ...], ...]  # per variable, per rank
+    indices: ArrayRef | None
+
+
+class Broadcast(NamedTuple):
+    """Copy rank 0's values to all ranks."""
+
+    variables: tuple[int, ...]
+
+
+class AllReduce(NamedTuple):
+    """Combine the values of all ranks, on all ranks."""
+
+    variables: tuple[int, ...]
+    op: str
+
+
+class Reduce(NamedTuple):
+    """Combine the values of all ranks, on rank 0."""
+
+    variables: tuple[int, ...]
+    op: str
+    in_place: bool
+
+
+class AllGather(NamedTuple):
+    """Join the values of all ranks along axis 0, on all ranks."""
+
+    variables: tuple[int, ...]
+
+
+class Fetch(NamedTuple):
+    """Send values home from one rank, or from all where ``rank`` is None."""
+
+    variables: tuple[int, ...]
+    rank: int | None
+
+
+class Shapes(NamedTuple):
+    """Send shapes home."""
+
+    variables: tuple[int, ...]
+
+
+class Run(NamedTuple):
+    """One command: its steps run in order on every rank."""
+
+    number: int
+    steps: tuple[Any, ...]
+
+
+class Reply(NamedTuple):
+    """How one rank's part of a `Run` ended."""
+
+    number: int
+    results: tuple[Any, ...]  # per step
+    failure: Failure | None
+    aborted: bool = False  # stopped because another rank failed

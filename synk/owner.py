@@ -1,0 +1,48 @@
+"""What Data, functions and collectives may ask of the run they belong to.
+
+They are given the run and never reach for it, so tests can give them another.
+
+Imports floor 2 and below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from synk import messages
+from synk.segments import SegmentTable, StagingBuffers
+from synk.variables import SharedTable
+
+
+class Owner(Protocol):
+    """A run, as `session.Session` is one."""
+
+    n_ranks: int
+    segments: SegmentTable
+    staging: StagingBuffers
+    shared: SharedTable
+
+    def check_open(self, what: str) -> None:
+        """Raise SynkStateError if the run was closed, or this process is not its master."""
+
+    def run(self, steps: Sequence[Any], label: str) -> list[list[Any]]:
+        """Run steps on all ranks as one command; return results by step, then by rank."""
+
+    def install(self, message: messages.Build) -> None:
+        """Give a function to all ranks."""
+
+    def run_alone(self, function: int, arrays: Sequence[Any]) -> list[Any]:
+        """Run a function on rank 0 only, on all rows."""
+
+    def release(self, message: Any) -> None:
+        """Post a message when the run is next at rest; may be called at any moment."""
+
+    def release_segment(self, number: int) -> None:
+        """Free a segment in all ranks; may be called at any moment."""
+
+    def lengths(self, variables: Sequence[int]) -> list[list[int]]:
+        """Return the rows of shared variables, by variable, then by rank."""
+
+    def forget_lengths(self, variables: Sequence[int]) -> None:
+        """Note that the shapes of these variables are about to change."""

@@ -1,0 +1,227 @@
+"""One function as one rank runs it: compiled graph, slices accumulated, updates applied.
+
+    ProgramSpec -> Program.run(rows of this rank) -> a Partial per output
+
+A program compiles up to three variants, each when first needed: ``whole`` for one slice, with
+updates in place; ``sliced`` for several, with updates as outputs, so that every slice sees the
+original values; ``rowless`` for a rank without rows, with the updates that need none.
+
+Imports floor 2 and below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytensor
+
+from synk.compile import serialize
+from synk.device import Device
+from synk.plan import Rows, slices
+from synk.reduction import Accumulator, Partial, identity
+from synk.variables import RankVariables
+
+
+@dataclass(frozen=True)
+class UpdateSpec:
+    """How one shared variable is updated."""
+
+    variable: int  # identity
+    mode: str | None  # how slices accumulate; None keeps the last
+    needs_rows: bool
+    advances: bool  # a random state: every slice starts from the state that the last one left
+
+
+@dataclass(frozen=True)
+class ProgramSpec:
+    """A function in the form that travels: symbolic, the same for all ranks."""
+
+    name: str
+    graph: bytes  # inputs: scattered, broadcast, rows of sliceables, n_rows; outputs, then updates
+    n_scattered: int
+    n_broadcast: int
+    sliceables: tuple[int, ...]  # identities
+    output_modes: tuple[str | None, ...]
+    updates: tuple[UpdateSpec, ...]
+    mode: Any = None  # PyTensor Mode, None for the device's own
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether anything is scattered or sliced."""
+        return bool(self.n_scattered or self.sliceables)
+
+
+class ProgramContext(NamedTuple):
+    """What a program is given of the rank it runs on."""
+
+    device: Device
+    variables: RankVariables
+
+
+class RowInput(NamedTuple):
+    """An array and the rows of it that belong to this rank."""
+
+    array: Any
+    rows: Rows
+
+    def part(self, start: int, stop: int) -> Any:
+        return self.rows.part(start, stop).of(self.array)
+
+
+class Program:
+    """A function, compiled for this rank."""
+
+    def __init__(self, spec: ProgramSpec, context: ProgramContext):
+        self.spec = spec
+        self._variables = context.variables
+        self._mode = spec.mode or context.device.mode()
+
+    def compile(self) -> None:
+        """Compile the variant that most calls need, if that has not happened yet."""
+        self._whole  # noqa: B018  (cached on first access)
+
+    def run(
+        self,
+        scattered: Sequence[RowInput],
+        broadcast: Sequence[Any],
+        sliced: Sequence[RowInput],
+        *,
+        any_rows: bool = True,
+        num_slices: int = 1,
+    ) -> list[Partial | None]:
+        """Run on this rank's rows and apply the updates.
+
+        Parameters
+        ----------
+        scattered, sliced : sequence of RowInput
+            This rank's rows of the scattered inputs and of the sliceable variables, equally many.
+        broadcast : sequence of array
+        any_rows : bool
+            Whether any rank has rows. If none has, each computes what one process would on
+            empty input.
+        num_slices : int
+            Slices to compute one after the other.
+
+        Returns
+        -------
+        list of Partial or None
+            One per output; None where this rank has no rows.
+        """
+        if not self.spec.has_rows:
+            return self._run_whole([], broadcast, 1)
+        row_inputs = [*scattered, *sliced]
+        n_rows = len(row_inputs[0].rows)
+        if n_rows == 0 and any_rows:
+            self._run_rowless(broadcast)
+            return [None for _ in self.spec.output_modes]
+        parts = slices(n_rows, num_slices) or ((0, 0),)
+        if len(parts) == 1:
+            return self._run_whole([entry.part(0, n_rows) for entry in row_inputs], broadcast, n_rows)
+        return self._run_sliced(parts, row_inputs, broadcast)
+
+    def run_alone(self, arrays: Sequence[Any]) -> list[Any]:
+        """Run as one process would, on all rows of ``arrays``; return all outputs."""
+        scattered, broadcast = arrays[: self.spec.n_scattered], arrays[self.spec.n_scattered :]
+        rows = [*scattered, *(self._variables.value(identity) for identity in self.spec.sliceables)]
+        n_rows = len(rows[0]) if rows else 1
+        return [result.value for result in self._run_whole(rows, broadcast, n_rows)]
+
+    # --- the three variants ------------------------------------------------------------------
+
+    def _run_whole(self, rows: Sequence[Any], broadcast: Sequence[Any], n_rows: int) -> list[Any]:
+        values = self._whole(*self._arguments(rows, broadcast, n_rows))
+        return [Partial(value, n_rows) for value in values]
+
+    def _run_sliced(
+        self,
+        parts: Sequence[tuple[int, int]],
+        row_inputs: Sequence[RowInput],
+        broadcast: Sequence[Any],
+    ) -> list[Partial | None]:
+        results = [Accumulator(mode) for mode in self.spec.output_modes]
+        totals = [Accumulator(update.mode if update.needs_rows else None) for update in self.spec.updates]
+        for start, stop in parts:
+            rows = [entry.part(start, stop) for entry in row_inputs]
+            values = self._sliced(*self._arguments(rows, broadcast, stop - start))
+            for total, value in zip([*results, *totals], values, strict=True):
+                total.add(value, stop - start)
+            for update, value in zip(self.spec.updates, values[len(results) :], strict=True):
+                if update.advances:
+                    self._variables.assign(update.variable, value)
+            del values
+        self._apply(totals)
+        return [result.partial() for result in results]
+
+    def _apply(self, totals: Sequence[Accumulator]) -> None:
+        for update, total in zip(self.spec.updates, totals, strict=True):
+            result = total.partial()
+            assert result is not None, "there was a slice"
+            self._assign(update, result.value)
+
+    def _run_rowless(self, broadcast: Sequence[Any]) -> None:
+        old = {update: self._variables.value(update.variable) for update in self.spec.updates}
+        if not all(update.needs_rows for update in self.spec.updates):
+            self._rowless(*broadcast)
+        for update, value in old.items():
+            if update.needs_rows:
+                nothing = identity(update.mode, value)
+                if nothing is not None:
+                    self._assign(update, nothing)
+
+    def _assign(self, update: UpdateSpec, value: Any) -> None:
+        variable = self._variables[update.variable]
+        if isinstance(value, np.ndarray | np.generic):
+            value = np.asarray(value, dtype=variable.type.dtype)
+        self._variables.assign(update.variable, value)
+
+    # --- compilation ---------------------------------------------------------------------------
+
+    def _arguments(self, rows: Sequence[Any], broadcast: Sequence[Any], n_rows: int) -> list[Any]:
+        """Put arguments in the graph's order: scattered, broadcast, sliced, n_rows."""
+        n_scattered = self.spec.n_scattered
+        return [*rows[:n_scattered], *broadcast, *rows[n_scattered:], np.asarray(n_rows, dtype="int64")]
+
+    @cached_property
+    def _graph(self) -> tuple[list[Any], list[Any]]:
+        inputs, outputs = serialize.loads(self.spec.graph, self._variables.__getitem__)
+        return list(inputs), list(outputs)
+
+    @cached_property
+    def _whole(self) -> Callable[..., Any]:
+        inputs, results = self._graph
+        n_outputs = len(self.spec.output_modes)
+        return self._compiled(inputs, results[:n_outputs], self._update_pairs(lambda update: True))
+
+    @cached_property
+    def _sliced(self) -> Callable[..., Any]:
+        return self._compiled(*self._graph, [])
+
+    @cached_property
+    def _rowless(self) -> Callable[..., Any]:
+        inputs, _ = self._graph
+        start = self.spec.n_scattered
+        broadcast = inputs[start : start + self.spec.n_broadcast]
+        return self._compiled(broadcast, [], self._update_pairs(lambda update: not update.needs_rows))
+
+    def _update_pairs(self, wanted: Callable[[UpdateSpec], bool]) -> list[tuple[Any, Any]]:
+        expressions = self._graph[1][len(self.spec.output_modes) :]
+        return [
+            (self._variables[update.variable], expression)
+            for update, expression in zip(self.spec.updates, expressions, strict=True)
+            if wanted(update)
+        ]
+
+    def _compiled(self, inputs: list[Any], outputs: list[Any], updates: list[Any]) -> Callable[..., Any]:
+        return pytensor.function(
+            inputs,
+            outputs,
+            updates=updates,
+            mode=self._mode,
+            name=self.spec.name,
+            on_unused_input="ignore",
+            trust_input=True,  # the master checked them
+        )

@@ -1,0 +1,211 @@
+"""How results of several slices and ranks become one: pure arithmetic, in a fixed order.
+
+    slices of one rank -> Accumulator -> Partial -> of all ranks, in rank order -> combine
+
+Averages carry their weight (rows), so slices and ranks of any length give the average over
+all rows. The order never changes, so the same run gives the same bits.
+
+Imports NumPy and the standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+OPERATIONS = ("avg", "sum", "prod", "min", "max")
+MODES = (*OPERATIONS, "gather", None)
+HOST_PREFIX = "c_"
+
+UFUNCS: dict[str, np.ufunc] = {
+    "avg": np.add,
+    "sum": np.add,
+    "prod": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+}
+
+
+class Partial(NamedTuple):
+    """A result over some of the rows."""
+
+    value: Any  # array, in the accumulating dtype
+    weight: int  # rows, or 1 where nothing is scattered
+
+
+def check_operation(op: Any, dtype: str, what: str) -> str:
+    """Return ``op`` if it can reduce ``dtype``.
+
+    Parameters
+    ----------
+    op : {"avg", "sum", "prod", "min", "max"}
+    dtype : str
+    what : str
+        What is reduced, as named in errors.
+
+    Raises
+    ------
+    ValueError
+        If ``op`` is unknown.
+    TypeError
+        If ``op`` has no meaning for ``dtype``: "avg" of integers, "avg" or "sum" of booleans.
+    """
+    if op not in OPERATIONS:
+        raise ValueError(f"{op!r} is not a reduce operation; use one of {', '.join(OPERATIONS)}")
+    kind = np.dtype(dtype).kind
+    if kind == "b" and op in ("avg", "sum"):
+        raise TypeError(f'{what} is boolean, which has no "{op}"; cast it, or use "min", "max" or "gather"')
+    if kind in "iu" and op == "avg":
+        raise TypeError(f'{what} has dtype {dtype}, which has no "avg"; cast it to float, or name another operation')
+    if kind == "c" and op in ("min", "max"):
+        raise TypeError(f'{what} is complex, which has no "{op}"')
+    return op
+
+
+def check_mode(mode: Any, dtype: str | None, what: str) -> str | None:
+    """Return the mode of an output or update, without its host prefix ``"c_"``.
+
+    Parameters
+    ----------
+    mode : {"avg", "sum", "prod", "min", "max", "gather", None}, or with prefix "c_"
+    dtype : str or None
+        None for what is not an array, which only mode None can carry.
+    what : str
+        What is reduced, as named in errors.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As `check_operation`.
+    """
+    plain = mode.removeprefix(HOST_PREFIX) if isinstance(mode, str) else mode
+    if plain is None:
+        return None
+    if plain not in MODES:
+        names = ", ".join(repr(name) for name in MODES)
+        raise ValueError(f"{mode!r} is not a reduce operation of {what}; use one of {names}")
+    if dtype is None:
+        raise TypeError(f"{what} is not an array, so it cannot be reduced by {mode!r}; use None")
+    return plain if plain == "gather" else check_operation(plain, dtype, what)
+
+
+def accumulating_dtype(dtype: Any) -> np.dtype[Any]:
+    """Return the dtype in which to accumulate: float32 for float16, else ``dtype`` itself."""
+    return np.dtype("float32") if np.dtype(dtype) == np.float16 else np.dtype(dtype)
+
+
+class Accumulator:
+    """Combine values that come one at a time, keeping only the running result.
+
+    Parameters
+    ----------
+    mode : {"avg", "sum", "prod", "min", "max", "gather", None}
+        None keeps the last value.
+    """
+
+    def __init__(self, mode: str | None):
+        self.mode = mode
+        self.weight = 0
+        self._values: list[Any] = []
+        self._owned = False  # whether the running value is ours to overwrite
+
+    def add(self, value: Any, weight: int) -> None:
+        """Take in a value over ``weight`` rows; the first one is not copied."""
+        if self.mode is None or not self._values:
+            self._values = [value]
+            self.weight = weight
+        elif self.mode == "gather":
+            self._values.append(value)
+            self.weight += weight
+        else:
+            self._merge(value, weight)
+
+    def _merge(self, value: Any, weight: int) -> None:
+        if not self._owned:
+            self._values = [_scaled(self._values[0], self.weight, self.mode)]
+            self._owned = True
+        UFUNCS[str(self.mode)](
+            self._values[0], _scaled(value, weight, self.mode, copy=False), out=self._values[0]
+        )
+        self.weight += weight
+
+    def partial(self) -> Partial | None:
+        """Return the result so far, or None if nothing was added."""
+        if not self._values:
+            return None
+        if self.mode == "gather":
+            return Partial(_joined(self._values), self.weight)
+        value = self._values[0]
+        if self._owned and self.mode == "avg":
+            value = value / value.dtype.type(self.weight)
+        return Partial(value, self.weight)
+
+
+def _scaled(value: Any, weight: int, mode: str | None, copy: bool = True) -> Any:
+    array = np.asarray(value)
+    array = array.astype(accumulating_dtype(array.dtype), copy=copy)
+    if mode == "avg":
+        # A plain mean of means would weigh the rows of short shards more.
+        array = np.asarray(array * array.dtype.type(weight))
+    return array
+
+
+def _joined(values: list[Any]) -> Any:
+    return np.concatenate([np.atleast_1d(value) for value in values])
+
+
+def combine(mode: str | None, partials: Iterable[Partial | None], dtype: Any = None) -> Any:
+    """Combine the partial results of all ranks, given in rank order.
+
+    Parameters
+    ----------
+    mode : {"avg", "sum", "prod", "min", "max", "gather", None}
+        None takes the first rank that has a result.
+    partials : iterable of Partial or None
+        None where a rank had no rows.
+    dtype : dtype, optional
+        dtype of the result; by default that of the partials.
+    """
+    present = [partial for partial in partials if partial is not None]
+    if mode is None:
+        return present[0].value
+    total = Accumulator(mode)
+    for partial in present:
+        total.add(partial.value, partial.weight)
+    result = total.partial()
+    assert result is not None, "some rank always has a result"
+    value = _joined([result.value]) if mode == "gather" else result.value
+    return value if dtype is None else np.asarray(value, dtype=dtype)
+
+
+def identity(op: str | None, like: Any) -> Any | None:
+    """Return what an update accumulates to over no rows at all, or None to keep the old value.
+
+    Parameters
+    ----------
+    op : {"avg", "sum", "prod", "min", "max", "gather", None}
+        The update's operation. An average over nothing, and the last of nothing, keep the old
+        value.
+    like : array
+        The variable's present value, for shape and dtype.
+    """
+    if op == "sum":
+        return np.zeros_like(like)
+    if op == "prod":
+        return np.ones_like(like)
+    if op in ("min", "max"):
+        return np.full_like(like, _extreme(like.dtype, largest=op == "min"))
+    if op == "gather":
+        return like[:0].copy()
+    return None
+
+
+def _extreme(dtype: np.dtype[Any], largest: bool) -> Any:
+    if dtype.kind == "b":
+        return largest
+    if dtype.kind == "f":
+        return np.inf if largest else -np.inf
+    limits = np.iinfo(dtype)
+    return limits.max if largest else limits.min

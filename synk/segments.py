@@ -1,0 +1,115 @@
+"""The segments that all ranks have attached: the master makes them, workers follow.
+
+    SegmentTable.allocate -> Attach and a descriptor to every worker -> SegmentTable.attach there
+
+Imports ``messages`` and ``shm``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from numpy.typing import NDArray
+
+from synk import messages
+from synk.shm import Segment
+
+GROWTH = 1.25  # staging buffers are made larger than asked, so that few calls make a new one
+
+
+class SegmentTable:
+    """Segments by number, the same numbers in every rank.
+
+    Parameters
+    ----------
+    post : callable, optional
+        ``post(message, descriptor)`` reaches all workers; not given in a worker.
+    """
+
+    def __init__(self, post: Callable[..., None] | None = None):
+        self._post = post
+        self._segments: dict[int, Segment] = {}
+        self._last = 0
+
+    def allocate(self, nbytes: int) -> int:
+        """Create a segment, have every worker attach it, and return its number.
+
+        Raises
+        ------
+        SharedMemoryFull
+            If there is no room; nothing has changed then.
+        """
+        assert self._post is not None, "only the master allocates"
+        segment = Segment.create(nbytes)
+        self._last += 1
+        self._segments[self._last] = segment
+        self._post(messages.Attach(self._last, nbytes), segment.descriptor)
+        segment.seal()
+        return self._last
+
+    def attach(self, message: messages.Attach, descriptor: int) -> Segment:
+        """Follow the master's `allocate` in a worker."""
+        segment = Segment.attach(descriptor, message.nbytes)
+        self._segments[message.segment] = segment
+        return segment
+
+    def release(self, number: int) -> None:
+        """Drop a segment in every rank."""
+        assert self._post is not None, "only the master releases"
+        self.drop(number)
+        self._post(messages.Detach(number))
+
+    def drop(self, number: int) -> None:
+        """Let go of a segment in this rank; the memory is freed when every rank has."""
+        segment = self._segments.pop(number, None)
+        if segment is not None:
+            segment.close()
+
+    def __getitem__(self, number: int) -> Segment:
+        return self._segments[number]
+
+    def array(self, ref: messages.ArrayRef) -> NDArray[Any]:
+        """Return the array that a message refers to."""
+        return self._segments[ref.segment].array(ref.dtype, ref.shape)
+
+    def close(self) -> None:
+        """Let go of all segments in this rank."""
+        for number in list(self._segments):
+            self.drop(number)
+
+
+class StagingBuffers:
+    """Reused buffers through which the master hands arrays to the workers.
+
+    Parameters
+    ----------
+    segments : SegmentTable
+        The master's.
+    """
+
+    def __init__(self, segments: SegmentTable):
+        self._segments = segments
+        self._numbers: dict[tuple[Any, ...], int] = {}
+
+    def put(self, key: tuple[Any, ...], array: NDArray[Any]) -> messages.ArrayRef:
+        """Copy ``array`` into the buffer called ``key``, made larger if need be."""
+        number = self._numbers.get(key)
+        if number is None or self._segments[number].nbytes < array.nbytes:
+            self.drop(key)
+            size = array.nbytes if number is None else int(GROWTH * array.nbytes)
+            number = self._numbers[key] = self._segments.allocate(size)
+        ref = messages.ArrayRef(number, array.dtype.str, array.shape)
+        self._segments.array(ref)[...] = array
+        return ref
+
+    def drop(self, *keys: tuple[Any, ...]) -> None:
+        """Free the buffers called ``keys``, where there are such."""
+        for key in keys:
+            number = self._numbers.pop(key, None)
+            if number is not None:
+                self._segments.release(number)
+
+    def drop_owned_by(self, owner: Any) -> None:
+        """Free all buffers whose key starts with ``owner``."""
+        self.drop(*[key for key in self._numbers if key[0] == owner])

@@ -1,0 +1,311 @@
+"""From what the user writes to what a program needs: outputs, updates, givens, sliceables.
+
+    inputs, outputs, updates, givens -> Definition (symbolic, checked) -> ProgramSpec (travels)
+
+Nothing is compiled here and no message is sent, but that shared variables are given their
+identities.
+
+Imports floor 3 and below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.type import RandomType
+from pytensor.tensor.type import TensorType
+
+from synk.compile import serialize
+from synk.program import ProgramSpec, UpdateSpec
+from synk.reduction import check_mode
+from synk.variables import describe, n_rows
+
+
+@dataclass(frozen=True)
+class Update:
+    """A shared variable, its new value, and how slices accumulate."""
+
+    variable: SharedVariable
+    value: Variable
+    mode: str | None
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A function as the user wrote it, checked."""
+
+    name: str
+    inputs: tuple[Variable, ...]
+    bcast_inputs: tuple[Variable, ...]
+    outputs: tuple[Variable, ...]
+    output_modes: tuple[Any, ...]  # with "c_" prefixes
+    returns: str  # "list", "single" or "none"
+    updates: tuple[Update, ...]
+    givens: tuple[tuple[Variable, Variable], ...]
+    sliceables: tuple[SharedVariable, ...]
+    mode: Any
+
+    @property
+    def all_inputs(self) -> tuple[Variable, ...]:
+        """Scattered inputs, then broadcast ones."""
+        return self.inputs + self.bcast_inputs
+
+
+def define(
+    name: str,
+    inputs: Any,
+    outputs: Any = None,
+    bcast_inputs: Any = None,
+    updates: Any = None,
+    givens: Any = None,
+    sliceable_shareds: Any = None,
+    mode: Any = None,
+    on_unused_input: str = "raise",
+) -> Definition:
+    """Check what the user wrote and put it in order.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument and the variable that is wrong.
+    """
+    scattered = _inputs("inputs", inputs)
+    broadcast = _inputs("bcast_inputs", [] if bcast_inputs is None else bcast_inputs)
+    _check_inputs(scattered, broadcast)
+    output_variables, modes, returns = _outputs(outputs)
+    triples = _updates(updates)
+    pairs = _givens(givens)
+    expressions = _substituted([*output_variables, *(value for _, value, _ in triples)], pairs)
+    written = [
+        (variable, expression, mode)
+        for (variable, _, mode), expression in zip(triples, expressions[len(output_variables) :], strict=True)
+    ]
+    written += _default_updates(expressions, [variable for variable, _, _ in written])
+    definition = Definition(
+        name=name,
+        inputs=scattered,
+        bcast_inputs=broadcast,
+        outputs=tuple(expressions[: len(output_variables)]),
+        output_modes=modes,
+        returns=returns,
+        updates=tuple(_checked_update(*update) for update in written),
+        givens=pairs,
+        sliceables=_sliceables(sliceable_shareds),
+        mode=mode,
+    )
+    _check_whole(definition, on_unused_input)
+    return definition
+
+
+# --- inputs ------------------------------------------------------------------------------------
+
+
+def _inputs(argument: str, inputs: Any) -> tuple[Variable, ...]:
+    if not isinstance(inputs, list | tuple):
+        raise TypeError(f"{argument} must be a list of variables, got {type(inputs).__name__}")
+    for variable in inputs:
+        if not isinstance(variable, Variable) or isinstance(variable, Constant | SharedVariable):
+            raise TypeError(f"{argument} must hold symbolic variables, got {variable!r}")
+    return tuple(inputs)
+
+
+def _check_inputs(scattered: Sequence[Variable], broadcast: Sequence[Variable]) -> None:
+    both = [*scattered, *broadcast]
+    for position, variable in enumerate(both):
+        if variable in both[:position]:
+            raise ValueError(f"input {describe(variable)} is given twice")
+    for variable in scattered:
+        if not isinstance(variable.type, TensorType) or variable.type.ndim == 0:
+            raise TypeError(f"input {describe(variable)} has no rows to scatter; put it in bcast_inputs")
+
+
+# --- outputs -----------------------------------------------------------------------------------
+
+
+def _outputs(outputs: Any) -> tuple[list[Variable], tuple[Any, ...], str]:
+    if outputs is None:
+        return [], (), "none"
+    # A tuple is one output and its operation, as in the ancestor.
+    entries = outputs if isinstance(outputs, list) else [outputs]
+    variables, modes = [], []
+    for position, entry in enumerate(entries):
+        variable, mode = entry if _is_pair(entry) else (entry, "avg")
+        if not isinstance(variable, Variable):
+            raise TypeError(f"output {position} must be a variable or (variable, operation), got {entry!r}")
+        check_mode(mode, _dtype(variable), f"output {position} ({describe(variable)})")
+        variables.append(variable)
+        modes.append(mode)
+    return variables, tuple(modes), "list" if isinstance(outputs, list) else "single"
+
+
+def _is_pair(entry: Any) -> bool:
+    if isinstance(entry, tuple) and len(entry) != 2:
+        raise TypeError(f"an output tuple is (variable, operation), got {len(entry)} entries")
+    return isinstance(entry, tuple)
+
+
+def _dtype(variable: Variable) -> str | None:
+    return variable.type.dtype if isinstance(variable.type, TensorType) else None
+
+
+# --- updates -----------------------------------------------------------------------------------
+
+
+def _updates(updates: Any) -> list[tuple[Any, Any, Any]]:
+    """Return updates as triples; the operation is "default" where none is given."""
+    if updates is None:
+        return []
+    entries = list(updates.items()) if isinstance(updates, Mapping) else updates
+    if not isinstance(entries, list | tuple):
+        raise TypeError("updates must be a list of (variable, new value) or (variable, new value, operation)")
+    triples = []
+    for entry in entries:
+        if not isinstance(entry, tuple | list) or len(entry) not in (2, 3):
+            raise TypeError(f"an update is (variable, new value) or (variable, new value, operation), got {entry!r}")
+        variable, value, mode = (*entry, "default")[:3]
+        if not isinstance(variable, SharedVariable):
+            raise TypeError(f"only shared variables can be updated, got {variable!r}")
+        triples.append((variable, variable.type.filter_variable(value, allow_convert=True), mode))
+    return triples
+
+
+def _default_updates(expressions: Sequence[Variable], updated: Sequence[Variable]) -> list[tuple[Any, Any, Any]]:
+    """Find updates that shared variables carry with them, also those that only other such updates use."""
+    found: list[tuple[Any, Any, Any]] = []
+    seen = list(updated)
+    pending = list(expressions)
+    while pending:
+        new = []
+        for variable in ancestors(pending):
+            default = getattr(variable, "_default_update", None)
+            if default is not None and variable not in seen:
+                seen.append(variable)
+                new.append((variable, default, "default"))
+        found += new
+        pending = [value for _, value, _ in new]
+    return found
+
+
+def _checked_update(variable: Any, value: Any, mode: Any) -> Update:
+    what = f"the update of {describe(variable)}"
+    if mode == "default":
+        mode = "avg" if str(_dtype(variable)).startswith(("float", "complex")) else None
+    return Update(variable, value, check_mode(mode, _dtype(variable), what))
+
+
+# --- givens and sliceables ---------------------------------------------------------------------
+
+
+def _givens(givens: Any) -> tuple[tuple[Variable, Variable], ...]:
+    if givens is None:
+        return ()
+    pairs = list(givens.items()) if isinstance(givens, Mapping) else list(givens)
+    result = []
+    for pair in pairs:
+        if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[0], Variable):
+            raise TypeError(f"givens must hold pairs (variable, replacement), got {pair!r}")
+        result.append((pair[0], pair[0].type.filter_variable(pair[1], allow_convert=True)))
+    return tuple(result)
+
+
+def _substituted(expressions: list[Variable], pairs: Sequence[tuple[Variable, Variable]]) -> list[Variable]:
+    if not pairs or not expressions:
+        return expressions
+    return list(clone_replace(expressions, dict(pairs), rebuild_strict=False))
+
+
+def _sliceables(sliceables: Any) -> tuple[SharedVariable, ...]:
+    if sliceables is None:
+        return ()
+    if not isinstance(sliceables, list | tuple):
+        raise TypeError(f"sliceable_shareds must be a list of shared variables, got {type(sliceables).__name__}")
+    for variable in sliceables:
+        if not isinstance(variable, SharedVariable):
+            raise TypeError(f"sliceable_shareds must hold shared variables, got {variable!r}")
+        if not isinstance(variable.type, TensorType) or variable.type.ndim == 0:
+            raise TypeError(f"sliceable variable {describe(variable)} has no rows")
+    return tuple(sliceables)
+
+
+# --- the definition as a whole -----------------------------------------------------------------
+
+
+def _check_whole(definition: Definition, on_unused_input: str) -> None:
+    updated = [update.variable for update in definition.updates]
+    for position, variable in enumerate(updated):
+        if variable in updated[:position]:
+            raise ValueError(f"shared variable {describe(variable)} is updated twice")
+        if variable in definition.sliceables:
+            raise ValueError(
+                f"shared variable {describe(variable)} is sliceable, so this function cannot update it; "
+                "update it in a function of its own"
+            )
+    used = set(ancestors([*definition.outputs, *(update.value for update in definition.updates)]))
+    for variable in definition.sliceables:
+        if variable not in used:
+            raise ValueError(f"sliceable variable {describe(variable)} is not used in this function")
+    for variable in definition.all_inputs:
+        if variable not in used and on_unused_input == "raise":
+            raise ValueError(
+                f"input {describe(variable)} is not used in this function; "
+                "pass on_unused_input='ignore' if that is meant"
+            )
+    known = set(definition.all_inputs)
+    for variable in used:
+        if variable.owner is None and not isinstance(variable, Constant | SharedVariable) and variable not in known:
+            raise ValueError(f"variable {describe(variable)} is needed but is not an input")
+
+
+def to_spec(definition: Definition, identify: Callable[[SharedVariable], int]) -> ProgramSpec:
+    """Turn a definition into what travels.
+
+    Parameters
+    ----------
+    definition : Definition
+    identify : callable
+        Gives a shared variable its identity, sending it to the workers if need be.
+    """
+    rows_of = {variable: _rows_variable(variable) for variable in definition.sliceables}
+    count = n_rows.type("n_rows")
+    results = [*definition.outputs, *(update.value for update in definition.updates)]
+    if results:
+        results = list(clone_replace(results, {**rows_of, n_rows: count}, rebuild_strict=False))
+    values = results[len(definition.outputs) :]
+    row_inputs = {*definition.inputs, *rows_of.values(), count}
+    graph_inputs = [*definition.all_inputs, *rows_of.values(), count]
+    return ProgramSpec(
+        name=definition.name,
+        graph=serialize.dumps(graph_inputs, results, identify),
+        n_scattered=len(definition.inputs),
+        n_broadcast=len(definition.bcast_inputs),
+        sliceables=tuple(identify(variable) for variable in definition.sliceables),
+        output_modes=tuple(
+            check_mode(mode, _dtype(output), "output")
+            for mode, output in zip(definition.output_modes, definition.outputs, strict=True)
+        ),
+        updates=tuple(
+            _update_spec(update, value, row_inputs, identify)
+            for update, value in zip(definition.updates, values, strict=True)
+        ),
+        mode=definition.mode,
+    )
+
+
+def _rows_variable(variable: SharedVariable) -> Variable:
+    """Return the input that stands for some rows of ``variable``: axis 0 is of any length."""
+    kind = variable.type
+    return kind.clone(shape=(None, *kind.shape[1:]))(variable.name)
+
+
+def _update_spec(
+    update: Update, value: Variable, row_inputs: Iterable[Variable], identify: Callable[[SharedVariable], int]
+) -> UpdateSpec:
+    needs_rows = not set(row_inputs).isdisjoint(ancestors([value]))
+    advances = isinstance(update.variable.type, RandomType)
+    return UpdateSpec(identify(update.variable), update.mode, needs_rows, advances)

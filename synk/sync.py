@@ -1,0 +1,185 @@
+"""Words that all ranks share, and the barrier built on them.
+
+Every word has one writer, so no atomic operation is needed: a rank announces its own arrival
+and its own failure, and reads those of the others. Doorbells (eventfds) only wake a sleeping
+rank up; what is true stands in the words.
+
+    command number -> Barrier.begin -> wait, wait, ... (or fail) -> next command
+
+Imports ``shm`` and the standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Callable, Sequence
+
+from synk.shm import Segment
+
+PHASES = ("idle", "compiling", "computing", "in a collective")
+IDLE, COMPILING, COMPUTING, COLLECTIVE = range(len(PHASES))
+
+LINE = 8  # words: each rank writes to cache lines of its own
+ARRIVED, FAILED, SLEEPING, PHASE = range(4)
+HEADER_WORDS = 40
+RANK_WORDS = LINE + HEADER_WORDS
+
+STEPS_PER_COMMAND = 1 << 24
+SLEEP_SECONDS = 0.1  # a lost wake-up costs this much at most
+SPIN_SECONDS = 50e-6
+
+
+class Aborted(Exception):
+    """Another rank failed in this command, so what this rank waits for will not come."""
+
+
+class ControlBlock:
+    """The shared words of a run: per rank its arrival, failure, sleep, phase and header."""
+
+    def __init__(self, n_ranks: int):
+        self.n_ranks = n_ranks
+        self._segment = Segment.create(8 * RANK_WORDS * n_ranks)
+        self._segment.seal()  # ranks inherit the mapping
+        self._words = self._segment.words(RANK_WORDS * n_ranks)
+
+    def get(self, rank: int, field: int) -> int:
+        return self._words[rank * RANK_WORDS + field]
+
+    def set(self, rank: int, field: int, value: int) -> None:
+        self._words[rank * RANK_WORDS + field] = value
+
+    def header(self, rank: int) -> memoryview:
+        """Words in which ``rank`` describes its part of a collective."""
+        start = rank * RANK_WORDS + LINE
+        return self._words[start : start + HEADER_WORDS]
+
+    def phase(self, rank: int) -> str:
+        return PHASES[self.get(rank, PHASE)]
+
+    def close(self) -> None:
+        self._words.release()
+        self._segment.close()
+
+
+class Doorbells:
+    """One eventfd per rank, inherited by all."""
+
+    def __init__(self, n_ranks: int):
+        self._bells = [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(n_ranks)]
+
+    def ring(self, rank: int) -> None:
+        os.eventfd_write(self._bells[rank], 1)
+
+    def fileno(self, rank: int) -> int:
+        return self._bells[rank]
+
+    def quiet(self, rank: int) -> None:
+        try:
+            os.eventfd_read(self._bells[rank])
+        except BlockingIOError:
+            pass  # nobody rang
+
+    def close(self) -> None:
+        for bell in self._bells:
+            os.close(bell)
+        self._bells = []
+
+
+class Barrier:
+    """Wait for all ranks of a command, unless one of them fails or dies.
+
+    Parameters
+    ----------
+    control, bells
+        Shared by all ranks.
+    rank : int
+        This rank.
+    spin : float
+        Seconds to spin before sleeping; 0 where ranks share cores.
+    lives : sequence of int
+        Descriptors that become readable when a process this rank depends on dies.
+    on_death : callable
+        Called with such a descriptor; raises.
+    """
+
+    def __init__(
+        self,
+        control: ControlBlock,
+        bells: Doorbells,
+        rank: int,
+        spin: float = 0.0,
+        lives: Sequence[int] = (),
+        on_death: Callable[[int], None] = lambda descriptor: None,
+    ):
+        self._control = control
+        self._bells = bells
+        self._rank = rank
+        self._others = [other for other in range(control.n_ranks) if other != rank]
+        self._spin = spin
+        self._on_death = on_death
+        self._command = 0
+        self._ticket = 0
+        self._poll = select.poll()
+        self._bell = bells.fileno(rank)
+        for descriptor in (self._bell, *lives):
+            self._poll.register(descriptor, select.POLLIN)
+
+    def begin(self, command: int) -> None:
+        """Start a command, numbered 1, 2, ...: tickets of an aborted one can no longer match."""
+        self._command = command
+        self._ticket = command * STEPS_PER_COMMAND
+
+    def fail(self) -> None:
+        """Tell all ranks that this one will not come to any further barrier of this command."""
+        self._control.set(self._rank, FAILED, self._command)
+        for other in self._others:
+            self._bells.ring(other)
+
+    def wait(self) -> None:
+        """Return once every rank has called ``wait`` equally often in this command.
+
+        Raises
+        ------
+        Aborted
+            If a rank failed before it came here.
+        """
+        self._ticket += 1
+        self._control.set(self._rank, ARRIVED, self._ticket)
+        for other in self._others:
+            if self._control.get(other, SLEEPING):
+                self._bells.ring(other)
+        if self._spun():
+            return
+        while not self._complete():
+            self._sleep()
+
+    def _complete(self) -> bool:
+        get, ticket = self._control.get, self._ticket
+        late = [other for other in self._others if get(other, ARRIVED) < ticket]
+        # A rank may come here and fail later: arrival counts first.
+        if any(get(other, FAILED) == self._command for other in late):
+            raise Aborted
+        return not late
+
+    def _spun(self) -> bool:
+        deadline = time.monotonic() + self._spin
+        while not self._complete():
+            if time.monotonic() >= deadline:
+                return False
+        return True
+
+    def _sleep(self) -> None:
+        self._control.set(self._rank, SLEEPING, 1)
+        try:
+            # Looked at again after SLEEPING is up: whoever arrived before saw no sleeper to wake.
+            if self._complete():
+                return
+            for descriptor, _ in self._poll.poll(1000 * SLEEP_SECONDS):
+                if descriptor == self._bell:
+                    self._bells.quiet(self._rank)
+                else:
+                    self._on_death(descriptor)
+        finally:
+            self._control.set(self._rank, SLEEPING, 0)

@@ -1,0 +1,203 @@
+"""Shared variables, which every rank has a copy of.
+
+They travel to the workers by identity: the value once, with the first function or collective
+that uses them, and never again unless asked for.
+
+    SharedTable.identify (master) -> Share -> RankVariables.add (worker)
+
+Imports NumPy, PyTensor, ``errors`` and ``messages``.
+"""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from pytensor import shared
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.link.basic import Container
+
+from synk import messages
+from synk.errors import SynkWarning
+
+n_rows = shared(np.asarray(1, dtype="int64"), name="n_rows")
+"""0-d int64 shared variable: the rows of the running slice.
+
+Inside a synk function it is the number of rows that the running slice of this rank holds,
+or 1 where nothing is scattered. Outside one (a plain ``pytensor.function``) it is 1.
+"""
+
+
+def describe(variable: Any) -> str:
+    """Return what to call a variable in messages."""
+    return repr(variable.name) if variable.name else f"<{variable.type}>"
+
+
+class RankVariables:
+    """One rank's shared variables, by identity."""
+
+    def __init__(self, rank: int):
+        self._rank = rank
+        self._variables: dict[int, SharedVariable] = {}
+
+    def add(self, message: messages.Share) -> None:
+        """Make this rank's copy of a variable that travelled, or give the copy its new value."""
+        value = message.value
+        if isinstance(value, np.random.Generator):
+            value = stream(value, self._rank)
+        elif isinstance(value, np.ndarray) and not value.flags.writeable:
+            value = value.copy()  # updates write in place
+        if message.identity in self._variables:
+            self.assign(message.identity, value)  # programs hold on to the container
+        else:
+            self._variables[message.identity] = message.kind(
+                type=message.type, value=value, strict=None, name=message.name
+            )
+
+    def adopt(self, identity: int, variable: SharedVariable) -> None:
+        """Take the master's own variable: same storage, but without its default update."""
+        self._variables[identity] = variable.clone()
+
+    def drop(self, identity: int) -> None:
+        self._variables.pop(identity, None)
+
+    def __getitem__(self, identity: int) -> SharedVariable:
+        return self._variables[identity]
+
+    def value(self, identity: int) -> Any:
+        """Return the value itself, not a copy."""
+        return self._variables[identity].container.storage[0]
+
+    def assign(self, identity: int, value: Any) -> None:
+        """Put ``value`` in place of the old one."""
+        self._variables[identity].container.storage[0] = value
+
+
+def stream(generator: np.random.Generator, rank: int) -> np.random.Generator:
+    """Return rank ``rank``'s own stream of random numbers, the same in every run.
+
+    Rank 0 keeps the generator's state; each further rank starts one jump (2**127 draws for
+    PCG64) beyond the one before.
+    """
+    bits: Any = generator.bit_generator
+    if rank == 0:
+        return generator
+    if hasattr(bits, "jumped"):
+        return np.random.Generator(bits.jumped(rank))
+    entropy = generator.bit_generator.random_raw(4)  # SFC64 cannot jump
+    return np.random.Generator(type(bits)(np.random.SeedSequence([rank, *map(int, entropy)])))
+
+
+class TravelledContainer(Container):
+    """The container of a variable that the workers have, too.
+
+    ``set_value`` goes through `value`; updates and collectives write to the storage and do
+    not. So this sees just what the workers do not see.
+    """
+
+    warned = False
+
+    @property
+    def value(self) -> Any:
+        return self.storage[0]
+
+    @value.setter
+    def value(self, new: Any) -> None:
+        if not self.warned:
+            self.warned = True
+            warnings.warn(
+                f"set_value of {self.name or 'a shared variable'!r} changed rank 0 only: the other ranks have a "
+                "value of their own; synk.broadcast(variable, value) sets it everywhere",
+                SynkWarning,
+                stacklevel=4,
+            )
+        Container.value.fset(self, new)
+
+    data = value
+
+
+class SharedTable:
+    """The master's record of which shared variables have travelled.
+
+    Parameters
+    ----------
+    post : callable
+        ``post(message)`` reaches all workers.
+    release : callable
+        ``release(message)`` does so too, later, from wherever it is called.
+    own : RankVariables
+        Rank 0's.
+    n_ranks : int
+    """
+
+    def __init__(
+        self,
+        post: Callable[..., None],
+        release: Callable[[Any], None],
+        own: RankVariables,
+        n_ranks: int,
+    ):
+        self._post = post
+        self._release = release
+        self._own = own
+        self._n_ranks = n_ranks
+        self._identities: dict[int, int] = {}  # id(variable) -> identity
+        self._references: dict[int, weakref.ref[SharedVariable]] = {}
+        self._last = 0
+
+    def identify(self, variable: SharedVariable) -> int:
+        """Return the variable's identity, sending it to the workers if it is new.
+
+        Raises
+        ------
+        TypeError
+            If it is not a shared variable, or its value cannot travel.
+        """
+        if not isinstance(variable, SharedVariable):
+            raise TypeError(f"{variable!r} is not a shared variable")
+        known = self._identities.get(id(variable))
+        return self._send(variable) if known is None else known
+
+    def _send(self, variable: SharedVariable) -> int:
+        identity = self._last = self._last + 1
+        self._post_value(identity, variable)
+        self._own.adopt(identity, variable)
+        self._identities[id(variable)] = identity
+        self._references[identity] = weakref.ref(variable)
+        weakref.finalize(variable, self._forget, id(variable), identity).atexit = False
+        if self._n_ranks > 1:
+            variable.container.__class__ = TravelledContainer
+        return identity
+
+    def _post_value(self, identity: int, variable: SharedVariable) -> None:
+        if self._n_ranks == 1:
+            return
+        value = variable.container.storage[0]
+        try:
+            self._post(messages.Share(identity, type(variable), variable.type, variable.name, value))
+        except (TypeError, AttributeError) as error:
+            raise TypeError(
+                f"the value of shared variable {describe(variable)} cannot travel to the workers: {error}"
+            ) from error
+
+    def resend(self, identity: int) -> None:
+        """Send the master's present value again, replacing those of the workers."""
+        variable = self._references[identity]()
+        assert variable is not None, "the caller holds it"
+        self._post_value(identity, variable)
+
+    def _forget(self, key: int, identity: int) -> None:
+        self._identities.pop(key, None)
+        self._references.pop(identity, None)
+        self._own.drop(identity)
+        self._release(messages.Unshare(identity))
+
+    def close(self) -> None:
+        """Let the variables be plain PyTensor ones again."""
+        for reference in self._references.values():
+            variable = reference()
+            if variable is not None:
+                variable.container.__class__ = Container

@@ -1,0 +1,86 @@
+"""Who is alive, and what killed the others.
+
+A pidfd becomes readable the moment its process ends, however it ends; the end of a pipe does
+not tell, for siblings hold it too.
+
+Imports the standard library only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import select
+import signal
+
+PR_SET_PDEATHSIG = 1
+
+
+class Process:
+    """A child or parent process, watched through its pidfd.
+
+    Parameters
+    ----------
+    pid : int
+        A child that is not reaped yet, or the parent.
+    """
+
+    def __init__(self, pid: int):
+        self.pid = pid
+        self._descriptor = os.pidfd_open(pid)
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def wait(self, seconds: float) -> bool:
+        """Return whether the process ended, waiting for it at most ``seconds``."""
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLIN)
+        return bool(poll.poll(1000 * seconds))
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal; a process that has ended is left alone."""
+        try:
+            signal.pidfd_send_signal(self._descriptor, number)
+        except ProcessLookupError:
+            pass
+
+    def cause_of_death(self) -> str:
+        """Return ``"signal SIGKILL"`` or ``"exit code 3"`` of a child that ended."""
+        try:
+            status = os.waitid(os.P_PIDFD, self._descriptor, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:  # someone else in this program waited for it
+            return "an unknown cause"
+        if status is None:
+            return "an unknown cause"
+        if status.si_code == os.CLD_EXITED:
+            return f"exit code {status.si_status}"
+        return f"signal {signal.Signals(status.si_status).name}"
+
+    def reap(self) -> None:
+        """Take the child out of the process table and close the pidfd."""
+        try:
+            os.waitid(os.P_PIDFD, self._descriptor, os.WEXITED)
+        except ChildProcessError:
+            pass
+        os.close(self._descriptor)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel kill this process when the thread that forked it ends.
+
+    Called in a child first of all; ``parent`` is the pid it was forked from.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it died before the call
+        os._exit(1)
+
+
+def forbid_core_dumps() -> None:
+    """Writing out the memory of a big worker would delay the news of its death by seconds."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))

@@ -1,0 +1,291 @@
+"""What every rank does with a command, and the loop in which workers wait for one.
+
+    channel -> serve -> Rank.prepare (Attach, Share, Build, ...)
+                     -> Rank.run (Call, AllReduce, ...) -> reply
+
+The master runs the same `Rank.run` for its own part, without the loop.
+
+Imports floor 3 and below.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import traceback
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from synk import messages, sync
+from synk.channel import Disconnected, WorkerChannel
+from synk.comm import Communicator
+from synk.device import Device
+from synk.errors import Failure
+from synk.plan import Rows, split
+from synk.program import Program, ProgramContext, RowInput
+from synk.segments import SegmentTable
+from synk.sync import Aborted, Barrier, ControlBlock
+from synk.variables import RankVariables
+
+
+class Rank:
+    """One rank of a run: its device, segments, variables, programs and connection.
+
+    Parameters
+    ----------
+    communicator : Communicator
+        Knows the rank's number and the size of the run.
+    control, barrier
+        The run's shared words, and this rank's barrier on them.
+    device, segments, variables
+        This rank's.
+    """
+
+    def __init__(
+        self,
+        communicator: Communicator,
+        control: ControlBlock,
+        barrier: Barrier,
+        device: Device,
+        segments: SegmentTable,
+        variables: RankVariables,
+    ):
+        self.rank = communicator.rank
+        self.n_ranks = communicator.n_ranks
+        self.communicator = communicator
+        self.barrier = barrier
+        self.segments = segments
+        self.variables = variables
+        self._control = control
+        self._context = ProgramContext(device, variables)
+        self._programs: dict[int, Program] = {}
+
+    # --- messages without an answer ----------------------------------------------------------
+
+    def prepare(self, message: Any, descriptor: int | None = None) -> Any:
+        """Follow a message that needs no answer."""
+        return PREPARATIONS[type(message)](self, message, descriptor)
+
+    def build(self, message: messages.Build) -> None:
+        self._programs[message.function] = Program(message.spec, self._context)
+
+    def forget(self, message: messages.Forget) -> None:
+        self._programs.pop(message.function, None)
+
+    def program(self, function: int) -> Program:
+        return self._programs[function]
+
+    # --- commands ----------------------------------------------------------------------------
+
+    def run(self, command: messages.Run) -> tuple[Any, ...]:
+        """Do this rank's part of every step and return its results, one per step."""
+        self.barrier.begin(command.number)
+        try:
+            return tuple(self._step(step) for step in command.steps)
+        except BaseException:
+            # Before anything else: the others may be waiting for this rank.
+            self.barrier.fail()
+            raise
+        finally:
+            self.enter(sync.IDLE)
+
+    def _step(self, step: Any) -> Any:
+        phase, handler = STEPS[type(step)]
+        self.enter(phase)
+        return handler(self, step)
+
+    def enter(self, phase: int) -> None:
+        """Tell the other ranks what this one is doing."""
+        self._control.set(self.rank, sync.PHASE, phase)
+
+    def compile(self, step: messages.Compile) -> None:
+        for function in step.functions:
+            self._programs[function].compile()
+
+    def call(self, step: messages.Call) -> list[Any]:
+        program = self._programs[step.function]
+        n_scattered = program.spec.n_scattered
+        scattered, broadcast = step.inputs[:n_scattered], step.inputs[n_scattered:]
+        indices = self._indices(step.indices)
+        results = program.run(
+            self._scattered(step, scattered, indices),
+            [self.segments.array(ref) for ref in broadcast],
+            self._sliced(step, program, indices),
+            any_rows=step.total_rows > 0,
+            num_slices=step.num_slices,
+        )
+        if step.total_rows == 0 and program.spec.has_rows and self.rank > 0:
+            return [None] * len(results)  # all computed the same on empty input
+        return results
+
+    def _scattered(
+        self, step: messages.Call, refs: tuple[messages.ArrayRef, ...], indices: Any
+    ) -> list[RowInput]:
+        if step.batch is None:
+            return []
+        selected = rows_of(step.batch, indices)
+        mine = split(len(selected), self.n_ranks)[self.rank]
+        picked, paired = selected.part(*mine), Rows(*mine)
+        return [
+            RowInput(self.segments.array(ref), paired if minibatch else picked)
+            for ref, minibatch in zip(refs, step.minibatch, strict=True)
+        ]
+
+    def _sliced(self, step: messages.Call, program: Program, indices: Any) -> list[RowInput]:
+        if step.shares is None:
+            return []
+        rows = rows_of(step.shares[self.rank], indices)
+        return [RowInput(self.variables.value(variable), rows) for variable in program.spec.sliceables]
+
+    def _indices(self, ref: messages.ArrayRef | None) -> Any:
+        return None if ref is None else self.segments.array(ref)
+
+    # --- collectives on shared variables -----------------------------------------------------
+
+    def assign(self, step: messages.Assign) -> None:
+        indices = self._indices(step.indices)
+        for variable, ref, spans in zip(step.variables, step.arrays, step.spans, strict=True):
+            span = spans[self.rank]
+            if span is not None:
+                array = self.segments.array(ref)
+                rows = rows_of(span, indices).of(array) if array.ndim else array
+                self.variables.assign(variable, np.array(rows))
+
+    def broadcast(self, step: messages.Broadcast) -> None:
+        for variable in step.variables:
+            value = self.communicator.broadcast(self.variables.value(variable))
+            if self.rank > 0:
+                self.variables.assign(variable, value)
+
+    def all_reduce(self, step: messages.AllReduce) -> None:
+        for variable in step.variables:
+            result = self.communicator.all_reduce(self.variables.value(variable), step.op)
+            self.variables.assign(variable, result)
+
+    def reduce(self, step: messages.Reduce) -> list[Any] | None:
+        results = [
+            self.communicator.reduce(self.variables.value(variable), step.op) for variable in step.variables
+        ]
+        if self.rank > 0:
+            return None
+        if not step.in_place:
+            return [np.array(result) for result in results]
+        for variable, result in zip(step.variables, results, strict=True):
+            self.variables.assign(variable, result)
+        return None
+
+    def all_gather(self, step: messages.AllGather) -> None:
+        for variable in step.variables:
+            parts = self.communicator.all_gather(self.variables.value(variable))
+            self.variables.assign(variable, np.concatenate(parts))
+
+    def fetch(self, step: messages.Fetch) -> list[Any] | None:
+        if step.rank not in (None, self.rank):
+            return None
+        values = [self.variables.value(variable) for variable in step.variables]
+        # A worker's copy is made by sending it home.
+        return [copy_of(value) for value in values] if self.rank == 0 else values
+
+    def shapes(self, step: messages.Shapes) -> list[tuple[int, ...]]:
+        return [self.variables.value(variable).shape for variable in step.variables]
+
+
+def rows_of(span: messages.Span, indices: Any) -> Rows:
+    """Return the rows that a span in a message means."""
+    return Rows(span.start, span.stop, indices if span.listed else None)
+
+
+def copy_of(value: Any) -> Any:
+    """Return a copy of a shared variable's value."""
+    return np.array(value) if isinstance(value, np.ndarray) else copy.deepcopy(value)
+
+
+class Handler(NamedTuple):
+    """How a step runs, and what the rank is said to be doing meanwhile."""
+
+    phase: int
+    run: Callable[[Rank, Any], Any]
+
+
+STEPS: dict[type, Handler] = {
+    messages.Compile: Handler(sync.COMPILING, Rank.compile),
+    messages.Call: Handler(sync.COMPUTING, Rank.call),
+    messages.Assign: Handler(sync.COLLECTIVE, Rank.assign),
+    messages.Broadcast: Handler(sync.COLLECTIVE, Rank.broadcast),
+    messages.AllReduce: Handler(sync.COLLECTIVE, Rank.all_reduce),
+    messages.Reduce: Handler(sync.COLLECTIVE, Rank.reduce),
+    messages.AllGather: Handler(sync.COLLECTIVE, Rank.all_gather),
+    messages.Fetch: Handler(sync.COLLECTIVE, Rank.fetch),
+    messages.Shapes: Handler(sync.COLLECTIVE, Rank.shapes),
+}
+
+PREPARATIONS: dict[type, Callable[[Rank, Any, int | None], Any]] = {
+    messages.Attach: lambda rank, message, descriptor: rank.segments.attach(message, descriptor),
+    messages.Detach: lambda rank, message, _: rank.segments.drop(message.segment),
+    messages.Share: lambda rank, message, _: rank.variables.add(message),
+    messages.Unshare: lambda rank, message, _: rank.variables.drop(message.identity),
+    messages.Build: lambda rank, message, _: rank.build(message),
+    messages.Forget: lambda rank, message, _: rank.forget(message),
+}
+
+
+def failure(rank: int, error: BaseException) -> Failure:
+    """Describe an exception in a form that always travels."""
+    error.__traceback__ = _below_this_package(error.__traceback__)
+    summary = traceback.format_exception_only(error)[0].strip()
+    return Failure(rank, type(error), summary, "".join(traceback.format_exception(error)))
+
+
+def _below_this_package(trace: Any) -> Any:
+    """Leave out how a command reaches the program: every rank's traceback would start with it."""
+    here = os.path.dirname(__file__)
+    while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename.startswith(here):
+        trace = trace.tb_next
+    return trace
+
+
+def serve(rank: Rank, channel: WorkerChannel) -> None:
+    """Follow the master's messages until it says `Close` or is gone."""
+    trouble: Failure | None = None  # of a message without an answer; told with the next reply
+    while True:
+        try:
+            message, descriptor = channel.receive()
+        except Disconnected:
+            return
+        if isinstance(message, messages.Close):
+            return
+        if isinstance(message, messages.Run):
+            reply(channel, rank.rank, answer(rank, message, trouble))
+            trouble = None
+            continue
+        try:
+            rank.prepare(message, descriptor)
+        except Exception as error:
+            trouble = trouble or failure(rank.rank, error)
+
+
+def answer(rank: Rank, command: messages.Run, trouble: Failure | None = None) -> messages.Reply:
+    """Run a command and put its end into a reply."""
+    try:
+        if trouble is not None:
+            rank.barrier.begin(command.number)
+            rank.barrier.fail()
+            return messages.Reply(command.number, (), trouble)
+        return messages.Reply(command.number, rank.run(command), None)
+    except Aborted:
+        return messages.Reply(command.number, (), None, aborted=True)
+    except BaseException as error:
+        return messages.Reply(command.number, (), failure(rank.rank, error))
+
+
+def reply(channel: WorkerChannel, rank: int, message: messages.Reply) -> None:
+    """Send a reply; what cannot be pickled is left out."""
+    try:
+        channel.reply(message)
+    except Disconnected:
+        os._exit(1)
+    except Exception as error:
+        told = message.failure or failure(rank, error)
+        channel.reply(message._replace(results=(), failure=told._replace(kind=None)))

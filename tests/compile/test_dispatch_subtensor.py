@@ -1,0 +1,67 @@
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from synk.compile import array_mode
+
+VALUE = np.arange(60.0).reshape(3, 4, 5)
+
+
+def test_slices(compare):
+    x, i = pt.dtensor3("x"), pt.lscalar("i")
+    outputs = [x[0], x[i], x[:, 1:3], x[::-1, i:], x[i, 1, 2], x[..., -1], x[1:i:2, None], x[i : i + 1, :, ::2]]
+    compare([x, i], outputs, [VALUE, np.asarray(2)])
+
+
+def test_set_and_increment(compare):
+    x, y, i = pt.dtensor3("x"), pt.dvector("y"), pt.lscalar("i")
+    outputs = [x[0].set(1.0), x[i, 1].inc(y), x[:, 1:3].set(y), x[i, 1, 2].inc(5), x[::2].inc(x[::2])]
+    outputs += [y[i].set(3.0), pt.grad((x[i, 1:] ** 2).sum(), x)]
+    compare([x, y, i], outputs, [VALUE, np.arange(5.0), np.asarray(2)])
+
+
+def test_arrays_as_indices(compare):
+    x, i, j = pt.dtensor3("x"), pt.lvector("i"), pt.lvector("j")
+    outputs = [x[i], x[i, j], x[:, i], x[i, :, j], x[i[:, None], j], x[x > 30], x[i, 1], x[:, j, ::2]]
+    compare([x, i, j], outputs, [VALUE, np.array([0, 2, 2, -1]), np.array([1, 0, 3, 1])])
+
+
+def test_repeated_indices_add_up(compare):
+    x, y, i, j = pt.dmatrix("x"), pt.dmatrix("y"), pt.lvector("i"), pt.lvector("j")
+    outputs = [x[i].inc(y), x[i, j].inc(1.0), x[:, j].inc(2.0), x[i].set(y), pt.grad((x[i] ** 2).sum(), x)]
+    outputs += [pt.grad((x[i, j] ** 2).sum(), x), x[x > 3].set(0.0), x[i].inc(2.0)]
+    values = [np.arange(20.0).reshape(4, 5), np.ones((3, 5)), np.array([0, 2, 2]), np.array([1, 3, 3])]
+    compare([x, y, i, j], outputs, values)
+
+
+def test_rows_by_undeclared_broadcasting_are_refused():
+    x, y, i = pt.dmatrix("x"), pt.dmatrix("y"), pt.lvector("i")
+    function = pytensor.function([x, y, i], x[i].inc(y), mode=array_mode())
+    with pytest.raises(ValueError, match="specify_broadcastable"):
+        function(np.ones((4, 5)), np.ones((1, 5)), np.array([0, 1]))
+
+
+def test_index_out_of_range():
+    x, i = pt.dvector("x"), pt.lvector("i")
+    function = pytensor.function([x, i], x[i], mode=array_mode())
+    with pytest.raises(IndexError):
+        function(np.ones(3), np.array([3]))
+
+
+ends = st.none() | st.integers(-7, 7)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.tuples(ends, ends, ends.filter(lambda step: step != 0)))
+def test_any_slice(entries):
+    x = pt.dvector("x")
+    cut = slice(*entries)
+    value = np.arange(6.0)
+    result, rest = pytensor.function([x], [x[cut], x[cut].set(-1.0)], mode=array_mode())(value)
+    expected = value.copy()
+    expected[cut] = -1
+    np.testing.assert_array_equal(result, value[cut])
+    np.testing.assert_array_equal(rest, expected)

@@ -1,0 +1,123 @@
+import re
+import weakref
+
+import numpy as np
+import pytensor.tensor as pt
+import pytest
+from pytensor.graph.basic import Apply
+from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.op import Op
+
+from synk.compile import array_funcify, emit
+from synk.compile.emit import last_uses
+
+
+class Watched(np.ndarray):
+    """An array that can be watched dying."""
+
+
+class Watch(Op):
+    """Pass on a copy of the input and note which earlier copies are alive."""
+
+    __props__ = ("log",)
+
+    def __init__(self, log):
+        self.log = log
+
+    def make_node(self, x):
+        return Apply(self, [x], [x.type()])
+
+    def perform(self, node, inputs, outputs):
+        raise AssertionError("runs through its array entry")
+
+
+@array_funcify.register(Watch)
+def watch(op, node, xp):
+    def copy(x):
+        alive = [number for number, reference in enumerate(op.log) if reference() is not None]
+        op.alive.append(alive)
+        result = x.copy().view(Watched)
+        op.log.append(weakref.ref(result))
+        return result
+
+    return copy
+
+
+def test_intermediates_die_after_their_last_use():
+    op = Watch(())
+    op.log, op.alive = [], []
+    x = pt.vector("x")
+    a = op(x)
+    b = op(a)
+    c = op(b)
+    d = op(c)
+    program = emit(FunctionGraph([x], [d], clone=False), np)
+    program(np.ones(3))
+    assert op.alive == [[], [0], [1], [2]]
+
+
+def test_last_uses():
+    x, y = pt.vectors("xy")
+    a = x + y
+    b = a * a
+    c = b - x
+    nodes = [a.owner, b.owner, c.owner]
+    assert last_uses(nodes, [c]) == [[y], [a], [b, x]]
+    assert last_uses(nodes, [c, a]) == [[y], [], [b, x]]
+    assert last_uses(nodes, [b]) == [[y], [a], [x, c]]
+
+
+def test_unused_outputs_are_deleted():
+    x = pt.vector("x")
+    first, second = pt.split(x, [1, 2], axis=0)
+    program = emit(FunctionGraph([x], [second], clone=False), np)
+    unused = re.search(r"(v\d+), v\d+ = Split", program.source)[1]
+    assert re.search(rf"del .*\b{unused}\b", program.source)
+    np.testing.assert_array_equal(program(np.arange(3.0))[0], [1, 2])
+
+
+def test_outputs_may_be_inputs_constants_and_repeats():
+    x = pt.vector("x", dtype="float64")
+    one, y = pt.constant(1.0), x + 1
+    value = np.zeros(2)
+    outputs = emit(FunctionGraph([x], [x, one, y, y], clone=False), np)(value)
+    assert outputs[0] is value and outputs[2] is outputs[3]
+    assert type(outputs[1]) is np.ndarray
+
+
+def test_results_without_axes_are_arrays():
+    x = pt.vector("x")
+    (total,) = emit(FunctionGraph([x], [x.sum()], clone=False), np)(np.ones(3))
+    assert type(total) is np.ndarray and total.shape == ()
+
+
+def test_no_outputs():
+    x = pt.vector("x")
+    assert emit(FunctionGraph([x], [], clone=False), np)(np.ones(3)) == ()
+
+
+def test_a_chain_of_20000_nodes_needs_no_recursion():
+    x = pt.vector("x")
+    y = x
+    for _ in range(20_000):
+        y = y + 1
+    (result,) = emit(FunctionGraph([x], [y], clone=False), np)(np.zeros(2))
+    np.testing.assert_array_equal(result, [20_000, 20_000])
+
+
+def test_error_names_its_node():
+    x, y = pt.vector("x"), pt.vector("y")
+    product, total = x * y, x.sum()
+    program = emit(FunctionGraph([x, y], [pt.exp(total), product], clone=False), np)
+    with pytest.raises(ValueError, match="lengths 2 and 3") as caught:
+        program(np.ones(2), np.ones(3))
+    assert program.failed_node(caught.value) is product.owner
+    assert caught.value.__notes__ == [f"Apply node that caused the error: {product.owner}"]
+
+
+def test_error_from_outside_has_no_node():
+    x = pt.vector("x")
+    program = emit(FunctionGraph([x], [x + 1], clone=False), np)
+    with pytest.raises(TypeError) as caught:
+        program(np.ones(2), np.ones(2))
+    assert program.failed_node(caught.value) is None

@@ -1,0 +1,201 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from pytensor.compile.mode import Mode
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
+
+from synk.compile import ArrayLinker, array_mode
+from synk.compile.compat import optional_class
+
+ifelse = optional_class("ifelse", "pytensor.conditional.op", "pytensor.ifelse")
+
+
+class Half(Op):
+    """An Op that PyTensor alone can run."""
+
+    __props__ = ()
+
+    def make_node(self, x):
+        return Apply(self, [x], [x.type()])
+
+    def perform(self, node, inputs, outputs):
+        assert outputs[0][0] is None, "storage must be fresh"
+        assert type(inputs[0]) is np.ndarray
+        outputs[0][0] = inputs[0] / 2
+
+
+half = Half()
+
+
+def mlp(dtype, rng):
+    """Return inputs, parameters, outputs and values of a training step: dropout mask, ReLU, tanh, cross-entropy."""
+    sizes = [6, 5, 4, 3]
+    x, y, mask = pt.matrix("x", dtype=dtype), pt.lvector("y"), pt.matrix("mask", dtype=dtype)
+    weights = [pytensor.shared(rng.normal(size=s).astype(dtype), name="w") for s in zip(sizes, sizes[1:])]
+    biases = [pytensor.shared(rng.normal(size=n).astype(dtype), name="b") for n in sizes[1:]]
+    hidden = pt.maximum(x @ weights[0] + biases[0], 0) * mask
+    hidden = pt.tanh(hidden @ weights[1] + biases[1])
+    log_p = pt.special.log_softmax(hidden @ weights[2] + biases[2], axis=1)
+    loss = -log_p[pt.arange(y.shape[0]), y].mean()
+    values = [rng.normal(size=(7, 6)), rng.integers(0, 3, 7), rng.integers(0, 2, (7, 5))]
+    return [x, y, mask], weights + biases, loss, [values[0].astype(dtype), values[1], values[2].astype(dtype)]
+
+
+@pytest.mark.parametrize("dtype, rtol", [("float32", 1e-4), ("float64", 1e-10)])
+def test_gradient_of_a_network(compare, dtype, rtol):
+    inputs, params, loss, values = mlp(dtype, np.random.default_rng(0))
+    compare(inputs, [loss, *pt.grad(loss, params)], values, rtol=rtol, atol=rtol)
+
+
+@pytest.mark.parametrize("dtype, rtol", [("float32", 1e-4), ("float64", 1e-10)])
+def test_momentum_trains_as_the_oracle_does(oracle, dtype, rtol):
+    def train(run):
+        inputs, params, loss, values = mlp(dtype, np.random.default_rng(0))
+        updates = {}
+        for param, gradient in zip(params, pt.grad(loss, params)):
+            velocity = pytensor.shared(np.zeros_like(param.get_value()))
+            updates[velocity] = np.asarray(0.9, dtype) * velocity - np.asarray(0.1, dtype) * gradient
+            updates[param] = param + updates[velocity]
+        losses = [run(inputs, loss, values, updates) for _ in range(3)]
+        return [*losses, *[param.get_value() for param in params]]
+
+    def by_arrays(inputs, loss, values, updates):
+        return pytensor.function(inputs, loss, updates=updates, mode=array_mode())(*values)
+
+    def by_oracle(inputs, loss, values, updates):
+        return oracle(inputs, loss, values, updates=updates)
+
+    for result, expected in zip(train(by_arrays), train(by_oracle), strict=True):
+        assert result.dtype == expected.dtype == dtype
+        np.testing.assert_allclose(result, expected, rtol=rtol, atol=rtol)
+
+
+def test_large_updates_are_written_in_place():
+    weights = pytensor.shared(np.zeros((3, 4)), borrow=True)
+    storage = weights.get_value(borrow=True)
+    step = pytensor.function([], updates={weights: weights + 1}, mode=array_mode())
+    step(), step()
+    assert weights.get_value(borrow=True) is storage
+    np.testing.assert_array_equal(storage, 2)
+
+
+def test_scalar_updates_are_arrays():
+    count = pytensor.shared(np.asarray(0, "int64"))
+    step = pytensor.function([], count * 2, updates={count: count + 1}, mode=array_mode())
+    assert [int(step()) for _ in range(3)] == [0, 2, 4]
+    assert type(count.get_value(borrow=True)) is np.ndarray
+
+
+def test_givens():
+    x, scale = pt.dvector("x"), pytensor.shared(3.0)
+    function = pytensor.function([x], x.sum() * scale, givens={scale: scale + 1}, mode=array_mode())
+    assert function(np.ones(2)) == 8
+
+
+def test_swapped_updates_use_the_old_values():
+    a, b = pytensor.shared(np.zeros(2)), pytensor.shared(np.ones(2))
+    pytensor.function([], updates={a: b, b: a}, mode=array_mode())()
+    assert a.get_value()[0] == 1 and b.get_value()[0] == 0
+
+
+def test_usable_as_a_plain_linker():
+    x = pt.dvector("x")
+    function = pytensor.function([x], [x + 1, x.sum()], mode=Mode(ArrayLinker(), "fast_run"))
+    np.testing.assert_array_equal(function([1.0, 2.0])[0], [2, 3])
+
+
+def test_one_linker_serves_many_functions_with_its_settings():
+    mode = array_mode(ArrayLinker(host_ops="raise"))
+    x = pt.dvector("x")
+    assert pytensor.function([x], x.sum(), mode=mode)([1.0, 2.0]) == 3
+    with pytest.raises(NotImplementedError, match="Half"):
+        pytensor.function([x], half(x), mode=mode)
+
+
+def test_another_array_module_computes():
+    class Recorder:
+        """NumPy, noting what is asked of it."""
+
+        __name__ = "recorder"
+        asked: set = set()  # noqa: RUF012
+
+        def __getattr__(self, name):
+            self.asked.add(name)
+            return getattr(np, name)
+
+    x = pt.dmatrix("x")
+    function = pytensor.function([x], pt.exp(x @ x), mode=array_mode(ArrayLinker(Recorder())))
+    np.testing.assert_allclose(function(np.eye(2)), np.exp(np.eye(2)))
+    assert {"dot", "exp"} <= Recorder.asked
+
+
+def test_error_names_the_failing_node():
+    x, y = pt.dmatrix("x"), pt.dmatrix("y")
+    function = pytensor.function([x, y], [pt.exp(x).sum(), (x @ y).sum()], mode=array_mode())
+    with pytest.raises(ValueError, match="not aligned") as caught:
+        function(np.ones((2, 3)), np.ones((2, 3)))
+    assert "Dot22(x, y)" in "\n".join(caught.value.__notes__)
+
+
+def test_error_names_the_failing_node_at_length():
+    x = pt.dvector("x")
+    function = pytensor.function([x], x.max(), mode=array_mode())
+    with pytensor.config.change_flags(exception_verbosity="high"), pytest.raises(ValueError, match="Apply node .*Max"):
+        function([])
+
+
+def test_memory_of_inputs_and_outputs_is_released():
+    x = pt.dvector("x")
+    function = pytensor.function([x], x + 1, mode=array_mode())
+    function(np.ones(3))
+    storages = [container.storage[0] for container in (*function.input_storage, *function.output_storage)]
+    assert storages == [None, None]
+
+
+def test_op_without_an_entry_runs_on_the_host():
+    x = pt.dscalar("x")
+    function = pytensor.function([x], half(x + 1) * 3, mode=array_mode())
+    assert [float(function(1.0)), float(function(3.0))] == [3, 6]
+    assert [node.op for node in function.vm.jit_fn.host_nodes] == [half]
+
+
+def test_host_ops_may_warn():
+    x = pt.dvector("x")
+    with pytest.warns(UserWarning, match="no array entry for Half"):
+        pytensor.function([x], half(x), mode=array_mode(ArrayLinker(host_ops="warn")))
+
+
+def test_host_ops_must_be_known():
+    with pytest.raises(ValueError, match="host_ops='never' is unknown; choose one of allow"):
+        ArrayLinker(host_ops="never")
+
+
+def test_scan_runs():
+    x = pt.dvector("x")
+    total = pytensor.scan(lambda row, state: state * 0.5 + row, sequences=x, outputs_info=pt.zeros(()), return_updates=False)
+    gradient = pt.grad(total[-1], x)
+    results = pytensor.function([x], [total[-1], gradient], mode=array_mode())(np.arange(4.0))
+    np.testing.assert_allclose(results[0], 4.25)
+    np.testing.assert_allclose(results[1], [0.125, 0.25, 0.5, 1])
+
+
+def test_compiling_starts_no_process(monkeypatch):
+    def refuse(*args, **keywords):
+        raise AssertionError(f"compiling started {args}")
+
+    monkeypatch.setattr(subprocess.Popen, "__init__", refuse)
+    inputs, params, loss, values = mlp("float32", np.random.default_rng(0))
+    function = pytensor.function(inputs, pt.grad(loss, params), mode=array_mode())
+    function(*values)
+
+
+def test_importing_stays_on_its_floor():
+    code = "import sys, synk.compile; print([m for m in sys.modules if m.startswith('synk')])"
+    names = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    modules = set(eval(names)) - {"synk", "synk.errors"}
+    assert modules and all(name.startswith("synk.compile") for name in modules)

@@ -1,0 +1,123 @@
+"""Around every test: a deadline, and a look at what it leaves behind; and the fixtures that fork.
+
+``ranks`` forks for one test, ``module_ranks`` once for all tests of a module. synk is imported by those who use it, so
+the tests of the lower floors run without it.
+"""
+
+import contextlib
+import faulthandler
+import os
+import subprocess
+import sys
+
+import leaks
+import pytest
+
+DEADLINE = 120  # seconds for one test; then tracebacks are printed and the whole run ends
+SLOW_DEADLINE = 600
+
+# CUDA keeps sockets, events and threads of its own once it is initialised.
+LEFT_BY_CUDA = frozenset({"descriptors", "threads"})
+
+# What a run makes for a test is released with the run, and looked at then.
+LEFT_TO_THE_RUN = frozenset({"segments", "descriptors"})
+
+real_stderr = pytest.StashKey[int]()
+
+
+def pytest_configure(config):
+    # Capturing is not active yet: this is the terminal, where a hung test can still be seen.
+    config.stash[real_stderr] = os.dup(sys.__stderr__.fileno())
+
+
+def pytest_unconfigure(config):
+    os.close(config.stash[real_stderr])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    deadline = SLOW_DEADLINE if item.get_closest_marker("slow") else DEADLINE
+    faulthandler.dump_traceback_later(deadline, exit=True, file=item.config.stash[real_stderr])
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        for marker in item.iter_markers("leaks"):
+            if not marker.kwargs.get("reason") or not set(marker.args) <= set(leaks.KINDS):
+                raise pytest.UsageError(f"{item.nodeid}: leaks(*kinds, reason=...) takes kinds of {leaks.KINDS} and a reason")
+    on_gpu = [item for item in items if item.get_closest_marker("gpu")]
+    if on_gpu and not gpu_works():
+        for item in on_gpu:
+            item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU and CuPy"))
+
+
+def gpu_works():
+    """Count GPUs in a child process: CUDA must not be initialised here, before the tests fork."""
+    count = "import cupy; raise SystemExit(cupy.cuda.runtime.getDeviceCount() == 0)"
+    return subprocess.run([sys.executable, "-c", count], capture_output=True).returncode == 0
+
+
+def open_run():
+    """Return the pids of the current run, or None without one."""
+    synk = sys.modules.get("synk")
+    # Who imports nothing but modules of the lower floors may have them without the verbs.
+    if not hasattr(synk, "pids"):
+        return None
+    try:
+        return synk.pids()
+    except synk.SynkStateError:
+        return None
+
+
+@contextlib.contextmanager
+def nothing_left(what, excused=frozenset()):
+    """Fail when the body leaves a run open or something behind; close and end it first."""
+    run, before = open_run(), leaks.take()
+    yield
+    left_open = open_run() not in (None, run)
+    if left_open:
+        sys.modules["synk"].close()
+    found = leaks.leftovers(before, excused)
+    leaks.end_children(before)
+    if left_open:
+        pytest.fail(f"{what} left a run open: call synk.close(), or fork with the fixture `ranks`", pytrace=False)
+    if found:
+        lines = [f"  {kind}: {', '.join(those)}" for kind, those in found.items()]
+        pytest.fail("\n".join([f"{what} left behind:", *lines]), pytrace=False)
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing_behind(request):
+    """Hold every test to leaving shared memory, children, descriptors and threads as it found them."""
+    excused = {kind for marker in request.node.iter_markers("leaks") for kind in marker.args}
+    if request.node.get_closest_marker("gpu"):
+        excused |= LEFT_BY_CUDA
+    if "module_ranks" in request.fixturenames:
+        excused |= LEFT_TO_THE_RUN
+    with nothing_left("the test", frozenset(excused)):
+        yield
+
+
+@pytest.fixture
+def ranks(leaves_nothing_behind):
+    """Fork on call, with the arguments of ``synk.fork``; closed when the test ends, before leaks are looked for."""
+    import synk
+
+    yield synk.fork
+    if open_run():
+        synk.close()
+
+
+@pytest.fixture(scope="module")
+def module_ranks(request):
+    """Fork once for all tests of a module: as many CPU ranks as its ``N_RANKS`` says, 2 without; the value is that number."""
+    import synk
+
+    with nothing_left(request.module.__name__):
+        yield synk.fork(getattr(request.module, "N_RANKS", 2), device="cpu")
+        if open_run():
+            synk.close()

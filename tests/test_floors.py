@@ -1,0 +1,266 @@
+"""Imports go down the floors or stay on one, never up and never in a circle; extensions use the public API only.
+
+The syntax tree of every module is read, nothing is imported. Four rules:
+
+- every module of synk has a floor, and imports modules of its own floor or of lower ones;
+- imports make no circle, wherever in the module they stand;
+- ``extensions/`` imports ``synk`` and its public names, and itself;
+- only ``session`` has a module global that is assigned to: the current session.
+
+Imports under ``if TYPE_CHECKING:`` obey the floors, because a module that needs the name of a higher one depends on it in
+its reader's head. They make no circle: two modules of one floor may name each other's types, since nothing is imported when
+the program runs.
+"""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+# A name stands for the module, or for the package and everything in it.
+FLOORS = (
+    # 0: pure values and arithmetic, no process needed
+    {"errors", "plan", "reduction", "messages"},
+    # 1: segments, barrier, who died, post and collect; one communicator interface; the compiler
+    {"shm", "segments", "sync", "watch", "channel", "comm", "compile"},
+    # 2: arrays, variables, devices; symbolic operations and their kernels
+    {"data", "variables", "device", "ops", "kernels"},
+    # 3: what a rank runs
+    {"program", "worker"},
+    # 4: classes; what they need is passed in
+    {"launch", "function", "collectives"},
+    # 5: everything of one run
+    {"session"},
+    # 6: the public verbs and the command line; "" is synk/__init__.py
+    {"", "__main__", "bench", "doctor"},
+    # above all, on the public API
+    {"extensions"},
+)
+PUBLIC_FLOOR = 6
+MAY_ASSIGN_GLOBALS = {"synk.session"}
+
+FOLDERS = {"synk": ROOT / "synk", "synk.extensions": ROOT / "extensions"}
+
+
+@dataclass(frozen=True)
+class Module:
+    """A module by its full name, with its syntax tree."""
+
+    name: str
+    tree: ast.Module
+    is_package: bool = False
+
+
+@dataclass(frozen=True)
+class Import:
+    """One name that a module asks for: ``source`` of ``import source``, or ``name`` of ``from source import name``."""
+
+    source: str
+    name: str | None
+    line: int
+    for_types: bool  # under `if TYPE_CHECKING:`
+
+    def target(self, names: set[str]) -> str:
+        """Return the module that is meant: ``name`` may be a module of the package ``source`` or something in it."""
+        inner = f"{self.source}.{self.name}"
+        return inner if inner in names else self.source
+
+
+def read_modules() -> list[Module]:
+    """Read every module of the source tree."""
+    return [
+        Module(name, ast.parse(path.read_text(), str(path)), path.name == "__init__.py")
+        for package, folder in FOLDERS.items()
+        for path in sorted(folder.rglob("*.py"))
+        for name in [module_name(package, path.relative_to(folder))]
+    ]
+
+
+def module_name(package: str, path: Path) -> str:
+    """Return ``synk.comm.host`` for ``comm/host.py`` of ``synk``, and ``synk.comm`` for ``comm/__init__.py``."""
+    parts = path.with_suffix("").parts
+    return ".".join([package, *(parts[:-1] if parts[-1] == "__init__" else parts)])
+
+
+def imports(module: Module) -> Iterator[Import]:
+    """Yield every import of synk in a module, also those inside functions."""
+    for_types = {
+        id(inner)
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+        for statement in node.body
+        for inner in ast.walk(statement)
+    }
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Import):
+            asked: list[tuple[str, str | None]] = [(alias.name, None) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            asked = [(absolute(node, module), alias.name) for alias in node.names]
+        else:
+            continue
+        for source, name in asked:
+            if source.split(".")[0] == "synk":
+                yield Import(source, name, node.lineno, id(node) in for_types)
+
+
+def absolute(node: ast.ImportFrom, module: Module) -> str:
+    """Return the full name of what stands between ``from`` and ``import``."""
+    if not node.level:
+        return node.module or ""
+    above = module.name.split(".")
+    above = above[: len(above) - node.level + module.is_package]
+    return ".".join([*above, node.module] if node.module else above)
+
+
+def floor(name: str) -> int | None:
+    """Return the floor of a module, or None when nobody has assigned one."""
+    room = name.removeprefix("synk").removeprefix(".").split(".")[0]
+    return next((number for number, rooms in enumerate(FLOORS) if room in rooms), None)
+
+
+def homeless(modules: list[Module]) -> Iterator[str]:
+    """Yield a complaint for every module without a floor."""
+    for module in modules:
+        if floor(module.name) is None:
+            yield f"{module.name} has no floor: add it to FLOORS in tests/test_floors.py, as low as its imports allow"
+
+
+def upward(modules: list[Module]) -> Iterator[str]:
+    """Yield a complaint for every import that goes up."""
+    names = {module.name for module in modules}
+    for module in modules:
+        for asked in imports(module):
+            target = asked.target(names)
+            here, there = floor(module.name), floor(target)
+            if here is not None and there is not None and there > here:
+                yield f"{module.name}:{asked.line} on floor {here} imports {target} on floor {there}"
+
+
+def circles(modules: list[Module]) -> Iterator[str]:
+    """Yield a complaint for every circle of imports that a walk meets first."""
+    names = {module.name for module in modules}
+    graph = {
+        module.name: sorted({asked.target(names) for asked in imports(module) if not asked.for_types} & names)
+        for module in modules
+    }
+    done: set[str] = set()
+
+    def walk(name: str, path: list[str]) -> Iterator[str]:
+        if name in path:
+            yield " -> ".join([*path[path.index(name) :], name])
+        elif name not in done:
+            for target in graph[name]:
+                yield from walk(target, [*path, name])
+            done.add(name)
+
+    for name in graph:
+        yield from walk(name, [])
+
+
+def private(modules: list[Module]) -> Iterator[str]:
+    """Yield a complaint for everything in ``extensions`` that reaches behind synk's public names."""
+    public = next((public_names(module) for module in modules if module.name == "synk"), set())
+    for module in modules:
+        if not inside_extensions(module.name):
+            continue
+        for asked in imports(module):
+            whole = asked.name is None and asked.source == "synk"
+            if not (whole or inside_extensions(asked.target({"synk.extensions"})) or asked.source == "synk" and asked.name in public):
+                where = asked.source if asked.name is None else f"{asked.name} from {asked.source}"
+                yield f"{module.name}:{asked.line} imports {where}, which is not public: it is not in synk.__all__"
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "synk":
+                if node.attr not in public | {"extensions"}:
+                    yield f"{module.name}:{node.lineno} uses synk.{node.attr}, which is not in synk.__all__"
+
+
+def inside_extensions(name: str) -> bool:
+    """Say whether a module is ``synk.extensions`` or in it."""
+    return f"{name}.".startswith("synk.extensions.")
+
+
+def public_names(module: Module) -> set[str]:
+    """Return what a module lists in ``__all__``."""
+    for node in module.tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return set(ast.literal_eval(node.value))
+    return set()
+
+
+def assigned_globals(modules: list[Module]) -> Iterator[str]:
+    """Yield a complaint for every ``global`` statement outside the one module that may have one."""
+    for module in modules:
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Global) and module.name not in MAY_ASSIGN_GLOBALS:
+                yield f"{module.name}:{node.lineno} assigns the global {', '.join(node.names)}: pass an object in instead"
+
+
+RULES = [homeless, upward, circles, private, assigned_globals]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_source_obeys(rule):
+    assert list(rule(read_modules())) == []
+
+
+def made_up(**sources):
+    """Modules from texts; ``__`` in a name stands for a dot, a trailing one for a package."""
+    return [
+        Module(".".join(["synk", *filter(None, name.split("__"))]).removesuffix(".synk"), ast.parse(text), name.endswith("__") or name == "synk")
+        for name, text in sources.items()
+    ]
+
+
+@pytest.mark.parametrize(
+    "rule, sources, complaint",
+    [
+        (homeless, {"attic": ""}, "synk.attic has no floor"),
+        (upward, {"plan": "from synk.session import Session", "session": ""}, "synk.plan:1 on floor 0 imports synk.session"),
+        (upward, {"plan": "from synk import session", "session": ""}, "imports synk.session on floor 5"),
+        (upward, {"plan": "def f():\n    import synk.session"}, "synk.plan:2 on floor 0 imports synk.session"),
+        (upward, {"comm__host": "from ..worker import run", "worker": ""}, "synk.comm.host:1 on floor 1 imports synk.worker"),
+        (upward, {"comm__": "from ..data import Data", "data": ""}, "synk.comm:1 on floor 1 imports synk.data"),
+        (upward, {"plan": "if TYPE_CHECKING:\n    from .data import Data", "data": ""}, "imports synk.data on floor 2"),
+        (upward, {"plan": "import synk"}, "synk.plan:1 on floor 0 imports synk on floor 6"),
+        (upward, {"session": "from synk.extensions import sgd"}, "imports synk.extensions on floor 7"),
+        (circles, {"shm": "from . import sync", "sync": "from synk.shm import f"}, "synk.shm -> synk.sync -> synk.shm"),
+        (circles, {"shm": "import synk.shm"}, "synk.shm -> synk.shm"),
+        (private, {"extensions__a": "from synk import plan", "plan": ""}, "imports plan from synk, which is not public"),
+        (private, {"extensions__a": "import synk.plan"}, "imports synk.plan"),
+        (private, {"extensions__a": "from ..plan import f"}, "imports f from synk.plan"),
+        (private, {"extensions__a": "import synk\nsynk.session.end()"}, "synk.extensions.a:2 uses synk.session"),
+        (assigned_globals, {"data": "def f():\n    global state\n    state = 1"}, "synk.data:2 assigns the global state"),
+    ],
+)
+def test_a_violation_is_found(rule, sources, complaint):
+    found = list(rule(made_up(**sources)))
+    assert len(found) == 1
+    assert complaint in found[0]
+
+
+@pytest.mark.parametrize(
+    "rule, sources",
+    [
+        (upward, {"data": "from .plan import f\nfrom synk.variables import g", "plan": "", "variables": ""}),
+        (upward, {"comm__host": "from . import base\nfrom ..errors import E", "comm__base": "", "comm__": "", "errors": ""}),
+        (upward, {"bench": "import synk\nimport numpy"}),
+        (circles, {"shm": "from . import sync", "sync": "if TYPE_CHECKING:\n    from .shm import S"}),
+        (circles, {"data": "from .plan import f\nfrom .shm import g", "shm": "from .plan import f", "plan": ""}),
+        (
+            private,
+            {
+                "synk": "__all__ = ['data', 'fork']",
+                "data": "",
+                "extensions__a": "import synk\nfrom synk import data\nfrom . import b\nfrom .b import c\nsynk.fork()",
+                "extensions__b": "from synk.extensions import a",
+            },
+        ),
+        (assigned_globals, {"session": "def f():\n    global current\n    current = 1"}),
+    ],
+)
+def test_what_is_permitted_passes(rule, sources):
+    assert list(rule(made_up(**sources))) == []

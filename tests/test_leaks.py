@@ -1,0 +1,192 @@
+"""The look at what tests leave behind finds each kind of leftover, and the fixture around every test fails for it."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import leaks
+import pytest
+
+HERE = Path(__file__).parent
+NAME = f"synk-leak-test-{os.getpid()}"
+
+
+@pytest.fixture
+def before():
+    return leaks.take()
+
+
+def test_nothing_is_found_when_nothing_stays(before):
+    assert leaks.compare(before) == {}
+
+
+def test_a_segment_is_found(before):
+    segment = leaks.SHARED_MEMORY / NAME
+    segment.touch()
+    try:
+        assert leaks.compare(before) == {"segments": [NAME]}
+    finally:
+        segment.unlink()
+
+
+def test_a_segment_of_a_stranger_is_not_ours(before):
+    hold = f"import mmap, time; f = open('{leaks.SHARED_MEMORY / NAME}', 'w+b'); f.truncate(8); m = mmap.mmap(f.fileno(), 8)"
+    # A daemon in its own session, whose parent ends: nothing ties it to this process.
+    daemon = f"import os, sys\nif os.fork(): sys.exit()\nos.setsid()\n{hold}\nprint(os.getpid(), flush=True); time.sleep(60)"
+    stranger = subprocess.Popen([sys.executable, "-c", daemon], stdout=subprocess.PIPE)
+    with stranger:
+        pid = int(stranger.stdout.readline())
+        stranger.wait()
+        try:
+            assert (leaks.SHARED_MEMORY / NAME).exists()
+            assert "segments" not in leaks.compare(before)
+        finally:
+            os.kill(pid, signal.SIGKILL)
+            (leaks.SHARED_MEMORY / NAME).unlink()
+
+
+def test_a_running_child_is_found_and_ended(before):
+    child = subprocess.Popen(["sleep", "60"])
+    assert leaks.compare(before) == {"children": [f"pid {child.pid}"]}
+    leaks.end_children(before)
+    assert leaks.compare(before) == {}
+    child.wait()
+
+
+def test_a_zombie_is_found(before):
+    child = os.posix_spawn("/bin/true", ["true"], {})
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    assert "zombie" in leaks.compare(before)["children"][0]
+    os.waitpid(child, 0)
+    assert leaks.compare(before) == {}
+
+
+def test_an_orphan_is_found(before):
+    """A worker whose master was killed is no descendant any more."""
+    fork = "import os, time; pid = os.fork(); print(pid, flush=True) if pid else (os.close(1), time.sleep(60))"
+    orphan = int(subprocess.run([sys.executable, "-c", fork], capture_output=True, check=True).stdout)
+    try:
+        assert leaks.compare(before) == {"children": [f"pid {orphan}"]}
+    finally:
+        leaks.end_children(before)
+    assert leaks.leftovers(before) == {}
+
+
+def test_a_descriptor_is_found(before):
+    number = os.open(os.devnull, os.O_RDONLY)
+    try:
+        assert leaks.compare(before) == {"descriptors": [f"{number} -> {os.devnull}"]}
+    finally:
+        os.close(number)
+
+
+def test_a_thread_is_found(before):
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait, name="stays")
+    thread.start()
+    try:
+        found = leaks.compare(before)
+    finally:
+        stop.set()
+        thread.join()
+    assert list(found) == ["threads"]
+    assert "stays" in found["threads"][0]
+
+
+def test_what_goes_within_the_grace_is_no_leak(before):
+    thread = threading.Thread(target=time.sleep, args=(0.1,))
+    thread.start()
+    assert leaks.compare(before)
+    assert leaks.leftovers(before) == {}
+
+
+def test_excused_kinds_are_not_looked_at(before):
+    with open(os.devnull):
+        assert leaks.compare(before, frozenset({"descriptors"})) == {}
+
+
+SUITE = """
+import os, subprocess, sys, types
+import pytest
+
+class SynkStateError(Exception): ...
+
+class Fake(types.ModuleType):
+    SynkStateError = SynkStateError
+    run = None
+    def fork(self, n, device=None):
+        self.run = tuple(range(n))
+        return n
+    def close(self):
+        self.run = None
+    def pids(self):
+        if self.run is None:
+            raise SynkStateError
+        return self.run
+
+synk = sys.modules["synk"] = Fake("synk")
+
+def test_clean(): ...
+def test_descriptor(): os.open(os.devnull, os.O_RDONLY)
+def test_child(): subprocess.Popen(["sleep", "60"]).returncode = 0
+def test_run(): synk.fork(2)
+def test_no_run_is_left_to_the_next(): assert synk.run is None
+def test_ranks(ranks): assert ranks(3) == len(synk.pids()) == 3
+def test_ranks_are_closed(): assert synk.run is None
+
+@pytest.mark.leaks("descriptors", reason="to see it excused")
+def test_excused(): os.open(os.devnull, os.O_RDONLY)
+"""
+
+SHARED_RUN = """
+N_RANKS = 4
+def test_first(module_ranks): assert module_ranks == 4
+def test_other(): ...
+def test_second(module_ranks): assert module_ranks == 4
+"""
+
+
+def run_pytest(folder, **modules):
+    """Run a small suite under the real ``conftest.py`` in a process of its own; return the last words on each test."""
+    for name in ("conftest.py", "leaks.py"):
+        shutil.copy(HERE / name, folder)
+    for name, text in modules.items():
+        (folder / f"{name}.py").write_text(text)
+    shutil.copy(HERE.parent / "pyproject.toml", folder)
+    command = [sys.executable, "-m", "pytest", "-v", "--no-header", "-p", "no:cacheprovider", "--override-ini=pythonpath=."]
+    return subprocess.run([*command, "."], cwd=folder, capture_output=True, text=True, timeout=100).stdout
+
+
+def test_the_fixture_fails_the_test_that_leaks_and_no_other(tmp_path):
+    out = run_pytest(tmp_path, test_first=SUITE, test_shared=SHARED_RUN)
+    errors = [line.split("::")[1].split()[0] for line in out.splitlines() if "::" in line and " ERROR " in line]
+    assert errors == ["test_descriptor", "test_child", "test_run"], out
+    assert "left a run open" in out
+    assert "11 passed, 3 errors" in out
+
+
+def test_a_leak_is_excused_only_with_a_reason(tmp_path):
+    marked = "import pytest\n@pytest.mark.leaks('threads')\ndef test_it(): ...\n"
+    folder = tmp_path
+    out = run_pytest(folder, test_marked=marked)
+    assert "and a reason" in out or "no tests ran" in out
+    assert "passed" not in out
+
+
+def test_a_hung_test_ends_the_run_with_tracebacks(tmp_path):
+    hung = "import conftest, time\ndef test_it(): time.sleep(60)\n"
+    (tmp_path / "sitecustomize.py").write_text("")
+    shutil.copy(HERE / "leaks.py", tmp_path)
+    shutil.copy(HERE.parent / "pyproject.toml", tmp_path)
+    (tmp_path / "conftest.py").write_text((HERE / "conftest.py").read_text().replace("DEADLINE = 120", "DEADLINE = 0.5"))
+    (tmp_path / "test_hung.py").write_text(hung.replace("conftest, ", ""))
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--override-ini=pythonpath=.", "."]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=50)
+    assert ended.returncode == 1
+    assert "Timeout" in ended.stderr
+    assert "test_it" in ended.stderr

@@ -1,0 +1,92 @@
+"""The wheel holds every module of the source tree, and each can be imported from it, far from the checkout."""
+
+import configparser
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = {"synk": ROOT / "synk", "synk.extensions": ROOT / "extensions"}
+SOURCES = ["setup.cfg", "pyproject.toml", "LICENSE", "README.rst", "synk", "extensions"]
+
+# Comes with an extra: a module may need it to be imported.
+OPTIONAL = {"cupy"}
+
+IMPORT_ALL = """
+import importlib, json, sys
+answers = {}
+for name in json.loads(sys.argv[1]):
+    try:
+        answers[name] = importlib.import_module(name).__file__
+    except ModuleNotFoundError as missing:
+        answers[name] = f"needs {missing.name}"
+print(json.dumps(answers))
+"""
+
+
+def packages():
+    """Name every directory of modules in the source tree."""
+    return sorted({name for _, name in modules_and_packages()})
+
+
+def modules():
+    """Name every module of the source tree that can be imported without running a program."""
+    return sorted(name for name, _ in modules_and_packages() if not name.endswith("__main__"))
+
+
+def modules_and_packages():
+    for top, folder in FOLDERS.items():
+        for path in folder.rglob("*.py"):
+            package = ".".join([top, *path.relative_to(folder).parent.parts])
+            yield package if path.stem == "__init__" else f"{package}.{path.stem}", package
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """Build the wheel from a copy, so the checkout stays clean, and install it in a folder of its own."""
+    source, wheels, target = (tmp_path_factory.mktemp(name) for name in ("source", "wheels", "target"))
+    for name in SOURCES:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+        elif (ROOT / name).exists():
+            shutil.copy(ROOT / name, source)
+    pip("wheel", "--no-build-isolation", "--wheel-dir", wheels, source)
+    pip("install", "--target", target, *wheels.glob("synk-*.whl"))
+    return target
+
+
+def pip(command, *arguments):
+    offline = ["--quiet", "--disable-pip-version-check", "--no-deps", "--no-index"]
+    done = subprocess.run([sys.executable, "-m", "pip", command, *offline, *arguments], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_setup_cfg_lists_every_package():
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    assert sorted(config["options"]["packages"].split()) == packages()
+
+
+def test_every_package_has_an_init():
+    folders = {path.parent for folder in FOLDERS.values() for path in folder.rglob("*.py")}
+    assert [str(folder.relative_to(ROOT)) for folder in sorted(folders) if not (folder / "__init__.py").exists()] == []
+
+
+def test_every_module_is_imported_from_the_wheel(installed, tmp_path):
+    command = [sys.executable, "-P", "-c", IMPORT_ALL, json.dumps(modules())]
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    answers = json.loads(ended.stdout.splitlines()[-1])
+    # An editable installation would step in for what the wheel lacks: the file tells where a module came from.
+    elsewhere = {name: file for name, file in answers.items() if not file.startswith(str(installed))}
+    assert {name: file for name, file in elsewhere.items() if file.removeprefix("needs ") not in OPTIONAL} == {}
+
+
+def test_the_wheel_says_that_it_is_typed(installed):
+    assert (installed / "synk" / "py.typed").exists()
