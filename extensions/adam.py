@@ -16,7 +16,14 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 
-from synk.extensions.update_parts import Updates, check_decays, check_scalars, from_gradient, scalars, state_like
+from synk.extensions.update_parts import (
+    Updates,
+    check_decays,
+    check_scalars,
+    from_gradient,
+    scalars,
+    state_like,
+)
 
 
 def adam(
@@ -113,12 +120,13 @@ def _adam(
     check_scalars(learning_rate=learning_rate, epsilon=epsilon)
     check_decays(beta1=beta1, beta2=beta2)
     t, new_t = _step_counter()
-    mean_rate = learning_rate / _share_seen(beta1, new_t)
-    square_scale = 1 / pt.sqrt(_share_seen(beta2, new_t))
+    mean_rate = _corrected(learning_rate, beta1, new_t)
+    square_scale = pt.sqrt(_corrected(1, beta2, new_t))
 
     def step(p: Any, g: Any) -> list:
-        rate, scale, small, shrink = scalars(p.dtype, mean_rate, square_scale, epsilon, learning_rate * weight_decay)
+        rate, scale, small = scalars(p.dtype, mean_rate, square_scale, epsilon)
         keep1, take1, keep2, take2 = scalars(p.dtype, beta1, 1 - beta1, beta2, 1 - beta2)
+        [shrink] = scalars(p.dtype, learning_rate * weight_decay)
         m, v = state_like(p, "mean"), state_like(p, "squares")
         new_m = keep1 * m + take1 * g
         new_v = keep2 * v + take2 * pt.sqr(g)
@@ -156,7 +164,7 @@ def adamax(
     check_scalars(learning_rate=learning_rate, epsilon=epsilon)
     check_decays(beta1=beta1, beta2=beta2)
     t, new_t = _step_counter()
-    mean_rate = learning_rate / _share_seen(beta1, new_t)
+    mean_rate = _corrected(learning_rate, beta1, new_t)
 
     def step(p: Any, g: Any) -> list:
         rate, small = scalars(p.dtype, mean_rate, epsilon)
@@ -175,10 +183,10 @@ def _step_counter() -> tuple[Any, Any]:
     return t, t + 1
 
 
-def _share_seen(beta: Any, t: Any) -> Any:
-    """Return ``1 - beta**t``, the share of a moving mean that is not its zero start.
+def _corrected(factor: Any, beta: Any, t: Any) -> Any:
+    """Return ``factor / (1 - beta**t)``.
 
     In float64: with beta near one, a float32 would lose half of its digits.
     """
-    [decay, steps] = scalars("float64", beta, t)
-    return 1 - decay**steps
+    factor, beta, t = scalars("float64", factor, beta, t)
+    return factor / (1 - beta**t)

@@ -35,7 +35,7 @@ def flatten(arrays: Sequence[Any], weight: Any) -> Any:
     ----------
     arrays : sequence of ndarray, or of PyTensor tensors
         Any shapes, one dtype.
-    weight : 0-d ndarray or PyTensor scalar
+    weight : NumPy or PyTensor scalar
         Of the same dtype.
 
     Returns
@@ -61,7 +61,7 @@ def unflatten(vector: Any, shapes: Iterable[tuple[int, ...]]) -> tuple[list[Any]
     -------
     arrays : list of ndarray or PyTensor tensor
         Views of `vector`, one for each shape.
-    weight : 0-d ndarray or PyTensor scalar
+    weight : NumPy or PyTensor scalar
 
     Raises
     ------
@@ -76,7 +76,7 @@ def unflatten(vector: Any, shapes: Iterable[tuple[int, ...]]) -> tuple[list[Any]
             f"take ({edges[-1] + 1},); pass the shapes that were flattened"
         )
     arrays = [vector[i:j].reshape(shape) for (i, j), shape in zip(pairwise(edges), shapes, strict=True)]
-    return arrays, vector[edges[-1] :].reshape(())
+    return arrays, vector[-1]
 
 
 def row_weight(dtype: str) -> Variable:
@@ -176,7 +176,7 @@ def check_params(params: Sequence[Any]) -> None:
             raise TypeError(f"{_label(params, index)} is not a shared variable; make it with pytensor.shared")
         dtype = getattr(param, "dtype", param.type)
         if dtype not in float_dtypes:
-            raise TypeError(f"{_label(params, index)} has dtype {dtype}; only floating-point ones are trained")
+            raise TypeError(f"{_label(params, index)} has dtype {dtype}; only floating-point ones train")
         if dtype != params[0].dtype:
             raise TypeError(
                 f"{_label(params, index)} has dtype {dtype} but {_label(params, 0)} has {params[0].dtype}; "

@@ -10,7 +10,6 @@ Imports NumPy, PyTensor and ``gradients``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -95,5 +94,5 @@ def check_decays(**options: Any) -> None:
     """Raise unless every option is a scalar in ``[0, 1)``, as far as its value is known."""
     check_scalars(**options)
     for name, value in options.items():
-        if isinstance(value, Real) and not 0 <= value < 1:
+        if isinstance(value, int | float | np.number) and not 0 <= value < 1:
             raise ValueError(f"{name}={value} is outside [0, 1); at 1 or more the past would never fade")

@@ -14,7 +14,8 @@ state keep the parameters' dtype, whatever floatX is.
 All rules raise TypeError and ValueError as `synk.extensions.gradients.flat_gradient` does, and
 ValueError for an option that is not a scalar, or a decay rate outside ``[0, 1)``.
 
-The names and defaults are those of Lasagne's `updates` module.
+The names and defaults are those of Lasagne's `updates` module. Imports PyTensor, ``adam`` and
+``update_parts``.
 """
 
 from __future__ import annotations
@@ -25,7 +26,14 @@ from typing import Any
 import pytensor.tensor as pt
 
 from synk.extensions.adam import adam, adamax, adamw, amsgrad
-from synk.extensions.update_parts import Updates, check_decays, check_scalars, from_gradient, scalars, state_like
+from synk.extensions.update_parts import (
+    Updates,
+    check_decays,
+    check_scalars,
+    from_gradient,
+    scalars,
+    state_like,
+)
 
 __all__ = [
     "Updates",
@@ -88,7 +96,7 @@ def apply_momentum(updates: Updates, params: Iterable[Any], momentum: Any = 0.9)
     ValueError
         A parameter has no update.
     """
-    return _with_velocity(updates, params, momentum, lambda velocity, decay, s: velocity)
+    return _with_velocity(updates, params, momentum, look_ahead=False)
 
 
 def apply_nesterov_momentum(updates: Updates, params: Iterable[Any], momentum: Any = 0.9) -> Updates:
@@ -100,20 +108,21 @@ def apply_nesterov_momentum(updates: Updates, params: Iterable[Any], momentum: A
 
     Parameters, results and errors are those of `apply_momentum`.
     """
-    return _with_velocity(updates, params, momentum, lambda velocity, decay, s: decay * velocity + s)
+    return _with_velocity(updates, params, momentum, look_ahead=True)
 
 
-def _with_velocity(updates: Updates, params: Iterable[Any], momentum: Any, move: Any) -> Updates:
+def _with_velocity(updates: Updates, params: Iterable[Any], momentum: Any, look_ahead: bool) -> Updates:
     check_decays(momentum=momentum)
     new_values = dict(updates.param_updates)
     for p in params:
         if p not in new_values:
-            raise ValueError(f"parameter '{p}' has no update to give momentum to; it is not in the rule's params")
+            raise ValueError(f"parameter '{p}' has no update to give momentum to; pass params of the rule")
         [decay] = scalars(p.dtype, momentum)
         velocity = state_like(p, "velocity")
         s = new_values[p] - p
-        new_values[velocity] = decay * velocity + s
-        new_values[p] = p + move(new_values[velocity], decay, s)
+        new_velocity = decay * velocity + s
+        new_values[velocity] = new_velocity
+        new_values[p] = p + (decay * new_velocity + s if look_ahead else new_velocity)
     return updates._replace(param_updates=list(new_values.items()))
 
 

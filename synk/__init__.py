@@ -162,7 +162,9 @@ def data(
     SharedMemoryFull
         If there is no room.
     """
-    return _session.current("data").data(value, var, dtype, ndim, shape, minibatch, force_cast, oversize, name)
+    return _session.current("data").data(
+        value, var, dtype, ndim, shape, minibatch, force_cast, oversize, name
+    )
 
 
 def function(

@@ -78,7 +78,10 @@ class Collectives:
             of_ranks = zip(*results, strict=True)
             return _like(
                 shared_vars,
-                [_joined(variable, values, nd_up) for variable, values in zip(variables, of_ranks, strict=True)],
+                [
+                    _joined(variable, values, nd_up)
+                    for variable, values in zip(variables, of_ranks, strict=True)
+                ],
             )
 
         return Prepared(step, finish)
@@ -112,7 +115,9 @@ class Collectives:
         variables = _listed(shared_vars)
         if values is not None:
             entries = _paired(shared_vars, values)
-            arrays = [self._value(variable, value) for variable, value in zip(variables, entries, strict=True)]
+            arrays = [
+                self._value(variable, value) for variable, value in zip(variables, entries, strict=True)
+            ]
             return self._assign(variables, arrays, [[_all(array)] * self._owner.n_ranks for array in arrays])
         tensors = [variable for variable in variables if isinstance(variable.type, TensorType)]
         for variable in variables:
@@ -128,7 +133,9 @@ class Collectives:
         entries = _paired(shared_vars, values)
         arrays = [self._value(variable, value) for variable, value in zip(variables, entries, strict=True)]
         n_ranks = self._owner.n_ranks
-        selected = [self._rows(variable, array, batch) for variable, array in zip(variables, arrays, strict=True)]
+        selected = [
+            self._rows(variable, array, batch) for variable, array in zip(variables, arrays, strict=True)
+        ]
         shards = [[rows.part(*part) for part in split(len(rows), n_ranks)] for rows in selected]
         return self._assign(variables, arrays, shards)
 
@@ -150,7 +157,8 @@ class Collectives:
         identities = self._identities(variables)
         indices = IndexList()
         spans = tuple(
-            tuple(None if chosen is None else indices.span(chosen) for chosen in of_ranks) for of_ranks in rows
+            tuple(None if chosen is None else indices.span(chosen) for chosen in of_ranks)
+            for of_ranks in rows
         )
         refs = tuple(
             array.ref() if isinstance(array, Data) else self._owner.staging.put(("values", identity), array)
@@ -193,7 +201,8 @@ class Collectives:
                 raise type(error)(f"value of {describe(variable)}: {error}") from None
         if value.dtype != np.dtype(variable.type.dtype) or value.ndim != variable.type.ndim:
             raise TypeError(
-                f"{describe(variable)} is {variable.type}, the Data has dtype {value.dtype} and {value.ndim} dimensions"
+                f"{describe(variable)} is {variable.type}; "
+                f"the Data has dtype {value.dtype} and {value.ndim} dimensions"
             )
         return value
 
@@ -239,7 +248,9 @@ def _joined(variable: Any, values: Sequence[Any], nd_up: int) -> Any:
         return np.concatenate(values)
     if any(value.shape != values[0].shape for value in values[1:]):
         shapes = ", ".join(str(value.shape) for value in values)
-        raise ValueError(f"{describe(variable)} has shapes {shapes} on the ranks, which do not stack; use nd_up=0")
+        raise ValueError(
+            f"{describe(variable)} has shapes {shapes} on the ranks, which do not stack; use nd_up=0"
+        )
     return np.stack(values)
 
 

@@ -118,7 +118,9 @@ class Data:
     def __repr__(self) -> str:
         label = f" {self._name!r}" if self._name else ""
         kind = ", minibatch" if self._minibatch else ""
-        return f"<synk.Data{label}: {self._dtype}, shape {self._shape}, room for {self._alloc_size} items{kind}>"
+        return (
+            f"<synk.Data{label}: {self._dtype}, shape {self._shape}, room for {self._alloc_size} items{kind}>"
+        )
 
     # --- changing it -------------------------------------------------------------------------
 
@@ -197,7 +199,7 @@ class Data:
         if self._finalizer is not None:
             self._finalizer()
         self._segment, self._alloc_size = number, size
-        self._finalizer = weakref.finalize(self, self._owner.release_segment, number)
+        self._finalizer = weakref.finalize(self, self._owner.segments.release, number)
         self._finalizer.atexit = False
 
     def _items(self) -> NDArray[Any]:

@@ -9,7 +9,7 @@ Imports the standard library only.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class SynkError(Exception):
@@ -124,7 +124,7 @@ def _typed_like(kind: type[BaseException] | None) -> RemoteError:
     if kind is None or not issubclass(kind, Exception) or issubclass(RemoteError, kind):
         return RemoteError()
     try:
-        mixed = type(f"Remote{kind.__name__}", (RemoteError, kind), {"__module__": __name__})
+        mixed: Any = type(f"Remote{kind.__name__}", (RemoteError, kind), {"__module__": __name__})
         # The user's __init__ may need arguments that did not travel.
         return mixed.__new__(mixed)
     except TypeError:  # two built-in layouts that do not mix

@@ -113,8 +113,10 @@ class Function(ABC):
         options = CallOptions(batch, batch_s, num_slices)
         subset = check_subset(output_subset, len(self.output_modes))
         self.check(options)
-        prepared = self.prepare(self._order(args, kwargs), options)
-        results = self._owner.run([entry.step for entry in prepared], self.name)
+        inputs = self._order(args, kwargs)
+        with self._owner.turn(self.name):
+            prepared = self.prepare(inputs, options)
+            results = self._owner.run([entry.step for entry in prepared], self.name)
         values = [
             value
             for entry, of_ranks in zip(prepared, results, strict=True)
@@ -128,7 +130,8 @@ class Function(ABC):
             as_input(variable, value.data if isinstance(value, Data) else value)
             for variable, value in zip(self.inputs, self._order(args, kwargs), strict=True)
         ]
-        return self._as_written(self.run_alone(values))
+        with self._owner.turn(self.name):
+            return self._as_written(self.run_alone(values))
 
     as_theano = as_pytensor
 

@@ -18,7 +18,8 @@ from synk.function import Function, Prepared
 from synk.owner import Owner
 from synk.plan import Rows, check_num_slices, split
 from synk.reduction import Partial, combine
-from synk.symbolic import Definition, to_spec
+from synk.spec import to_spec
+from synk.symbolic import Definition
 
 
 class GraphFunction(Function):
@@ -29,7 +30,7 @@ class GraphFunction(Function):
         self._number = number
         self._definition = definition  # keeps the shared variables alive
         self._spec: Any = None
-        self._finalizer = weakref.finalize(self, owner.release, messages.Forget(number))
+        self._finalizer = weakref.finalize(self, owner.forget, number)
         self._finalizer.atexit = False
 
     @property
@@ -122,7 +123,9 @@ class GraphFunction(Function):
 
     # --- staging -----------------------------------------------------------------------------
 
-    def _stage(self, scattered: Sequence[Any], rows: Rows | None) -> tuple[list[messages.ArrayRef], list[bool]]:
+    def _stage(
+        self, scattered: Sequence[Any], rows: Rows | None
+    ) -> tuple[list[messages.ArrayRef], list[bool]]:
         """Put plain arrays, or just their selected rows, into shared memory."""
         refs, paired = [], []
         for position, entry in enumerate(scattered):

@@ -10,6 +10,7 @@ Imports floor 3 and below.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -49,6 +50,10 @@ class Crew:
     processes: list[Process] = field(default_factory=list)  # from rank 1
     ends: list[socket.socket] = field(default_factory=list)  # the master's, from rank 1
 
+    def pids(self) -> tuple[int, ...]:
+        """Return the process ids of all ranks, in rank order."""
+        return (os.getpid(), *(process.pid for process in self.processes))
+
     def open_channel(self, on_death: Callable[[int], None]) -> MasterChannel:
         """Return the master's channel to all workers."""
         return MasterChannel(self.ends, self.processes, on_death)
@@ -69,10 +74,8 @@ class Crew:
         """End all workers, gently at first, and free what was shared."""
         farewell = channel.encode(messages.Close())
         for end in self.ends:
-            try:
+            with contextlib.suppress(Disconnected, OSError):  # it is gone already
                 channel.send(end, farewell)
-            except (Disconnected, OSError):
-                pass  # it is gone already
         for process in self.processes:
             _end(process)
         for end in self.ends:
@@ -167,8 +170,10 @@ def _live(
         die_with(parent)
         forbid_core_dumps()
         _settle(rank)
-        for inherited in (masters, *crew.ends, *crew.processes):
-            inherited.close()
+        for end in (masters, *crew.ends):
+            end.close()
+        for sibling in crew.processes:
+            sibling.close()
         master = Process(parent)
         worker_channel = WorkerChannel(mine)
         rank_of_run = _make_rank(crew, rank, master, worker_channel, make_device)
@@ -194,10 +199,8 @@ def _settle(rank: int) -> None:
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with contextlib.suppress(OSError, ValueError):  # closed, or nobody reads
             stream.flush()
-        except (OSError, ValueError):
-            pass  # closed, or nobody reads
 
 
 def _make_rank(
@@ -229,5 +232,5 @@ def _follow_growth(worker_channel: WorkerChannel, segments: SegmentTable) -> Seg
     message, descriptor = worker_channel.receive()
     if isinstance(message, messages.Refuse):
         raise Aborted
-    assert isinstance(message, messages.Attach) and descriptor is not None
+    assert isinstance(message, messages.Attach)
     return segments.attach(message, descriptor)

@@ -8,6 +8,7 @@ Imports floor 2 and below.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from synk import messages
@@ -26,8 +27,11 @@ class Owner(Protocol):
     def check_open(self, what: str) -> None:
         """Raise SynkStateError if the run was closed, or this process is not its master."""
 
+    def turn(self, label: str) -> AbstractContextManager[None]:
+        """Keep other threads out while a call is prepared and run; what is inside cannot be re-entered."""
+
     def run(self, steps: Sequence[Any], label: str) -> list[list[Any]]:
-        """Run steps on all ranks as one command; return results by step, then by rank."""
+        """Run steps on all ranks as one command, in a turn; return results by step, then by rank."""
 
     def install(self, message: messages.Build) -> None:
         """Give a function to all ranks."""
@@ -35,11 +39,8 @@ class Owner(Protocol):
     def run_alone(self, function: int, arrays: Sequence[Any]) -> list[Any]:
         """Run a function on rank 0 only, on all rows."""
 
-    def release(self, message: Any) -> None:
-        """Post a message when the run is next at rest; may be called at any moment."""
-
-    def release_segment(self, number: int) -> None:
-        """Free a segment in all ranks; may be called at any moment."""
+    def forget(self, function: int) -> None:
+        """Drop a function in all ranks; safe in finalizers, at any moment."""
 
     def lengths(self, variables: Sequence[int]) -> list[list[int]]:
         """Return the rows of shared variables, by variable, then by rank."""

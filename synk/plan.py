@@ -10,6 +10,7 @@ Imports NumPy and the standard library only.
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -59,7 +60,7 @@ def split(n_rows: int, n_parts: int) -> tuple[tuple[int, int], ...]:
     """
     short, n_longer = divmod(n_rows, n_parts)
     edges = [part * short + min(part, n_longer) for part in range(n_parts + 1)]
-    return tuple(zip(edges[:-1], edges[1:], strict=True))
+    return tuple(itertools.pairwise(edges))
 
 
 def slices(n_rows: int, num_slices: int) -> tuple[tuple[int, int], ...]:

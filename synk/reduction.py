@@ -58,7 +58,9 @@ def check_operation(op: Any, dtype: str, what: str) -> str:
     if kind == "b" and op in ("avg", "sum"):
         raise TypeError(f'{what} is boolean, which has no "{op}"; cast it, or use "min", "max" or "gather"')
     if kind in "iu" and op == "avg":
-        raise TypeError(f'{what} has dtype {dtype}, which has no "avg"; cast it to float, or name another operation')
+        raise TypeError(
+            f'{what} has dtype {dtype}, which has no "avg"; cast it to float, or name another operation'
+        )
     if kind == "c" and op in ("min", "max"):
         raise TypeError(f'{what} is complex, which has no "{op}"')
     return op

@@ -23,12 +23,14 @@ class SegmentTable:
 
     Parameters
     ----------
-    post : callable, optional
-        ``post(message, descriptor)`` reaches all workers; not given in a worker.
+    post, release : callable, optional
+        ``post(message, descriptor)`` reaches all workers at once, ``release(message)`` when the run is
+        next at rest. Not given in a worker.
     """
 
-    def __init__(self, post: Callable[..., None] | None = None):
+    def __init__(self, post: Callable[..., None] | None = None, release: Callable[[Any], None] | None = None):
         self._post = post
+        self._release = release
         self._segments: dict[int, Segment] = {}
         self._last = 0
 
@@ -48,17 +50,18 @@ class SegmentTable:
         segment.seal()
         return self._last
 
-    def attach(self, message: messages.Attach, descriptor: int) -> Segment:
+    def attach(self, message: messages.Attach, descriptor: int | None) -> Segment:
         """Follow the master's `allocate` in a worker."""
+        assert descriptor is not None, "the master sends one with the message"
         segment = Segment.attach(descriptor, message.nbytes)
         self._segments[message.segment] = segment
         return segment
 
     def release(self, number: int) -> None:
-        """Drop a segment in every rank."""
-        assert self._post is not None, "only the master releases"
+        """Drop a segment in every rank; safe in finalizers, at any moment."""
+        assert self._release is not None, "only the master releases"
         self.drop(number)
-        self._post(messages.Detach(number))
+        self._release(messages.Detach(number))
 
     def drop(self, number: int) -> None:
         """Let go of a segment in this rank; the memory is freed when every rank has."""

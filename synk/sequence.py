@@ -30,11 +30,15 @@ class SequenceFunction(Function):
         A callable prepares a collective.
     """
 
-    def __init__(self, owner: Owner, items: Sequence[GraphFunction | Callable[[], Prepared]], name: str | None):
+    def __init__(
+        self, owner: Owner, items: Sequence[GraphFunction | Callable[[], Prepared]], name: str | None
+    ):
         self._items = tuple(items)
         self._functions = [item for item in items if isinstance(item, GraphFunction)]
         inputs = dict.fromkeys(variable for function in self._functions for variable in function.inputs)
-        super().__init__(owner, name or " + ".join(function.name for function in self._functions), list(inputs))
+        super().__init__(
+            owner, name or " + ".join(function.name for function in self._functions), list(inputs)
+        )
 
     @property
     def output_modes(self) -> list[str | None]:
@@ -62,7 +66,9 @@ class SequenceFunction(Function):
         prepared: list[Prepared] = []
         for item in self._items:
             if isinstance(item, GraphFunction):
-                prepared += item.prepare([given[variable] for variable in item.inputs], _usable(options, item))
+                prepared += item.prepare(
+                    [given[variable] for variable in item.inputs], _usable(options, item)
+                )
             else:
                 prepared.append(_listed(item()))
         return prepared

@@ -1,16 +1,15 @@
-"""From what the user writes to what a program needs: outputs, updates, givens, sliceables.
+"""What the user writes, checked and put in order: inputs, outputs, updates, givens, sliceables.
 
-    inputs, outputs, updates, givens -> Definition (symbolic, checked) -> ProgramSpec (travels)
+    inputs, outputs, updates, givens -> define -> Definition (symbolic) -> spec.to_spec
 
-Nothing is compiled here and no message is sent, but that shared variables are given their
-identities.
+Nothing is compiled here and no message is sent.
 
 Imports floor 3 and below.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +17,8 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.type import TensorType
 
-from synk.compile import serialize
-from synk.program import ProgramSpec, UpdateSpec
 from synk.reduction import check_mode
 from synk.variables import describe, n_rows
 
@@ -138,7 +134,7 @@ def _outputs(outputs: Any) -> tuple[list[Variable], tuple[Any, ...], str]:
         variable, mode = entry if _is_pair(entry) else (entry, "avg")
         if not isinstance(variable, Variable):
             raise TypeError(f"output {position} must be a variable or (variable, operation), got {entry!r}")
-        check_mode(mode, _dtype(variable), f"output {position} ({describe(variable)})")
+        check_mode(mode, dtype_of(variable), f"output {position} ({describe(variable)})")
         variables.append(variable)
         modes.append(mode)
     return variables, tuple(modes), "list" if isinstance(outputs, list) else "single"
@@ -150,7 +146,8 @@ def _is_pair(entry: Any) -> bool:
     return isinstance(entry, tuple)
 
 
-def _dtype(variable: Variable) -> str | None:
+def dtype_of(variable: Variable) -> str | None:
+    """Return the dtype of an array, None of anything else."""
     return variable.type.dtype if isinstance(variable.type, TensorType) else None
 
 
@@ -167,7 +164,9 @@ def _updates(updates: Any) -> list[tuple[Any, Any, Any]]:
     triples = []
     for entry in entries:
         if not isinstance(entry, tuple | list) or len(entry) not in (2, 3):
-            raise TypeError(f"an update is (variable, new value) or (variable, new value, operation), got {entry!r}")
+            raise TypeError(
+                f"an update is (variable, new value) or (variable, new value, operation), got {entry!r}"
+            )
         variable, value, mode = (*entry, "default")[:3]
         if not isinstance(variable, SharedVariable):
             raise TypeError(f"only shared variables can be updated, got {variable!r}")
@@ -175,7 +174,9 @@ def _updates(updates: Any) -> list[tuple[Any, Any, Any]]:
     return triples
 
 
-def _default_updates(expressions: Sequence[Variable], updated: Sequence[Variable]) -> list[tuple[Any, Any, Any]]:
+def _default_updates(
+    expressions: Sequence[Variable], updated: Sequence[Variable]
+) -> list[tuple[Any, Any, Any]]:
     """Find updates that shared variables carry with them, also those that only other such updates use."""
     found: list[tuple[Any, Any, Any]] = []
     seen = list(updated)
@@ -195,8 +196,8 @@ def _default_updates(expressions: Sequence[Variable], updated: Sequence[Variable
 def _checked_update(variable: Any, value: Any, mode: Any) -> Update:
     what = f"the update of {describe(variable)}"
     if mode == "default":
-        mode = "avg" if str(_dtype(variable)).startswith(("float", "complex")) else None
-    return Update(variable, value, check_mode(mode, _dtype(variable), what))
+        mode = "avg" if str(dtype_of(variable)).startswith(("float", "complex")) else None
+    return Update(variable, value, check_mode(mode, dtype_of(variable), what))
 
 
 # --- givens and sliceables ---------------------------------------------------------------------
@@ -224,7 +225,9 @@ def _sliceables(sliceables: Any) -> tuple[SharedVariable, ...]:
     if sliceables is None:
         return ()
     if not isinstance(sliceables, list | tuple):
-        raise TypeError(f"sliceable_shareds must be a list of shared variables, got {type(sliceables).__name__}")
+        raise TypeError(
+            f"sliceable_shareds must be a list of shared variables, got {type(sliceables).__name__}"
+        )
     for variable in sliceables:
         if not isinstance(variable, SharedVariable):
             raise TypeError(f"sliceable_shareds must hold shared variables, got {variable!r}")
@@ -250,62 +253,18 @@ def _check_whole(definition: Definition, on_unused_input: str) -> None:
     for variable in definition.sliceables:
         if variable not in used:
             raise ValueError(f"sliceable variable {describe(variable)} is not used in this function")
+    counted = set(definition.inputs) if n_rows in used else set()  # only their rows are used
     for variable in definition.all_inputs:
-        if variable not in used and on_unused_input == "raise":
+        if variable not in used | counted and on_unused_input == "raise":
             raise ValueError(
                 f"input {describe(variable)} is not used in this function; "
                 "pass on_unused_input='ignore' if that is meant"
             )
     known = set(definition.all_inputs)
     for variable in used:
-        if variable.owner is None and not isinstance(variable, Constant | SharedVariable) and variable not in known:
+        if (
+            variable.owner is None
+            and not isinstance(variable, Constant | SharedVariable)
+            and variable not in known
+        ):
             raise ValueError(f"variable {describe(variable)} is needed but is not an input")
-
-
-def to_spec(definition: Definition, identify: Callable[[SharedVariable], int]) -> ProgramSpec:
-    """Turn a definition into what travels.
-
-    Parameters
-    ----------
-    definition : Definition
-    identify : callable
-        Gives a shared variable its identity, sending it to the workers if need be.
-    """
-    rows_of = {variable: _rows_variable(variable) for variable in definition.sliceables}
-    count = n_rows.type("n_rows")
-    results = [*definition.outputs, *(update.value for update in definition.updates)]
-    if results:
-        results = list(clone_replace(results, {**rows_of, n_rows: count}, rebuild_strict=False))
-    values = results[len(definition.outputs) :]
-    row_inputs = {*definition.inputs, *rows_of.values(), count}
-    graph_inputs = [*definition.all_inputs, *rows_of.values(), count]
-    return ProgramSpec(
-        name=definition.name,
-        graph=serialize.dumps(graph_inputs, results, identify),
-        n_scattered=len(definition.inputs),
-        n_broadcast=len(definition.bcast_inputs),
-        sliceables=tuple(identify(variable) for variable in definition.sliceables),
-        output_modes=tuple(
-            check_mode(mode, _dtype(output), "output")
-            for mode, output in zip(definition.output_modes, definition.outputs, strict=True)
-        ),
-        updates=tuple(
-            _update_spec(update, value, row_inputs, identify)
-            for update, value in zip(definition.updates, values, strict=True)
-        ),
-        mode=definition.mode,
-    )
-
-
-def _rows_variable(variable: SharedVariable) -> Variable:
-    """Return the input that stands for some rows of ``variable``: axis 0 is of any length."""
-    kind = variable.type
-    return kind.clone(shape=(None, *kind.shape[1:]))(variable.name)
-
-
-def _update_spec(
-    update: Update, value: Variable, row_inputs: Iterable[Variable], identify: Callable[[SharedVariable], int]
-) -> UpdateSpec:
-    needs_rows = not set(row_inputs).isdisjoint(ancestors([value]))
-    advances = isinstance(update.variable.type, RandomType)
-    return UpdateSpec(identify(update.variable), update.mode, needs_rows, advances)

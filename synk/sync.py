@@ -11,6 +11,7 @@ Imports ``shm`` and the standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import time
@@ -76,10 +77,8 @@ class Doorbells:
         return self._bells[rank]
 
     def quiet(self, rank: int) -> None:
-        try:
+        with contextlib.suppress(BlockingIOError):  # nobody rang
             os.eventfd_read(self._bells[rank])
-        except BlockingIOError:
-            pass  # nobody rang
 
     def close(self) -> None:
         for bell in self._bells:

@@ -109,8 +109,8 @@ class TravelledContainer(Container):
         if not self.warned:
             self.warned = True
             warnings.warn(
-                f"set_value of {self.name or 'a shared variable'!r} changed rank 0 only: the other ranks have a "
-                "value of their own; synk.broadcast(variable, value) sets it everywhere",
+                f"set_value of {self.name or 'a shared variable'!r} changed rank 0 only: the other ranks "
+                "have a value of their own; synk.broadcast(variable, value) sets it everywhere",
                 SynkWarning,
                 stacklevel=4,
             )

@@ -8,6 +8,7 @@ Imports the standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import resource
@@ -41,10 +42,8 @@ class Process:
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal; a process that has ended is left alone."""
-        try:
+        with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._descriptor, number)
-        except ProcessLookupError:
-            pass
 
     def cause_of_death(self) -> str:
         """Return ``"signal SIGKILL"`` or ``"exit code 3"`` of a child that ended."""
@@ -60,10 +59,8 @@ class Process:
 
     def reap(self) -> None:
         """Take the child out of the process table and close the pidfd."""
-        try:
+        with contextlib.suppress(ChildProcessError):
             os.waitid(os.P_PIDFD, self._descriptor, os.WEXITED)
-        except ChildProcessError:
-            pass
         os.close(self._descriptor)
 
     def close(self) -> None:

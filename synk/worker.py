@@ -241,7 +241,9 @@ def failure(rank: int, error: BaseException) -> Failure:
 def _below_this_package(trace: Any) -> Any:
     """Leave out how a command reaches the program: every rank's traceback would start with it."""
     here = os.path.dirname(__file__)
-    while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename.startswith(here):
+    while (
+        trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename.startswith(here)
+    ):
         trace = trace.tb_next
     return trace
 

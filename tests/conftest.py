@@ -1,7 +1,7 @@
 """Around every test: a deadline, and a look at what it leaves behind; and the fixtures that fork.
 
-``ranks`` forks for one test, ``module_ranks`` once for all tests of a module. synk is imported by those who use it, so
-the tests of the lower floors run without it.
+``ranks`` forks for one test, ``module_ranks`` once for all tests of a module. Only these import synk, so the
+tests of the lower floors run without it.
 """
 
 import contextlib
@@ -48,7 +48,9 @@ def pytest_collection_modifyitems(items):
     for item in items:
         for marker in item.iter_markers("leaks"):
             if not marker.kwargs.get("reason") or not set(marker.args) <= set(leaks.KINDS):
-                raise pytest.UsageError(f"{item.nodeid}: leaks(*kinds, reason=...) takes kinds of {leaks.KINDS} and a reason")
+                raise pytest.UsageError(
+                    f"{item.nodeid}: the marker leaks takes kinds of {leaks.KINDS} and a reason"
+                )
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if on_gpu and not gpu_works():
         for item in on_gpu:
@@ -84,7 +86,7 @@ def nothing_left(what, excused=frozenset()):
     found = leaks.leftovers(before, excused)
     leaks.end_children(before)
     if left_open:
-        pytest.fail(f"{what} left a run open: call synk.close(), or fork with the fixture `ranks`", pytrace=False)
+        pytest.fail(f"{what} left a run open: call synk.close(), or fork by `ranks`", pytrace=False)
     if found:
         lines = [f"  {kind}: {', '.join(those)}" for kind, those in found.items()]
         pytest.fail("\n".join([f"{what} left behind:", *lines]), pytrace=False)
@@ -104,7 +106,7 @@ def leaves_nothing_behind(request):
 
 @pytest.fixture
 def ranks(leaves_nothing_behind):
-    """Fork on call, with the arguments of ``synk.fork``; closed when the test ends, before leaks are looked for."""
+    """Fork on call, with the arguments of ``synk.fork``; the run is closed before leaks are looked for."""
     import synk
 
     yield synk.fork
@@ -114,7 +116,7 @@ def ranks(leaves_nothing_behind):
 
 @pytest.fixture(scope="module")
 def module_ranks(request):
-    """Fork once for all tests of a module: as many CPU ranks as its ``N_RANKS`` says, 2 without; the value is that number."""
+    """Fork once for all tests of a module: CPU ranks, 2 or as its ``N_RANKS`` says; return how many."""
     import synk
 
     with nothing_left(request.module.__name__):

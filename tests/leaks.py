@@ -1,7 +1,8 @@
 """What a process holds that outlives a careless test, and how to tell when something new stays.
 
-Four kinds: shared-memory segments and semaphores (files in ``/dev/shm``), child processes, file descriptors and Python
-threads. Native threads are not counted: BLAS and OpenMP pools start lazily and stay, and no code of ours starts others.
+Four kinds: shared-memory segments and semaphores (files in ``/dev/shm``), child processes, file descriptors
+and Python threads. Native threads are not counted: BLAS and OpenMP pools start lazily and stay, and no code
+of ours starts others.
 
     take() -> Snapshot before the test -> leftovers(before) after it -> {kind: descriptions}
 
@@ -60,7 +61,9 @@ def take() -> Snapshot:
     )
 
 
-def leftovers(before: Snapshot, excused: frozenset[str] = frozenset(), grace: float = 2.0) -> dict[str, list[str]]:
+def leftovers(
+    before: Snapshot, excused: frozenset[str] = frozenset(), grace: float = 2.0
+) -> dict[str, list[str]]:
     """Describe, by kind, what is there now and was not before.
 
     Parameters
@@ -91,17 +94,18 @@ def leftovers(before: Snapshot, excused: frozenset[str] = frozenset(), grace: fl
 def compare(before: Snapshot, excused: frozenset[str] = frozenset()) -> dict[str, list[str]]:
     """Do what ``leftovers`` does, without patience."""
     now = take()
+    opened = sorted(now.descriptors - before.descriptors)
     found = {
         "segments": ours(now.segments - before.segments),
         "children": [str(child) for child in children() if (child.pid, child.started) not in before.children],
-        "descriptors": [f"{number} -> {target}" for number, target in sorted(now.descriptors - before.descriptors)],
+        "descriptors": [f"{number} -> {target}" for number, target in opened],
         "threads": [repr(thread) for thread in now.threads - before.threads if thread.is_alive()],
     }
     return {kind: those for kind, those in found.items() if those and kind not in excused}
 
 
 def end_children(before: Snapshot) -> None:
-    """Kill and reap what ``compare`` finds of children, so that neither the next test nor the shell waits for them."""
+    """Kill and reap the children that ``compare`` finds, so no later test and no shell waits for them."""
     for child in children():
         if (child.pid, child.started) not in before.children:
             with contextlib.suppress(ProcessLookupError):
@@ -140,11 +144,13 @@ def descends(process: Process, table: dict[int, Process]) -> bool:
 def orphaned(process: Process, table: dict[int, Process]) -> bool:
     """Say whether a process of our group has lost its parent, and with it its way back to us.
 
-    The leader of the group has a parent outside as well, and so has this process when it leads.
+    The leader of the group has a parent outside as well, and so has this process when it leads. An orphan
+    that has ended is for the system to reap.
     """
     parent = table.get(process.parent)
     outside = parent is None or parent.group != process.group
-    return process.group == os.getpgrp() and outside and process.pid not in (process.group, os.getpid())
+    leads = process.pid in (process.group, os.getpid())
+    return process.group == os.getpgrp() and outside and not leads and not process.zombie
 
 
 def processes() -> Iterator[Process]:
@@ -159,7 +165,7 @@ def processes() -> Iterator[Process]:
 
 
 def ours(names: frozenset[str]) -> list[str]:
-    """Leave out the segments that a process which is none of ours has mapped: another run on the same machine."""
+    """Leave out the segments that a stranger has mapped: another run on the same machine."""
     if not names:
         return []
     family = {os.getpid(), *(child.pid for child in children())}

@@ -73,9 +73,7 @@ class HostCommunicator(Communicator):
         it at the same point.
     """
 
-    def __init__(
-        self, rank: int, control: ControlBlock, barrier: Barrier, grow: Callable[[int], Segment]
-    ):
+    def __init__(self, rank: int, control: ControlBlock, barrier: Barrier, grow: Callable[[int], Segment]):
         super().__init__(rank, control.n_ranks)
         self._control = control
         self._barrier = barrier

@@ -24,7 +24,7 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.type import TensorType
 
-from synk.compile.dispatch import array_funcify
+from synk.compile.dispatch.table import array_funcify
 
 
 class Program:
@@ -88,7 +88,7 @@ def emit(fgraph: FunctionGraph, xp: ModuleType, order: Sequence[Apply] | None = 
     lines = [f"def program({', '.join(names[variable] for variable in fgraph.inputs)}):"]
     node_at: dict[int, Apply] = {}
     host_nodes: list[Apply] = []
-    for node, dead in zip(nodes, last_uses(nodes, fgraph.outputs)):
+    for node, dead in zip(nodes, last_uses(nodes, fgraph.outputs), strict=True):
         implementation = array_funcify(node.op, node, xp)
         host_nodes += getattr(implementation, "host_nodes", ())
         function = names.bind(implementation, node)
@@ -99,16 +99,22 @@ def emit(fgraph: FunctionGraph, xp: ModuleType, order: Sequence[Apply] | None = 
             lines.append(f"    del {', '.join([names[variable] for variable in dead])}")
     results = [_as_array(variable, names[variable]) for variable in fgraph.outputs]
     bare = unpack and len(results) == 1
-    lines.append("    return " + (results[0] if bare else f"({''.join(f'{result}, ' for result in results)})"))
+    lines.append(
+        "    return " + (results[0] if bare else f"({''.join(f'{result}, ' for result in results)})")
+    )
     return Program("\n".join(lines) + "\n", names.namespace, node_at, tuple(host_nodes))
 
 
 def last_uses(nodes: Sequence[Apply], outputs: Sequence[Variable]) -> list[list[Variable]]:
-    """For each node, the variables that nothing after it reads: inputs at their last use, outputs never used."""
+    """For each node, the variables that nothing after it reads: inputs used last, outputs never used."""
     seen = set(outputs)
     dead: list[list[Variable]] = []
     for node in reversed(nodes):
-        fresh = [v for v in dict.fromkeys([*node.inputs, *node.outputs]) if v not in seen and not isinstance(v, Constant)]
+        fresh = [
+            v
+            for v in dict.fromkeys([*node.inputs, *node.outputs])
+            if v not in seen and not isinstance(v, Constant)
+        ]
         seen.update(fresh)
         dead.append(fresh)
     return dead[::-1]

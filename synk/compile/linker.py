@@ -66,7 +66,7 @@ class ArrayLinker(JITLinker):
         return fn
 
     def create_jitable_thunk(self, compute_map, order, input_storage, output_storage, storage_map):
-        """Return ``([thunk], nodes, program)``; unlike the base class's, the thunk blames the node that failed."""
+        """Return ``([thunk], nodes, program)``; unlike the base class's, the thunk blames the right node."""
         fgraph = self.fgraph
         program = self.fgraph_convert(fgraph, order, input_storage, output_storage, storage_map)
         inputs = self.create_thunk_inputs(storage_map)
@@ -82,10 +82,10 @@ class ArrayLinker(JITLinker):
                 if node is None:
                     raise
                 raise_with_op(fgraph, node)
-            for cell, value in zip(outputs, values):
+            for cell, value in zip(outputs, values, strict=True):
                 cell[0] = value
 
-        thunk.inputs, thunk.outputs, thunk.lazy = inputs, outputs, False  # type: ignore[attr-defined]
+        thunk.inputs, thunk.outputs, thunk.lazy = inputs, outputs, False
         return [thunk], order[-1:], program
 
     def _judge_host_nodes(self, program: Program) -> None:

@@ -69,7 +69,7 @@ def topological(outputs: Iterable[Variable], roots: Iterable[Variable] = ()) -> 
     """Return the nodes between ``roots`` and ``outputs``, each after those it reads."""
     known: set = set(roots)
     order: list[Apply] = []
-    waiting = [v for v in reversed(list(outputs))]
+    waiting = list(outputs)[::-1]
     while waiting:
         node = waiting[-1].owner
         if waiting[-1] in known or node is None or node in known:
@@ -148,22 +148,27 @@ def shared_variable(identity: int):
 
 
 def make_variable(kind, name) -> Variable:
+    """Make a root, or an output that its node will claim."""
     return kind.make_variable(name)
 
 
 def make_constant(cls, kind, data, name) -> Constant:
+    """Make a constant of the class it had."""
     return cls(kind, data, name=name)
 
 
 def make_node(op, inputs, outputs) -> Apply:
+    """Make a node; it claims its outputs."""
     return Apply(op, inputs, outputs)
 
 
 def make_graph(inputs, nodes, outputs) -> FunctionGraph:
+    """Make an Op's inner graph; ``nodes`` came first so that ``outputs`` have owners."""
     return FunctionGraph(inputs, outputs, clone=False)
 
 
 def select_output(nodes, owner, index) -> Variable:
+    """Return one output of ``owner``, the last of ``nodes``."""
     return owner.outputs[index]
 
 
@@ -171,6 +176,6 @@ def _blame(node: Apply | None, error: BaseException) -> str:
     if node is None:
         return f"the graph cannot be pickled: {error}"
     return (
-        f"Op {node.op!r} of node {node} cannot be pickled: {error}. Define the Op's class, and the functions it "
-        "holds, at the top level of a module that every rank can import"
+        f"Op {node.op!r} of node {node} cannot be pickled: {error}. Define the Op's class, and the "
+        "functions it holds, at the top level of a module that every rank can import"
     )

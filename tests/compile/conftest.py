@@ -23,7 +23,9 @@ def oracle(monkeypatch):
     def evaluate(inputs, outputs, values, **keywords):
         mode = Mode(PerformLinker(), RewriteDatabaseQuery(include=["fast_compile", "py_only"]))
         with pytensor.config.change_flags(mode="FAST_COMPILE"):
-            return pytensor.function(inputs, outputs, mode=mode, on_unused_input="ignore", **keywords)(*values)
+            return pytensor.function(inputs, outputs, mode=mode, on_unused_input="ignore", **keywords)(
+                *values
+            )
 
     return evaluate
 
@@ -44,7 +46,7 @@ def compare(oracle):
             for _ in range(2):  # a second call finds what the first one left behind
                 before = [np.array(value) for value in values]
                 results = function(*values)
-                for value, old in zip(values, before):
+                for value, old in zip(values, before, strict=False):
                     np.testing.assert_array_equal(value, old)
                 assert_same(results, expected, rtol, atol)
                 assert_apart(results, values)

@@ -8,7 +8,14 @@ from synk.compile import array_mode
 
 def test_filled_arrays(compare):
     x, n = pt.vector("x"), pt.lscalar("n")
-    outputs = [pt.zeros((n, 2)), pt.ones(n), pt.alloc(x, n, 3), pt.full((n,), x[0]), pt.zeros_like(x), pt.alloc(x[0])]
+    outputs = [
+        pt.zeros((n, 2)),
+        pt.ones(n),
+        pt.alloc(x, n, 3),
+        pt.full((n,), x[0]),
+        pt.zeros_like(x),
+        pt.alloc(x[0]),
+    ]
     compare([x, n], outputs, [np.arange(3, dtype=x.dtype), np.asarray(4)])
 
 
@@ -27,6 +34,12 @@ def test_uninitialised_array_has_its_shape():
 
 def test_vectors_ranges_and_diagonals(compare):
     x, n = pt.scalar("x", dtype="float32"), pt.lscalar("n")
-    outputs = [pt.stack([x, x + 1]), pt.as_tensor([n, 2, n]), pt.arange(n), pt.arange(1, n, 2), pt.arange(n, 0, -1)]
+    outputs = [
+        pt.stack([x, x + 1]),
+        pt.as_tensor([n, 2, n]),
+        pt.arange(n),
+        pt.arange(1, n, 2),
+        pt.arange(n, 0, -1),
+    ]
     outputs += [pt.arange(n, dtype="float32"), pt.eye(n), pt.eye(n, 3, 1, dtype="int8")]
     compare([x, n], outputs, [np.asarray(1.5, "float32"), np.asarray(5)])

@@ -15,7 +15,15 @@ def draw(*shape, dtype="float64"):
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
 def test_products(compare, dtype):
     x, y, v = pt.matrix("x", dtype=dtype), pt.matrix("y", dtype=dtype), pt.vector("v", dtype=dtype)
-    outputs = [x @ y, pt.dot(x, v), pt.dot(v, y.T), pt.dot(v, v), 2 * (x @ y), x.T @ x - 3 * (y @ y.T), x @ y + x[:, [0]]]
+    outputs = [
+        x @ y,
+        pt.dot(x, v),
+        pt.dot(v, y.T),
+        pt.dot(v, v),
+        2 * (x @ y),
+        x.T @ x - 3 * (y @ y.T),
+        x @ y + x[:, [0]],
+    ]
     values = [3 * draw(5, 4), 3 * draw(4, 4), 3 * draw(4)]
     compare([x, y, v], outputs, [value.astype(dtype) for value in values], rtol=1e-4, atol=1e-4)
 
@@ -67,7 +75,9 @@ def test_ger(destructive):
     output = compat.Ger(destructive)(matrix, pt.constant(np.asarray(2.0)), x, y)
     target, left, right = draw(3, 4), draw(3), draw(4)
     expected = target + 2 * np.outer(left, right)
-    np.testing.assert_allclose(compile_update(matrix, [x, y], output, destructive)(target, left, right), expected)
+    np.testing.assert_allclose(
+        compile_update(matrix, [x, y], output, destructive)(target, left, right), expected
+    )
 
 
 def test_batches_of_products(compare):

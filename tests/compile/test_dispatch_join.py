@@ -14,11 +14,17 @@ def test_join(compare):
 
 def test_split(compare):
     x, lengths = pt.matrix("x"), pt.lvector("lengths")
-    outputs = [*pt.split(x, lengths, n_splits=3, axis=1), *pt.split(x, [1, 1], axis=0), pt.split(x, [2], axis=0)]
+    outputs = [
+        *pt.split(x, lengths, n_splits=3, axis=1),
+        *pt.split(x, [1, 1], axis=0),
+        pt.split(x, [2], axis=0),
+    ]
     compare([x, lengths], outputs, [np.arange(8, dtype=x.dtype).reshape(2, 4), np.array([1, 0, 3])])
 
 
-@pytest.mark.parametrize("lengths, match", [([1, 2], "sum to 3"), ([5, -1], "negative"), ([4], "1 lengths for 2")])
+@pytest.mark.parametrize(
+    ("lengths", "match"), [([1, 2], "sum to 3"), ([5, -1], "negative"), ([4], "1 lengths for 2")]
+)
 def test_split_lengths_are_checked(lengths, match):
     x, n = pt.vector("x"), pt.lvector("n")
     function = pytensor.function([x, n], pt.split(x, n, n_splits=2), mode=array_mode())

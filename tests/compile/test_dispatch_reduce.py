@@ -15,14 +15,25 @@ def test_reductions(compare, dtype, axis):
     value = np.random.default_rng(0).uniform(0, 3, (3, 4, 5)).astype(dtype)
     outputs = [pt.sum(x, axis), pt.prod(x, axis), pt.all(x, axis), pt.any(x, axis)]
     if dtype != "bool":
-        outputs += [pt.max(x, axis), pt.min(x, axis), pt.mean(x, axis), pt.argmax(x, axis), pt.argmin(x, axis)]
+        outputs += [
+            pt.max(x, axis),
+            pt.min(x, axis),
+            pt.mean(x, axis),
+            pt.argmax(x, axis),
+            pt.argmin(x, axis),
+        ]
     compare([x], outputs, [value], rtol=1e-5)
 
 
 def test_requested_dtypes(compare):
     x = pt.matrix("x", dtype="float32")
     value = np.random.default_rng(0).random((3, 4), dtype="float32")
-    outputs = [x.sum(dtype="float64"), x.sum(0, acc_dtype="float32"), x.prod(1, dtype="float64"), pt.sum(x > 0.5)]
+    outputs = [
+        x.sum(dtype="float64"),
+        x.sum(0, acc_dtype="float32"),
+        x.prod(1, dtype="float64"),
+        pt.sum(x > 0.5),
+    ]
     compare([x], outputs, [value])
 
 
@@ -48,6 +59,11 @@ def test_float32_sums_are_accurate(axis, order):
     assert result.dtype == "float32"
     # One by one in float32 the error is about 1e-4.
     np.testing.assert_allclose(result, exact, rtol=5e-7)
+
+
+def test_products_accumulate_in_the_declared_dtype(compare):
+    x = pt.vector("x", dtype="float32")
+    compare([x], [x.prod()], [np.array([1e30, 1e30, 1e-30, 1e-30], "float32")])
 
 
 @pytest.mark.parametrize("axis", [0, 1])

@@ -40,13 +40,26 @@ def test_only_length_one_is_dropped():
 
 def test_reshape(compare):
     x, n, s = pt.matrix("x"), pt.lscalar("n"), pt.scalar("s")
-    outputs = [x.reshape((n, -1)), x.ravel(), x.T.reshape((-1, 2)), s.reshape((1, 1)), x.reshape((1, 2, n, 1))]
-    compare([x, n, s], outputs, [np.arange(6, dtype=x.dtype).reshape(2, 3), np.asarray(3), np.asarray(1, s.dtype)])
+    outputs = [
+        x.reshape((n, -1)),
+        x.ravel(),
+        x.T.reshape((-1, 2)),
+        s.reshape((1, 1)),
+        x.reshape((1, 2, n, 1)),
+    ]
+    compare(
+        [x, n, s], outputs, [np.arange(6, dtype=x.dtype).reshape(2, 3), np.asarray(3), np.asarray(1, s.dtype)]
+    )
 
 
 def test_axes_are_joined_and_split(compare):
     x, shape = pt.tensor3("x"), pt.lvector("shape")
-    outputs = [pt.join_dims(x, 1, 2), pt.join_dims(x), pt.join_dims(x, 1, 0), pt.split_dims(x, (2, 2), axis=1)]
+    outputs = [
+        pt.join_dims(x, 1, 2),
+        pt.join_dims(x),
+        pt.join_dims(x, 1, 0),
+        pt.split_dims(x, (2, 2), axis=1),
+    ]
     compare([x, shape], outputs, [np.arange(24, dtype=x.dtype).reshape(2, 4, 3), np.array([2, 2])])
     (joined,) = emit(FunctionGraph([x], [pt.join_dims(x, 1, 2)]), np)(np.zeros((0, 4, 3)))
     assert joined.shape == (0, 12)

@@ -4,15 +4,26 @@ import pytensor.tensor as pt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pytensor.graph.fg import FunctionGraph
+from pytensor.tensor.subtensor import AdvancedSubtensor
 
-from synk.compile import array_mode
+from synk.compile import array_mode, emit
 
 VALUE = np.arange(60.0).reshape(3, 4, 5)
 
 
 def test_slices(compare):
     x, i = pt.dtensor3("x"), pt.lscalar("i")
-    outputs = [x[0], x[i], x[:, 1:3], x[::-1, i:], x[i, 1, 2], x[..., -1], x[1:i:2, None], x[i : i + 1, :, ::2]]
+    outputs = [
+        x[0],
+        x[i],
+        x[:, 1:3],
+        x[::-1, i:],
+        x[i, 1, 2],
+        x[..., -1],
+        x[1:i:2, None],
+        x[i : i + 1, :, ::2],
+    ]
     compare([x, i], outputs, [VALUE, np.asarray(2)])
 
 
@@ -49,6 +60,15 @@ def test_index_out_of_range():
     function = pytensor.function([x, i], x[i], mode=array_mode())
     with pytest.raises(IndexError):
         function(np.ones(3), np.array([3]))
+
+
+def test_an_advanced_index_without_arrays_gives_a_copy():
+    x, i = pt.dmatrix("x"), pt.lscalar("i")
+    program = emit(FunctionGraph([x, i], [AdvancedSubtensor((0, slice(None)))(x, i)], clone=False), np)
+    value = np.arange(6.0).reshape(2, 3)
+    (result,) = program(value, np.int64(1))  # as an intermediate 0-d result may be
+    np.testing.assert_array_equal(result, [3, 4, 5])
+    assert not np.shares_memory(result, value)
 
 
 ends = st.none() | st.integers(-7, 7)

@@ -69,7 +69,7 @@ def test_last_uses():
 
 def test_unused_outputs_are_deleted():
     x = pt.vector("x")
-    first, second = pt.split(x, [1, 2], axis=0)
+    _first, second = pt.split(x, [1, 2], axis=0)
     program = emit(FunctionGraph([x], [second], clone=False), np)
     unused = re.search(r"(v\d+), v\d+ = Split", program.source)[1]
     assert re.search(rf"del .*\b{unused}\b", program.source)
@@ -81,14 +81,16 @@ def test_outputs_may_be_inputs_constants_and_repeats():
     one, y = pt.constant(1.0), x + 1
     value = np.zeros(2)
     outputs = emit(FunctionGraph([x], [x, one, y, y], clone=False), np)(value)
-    assert outputs[0] is value and outputs[2] is outputs[3]
+    assert outputs[0] is value
+    assert outputs[2] is outputs[3]
     assert type(outputs[1]) is np.ndarray
 
 
 def test_results_without_axes_are_arrays():
     x = pt.vector("x")
     (total,) = emit(FunctionGraph([x], [x.sum()], clone=False), np)(np.ones(3))
-    assert type(total) is np.ndarray and total.shape == ()
+    assert type(total) is np.ndarray
+    assert total.shape == ()
 
 
 def test_no_outputs():
@@ -100,9 +102,9 @@ def test_a_chain_of_20000_nodes_needs_no_recursion():
     x = pt.vector("x")
     y = x
     for _ in range(20_000):
-        y = y + 1
-    (result,) = emit(FunctionGraph([x], [y], clone=False), np)(np.zeros(2))
-    np.testing.assert_array_equal(result, [20_000, 20_000])
+        y = -y
+    (result,) = emit(FunctionGraph([x], [y], clone=False), np)(np.ones(2))
+    np.testing.assert_array_equal(result, [1, 1])
 
 
 def test_error_names_its_node():

@@ -1,5 +1,5 @@
+import itertools
 import subprocess
-import sys
 
 import numpy as np
 import pytensor
@@ -8,6 +8,7 @@ import pytest
 from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
+from pytensor.link.c.op import COp
 
 from synk.compile import ArrayLinker, array_mode
 from synk.compile.compat import optional_class
@@ -32,11 +33,15 @@ class Half(Op):
 half = Half()
 
 
+def refuse(*args, **keywords):
+    raise AssertionError(f"called with {args}")
+
+
 def mlp(dtype, rng):
-    """Return inputs, parameters, outputs and values of a training step: dropout mask, ReLU, tanh, cross-entropy."""
+    """Return inputs, parameters, loss and input values of a small network with ReLU, dropout and tanh."""
     sizes = [6, 5, 4, 3]
     x, y, mask = pt.matrix("x", dtype=dtype), pt.lvector("y"), pt.matrix("mask", dtype=dtype)
-    weights = [pytensor.shared(rng.normal(size=s).astype(dtype), name="w") for s in zip(sizes, sizes[1:])]
+    weights = [pytensor.shared(rng.normal(size=s).astype(dtype), name="w") for s in itertools.pairwise(sizes)]
     biases = [pytensor.shared(rng.normal(size=n).astype(dtype), name="b") for n in sizes[1:]]
     hidden = pt.maximum(x @ weights[0] + biases[0], 0) * mask
     hidden = pt.tanh(hidden @ weights[1] + biases[1])
@@ -46,18 +51,18 @@ def mlp(dtype, rng):
     return [x, y, mask], weights + biases, loss, [values[0].astype(dtype), values[1], values[2].astype(dtype)]
 
 
-@pytest.mark.parametrize("dtype, rtol", [("float32", 1e-4), ("float64", 1e-10)])
+@pytest.mark.parametrize(("dtype", "rtol"), [("float32", 1e-4), ("float64", 1e-10)])
 def test_gradient_of_a_network(compare, dtype, rtol):
     inputs, params, loss, values = mlp(dtype, np.random.default_rng(0))
     compare(inputs, [loss, *pt.grad(loss, params)], values, rtol=rtol, atol=rtol)
 
 
-@pytest.mark.parametrize("dtype, rtol", [("float32", 1e-4), ("float64", 1e-10)])
+@pytest.mark.parametrize(("dtype", "rtol"), [("float32", 1e-4), ("float64", 1e-10)])
 def test_momentum_trains_as_the_oracle_does(oracle, dtype, rtol):
     def train(run):
         inputs, params, loss, values = mlp(dtype, np.random.default_rng(0))
         updates = {}
-        for param, gradient in zip(params, pt.grad(loss, params)):
+        for param, gradient in zip(params, pt.grad(loss, params), strict=False):
             velocity = pytensor.shared(np.zeros_like(param.get_value()))
             updates[velocity] = np.asarray(0.9, dtype) * velocity - np.asarray(0.1, dtype) * gradient
             updates[param] = param + updates[velocity]
@@ -100,7 +105,8 @@ def test_givens():
 def test_swapped_updates_use_the_old_values():
     a, b = pytensor.shared(np.zeros(2)), pytensor.shared(np.ones(2))
     pytensor.function([], updates={a: b, b: a}, mode=array_mode())()
-    assert a.get_value()[0] == 1 and b.get_value()[0] == 0
+    assert a.get_value()[0] == 1
+    assert b.get_value()[0] == 0
 
 
 def test_usable_as_a_plain_linker():
@@ -144,8 +150,11 @@ def test_error_names_the_failing_node():
 
 def test_error_names_the_failing_node_at_length():
     x = pt.dvector("x")
-    function = pytensor.function([x], x.max(), mode=array_mode())
-    with pytensor.config.change_flags(exception_verbosity="high"), pytest.raises(ValueError, match="Apply node .*Max"):
+    function = pytensor.function([x], (x + x[::-1]).max(), mode=array_mode())
+    with (
+        pytensor.config.change_flags(exception_verbosity="high"),
+        pytest.raises(ValueError, match="caused the error: Max"),
+    ):
         function([])
 
 
@@ -175,9 +184,12 @@ def test_host_ops_must_be_known():
         ArrayLinker(host_ops="never")
 
 
-def test_scan_runs():
+def test_scan_runs_without_a_compiler(monkeypatch):
+    monkeypatch.setattr(COp, "make_c_thunk", refuse)
     x = pt.dvector("x")
-    total = pytensor.scan(lambda row, state: state * 0.5 + row, sequences=x, outputs_info=pt.zeros(()), return_updates=False)
+    total = pytensor.scan(
+        lambda row, state: state * 0.5 + row, sequences=x, outputs_info=pt.zeros(()), return_updates=False
+    )
     gradient = pt.grad(total[-1], x)
     results = pytensor.function([x], [total[-1], gradient], mode=array_mode())(np.arange(4.0))
     np.testing.assert_allclose(results[0], 4.25)
@@ -185,17 +197,7 @@ def test_scan_runs():
 
 
 def test_compiling_starts_no_process(monkeypatch):
-    def refuse(*args, **keywords):
-        raise AssertionError(f"compiling started {args}")
-
     monkeypatch.setattr(subprocess.Popen, "__init__", refuse)
     inputs, params, loss, values = mlp("float32", np.random.default_rng(0))
     function = pytensor.function(inputs, pt.grad(loss, params), mode=array_mode())
     function(*values)
-
-
-def test_importing_stays_on_its_floor():
-    code = "import sys, synk.compile; print([m for m in sys.modules if m.startswith('synk')])"
-    names = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    modules = set(eval(names)) - {"synk", "synk.errors"}
-    assert modules and all(name.startswith("synk.compile") for name in modules)

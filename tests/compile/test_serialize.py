@@ -51,14 +51,16 @@ def round_trip(inputs, outputs):
 
 
 def evaluate(inputs, outputs, *values, **keywords):
-    return pytensor.function(inputs, outputs, mode=array_mode(), on_unused_input="ignore", **keywords)(*values)
+    return pytensor.function(inputs, outputs, mode=array_mode(), on_unused_input="ignore", **keywords)(
+        *values
+    )
 
 
 def chain(length):
     x = pt.vector("x", dtype="float64")
     y = x
     for k in range(length):
-        y = pt.tanh(y) if k % 2 else y + k
+        y = pt.tanh(y) if k % 2 else pt.exp(y)
     return x, y
 
 
@@ -69,7 +71,8 @@ def test_values_names_and_types_survive():
     (a, b), (c, total) = round_trip([x, y], [z, z.sum()])
     assert [v.name for v in (a, b, c, total)] == ["x", "y", "z", None]
     assert [v.type for v in (a, b, c, total)] == [x.type, y.type, z.type, pt.dscalar().type]
-    assert c.owner is not z.owner and total.owner.inputs[0] is c
+    assert c.owner is not z.owner
+    assert total.owner.inputs[0] is c
     values = [np.eye(2), np.ones((2, 1), "float32")]
     np.testing.assert_allclose(evaluate([a, b], c, *values), evaluate([x, y], z, *values))
 
@@ -85,7 +88,9 @@ def test_outputs_may_repeat_and_be_roots():
     x, s = pt.dvector("x"), pytensor.shared(1.0, name="s")
     one, y = pt.constant(1.5, name="one"), x * s
     (a,), (b, c, d, e, f) = Identities().round_trip([x], [x, y, y, one, s])
-    assert a is b and c is d and f is s
+    assert a is b
+    assert c is d
+    assert f is s
     assert (e.data, e.name, e.type) == (1.5, "one", one.type)
 
 
@@ -100,7 +105,9 @@ def test_shared_variables_travel_by_identity_and_once():
     payload = dumps([x], [x + s, s * t, s], identities.share)
     s.set_value(np.full(3, 5.0))
     _, (a, b, c) = loads(payload, identities.variables.__getitem__)
-    assert c is s and s in ancestors([a]) and t in ancestors([b])
+    assert c is s
+    assert s in ancestors([a])
+    assert t in ancestors([b])
     np.testing.assert_array_equal(evaluate([], b), [5, 5, 5])
 
 
@@ -135,23 +142,35 @@ def test_inner_graphs_travel():
     outputs = [*inner(x, s), *outer(y)]
     inputs, copies = Identities().round_trip([x, y], outputs)
     values = [np.arange(4.0).reshape(2, 2), np.ones((2, 2))]
-    for result, expected in zip(evaluate(inputs, copies, *values), evaluate([x, y], outputs, *values), strict=True):
+    for result, expected in zip(
+        evaluate(inputs, copies, *values), evaluate([x, y], outputs, *values), strict=True
+    ):
         np.testing.assert_allclose(result, expected)
 
 
 def test_a_deep_inner_graph_needs_no_recursion():
     x, y = chain(3_000)
     limit = sys.getrecursionlimit()
-    inner = OpFromGraph([x], [y])
+    sys.setrecursionlimit(50_000)  # PyTensor itself may recurse where it builds the Op
     z = pt.dvector("z")
-    (a,), (b,) = round_trip([z], [inner(z)])
-    assert sys.getrecursionlimit() == limit
+    output = OpFromGraph([x], [y])(z)
+    sys.setrecursionlimit(limit)
+    _, (b,) = round_trip([z], [output])
     assert len(b.owner.op.fgraph.toposort()) == 3_000
 
 
-def test_scan_travels_after_it_ran():
+def test_compiled_functions_stay():
+    op = Held(1)
+    op._fn = lambda: None
+    _, (b,) = round_trip([], [op(pt.dvector("x"))])
+    assert b.owner.op._fn is None
+
+
+def test_scan_travels():
     x = pt.dvector("x")
-    sums = pytensor.scan(lambda row, state: state + row, sequences=x, outputs_info=pt.zeros(()), return_updates=False)
+    sums = pytensor.scan(
+        lambda row, state: state + row, sequences=x, outputs_info=pt.zeros(()), return_updates=False
+    )
     np.testing.assert_array_equal(evaluate([x], sums, np.ones(3)), [1, 2, 3])
     (a,), (b,) = round_trip([x], [sums])
     np.testing.assert_array_equal(evaluate([a], b, np.ones(3)), [1, 2, 3])
@@ -161,12 +180,15 @@ def test_variables_inside_an_op_travel_with_what_leads_to_them():
     x, y = chain(5_000)
     (a,), (b,) = round_trip([x], [Held([y, x])(x)])
     held, root = b.owner.op.thing
-    assert root is a and len(topological([held])) == 5_000
+    assert root is a
+    assert len(topological([held])) == 5_000
 
 
 def test_what_cannot_travel_is_named():
     x = pt.dvector("x")
-    with pytest.raises(TypeError, match=r"Op .*Held.* of node Held\(x\) cannot be pickled: .*lambda") as caught:
+    with pytest.raises(
+        TypeError, match=r"Op .*Held.* of node Held\(x\) cannot be pickled: .*lambda"
+    ) as caught:
         dumps([x], [Held(lambda: None)(x) + 1], refuse)
     assert "top level of a module" in str(caught.value)
 

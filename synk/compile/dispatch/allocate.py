@@ -9,6 +9,7 @@ from synk.compile.dispatch.table import array_funcify
 
 @array_funcify.register(Alloc)
 def alloc(op, node, xp):
+    """A value broadcast to a new shape."""
     value_type = node.inputs[0].type
     dtype, static = value_type.dtype, value_type.shape
     value = node.inputs[0].data if isinstance(node.inputs[0], Constant) else None
@@ -27,23 +28,27 @@ def alloc(op, node, xp):
 
 @array_funcify.register(AllocEmpty)
 def alloc_empty(op, node, xp):
+    """Uninitialised memory."""
     dtype = op.dtype
     return lambda *shape: xp.empty([int(n) for n in shape], dtype)
 
 
 @array_funcify.register(MakeVector)
 def make_vector(op, node, xp):
+    """Scalars side by side."""
     dtype = node.outputs[0].type.dtype
     return lambda *scalars: xp.array(scalars, dtype=dtype)
 
 
 @array_funcify.register(ARange)
 def arange(op, node, xp):
+    """``start, start + step, ...`` up to ``stop``, exclusive."""
     dtype = op.dtype
     return lambda start, stop, step: xp.arange(start.item(), stop.item(), step.item(), dtype=dtype)
 
 
 @array_funcify.register(Eye)
 def eye(op, node, xp):
+    """Ones on diagonal ``k`` of an n by m matrix."""
     dtype = op.dtype
     return lambda n, m, k: xp.eye(int(n), int(m), int(k), dtype=dtype)

@@ -15,11 +15,14 @@ from synk.compile.dispatch.table import array_funcify
 @array_funcify.register(Dot)
 @array_funcify.register(Dot22)
 def dot(op, node, xp):
+    """``x @ y`` of matrices or vectors."""
     return xp.dot
 
 
 @array_funcify.register(Dot22Scalar)
 def scaled_dot(op, node, xp):
+    """``alpha * (x @ y)``."""
+
     def product(x, y, alpha):
         result = xp.dot(x, y)
         result *= alpha
@@ -30,9 +33,13 @@ def scaled_dot(op, node, xp):
 
 @array_funcify.register(BatchedDot)
 def batched_dot(op, node, xp):
+    """``x[i] @ y[i]`` for every i."""
+
     def product(x, y):
         if len(x) != len(y):
-            raise TypeError(f"batches of {len(x)} and {len(y)} matrices cannot be multiplied; make them equal")
+            raise TypeError(
+                f"batches of {len(x)} and {len(y)} matrices cannot be multiplied; make them equal"
+            )
         return xp.matmul(x, y)
 
     return product
@@ -40,6 +47,8 @@ def batched_dot(op, node, xp):
 
 @array_funcify.register(Gemm)
 def gemm(op, node, xp):
+    """``beta * z + alpha * (x @ y)`` of matrices."""
+
     def update(z, alpha, x, y, beta):
         return _update(z, alpha, xp.dot(x, y), beta, op.inplace)
 
@@ -48,9 +57,13 @@ def gemm(op, node, xp):
 
 @array_funcify.register(Gemv)
 def gemv(op, node, xp):
+    """``beta * y + alpha * (matrix @ x)`` of a vector."""
+
     def update(y, alpha, matrix, x, beta):
         if matrix.shape != (len(y), len(x)):
-            raise ValueError(f"gemv: a matrix of shape {matrix.shape} does not map {len(x)} values to {len(y)}")
+            raise ValueError(
+                f"gemv: a matrix of shape {matrix.shape} does not map {len(x)} values to {len(y)}"
+            )
         return _update(y, alpha, xp.dot(matrix, x), beta, op.inplace)
 
     return update
@@ -58,6 +71,7 @@ def gemv(op, node, xp):
 
 @array_funcify.register(Ger)
 def ger(op, node, xp):
+    """``matrix + alpha * outer(x, y)``."""
     inplace = bool(op.destroy_map)
 
     def update(matrix, alpha, x, y):

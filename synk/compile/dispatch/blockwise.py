@@ -12,12 +12,13 @@ from synk.compile.dispatch.table import array_funcify
 
 @array_funcify.register(Blockwise)
 def blockwise(op, node, xp):
+    """A core Op on every matrix or vector of a batch."""
     function = batched_function(op, xp) if len(node.outputs) == 1 else None
     if function is None:
         return HostCall(node, xp)
     dtype = np.dtype(node.outputs[0].type.dtype)
     check = length_check(
-        [v.type.shape[: v.type.ndim - len(core)] for v, core in zip(node.inputs, op.inputs_sig)]
+        [v.type.shape[: v.type.ndim - len(core)] for v, core in zip(node.inputs, op.inputs_sig, strict=True)]
     )
 
     def call(*inputs):

@@ -26,7 +26,7 @@ def length_check(shapes: Sequence[Sequence[int | None]]) -> Callable[[Sequence],
         Takes the arrays and raises ValueError if an axis differs.
     """
     axes = []
-    for axis, lengths in enumerate(zip(*shapes)):
+    for axis, lengths in enumerate(zip(*shapes, strict=True)):
         full = [i for i, length in enumerate(lengths) if length != 1]
         if len(full) > 1 and any(lengths[i] is None for i in full):
             axes.append((axis, full))
@@ -44,7 +44,10 @@ def length_check(shapes: Sequence[Sequence[int | None]]) -> Callable[[Sequence],
 
 
 def check_fill(static_shape: Sequence[int | None], shape: Sequence[int], target: Sequence[int]) -> None:
-    """Check that a value of ``shape`` fills ``target`` by declared broadcasting only (axes aligned at the right)."""
+    """Check that a value of ``shape`` fills ``target`` by declared broadcasting only.
+
+    Axes are aligned at the right, as in NumPy.
+    """
     for axis in range(-min(len(shape), len(target)), 0):
         if shape[axis] == 1 != target[axis] and static_shape[axis] != 1:
             raise ValueError(_mismatch(axis, target[axis], 1))

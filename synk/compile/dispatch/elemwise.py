@@ -16,6 +16,7 @@ from synk.compile.dispatch.table import array_funcify, array_scalar
 
 @array_funcify.register(Elemwise)
 def elemwise(op, node, xp):
+    """A scalar Op on every element."""
     function = array_scalar(op.scalar_op, node, xp) if len(node.outputs) == 1 else None
     if function is None:
         return HostCall(node, xp)
@@ -40,4 +41,6 @@ def accepts_out(function) -> bool:
     """Tell whether ``function`` writes its result to ``out=``: ufuncs, and what is marked ``takes_out``."""
     if isinstance(function, partial):
         function = function.func
-    return isinstance(function, np.ufunc) or type(function).__name__ == "ufunc" or hasattr(function, "takes_out")
+    return (
+        isinstance(function, np.ufunc) or type(function).__name__ == "ufunc" or hasattr(function, "takes_out")
+    )

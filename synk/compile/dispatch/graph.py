@@ -15,6 +15,7 @@ from synk.compile.rewrites import inner_rewriter
 
 @array_funcify.register(OpFromGraph)
 def op_from_graph(op, node, xp):
+    """The inner graph, as a program of its own."""
     # Not at the top: the emitter asks this table for its entries.
     from synk.compile.emit import emit
 
@@ -23,6 +24,7 @@ def op_from_graph(op, node, xp):
 
 @array_funcify.register(LazyIfElse)
 def lazy_if_else(op, node, xp):
+    """Two inner graphs, one of which runs."""
     return Branches(op_from_graph(op.true_branch, node, xp), op_from_graph(op.false_branch, node, xp))
 
 
@@ -39,6 +41,7 @@ class Branches:
 
 @array_funcify.register(IfElse)
 def if_else(op, node, xp):
+    """One of two groups of values, all of which have been computed."""
     n_outs, views = op.n_outs, op.as_view
 
     def choose(condition, *values):
@@ -53,6 +56,7 @@ def if_else(op, node, xp):
 
 @array_funcify.register(DeepCopyOp)
 def deep_copy(op, node, xp):
+    """A value that shares nothing with the input."""
     return copy_value
 
 
@@ -65,11 +69,14 @@ def copy_value(value):
 
 @array_funcify.register(TypeCastingOp)
 def view(op, node, xp):
+    """The input itself, under another type."""
     return lambda x: x
 
 
 @array_funcify.register(CheckAndRaise)
 def check_and_raise(op, node, xp):
+    """The input itself, if all conditions hold."""
+
     def check(x, *conditions):
         if not all(conditions):
             raise op.exc_type(op.msg)
@@ -80,9 +87,11 @@ def check_and_raise(op, node, xp):
 
 @array_funcify.register(TensorFromScalar)
 def tensor_from_scalar(op, node, xp):
+    """A 0-d array of a scalar."""
     return xp.asarray
 
 
 @array_funcify.register(ScalarFromTensor)
 def scalar_from_tensor(op, node, xp):
+    """The scalar in a 0-d array."""
     return lambda x: x[()]

@@ -36,7 +36,7 @@ class HostCall:
 
     def __call__(self, *inputs):
         cells = self._cells
-        for variable, value in zip(self._node.inputs, inputs):
+        for variable, value in zip(self._node.inputs, inputs, strict=True):
             cells[variable][0] = self._to_host(variable, value)
         try:
             self._thunk()

@@ -9,6 +9,7 @@ from synk.compile.dispatch.table import array_funcify
 
 @array_funcify.register(Join)
 def join(op, node, xp):
+    """Arrays end to end along an axis."""
     dtype = node.outputs[0].type.dtype
 
     def concatenate(*inputs):
@@ -20,6 +21,7 @@ def join(op, node, xp):
 
 @array_funcify.register(Split)
 def split(op, node, xp):
+    """Consecutive parts of an axis."""
     views, single = bool(op.view_map), op.len_splits == 1
 
     def cut(*inputs):

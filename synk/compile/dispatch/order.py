@@ -10,6 +10,7 @@ from synk.compile.dispatch.table import array_funcify
 @array_funcify.register(SortOp)
 @array_funcify.register(ArgSortOp)
 def sort(op, node, xp):
+    """The sorted values, or the indices that sort them."""
     function = xp.argsort if isinstance(op, ArgSortOp) else xp.sort
     # Other array modules have one algorithm each.
     keywords = {"kind": op.kind} if xp is np else {}

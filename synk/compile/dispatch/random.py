@@ -5,6 +5,8 @@ for a given state, except float32 uniform and normal, drawn as float32 instead o
 and Bernoulli, drawn by comparing uniform numbers to ``p`` instead of by SciPy, ten times slower.
 """
 
+from typing import Any
+
 import numpy as np
 from pytensor.tensor.random.basic import BernoulliRV, NormalRV, UniformRV
 from pytensor.tensor.random.op import RandomVariable
@@ -15,6 +17,7 @@ from synk.compile.dispatch.table import array_funcify
 
 @array_funcify.register(RandomVariable)
 def random_variable(op, node, xp):
+    """The advanced generator and a draw."""
     if type(op).perform is not RandomVariable.perform:
         return HostCall(node, xp)
     sample, inplace = _sampler(op), op.inplace
@@ -30,8 +33,8 @@ def random_variable(op, node, xp):
 
 def copy_generator(generator: np.random.Generator) -> np.random.Generator:
     """Return a generator in the same state; a tenth of the time of ``deepcopy``."""
-    bits = generator.bit_generator
-    new_bits = type(bits)(bits.seed_seq)  # type: ignore[attr-defined]
+    bits: Any = generator.bit_generator
+    new_bits = type(bits)(bits.seed_seq)
     new_bits.state = bits.state
     return np.random.Generator(new_bits)
 

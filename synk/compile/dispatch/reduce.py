@@ -17,6 +17,7 @@ LOGICAL = {basic.AND: "all", basic.OR: "any"}
 
 @array_funcify.register(CAReduce)
 def careduce(op, node, xp):
+    """Sum, product, extreme or logic over axes."""
     kind, dtype = type(op.scalar_op), node.outputs[0].type.dtype
     logical = kind in LOGICAL and dtype == "bool" == node.inputs[0].type.dtype
     if not logical and kind not in METHODS:
@@ -59,6 +60,7 @@ def _sum_float32(axis, ndim):
 
 @array_funcify.register(Argmax)
 def argmax(op, node, xp):
+    """The index of the first maximum, over one axis or over several taken as one."""
     ndim = node.inputs[0].type.ndim
     axes = tuple(range(ndim)) if op.axis is None else op.axis
     if len(axes) == 1:
@@ -75,5 +77,6 @@ def argmax(op, node, xp):
 
 @array_funcify.register(CumOp)
 def cumulative(op, node, xp):
+    """Running sum or product."""
     function = xp.cumsum if op.mode == "add" else xp.cumprod
     return partial(function, axis=op.axis, dtype=node.outputs[0].type.dtype)

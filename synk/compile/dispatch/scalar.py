@@ -17,6 +17,7 @@ from synk.compile.dispatch.table import array_scalar
 
 @array_scalar.register(basic.ScalarOp)
 def named_ufunc(scalar_op, node, xp):
+    """The ufunc that the scalar Op names."""
     name, n_inputs, _ = getattr(scalar_op, "nfunc_spec", None) or ("", 0, 0)
     if n_inputs != len(node.inputs):
         return None
@@ -26,6 +27,7 @@ def named_ufunc(scalar_op, node, xp):
 @array_scalar.register(basic.Add)
 @array_scalar.register(basic.Mul)
 def variadic(scalar_op, node, xp):
+    """A sum or product of any number of terms."""
     name = scalar_op.nfunc_spec[0]
     if len(node.inputs) == 2:
         return _typed(name, node, xp)
@@ -45,7 +47,7 @@ def _fold(ufunc, node):
     def fold(*inputs, out=None):
         first, second, *rest = [inputs[i] for i in order]
         total = ufunc(first, second, out=out)
-        for term, reuse in zip(rest, full):
+        for term, reuse in zip(rest, full, strict=True):
             total = ufunc(total, term, out=total if reuse and not scalars else None)
         return total
 
@@ -55,22 +57,26 @@ def _fold(ufunc, node):
 
 def _is_full(part, whole) -> bool:
     """Tell whether broadcasting the patterns in ``part`` gives the shape that ``whole`` does."""
-    return [all(axis) for axis in zip(*part)] == [all(axis) for axis in zip(*whole)]
+    return [all(axis) for axis in zip(*part, strict=True)] == [all(axis) for axis in zip(*whole, strict=True)]
 
 
 @array_scalar.register(basic.Cast)
 def cast(scalar_op, node, xp):
+    """Conversion to another dtype; always a copy."""
     dtype = np.dtype(node.outputs[0].type.dtype)
     return lambda x: x.astype(dtype)
 
 
 @array_scalar.register(basic.Identity)
 def identity(scalar_op, node, xp):
+    """A copy."""
     return lambda x: x.copy()
 
 
 @array_scalar.register(basic.Second)
 def second(scalar_op, node, xp):
+    """``y`` broadcast to the common shape, without using the values of ``x``."""
+
     def fill(x, y):
         result = xp.empty(np.broadcast_shapes(x.shape, y.shape), y.dtype)
         result[...] = y
@@ -81,36 +87,44 @@ def second(scalar_op, node, xp):
 
 @array_scalar.register(basic.Switch)
 def switch(scalar_op, node, xp):
+    """``x`` where the condition holds, else ``y``."""
     return _declared(xp.where, node)
 
 
 @array_scalar.register(basic.Clip)
 def clip(scalar_op, node, xp):
+    """``x`` held between two bounds."""
     return _declared(lambda x, low, high: xp.minimum(xp.maximum(x, low), high), node)
 
 
 @array_scalar.register(basic.Real)
 def real(scalar_op, node, xp):
+    """Real part; a copy, not a view."""
     return lambda x: x.real.copy()
 
 
 @array_scalar.register(basic.Imag)
 def imag(scalar_op, node, xp):
+    """Imaginary part; a copy, not a view."""
     return lambda x: x.imag.copy()
 
 
 @array_scalar.register(basic.Complex)
 def make_complex(scalar_op, node, xp):
+    """``x + iy``."""
     return _declared(lambda x, y: x + 1j * y, node)
 
 
 @array_scalar.register(basic.RoundHalfToEven)
 def round_half_to_even(scalar_op, node, xp):
+    """To the nearest integer, halves to the even one."""
     return _typed("rint", node, xp)
 
 
 @array_scalar.register(basic.RoundHalfAwayFromZero)
 def round_half_away_from_zero(scalar_op, node, xp):
+    """To the nearest integer, halves away from zero."""
+
     def away(x):
         whole = xp.trunc(x)
         return whole + xp.trunc(2 * (x - whole))
@@ -120,6 +134,7 @@ def round_half_away_from_zero(scalar_op, node, xp):
 
 @array_scalar.register(math.Softplus)
 def softplus(scalar_op, node, xp):
+    """``log(1 + exp(x))``, without overflow."""
     zero = np.zeros((), node.outputs[0].type.dtype)[()]
     # Without the dtype, int8 would be computed in float16.
     return partial(_softplus, xp.logaddexp, zero) if zero.dtype.kind == "f" else None
@@ -131,6 +146,8 @@ def _softplus(logaddexp, zero, x):
 
 @array_scalar.register(math.Log1mexp)
 def log1mexp(scalar_op, node, xp):
+    """``log(1 - exp(x))`` for negative x: the form that keeps precision on each side of -log 2."""
+
     def function(x):
         return xp.where(x < np.log(0.5), xp.log1p(-xp.exp(x)), xp.log(-xp.expm1(x)))
 

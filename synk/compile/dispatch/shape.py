@@ -13,6 +13,7 @@ from synk.compile.dispatch.table import array_funcify
 
 @array_funcify.register(DimShuffle)
 def dimshuffle(op, node, xp):
+    """Axes permuted, dropped and added."""
     dropped = op.drop
     permutation = (*(axis for axis in op.new_order if axis != "x"), *dropped)
     index = (*(None if axis == "x" else slice(None) for axis in op.new_order), *[0] * len(dropped))
@@ -32,11 +33,13 @@ def dimshuffle(op, node, xp):
 
 @array_funcify.register(Reshape)
 def reshape(op, node, xp):
+    """The same elements in another shape."""
     return lambda x, shape: x.reshape(tuple(shape.tolist()))
 
 
 @array_funcify.register(JoinDims)
 def join_dims(op, node, xp):
+    """Consecutive axes as one."""
     start, stop = op.start_axis, op.start_axis + op.n_axes
 
     def join(x):
@@ -48,25 +51,32 @@ def join_dims(op, node, xp):
 
 @array_funcify.register(SplitDims)
 def split_dims(op, node, xp):
+    """One axis as several."""
     axis = op.axis
     return lambda x, shape: x.reshape((*x.shape[:axis], *shape.tolist(), *x.shape[axis + 1 :]))
 
 
 @array_funcify.register(Shape)
 def shape_of(op, node, xp):
+    """All lengths, as a vector."""
     return lambda x: xp.array(x.shape, dtype="int64")
 
 
 @array_funcify.register(Shape_i)
 def length_of(op, node, xp):
+    """One length; a host scalar whatever the array module."""
     axis = op.i
     return lambda x: np.int64(x.shape[axis])
 
 
 @array_funcify.register(SpecifyShape)
 def specify_shape(op, node, xp):
+    """The input itself, if it has the declared shape."""
+
     def check(x, *shape):
-        if len(shape) != x.ndim or any(n is not None and n != length for n, length in zip(shape, x.shape)):
+        if len(shape) != x.ndim or any(
+            n is not None and n != length for n, length in zip(shape, x.shape, strict=True)
+        ):
             expected = tuple(None if n is None else int(n) for n in shape)
             raise AssertionError(f"SpecifyShape: got shape {x.shape}, expected {expected}")
         return x

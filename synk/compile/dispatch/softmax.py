@@ -1,7 +1,7 @@
 """Softmax and its logarithm, each in one buffer of the input's size.
 
-    softmax(x) = exp(x - max x) / sum exp(x - max x)
-    log_softmax(x) = (x - max x) - log sum exp(x - max x)
+softmax(x) = exp(x - max x) / sum exp(x - max x)
+log_softmax(x) = (x - max x) - log sum exp(x - max x)
 """
 
 from pytensor.tensor.special import LogSoftmax, Softmax
@@ -11,6 +11,7 @@ from synk.compile.dispatch.table import array_funcify
 
 @array_funcify.register(Softmax)
 def softmax(op, node, xp):
+    """Positive numbers that sum to one along the axis."""
     axis, dtype = op.axis, node.outputs[0].type.dtype
 
     def function(x):
@@ -24,6 +25,7 @@ def softmax(op, node, xp):
 
 @array_funcify.register(LogSoftmax)
 def log_softmax(op, node, xp):
+    """Their logarithm, without computing them."""
     axis, dtype = op.axis, node.outputs[0].type.dtype
 
     def function(x):

@@ -17,12 +17,14 @@ from synk.compile.dispatch.table import array_funcify
 
 @array_funcify.register(Subtensor)
 def subtensor(op, node, xp):
+    """``x[slices]``, a view."""
     build = index_builder(op.idx_list, node.inputs[1:], as_int)
     return lambda x, *positions: x[build(positions)]
 
 
 @array_funcify.register(IncSubtensor)
 def inc_subtensor(op, node, xp):
+    """``x`` with ``x[slices]`` set to, or increased by, ``y``."""
     build = index_builder(op.idx_list, node.inputs[2:], as_int)
     inplace, sets = op.inplace, op.set_instead_of_inc
 
@@ -40,6 +42,7 @@ def inc_subtensor(op, node, xp):
 
 @array_funcify.register(AdvancedSubtensor)
 def advanced_subtensor(op, node, xp):
+    """``x[arrays]``, a copy."""
     build = index_builder(op.idx_list, node.inputs[1:])
     # Without an array among the indices NumPy returns a view, which the Op does not declare.
     copies = not any(getattr(variable.type, "ndim", 0) for variable in node.inputs[1:])
@@ -53,6 +56,7 @@ def advanced_subtensor(op, node, xp):
 
 @array_funcify.register(AdvancedIncSubtensor)
 def advanced_inc_subtensor(op, node, xp):
+    """``x`` with ``x[arrays]`` set to, or increased by, ``y``."""
     build = index_builder(op.idx_list, node.inputs[2:])
     adds_once = op.ignore_duplicates
     rows = op.idx_list == (0,) and _is_integer_vector(node.inputs[2])
@@ -61,11 +65,13 @@ def advanced_inc_subtensor(op, node, xp):
 
 @array_funcify.register(AdvancedSubtensor1)
 def take_rows(op, node, xp):
+    """``x[rows]``, a copy."""
     return lambda x, rows: x.take(rows, axis=0)
 
 
 @array_funcify.register(AdvancedIncSubtensor1)
 def scatter_rows(op, node, xp):
+    """``x`` with ``x[rows]`` set to, or increased by, ``y``."""
     return _scatter(op, node, xp, lambda positions: positions, False, True)
 
 

@@ -1,0 +1,77 @@
+"""Choose the rows of every batch of an epoch.
+
+    batches(n_rows, batch_size, seed) -> row indices, or slices -> function(..., batch=...)
+
+Rows are chosen in the script, before they are scattered: the same batches for any number of ranks.
+Imports NumPy only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from operator import index
+
+import numpy as np
+
+
+def batches(
+    n_rows: int,
+    batch_size: int,
+    seed: int | Sequence[int] | None = None,
+    shuffle: bool = True,
+    drop_last: bool = False,
+) -> Iterator[np.ndarray | slice]:
+    """Yield the selections of one epoch, each row once, as the ``batch`` of a function's calls.
+
+    Parameters
+    ----------
+    n_rows : int
+        Rows in the data set.
+    batch_size : int
+        Rows in a batch; the last one may have fewer.
+    seed : int or sequence of int, optional
+        The same seed gives the same order in each run. For another order each epoch, pass
+        ``(seed, epoch)``. By default every call has an order of its own.
+    shuffle : bool
+        Whether to choose rows in random order.
+    drop_last : bool
+        Whether to leave out a last batch with fewer rows.
+
+    Yields
+    ------
+    int64 ndarray, or slice
+        Row numbers, when shuffled. In order, slices: rows next to each other are read in place,
+        without a copy.
+
+    Raises
+    ------
+    TypeError
+        A number of rows or the seed is not of integers.
+    ValueError
+        `n_rows` is negative, `batch_size` is not positive, or the seed is negative.
+    """
+    n_rows, batch_size = _count("n_rows", n_rows, at_least=0), _count("batch_size", batch_size, at_least=1)
+    stop = n_rows - n_rows % batch_size if drop_last else n_rows
+    spans = (slice(start, min(start + batch_size, n_rows)) for start in range(0, stop, batch_size))
+    if not shuffle:
+        return spans
+    order = _generator(seed).permutation(n_rows).astype(np.int64, copy=False)
+    return (order[span] for span in spans)
+
+
+def _count(name: str, value: int, at_least: int) -> int:
+    try:
+        count = index(value)
+    except TypeError:
+        raise TypeError(f"{name}={value!r} is not an integer; pass a number of rows") from None
+    if count < at_least:
+        raise ValueError(f"{name}={value!r} is less than {at_least}; pass a number of rows")
+    return count
+
+
+def _generator(seed: int | Sequence[int] | None) -> np.random.Generator:
+    try:
+        return np.random.default_rng(seed)
+    except (TypeError, ValueError) as error:
+        remedy = "pass an integer of at least 0, or a sequence of them such as (seed, epoch)"
+        raise type(error)(f"seed={seed!r} does not seed a generator; {remedy}") from error

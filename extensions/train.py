@@ -1,0 +1,165 @@
+"""Make one training step of a loss, parameters and an update rule.
+
+    step(*data) = gradient(*data) -> all_reduce(flat vectors, "sum") -> update()
+
+The three run as one command on every rank: one message, one reply.
+
+Imports PyTensor and the public API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.type import float_dtypes
+
+import synk
+from synk.extensions.gradients import flat_mean, row_weight
+
+
+def make_train_function(
+    loss: Any,
+    params: Iterable[Any],
+    inputs: Sequence[Any],
+    update_rule: Callable[..., Any],
+    *,
+    outputs: Any = None,
+    updates: Any = None,
+    givens: Any = None,
+    bcast_inputs: Sequence[Any] | None = None,
+    sliceable_shareds: Sequence[Any] | None = None,
+    **options: Any,
+) -> synk.Function:
+    """Build a function whose call is one training step on all ranks.
+
+    For any number of ranks and slices a step equals that of one process on the whole batch.
+
+    Parameters
+    ----------
+    loss : 0-d floating-point tensor
+        A mean over rows.
+    params : iterable of shared variables
+        What to train.
+    inputs : list of variable
+        Scattered, as of `synk.function`.
+    update_rule : callable
+        ``update_rule(loss, params, **options)`` as in `synk.extensions.updates`.
+    outputs : variable, (variable, operation), or list of those, optional
+        What to return beside the loss, as of `synk.function`.
+    updates : list of (shared variable, new value) or (..., operation), or dict, optional
+        Floating-point ones, such as the running statistics of batch normalisation, are averaged
+        over the rows of all slices and ranks and assigned after the gradient is computed. Integers,
+        booleans, random states, and floats with an operation other than "avg" or None are left to
+        each rank, as updates of `synk.function` with that operation.
+    givens, sliceable_shareds : optional
+        As of `synk.function`.
+    bcast_inputs : list of variable, optional
+        Given whole to every rank. The options of the rule may depend on them, such as a learning rate.
+    **options
+        Of the rule.
+
+    Returns
+    -------
+    synk.Function
+        ``step(*data, batch=None, batch_s=None, num_slices=1)`` returns the loss, or a list of the
+        loss and `outputs` where they are given.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As the rule and `synk.function` raise them.
+
+    Notes
+    -----
+    To save the state of a rule, call the rule before and hand over what it made::
+
+        made = updates.adam(loss, params)
+        step = make_train_function(loss, params, inputs, lambda loss, params: made)
+        checkpoint.save(path, {variable.name: variable for variable, _ in made.param_updates})
+    """
+    bcast_inputs = list(bcast_inputs or [])
+    grad_updates, param_updates, flat_gradient = update_rule(loss, params, **options)
+    averaged, local = split_updates(updates)
+    mean_updates, assignments, vectors = average_over_rows(averaged)
+    assignments = [*param_updates, *assignments]
+    of_update = _used(bcast_inputs, [new for _, new in assignments])
+    gradient = synk.function(
+        inputs,
+        loss if outputs is None else [loss, *_listed(outputs)],
+        bcast_inputs=bcast_inputs,
+        updates=[*grad_updates, *mean_updates, *local],
+        givens=givens,
+        sliceable_shareds=sliceable_shareds,
+        name="gradient",
+        # A learning rate is an input of the step, though only its last part reads it.
+        on_unused_input="ignore" if of_update else "raise",
+    )
+    update = synk.function([], bcast_inputs=of_update, updates=assignments, givens=givens, name="update")
+    reduce = partial(synk.all_reduce, [flat_gradient, *vectors], op="sum")
+    return synk.sequence(gradient, reduce, update, name="train")
+
+
+def split_updates(updates: Any) -> tuple[list[tuple[Any, Any]], list[tuple]]:
+    """Tell the updates to average over the rows of all ranks from those that each rank does by itself.
+
+    Parameters
+    ----------
+    updates : list of (variable, new value) or (..., operation), dict, or None
+
+    Returns
+    -------
+    averaged : list of (variable, new value)
+        Floating-point variables without an operation other than "avg" or None.
+    local : list of tuple
+        The others, as they were given.
+    """
+    entries = list(updates.items()) if isinstance(updates, Mapping) else list(updates or [])
+    averaged, local = [], []
+    for entry in entries:
+        variable, new, *operation = entry
+        if getattr(variable, "dtype", None) in float_dtypes and operation in ([], [None], ["avg"]):
+            averaged.append((variable, variable.type.filter_variable(new, allow_convert=True)))
+        else:
+            local.append(tuple(entry))
+    return averaged, local
+
+
+def average_over_rows(pairs: Sequence[tuple[Any, Any]]) -> tuple[list[tuple], list[tuple], list[Any]]:
+    """Form the row-weighted means of new values in one flat vector for each dtype.
+
+    Parameters
+    ----------
+    pairs : sequence of (shared variable, new value)
+
+    Returns
+    -------
+    mean_updates : list of (vector, what one slice adds to it, "sum")
+    assignments : list of (variable, mean)
+        Read from the vectors, once they are all-reduced.
+    vectors : list of shared vectors
+    """
+    mean_updates: list[tuple] = []
+    assignments: list[tuple] = []
+    vectors: list[Any] = []
+    for dtype in sorted({variable.dtype for variable, _ in pairs}):
+        variables, values = zip(*(pair for pair in pairs if pair[0].dtype == dtype), strict=True)
+        sums = [value * row_weight(dtype) for value in values]
+        vector, expression, means = flat_mean(sums, variables, name=f"flat_means_{dtype}")
+        mean_updates.append((vector, expression, "sum"))
+        assignments += zip(variables, means, strict=True)
+        vectors.append(vector)
+    return mean_updates, assignments, vectors
+
+
+def _listed(outputs: Any) -> list[Any]:
+    """Return a list of outputs; a tuple is one output and its operation."""
+    return outputs if isinstance(outputs, list) else [outputs]
+
+
+def _used(inputs: Sequence[Any], expressions: Sequence[Any]) -> list[Any]:
+    """Return those of some inputs that expressions depend on."""
+    needed = set(ancestors(expressions))
+    return [variable for variable in inputs if variable in needed]

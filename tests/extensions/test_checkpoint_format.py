@@ -1,0 +1,163 @@
+import hashlib
+import io
+import json
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+
+from synk.extensions.checkpoint_format import (
+    DIGEST_BYTES,
+    HEADER_LIMIT,
+    MAGIC,
+    PREFIX,
+    VERSION,
+    ArrayEntry,
+    CheckpointCorrupt,
+    CheckpointVersion,
+    read_array,
+    read_entries,
+    write,
+)
+
+DTYPES = st.sampled_from(["bool", "int8", "uint16", "int64", "float16", "float32", "float64", "complex128"])
+VALUES = st.dictionaries(
+    st.text(max_size=20),
+    arrays(DTYPES, array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)),
+    max_size=5,
+)
+
+
+def written(values):
+    file = io.BytesIO()
+    write(file, values)
+    return file.getvalue()
+
+
+def small():
+    return written({"W": np.arange(6.0).reshape(2, 3), "rng": np.random.default_rng(1)})
+
+
+def forged(header, arrays=b"", length=None):
+    """A file with a valid digest around any header."""
+    header = header if isinstance(header, bytes) else json.dumps(header).encode()
+    content = PREFIX.pack(MAGIC, VERSION, len(header) if length is None else length) + header + arrays
+    return content + hashlib.sha256(content).digest()
+
+
+def read(content):
+    return read_entries(io.BytesIO(content))
+
+
+@given(VALUES)
+def test_what_is_written_is_read(values):
+    file = io.BytesIO(written(values))
+    entries = read_entries(file)
+    assert list(entries) == list(values)
+    for name, value in values.items():
+        again = read_array(file, entries[name])
+        assert (again.dtype, again.shape) == (value.dtype, value.shape)
+        assert again.tobytes() == value.tobytes()
+
+
+def test_arrays_in_any_order_of_axes_are_written_in_c_order():
+    value = np.arange(24).reshape(2, 3, 4).transpose(2, 0, 1)
+    file = io.BytesIO(written({"a": value}))
+    np.testing.assert_array_equal(read_array(file, read_entries(file)["a"]), value)
+
+
+def test_the_same_values_give_the_same_bytes():
+    assert small() == small()
+
+
+def test_every_flipped_byte_is_found():
+    content = small()
+    for position in range(len(content)):
+        damaged = bytearray(content)
+        damaged[position] ^= 1 << random.Random(position).randrange(8)
+        with pytest.raises((CheckpointCorrupt, CheckpointVersion)):
+            read(bytes(damaged))
+
+
+def test_every_truncation_is_found():
+    content = small()
+    for length in range(len(content)):
+        with pytest.raises(CheckpointCorrupt):
+            read(content[:length])
+
+
+def test_a_byte_too_many_is_found():
+    with pytest.raises(CheckpointCorrupt):
+        read(small() + b"\0")
+
+
+def test_another_version_is_named():
+    content = PREFIX.pack(MAGIC, 2, 0) + bytes(DIGEST_BYTES)
+    with pytest.raises(CheckpointVersion, match="version 2"):
+        read(content)
+
+
+def test_another_kind_of_file_is_told():
+    with pytest.raises(CheckpointCorrupt, match="not a checkpoint"):
+        read(b"PK\x03\x04" + bytes(1000))
+
+
+def test_a_file_that_shrinks_while_it_is_read_is_found():
+    content = small()
+    entry = read(content)["W"]
+    with pytest.raises(CheckpointCorrupt, match="cut short"):
+        read_array(io.BytesIO(content[: entry.stop - 1]), entry)
+
+
+def test_forging_works():
+    assert read(forged({"a": {"dtype": "<f8", "shape": [1]}}, bytes(8)))["a"] == ArrayEntry(
+        np.dtype("float64"), (1,), len(forged({"a": {"dtype": "<f8", "shape": [1]}}, b"")) - DIGEST_BYTES
+    )
+
+
+@pytest.mark.parametrize("length", [HEADER_LIMIT + 1, 2**32 - 1, 3])
+def test_a_header_longer_than_the_file_or_the_limit_is_not_read(length):
+    with pytest.raises(CheckpointCorrupt, match=f"header of {length} bytes"):
+        read(forged(b"{}", length=length))
+
+
+@pytest.mark.parametrize("shape", [[2**62, 2**62], [10**9], [0]])
+def test_arrays_that_are_not_there_take_no_memory(shape):
+    with pytest.raises(CheckpointCorrupt, match="the arrays end at byte"):
+        read(forged({"a": {"dtype": "<f8", "shape": shape}}, bytes(8)))
+
+
+@pytest.mark.parametrize("dtype", ["|O", "O", "<U4", "|S3", "<M8[s]", "|V8", "f4,f4", "nonsense", 7])
+def test_objects_and_other_oddities_are_refused(dtype):
+    with pytest.raises(CheckpointCorrupt, match="header"):
+        read(forged({"a": {"dtype": dtype, "shape": [1]}}, bytes(8)))
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        [],
+        "text",
+        {"a": 1},
+        {"a": {}},
+        {"a": {"dtype": "<f8"}},
+        {"a": {"dtype": "<f8", "shape": [-1]}},
+        {"a": {"dtype": "<f8", "shape": [1.5]}},
+        {"a": {"dtype": "<f8", "shape": "ab"}},
+        {"a": {"state": 3}},
+    ],
+)
+def test_headers_of_another_form_are_refused(header):
+    with pytest.raises(CheckpointCorrupt, match="header"):
+        read(forged(header))
+
+
+def test_a_header_over_the_limit_is_not_written():
+    with pytest.raises(ValueError, match="more than"):
+        written({"n" * (HEADER_LIMIT + 1): np.zeros(1)})

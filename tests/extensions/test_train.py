@@ -1,0 +1,277 @@
+"""Steps on several ranks against the same steps in one process."""
+
+import functools
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+
+import synk
+from synk.extensions import batches, updates
+from synk.extensions.train import make_train_function, split_updates
+
+N_RANKS = 3
+N_ROWS = 37
+RULES = ["sgd", "nesterov_momentum", "adagrad", "rmsprop", "adadelta", "adam", "amsgrad", "adamw", "adamax"]
+same = functools.partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-12)
+
+
+class Model:
+    """One hidden layer, with a running mean of the hidden activity."""
+
+    def __init__(self, dtype="float64"):
+        random = np.random.default_rng(1)
+        self.x, self.y = pt.matrix("x", dtype=dtype), pt.vector("y", dtype=dtype)
+        self.W = pytensor.shared(random.normal(size=(4, 5)).astype(dtype), name="W")
+        self.v = pytensor.shared(random.normal(size=5).astype(dtype), name="v")
+        self.mean = pytensor.shared(np.zeros(5, dtype), name="mean")
+        self.hidden = pt.tanh(self.x @ self.W)
+        self.loss = pt.sqr(self.hidden @ self.v - self.y).mean()
+        self.params = [self.W, self.v]
+        keep, take = (np.asarray(value, dtype) for value in (0.9, 0.1))
+        self.running = [(self.mean, keep * self.mean + take * self.hidden.mean(0))]
+
+    def values(self):
+        return [variable.get_value() for variable in (*self.params, self.mean)]
+
+    def step_alone(self, rule, **options):
+        """One process: gradient of the whole batch, then the rule; running statistics beside."""
+        made = rule(self.loss, self.params, **options)
+        rows = synk.n_rows.type()
+        gradient = pytensor.function(
+            [self.x, self.y, rows],
+            self.loss,
+            updates=[made.grad_updates[0][:2], *self.running],
+            givens={synk.n_rows: rows},
+            mode="FAST_COMPILE",
+        )
+        update = pytensor.function([], updates=made.param_updates, mode="FAST_COMPILE")
+
+        def step(x, y):
+            loss = gradient(x, y, len(x))
+            update()
+            return loss
+
+        return step
+
+    def step_on_ranks(self, rule, **options):
+        return make_train_function(
+            self.loss, self.params, [self.x, self.y], rule, updates=self.running, **options
+        )
+
+
+@pytest.fixture(scope="module")
+def data():
+    random = np.random.default_rng(2)
+    return random.normal(size=(N_ROWS, 4)), random.normal(size=N_ROWS)
+
+
+def options_of(rule):
+    return {"learning_rate": 0.05} if rule in ("sgd", "nesterov_momentum") else {}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_steps_equal_those_of_one_process(module_ranks, data, rule):
+    """Batches of 10, 10, 10 and 7 rows: uneven over three ranks."""
+    alone, spread, options = Model(), Model(), options_of(rule)
+    step_alone = alone.step_alone(getattr(updates, rule), **options)
+    step = spread.step_on_ranks(getattr(updates, rule), **options)
+    x, y = step.build_inputs(*data)
+    for batch in batches(N_ROWS, 10, seed=1):
+        same(step(x, y, batch=batch), step_alone(data[0][batch], data[1][batch]))
+    for mine, expected in zip(spread.values(), alone.values(), strict=True):
+        same(mine, expected)
+    for variable, expected in zip((*spread.params, spread.mean), alone.values(), strict=True):
+        for rank in range(module_ranks):
+            same(synk.get_value(rank, variable), expected)
+
+
+@pytest.mark.parametrize("n_rows", [1, 2, 3, 11, 37])
+@pytest.mark.parametrize("num_slices", [1, 2, 5])
+def test_any_rows_and_slices_give_the_same_step(module_ranks, data, n_rows, num_slices):
+    alone, spread = Model(), Model()
+    step_alone, step = alone.step_alone(updates.adam), spread.step_on_ranks(updates.adam)
+    x, y = data[0][:n_rows], data[1][:n_rows]
+    for _ in range(2):
+        same(step(x, y, num_slices=num_slices), step_alone(x, y))
+    for mine, expected in zip(spread.values(), alone.values(), strict=True):
+        same(mine, expected)
+
+
+def test_float32_stays_float32(module_ranks, data):
+    model = Model("float32")
+    step = model.step_on_ranks(updates.adam, learning_rate=0.01)
+    loss = step(*(array.astype("float32") for array in data))
+    assert {value.dtype for value in (loss, *model.values())} == {np.dtype("float32")}
+
+
+def test_ranks_hold_the_same_bits(module_ranks, data):
+    model = Model()
+    step = model.step_on_ranks(updates.adam)
+    for _ in range(3):
+        step(*data)
+    for variable in (*model.params, model.mean):
+        first, *others = synk.gather(variable)
+        for other in others:
+            assert other.tobytes() == first.tobytes()
+
+
+def test_outputs_follow_the_loss(module_ranks, data):
+    model = Model()
+    largest = abs(model.hidden).max()
+    make = functools.partial(
+        make_train_function, model.loss, model.params, [model.x, model.y], updates.sgd, learning_rate=0.0
+    )
+    loss = make()(*data)
+    hidden = np.tanh(data[0] @ model.W.get_value())
+    same(loss, np.mean((hidden @ model.v.get_value() - data[1]) ** 2))
+    for outputs in ([(largest, "max")], (largest, "max")):
+        again, found = make(outputs=outputs)(*data)
+        same(again, loss)
+        same(found, abs(hidden).max())
+    assert len(make(outputs=[model.hidden.mean(), (model.hidden, "gather")])(*data)) == 3
+
+
+def test_learning_rate_may_be_an_input(module_ranks, data):
+    fixed, given = Model(), Model()
+    rate = pt.scalar("rate", dtype="float64")
+    step = make_train_function(
+        given.loss, given.params, [given.x, given.y], updates.sgd, learning_rate=rate, bcast_inputs=[rate]
+    )
+    step_fixed = fixed.step_alone(updates.sgd, learning_rate=0.05)
+    same(step(*data, 0.05), step_fixed(*data))
+    same(given.W.get_value(), fixed.W.get_value())
+
+
+def test_learning_rate_may_be_broadcast(module_ranks, data):
+    fixed, shared = Model(), Model()
+    rate = pytensor.shared(0.5, name="rate")
+    step = shared.step_on_ranks(updates.sgd, learning_rate=rate)
+    synk.broadcast(rate, 0.05)
+    same(step(*data), fixed.step_alone(updates.sgd, learning_rate=0.05)(*data))
+    same(shared.W.get_value(), fixed.W.get_value())
+
+
+def test_sliceable_variables_may_hold_the_data(module_ranks, data):
+    alone, spread = Model(), Model()
+    xs, ys = (pytensor.shared(array, name=name) for array, name in zip(data, "xy", strict=True))
+    step = make_train_function(
+        spread.loss,
+        spread.params,
+        [],
+        updates.adam,
+        updates=spread.running,
+        givens=[(spread.x, xs), (spread.y, ys)],
+        sliceable_shareds=[xs, ys],
+    )
+    synk.scatter([xs, ys], list(data))
+    same(step(num_slices=2), alone.step_alone(updates.adam)(*data))
+    for mine, expected in zip(spread.values(), alone.values(), strict=True):
+        same(mine, expected)
+
+
+def test_counters_and_random_states_are_left_to_the_ranks(module_ranks, data):
+    model = Model()
+    count = pytensor.shared(np.asarray(0), name="count")
+    rng = pytensor.shared(np.random.default_rng(3), name="rng")
+    next_rng, noise = pt.random.normal(size=(5,), rng=rng, return_next_rng=True)
+    step = make_train_function(
+        model.loss + 0 * noise.sum(),
+        model.params,
+        [model.x, model.y],
+        updates.sgd,
+        updates={count: count + 1, rng: next_rng},
+        learning_rate=0.01,
+    )
+    for _ in range(3):
+        step(*data, num_slices=2)
+    assert [int(value) for value in synk.gather(count)] == [3] * N_RANKS
+    one, other = (synk.get_value(rank, rng).bit_generator.state for rank in range(2))
+    assert one != other
+
+
+def test_an_operation_makes_a_float_local(module_ranks, data):
+    """With "max", each rank keeps what is largest in its own rows."""
+    model = Model()
+    largest = pytensor.shared(0.0, name="largest")
+    step = make_train_function(
+        model.loss,
+        model.params,
+        [model.x, model.y],
+        updates.sgd,
+        updates=[(largest, model.y.max(), "max")],
+        learning_rate=0.01,
+    )
+    step(*data, num_slices=2)
+    same(synk.gather(largest), [rows.max() for rows in np.array_split(data[1], N_RANKS)])
+
+
+def test_a_float_may_follow_from_itself_alone(module_ranks, data):
+    model = Model()
+    rate = pytensor.shared(0.5, name="rate")
+    step = make_train_function(
+        model.loss,
+        model.params,
+        [model.x, model.y],
+        updates.sgd,
+        learning_rate=rate,
+        updates=[(rate, rate * 0.9)],
+    )
+    for n_rows in (N_ROWS, 2):  # two rows leave a rank without
+        step(*data, batch=n_rows)
+    same(synk.gather(rate), [0.5 * 0.9**2] * N_RANKS)
+
+
+def test_statistics_of_two_dtypes_keep_theirs(module_ranks, data):
+    model = Model()
+    single = pytensor.shared(np.zeros(4, "float32"), name="single")
+    step = make_train_function(
+        model.loss,
+        model.params,
+        [model.x, model.y],
+        updates.sgd,
+        updates=[*model.running, (single, model.x.mean(0).astype("float32"))],
+        learning_rate=0.01,
+    )
+    step(*data, num_slices=2)
+    assert single.get_value().dtype == "float32"
+    np.testing.assert_allclose(single.get_value(), data[0].mean(0), rtol=1e-5)
+    same(model.mean.get_value(), 0.1 * np.tanh(data[0] @ Model().W.get_value()).mean(0))
+
+
+def test_an_update_of_a_parameter_is_refused(module_ranks):
+    model = Model()
+    with pytest.raises(ValueError, match="'W' is updated twice"):
+        make_train_function(
+            model.loss, model.params, [model.x, model.y], updates.adam, updates=[(model.W, model.W * 0.9)]
+        )
+
+
+def test_an_unused_input_is_refused(module_ranks):
+    model = Model()
+    with pytest.raises(ValueError, match="'stray' is not used"):
+        make_train_function(
+            model.loss,
+            model.params,
+            [model.x, model.y],
+            updates.sgd,
+            bcast_inputs=[pt.vector("stray")],
+            learning_rate=0.1,
+        )
+
+
+@pytest.mark.parametrize("operation", [(), (None,), ("avg",)])
+def test_floats_are_averaged_and_the_rest_is_local(operation):
+    model, count = Model(), pytensor.shared(np.asarray(0), name="count")
+    averaged, local = split_updates([(model.mean, model.mean * 2, *operation), (count, count + 1)])
+    assert [variable for variable, _ in averaged] == [model.mean]
+    assert [variable for variable, _ in local] == [count]
+
+
+@pytest.mark.parametrize("operation", ["sum", "max", "min", "prod"])
+def test_floats_with_another_operation_are_local(operation):
+    model = Model()
+    averaged, local = split_updates([(model.mean, model.mean * 2, operation)])
+    assert averaged == []
+    assert local[0][2] == operation

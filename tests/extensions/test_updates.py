@@ -1,0 +1,258 @@
+"""Rules against their formulas in NumPy, and against torch; no run is open."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from pytensor.graph.traversal import ancestors
+
+import synk
+from synk.extensions import updates
+
+REFERENCE = json.loads(Path(__file__).with_name("torch_reference.json").read_text())
+N_STEPS = len(REFERENCE["rules"]["sgd"]["steps"])
+
+
+def sgd(p, g, t, s, learning_rate):
+    return p - learning_rate * g
+
+
+def momentum(p, g, t, s, learning_rate, momentum=0.9):
+    s["v"] = momentum * s.get("v", 0) - learning_rate * g
+    return p + s["v"]
+
+
+def nesterov_momentum(p, g, t, s, learning_rate, momentum=0.9):
+    s["v"] = momentum * s.get("v", 0) - learning_rate * g
+    return p + momentum * s["v"] - learning_rate * g
+
+
+def adagrad(p, g, t, s, learning_rate=1.0, epsilon=1e-6):
+    s["a"] = s.get("a", 0) + g**2
+    return p - learning_rate * g / np.sqrt(s["a"] + epsilon)
+
+
+def rmsprop(p, g, t, s, learning_rate=1.0, rho=0.9, epsilon=1e-6):
+    s["a"] = rho * s.get("a", 0) + (1 - rho) * g**2
+    return p - learning_rate * g / np.sqrt(s["a"] + epsilon)
+
+
+def adadelta(p, g, t, s, learning_rate=1.0, rho=0.95, epsilon=1e-6):
+    s["a"] = rho * s.get("a", 0) + (1 - rho) * g**2
+    move = g * np.sqrt(s.get("d", 0) + epsilon) / np.sqrt(s["a"] + epsilon)
+    s["d"] = rho * s.get("d", 0) + (1 - rho) * move**2
+    return p - learning_rate * move
+
+
+def adam(p, g, t, s, learning_rate=0.001, beta1=0.9, beta2=0.999, epsilon=1e-8, largest=False):
+    s["m"] = beta1 * s.get("m", 0) + (1 - beta1) * g
+    s["v"] = beta2 * s.get("v", 0) + (1 - beta2) * g**2
+    s["u"] = np.maximum(s.get("u", 0), s["v"]) if largest else s["v"]
+    m, u = s["m"] / (1 - beta1**t), s["u"] / (1 - beta2**t)
+    return p - learning_rate * m / (np.sqrt(u) + epsilon)
+
+
+def amsgrad(p, g, t, s, **options):
+    return adam(p, g, t, s, **options, largest=True)
+
+
+def adamw(p, g, t, s, learning_rate=0.001, weight_decay=0.01, **options):
+    return adam(p * (1 - learning_rate * weight_decay), g, t, s, learning_rate, **options)
+
+
+def adamax(p, g, t, s, learning_rate=0.002, beta1=0.9, beta2=0.999, epsilon=1e-8):
+    s["m"] = beta1 * s.get("m", 0) + (1 - beta1) * g
+    s["u"] = np.maximum(beta2 * s.get("u", 0), abs(g))
+    return p - learning_rate / (1 - beta1**t) * s["m"] / (s["u"] + epsilon)
+
+
+FORMULAS = [sgd, momentum, nesterov_momentum, adagrad, rmsprop, adadelta, adam, amsgrad, adamw, adamax]
+NEED_RATE = {"sgd", "momentum", "nesterov_momentum"}
+RULES = [formula.__name__ for formula in FORMULAS]
+
+
+class Regression:
+    """Least squares on the data of the reference."""
+
+    def __init__(self, dtype="float64"):
+        self.x, self.y, W, b = (np.array(REFERENCE["problem"][name], dtype) for name in ("x", "y", "W", "b"))
+        self.initial = {"W": W, "b": b}
+        self.params = [pytensor.shared(W, name="W"), pytensor.shared(b, name="b")]
+        self.inputs = [pt.matrix("x", dtype=dtype), pt.matrix("y", dtype=dtype)]
+        x, y = self.inputs
+        self.loss = pt.sqr(x @ self.params[0] + self.params[1] - y).mean()
+
+    def gradients(self, W, b):
+        residual = 2 * (self.x @ W + b - self.y) / self.y.size
+        return {"W": self.x.T @ residual, "b": residual.sum(0)}
+
+    def follow(self, rule, n_steps=N_STEPS, edges=(), **options):
+        """Return the parameters after each step; batches are split at the rows `edges`."""
+        made = getattr(updates, rule)(self.loss, self.params, **options)
+        return [
+            {param.name: param.get_value() for param in self.params} for _ in self.steps(made, n_steps, edges)
+        ]
+
+    def steps(self, made, n_steps, edges=()):
+        """Do what ranks and slices do: add up their vectors, then update."""
+        [(flat, expression, operation)] = made.grad_updates
+        assert flat is made.flat_gradient
+        assert operation == "sum"
+        rows = synk.n_rows.type()
+        gradient = pytensor.function(
+            [*self.inputs, rows], expression, givens={synk.n_rows: rows}, mode="FAST_COMPILE"
+        )
+        update = pytensor.function([], updates=made.param_updates, mode="FAST_COMPILE")
+        parts = list(zip(np.split(self.x, edges), np.split(self.y, edges), strict=True))
+        for _ in range(n_steps):
+            flat.set_value(sum(gradient(x, y, len(x)) for x, y in parts))
+            update()
+            yield
+
+
+def follow_formula(formula, regression, **options):
+    params, states, steps = dict(regression.initial), {"W": {}, "b": {}}, []
+    for t in range(1, N_STEPS + 1):
+        gradients = regression.gradients(**params)
+        params = {name: formula(p, gradients[name], t, states[name], **options) for name, p in params.items()}
+        steps.append(params)
+    return steps
+
+
+def assert_same(steps, expected, rtol=1e-10):
+    for step, wanted in zip(steps, expected, strict=True):
+        for name in ("W", "b"):
+            np.testing.assert_allclose(step[name], wanted[name], rtol=rtol)
+
+
+def options_of(rule):
+    return {"learning_rate": 0.05} if rule in NEED_RATE else {}
+
+
+@pytest.mark.parametrize("floatX", ["float32", "float64"])
+@pytest.mark.parametrize("formula", FORMULAS, ids=RULES)
+def test_rule_follows_its_formula_whatever_floatX_is(formula, floatX):
+    regression, options = Regression(), options_of(formula.__name__)
+    expected = follow_formula(formula, regression, **options)
+    with pytensor.config.change_flags(floatX=floatX):
+        assert_same(regression.follow(formula.__name__, **options), expected)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_rule_follows_torch(rule):
+    """Configured to agree: torch adds epsilon outside the root (Adagrad, RMSprop) or inside the maximum
+    (Adamax), so there it is zero. torch's momentum multiplies the velocity by the learning rate instead of
+    adding it up, which is the same while the rate is constant."""
+    reference = REFERENCE["rules"][rule]
+    assert_same(Regression().follow(rule, **reference["options"]), reference["steps"])
+
+
+@pytest.mark.parametrize("formula", FORMULAS, ids=RULES)
+def test_float32_comes_close(formula):
+    options = options_of(formula.__name__)
+    steps = Regression("float32").follow(formula.__name__, **options)
+    assert_same(steps, follow_formula(formula, Regression(), **options), rtol=2e-4)
+
+
+@pytest.mark.parametrize("edges", [(2,), (1, 5), (1, 2, 3, 4, 5, 6)])
+@pytest.mark.parametrize("rule", RULES)
+def test_steps_do_not_depend_on_how_rows_are_split(rule, edges):
+    whole = Regression().follow(rule, **options_of(rule))
+    assert_same(Regression().follow(rule, edges=edges, **options_of(rule)), whole)
+
+
+@pytest.mark.parametrize("ranks", [2, 5])
+def test_all_reducing_by_avg_gives_the_step_of_sum(ranks):
+    by_sum, by_avg = Regression(), Regression()
+    for regression, divisor in ((by_sum, 1), (by_avg, ranks)):
+        made = updates.sgd(regression.loss, regression.params, 0.1)
+        made.flat_gradient.set_value(np.arange(1.0, 10.0) / divisor)
+        pytensor.function([], updates=made.param_updates, mode="FAST_COMPILE")()
+    for one, other in zip(by_sum.params, by_avg.params, strict=True):
+        np.testing.assert_allclose(one.get_value(), other.get_value(), rtol=1e-12)
+
+
+@pytest.mark.parametrize("floatX", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("rule", RULES)
+def test_params_and_state_keep_their_dtype(rule, dtype, floatX):
+    regression = Regression(dtype)
+    with pytensor.config.change_flags(floatX=floatX):
+        rate = pytensor.shared(np.asarray(0.05, "float64"))
+        made = getattr(updates, rule)(regression.loss, regression.params, learning_rate=rate * 0.5)
+    assert made.flat_gradient.dtype == dtype
+    for variable, new in made.param_updates:
+        assert new.dtype == variable.dtype
+        assert variable.ndim == 0 or variable.dtype == dtype
+    arrays = [node for node in ancestors([new for _, new in made.param_updates]) if getattr(node, "ndim", 0)]
+    assert {array.dtype for array in arrays if array.dtype.startswith("float")} == {dtype}
+
+
+def test_state_keeps_axes_of_length_one():
+    column = pytensor.shared(np.ones((3, 1)), shape=(None, 1), name="column")
+    made = updates.momentum(pt.sqr(column).mean(), [column], 0.1)
+    assert all(variable.type.shape == (None, 1) for variable, _ in made.param_updates)
+
+
+def test_learning_rate_may_be_shared_and_change():
+    regression, fixed = Regression(), Regression()
+    rate = pytensor.shared(0.1)
+    made = updates.sgd(regression.loss, regression.params, rate)
+    for step, _ in enumerate(regression.steps(made, 2)):
+        rate.set_value(0.1 / (step + 2))
+    list(fixed.steps(updates.sgd(fixed.loss, fixed.params, 0.1), 1))
+    list(fixed.steps(updates.sgd(fixed.loss, fixed.params, 0.05), 1))
+    np.testing.assert_allclose(regression.params[0].get_value(), fixed.params[0].get_value(), rtol=1e-12)
+
+
+def test_decay_rate_may_be_shared():
+    shared, fixed = Regression(), Regression()
+    rho = pytensor.shared(np.asarray(0.7, "float32"))
+    steps = shared.follow("rmsprop", rho=rho)
+    assert_same(steps, fixed.follow("rmsprop", rho=0.7), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("apply", "factor"), [("apply_momentum", 1.0), ("apply_nesterov_momentum", 1.5)])
+def test_velocity_goes_on_top_of_any_rule(apply, factor):
+    """From a velocity of zero, the first step is that of the rule, s; with look-ahead momentum * s more."""
+    p = pytensor.shared(np.asarray([1.0, 2.0]), name="p")
+    made = getattr(updates, apply)(updates.rmsprop(p.mean(), [p], 0.1, epsilon=0.0), [p], momentum=0.5)
+    assert len(made.param_updates) == 3
+    update = pytensor.function([], updates=made.param_updates, mode="FAST_COMPILE")
+    made.flat_gradient.set_value(np.asarray([2.0, 8.0, 4.0]))
+    s = 0.1 / np.sqrt(0.1)
+    update()
+    np.testing.assert_allclose(p.get_value(), [1 - factor * s, 2 - factor * s])
+
+
+def test_momentum_of_a_variable_without_update_is_refused():
+    regression, other = Regression(), pytensor.shared(1.0, name="other")
+    made = updates.sgd(regression.loss, regression.params, 0.1)
+    with pytest.raises(ValueError, match="'other' has no update"):
+        updates.apply_momentum(made, [other])
+
+
+@pytest.mark.parametrize(
+    ("rule", "options", "message"),
+    [
+        ("sgd", {"learning_rate": [0.1, 0.2]}, "learning_rate has 1 dimensions"),
+        ("sgd", {"learning_rate": pt.vector("rates")}, "learning_rate has 1 dimensions"),
+        ("momentum", {"learning_rate": 0.1, "momentum": 1.5}, r"momentum=1.5 is outside \[0, 1\)"),
+        ("adam", {"beta2": 1}, r"beta2=1 is outside \[0, 1\)"),
+        ("rmsprop", {"rho": -0.1}, r"rho=-0.1 is outside \[0, 1\)"),
+    ],
+)
+def test_options_out_of_range_are_named(rule, options, message):
+    regression = Regression()
+    with pytest.raises(ValueError, match=message):
+        getattr(updates, rule)(regression.loss, regression.params, **options)
+
+
+def test_params_may_be_any_iterable():
+    regression = Regression()
+    for rule in RULES:
+        made = getattr(updates, rule)(regression.loss, iter(regression.params), learning_rate=0.1)
+        assert {variable.name for variable, _ in made.param_updates} >= {"W", "b"}

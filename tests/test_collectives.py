@@ -1,0 +1,433 @@
+"""Collectives on shared variables, against NumPy on the values of all ranks."""
+
+from functools import partial
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+
+import synk
+
+
+@pytest.fixture(scope="module", params=[1, 3], ids=["1 rank", "3 ranks"], autouse=True)
+def module_ranks(request):
+    """One run for the whole module: the number of ranks."""
+    yield synk.fork(request.param)
+    synk.close()
+
+
+def variable(values, name="v"):
+    """Return a shared variable that has ``values[rank]`` on each rank."""
+    made = pytensor.shared(np.array(values[0]), name=name)
+    for rank, value in enumerate(values):
+        synk.set_value(rank, made, value)
+    return made
+
+
+def sample(n_ranks, *shape, dtype="float64", seed=0):
+    """Return one array of small numbers for each rank."""
+    generator = np.random.default_rng(seed)
+    if np.dtype(dtype).kind in "bu":
+        return list(generator.integers(0, 2, size=(n_ranks, *shape)).astype(dtype))
+    return list((4 * generator.normal(size=(n_ranks, *shape))).astype(dtype))
+
+
+REDUCED = {
+    "avg": lambda values: np.mean(values, axis=0),
+    "sum": lambda values: np.sum(values, axis=0),
+    "prod": lambda values: np.prod(values, axis=0),
+    "min": lambda values: np.min(values, axis=0),
+    "max": lambda values: np.max(values, axis=0),
+}
+
+FLOATS, INTEGERS = ["float64", "float32", "float16"], ["int64", "int8", "uint16"]
+REDUCIBLE = [
+    *[(dtype, op) for dtype in FLOATS for op in REDUCED],
+    *[(dtype, op) for dtype in INTEGERS for op in ("sum", "prod", "min", "max")],
+    *[("bool", op) for op in ("prod", "min", "max")],
+    ("complex64", "sum"),
+    ("complex64", "avg"),
+]
+
+
+# --- all_reduce and reduce -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("dtype", "op"), REDUCIBLE)
+def test_all_reduce_gives_every_rank_the_result_of_numpy(module_ranks, dtype, op):
+    rtol = {"float16": 2e-3, "float32": 1e-5, "complex64": 1e-5}.get(dtype, 1e-12)
+    for shape in ((), (5,), (2, 3)):
+        values = sample(module_ranks, *shape, dtype=dtype)
+        v = variable(values)
+        assert synk.all_reduce(v, op) is None
+        results = synk.gather(v)
+        assert results.dtype == dtype
+        wide = np.array(values, dtype="float32" if dtype == "float16" else dtype)
+        expected = REDUCED[op](wide).astype(dtype)
+        for result in results:
+            np.testing.assert_allclose(result, expected, rtol=rtol)
+        assert len({result.tobytes() for result in results}) == 1
+
+
+@pytest.mark.parametrize("op", REDUCED)
+def test_reduce_changes_rank_0_only_or_returns_the_result(module_ranks, op):
+    values = sample(module_ranks, 4)
+    v = variable(values)
+    expected = REDUCED[op](values)
+    np.testing.assert_allclose(synk.reduce(v, op, in_place=False), expected, rtol=1e-12)
+    np.testing.assert_array_equal(synk.gather(v), values)
+    assert synk.reduce(v, op) is None
+    np.testing.assert_allclose(synk.get_value(0, v), expected, rtol=1e-12)
+    for rank in range(1, module_ranks):
+        np.testing.assert_array_equal(synk.get_value(rank, v), values[rank])
+
+
+def test_avg_is_the_default_and_the_plain_mean_over_ranks(module_ranks):
+    v = variable([np.array([3.0 * rank]) for rank in range(module_ranks)])
+    assert synk.reduce(v, in_place=False) == 3 * (module_ranks - 1) / 2
+    synk.all_reduce(v)
+    assert synk.gather(v).tolist() == [[3 * (module_ranks - 1) / 2]] * module_ranks
+
+
+def test_large_arrays_of_all_sizes_are_reduced(module_ranks):
+    # The buffer grows, is used again, and large results come home.
+    for size in (10, 300_001, 7, 0, 1_000_000):
+        values = sample(module_ranks, size, dtype="float32")
+        v = variable(values)
+        synk.all_reduce(v, "sum")
+        for rank in range(module_ranks):
+            np.testing.assert_allclose(synk.get_value(rank, v), np.sum(values, axis=0), rtol=1e-5, atol=1e-5)
+
+
+def test_float16_is_reduced_in_float32(module_ranks):
+    v = variable([np.float16(60000 if rank < 2 else -60000) for rank in range(module_ranks)])
+    synk.all_reduce(v, "avg")
+    assert synk.get_value(0, v) == np.float16({1: 60000, 3: 20000}[module_ranks])
+
+
+def test_nan_and_inf_are_reduced_faithfully(request, module_ranks):
+    if module_ranks > 1:
+        reason = "where warnings are errors, NumPy's of inf - inf makes ranks fail"
+        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
+    values = [
+        np.array([np.nan if rank == 0 else 1, np.inf, -np.inf if rank else np.inf])
+        for rank in range(module_ranks)
+    ]
+    for op in REDUCED:
+        v = variable(values)
+        with np.errstate(invalid="ignore"):
+            synk.all_reduce(v, op)
+            expected = REDUCED[op](values)
+        for result in synk.gather(v):
+            np.testing.assert_array_equal(result, expected)
+
+
+def test_a_view_of_memory_is_reduced_like_an_array(module_ranks):
+    v = pytensor.shared(np.zeros((3, 2)), name="v", borrow=True)
+    strided = synk.function([], updates=[(v, (v + np.arange(6.0).reshape(2, 3).T))])
+    strided()
+    synk.all_reduce(v, "sum")
+    np.testing.assert_array_equal(synk.get_value(0, v), module_ranks * np.arange(6.0).reshape(2, 3).T)
+
+
+@pytest.mark.parametrize(
+    ("value", "op", "error", "match"),
+    [
+        (1, "avg", TypeError, "'v' has dtype int64, which has no .avg."),
+        (True, "sum", TypeError, "'v' is boolean, which has no .sum."),
+        (True, "avg", TypeError, "'v' is boolean"),
+        (1j, "max", TypeError, "'v' is complex"),
+        (1.0, "gather", ValueError, "'gather' is not a reduce operation"),
+        (1.0, None, ValueError, "None is not a reduce operation"),
+    ],
+)
+def test_what_has_no_meaning_is_refused(value, op, error, match):
+    v = pytensor.shared(np.array([value]), name="v")
+    for verb in (synk.all_reduce, synk.reduce):
+        with pytest.raises(error, match=match):
+            verb(v, op)
+
+
+# --- broadcast, scatter, set_value ---------------------------------------------------------------------
+
+
+def test_broadcast_gives_all_ranks_the_value_of_rank_0(module_ranks):
+    for shape in ((), (3,), (2, 2)):
+        values = sample(module_ranks, *shape)
+        v = variable(values)
+        assert synk.broadcast(v) is None
+        np.testing.assert_array_equal(synk.gather(v), [values[0]] * module_ranks)
+
+
+def test_broadcast_takes_the_shape_of_rank_0(module_ranks):
+    v = variable([np.arange(float(rank + 2)) for rank in range(module_ranks)])
+    synk.broadcast(v)
+    np.testing.assert_array_equal(synk.gather(v), [[0, 1]] * module_ranks)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda value: value, lambda value: synk.data(np.asarray(value, float))], ids=["array", "data"]
+)
+def test_broadcast_of_values_replaces_those_of_all_ranks(module_ranks, make):
+    v = variable(sample(module_ranks, 2))
+    for value in ([1.0, 2.0], [], np.arange(50_000.0)):
+        synk.broadcast(v, make(value))
+        np.testing.assert_array_equal(synk.gather(v), [value] * module_ranks)
+        np.testing.assert_array_equal(v.get_value(), value)
+    scalar = pytensor.shared(0.0)
+    synk.broadcast(scalar, make(4))
+    assert synk.gather(scalar).tolist() == [4] * module_ranks
+
+
+def test_values_are_copied_to_every_rank(module_ranks):
+    v, data = pytensor.shared(np.zeros(3)), synk.data(np.ones(3))
+    synk.broadcast(v, data)
+    data[...] = 7
+    add = synk.function([], updates=[(v, v + 1)])
+    add()
+    np.testing.assert_array_equal(synk.gather(v), [[2, 2, 2]] * module_ranks)
+    np.testing.assert_array_equal(data, [7, 7, 7])
+
+
+@pytest.mark.parametrize("make", [np.asarray, synk.data], ids=["array", "data"])
+def test_scatter_splits_rows_as_array_split_does(module_ranks, make):
+    v = pytensor.shared(np.zeros((0, 2)), name="v")
+    for n_rows in (7, 3, 1, 0):
+        values = np.arange(2.0 * n_rows).reshape(n_rows, 2)
+        assert synk.scatter(v, make(values)) is None
+        assert synk.get_lengths(v) == [len(shard) for shard in np.array_split(values, module_ranks)]
+        np.testing.assert_array_equal(synk.gather(v, nd_up=0), values)
+
+
+@pytest.mark.parametrize("make", [np.asarray, synk.data], ids=["array", "data"])
+@pytest.mark.parametrize("batch", [4, slice(2, 6), slice(-3, 99), [5, -1, 5, 0], np.array([2])], ids=repr)
+def test_batch_selects_the_rows_that_are_scattered_or_set(module_ranks, make, batch):
+    v = pytensor.shared(np.zeros(0), name="v")
+    values = np.arange(8.0)
+    selected = values[: int(batch)] if isinstance(batch, int) else values[batch]
+    synk.scatter(v, make(values), batch=batch)
+    np.testing.assert_array_equal(synk.gather(v, nd_up=0), selected)
+    last = module_ranks - 1
+    synk.set_value(last, v, make(values), batch=batch)
+    np.testing.assert_array_equal(synk.get_value(last, v), selected)
+
+
+def test_set_value_changes_one_rank(module_ranks):
+    values = sample(module_ranks, 2)
+    v = variable(values)
+    for rank in range(module_ranks):
+        assert synk.set_value(rank, v, [rank, -1]) is None
+        values[rank] = np.array([rank, -1])
+        np.testing.assert_array_equal(synk.gather(v), values)
+    np.testing.assert_array_equal(v.get_value(), values[0])
+
+
+# --- gather, get_value, lengths and shapes -------------------------------------------------------------
+
+
+def test_gather_stacks_on_a_new_axis_or_joins(module_ranks):
+    values = sample(module_ranks, 2, 3)
+    v = variable(values)
+    np.testing.assert_array_equal(synk.gather(v), np.stack(values))
+    np.testing.assert_array_equal(synk.gather(v, nd_up=1), np.stack(values))
+    np.testing.assert_array_equal(synk.gather(v, nd_up=0), np.concatenate(values))
+    with pytest.raises(ValueError, match="nd_up=2 is neither 0"):
+        synk.gather(v, nd_up=2)
+
+
+def test_gather_of_0d_variables_stacks(module_ranks):
+    v = variable([np.float64(rank) for rank in range(module_ranks)])
+    assert synk.gather(v).tolist() == list(range(module_ranks))
+    with pytest.raises(ValueError, match="'v' is 0-d.* use nd_up=1"):
+        synk.gather(v, nd_up=0)
+
+
+def test_ragged_shards_do_not_stack(module_ranks):
+    values = [np.arange(rank + 1.0) for rank in range(module_ranks)]
+    v = variable(values)
+    np.testing.assert_array_equal(synk.gather(v, nd_up=0), np.concatenate(values))
+    if module_ranks > 1:
+        with pytest.raises(ValueError, match=r"'v' has shapes \(1,\), \(2,\), \(3,\).*nd_up=0"):
+            synk.gather(v)
+
+
+def test_all_gather_gives_every_rank_all_rows(module_ranks):
+    for ragged in (0, 1):
+        values = [np.full((2 + ragged * rank, 2), rank, dtype="float32") for rank in range(module_ranks)]
+        v = variable(values)
+        assert synk.all_gather(v) is None
+        for rank in range(module_ranks):
+            np.testing.assert_array_equal(synk.get_value(rank, v), np.concatenate(values))
+    with pytest.raises(ValueError, match="'scalar' is 0-d"):
+        synk.all_gather(pytensor.shared(0.0, name="scalar"))
+
+
+def test_get_value_returns_a_copy(module_ranks):
+    values = sample(module_ranks, 3)
+    v = variable(values)
+    for rank in range(module_ranks):
+        result = synk.get_value(rank, v)
+        np.testing.assert_array_equal(result, values[rank])
+        result[...] = 100
+    np.testing.assert_array_equal(synk.gather(v), values)
+    for result in (synk.gather(v), synk.reduce(v, in_place=False)):
+        result[...] = 100
+    np.testing.assert_array_equal(synk.gather(v), values)
+
+
+def test_lengths_and_shapes_are_those_of_each_rank(module_ranks):
+    v = variable([np.zeros((rank, 3)) for rank in range(module_ranks)])
+    assert synk.get_lengths(v) == list(range(module_ranks))
+    assert synk.get_shapes(v) == [(rank, 3) for rank in range(module_ranks)]
+    scalar = pytensor.shared(0.0, name="scalar")
+    assert synk.get_shapes(scalar) == [()] * module_ranks
+    with pytest.raises(ValueError, match="'scalar' is 0-d"):
+        synk.get_lengths(scalar)
+
+
+# --- several variables ---------------------------------------------------------------------------------
+
+
+def test_lists_of_variables_give_tuples(module_ranks):
+    one, two = variable(sample(module_ranks, 2), "one"), variable(sample(module_ranks, 3, seed=1), "two")
+    for several in ([one, two], (one, two)):
+        values = synk.gather(several)
+        assert isinstance(values, tuple)
+        np.testing.assert_array_equal(values[0], synk.gather(one))
+        np.testing.assert_array_equal(values[1], synk.gather(two))
+        results = [
+            synk.get_value(0, several),
+            synk.get_lengths(several),
+            synk.get_shapes(several),
+            synk.reduce(several, "sum", in_place=False),
+        ]
+        assert all(isinstance(result, tuple) and len(result) == 2 for result in results)
+    assert synk.get_lengths([one, two]) == ([2] * module_ranks, [3] * module_ranks)
+    assert isinstance(synk.gather([one]), tuple)
+    assert isinstance(synk.gather(one), np.ndarray)
+
+
+def test_lists_of_variables_are_all_changed(module_ranks):
+    one, two = (
+        pytensor.shared(np.zeros(2), name="one"),
+        pytensor.shared(np.zeros((1, 1), "float32"), name="two"),
+    )
+    both = [one, two]
+    synk.broadcast(both, [np.ones(2), synk.data(np.full((1, 1), 3, "float32"))])
+    synk.all_reduce(both, "sum")
+    synk.reduce(both, "max")
+    assert [value.ravel()[0] for value in synk.get_value(0, both)] == [module_ranks, 3 * module_ranks]
+    synk.scatter(both, [np.arange(9.0), np.ones((3, 1), "float32")], batch=[0, -1, 0])
+    assert synk.gather(one, nd_up=0).tolist() == [0, 8, 0]
+    synk.all_gather(both)
+    assert synk.get_shapes(both) == ([(3,)] * module_ranks, [(3, 1)] * module_ranks)
+    synk.set_value(0, both, [[5.0], [[6.0]]])
+    synk.broadcast(both)
+    assert [value.tolist() for value in synk.get_value(module_ranks - 1, both)] == [[5], [[6]]]
+
+
+def test_nccl_is_accepted(module_ranks):
+    v = variable([np.ones(2)] * module_ranks)
+    for nccl in (True, False):
+        synk.broadcast(v, nccl=nccl)
+        synk.all_reduce(v, "avg", nccl=nccl)
+        synk.reduce(v, "avg", nccl=nccl)
+        assert synk.gather(v, nccl=nccl).shape == (module_ranks, 2)
+    synk.all_gather(v, nccl=False)
+    assert synk.get_lengths(v) == [2 * module_ranks] * module_ranks
+
+
+# --- random states -------------------------------------------------------------------------------------
+
+
+def test_broadcast_of_a_random_state_gives_each_rank_its_stream(module_ranks):
+    state = pytensor.shared(np.random.default_rng(3), name="state")
+    bits = np.random.default_rng(3).bit_generator
+    synk.broadcast(state)
+    for _ in range(2):
+        for rank in range(module_ranks):
+            expected = np.random.Generator(bits.jumped(rank) if rank else bits)
+            assert synk.get_value(rank, state).random() == expected.random()
+            bits = np.random.default_rng(3).bit_generator
+        synk.broadcast(state)
+    for wrong in (synk.all_reduce, synk.gather, synk.get_shapes, partial(synk.set_value, 0, values=1)):
+        with pytest.raises(TypeError, match="'state' is not an array|not an array"):
+            wrong(shared_vars=state)
+    with pytest.raises(TypeError, match="broadcast it without values"):
+        synk.broadcast(state, np.random.default_rng(3))
+
+
+# --- what is refused, and what follows -----------------------------------------------------------------
+
+
+def test_ranks_out_of_range_are_refused(module_ranks):
+    v = pytensor.shared(np.ones(2), name="v")
+    for rank in (module_ranks, -1, 100):
+        with pytest.raises(
+            IndexError, match=f"rank={rank} is out of range: the run has {module_ranks} ranks"
+        ):
+            synk.get_value(rank, v)
+        with pytest.raises(IndexError, match="out of range"):
+            synk.set_value(rank, v, [1.0])
+    for rank in (True, 1.0, "0", None):
+        with pytest.raises(TypeError, match="is not an integer"):
+            synk.get_value(rank, v)
+    assert synk.get_value(np.int64(0), v).tolist() == [1, 1]
+
+
+def test_wrong_variables_and_values_are_refused(module_ranks):
+    v, other = pytensor.shared(np.ones(2, "float32"), name="v"), pytensor.shared(1.0, name="other")
+    x = pt.vector("x")
+    for verb in (synk.all_reduce, synk.gather, synk.get_shapes, synk.broadcast, partial(synk.get_value, 0)):
+        with pytest.raises(TypeError, match="expected shared variables, got x"):
+            verb(x)
+        with pytest.raises(ValueError, match="'v' is given twice"):
+            verb([v, v])
+    for wrong in (
+        np.ones((2, 2)),
+        1.0,
+        np.ones(2) + 1j,
+        synk.data(np.ones(2)),
+        synk.data(np.ones((2, 2), "float32")),
+    ):
+        for verb in (synk.broadcast, synk.scatter, partial(synk.set_value, 0)):
+            with pytest.raises(TypeError, match="'v'"):
+                verb(v, wrong)
+    for values in (np.ones(2), [np.ones(2)]):
+        with pytest.raises(TypeError, match="values must be a list with one entry for each of the 2"):
+            synk.broadcast([v, other], values)
+    with pytest.raises(ValueError, match="0-d|no rows"):
+        synk.scatter(other, 2.0)
+    for batch, error in ((3, IndexError), ([2], IndexError), (True, TypeError), (slice(0, 2, 2), ValueError)):
+        with pytest.raises(error, match="batch"):
+            synk.scatter(v, np.ones(2, "float32"), batch=batch)
+        with pytest.raises(error, match="batch"):
+            synk.set_value(0, v, np.ones(2, "float32"), batch=batch)
+    np.testing.assert_array_equal(synk.gather(v), [[1, 1]] * module_ranks)
+
+
+def test_ranks_with_different_shapes_get_a_mismatch_and_go_on(module_ranks):
+    if module_ranks == 1:
+        pytest.skip("a lone rank agrees with itself")
+    v = variable([np.ones(2 + (rank == 1)) for rank in range(module_ranks)])
+    for verb in (synk.all_reduce, partial(synk.reduce, in_place=False)):
+        for _ in range(2):
+            with pytest.raises(synk.CollectiveMismatch, match=r"rank 0: .*\[2\].*rank 1: .*\[3\]") as caught:
+                verb(v, op="sum")
+            assert isinstance(caught.value, ValueError)
+            assert synk.get_lengths(v) == [2, 3, 2]
+    synk.set_value(1, v, np.ones(2))
+    synk.all_reduce(v, "sum")
+    np.testing.assert_array_equal(synk.gather(v), np.full((3, 2), 3))
+
+
+def test_rows_of_different_width_do_not_join(module_ranks):
+    if module_ranks == 1:
+        pytest.skip("a lone rank agrees with itself")
+    v = variable([np.ones((1, 2 + rank)) for rank in range(module_ranks)])
+    with pytest.raises(ValueError, match=r"'v'|rank 0"):
+        synk.all_gather(v)
+    with pytest.raises(ValueError, match="v|must match"):
+        synk.gather(v, nd_up=0)
+    assert synk.get_shapes(v) == [(1, 2), (1, 3), (1, 4)]

@@ -1,0 +1,60 @@
+"""Every snippet in README.rst and docs/ is run, and prints what the page says it prints."""
+
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.rst", *sorted((ROOT / "docs").glob("*.rst"))]
+BLOCK = re.compile(r"^( *)\.\. code-block:: (\w+)\n((?:\n|\1 +.*\n)+)", re.MULTILINE)
+
+
+def blocks(page, language):
+    """Return the code blocks of ``page`` in ``language``, in order."""
+    return [
+        textwrap.dedent(body).strip()
+        for _, found, body in BLOCK.findall(page.read_text())
+        if found == language
+    ]
+
+
+WITH_SNIPPETS = [page for page in PAGES if blocks(page, "python")]
+
+
+@pytest.mark.parametrize("page", WITH_SNIPPETS, ids=lambda page: page.name)
+def test_snippets_run_and_print_what_the_page_says(page, tmp_path):
+    snippets = blocks(page, "python")
+    script = tmp_path / "page.py"
+    script.write_text("\n\n".join(snippets) + "\n")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(script)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    said = [line for text in blocks(page, "text") for line in text.splitlines() if line]
+    assert done.stdout.splitlines() == said
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_name_targets_and_scripts_that_exist(page):
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for line in (line for text in blocks(page, "sh") for line in text.splitlines()):
+        command = line.split("#")[0].split()
+        if command[0] == "make":
+            assert command[1] in targets, line
+        elif command[0].endswith("python"):
+            assert (ROOT / command[1]).is_file(), line
+        else:
+            pytest.fail(f"no rule tells how to check the command {line!r}")
+
+
+def test_every_page_is_named_in_the_readme():
+    readme = PAGES[0].read_text()
+    assert [page.name for page in PAGES[1:] if f"docs/{page.name}" not in readme] == []
