@@ -345,6 +345,32 @@ def test_a_message_in_many_pieces_is_one(ends):
     assert arrived["x"].tolist() == list(range(10))
 
 
+class Interrupted:
+    """An end whose first system call takes seven bytes, as one that a signal interrupts may."""
+
+    def __init__(self, end):
+        self._end = end
+        self.sendall = end.sendall
+
+    def send(self, data):
+        return self._end.send(data[:7])
+
+    def sendmsg(self, buffers, *rest):
+        return self._end.sendmsg([bytes(buffers[0])[:7]], *rest)
+
+
+@pytest.mark.parametrize("with_descriptor", [False, True])
+def test_an_interrupted_send_goes_on(ends, with_descriptor):
+    file = os.memfd_create("test")
+    frame = encode({"x": np.arange(10)})._replace(descriptor=file if with_descriptor else None)
+    send(Interrupted(ends[0]), frame)
+    arrived, descriptor = WorkerChannel(ends[1]).receive()
+    assert arrived["x"].tolist() == list(range(10))
+    assert (descriptor is not None) == with_descriptor
+    for each in {file, descriptor} - {None}:
+        os.close(each)
+
+
 def test_a_frame_longer_than_the_socket_takes_is_sent_whole(ends):
     # The pickle itself is large here, and a descriptor goes with its first piece.
     text = "x" * (4 << 20)
@@ -392,6 +418,18 @@ def test_collect_waits_for_the_last(crew):
     later.join()
 
 
+def test_a_second_reply_waits_for_the_second_collect(crew):
+    there = crew(2)
+    there.workers[0].reply("first")
+    there.workers[0].reply("second")
+    later = threading.Timer(0.05, there.workers[1].reply, ["late"])
+    later.start()
+    assert there.master.collect() == ["first", "late"]
+    later.join()
+    there.workers[1].reply("in time")
+    assert there.master.collect() == ["second", "in time"]
+
+
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_a_death_is_told_by_rank(crew, rank):
     there = crew(3)
@@ -419,11 +457,15 @@ def test_an_end_that_closes_is_a_death(crew, rank):
 happened = []
 
 
+def note(what):
+    happened.append(what)
+
+
 class Noted:
     """Notes the moment it is unpickled."""
 
     def __reduce__(self):
-        return happened.append, ("reply",)
+        return note, ("reply",)
 
 
 def test_what_a_worker_said_before_it_died_still_counts(crew):

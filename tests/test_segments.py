@@ -17,12 +17,15 @@ class Wire:
         self.posted = []
         self.worker = SegmentTable()
 
-    def post(self, message, descriptor=None):
+    def post(self, message, descriptor):
+        assert isinstance(message, messages.Attach)
         self.posted.append(message)
-        if isinstance(message, messages.Attach):
-            self.worker.attach(message, os.dup(descriptor))
-        else:
-            self.worker.drop(message.segment)
+        self.worker.attach(message, os.dup(descriptor))
+
+    def release(self, message):
+        assert isinstance(message, messages.Detach)
+        self.posted.append(message)
+        self.worker.drop(message.segment)
 
 
 @pytest.fixture
@@ -34,7 +37,7 @@ def wire():
 
 @pytest.fixture
 def table(wire):
-    table = SegmentTable(wire.post)
+    table = SegmentTable(wire.post, wire.release)
     yield table
     table.close()
 
@@ -69,6 +72,15 @@ def test_a_released_segment_is_gone_in_every_rank(wire, table):
         with pytest.raises(KeyError):
             each[number]
     assert set(leaks.descriptors()) == before
+
+
+def test_what_is_dropped_is_closed_whoever_still_looks_at_it(table):
+    before = set(leaks.descriptors())
+    number = table.allocate(80)
+    segment = table[number]
+    table.release(number)
+    assert set(leaks.descriptors()) == before
+    assert segment.nbytes == 80
 
 
 def test_numbers_are_not_used_again(table):
@@ -120,6 +132,8 @@ def test_a_worker_only_follows(wire):
         wire.worker.allocate(8)
     with pytest.raises(AssertionError, match="only the master releases"):
         wire.worker.release(1)
+    with pytest.raises(AssertionError, match="the master sends one"):
+        wire.worker.attach(messages.Attach(1, 8), None)
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,21 @@ def test_sleepers_are_woken(monkeypatch, late):
         assert on_threads(3, work) == [None] * 3
 
 
+def test_who_came_just_before_the_sleep_is_seen(monkeypatch):
+    with shared(2) as (control, bells), impatient(control, bells) as (one, other):
+        one.begin(1)
+        other.begin(1)
+
+        def arrive_first(rank, field, value):
+            if (rank, field, value) == (0, SLEEPING, 1):
+                other.wait()  # finds rank 0 awake, so it rings no bell
+            plain_set(rank, field, value)
+
+        plain_set = control.set
+        monkeypatch.setattr(control, "set", arrive_first)
+        one.wait()
+
+
 def test_a_lost_wake_up_costs_one_sleep(monkeypatch):
     monkeypatch.setattr(sync, "SLEEP_SECONDS", 0.01)
     with shared(2) as (control, bells):

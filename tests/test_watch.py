@@ -24,8 +24,9 @@ def child():
             try:
                 faulthandler.disable()  # deaths here are meant
                 work()
-            finally:
                 os._exit(0)
+            finally:
+                os._exit(99)
         pids.append(pid)
         return pid
 
@@ -51,10 +52,9 @@ def test_the_signal_that_killed_is_named(child, number):
     def work():
         forbid_core_dumps()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        forever()
+        os.kill(os.getpid(), signal.Signals[number])
 
     process = Process(child(work))
-    process.signal(signal.Signals[number])
     assert ended(process) == f"signal {number}"
     process.reap()
 

@@ -7,6 +7,7 @@ Usable without the rest of synk: ``pytensor.function(..., mode=Mode(ArrayLinker(
 
 import warnings
 from copy import copy
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,13 @@ class ArrayLinker(JITLinker):
         super().__init__(allow_gc=allow_gc)
         self.xp = xp
         self.host_ops = host_ops
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Modules do not pickle, and a mode travels to the workers with the function that asks for it.
+        return self.__dict__ | {"xp": self.xp.__name__}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, xp=import_module(state["xp"]))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.xp.__name__}, host_ops={self.host_ops!r})"

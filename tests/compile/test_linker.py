@@ -188,7 +188,10 @@ def test_scan_runs_without_a_compiler(monkeypatch):
     monkeypatch.setattr(COp, "make_c_thunk", refuse)
     x = pt.dvector("x")
     total = pytensor.scan(
-        lambda row, state: state * 0.5 + row, sequences=x, outputs_info=pt.zeros(()), return_updates=False
+        lambda row, state: state * 0.5 + row,
+        sequences=x,
+        outputs_info=pt.zeros((), "float64"),
+        return_updates=False,
     )
     gradient = pt.grad(total[-1], x)
     results = pytensor.function([x], [total[-1], gradient], mode=array_mode())(np.arange(4.0))

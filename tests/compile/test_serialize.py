@@ -169,7 +169,10 @@ def test_compiled_functions_stay():
 def test_scan_travels():
     x = pt.dvector("x")
     sums = pytensor.scan(
-        lambda row, state: state + row, sequences=x, outputs_info=pt.zeros(()), return_updates=False
+        lambda row, state: state + row,
+        sequences=x,
+        outputs_info=pt.zeros((), "float64"),
+        return_updates=False,
     )
     np.testing.assert_array_equal(evaluate([x], sums, np.ones(3)), [1, 2, 3])
     (a,), (b,) = round_trip([x], [sums])

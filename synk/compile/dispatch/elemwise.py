@@ -41,6 +41,5 @@ def accepts_out(function) -> bool:
     """Tell whether ``function`` writes its result to ``out=``: ufuncs, and what is marked ``takes_out``."""
     if isinstance(function, partial):
         function = function.func
-    return (
-        isinstance(function, np.ufunc) or type(function).__name__ == "ufunc" or hasattr(function, "takes_out")
-    )
+    # Other array modules have a ufunc class of their own, of the same name.
+    return type(function).__name__ == np.ufunc.__name__ or hasattr(function, "takes_out")

@@ -1,0 +1,93 @@
+"""Two ways to feed the ranks: from shared memory of the host, or from what was scattered to them.
+
+Each takes a network, the digits and an update rule, and returns two functions:
+
+    step(rows) -> loss          one training step on those rows of the training set
+    test() -> loss, accuracy    over the whole test set
+
+Both ways train on the same rows and come to the same numbers, for any number of ranks.
+"""
+
+from itertools import pairwise
+
+import numpy as np
+import pytensor
+
+import synk
+from synk.extensions.train import make_train_function
+
+TEST_SLICES = 4  # a rank goes through its part of the test set in four slices, to need less memory
+
+
+def from_host(network, training, testing, rule, **options):
+    """Keep the data in shared memory: each call says which rows, and each rank reads its part of them."""
+    x, y = network.x, network.y
+    train = make_train_function(
+        network.train_loss, network.params.values(), [x, y], rule, updates=network.updates, **options
+    )
+    evaluate = synk.function([x, y], [network.loss, network.accuracy])
+    train_x, train_y = train.build_inputs(*training)
+    test_x, test_y = evaluate.build_inputs(*testing)
+
+    def step(rows):
+        return train(train_x, train_y, batch=rows)
+
+    def test():
+        return evaluate(test_x, test_y, num_slices=TEST_SLICES)
+
+    return step, test
+
+
+def from_ranks(network, training, testing, rule, **options):
+    """Scatter the data once: each call says which of its own rows each rank reads."""
+    train_x, train_y = shared_like(training)
+    test_x, test_y = shared_like(testing)
+    train = make_train_function(
+        network.train_loss,
+        network.params.values(),
+        [],
+        rule,
+        updates=network.updates,
+        givens={network.x: train_x, network.y: train_y},
+        sliceable_shareds=[train_x, train_y],
+        **options,
+    )
+    evaluate = synk.function(
+        [],
+        [network.loss, network.accuracy],
+        givens={network.x: test_x, network.y: test_y},
+        sliceable_shareds=[test_x, test_y],
+    )
+    synk.scatter([train_x, train_y, test_x, test_y], [*training, *testing])
+    lengths = synk.get_lengths(train_y)
+
+    def step(rows):
+        return train(batch_s=rows_of_ranks(rows, lengths))
+
+    def test():
+        return evaluate(num_slices=TEST_SLICES)
+
+    return step, test
+
+
+def shared_like(digits):
+    """Make shared variables for digits, without rows: these come with `synk.scatter`."""
+    return [pytensor.shared(values[:0]) for values in digits]
+
+
+def rows_of_ranks(rows, lengths):
+    """Translate row numbers of the whole data set to each rank's own.
+
+    Parameters
+    ----------
+    rows : int array
+    lengths : sequence of int
+        Rows on each rank.
+
+    Returns
+    -------
+    list of int array
+        For each rank, where in its shard those of the rows lie that it has; in all, each row once.
+    """
+    edges = np.cumsum([0, *lengths])
+    return [rows[(start <= rows) & (rows < stop)] - start for start, stop in pairwise(edges)]

