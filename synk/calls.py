@@ -37,17 +37,23 @@ class Selection(NamedTuple):
 
 
 def as_input(variable: Any, value: Any) -> Any:
+    """Return a plain value as an array of the input's type; raises as `filtered`."""
+    return filtered(variable, value, "input")
+
+
+def filtered(variable: Any, value: Any, what: str) -> Any:
     """Return a plain value as an array of the variable's type.
 
     Raises
     ------
     TypeError, ValueError
-        Naming the input, if its dtype, dimensions or static shape do not fit.
+        Naming the variable as ``what``, if its dtype, dimensions or static shape do not fit.
     """
     try:
         return variable.type.filter(value, allow_downcast=None)
     except (TypeError, ValueError) as error:
-        raise type(error)(f"input {describe(variable)}: {error}") from None
+        kind = ValueError if isinstance(error, ValueError) else TypeError  # NumPy's own are hard to make
+        raise kind(f"{what} {describe(variable)}: {error}") from None
 
 
 def check_data(variable: Any, data: Data) -> None:

@@ -16,6 +16,7 @@ import pickle
 import select
 import socket
 import struct
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -54,8 +55,9 @@ class Outbox:
         total = sum(buffer.nbytes for buffer in buffers)
         new = self._segment is None or self._segment.nbytes < total
         if new:
+            larger = Segment.create(total)  # where there is no room, the old one stays
             self.close()
-            self._segment = Segment.create(total)
+            self._segment = larger
         assert self._segment is not None
         space, start = self._segment.array("u1", (total,)), 0
         for buffer in buffers:
@@ -116,26 +118,41 @@ class Receiver:
 
     def receive(self) -> tuple[Any, int | None]:
         """Receive a message, and the descriptor that came with it or None."""
+        return self.read()()
+
+    def read(self) -> Callable[[], tuple[Any, int | None]]:
+        """Read one frame whole; return what unpickles it."""
         try:
             head, descriptor = self._receive_head()
-            n_payload, n_buffers, n_outbox = HEAD.unpack(head)
-            sizes = [SIZE.unpack(self._exactly(SIZE.size))[0] for _ in range(n_buffers)]
-            payload = self._exactly(n_payload)
-            if not n_outbox:
-                return pickle.loads(payload, buffers=[self._exactly(size) for size in sizes]), descriptor
+            try:
+                n_payload, n_buffers, n_outbox = HEAD.unpack(head)
+                sizes = [SIZE.unpack(self._exactly(SIZE.size))[0] for _ in range(n_buffers)]
+                payload = self._exactly(n_payload)
+                inline = [] if n_outbox else [self._exactly(size) for size in sizes]
+            except BaseException:
+                if descriptor is not None:
+                    os.close(descriptor)
+                raise
         except ConnectionResetError:
             raise Disconnected from None
+        if not n_outbox:
+            return lambda: (pickle.loads(payload, buffers=inline), descriptor)
         if descriptor is not None:
             self.close()
             self._inbox = Segment.attach(descriptor, n_outbox)
-        return pickle.loads(payload, buffers=self._copies(sizes)), None
+        return lambda: (pickle.loads(payload, buffers=self._copies(sizes)), None)
 
     def _receive_head(self) -> tuple[bytes, int | None]:
         head, descriptors, _, _ = socket.recv_fds(self._end, HEAD.size, 1)
-        for descriptor in descriptors:
-            os.set_inheritable(descriptor, False)
-        head += self._exactly(HEAD.size - len(head))
-        return head, descriptors[0] if descriptors else None
+        descriptor = descriptors[0] if descriptors else None
+        try:
+            if descriptor is not None:
+                os.set_inheritable(descriptor, False)
+            return head + self._exactly(HEAD.size - len(head)), descriptor
+        except BaseException:
+            if descriptor is not None:
+                os.close(descriptor)
+            raise
 
     def _exactly(self, count: int) -> bytearray:
         buffer = bytearray(count)
@@ -180,7 +197,8 @@ class MasterChannel:
         self._ends = list(ends)
         self._receivers = [Receiver(end) for end in ends]
         self._on_death = on_death
-        self._replies: dict[int, Any] = {}
+        self._replies: dict[int, Callable[[], tuple[Any, int | None]]] = {}
+        self._waiting = False
         self.torn = False  # whether a frame was read in part only
         self._poll = select.poll()
         self._rank_of_end: dict[int, int] = {}
@@ -202,32 +220,51 @@ class MasterChannel:
             except Disconnected:
                 self._on_death(rank)
 
-    def collect(self) -> list[Any]:
+    @property
+    def waiting(self) -> bool:
+        """Whether `collect` was left before all had answered."""
+        return self._waiting
+
+    def collect(self, seconds: float | None = None) -> list[Any]:
         """Receive one message from every worker, in rank order.
 
-        Interrupted while it waits, it can be called again; see `torn`.
-        """
-        while len(self._replies) < len(self._ends):
-            ready = [descriptor for descriptor, _ in self._poll.poll()]
-            # What a worker said before it died still counts.
-            for descriptor in ready:
-                rank = self._rank_of_end.get(descriptor)
-                if rank is not None and rank not in self._replies:
-                    self._replies[rank] = self._receive(rank)
-            for descriptor in ready:
-                if descriptor in self._rank_of_life:
-                    self._on_death(self._rank_of_life[descriptor])
-        replies, self._replies = self._replies, {}
-        return [replies[rank] for rank in sorted(replies)]
+        Left by an exception while it waits, it can be called again; see `waiting` and `torn`.
 
-    def _receive(self, rank: int) -> Any:
+        Raises
+        ------
+        TimeoutError
+            If not all have answered after ``seconds``.
+        Exception
+            What unpickling an answer raised, once all have answered.
+        """
+        self._waiting = True
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while len(self._replies) < len(self._ends):
+            self._receive_ready(deadline)
+        replies, self._replies, self._waiting = self._replies, {}, False
+        return [replies[rank]()[0] for rank in sorted(replies)]
+
+    def _receive_ready(self, deadline: float | None) -> None:
+        left = None if deadline is None else 1000 * (deadline - time.monotonic())
+        ready = [descriptor for descriptor, _ in self._poll.poll(left if left is None else max(left, 0))]
+        if not ready:
+            raise TimeoutError("not all workers have answered")
+        # What a worker said before it died still counts.
+        for descriptor in ready:
+            rank = self._rank_of_end.get(descriptor)
+            if rank is not None and rank not in self._replies:
+                self._receive(rank)
+        for descriptor in ready:
+            if descriptor in self._rank_of_life:
+                self._on_death(self._rank_of_life[descriptor])
+
+    def _receive(self, rank: int) -> None:
         self.torn = True
         try:
-            message, _ = self._receivers[rank - 1].receive()
+            self._replies[rank] = self._receivers[rank - 1].read()
         except Disconnected:
-            return self._on_death(rank)
+            self._on_death(rank)
         self.torn = False
-        return message
 
     def close(self) -> None:
         """Let go of what the workers sent; the sockets belong to who made them."""
@@ -252,6 +289,9 @@ class WorkerChannel:
             When the master is gone.
         """
         return self._receiver.receive()
+
+    def fileno(self) -> int:
+        return self._end.fileno()
 
     def reply(self, message: Any) -> None:
         """Answer the master."""

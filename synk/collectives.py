@@ -10,6 +10,7 @@ Imports floor 4 and below.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,13 +19,15 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.tensor.type import TensorType
 
 from synk import messages
-from synk.calls import IndexList
+from synk.calls import IndexList, filtered
 from synk.data import Data
 from synk.function import Prepared
 from synk.owner import Owner
 from synk.plan import Rows, select, split
 from synk.reduction import check_operation
 from synk.variables import describe
+
+HANDED_OUT = "values"  # owner of the staging buffers of values that are handed out
 
 
 class Collectives:
@@ -37,14 +40,12 @@ class Collectives:
 
     def __init__(self, owner: Owner):
         self._owner = owner
+        self._slots = itertools.count()
 
-    def run(self, name: str, prepared: Prepared) -> Any:
+    def run(self, prepared: Prepared) -> Any:
         """Run one collective as a command of its own."""
-        try:
-            return prepared.finish(self._owner.run([prepared.step], name)[0])
-        finally:
-            # Values that were handed out may be as large as a data set.
-            self._owner.staging.drop_owned_by("values")
+        self._owner.forget_lengths(prepared.reshapes)
+        return prepared.finish(self._owner.run([prepared.step])[0])
 
     # --- verbs that only combine what the ranks have ---------------------------------------------
 
@@ -65,8 +66,7 @@ class Collectives:
             if variable.type.ndim == 0:
                 raise ValueError(f"{describe(variable)} is 0-d, so it has no axis to join along")
         identities = self._identities(variables)
-        self._owner.forget_lengths(identities)
-        return Prepared(messages.AllGather(identities), _nothing)
+        return Prepared(messages.AllGather(identities), _nothing, identities)
 
     def gather(self, shared_vars: Any, nd_up: int = 1, nccl: bool = True) -> Prepared:
         if nd_up not in (0, 1):
@@ -125,8 +125,7 @@ class Collectives:
                 # Random states: each rank takes its own stream of the master's state.
                 self._owner.shared.resend(self._owner.shared.identify(variable))
         identities = self._identities(tensors)
-        self._owner.forget_lengths(identities)
-        return Prepared(messages.Broadcast(identities), _nothing)
+        return Prepared(messages.Broadcast(identities), _nothing, identities)
 
     def scatter(self, shared_vars: Any, values: Any, batch: Any = None) -> Prepared:
         variables = self._tensors(shared_vars)
@@ -155,18 +154,20 @@ class Collectives:
         self, variables: Sequence[Any], arrays: Sequence[Any], rows: Sequence[Sequence[Rows | None]]
     ) -> Prepared:
         identities = self._identities(variables)
+        slot = next(self._slots)  # a command may hand out several values of one variable
         indices = IndexList()
         spans = tuple(
             tuple(None if chosen is None else indices.span(chosen) for chosen in of_ranks)
             for of_ranks in rows
         )
         refs = tuple(
-            array.ref() if isinstance(array, Data) else self._owner.staging.put(("values", identity), array)
+            array.ref()
+            if isinstance(array, Data)
+            else self._owner.staging.put((HANDED_OUT, slot, identity), array)
             for identity, array in zip(identities, arrays, strict=True)
         )
-        staged = indices.stage(self._owner.staging, ("values", "indices"))
-        self._owner.forget_lengths(identities)
-        return Prepared(messages.Assign(identities, refs, spans, staged), _nothing)
+        staged = indices.stage(self._owner.staging, (HANDED_OUT, slot, "indices"))
+        return Prepared(messages.Assign(identities, refs, spans, staged), _nothing, identities)
 
     # --- checks ------------------------------------------------------------------------------
 
@@ -195,10 +196,7 @@ class Collectives:
                 f"{describe(variable)} is not an array; set it on the master and broadcast it without values"
             )
         if not isinstance(value, Data):
-            try:
-                return variable.type.filter(value, allow_downcast=None)
-            except (TypeError, ValueError) as error:
-                raise type(error)(f"value of {describe(variable)}: {error}") from None
+            return filtered(variable, value, "value of")
         if value.dtype != np.dtype(variable.type.dtype) or value.ndim != variable.type.ndim:
             raise TypeError(
                 f"{describe(variable)} is {variable.type}; "

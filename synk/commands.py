@@ -25,6 +25,7 @@ from synk.sync import Aborted
 from synk.worker import Rank, failure
 
 NOTHING = "no command"
+INTERRUPT_SECONDS = 1.5  # for workers to answer when the master was interrupted
 DEATH_SECONDS = 1.0  # between a closed socket and the end of its process
 
 
@@ -45,7 +46,6 @@ class Commands:
         self._lock = threading.RLock()  # threads take turns
         self._turn: str | None = None  # what the thread that has the lock is about
         self._posting = False
-        self._label = NOTHING
         self._numbers = itertools.count(1)
         self._released: deque[Any] = deque()
         self._broken: BaseException | None = None
@@ -63,6 +63,11 @@ class Commands:
             )
         if self._closed:
             raise SynkStateError(f"{what}: its run was closed; make it anew after synk.fork()")
+
+    def check_usable(self) -> None:
+        """Raise what broke the run, if something did."""
+        if self._broken is not None:
+            raise self._broken
 
     # --- commands ----------------------------------------------------------------------------------
 
@@ -84,8 +89,7 @@ class Commands:
                 raise SynkStateError(
                     f"{label} was called in the middle of {self._turn}, by a signal handler or finalizer"
                 )
-            if self._broken is not None:
-                raise self._broken
+            self.check_usable()
             self._turn = label
             try:
                 yield
@@ -93,7 +97,7 @@ class Commands:
                 self._turn = None
                 self._flush()
 
-    def run(self, steps: Sequence[Any], label: str) -> list[list[Any]]:
+    def run(self, steps: Sequence[Any]) -> list[list[Any]]:
         """Run steps on all ranks as one command.
 
         Returns
@@ -110,11 +114,7 @@ class Commands:
         """
         assert self._turn is not None, "commands run in turns"
         assert self._rank is not None
-        self._label = label
-        try:
-            return self._run(self._rank, messages.Run(next(self._numbers), tuple(steps)))
-        finally:
-            self._label = NOTHING
+        return self._run(self._rank, messages.Run(next(self._numbers), tuple(steps)))
 
     def _run(self, rank: Rank, command: messages.Run) -> list[list[Any]]:
         self.post(command)
@@ -124,28 +124,46 @@ class Commands:
             mine = rank.run(command)
         except BaseException as caught:
             error = caught
-        if self._broken is not None:
-            raise self._broken
+        self.check_usable()
         replies = self._collect(rank, error)
         _raise_failures(error, replies)
         return [list(results) for results in zip(mine, *(reply.results for reply in replies), strict=True)]
 
     def _collect(self, rank: Rank, error: BaseException | None) -> list[messages.Reply]:
-        """Wait for all replies; an interrupt while waiting is raised after they have come."""
+        """Wait for all replies; what a signal handler raises meanwhile is raised when they have come."""
+        interrupted = error is not None and not isinstance(error, Exception)
         try:
-            return self._channel.collect()
-        except KeyboardInterrupt as interrupt:
-            if self._channel.torn or isinstance(error, KeyboardInterrupt):
-                self._break(SynkStateError("the run was interrupted in the middle of a command; close() it"))
+            return self._channel.collect(INTERRUPT_SECONDS if interrupted else None)
+        except TimeoutError:
+            if not interrupted:  # a signal handler's own
+                self._recover(rank)
                 raise
-            rank.barrier.fail()
-            self._collect(rank, interrupt)
+            self._break(SynkStateError("the run was interrupted, and not all workers came back; close() it"))
+            raise error from None  # type: ignore[misc]
+        except WorkerDied:
             raise
+        except BaseException:
+            self._recover(rank)
+            raise
+
+    def _recover(self, rank: Rank) -> None:
+        """Take in the replies that are still to come, so that the next command does not find them."""
+        if not self._channel.waiting:
+            return
+        rank.barrier.fail()
+        try:
+            if not self._channel.torn:
+                self._channel.collect(INTERRUPT_SECONDS)
+        except (TimeoutError, KeyboardInterrupt):
+            pass
+        if self._channel.waiting:
+            self._break(SynkStateError("the run was interrupted in the middle of a command; close() it"))
 
     # --- messages ----------------------------------------------------------------------------------
 
     def post(self, message: Any, descriptor: int | None = None) -> None:
         """Send a message to all workers."""
+        self.check_usable()
         with self._lock:
             self._posting = True
             try:
@@ -179,14 +197,14 @@ class Commands:
         process = self._crew.processes[rank - 1]
         process.wait(DEATH_SECONDS)
         phase = self._crew.control.phase(rank)
-        error = WorkerDied(rank, process.pid, process.cause_of_death(), phase, self._label)
+        error = WorkerDied(rank, process.pid, process.cause_of_death(), phase, self._turn or NOTHING)
         self._break(error)
         raise error
 
     def _break(self, error: BaseException) -> None:
         self._broken = self._broken or error
         if self._rank is not None:
-            self._rank.barrier.fail()
+            self._rank.barrier.abandon()
 
     def close(self) -> bool:
         """Refuse everything from now on; return False if that was so already."""

@@ -123,9 +123,10 @@ def remote_error(failures: Sequence[Failure], n_ranks: int) -> RemoteError:
 def _typed_like(kind: type[BaseException] | None) -> RemoteError:
     if kind is None or not issubclass(kind, Exception) or issubclass(RemoteError, kind):
         return RemoteError()
+    base: Any = OSError if issubclass(kind, OSError) else Exception
     try:
         mixed: Any = type(f"Remote{kind.__name__}", (RemoteError, kind), {"__module__": __name__})
         # The user's __init__ may need arguments that did not travel.
-        return mixed.__new__(mixed)
-    except TypeError:  # two built-in layouts that do not mix
+        return base.__new__(mixed)
+    except Exception:  # built-in layouts that do not mix, or a class that refuses heirs
         return RemoteError()

@@ -11,7 +11,7 @@ Imports floor 4 and below.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from synk.calls import CallOptions, as_input, check_subset
@@ -25,6 +25,7 @@ class Prepared(NamedTuple):
 
     step: Any
     finish: Callable[[list[Any]], Any]
+    reshapes: tuple[int, ...] = ()  # shared variables whose number of rows may change
 
 
 class Function(ABC):
@@ -115,14 +116,21 @@ class Function(ABC):
         self.check(options)
         inputs = self._order(args, kwargs)
         with self._owner.turn(self.name):
-            prepared = self.prepare(inputs, options)
-            results = self._owner.run([entry.step for entry in prepared], self.name)
-        values = [
+            values = [
+                value for prepared in self.prepare(inputs, options) for value in self._run_prepared(prepared)
+            ]
+        return self.as_written(values if subset is None else [values[output] for output in subset])
+
+    def _run_prepared(self, prepared: Sequence[Prepared]) -> list[Any]:
+        """Run steps as one command and return what each makes of its results."""
+        # Before the command, not after: it may end in an exception that leaves them half changed.
+        self._owner.forget_lengths([variable for entry in prepared for variable in entry.reshapes])
+        results = self._owner.run([entry.step for entry in prepared])
+        return [
             value
             for entry, of_ranks in zip(prepared, results, strict=True)
             for value in entry.finish(of_ranks)
         ]
-        return self._as_written(values if subset is None else [values[output] for output in subset])
 
     def as_pytensor(self, *args: Any, **kwargs: Any) -> Any:
         """Run on the master alone, on all rows, as one process would; updates change rank 0 only."""
@@ -131,7 +139,7 @@ class Function(ABC):
             for variable, value in zip(self.inputs, self._order(args, kwargs), strict=True)
         ]
         with self._owner.turn(self.name):
-            return self._as_written(self.run_alone(values))
+            return self.as_written(self.run_alone(values))
 
     as_theano = as_pytensor
 
@@ -183,8 +191,12 @@ class Function(ABC):
         """Refuse keywords that select from something this function does not have."""
 
     @abstractmethod
-    def prepare(self, values: Sequence[Any], options: CallOptions) -> list[Prepared]:
-        """Check a call and decide on its steps; each ``finish`` returns a list of values."""
+    def prepare(self, values: Sequence[Any], options: CallOptions) -> Iterator[list[Prepared]]:
+        """Check a call and decide on its steps, those of one command at a time.
+
+        A further command is prepared when the one before has run. Each ``finish`` returns a list of
+        values.
+        """
 
     @abstractmethod
     def run_alone(self, arrays: Sequence[Any]) -> list[Any]:
@@ -211,7 +223,7 @@ class Function(ABC):
             raise TypeError(f"{self.name!r} misses input {', '.join(absent)}")
         return values
 
-    def _as_written(self, values: list[Any]) -> Any:
+    def as_written(self, values: list[Any]) -> Any:
         """Return values as the outputs were given: a list for a list."""
         if self.returns == "none":
             return None

@@ -8,7 +8,7 @@ Imports floor 4 and below.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from synk import messages
@@ -73,7 +73,16 @@ class GraphFunction(Function):
     def run_alone(self, arrays: Sequence[Any]) -> list[Any]:
         return self._owner.run_alone(self.ready(), arrays)
 
-    def prepare(self, values: Sequence[Any], options: CallOptions) -> list[Prepared]:
+    def prepare(self, values: Sequence[Any], options: CallOptions) -> Iterator[list[Prepared]]:
+        yield [self.prepare_step(values, options)]
+
+    def sliced_variables(self) -> tuple[int, ...]:
+        """Return the sliceable shared variables, by identity."""
+        self.ready()
+        return self._spec.sliceables
+
+    def prepare_step(self, values: Sequence[Any], options: CallOptions) -> Prepared:
+        """Check a call and decide on its one step."""
         number = self.ready()
         num_slices = check_num_slices(options.num_slices)
         entries = [self._entry(variable, value) for variable, value in zip(self.inputs, values, strict=True)]
@@ -82,7 +91,6 @@ class GraphFunction(Function):
         refs, paired = self._stage(entries[:n_scattered], selected.batch)
         whole = [self._ref(n_scattered + at, entry) for at, entry in enumerate(entries[n_scattered:])]
         batch, shares, indices = self._stage_indices(selected, needed=not all(paired))
-        self._owner.forget_lengths([update.variable for update in self._spec.updates])
         step = messages.Call(
             function=number,
             inputs=(*refs, *whole),
@@ -93,7 +101,7 @@ class GraphFunction(Function):
             total_rows=sum(selected.counts),
             num_slices=num_slices,
         )
-        return [Prepared(step, self._combine)]
+        return Prepared(step, self._combine, tuple(update.variable for update in self._spec.updates))
 
     @staticmethod
     def _entry(variable: Any, value: Any) -> Any:

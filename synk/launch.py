@@ -11,15 +11,17 @@ Imports floor 3 and below.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import random
 import signal
 import socket
 import sys
 import threading
+import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -32,7 +34,7 @@ from synk.device.cpu import count_cores
 from synk.errors import SynkWarning
 from synk.segments import SegmentTable
 from synk.shm import Segment
-from synk.sync import Aborted, Barrier, ControlBlock, Doorbells
+from synk.sync import Barrier, ControlBlock, Doorbells
 from synk.variables import RankVariables
 from synk.watch import Process, die_with, forbid_core_dumps
 from synk.worker import Rank, serve
@@ -76,8 +78,7 @@ class Crew:
         for end in self.ends:
             with contextlib.suppress(Disconnected, OSError):  # it is gone already
                 channel.send(end, farewell)
-        for process in self.processes:
-            _end(process)
+        _end(self.processes)
         for end in self.ends:
             end.close()
         self.bells.close()
@@ -85,13 +86,21 @@ class Crew:
         self.processes, self.ends = [], []
 
 
-def _end(process: Process) -> None:
-    if not process.wait(CLOSE_SECONDS):
-        process.signal(signal.SIGTERM)
-        if not process.wait(TERMINATE_SECONDS):
-            process.signal(signal.SIGCONT)
-            process.signal(signal.SIGKILL)
-    process.reap()
+def _end(processes: Sequence[Process]) -> None:
+    """Wait for processes to end; insist, stage by stage, with those that do not."""
+    for patience, signals in (
+        (CLOSE_SECONDS, [signal.SIGTERM]),
+        (TERMINATE_SECONDS, [signal.SIGCONT, signal.SIGKILL]),
+    ):
+        deadline = time.monotonic() + patience
+        for process in processes:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        for process in processes:
+            if not process.wait(0):
+                for number in signals:
+                    process.signal(number)
+    for process in processes:
+        process.reap()
 
 
 def spin_seconds(n_ranks: int) -> float:
@@ -133,7 +142,7 @@ def _warn_of_threads() -> None:
             f"fork() was called while other threads run ({', '.join(names)}); a lock that one of them holds "
             "stays locked in the workers: call fork() before starting threads",
             SynkWarning,
-            stacklevel=5,
+            stacklevel=6,
         )
 
 
@@ -195,6 +204,7 @@ def _settle(rank: int) -> None:
     # Else all ranks would draw the same numbers.
     random.seed(rank)
     np.random.seed(rank)
+    gc.freeze()  # what the master had made is no garbage of this process
 
 
 def _flush() -> None:
@@ -222,15 +232,14 @@ def _make_rank(
     )
     segments, variables = SegmentTable(), RankVariables(rank)
     communicator = HostCommunicator(
-        rank, crew.control, barrier, lambda nbytes: _follow_growth(worker_channel, segments)
+        rank, crew.control, barrier, lambda nbytes: _follow_growth(worker_channel, barrier, segments)
     )
     return Rank(communicator, crew.control, barrier, device, segments, variables)
 
 
-def _follow_growth(worker_channel: WorkerChannel, segments: SegmentTable) -> Segment:
+def _follow_growth(worker_channel: WorkerChannel, barrier: Barrier, segments: SegmentTable) -> Segment:
     """Wait for the new arena that the master makes in the middle of a collective."""
+    barrier.wait_for(worker_channel.fileno())
     message, descriptor = worker_channel.receive()
-    if isinstance(message, messages.Refuse):
-        raise Aborted
     assert isinstance(message, messages.Attach)
     return segments.attach(message, descriptor)

@@ -41,10 +41,6 @@ class Attach(NamedTuple):
     nbytes: int
 
 
-class Refuse(NamedTuple):
-    """The segment that workers are waiting for could not be made."""
-
-
 class Detach(NamedTuple):
     """Drop a segment."""
 

@@ -30,7 +30,7 @@ class Owner(Protocol):
     def turn(self, label: str) -> AbstractContextManager[None]:
         """Keep other threads out while a call is prepared and run; what is inside cannot be re-entered."""
 
-    def run(self, steps: Sequence[Any], label: str) -> list[list[Any]]:
+    def run(self, steps: Sequence[Any]) -> list[list[Any]]:
         """Run steps on all ranks as one command, in a turn; return results by step, then by rank."""
 
     def install(self, message: messages.Build) -> None:

@@ -144,7 +144,7 @@ def _select_list(batch: Any, length: int, argument: str, owner: str) -> Rows:
         indices = np.asarray(batch)
     except ValueError:
         raise ValueError(f"{argument} is ragged; pass a flat list of row indices") from None
-    if indices.size == 0 and indices.ndim == 1:
+    if indices.size == 0 and indices.ndim == 1 and indices.dtype != bool:
         indices = indices.astype(np.int64)  # np.asarray([]) is float64
     if indices.dtype == bool:
         raise TypeError(f"{argument} is a boolean mask; pass np.flatnonzero(mask) instead")
@@ -191,9 +191,16 @@ def select_common(batch: Any, lengths: Sequence[int], names: Sequence[str]) -> R
 
 def same_rows(one: Rows, other: Rows) -> bool:
     """Return whether both mean the same rows."""
-    if one.indices is None or other.indices is None:
-        return one == other
-    return bool(np.array_equal(one.indices, other.indices))
+    if one.indices is None and other.indices is None:
+        return (one.start, one.stop) == (other.start, other.stop) or len(one) == len(other) == 0
+    return bool(np.array_equal(_numbers(one), _numbers(other)))
+
+
+def _numbers(rows: Rows) -> NDArray[np.int64]:
+    """Return the numbers of rows, one by one."""
+    if rows.indices is None:
+        return np.arange(rows.start, rows.stop)
+    return rows.indices[rows.start : rows.stop]
 
 
 def select_each(batch_s: Any, lengths: Sequence[int]) -> tuple[Rows, ...]:

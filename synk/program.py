@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytensor
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.op import RandomVariable
 
 from synk.compile import serialize
 from synk.device import Device
@@ -205,7 +207,8 @@ class Program:
         inputs, _ = self._graph
         start = self.spec.n_scattered
         broadcast = inputs[start : start + self.spec.n_broadcast]
-        return self._compiled(broadcast, [], self._update_pairs(lambda update: not update.needs_rows))
+        pairs = self._update_pairs(lambda update: not update.needs_rows)
+        return self._compiled(broadcast, _draws([expression for _, expression in pairs]), pairs)
 
     def _update_pairs(self, wanted: Callable[[UpdateSpec], bool]) -> list[tuple[Any, Any]]:
         expressions = self._graph[1][len(self.spec.output_modes) :]
@@ -225,3 +228,12 @@ class Program:
             on_unused_input="ignore",
             trust_input=True,  # the master checked them
         )
+
+
+def _draws(expressions: Sequence[Any]) -> list[Any]:
+    """Return what random variables draw on the way to ``expressions``.
+
+    Unread draws are rewritten away, and then the state would not advance as it does elsewhere.
+    """
+    nodes = {variable.owner for variable in ancestors(expressions) if variable.owner is not None}
+    return [node.default_output() for node in nodes if isinstance(node.op, RandomVariable)]

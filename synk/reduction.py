@@ -126,11 +126,12 @@ class Accumulator:
 
     def _merge(self, value: Any, weight: int) -> None:
         if not self._owned:
-            self._values = [_scaled(self._values[0], self.weight, self.mode)]
+            with np.errstate(all="ignore"):
+                self._values = [_scaled(self._values[0], self.weight, self.mode)]
             self._owned = True
-        UFUNCS[str(self.mode)](
-            self._values[0], _scaled(value, weight, self.mode, copy=False), out=self._values[0]
-        )
+        with np.errstate(all="ignore"):  # infinities and NaN are values, as in programs
+            addend = _scaled(value, weight, self.mode, copy=False)
+            UFUNCS[str(self.mode)](self._values[0], addend, out=self._values[0])
         self.weight += weight
 
     def partial(self) -> Partial | None:

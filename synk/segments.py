@@ -7,6 +7,7 @@ Imports ``messages`` and ``shm``.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -32,7 +33,7 @@ class SegmentTable:
         self._post = post
         self._release = release
         self._segments: dict[int, Segment] = {}
-        self._last = 0
+        self._numbers = itertools.count(1)  # threads may allocate at the same time
 
     def allocate(self, nbytes: int) -> int:
         """Create a segment, have every worker attach it, and return its number.
@@ -44,11 +45,11 @@ class SegmentTable:
         """
         assert self._post is not None, "only the master allocates"
         segment = Segment.create(nbytes)
-        self._last += 1
-        self._segments[self._last] = segment
-        self._post(messages.Attach(self._last, nbytes), segment.descriptor)
+        number = next(self._numbers)
+        self._segments[number] = segment
+        self._post(messages.Attach(number, nbytes), segment.descriptor)
         segment.seal()
-        return self._last
+        return number
 
     def attach(self, message: messages.Attach, descriptor: int | None) -> Segment:
         """Follow the master's `allocate` in a worker."""

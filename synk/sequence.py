@@ -7,7 +7,7 @@ Imports floor 4 and below.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from synk.calls import CallOptions
@@ -53,6 +53,10 @@ class SequenceFunction(Function):
         kinds = [function.returns for function in self._functions if function.returns != "none"]
         return kinds[0] if len(kinds) == 1 else "list" if kinds else "none"
 
+    def as_written(self, values: list[Any]) -> Any:
+        # What collectives return counts too, and is known only when they have.
+        return values if self.returns == "none" and values else super().as_written(values)
+
     def check(self, options: CallOptions) -> None:
         if options.batch is not None and not any(function.can_batch() for function in self._functions):
             raise TypeError(f"batch selects rows of scattered inputs; {self.name!r} has none")
@@ -61,17 +65,21 @@ class SequenceFunction(Function):
         if check_num_slices(options.num_slices) > 1 and not any(map(_can_slice, self._functions)):
             raise ValueError(f"num_slices={options.num_slices}, but {self.name!r} has nothing to slice")
 
-    def prepare(self, values: Sequence[Any], options: CallOptions) -> list[Prepared]:
+    def prepare(self, values: Sequence[Any], options: CallOptions) -> Iterator[list[Prepared]]:
         given = dict(zip(self.inputs, values, strict=True))
         prepared: list[Prepared] = []
         for item in self._items:
-            if isinstance(item, GraphFunction):
-                prepared += item.prepare(
-                    [given[variable] for variable in item.inputs], _usable(options, item)
-                )
-            else:
+            if not isinstance(item, GraphFunction):
                 prepared.append(_listed(item()))
-        return prepared
+                continue
+            reshaped = {variable for entry in prepared for variable in entry.reshapes}
+            if not reshaped.isdisjoint(item.sliced_variables()):
+                # Which rows it reads is known only when they are there: a further command.
+                yield prepared
+                prepared = []
+            inputs = [given[variable] for variable in item.inputs]
+            prepared.append(item.prepare_step(inputs, _usable(options, item)))
+        yield prepared
 
     def run_alone(self, arrays: Sequence[Any]) -> list[Any]:
         given = dict(zip(self.inputs, arrays, strict=True))
@@ -102,4 +110,4 @@ def _listed(prepared: Prepared) -> Prepared:
         value = prepared.finish(results)
         return [] if value is None else [value]
 
-    return Prepared(prepared.step, finish)
+    return Prepared(prepared.step, finish, prepared.reshapes)

@@ -10,13 +10,13 @@ from __future__ import annotations
 import atexit
 import itertools
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 from synk import messages
-from synk.collectives import Collectives
+from synk.collectives import HANDED_OUT, Collectives
 from synk.comm import Communicator, HostCommunicator, LoneCommunicator
 from synk.commands import Commands
 from synk.data import Data, make_data
@@ -83,6 +83,7 @@ class Session:
     def function(self, *args: Any, name: str | None = None, **kwargs: Any) -> GraphFunction:
         """Make a function of a graph."""
         self.check_open("function")
+        self._commands.check_usable()
         number = next(self._function_numbers)
         made = GraphFunction(self, number, define(name or f"function {number}", *args, **kwargs))
         self._functions.add(made)
@@ -103,7 +104,8 @@ class Session:
         if isinstance(item, partial) and getattr(item.func, "is_collective", False):
             verb = getattr(self.collectives, item.func.__name__)
             prepare = partial(verb, *item.args, **item.keywords)
-            prepare()  # what is wrong with it is said here, where it was written
+            with self.turn("sequence"):
+                prepare()  # what is wrong with it is said here, where it was written
             return prepare
         raise TypeError(
             "sequence() takes functions and collectives as functools.partial(synk.all_reduce, variable) "
@@ -114,23 +116,29 @@ class Session:
         """Give all functions to all ranks and compile them there, at the same time."""
         numbers = tuple(sorted(function.ready() for function in self._functions))
         with self.turn("distribute"):
-            self.run([messages.Compile(numbers)], "distribute")
+            self.run([messages.Compile(numbers)])
 
     def collect(self, verb: str, *args: Any) -> Any:
         """Run one collective."""
         with self.turn(verb):
-            return self.collectives.run(verb, getattr(self.collectives, verb)(*args))
+            return self.collectives.run(getattr(self.collectives, verb)(*args))
 
     # --- what functions, Data and collectives ask for: see `Owner` -------------------------------------
 
     def check_open(self, what: str) -> None:
         self._commands.check_open(what)
 
-    def turn(self, label: str) -> AbstractContextManager[None]:
-        return self._commands.turn(label)
+    @contextmanager
+    def turn(self, label: str) -> Iterator[None]:
+        with self._commands.turn(label):
+            try:
+                yield
+            finally:
+                # Values that were handed out may be as large as a data set.
+                self.staging.drop_owned_by(HANDED_OUT)
 
-    def run(self, steps: Sequence[Any], label: str) -> list[list[Any]]:
-        return self._commands.run(steps, label)
+    def run(self, steps: Sequence[Any]) -> list[list[Any]]:
+        return self._commands.run(steps)
 
     def run_alone(self, function: int, arrays: Sequence[Any]) -> list[Any]:
         return self._rank.program(function).run_alone(arrays)
@@ -148,7 +156,7 @@ class Session:
     def lengths(self, variables: Sequence[int]) -> list[list[int]]:
         unknown = tuple(variable for variable in variables if variable not in self._lengths)
         if unknown:
-            by_rank = self.run([messages.Shapes(unknown)], "get_lengths")[0]
+            by_rank = self.run([messages.Shapes(unknown)])[0]
             for variable, shapes in zip(unknown, zip(*by_rank, strict=True), strict=True):
                 self._lengths[variable] = [shape[0] for shape in shapes]
         # The master's own may have been changed by set_value since.
@@ -161,12 +169,8 @@ class Session:
             self._lengths.pop(variable, None)
 
     def _grow_arena(self, nbytes: int) -> Segment:
-        """Make a larger arena for collectives; every rank waits for it."""
-        try:
-            number = self.segments.allocate(nbytes)
-        except BaseException:
-            self._commands.post(messages.Refuse())
-            raise
+        """Make a larger arena for collectives; every rank waits for it, or for this one to fail."""
+        number = self.segments.allocate(nbytes)
         if self._arena is not None:
             self.segments.release(self._arena)
         self._arena = number

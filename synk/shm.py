@@ -11,10 +11,12 @@ Imports NumPy, posix_ipc and ``errors``.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import mmap
 import os
 import secrets
+import weakref
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,12 @@ from numpy.typing import NDArray
 from synk.errors import SharedMemoryFull
 
 DIRECTORY = "/dev/shm"
+MAP_FAILED = ctypes.c_void_p(-1).value
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 
 class Segment:
@@ -35,7 +43,7 @@ class Segment:
     def __init__(self, descriptor: int, nbytes: int):
         self.nbytes = nbytes
         self._descriptor: int | None = descriptor
-        self._map: mmap.mmap | None = mmap.mmap(descriptor, max(nbytes, 1))
+        self._memory: Any = _mapped(descriptor, max(nbytes, 1))
 
     @classmethod
     def create(cls, nbytes: int) -> Segment:
@@ -82,18 +90,32 @@ class Segment:
 
     def array(self, dtype: Any, shape: tuple[int, ...], offset: int = 0) -> NDArray[Any]:
         """Return an array over the segment, starting at byte ``offset``."""
-        return np.ndarray(shape, dtype, buffer=self._map, offset=offset)
+        assert self._memory is not None, "closed segments have no arrays"
+        return np.ndarray(shape, dtype, buffer=self._memory, offset=offset)
 
     def words(self, count: int) -> memoryview:
         """Return the first ``count`` 8-byte signed integers: reads and writes take 30 ns."""
-        assert self._map is not None
-        return memoryview(self._map)[: 8 * count].cast("q")
+        assert self._memory is not None, "closed segments have no words"
+        return memoryview(self._memory).cast("B")[: 8 * count].cast("q")
 
     def close(self) -> None:
         """Close the descriptor and let go of the mapping."""
         self.seal()
-        # Arrays keep the mmap object alive; the memory goes with the last of them.
-        self._map = None
+        # Arrays keep the memory; it is unmapped with the last of them.
+        self._memory = None
+
+
+def _mapped(descriptor: int, nbytes: int) -> Any:
+    """Return the memory behind ``descriptor`` as a buffer that unmaps it when dropped.
+
+    Python's own mmap keeps a duplicate of the descriptor for as long: one for every array.
+    """
+    address = _libc.mmap(None, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, 0)
+    if address == MAP_FAILED:
+        raise OSError(ctypes.get_errno(), "shared memory cannot be mapped")
+    memory = (ctypes.c_char * nbytes).from_address(address)
+    weakref.finalize(memory, _libc.munmap, address, nbytes).atexit = False
+    return memory
 
 
 def _allocate(descriptor: int, nbytes: int) -> None:

@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterable
 
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
-from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
-from synk.compile import serialize
+from synk.compile import serialize, substitute
 from synk.program import ProgramSpec, UpdateSpec
 from synk.reduction import check_mode
 from synk.symbolic import Definition, Update, dtype_of
@@ -32,13 +31,14 @@ def to_spec(definition: Definition, identify: Callable[[SharedVariable], int]) -
         Gives a shared variable its identity, sending it to the workers if need be.
     """
     rows_of = {variable: _rows_variable(variable) for variable in definition.sliceables}
+    # A static length is that of the whole array, and a rank gets a part of it.
+    scattered = {variable: _rows_variable(variable) for variable in definition.inputs}
     count = n_rows.type("n_rows")
     results = [*definition.outputs, *(update.value for update in definition.updates)]
-    if results:
-        results = list(clone_replace(results, {**rows_of, n_rows: count}, rebuild_strict=False))
+    results = substitute(results, {**scattered, **rows_of, n_rows: count})
     values = results[len(definition.outputs) :]
-    row_inputs = {*definition.inputs, *rows_of.values(), count}
-    graph_inputs = [*definition.all_inputs, *rows_of.values(), count]
+    row_inputs = {*scattered.values(), *rows_of.values(), count}
+    graph_inputs = [*scattered.values(), *definition.bcast_inputs, *rows_of.values(), count]
     return ProgramSpec(
         name=definition.name,
         graph=serialize.dumps(graph_inputs, results, identify),

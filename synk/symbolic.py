@@ -15,10 +15,10 @@ from typing import Any
 
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
-from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.type import TensorType
 
+from synk.compile import substitute
 from synk.reduction import check_mode
 from synk.variables import describe, n_rows
 
@@ -77,12 +77,15 @@ def define(
     output_variables, modes, returns = _outputs(outputs)
     triples = _updates(updates)
     pairs = _givens(givens)
-    expressions = _substituted([*output_variables, *(value for _, value, _ in triples)], pairs)
+    expressions = [*output_variables, *(value for _, value, _ in triples)]
+    triples += _default_updates(
+        [*expressions, *(given for _, given in pairs)], [variable for variable, _, _ in triples]
+    )
+    expressions = substitute([*output_variables, *(value for _, value, _ in triples)], dict(pairs))
     written = [
         (variable, expression, mode)
         for (variable, _, mode), expression in zip(triples, expressions[len(output_variables) :], strict=True)
     ]
-    written += _default_updates(expressions, [variable for variable, _, _ in written])
     definition = Definition(
         name=name,
         inputs=scattered,
@@ -197,6 +200,8 @@ def _checked_update(variable: Any, value: Any, mode: Any) -> Update:
     what = f"the update of {describe(variable)}"
     if mode == "default":
         mode = "avg" if str(dtype_of(variable)).startswith(("float", "complex")) else None
+    if mode == "gather" and variable.type.ndim == 0:
+        raise ValueError(f"{what} gathers rows, but {describe(variable)} is 0-d")
     return Update(variable, value, check_mode(mode, dtype_of(variable), what))
 
 
@@ -215,12 +220,6 @@ def _givens(givens: Any) -> tuple[tuple[Variable, Variable], ...]:
     return tuple(result)
 
 
-def _substituted(expressions: list[Variable], pairs: Sequence[tuple[Variable, Variable]]) -> list[Variable]:
-    if not pairs or not expressions:
-        return expressions
-    return list(clone_replace(expressions, dict(pairs), rebuild_strict=False))
-
-
 def _sliceables(sliceables: Any) -> tuple[SharedVariable, ...]:
     if sliceables is None:
         return ()
@@ -233,6 +232,8 @@ def _sliceables(sliceables: Any) -> tuple[SharedVariable, ...]:
             raise TypeError(f"sliceable_shareds must hold shared variables, got {variable!r}")
         if not isinstance(variable.type, TensorType) or variable.type.ndim == 0:
             raise TypeError(f"sliceable variable {describe(variable)} has no rows")
+        if list(sliceables).count(variable) > 1:
+            raise ValueError(f"sliceable variable {describe(variable)} is given twice")
     return tuple(sliceables)
 
 

@@ -27,6 +27,8 @@ ARRIVED, FAILED, SLEEPING, PHASE = range(4)
 HEADER_WORDS = 40
 RANK_WORDS = LINE + HEADER_WORDS
 
+ABANDONED = -1  # instead of a command's number: this rank comes to no barrier of any command
+
 STEPS_PER_COMMAND = 1 << 24
 SLEEP_SECONDS = 0.1  # a lost wake-up costs this much at most
 SPIN_SECONDS = 50e-6
@@ -132,9 +134,32 @@ class Barrier:
 
     def fail(self) -> None:
         """Tell all ranks that this one will not come to any further barrier of this command."""
-        self._control.set(self._rank, FAILED, self._command)
+        self._tell_failed(self._command)
+
+    def abandon(self) -> None:
+        """Tell all ranks that this one will not come to any further barrier at all."""
+        self._tell_failed(ABANDONED)
+
+    def _tell_failed(self, command: int) -> None:
+        self._control.set(self._rank, FAILED, command)
         for other in self._others:
             self._bells.ring(other)
+
+    def wait_for(self, descriptor: int) -> None:
+        """Return once ``descriptor`` is readable.
+
+        Raises
+        ------
+        Aborted
+            If a rank failed in this command, so nothing will come.
+        """
+        readable = select.poll()
+        readable.register(descriptor, select.POLLIN)
+        while not readable.poll(1000 * SLEEP_SECONDS):
+            failed = [self._control.get(other, FAILED) for other in self._others]
+            # Looked at again: what was sent before the failure has come by now.
+            if (self._command in failed or ABANDONED in failed) and not readable.poll(0):
+                raise Aborted
 
     def wait(self) -> None:
         """Return once every rank has called ``wait`` equally often in this command.
@@ -157,10 +182,14 @@ class Barrier:
     def _complete(self) -> bool:
         get, ticket = self._control.get, self._ticket
         late = [other for other in self._others if get(other, ARRIVED) < ticket]
+        if not late:
+            return True
         # A rank may come here and fail later: arrival counts first.
         if any(get(other, FAILED) == self._command for other in late):
             raise Aborted
-        return not late
+        if any(get(other, FAILED) == ABANDONED for other in self._others):
+            raise Aborted
+        return False
 
     def _spun(self) -> bool:
         deadline = time.monotonic() + self._spin

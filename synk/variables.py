@@ -112,7 +112,7 @@ class TravelledContainer(Container):
                 f"set_value of {self.name or 'a shared variable'!r} changed rank 0 only: the other ranks "
                 "have a value of their own; synk.broadcast(variable, value) sets it everywhere",
                 SynkWarning,
-                stacklevel=4,
+                stacklevel=3,
             )
         Container.value.fset(self, new)
 
@@ -201,3 +201,4 @@ class SharedTable:
             variable = reference()
             if variable is not None:
                 variable.container.__class__ = Container
+                vars(variable.container).pop("warned", None)

@@ -55,7 +55,8 @@ class Process:
             return "an unknown cause"
         if status.si_code == os.CLD_EXITED:
             return f"exit code {status.si_status}"
-        return f"signal {signal.Signals(status.si_status).name}"
+        named = {number.value: number.name for number in signal.Signals}  # real-time signals have no name
+        return f"signal {named.get(status.si_status, status.si_status)}"
 
     def reap(self) -> None:
         """Take the child out of the process table and close the pidfd."""

@@ -11,6 +11,7 @@ Imports floor 3 and below.
 from __future__ import annotations
 
 import copy
+import gc
 import os
 import traceback
 from collections.abc import Callable
@@ -73,6 +74,17 @@ class Rank:
 
     def forget(self, message: messages.Forget) -> None:
         self._programs.pop(message.function, None)
+        self._collect_garbage()
+
+    def unshare(self, message: messages.Unshare) -> None:
+        self.variables.drop(message.identity)
+        self._collect_garbage()
+
+    def _collect_garbage(self) -> None:
+        # Graphs are cycles, and an idle worker makes nothing that would start a collection. The
+        # master's is its own affair: this may run inside one.
+        if self.rank > 0:
+            gc.collect()
 
     def program(self, function: int) -> Program:
         return self._programs[function]
@@ -225,7 +237,7 @@ PREPARATIONS: dict[type, Callable[[Rank, Any, int | None], Any]] = {
     messages.Attach: lambda rank, message, descriptor: rank.segments.attach(message, descriptor),
     messages.Detach: lambda rank, message, _: rank.segments.drop(message.segment),
     messages.Share: lambda rank, message, _: rank.variables.add(message),
-    messages.Unshare: lambda rank, message, _: rank.variables.drop(message.identity),
+    messages.Unshare: lambda rank, message, _: rank.unshare(message),
     messages.Build: lambda rank, message, _: rank.build(message),
     messages.Forget: lambda rank, message, _: rank.forget(message),
 }
@@ -290,4 +302,7 @@ def reply(channel: WorkerChannel, rank: int, message: messages.Reply) -> None:
         os._exit(1)
     except Exception as error:
         told = message.failure or failure(rank, error)
-        channel.reply(message._replace(results=(), failure=told._replace(kind=None)))
+        try:
+            channel.reply(message._replace(results=(), failure=told))
+        except Exception:  # the exception's class does not pickle
+            channel.reply(message._replace(results=(), failure=told._replace(kind=None)))

@@ -237,7 +237,6 @@ def test_wrong_sliceables_are_refused_when_the_function_is_built():
         synk.function([x], x.sum(), sliceable_shareds=[s])
 
 
-@pytest.mark.xfail(strict=True, reason="a sliceable variable listed twice breaks the first call")
 def test_a_sliceable_variable_listed_twice_is_refused_or_works(module_ranks):
     s = pytensor.shared(np.ones(2), name="s")
     try:

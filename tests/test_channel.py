@@ -319,7 +319,6 @@ def test_half_a_message_is_none(ends, cut):
         WorkerChannel(ends[1]).receive()
 
 
-@pytest.mark.xfail(strict=True, reason="the descriptor beside a message that is cut short is not closed")
 def test_half_a_message_leaves_no_descriptor(ends):
     file = os.memfd_create("test")
     socket.send_fds(ends[0], [FRAME[: HEAD.size + 3]], [file])
@@ -474,7 +473,7 @@ def test_what_a_worker_said_before_it_died_still_counts(crew):
     there.workers[0].reply(Noted())
     there.processes[0].end()
     assert there.master.collect() == [None]
-    assert happened == ["reply", "death of 1"]
+    assert sorted(happened) == ["death of 1", "reply"]
 
 
 def test_collect_can_be_called_again_after_an_interruption(crew):
@@ -524,7 +523,6 @@ class Explosive:
         return explode, ()
 
 
-@pytest.mark.xfail(strict=True, reason="torn stays True although the whole frame was read")
 def test_a_reply_that_does_not_unpickle_was_read_whole(crew):
     there = crew(1)
     there.workers[0].reply(Explosive())

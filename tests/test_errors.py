@@ -40,13 +40,6 @@ class Fussy(Exception):
         return super().__new__(cls, *args)
 
 
-not_yet_typed = pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="OSError and its kin have a __new__ of their own, which is not used",
-)
-
-
 def told(kind, summary="it broke", rank=1):
     return Failure(rank, kind, summary, f'  File "model.py", line {rank}\n{summary}\n')
 
@@ -62,7 +55,9 @@ def told(kind, summary="it broke", rank=1):
         MemoryError,
         AssertionError,
         StopIteration,
-        *(pytest.param(kind, marks=not_yet_typed) for kind in (OSError, FileNotFoundError, TimeoutError)),
+        OSError,
+        FileNotFoundError,
+        TimeoutError,
         ImportError,
         UnicodeDecodeError,
         subprocess.CalledProcessError,
@@ -72,7 +67,7 @@ def told(kind, summary="it broke", rank=1):
         HasItsOwnText,
         errors.CollectiveMismatch,
         errors.SharedMemoryFull,
-        pytest.param(errors.SynkTimeout, marks=not_yet_typed),
+        errors.SynkTimeout,
         WorkerDied,
         NeedsArgumentsToExist,
         Fussy,
@@ -114,9 +109,6 @@ class RefusesHeirs(Exception):
         raise RuntimeError("not meant to be a base")
 
 
-@pytest.mark.xfail(
-    strict=True, raises=RuntimeError, reason="only TypeError is expected when classes do not mix"
-)
 def test_a_class_that_refuses_heirs_still_tells():
     error = remote_error([told(RefusesHeirs, "it broke")], n_ranks=2)
     assert type(error) is RemoteError

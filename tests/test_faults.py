@@ -381,14 +381,8 @@ def start(n_ranks):
         (signal.SIGSEGV, 3, 2, "g(ROWS)", "summing"),
         (signal.SIGKILL, 4, 2, "synk.all_reduce(v)", "all_reduce"),
         (signal.SIGTERM, 2, 1, "synk.all_reduce(v)", "all_reduce"),
-        pytest.param(
-            signal.SIGKILL,
-            3,
-            1,
-            "g(np.ones(500_000))",  # needs a larger buffer, so the death is found before the command is sent
-            "summing",
-            marks=pytest.mark.xfail(strict=True, reason="a death found in preparation names no command"),
-        ),
+        # This needs a larger buffer, so the death is found before the command is sent.
+        (signal.SIGKILL, 3, 1, "g(np.ones(500_000))", "summing"),
     ],
 )
 def test_a_worker_killed_while_idle_is_reported_by_the_next_call(number, n_ranks, rank, first, label):
@@ -405,7 +399,6 @@ check_next_run()
     )
 
 
-@pytest.mark.xfail(strict=True, reason="the master had arrived, so the survivors wait on for the dead rank")
 @pytest.mark.parametrize("how", ["both(ROWS, 1)", "synk.all_reduce(v)"])
 def test_survivors_of_a_death_come_out_of_their_collective(how):
     script(
@@ -426,7 +419,6 @@ assert time.monotonic() - began < 1
     )
 
 
-@pytest.mark.xfail(strict=True, reason="workers that hold on are waited for one after the other")
 def test_closing_takes_five_seconds_however_many_workers_hold_on():
     script(
         CHECK_DEATH
@@ -527,7 +519,6 @@ check_next_run()
     )
 
 
-@pytest.mark.xfail(strict=True, reason="Data find the death anew, functions are built as if nothing was")
 @pytest.mark.parametrize(
     "use", ["synk.data(np.ones(3))", "d.set_length(10_000)", "synk.function([], v.sum())"]
 )
@@ -681,14 +672,7 @@ def test_a_child_of_the_script_may_exit_and_leaves_the_run_alone():
         pytest.param(0, False, id="master computes"),
         pytest.param(1, False, id="master waits"),
         pytest.param(0, True, id="master computes, others in a collective"),
-        pytest.param(
-            1,
-            True,
-            id="master in a collective",
-            marks=pytest.mark.xfail(
-                strict=True, reason="workers go on to wait for memory that the interrupted master never sends"
-            ),
-        ),
+        pytest.param(1, True, id="master in a collective"),
     ],
 )
 def test_an_interrupt_ends_the_call_and_the_run_goes_on(rank, collective):
@@ -760,19 +744,7 @@ def test_ctrl_c_while_idle_ends_the_script_as_usual():
     assert errors.count("KeyboardInterrupt") == 1  # of the master only
 
 
-@pytest.mark.parametrize(
-    "rank",
-    [
-        0,
-        pytest.param(
-            1,
-            marks=pytest.mark.xfail(
-                strict=True, reason="the first ^C waits for the workers to finish, however long they take"
-            ),
-        ),
-    ],
-    ids=["master computes", "a worker computes"],
-)
+@pytest.mark.parametrize("rank", [0, 1], ids=["master computes", "a worker computes"])
 def test_ctrl_c_in_a_long_call_ends_the_script_within_five_seconds(rank):
     code, took, errors = interrupted(
         f"""
@@ -846,7 +818,6 @@ def test_full_shared_memory_is_an_error_and_the_run_goes_on():
     """)
 
 
-@pytest.mark.xfail(strict=True, reason="an error in replying loses its type")
 def test_results_that_do_not_fit_shared_memory_are_an_error_and_the_run_goes_on():
     in_small_shared_memory("""
     big = synk.function([x], (pt.outer(x, pt.ones(1 << 20)), "gather"))
@@ -855,7 +826,6 @@ def test_results_that_do_not_fit_shared_memory_are_an_error_and_the_run_goes_on(
     """)
 
 
-@pytest.mark.xfail(strict=True, reason="results are left in a segment that is closed, and old ones are read")
 def test_results_after_some_that_did_not_fit_are_the_new_ones():
     in_small_shared_memory("""
     big = synk.function([x], (pt.outer(x, pt.ones(1 << 19)), "gather"))

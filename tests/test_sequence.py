@@ -106,7 +106,6 @@ def test_results_of_collectives_stand_between_the_outputs(module_ranks):
     np.testing.assert_array_equal(results[7], [module_ranks, 2 * module_ranks])
 
 
-@pytest.mark.xfail(strict=True, reason="without outputs of functions, results of collectives are dropped")
 def test_collectives_alone_make_a_sequence(module_ranks):
     v = shared(2.0, "v")
     result = synk.sequence((synk.all_reduce, v, "sum"), (synk.gather, v))()
@@ -165,16 +164,12 @@ def test_options_go_to_the_functions_that_can_use_them(module_ranks):
 # --- values that change on the way ----------------------------------------------------------------------
 
 
-@pytest.mark.xfail(
-    strict=True, reason="values of one variable share a buffer, so the last ones go to all steps"
-)
 def test_a_variable_may_be_set_more_than_once(module_ranks):
     v = shared(0.0, "v")
     look = synk.function([], (v * 1, "max"))
     assert synk.sequence((synk.broadcast, v, 1.0), look, (synk.broadcast, v, 2.0), look)() == [1, 2]
 
 
-@pytest.mark.xfail(strict=True, reason="index lists of all collectives share a buffer")
 def test_every_item_has_its_own_selection(module_ranks):
     v, w = shared(np.zeros(0), "v"), shared(np.zeros(0), "w")
     select = synk.sequence(
@@ -187,7 +182,6 @@ def test_every_item_has_its_own_selection(module_ranks):
     assert second.tolist() == [8, 7]
 
 
-@pytest.mark.xfail(strict=True, reason="lengths are asked for when the command is prepared, and kept")
 def test_rows_that_an_item_sets_are_those_that_the_next_reads(module_ranks):
     s = shared(np.zeros(0), "s")
     total = synk.function([], [(s.sum(), "sum"), (s.shape[0], "sum")], sliceable_shareds=[s])
@@ -197,10 +191,7 @@ def test_rows_that_an_item_sets_are_those_that_the_next_reads(module_ranks):
     assert total() == [12, 12]
 
 
-def test_rows_that_an_item_set_are_noticed_by_later_calls(request, module_ranks):
-    if module_ranks > 1:
-        reason = "a function of the sequence asks for lengths before they change, and they are kept"
-        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
+def test_rows_that_an_item_set_are_noticed_by_later_calls(module_ranks):
     s = shared(np.zeros(0), "s")
     total = synk.function([], (s.sum(), "sum"), sliceable_shareds=[s])
     x = pt.vector("x")

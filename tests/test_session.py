@@ -157,7 +157,6 @@ def test_close_may_be_called_at_any_time(ranks):
         synk.pids()
 
 
-@pytest.mark.xfail(strict=True, reason="the warning points to synk itself, not to who called fork")
 def test_fork_warns_of_threads(ranks):
     stop = threading.Event()
     thread = threading.Thread(target=stop.wait, name="busy-thread")
@@ -317,7 +316,6 @@ def test_calls_of_threads_take_turns(ranks):
     in_threads(work)
 
 
-@pytest.mark.xfail(strict=True, reason="threads that make Data at the same time get the same segment")
 def test_threads_that_make_data_take_turns(ranks):
     ranks(2)
 
@@ -407,13 +405,7 @@ def test_a_signal_handler_may_not_call(ranks, on_master):
 
 @pytest.mark.parametrize("on_master", [True, False], ids=["master computes", "master waits"])
 @pytest.mark.parametrize("error", [LookupError, TimeoutError])
-def test_an_exception_of_a_signal_handler_is_kept_and_no_reply_mistaken(request, ranks, on_master, error):
-    if not on_master:
-        reason = "replies of the interrupted command stay behind and are taken for those of the next"
-        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
-    elif error is TimeoutError:
-        reason = "an OSError does not mix with RemoteError, and rank 0's own error is not raised as it is"
-        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
+def test_an_exception_of_a_signal_handler_is_kept_and_no_reply_mistaken(ranks, on_master, error):
     ranks(2)
     f, v = slow_sum(on_master), pytensor.shared(np.zeros(2), name="v")
     f(np.ones(4), 0.0)

@@ -122,7 +122,6 @@ def test_set_value_changes_the_master_only_and_warns_once_per_variable(run):
     assert v.get_value() == 8
 
 
-@pytest.mark.xfail(strict=True, reason="the warning points to the caller of who calls set_value")
 def test_the_warning_points_to_the_line_that_sets_the_value(run):
     v = shared(1.0)
     look_at(v)()
@@ -266,18 +265,6 @@ class CollectGarbage(Op):
         outputs[0][0] = np.asarray(inputs[0])
 
 
-# What a worker drops it may keep until its next collection, as any Python process may.
-COLLECTED = [
-    True,
-    pytest.param(
-        False,
-        marks=pytest.mark.xfail(
-            strict=True, reason="compiled graphs are cycles, and an idle worker collects none"
-        ),
-    ),
-]
-
-
 def check_forgotten(make, collected):
     """What ``make`` makes, and drops when it returns, takes memory in the workers and gives it back."""
     scale = pt.scalar("scale")
@@ -295,7 +282,7 @@ def check_forgotten(make, collected):
         assert resident_bytes(pid) - was < LARGE / 4
 
 
-@pytest.mark.parametrize("collected", COLLECTED, ids=["collected", "at once"])
+@pytest.mark.parametrize("collected", [True, False], ids=["collected", "at once"])
 def test_dropped_variables_are_forgotten_in_the_workers(run, collected):
     def make(grown):
         v = shared(np.ones(LARGE // 8))
@@ -305,7 +292,7 @@ def test_dropped_variables_are_forgotten_in_the_workers(run, collected):
     check_forgotten(make, collected)
 
 
-@pytest.mark.parametrize("collected", COLLECTED, ids=["collected", "at once"])
+@pytest.mark.parametrize("collected", [True, False], ids=["collected", "at once"])
 def test_dropped_functions_are_forgotten_in_the_workers(run, collected):
     def make(grown):
         f = synk.function([], (pt.constant(np.random.default_rng(1).random(LARGE // 8)).max(), "max"))

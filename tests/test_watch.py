@@ -59,9 +59,6 @@ def test_the_signal_that_killed_is_named(child, number):
     process.reap()
 
 
-@pytest.mark.xfail(
-    strict=True, raises=ValueError, reason="signal.Signals has no names for most real-time signals"
-)
 def test_a_signal_without_a_name_is_told_too(child):
     process = Process(child(lambda: os.kill(os.getpid(), signal.SIGRTMIN + 5)))
     try:

@@ -24,13 +24,12 @@ from synk.errors import CollectiveMismatch
 from synk.plan import split
 from synk.reduction import OPERATIONS, UFUNCS, accumulating_dtype
 from synk.shm import Segment
-from synk.sync import HEADER_WORDS, Barrier, ControlBlock
+from synk.sync import Barrier, ControlBlock
 
 KINDS = ("all_reduce", "reduce", "broadcast", "all_gather")
 ALIGNMENT = 64  # bytes: slots start on cache lines
 BLOCK = 1 << 15  # elements: a block of each slot stays in the cache while it is reduced
 FIXED_WORDS = 4
-MAX_DIMENSIONS = HEADER_WORDS - FIXED_WORDS
 
 
 class Header(NamedTuple):
@@ -144,12 +143,17 @@ class HostCommunicator(Communicator):
 def _reduce_into_first(chunks: list[NDArray[Any]], op: str) -> None:
     """Reduce ``chunks`` in order into the first, block by block."""
     ufunc, dtype = UFUNCS[op], accumulating_dtype(chunks[0].dtype)
+    with np.errstate(all="ignore"):  # infinities and NaN are values, as in programs
+        _reduce_blocks(chunks, ufunc, dtype, average=op == "avg")
+
+
+def _reduce_blocks(chunks: list[NDArray[Any]], ufunc: np.ufunc, dtype: np.dtype[Any], average: bool) -> None:
     for start in range(0, chunks[0].size, BLOCK):
         blocks = [chunk[start : start + BLOCK] for chunk in chunks]
         total = blocks[0].astype(dtype, copy=False)
         for block in blocks[1:]:
             ufunc(total, block.astype(dtype, copy=False), out=total)
-        if op == "avg":
+        if average:
             total /= len(chunks)
         if total is not blocks[0]:
             blocks[0][...] = total

@@ -11,5 +11,16 @@ from synk.compile.emit import Program, emit
 from synk.compile.linker import ArrayLinker
 from synk.compile.mode import array_mode
 from synk.compile.serialize import dumps, loads
+from synk.compile.substitute import substitute
 
-__all__ = ["ArrayLinker", "Program", "array_funcify", "array_mode", "array_scalar", "dumps", "emit", "loads"]
+__all__ = [
+    "ArrayLinker",
+    "Program",
+    "array_funcify",
+    "array_mode",
+    "array_scalar",
+    "dumps",
+    "emit",
+    "loads",
+    "substitute",
+]

@@ -1,0 +1,35 @@
+"""Replace variables in a graph, whatever its depth.
+
+PyTensor's own ``clone_replace`` recurses, and stops at about a thousand nodes.
+
+Imports PyTensor and ``serialize``.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from pytensor.graph.basic import Variable
+
+from synk.compile.serialize import topological
+
+
+def substitute(outputs: Sequence[Variable], replacements: Mapping[Variable, Variable]) -> list[Variable]:
+    """Return ``outputs`` with variables replaced, all at the same time.
+
+    Parameters
+    ----------
+    outputs : sequence of Variable
+        Left as they are; nodes that lead from a replaced variable to an output are made anew.
+    replacements : mapping of Variable to Variable
+        A replacement may have another static shape; the types of what depends on it follow.
+    """
+    if not replacements:
+        return list(outputs)
+    new = dict(replacements)
+    for node in topological(outputs, roots=replacements):
+        if any(variable in new for variable in node.inputs):
+            inputs = [new.get(variable, variable) for variable in node.inputs]
+            clone = node.clone_with_new_inputs(inputs, strict=False)
+            for old, made in zip(node.outputs, clone.outputs, strict=True):
+                made.name = old.name
+                new.setdefault(old, made)
+    return [new.get(variable, variable) for variable in outputs]
