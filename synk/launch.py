@@ -76,9 +76,21 @@ class Crew:
         """End all workers, gently at first, and free what was shared."""
         farewell = channel.encode(messages.Close())
         for end in self.ends:
-            with contextlib.suppress(Disconnected, OSError):  # it is gone already
+            end.setblocking(False)
+            with contextlib.suppress(Disconnected, OSError):  # it is gone already, or does not read
                 channel.send(end, farewell)
-        _end(self.processes)
+        try:
+            _end(self.processes)
+        except KeyboardInterrupt:  # the second ^C means at once
+            for process in self.processes:
+                process.signal(signal.SIGKILL)
+            raise
+        finally:
+            self._free()
+
+    def _free(self) -> None:
+        for process in self.processes:
+            process.reap()
         for end in self.ends:
             end.close()
         self.bells.close()
@@ -99,8 +111,6 @@ def _end(processes: Sequence[Process]) -> None:
             if not process.wait(0):
                 for number in signals:
                     process.signal(number)
-    for process in processes:
-        process.reap()
 
 
 def spin_seconds(n_ranks: int) -> float:
