@@ -15,7 +15,6 @@ EXAMPLES = [
     ArrayRef(1, "<i8", ()),
     SPAN,
     messages.Attach(4, 1 << 40),
-    messages.Refuse(),
     messages.Detach(4),
     messages.Share(140_000_000_000_000, dict, ("matrix", "float32"), "w", {"value": [1.5]}),
     messages.Share(1, dict, None, None, None),
