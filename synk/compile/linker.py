@@ -43,6 +43,11 @@ class ArrayLinker(JITLinker):
         self.xp = xp
         self.host_ops = host_ops
 
+    def __copy__(self) -> "ArrayLinker":
+        linker = type(self).__new__(type(self))
+        linker.__dict__.update(self.__dict__)
+        return linker
+
     def __getstate__(self) -> dict[str, Any]:
         # Modules do not pickle, and a mode travels to the workers with the function that asks for it.
         return self.__dict__ | {"xp": self.xp.__name__}

@@ -1,4 +1,5 @@
 import itertools
+import pickle
 import subprocess
 
 import numpy as np
@@ -204,3 +205,11 @@ def test_compiling_starts_no_process(monkeypatch):
     inputs, params, loss, values = mlp("float32", np.random.default_rng(0))
     function = pytensor.function(inputs, pt.grad(loss, params), mode=array_mode())
     function(*values)
+
+
+def test_a_mode_travels_with_its_linker():
+    mode = pickle.loads(pickle.dumps(array_mode(ArrayLinker(host_ops="raise"))))
+    assert mode.linker.xp is np
+    assert mode.linker.host_ops == "raise"
+    x = pt.vector("x")
+    assert pytensor.function([x], x.sum(), mode=mode)([1.0, 2.0]) == 3
