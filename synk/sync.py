@@ -134,7 +134,8 @@ class Barrier:
 
     def fail(self) -> None:
         """Tell all ranks that this one will not come to any further barrier of this command."""
-        self._tell_failed(self._command)
+        if self._control.get(self._rank, FAILED) != ABANDONED:
+            self._tell_failed(self._command)
 
     def abandon(self) -> None:
         """Tell all ranks that this one will not come to any further barrier at all."""

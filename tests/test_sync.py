@@ -353,3 +353,18 @@ def test_closing_leaves_no_descriptor():
     with shared(4):
         assert set(leaks.descriptors()) > before
     assert set(leaks.descriptors()) == before
+
+
+def test_who_has_abandoned_all_commands_does_not_come_back_to_one():
+    control, bells = ControlBlock(2), Doorbells(2)
+    gone, other = (Barrier(control, bells, rank) for rank in range(2))
+    try:
+        gone.begin(1)
+        gone.abandon()
+        gone.fail()
+        other.begin(2)
+        with pytest.raises(Aborted):
+            other.wait()
+    finally:
+        bells.close()
+        control.close()
