@@ -62,6 +62,13 @@ def check_data(variable: Any, data: Data) -> None:
         raise TypeError(f"input {describe(variable)} has dtype {variable.dtype}, the Data {data.dtype}")
     if data.ndim != variable.ndim:
         raise TypeError(f"input {describe(variable)} has {variable.ndim} dimensions, the Data {data.ndim}")
+    if not fits(data.shape, variable.type.shape):
+        raise TypeError(f"input {describe(variable)} is {variable.type}, the Data has shape {data.shape}")
+
+
+def fits(shape: Sequence[int], static: Sequence[int | None]) -> bool:
+    """Return whether a shape has the lengths that are static in a type."""
+    return all(known in (None, length) for length, known in zip(shape, static, strict=True))
 
 
 def check_subset(subset: Any, n_outputs: int) -> tuple[int, ...] | None:

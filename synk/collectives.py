@@ -19,7 +19,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.tensor.type import TensorType
 
 from synk import messages
-from synk.calls import IndexList, filtered
+from synk.calls import IndexList, filtered, fits
 from synk.data import Data
 from synk.function import Prepared
 from synk.owner import Owner
@@ -65,6 +65,10 @@ class Collectives:
         for variable in variables:
             if variable.type.ndim == 0:
                 raise ValueError(f"{describe(variable)} is 0-d, so it has no axis to join along")
+            if self._owner.n_ranks > 1 and variable.type.shape[0] is not None:
+                raise TypeError(
+                    f"{describe(variable)} has {variable.type.shape[0]} rows by its type, so it cannot grow"
+                )
         identities = self._identities(variables)
         return Prepared(messages.AllGather(identities), _nothing, identities)
 
@@ -153,6 +157,8 @@ class Collectives:
     def _assign(
         self, variables: Sequence[Any], arrays: Sequence[Any], rows: Sequence[Sequence[Rows | None]]
     ) -> Prepared:
+        for variable, of_ranks in zip(variables, rows, strict=True):
+            _check_static_rows(variable, [len(chosen) for chosen in of_ranks if chosen is not None])
         identities = self._identities(variables)
         slot = next(self._slots)  # a command may hand out several values of one variable
         indices = IndexList()
@@ -202,6 +208,8 @@ class Collectives:
                 f"{describe(variable)} is {variable.type}; "
                 f"the Data has dtype {value.dtype} and {value.ndim} dimensions"
             )
+        if not fits(value.shape[1:], variable.type.shape[1:]):
+            raise TypeError(f"{describe(variable)} is {variable.type}; the Data has shape {value.shape}")
         return value
 
     @staticmethod
@@ -209,6 +217,16 @@ class Collectives:
         if array.ndim == 0:
             raise ValueError(f"the value of {describe(variable)} is 0-d, so it has no rows")
         return select(batch, len(array), owner=f"the values of {describe(variable)}")
+
+
+def _check_static_rows(variable: Any, lengths: Sequence[int]) -> None:
+    """Refuse rows that contradict a static length: programs are compiled for that one."""
+    static = variable.type.shape[0] if variable.type.ndim else None
+    if static is not None and any(length != static for length in lengths):
+        raise TypeError(
+            f"{describe(variable)} has {static} rows by its type, the ranks would get {list(lengths)}; "
+            "make it without a static length of axis 0"
+        )
 
 
 def _all(array: Any) -> Rows:

@@ -81,6 +81,8 @@ class Data:
     def data(self) -> NDArray[Any]:
         """The values: a NumPy array over the shared memory, not a copy."""
         self._owner.check_open("Data")
+        if self._segment is None and self.size:  # 0-d: one item, wherever it is
+            self._allocate(self.size)
         if self._segment is None:
             return np.empty(self._shape, self._dtype)
         return self._owner.segments[self._segment].array(self._dtype, self._shape)
@@ -246,7 +248,7 @@ def _checked_dtype(dtype: Any) -> np.dtype[Any]:
     checked = np.dtype(dtype)
     if checked.hasobject or checked.kind not in "biufc":
         raise TypeError(f"dtype {checked} cannot be in shared memory; use a boolean or number type")
-    return checked
+    return checked.newbyteorder("=")  # as programs compute
 
 
 def _checked_length(length: Any) -> int:

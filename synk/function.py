@@ -60,6 +60,11 @@ class Function(ABC):
         """How each update accumulates over slices; None keeps the last value."""
 
     @property
+    def n_results(self) -> int:
+        """How many values a call returns when all are asked for."""
+        return len(self.output_modes)
+
+    @property
     @abstractmethod
     def returns(self) -> str:
         """``"list"``, ``"single"`` or ``"none"``: what a call returns."""
@@ -112,7 +117,7 @@ class Function(ABC):
             If a worker died. The run is broken.
         """
         options = CallOptions(batch, batch_s, num_slices)
-        subset = check_subset(output_subset, len(self.output_modes))
+        subset = check_subset(output_subset, self.n_results)
         self.check(options)
         inputs = self._order(args, kwargs)
         with self._owner.turn(self.name):

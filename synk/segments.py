@@ -116,4 +116,4 @@ class StagingBuffers:
 
     def drop_owned_by(self, owner: Any) -> None:
         """Free all buffers whose key starts with ``owner``."""
-        self.drop(*[key for key in self._numbers if key[0] == owner])
+        self.drop(*[key for key in list(self._numbers) if key[0] == owner])

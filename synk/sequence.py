@@ -8,6 +8,7 @@ Imports floor 4 and below.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from synk.calls import CallOptions
@@ -15,6 +16,8 @@ from synk.function import Function, Prepared
 from synk.graph_function import GraphFunction
 from synk.owner import Owner
 from synk.plan import check_num_slices
+
+RETURNING = ("gather", "get_value", "get_shapes", "get_lengths")
 
 
 class SequenceFunction(Function):
@@ -53,6 +56,10 @@ class SequenceFunction(Function):
         kinds = [function.returns for function in self._functions if function.returns != "none"]
         return kinds[0] if len(kinds) == 1 else "list" if kinds else "none"
 
+    @property
+    def n_results(self) -> int:
+        return len(self.output_modes) + sum(map(_returns, self._items))
+
     def as_written(self, values: list[Any]) -> Any:
         # What collectives return counts too, and is known only when they have.
         return values if self.returns == "none" and values else super().as_written(values)
@@ -88,6 +95,14 @@ class SequenceFunction(Function):
             for function in self._functions
             for value in function.run_alone([given[variable] for variable in function.inputs])
         ]
+
+
+def _returns(item: Any) -> bool:
+    """Return whether an item is a collective that returns something."""
+    if not isinstance(item, partial):
+        return False
+    in_place = item.keywords.get("in_place", item.args[2] if len(item.args) > 2 else True)
+    return item.func.__name__ in RETURNING or (item.func.__name__ == "reduce" and not in_place)
 
 
 def _can_slice(function: GraphFunction) -> bool:

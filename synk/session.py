@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from pytensor.tensor.random.type import RandomType
+
 from synk import messages
 from synk.collectives import HANDED_OUT, Collectives
 from synk.comm import Communicator, HostCommunicator, LoneCommunicator
@@ -30,7 +32,7 @@ from synk.segments import SegmentTable, StagingBuffers
 from synk.sequence import SequenceFunction
 from synk.shm import Segment
 from synk.symbolic import define
-from synk.variables import RankVariables, SharedTable
+from synk.variables import RankVariables, SharedTable, describe
 from synk.worker import Rank
 
 
@@ -103,6 +105,8 @@ class Session:
             item = partial(item[0], *item[1:])
         if isinstance(item, partial) and getattr(item.func, "is_collective", False):
             verb = getattr(self.collectives, item.func.__name__)
+            if item.func.__name__ == "broadcast":
+                _refuse_random_states(item)
             prepare = partial(verb, *item.args, **item.keywords)
             with self.turn("sequence"):
                 prepare()  # what is wrong with it is said here, where it was written
@@ -185,6 +189,17 @@ class Session:
             self.segments.close()
             self.shared.close()
             self._device.deactivate()
+
+
+def _refuse_random_states(item: partial[Any]) -> None:
+    """A random state travels beside commands, so within one it would come too early."""
+    for argument in item.args:
+        for variable in argument if isinstance(argument, list | tuple) else [argument]:
+            if isinstance(getattr(variable, "type", None), RandomType):
+                raise TypeError(
+                    f"random state {describe(variable)} cannot be broadcast in a sequence; "
+                    "broadcast it in a call of its own"
+                )
 
 
 # --- the one permitted global ------------------------------------------------------------------------

@@ -428,3 +428,15 @@ def test_rows_of_different_width_do_not_join(module_ranks):
     with pytest.raises(ValueError, match="v|must match"):
         synk.gather(v, nd_up=0)
     assert synk.get_shapes(v) == [(1, 2), (1, 3), (1, 4)]
+
+
+def test_a_static_length_is_kept(module_ranks):
+    v = pytensor.shared(np.arange(6.0), shape=(6,), name="v")
+    synk.broadcast(v, np.ones(6))
+    if module_ranks == 1:
+        return
+    for change in (lambda: synk.scatter(v, np.ones(6)), lambda: synk.all_gather(v)):
+        with pytest.raises(TypeError, match="6 rows by its type"):
+            change()
+    with pytest.raises(TypeError, match="6 rows by its type"):
+        synk.broadcast(v, synk.data(np.ones(5)))

@@ -356,3 +356,22 @@ def test_stale_data_raise(total):
     assert f(np.ones(2)) == 2
     assert repr(data)
     assert data.shape == (3,)
+
+
+def test_data_fits_the_static_shape_of_an_input():
+    whole = pt.tensor("whole", shape=(3,), dtype="float64")
+    f = synk.function([], whole.sum(), bcast_inputs=[whole])
+    with pytest.raises(TypeError, match="'whole' is .*the Data has shape"):
+        f(synk.data(np.ones(6)))
+    assert f(synk.data(np.ones(3))) == 3
+
+
+def test_a_scalar_is_there_before_it_is_set():
+    scalar, s = synk.data(dtype="float64", ndim=0), pt.scalar("s")
+    scalar[...] = 5
+    assert synk.function([], s * 1, bcast_inputs=[s])(scalar) == 5
+
+
+def test_bytes_in_another_order_become_native():
+    x = pt.vector("x")
+    assert synk.function([x], (x.sum(), "sum"))(synk.data(np.arange(3, dtype=">f8"))) == 3

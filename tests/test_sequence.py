@@ -278,3 +278,18 @@ def test_a_sequence_keeps_its_functions_and_variables_alive(module_ranks):
     synk.distribute()
     assert np.ravel(run()).tolist() == [2]
     assert np.ravel(run()).tolist() == [2 * module_ranks]
+
+
+def test_a_random_state_is_broadcast_by_itself():
+    state = pytensor.shared(np.random.default_rng(0), name="state")
+    with pytest.raises(TypeError, match="random state 'state' cannot be broadcast in a sequence"):
+        synk.sequence((synk.broadcast, state))
+
+
+def test_an_output_subset_counts_what_collectives_return(module_ranks):
+    v, x = shared(1.0, "v"), pt.vector("x")
+    first, last = synk.function([x], [(x.sum(), "sum")]), synk.function([x], [(x.max(), "max")])
+    both = synk.sequence(first, (synk.gather, v), last)
+    assert both(np.arange(4.0), output_subset=[2, 0]) == [3, 6]
+    with pytest.raises(ValueError, match="names output 3, there are 3"):
+        both(np.arange(4.0), output_subset=[3])

@@ -29,7 +29,7 @@ from synk.sync import Barrier, ControlBlock
 KINDS = ("all_reduce", "reduce", "broadcast", "all_gather")
 ALIGNMENT = 64  # bytes: slots start on cache lines
 BLOCK = 1 << 15  # elements: a block of each slot stays in the cache while it is reduced
-FIXED_WORDS = 4
+FIXED_WORDS = 5
 
 
 class Header(NamedTuple):
@@ -39,6 +39,7 @@ class Header(NamedTuple):
     op: str
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
+    arena: int = 0  # bytes of the arena that this rank has
 
     @property
     def nbytes(self) -> int:
@@ -49,6 +50,7 @@ class Header(NamedTuple):
         words[1] = OPERATIONS.index(self.op)
         words[2] = int.from_bytes(self.dtype.str.encode(), "little")
         words[3] = len(self.shape)
+        words[4] = self.arena
         for axis, length in enumerate(self.shape):
             words[FIXED_WORDS + axis] = length
 
@@ -56,7 +58,7 @@ class Header(NamedTuple):
     def read(cls, words: memoryview) -> Header:
         dtype = np.dtype(words[2].to_bytes(8, "little").rstrip(b"\0").decode())
         shape = tuple(words[FIXED_WORDS : FIXED_WORDS + words[3]])
-        return cls(KINDS[words[0]], OPERATIONS[words[1]], dtype, shape)
+        return cls(KINDS[words[0]], OPERATIONS[words[1]], dtype, shape, words[4])
 
 
 class HostCommunicator(Communicator):
@@ -107,12 +109,13 @@ class HostCommunicator(Communicator):
 
     def _enter(self, kind: str, op: str, array: NDArray[Any]) -> list[Header]:
         """Tell the others what this rank brings; return what all bring."""
-        Header(kind, op, array.dtype, array.shape).write(self._control.header(self.rank))
+        arena = 0 if self._arena is None else self._arena.nbytes
+        Header(kind, op, array.dtype, array.shape, arena).write(self._control.header(self.rank))
         self._barrier.wait()
         return [Header.read(self._control.header(rank)) for rank in range(self.n_ranks)]
 
     def _check_equal(self, headers: list[Header]) -> None:
-        if any(header != headers[0] for header in headers[1:]):
+        if len({header._replace(arena=0) for header in headers}) > 1:
             raise CollectiveMismatch(
                 "ranks disagree on a collective: "
                 + "; ".join(
@@ -128,8 +131,10 @@ class HostCommunicator(Communicator):
         offsets = [0]
         for header in headers:
             offsets.append(offsets[-1] + -(-header.nbytes // ALIGNMENT) * ALIGNMENT)
-        if self._arena is None or self._arena.nbytes < offsets[-1]:
-            self._arena = self._grow(offsets[-1])
+        arenas = {header.arena for header in headers}
+        # They differ where a growth was interrupted; decided by headers, all ranks decide the same.
+        if self._arena is None or len(arenas) > 1 or min(arenas) < offsets[-1]:
+            self._arena = self._grow(max(offsets[-1], max(arenas) + 1))
         slots = [
             self._arena.array(header.dtype, (header.nbytes // header.dtype.itemsize,), offset)
             for header, offset in zip(headers, offsets, strict=False)
