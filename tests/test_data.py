@@ -275,6 +275,7 @@ def test_old_views_outlive_growth():
 
 @pytest.mark.parametrize("how", ["dropped", "freed", "replaced"])
 def test_memory_goes_from_every_rank(total, how):
+    gc.collect()  # what earlier tests dropped may still be in cycles
     settle()
     before = [shared_bytes(pid) for pid in synk.pids()]
     data = synk.data(np.ones(8 * MEGABYTE // 8))
@@ -317,6 +318,7 @@ def test_dropped_memory_lives_on_in_views():
 
 
 def test_many_short_lived_data_leave_nothing(total):
+    gc.collect()  # what earlier tests dropped may still be in cycles
     settle()
     before = [shared_bytes(pid) for pid in synk.pids()]
     for _ in range(50):
