@@ -26,6 +26,8 @@ from pytensor.tensor.type import TensorType
 
 from synk.compile.dispatch.table import array_funcify
 
+Observer = Callable[[Apply, Callable], Callable]
+
 
 class Program:
     """A graph as a Python function.
@@ -68,7 +70,13 @@ class Program:
         return None
 
 
-def emit(fgraph: FunctionGraph, xp: ModuleType, order: Sequence[Apply] | None = None, unpack: bool = False):
+def emit(
+    fgraph: FunctionGraph,
+    xp: ModuleType,
+    order: Sequence[Apply] | None = None,
+    unpack: bool = False,
+    observe: Observer | None = None,
+) -> Program:
     """Compile a graph to a :class:`Program`.
 
     Parameters
@@ -82,6 +90,9 @@ def emit(fgraph: FunctionGraph, xp: ModuleType, order: Sequence[Apply] | None = 
         array before the node that destroys it.
     unpack : bool
         Let a graph with one output return it bare, as the entry of a node with one output does.
+    observe : callable, optional
+        ``observe(node, implementation)`` returns what runs in place of each implementation: the same
+        values from the same arguments, with something measured or checked on the way.
     """
     nodes = list(fgraph.toposort() if order is None else order)
     names = _Names(xp)
@@ -91,6 +102,8 @@ def emit(fgraph: FunctionGraph, xp: ModuleType, order: Sequence[Apply] | None = 
     for node, dead in zip(nodes, last_uses(nodes, fgraph.outputs), strict=True):
         implementation = array_funcify(node.op, node, xp)
         host_nodes += getattr(implementation, "host_nodes", ())
+        if observe is not None:
+            implementation = observe(node, implementation)
         function = names.bind(implementation, node)
         arguments = ", ".join([names[variable] for variable in node.inputs])
         lines.append(f"    {', '.join([names[v] for v in node.outputs])} = {function}({arguments})")

@@ -14,7 +14,7 @@ import numpy as np
 from pytensor.link.basic import JITLinker
 from pytensor.link.utils import raise_with_op
 
-from synk.compile.emit import Program, emit
+from synk.compile.emit import Observer, Program, emit
 from synk.compile.rewrites import UNWANTED
 
 HOST_OPS = ("allow", "warn", "raise")
@@ -32,16 +32,27 @@ class ArrayLinker(JITLinker):
         the host: nothing, a ``UserWarning`` or a ``NotImplementedError`` when the graph is compiled.
     allow_gc : bool, default True
         Let go of inputs and outputs after each call.
+    observe : callable, optional
+        ``observe(node, implementation)`` returns what runs in place of each node's implementation;
+        see `synk.compile.emit.emit`.
     """
 
     incompatible_rewrites = UNWANTED
 
-    def __init__(self, xp: Any = np, *, host_ops: str = "allow", allow_gc: bool = True):
+    def __init__(
+        self,
+        xp: Any = np,
+        *,
+        host_ops: str = "allow",
+        allow_gc: bool = True,
+        observe: Observer | None = None,
+    ):
         if host_ops not in HOST_OPS:
             raise ValueError(f"host_ops={host_ops!r} is unknown; choose one of {', '.join(HOST_OPS)}")
         super().__init__(allow_gc=allow_gc)
         self.xp = xp
         self.host_ops = host_ops
+        self.observe = observe
 
     def __copy__(self) -> "ArrayLinker":
         linker = type(self).__new__(type(self))
@@ -66,7 +77,7 @@ class ArrayLinker(JITLinker):
 
     def fgraph_convert(self, fgraph, order, input_storage, output_storage, storage_map, **kwargs) -> Program:
         """Return the program that computes ``fgraph`` in the given order."""
-        program = emit(fgraph, self.xp, order)
+        program = emit(fgraph, self.xp, order, observe=self.observe)
         self._judge_host_nodes(program)
         return program
 
