@@ -1,0 +1,130 @@
+"""Time candidates in turn, and compare them round by round.
+
+    {name: callable} -> compare -> Comparison -> ratios -> a table
+
+The speed of a machine drifts, and what ran before leaves its traces in caches. So every round runs
+each candidate once, every other round in reverse order, and what counts is the ratio of two times
+of one round: its median over rounds, with its quartiles.
+
+Imports the standard library only.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+
+class Spread(NamedTuple):
+    """Middle of some numbers, and how far they scatter."""
+
+    low: float  # first quartile
+    median: float
+    high: float  # third quartile
+
+
+class Comparison:
+    """Times of candidates over rounds; the first candidate is the one that others are compared with.
+
+    Parameters
+    ----------
+    seconds : mapping of str to sequence of float
+        For each candidate its time in every round.
+    """
+
+    def __init__(self, seconds: Mapping[str, Sequence[float]]):
+        if len({len(times) for times in seconds.values()}) > 1:
+            raise ValueError(f"rounds are unequal: { {name: len(t) for name, t in seconds.items()} }")
+        self.seconds = {name: list(times) for name, times in seconds.items()}
+        self.reference = next(iter(self.seconds))
+
+    def median(self, name: str) -> float:
+        """Return the median time of a candidate, in seconds."""
+        return statistics.median(self.seconds[name])
+
+    def ratio(self, name: str) -> Spread:
+        """Return how many times as long as the reference a candidate took in the same round."""
+        pairs = zip(self.seconds[name], self.seconds[self.reference], strict=True)
+        return spread([time / reference for time, reference in pairs])
+
+    def rows(self) -> list[list[str]]:
+        """Return for each candidate its name, median time and ratio to the reference."""
+        return [[name, in_units(self.median(name)), in_words(self.ratio(name))] for name in self.seconds]
+
+    def table(self, title: str) -> str:
+        """Return a table in Markdown."""
+        return markdown([title, "median", f"× time of {self.reference} (quartiles)"], self.rows())
+
+
+def compare(
+    candidates: Mapping[str, Callable[[], Any]],
+    rounds: int,
+    warmup: int = 3,
+    timer: Callable[[Callable[[], Any]], float] | None = None,
+) -> Comparison:
+    """Run candidates in turn.
+
+    Parameters
+    ----------
+    candidates : mapping of str to callable
+        The first one is the reference.
+    rounds : int
+        That count; each candidate runs once in each.
+    warmup : int
+        Rounds before, which do not count.
+    timer : callable, optional
+        ``timer(candidate)`` runs a candidate and returns its seconds, for one that is timed elsewhere,
+        such as in a process of its own.
+
+    Returns
+    -------
+    Comparison
+    """
+    timer = timer or timed
+    seconds: dict[str, list[float]] = {name: [] for name in candidates}
+    for number, name in in_turn(list(candidates), warmup + rounds):
+        taken = timer(candidates[name])
+        if number >= warmup:
+            seconds[name].append(taken)
+    return Comparison(seconds)
+
+
+def in_turn(names: Sequence[str], rounds: int) -> Iterator[tuple[int, str]]:
+    """Yield ``(round, name)``: A B C, C B A, A B C, ..."""
+    for number in range(rounds):
+        for name in names if number % 2 == 0 else reversed(names):
+            yield number, name
+
+
+def timed(candidate: Callable[[], Any]) -> float:
+    """Return the seconds that one call takes."""
+    start = time.perf_counter()
+    candidate()
+    return time.perf_counter() - start
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Return median and quartiles."""
+    if len(values) == 1:
+        return Spread(values[0], values[0], values[0])
+    low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+    return Spread(low, median, high)
+
+
+def in_units(seconds: float) -> str:
+    """Return a time for reading: seconds, or milliseconds below one."""
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
+
+
+def in_words(ratio: Spread) -> str:
+    """Return a ratio with its quartiles."""
+    return f"{ratio.median:.2f} ({ratio.low:.2f}–{ratio.high:.2f})"
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table in Markdown, its columns aligned for reading as plain text too."""
+    cells = [list(header), *map(list, rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
+    lines = [" | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells]
+    rule = "|".join("-" * (width + 2) for width in widths)
+    return "\n".join([f"| {lines[0]} |", f"|{rule}|", *(f"| {line} |" for line in lines[1:])])

@@ -1,0 +1,129 @@
+"""How long a program takes from its start to its first result, each time in a process of its own.
+
+    linker.py -> run -> python starts.py synk mlp -> JSON {phase: seconds} -> linker.py
+
+Cold means that nothing compiled is kept from before, neither by synk nor by PyTensor; warm, that this
+program has run before.
+"""
+
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pairs
+
+PHASES = ("import pytensor", "import synk", "graph", "compile", "first call")
+MODES = {"synk": "synk", "PyTensor NUMBA": "NUMBA", "PyTensor C": "CVM"}
+SECONDS = 900  # for one process
+
+
+def measure(graph: str, names: list[str], rounds: int) -> str:
+    """Start processes in turn and return a table.
+
+    Parameters
+    ----------
+    graph : {"mlp", "deep"}
+    names : list of str
+        ``"synk, warm"`` or ``"synk, cold"``, and the same of the others of `MODES`.
+    rounds : int
+    """
+    phases: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+    totals: dict[str, list[float]] = {name: [] for name in names}
+    with tempfile.TemporaryDirectory() as kept:
+        for name in names:
+            if name.endswith("warm"):
+                run(name, graph, kept)
+        for _, name in pairs.in_turn(names, rounds):
+            with folder(name, kept) as caches:
+                total, parts = run(name, graph, caches)
+            totals[name].append(total)
+            phases[name].append(parts)
+    return table(graph, phases, pairs.Comparison(totals))
+
+
+def folder(name: str, kept: str) -> contextlib.AbstractContextManager[str]:
+    """Return the folder for compiled things: one that is kept, or an empty one."""
+    return contextlib.nullcontext(kept) if name.endswith("warm") else tempfile.TemporaryDirectory()
+
+
+def run(name: str, graph: str, caches: str) -> tuple[float, dict[str, float]]:
+    """Run this file once; return the seconds from before its start to its last line, and those of its phases."""
+    flags = f"base_compiledir={caches}/pytensor,{os.environ.get('PYTENSOR_FLAGS', '')}"
+    places = {"SYNK_CACHE": f"{caches}/synk", "NUMBA_CACHE_DIR": f"{caches}/numba", "PYTENSOR_FLAGS": flags}
+    command = [sys.executable, "-W", "ignore", __file__, MODES[name.partition(",")[0]], graph]
+    start = time.monotonic()  # the same clock in all processes
+    done = subprocess.run(command, env=os.environ | places, capture_output=True, text=True, timeout=SECONDS)
+    if done.returncode:
+        raise SystemExit(f"{name} failed to start:\n{done.stderr}")
+    ends = json.loads(done.stdout)
+    return ends[-1] - start, dict(zip(PHASES, durations(start, ends), strict=True))
+
+
+def durations(start: float, ends: list[float]) -> Iterator[float]:
+    """Yield how long each phase took, the first one from the start of the process."""
+    for begin, end in zip([start, *ends], ends, strict=False):
+        yield end - begin
+
+
+def table(graph: str, phases: dict[str, list[dict[str, float]]], totals: pairs.Comparison) -> str:
+    """Return a table of the phases' medians beside the whole."""
+    header = [f"start of {graph}", *PHASES, "all", f"× time of {totals.reference} (quartiles)"]
+    rows = []
+    for name, median, ratio in totals.rows():
+        parts = [statistics.median(parts[phase] for parts in phases[name]) for phase in PHASES]
+        rows.append([name, *map(pairs.in_units, parts), median, ratio])
+    return pairs.markdown(header, rows)
+
+
+# --- in the process that is timed -------------------------------------------------------------------
+
+
+def main(mode: str, graph: str) -> None:
+    """Compile and run a graph once, and print when each phase ended."""
+    sys.path.append(str(Path(__file__).parent))
+    import pytensor
+    import pytensor.tensor
+
+    ends = [time.monotonic()]
+    from synk.compile import array_mode
+
+    ends.append(time.monotonic())
+    inputs, output, updates, values = GRAPHS[graph]()
+    ends.append(time.monotonic())
+    function = pytensor.function(
+        inputs, output, updates=updates, mode=array_mode() if mode == "synk" else mode
+    )
+    ends.append(time.monotonic())
+    function(*values)
+    ends.append(time.monotonic())
+    print(json.dumps(ends))
+
+
+def mlp_step():
+    """Return the training step of `mlp`."""
+    import mlp
+
+    net = mlp.network(mlp.first_layers())
+    _, updates = mlp.nesterov(net)
+    return [net.x, net.y], net.loss, updates, mlp.images(250)
+
+
+def deep_graph():
+    """Return 2,000 nodes in a chain: 500 times a product, a sum, a tangent and a factor."""
+    import deep
+
+    x, y = deep.chain(2000)
+    return [x], y, None, [deep.value()]
+
+
+GRAPHS = {"mlp": mlp_step, "deep": deep_graph}
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,92 @@
+"""Which line of the user's code built a node.
+
+PyTensor keeps the stack where a variable was made in ``tag.trace``, and rewrites copy it to what they put in
+its place. Of that stack one frame tells something: the innermost that is not PyTensor's, synk's or Python's own.
+Only that one travels, so an error on a worker names it too.
+
+    tag.trace -> user_lines -> pack -> (pickle) -> unpack -> tag.trace
+
+Imports PyTensor only.
+"""
+
+import os
+import sysconfig
+from collections import deque
+from collections.abc import Sequence
+from functools import cache
+
+import pytensor
+from pytensor.graph.basic import Apply, Variable
+
+Line = tuple[str, int, str, str | None]  # file, line number, function, source text: a frame of tag.trace
+Packed = tuple[list[tuple[Line, ...]], list[int]]
+
+LIBRARIES = tuple(
+    os.path.join(os.path.abspath(folder), "")
+    for folder in (os.path.dirname(pytensor.__file__), os.path.join(os.path.dirname(__file__), os.pardir))
+)
+PYTHON = os.path.join(sysconfig.get_path("stdlib"), "")
+PACKAGES = ("site-packages", "dist-packages")  # may lie inside Python's own folder
+
+
+def user_lines(variable: Variable) -> tuple[Line, ...]:
+    """Return the lines of the user's code that built ``variable``.
+
+    Most often one; several where a rewrite merged nodes; none where the stack that PyTensor kept
+    (``config.traceback__limit`` frames of it) lies in libraries altogether, as it may for gradients.
+    """
+    trace = getattr(variable.tag, "trace", ())
+    return tuple(dict.fromkeys([line for frames in trace for line in _innermost(frames)]))
+
+
+def nearest_lines(node: Apply) -> tuple[Line, ...]:
+    """Return the lines that built the nearest of the nodes before ``node`` that has any."""
+    waiting, seen = deque([node]), {node}
+    while waiting:
+        node = waiting.popleft()
+        lines = user_lines(node.outputs[0])
+        if lines:
+            return lines
+        ahead = dict.fromkeys(variable.owner for variable in node.inputs)
+        fresh = [owner for owner in ahead if owner is not None and owner not in seen]
+        seen.update(fresh)
+        waiting.extend(fresh)
+    return ()
+
+
+def write_line(line: Line) -> str:
+    """Return a line as tracebacks write it."""
+    file, number, function, text = line
+    place = f'File "{file}", line {number}, in {function}'
+    return f"{place}\n    {text}" if text else place
+
+
+def pack(nodes: Sequence[Apply]) -> Packed:
+    """Return the different lines of ``nodes``, and for each node the number of those that it has."""
+    numbers: dict[tuple[Line, ...], int] = {}
+    order = [numbers.setdefault(user_lines(node.outputs[0]), len(numbers)) for node in nodes]
+    return list(numbers), order
+
+
+def unpack(nodes: Sequence[Apply], packed: Packed) -> None:
+    """Put what :func:`pack` returned where PyTensor keeps traces."""
+    different, order = packed
+    traces = [[[line] for line in lines] for lines in different]
+    for node, number in zip(nodes, order, strict=True):
+        for output in node.outputs:
+            output.tag.trace = traces[number]
+
+
+def _innermost(frames: Sequence[Line]) -> Sequence[Line]:
+    for frame in reversed(frames):
+        if not is_library(frame[0]):
+            return (frame,)
+    return ()
+
+
+@cache
+def is_library(file: str) -> bool:
+    """Tell whether a source file belongs to PyTensor, synk or Python itself."""
+    if file.startswith((*LIBRARIES, "<frozen", "<__array")):
+        return True
+    return file.startswith(PYTHON) and not any(folder in file for folder in PACKAGES)
