@@ -111,7 +111,11 @@ def flat_mean(sums: Sequence[Any], variables: Sequence[Any], name: str) -> tuple
     dtype = variables[0].dtype
     shapes = [variable.get_value(borrow=True).shape for variable in variables]
     flat = pytensor.shared(np.zeros(sum(map(prod, shapes)) + 1, dtype), name=name)
-    expression = flatten([pt.cast(array, dtype) for array in sums], row_weight(dtype))
+    # Told the shapes, each rank's program knows the layout and writes the pieces where they belong.
+    pieces = [
+        pt.specify_shape(pt.cast(array, dtype), shape) for array, shape in zip(sums, shapes, strict=True)
+    ]
+    expression = flatten(pieces, row_weight(dtype))
     totals, weight = unflatten(flat, shapes)
     return flat, expression, [total / weight for total in totals]
 

@@ -5,7 +5,7 @@ that uses them, and never again unless asked for.
 
     SharedTable.identify (master) -> Share -> RankVariables.add (worker)
 
-Imports NumPy, PyTensor, ``errors`` and ``messages``.
+Imports NumPy, PyTensor, ``compile``, ``errors`` and ``messages``.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.link.basic import Container
 
 from synk import messages
+from synk.compile.buffers import settle
 from synk.errors import SynkWarning
 
 n_rows = shared(np.asarray(1, dtype="int64"), name="n_rows")
@@ -72,8 +73,11 @@ class RankVariables:
         return self._variables[identity].container.storage[0]
 
     def assign(self, identity: int, value: Any) -> None:
-        """Put ``value`` in place of the old one."""
-        self._variables[identity].container.storage[0] = value
+        """Put ``value`` in place of the old one: in its array, if it fits there."""
+        storage = self._variables[identity].container.storage
+        arrays = isinstance(value, np.ndarray) and isinstance(storage[0], np.ndarray)
+        fits = arrays and value.dtype == storage[0].dtype
+        storage[0] = settle(storage[0], value) if fits else value
 
 
 def stream(generator: np.random.Generator, rank: int) -> np.random.Generator:

@@ -4,6 +4,7 @@ An Op that one version lacks is replaced here by an empty class, so that entries
 without asking which version runs. Imports PyTensor only.
 """
 
+from collections.abc import Collection
 from copy import copy
 from importlib import import_module
 from typing import Any
@@ -39,16 +40,36 @@ def inner_graph(op: Any, rewriter: GraphRewriter) -> FunctionGraph:
     From 3.1 the outer compilation has rewritten it already; before, ``rewriter`` does it here.
     Either way the graph destroys none of its inputs and its outputs alias nothing outside.
     """
-    baked = isinstance(op.fgraph, FrozenFunctionGraph)
-    graph = op.fgraph.unfreeze() if baked else op.fgraph.clone()
-    inputs = [In(variable, borrow=True, mutable=False) for variable in graph.inputs]
-    # The supervisor brings the destroy handler, which sorts readers before destroyers.
-    add_supervisor_to_fgraph(fgraph=graph, input_specs=inputs, accept_inplace=True)
+    graph, baked, inputs = _protected_graph(op, ())
     if not baked:
         rewriter.rewrite(graph)
-        outputs = [Out(variable, borrow=False) for variable in graph.outputs]
-        insert_deepcopy(graph, wrapped_inputs=inputs, wrapped_outputs=outputs)
+    outputs = [Out(variable, borrow=False) for variable in graph.outputs]
+    insert_deepcopy(graph, wrapped_inputs=inputs, wrapped_outputs=outputs)
     return graph
+
+
+def step_graph(
+    op: Scan, rewriter: GraphRewriter, inplace: GraphRewriter, disposable: Collection[int]
+) -> FunctionGraph:
+    """Return the optimised inner graph of a ``Scan``, in an order that is safe in place.
+
+    It may destroy the inputs at the positions ``disposable``, and its outputs may alias its inputs.
+    From 3.1 the outer compilation has rewritten it, but knew of fewer inputs that may be destroyed:
+    ``inplace`` makes up for that.
+    """
+    graph, baked, _ = _protected_graph(op, disposable)
+    (inplace if baked else rewriter).rewrite(graph)
+    return graph
+
+
+def _protected_graph(op: Any, disposable: Collection[int]) -> tuple[FunctionGraph, bool, list[In]]:
+    """Return a copy of an inner graph, whether it has been rewritten, and what may be done to its inputs."""
+    baked = isinstance(op.fgraph, FrozenFunctionGraph)
+    graph = op.fgraph.unfreeze() if baked else op.fgraph.clone()
+    inputs = [In(v, borrow=True, mutable=k in disposable) for k, v in enumerate(graph.inputs)]
+    # The supervisor brings the destroy handler, which sorts readers before destroyers.
+    add_supervisor_to_fgraph(fgraph=graph, input_specs=inputs, accept_inplace=True)
+    return graph, baked, inputs
 
 
 def host_op(op: Any) -> Any:
@@ -68,3 +89,11 @@ def take_axis(op: Any, inputs: tuple, position: int) -> tuple[int, tuple]:
     if hasattr(op, "axis"):
         return op.axis, inputs
     return int(inputs[position]), inputs[:position] + inputs[position + 1 :]
+
+
+def join_pieces(node: Any) -> tuple[int | None, list]:
+    """Return the axis of a Join node, None if it is known only at run time, and what it joins."""
+    if hasattr(node.op, "axis"):
+        return node.op.axis, list(node.inputs)
+    axis = getattr(node.inputs[0], "data", None)
+    return None if axis is None else int(axis), list(node.inputs[1:])

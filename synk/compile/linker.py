@@ -77,7 +77,7 @@ class ArrayLinker(JITLinker):
 
     def fgraph_convert(self, fgraph, order, input_storage, output_storage, storage_map, **kwargs) -> Program:
         """Return the program that computes ``fgraph`` in the given order."""
-        program = emit(fgraph, self.xp, order, observe=self.observe)
+        program = emit(fgraph, self.xp, order, observe=self.observe, updates=fgraph.update_mapping)
         self._judge_host_nodes(program)
         return program
 

@@ -1,8 +1,8 @@
 """Which line of the user's code built a node.
 
-PyTensor keeps the stack where a variable was made in ``tag.trace``, and rewrites copy it to what they put in
-its place. Of that stack one frame tells something: the innermost that is not PyTensor's, synk's or Python's own.
-Only that one travels, so an error on a worker names it too.
+PyTensor keeps the stack where a variable was made in ``tag.trace``, and rewrites copy it to what they put
+in its place. Of that stack one frame tells something: the innermost that is not of PyTensor, synk or Python
+itself. Only that one travels, so an error on a worker names it too.
 
     tag.trace -> user_lines -> pack -> (pickle) -> unpack -> tag.trace
 
@@ -13,7 +13,6 @@ import os
 import sysconfig
 from collections import deque
 from collections.abc import Sequence
-from functools import cache
 
 import pytensor
 from pytensor.graph.basic import Apply, Variable
@@ -35,7 +34,12 @@ def user_lines(variable: Variable) -> tuple[Line, ...]:
     Most often one; several where a rewrite merged nodes; none where the stack that PyTensor kept
     (``config.traceback__limit`` frames of it) lies in libraries altogether, as it may for gradients.
     """
-    trace = getattr(variable.tag, "trace", ())
+    try:
+        trace = _read(variable.tag, "trace")
+    except AttributeError:
+        return ()
+    if len(trace) == 1:
+        return _innermost(trace[0])
     return tuple(dict.fromkeys([line for frames in trace for line in _innermost(frames)]))
 
 
@@ -74,19 +78,29 @@ def unpack(nodes: Sequence[Apply], packed: Packed) -> None:
     traces = [[[line] for line in lines] for lines in different]
     for node, number in zip(nodes, order, strict=True):
         for output in node.outputs:
-            output.tag.trace = traces[number]
+            _write(output.tag, "trace", traces[number])
 
 
-def _innermost(frames: Sequence[Line]) -> Sequence[Line]:
-    for frame in reversed(frames):
-        if not is_library(frame[0]):
-            return (frame,)
-    return ()
+def _innermost(frames: Sequence[Line]) -> tuple[Line, ...]:
+    """Return the innermost frame of the user's, or nothing."""
+    # The two ends decide nearly always, and a graph has thousands of nodes.
+    if not _libraries[frames[-1][0]]:
+        return (frames[-1],)
+    if _libraries[frames[0][0]]:
+        return ()
+    return tuple([frame for frame in frames if not _libraries[frame[0]]][-1:])
 
 
-@cache
-def is_library(file: str) -> bool:
-    """Tell whether a source file belongs to PyTensor, synk or Python itself."""
-    if file.startswith((*LIBRARIES, "<frozen", "<__array")):
-        return True
-    return file.startswith(PYTHON) and not any(folder in file for folder in PACKAGES)
+class _Libraries(dict):
+    """Whether a source file belongs to PyTensor, synk or Python itself, by its name."""
+
+    def __missing__(self, file: str) -> bool:
+        inside = file.startswith((*LIBRARIES, "<frozen", "<__array"))
+        own = file.startswith(PYTHON) and not any(folder in file for folder in PACKAGES)
+        self[file] = inside or own
+        return inside or own
+
+
+_libraries = _Libraries()
+# A tag's own access to attributes is written in Python, which would take most of the time.
+_read, _write = object.__getattribute__, object.__setattr__

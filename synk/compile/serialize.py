@@ -7,8 +7,8 @@ nodes needs no more stack than one node. Graphs inside Ops (OpFromGraph, Scan) a
     dumps: variables -> roots, nodes in order, outputs -> bytes
     loads: bytes -> the same variables, made anew
 
-Constants travel by value, shared variables by an identity that the caller gives them. Tags do not
-travel. Like any pickle, a payload must come from a trusted sender.
+Constants travel by value, shared variables by an identity that the caller gives them. Of tags only the
+user's line that built a node travels. Like any pickle, a payload must come from a trusted sender.
 """
 
 import io
@@ -21,6 +21,8 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Apply, Constant, NominalVariable, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import Op
+
+from synk.compile import origin
 
 Variables = list[Variable]
 
@@ -45,7 +47,8 @@ def dumps(inputs: Sequence[Variable], outputs: Sequence[Variable], share: Callab
     file = io.BytesIO()
     pickler = _GraphPickler(file, inputs, share)
     try:
-        pickler.dump((list(inputs), topological(outputs, inputs), list(outputs)))
+        nodes = topological(outputs, inputs)
+        pickler.dump((list(inputs), nodes, list(outputs), origin.pack(nodes)))
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise TypeError(_blame(pickler.node, error)) from error
     return file.getvalue()
@@ -61,7 +64,8 @@ def loads(payload: bytes, shared: Callable[[int], Any]) -> tuple[Variables, Vari
     shared : callable
         Called once for each integer that ``share`` gave; returns the shared variable it stands for.
     """
-    inputs, _, outputs = _GraphUnpickler(io.BytesIO(payload), shared).load()
+    inputs, nodes, outputs, lines = _GraphUnpickler(io.BytesIO(payload), shared).load()
+    origin.unpack(nodes, lines)
     return inputs, outputs
 
 
@@ -103,7 +107,8 @@ class _GraphPickler(pickle.Pickler):
             self._begun.add(obj)
             return make_node, (obj.op, obj.inputs, obj.outputs)
         if isinstance(obj, FunctionGraph):
-            return make_graph, (obj.inputs, topological(obj.outputs, obj.inputs), obj.outputs)
+            nodes = topological(obj.outputs, obj.inputs)
+            return make_graph, (obj.inputs, nodes, obj.outputs, origin.pack(nodes))
         if isinstance(obj, Op) and getattr(obj, "_fn", None) is not None:
             # A compiled inner function belongs to this process.
             obj = copy(obj)
@@ -162,8 +167,9 @@ def make_node(op, inputs, outputs) -> Apply:
     return Apply(op, inputs, outputs)
 
 
-def make_graph(inputs, nodes, outputs) -> FunctionGraph:
+def make_graph(inputs, nodes, outputs, lines) -> FunctionGraph:
     """Make an Op's inner graph; ``nodes`` came first so that ``outputs`` have owners."""
+    origin.unpack(nodes, lines)
     return FunctionGraph(inputs, outputs, clone=False)
 
 

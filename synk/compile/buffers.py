@@ -1,0 +1,77 @@
+"""What programs call to write results where they are to live; ``destination`` decides which do.
+
+Imports the standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+
+def accepts_out(function: Any, xp: Any) -> bool:
+    """Tell whether ``function`` takes ``out=``: ufuncs, products, and what is marked ``takes_out``."""
+    if isinstance(function, partial):
+        function = function.func
+    # Other array modules have a ufunc class of their own, of the same name.
+    return (
+        hasattr(function, "takes_out")
+        or type(function).__name__ == "ufunc"
+        or function in (xp.dot, xp.matmul)
+    )
+
+
+def open_buffer(xp: Any, shape: tuple[int, ...], dtype: str) -> Callable[..., Any]:
+    """Return ``opened(array)``: that array if it can hold such a result, else a new one."""
+
+    def opened(array=None):
+        fits = array is not None and array.shape == shape and array.dtype == dtype
+        return array if fits and array.flags.c_contiguous and is_writeable(array) else xp.empty(shape, dtype)
+
+    return opened
+
+
+def is_writeable(array: Any) -> bool:
+    """Tell whether an array may be written; those of some modules always may."""
+    return getattr(array.flags, "writeable", True)
+
+
+def part(start: int, stop: int, shape: tuple[int, ...]) -> Callable[[Any], Any]:
+    """Return ``view(buffer)``: its elements ``start:stop`` in C order, in shape ``shape``."""
+    return lambda buffer: buffer.reshape(-1)[start:stop].reshape(shape)
+
+
+def assemble(pieces: Sequence[tuple[int, int, bool]]) -> Callable[..., Any]:
+    """Return the implementation of a join along the first axis: copy the pieces that are not there yet.
+
+    Parameters
+    ----------
+    pieces : sequence of (start, stop, there)
+        The elements of the result that each piece takes, and whether it has been written there.
+    """
+    # Counted from the end: the axis may come before the pieces.
+    missing = [
+        (index - len(pieces), start, stop) for index, (start, stop, there) in enumerate(pieces) if not there
+    ]
+
+    def join(*inputs, out):
+        flat = out.reshape(-1)
+        for index, start, stop in missing:
+            piece = inputs[index]
+            if piece.size != stop - start:
+                raise ValueError(
+                    f"a piece has {piece.size} elements, not the {stop - start} of its static shape"
+                )
+            flat[start:stop] = piece.reshape(-1)
+        return out
+
+    return join
+
+
+def settle(array: Any, value: Any) -> Any:
+    """Copy ``value`` into ``array`` and return that; return ``value`` if it does not fit."""
+    if value is array or array is None or array.shape != value.shape or not is_writeable(array):
+        return value
+    array[...] = value
+    return array

@@ -1,0 +1,228 @@
+"""Decide which nodes write their results where an output is to live.
+
+The value that updates a shared variable belongs in the array that the variable already has: then its
+address is stable, views of it stay valid, and no second array of its size exists. This pass finds the
+nodes that can write there from the start. Where the value is a join of pieces, as a flat gradient is,
+each piece is born in its place:
+
+    order, outputs, updates -> find_destinations -> Slot of each node that writes, Layout of each join
+
+A node writes to a slot only if the layout is known when the graph is compiled, nothing reads the old
+value any more, and nothing overwrites the new one. Every other update is copied into place at the end.
+
+Pure: graphs in, decisions out; ``buffers`` holds what programs call to carry them out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate, pairwise
+from math import prod
+from typing import NamedTuple
+
+from pytensor.graph.basic import Apply, Variable
+from pytensor.tensor.basic import Join
+from pytensor.tensor.reshape import JoinDims, SplitDims
+from pytensor.tensor.shape import Reshape, SpecifyShape
+from pytensor.tensor.type import TensorType
+
+from synk.compile.compat import join_pieces
+
+REGROUPS = (Reshape, JoinDims, SplitDims)
+
+
+class Buffer(NamedTuple):
+    """The array in which an output is formed."""
+
+    output: Variable
+    target: Variable | None  # an input whose array is used if it fits
+
+
+class Slot(NamedTuple):
+    """The part of a buffer that one node writes."""
+
+    buffer: Buffer
+    start: int  # element in C order, inclusive
+    stop: int  # element in C order, exclusive
+    shape: tuple[int, ...]
+
+
+class Layout(NamedTuple):
+    """A join whose result is a buffer."""
+
+    buffer: Buffer
+    pieces: tuple[tuple[int, int, bool], ...]  # start, stop, and whether a node has written it there
+
+
+class Destinations(NamedTuple):
+    """Where values are written."""
+
+    slots: dict[Apply, Slot]
+    joins: dict[Apply, Layout]
+    settled: dict[int, Variable]  # output -> input whose array is to hold it
+    copied: set[int]  # outputs that may share memory with an array that is to hold another one
+
+
+def find_destinations(
+    order: Sequence[Apply],
+    inputs: Sequence[Variable],
+    outputs: Sequence[Variable],
+    updates: Mapping[int, int],
+    accepts_out: Callable[[Apply], bool],
+) -> Destinations:
+    """Decide what is written where.
+
+    Parameters
+    ----------
+    order : sequence of Apply
+        All nodes, in the order they run.
+    inputs, outputs : sequence of Variable
+        Of the graph.
+    updates : mapping of int to int
+        Which output is the new value of which input.
+    accepts_out : callable
+        Tells whether the implementation of a node writes to ``out=``.
+    """
+    memory = Memory(order)
+    settled = {k: inputs[i] for k, i in updates.items() if isinstance(outputs[k].type, TensorType)}
+    found = Destinations({}, {}, settled, memory.sharing(outputs, settled))
+    for k, output in enumerate(outputs):
+        if output in memory.parents or output in memory.overwritten or not _known(output):
+            continue  # computed in place already, or a view, or of unknown size
+        claim = _Claim(found, memory, output, settled.get(k), accepts_out)
+        if isinstance(output.owner.op, Join):
+            claim.join()
+        else:
+            claim.whole()
+    return found
+
+
+class Memory:
+    """Which values share memory, and when it is read and overwritten.
+
+    Attributes
+    ----------
+    position : dict of Apply to int
+    parents : dict of Variable to Variable
+        For results in the memory of an input of their node, that input.
+    overwritten : set of Variable
+        Values that are gone before the program ends.
+    """
+
+    def __init__(self, order: Sequence[Apply]):
+        self.position = {node: index for index, node in enumerate(order)}
+        self.parents: dict[Variable, Variable] = {}
+        self.overwritten: set[Variable] = set()
+        self._roots: dict[Variable, Variable] = {}
+        self._views: set[Variable] = set()
+        self._last_read: dict[Variable, int] = {}
+        for index, node in enumerate(order):
+            self._last_read.update((self.root(variable), index) for variable in node.inputs)
+            for output, positions in node.op.view_map.items():
+                self._alias(node.outputs[output], node.inputs[positions[0]], view=True)
+            for output, positions in node.op.destroy_map.items():
+                self._alias(node.outputs[output], node.inputs[positions[0]], view=False)
+                self._overwrite(node.inputs[positions[0]])
+
+    def root(self, variable: Variable) -> Variable:
+        """Return the value in whose memory ``variable`` is."""
+        return self._roots.get(variable, variable)
+
+    def free(self, target: Variable, node: Apply) -> bool:
+        """Tell whether nothing reads the memory of ``target`` from ``node`` on."""
+        return self._last_read.get(target, -1) < self.position[node]
+
+    def sharing(self, outputs: Sequence[Variable], settled: Mapping[int, Variable]) -> set[int]:
+        """Return the outputs in the memory of a target, unless it is theirs and they fill it."""
+        targets = set(settled.values())
+        return {
+            k
+            for k, output in enumerate(outputs)
+            if self.root(output) in targets
+            and (self.root(output) is not settled.get(k) or output in self._views)
+        }
+
+    def _alias(self, result: Variable, source: Variable, view: bool) -> None:
+        self.parents[result] = source
+        self._roots[result] = self.root(source)
+        if view or source in self._views:
+            self._views.add(result)
+
+    def _overwrite(self, variable: Variable | None) -> None:
+        while variable is not None and variable not in self.overwritten:
+            self.overwritten.add(variable)
+            variable = self.parents.get(variable)
+
+
+class _Claim:
+    """Claim memory for one output."""
+
+    def __init__(self, found, memory, output, target, accepts_out):
+        self._found, self._memory, self._accepts_out = found, memory, accepts_out
+        self._output, self._target = output, target
+
+    def whole(self) -> None:
+        """Let the node of the output write into the target."""
+        writer = self._writer(self._output)
+        if writer is not None and self._target is not None and self._memory.free(self._target, writer[0]):
+            node, shape = writer
+            self._found.slots[node] = Slot(Buffer(self._output, self._target), 0, prod(shape), shape)
+
+    def join(self) -> None:
+        """Let the nodes of the pieces write into the target, or into a new array."""
+        node = self._output.owner
+        spans = _spans(node)
+        writers = {start: self._writer(piece) for piece, start, _ in spans}
+        first = min([node, *(w[0] for w in writers.values() if w)], key=self._memory.position.__getitem__)
+        free = self._target is not None and self._memory.free(self._target, first)
+        buffer = Buffer(self._output, self._target if free else None)
+        pieces = []
+        for _, start, stop in spans:
+            writer = writers[start]
+            there = writer is not None and writer[0] not in self._found.slots
+            if there:
+                self._found.slots[writer[0]] = Slot(buffer, start, stop, writer[1])
+            pieces.append((start, stop, there))
+        if spans:
+            self._found.joins[node] = Layout(buffer, tuple(pieces))
+
+    def _writer(self, piece: Variable) -> tuple[Apply, tuple[int, ...]] | None:
+        """Return the node that computes ``piece`` and the shape it computes, if it can write elsewhere."""
+        source, shape = _before_regrouping(piece)
+        node = source.owner
+        if node is None or len(node.outputs) > 1 or not shape or None in shape:
+            return None
+        fits = isinstance(source.type, TensorType) and source.type.dtype == self._output.type.dtype
+        return (node, shape) if fits and self._lives(source) and self._accepts_out(node) else None
+
+    def _lives(self, source: Variable) -> bool:
+        return source not in self._memory.overwritten and source.owner not in self._found.slots
+
+
+def _before_regrouping(variable: Variable) -> tuple[Variable, tuple[int | None, ...]]:
+    """Follow checks and regroupings of axes back to what was computed; return that and its shape."""
+    shape = getattr(variable.type, "shape", ())
+    while variable.owner is not None and isinstance(variable.owner.op, (SpecifyShape, *REGROUPS)):
+        same = isinstance(variable.owner.op, SpecifyShape)
+        variable = variable.owner.inputs[0]
+        # A check passes its shape on to what it checks; a regrouping has another.
+        shape = (
+            tuple(a if b is None else b for a, b in zip(shape, variable.type.shape, strict=True))
+            if same
+            else variable.type.shape
+        )
+    return variable, shape
+
+
+def _spans(node: Apply) -> list[tuple[Variable, int, int]]:
+    """Return a join's pieces and the elements ``start, stop`` of each; none if not all are known."""
+    axis, pieces = join_pieces(node)
+    if axis != 0 or not all(map(_known, pieces)):
+        return []
+    edges = accumulate([prod(piece.type.shape) for piece in pieces], initial=0)
+    return [(piece, *edge) for piece, edge in zip(pieces, pairwise(edges), strict=True)]
+
+
+def _known(variable: Variable) -> bool:
+    """Tell whether a variable is computed, and of a size that is known."""
+    return variable.owner is not None and None not in getattr(variable.type, "shape", (None,))
