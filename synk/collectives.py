@@ -52,7 +52,9 @@ class Collectives:
     def all_reduce(self, shared_vars: Any, op: str = "avg", nccl: bool = True) -> Prepared:
         variables = self._tensors(shared_vars)
         _check_reducible(variables, op)
-        return Prepared(messages.AllReduce(self._identities(variables), op), _nothing)
+        identities = self._identities(variables)
+        self._owner.homes.ensure(identities)
+        return Prepared(messages.AllReduce(identities, op), _nothing)
 
     def reduce(self, shared_vars: Any, op: str = "avg", in_place: bool = True, nccl: bool = True) -> Prepared:
         variables = self._tensors(shared_vars)
@@ -129,6 +131,7 @@ class Collectives:
                 # Random states: each rank takes its own stream of the master's state.
                 self._owner.shared.resend(self._owner.shared.identify(variable))
         identities = self._identities(tensors)
+        self._owner.homes.ensure(identities)
         return Prepared(messages.Broadcast(identities), _nothing, identities)
 
     def scatter(self, shared_vars: Any, values: Any, batch: Any = None) -> Prepared:

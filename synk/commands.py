@@ -211,6 +211,7 @@ class Commands:
         if self._closed or os.getpid() != self._pid:
             return False
         self._closed = True
+        self._broken = None  # its traceback holds frames, and those hold shared memory
         self._channel.close()
         return True
 

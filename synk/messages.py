@@ -63,6 +63,13 @@ class Unshare(NamedTuple):
     identity: int
 
 
+class MoveIn(NamedTuple):
+    """Where a shared variable lives from now on: an array in shared memory for each rank."""
+
+    identity: int
+    homes: tuple[ArrayRef, ...]
+
+
 class Build(NamedTuple):
     """A function, still symbolic: every rank compiles it for its own device."""
 

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from synk import messages
+from synk.homes import Homes
 from synk.segments import SegmentTable, StagingBuffers
 from synk.variables import SharedTable
 
@@ -23,6 +24,7 @@ class Owner(Protocol):
     segments: SegmentTable
     staging: StagingBuffers
     shared: SharedTable
+    homes: Homes
 
     def check_open(self, what: str) -> None:
         """Raise SynkStateError if the run was closed, or this process is not its master."""

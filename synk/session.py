@@ -27,6 +27,7 @@ from synk.device.cpu import count_cores
 from synk.errors import SynkStateError
 from synk.function import Prepared
 from synk.graph_function import GraphFunction
+from synk.homes import Homes
 from synk.launch import launch
 from synk.segments import SegmentTable, StagingBuffers
 from synk.sequence import SequenceFunction
@@ -57,6 +58,7 @@ class Session:
         self.segments = SegmentTable(self._commands.post, self._commands.release)
         self.staging = StagingBuffers(self.segments)
         self.shared = SharedTable(self._commands.post, self._commands.release, self._variables, n_ranks)
+        self.homes = Homes(self.segments, self._commands.post, self._variables, n_ranks)
         self.collectives = Collectives(self)
         self._rank = self._make_rank()
         self._commands.lead(self._rank)
@@ -186,6 +188,7 @@ class Session:
         """End the workers and free all that was shared."""
         if self._commands.close():
             self._crew.dismiss()
+            self._variables.move_out()
             self.segments.close()
             self.shared.close()
             self._device.deactivate()

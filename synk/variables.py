@@ -43,6 +43,8 @@ class RankVariables:
     def __init__(self, rank: int):
         self._rank = rank
         self._variables: dict[int, SharedVariable] = {}
+        self._homes: dict[int, list[Any]] = {}  # by identity, the arrays of all ranks
+        self.on_drop: Callable[[int], None] = lambda identity: None
 
     def add(self, message: messages.Share) -> None:
         """Make this rank's copy of a variable that travelled, or give the copy its new value."""
@@ -64,6 +66,8 @@ class RankVariables:
 
     def drop(self, identity: int) -> None:
         self._variables.pop(identity, None)
+        self._homes.pop(identity, None)
+        self.on_drop(identity)
 
     def __getitem__(self, identity: int) -> SharedVariable:
         return self._variables[identity]
@@ -78,6 +82,43 @@ class RankVariables:
         arrays = isinstance(value, np.ndarray) and isinstance(storage[0], np.ndarray)
         fits = arrays and value.dtype == storage[0].dtype
         storage[0] = settle(storage[0], value) if fits else value
+
+    # --- shared memory ---------------------------------------------------------------------------
+
+    def move_in(self, identity: int, homes: list[Any]) -> None:
+        """Let a variable live in shared memory from now on.
+
+        Parameters
+        ----------
+        identity : int
+        homes : list of array
+            One for each rank; this rank's value moves to its own.
+        """
+        self._homes[identity] = homes
+        self.homes(identity)
+
+    def homes(self, identity: int) -> list[Any] | None:
+        """Return the arrays in which all ranks hold the variable, or None if this rank's is elsewhere."""
+        homes = self._homes.get(identity)
+        if homes is None:
+            return None
+        storage, mine = self._variables[identity].container.storage, homes[self._rank]
+        value = storage[0]
+        if value is not mine:
+            if (value.dtype, value.shape) != (mine.dtype, mine.shape):
+                return None
+            # It was moved in just now, or set_value has put another array in its place.
+            mine[...] = value
+            storage[0] = mine
+        return homes
+
+    def move_out(self) -> None:
+        """Let all variables live in this process's own memory again."""
+        for identity, homes in self._homes.items():
+            storage = self._variables[identity].container.storage
+            if storage[0] is homes[self._rank]:
+                storage[0] = storage[0].copy()
+        self._homes.clear()
 
 
 def stream(generator: np.random.Generator, rank: int) -> np.random.Generator:

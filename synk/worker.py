@@ -76,6 +76,10 @@ class Rank:
         self._programs.pop(message.function, None)
         self._collect_garbage()
 
+    def move_in(self, message: messages.MoveIn) -> None:
+        homes = [self.segments.array(ref) for ref in message.homes]
+        self.variables.move_in(message.identity, homes)
+
     def unshare(self, message: messages.Unshare) -> None:
         self.variables.drop(message.identity)
         self._collect_garbage()
@@ -167,13 +171,15 @@ class Rank:
 
     def broadcast(self, step: messages.Broadcast) -> None:
         for variable in step.variables:
-            value = self.communicator.broadcast(self.variables.value(variable))
+            homes = self.variables.homes(variable)
+            value = self.communicator.broadcast(self.variables.value(variable), homes=homes)
             if self.rank > 0:
                 self.variables.assign(variable, value)
 
     def all_reduce(self, step: messages.AllReduce) -> None:
         for variable in step.variables:
-            result = self.communicator.all_reduce(self.variables.value(variable), step.op)
+            homes = self.variables.homes(variable)
+            result = self.communicator.all_reduce(self.variables.value(variable), step.op, homes)
             self.variables.assign(variable, result)
 
     def reduce(self, step: messages.Reduce) -> list[Any] | None:
@@ -237,6 +243,7 @@ PREPARATIONS: dict[type, Callable[[Rank, Any, int | None], Any]] = {
     messages.Attach: lambda rank, message, descriptor: rank.segments.attach(message, descriptor),
     messages.Detach: lambda rank, message, _: rank.segments.drop(message.segment),
     messages.Share: lambda rank, message, _: rank.variables.add(message),
+    messages.MoveIn: lambda rank, message, _: rank.move_in(message),
     messages.Unshare: lambda rank, message, _: rank.unshare(message),
     messages.Build: lambda rank, message, _: rank.build(message),
     messages.Forget: lambda rank, message, _: rank.forget(message),

@@ -28,7 +28,7 @@ FLOORS = (
     # 1: segments, barrier, who died, post and collect; one communicator interface; the compiler
     {"shm", "segments", "sync", "watch", "channel", "comm", "compile"},
     # 2: arrays, variables, devices; symbolic operations and their kernels
-    {"data", "owner", "variables", "device", "ops", "kernels"},
+    {"data", "owner", "variables", "homes", "device", "ops", "kernels"},
     # 3: what a rank runs
     {"program", "worker"},
     # 4: classes; what they need is passed in

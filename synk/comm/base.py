@@ -3,12 +3,13 @@
 Every rank of a run calls the same methods in the same order, whatever rows it has; programs
 and collectives know nothing else about how ranks are connected.
 
-Imports NumPy only.
+Imports the standard library only.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -30,7 +31,7 @@ class Communicator(ABC):
         self.n_ranks = n_ranks
 
     @abstractmethod
-    def all_reduce(self, array: Any, op: str) -> Any:
+    def all_reduce(self, array: Any, op: str, homes: Sequence[Any] | None = None) -> Any:
         """Return the arrays of all ranks combined by ``op``, on every rank.
 
         Parameters
@@ -38,6 +39,9 @@ class Communicator(ABC):
         array : array
             Of the same dtype and shape on every rank; it may be overwritten and returned.
         op : {"avg", "sum", "prod", "min", "max"}
+        homes : sequence of array, optional
+            Where all ranks' arrays are, seen from here; ``homes[rank]`` is ``array``. Where every
+            rank gives them, nothing is copied.
 
         Raises
         ------
@@ -50,7 +54,7 @@ class Communicator(ABC):
         """Return the arrays of all ranks combined by ``op`` on rank ``root``, None on others."""
 
     @abstractmethod
-    def broadcast(self, array: Any, root: int = 0) -> Any:
+    def broadcast(self, array: Any, root: int = 0, homes: Sequence[Any] | None = None) -> Any:
         """Return rank ``root``'s array; only its dtype must be that of ``array`` elsewhere."""
 
     @abstractmethod

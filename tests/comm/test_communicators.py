@@ -226,15 +226,16 @@ class CommunicatorSuite:
 
     def test_arrays_need_not_be_contiguous(self, group):
         def bring(rank):
-            base = values("float64", (6, 8), rank)
-            still = np.broadcast_to(base[0], (3, 8))  # read-only, strides of zero
+            def base():  # of each array its own: the collectives may write to them
+                return values("float64", (6, 8), rank)
+
             return [
-                base.T,
-                base[::2, ::-3],
-                np.asfortranarray(base),
-                base[:, 1],
-                still,
-                base.astype(">f8")[1:],
+                base().T,
+                base()[::2, ::-3],
+                np.asfortranarray(base()),
+                base()[:, 1],
+                np.broadcast_to(base()[0], (3, 8)),  # read-only, strides of zero
+                base().astype(">f8")[1:],
             ]
 
         def work(comm):
@@ -411,6 +412,44 @@ class TestHost(CommunicatorSuite):
             assert [type(outcome) for outcome in outcomes] == [SharedMemoryFull] * group.n_ranks
             for result in group.run(functools.partial(work, length=10)):
                 assert result.tolist() == [group.n_ranks] * 10
+
+    @pytest.mark.parametrize(("op", "dtype"), REDUCTIONS)
+    def test_all_reduce_of_arrays_that_all_ranks_see(self, group, op, dtype):
+        for shape in [*SHAPES, (3 * host.BLOCK + 17,)]:
+            homes = [values(dtype, shape, rank) for rank in range(group.n_ranks)]
+            expected = reduced([values(dtype, shape, rank) for rank in range(group.n_ranks)], op)
+            results = group.run(lambda comm, homes=homes: comm.all_reduce(homes[comm.rank], op, homes))
+            for result, home in zip(results, homes, strict=True):
+                assert result is home
+                identical(home, homes[0])
+                np.testing.assert_allclose(home, expected, rtol=1e-5 if dtype == "complex64" else 0)
+        assert group.arenas == [], "nothing is staged"
+
+    def test_broadcast_of_arrays_that_all_ranks_see(self, group):
+        for root in range(group.n_ranks):
+            homes = [values("float32", (3, 4), rank) for rank in range(group.n_ranks)]
+            results = group.run(lambda comm, homes=homes, root=root: comm.broadcast(homes[comm.rank], root, homes))
+            for result, home in zip(results, homes, strict=True):
+                assert result is home
+                identical(home, values("float32", (3, 4), root))
+        assert group.arenas == []
+
+    def test_arrays_are_staged_unless_every_rank_sees_all(self, group):
+        homes = [values("float32", (50,), rank) for rank in range(group.n_ranks)]
+        expected = reduced([values("float32", (50,), rank) for rank in range(group.n_ranks)], "sum")
+
+        def work(comm):
+            return comm.all_reduce(homes[comm.rank], "sum", None if comm.rank == 0 else homes)
+
+        for result in group.run(work):
+            identical(result, expected)
+        assert len(group.arenas) == 1
+
+    def test_ranks_that_see_all_arrays_may_still_disagree(self, group):
+        homes = [np.ones(3 + rank) for rank in range(group.n_ranks)]
+        outcomes = group.outcomes(lambda comm: comm.all_reduce(homes[comm.rank], "sum", homes))
+        agree = group.n_ranks == 1
+        assert [isinstance(outcome, CollectiveMismatch) for outcome in outcomes] == [not agree] * group.n_ranks
 
     def test_results_outlive_the_arena(self):
         group = HostGroup(2)
