@@ -1,12 +1,14 @@
 """Messages between the master and its workers, over socket pairs that nobody else can reach.
 
+Commands and replies that are small take the mailboxes instead, if there are some.
+
     MasterChannel.post(message) -> WorkerChannel.receive ... reply -> MasterChannel.collect
 
 A frame is a head, a pickle, and the buffers of the arrays in it. A reply whose buffers are
 large leaves them in the worker's outbox, a segment that the master has attached. Pickle is
 safe here because both ends are one program, and the pair was inherited across ``fork``.
 
-Imports ``messages``, ``shm`` and ``watch``.
+Imports ``mailbox``, ``messages``, ``shm`` and ``watch``.
 """
 
 from __future__ import annotations
@@ -18,14 +20,19 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
+from synk.mailbox import MasterPost, WorkerPost
+from synk.messages import Run
 from synk.shm import Segment
 from synk.watch import Process
 
 HEAD = struct.Struct("<QQQ")  # bytes of pickle, number of buffers, bytes of the outbox or 0
 SIZE = struct.Struct("<Q")
 INLINE_BYTES = 1 << 16  # larger replies go through the outbox, which saves two copies by the kernel
+SLEEP_SECONDS = 0.1  # a lost wake-up costs this much at most
+LOOK_SECONDS = 0.01  # between looks for dead workers while calls follow each other fast
 
 
 class Disconnected(Exception):
@@ -189,14 +196,22 @@ class MasterChannel:
         The workers.
     on_death : callable
         Called with the rank of a worker that is found dead; raises.
+    mailbox : MasterPost, optional
     """
 
     def __init__(
-        self, ends: Sequence[socket.socket], processes: Sequence[Process], on_death: Callable[[int], None]
+        self,
+        ends: Sequence[socket.socket],
+        processes: Sequence[Process],
+        on_death: Callable[[int], None],
+        mailbox: MasterPost | None = None,
     ):
         self._ends = list(ends)
         self._receivers = [Receiver(end) for end in ends]
         self._on_death = on_death
+        self._mailbox = mailbox
+        self._frames = 0  # sent to each worker
+        self._looked = 0.0
         self._replies: dict[int, Callable[[], tuple[Any, int | None]]] = {}
         self._waiting = False
         self.torn = False  # whether a frame was read in part only
@@ -208,12 +223,20 @@ class MasterChannel:
             self._poll.register(process, select.POLLIN)
             self._rank_of_end[end.fileno()] = rank
             self._rank_of_life[process.fileno()] = rank
+        if mailbox is not None:
+            self._poll.register(mailbox, select.POLLIN)
+
+    def command(self, command: Run) -> None:
+        """Send a command to all workers."""
+        if self._ends and (self._mailbox is None or not self._mailbox.send(command, self._frames)):
+            self.post(command)
 
     def post(self, message: Any, descriptor: int | None = None) -> None:
         """Send ``message`` to all workers; it is pickled once, before anything is sent."""
         if not self._ends:
             return
         frame = encode(message)._replace(descriptor=descriptor)
+        self._frames += 1
         for rank, end in enumerate(self._ends, start=1):
             try:
                 send(end, frame)
@@ -239,24 +262,57 @@ class MasterChannel:
         """
         self._waiting = True
         deadline = None if seconds is None else time.monotonic() + seconds
-        while len(self._replies) < len(self._ends):
+        if self._mailbox is not None:
+            self._mailbox.spin()
+        while not self._all_here():
             self._receive_ready(deadline)
+        self._look_for_deaths()
         replies, self._replies, self._waiting = self._replies, {}, False
         return [replies[rank]()[0] for rank in sorted(replies)]
 
+    def _all_here(self) -> bool:
+        """Take what is in the mailboxes; tell whether all have answered."""
+        if self._mailbox is not None:
+            for rank, payload in self._mailbox.arrived():
+                self._replies[rank] = partial(_loaded, payload)
+        return len(self._replies) == len(self._ends)
+
+    def _look_for_deaths(self) -> None:
+        """Look for workers that died after they had answered; not every time, for it takes a system call."""
+        now = time.monotonic()
+        if self._mailbox is not None and now - self._looked >= LOOK_SECONDS:
+            self._looked = now
+            self._bury([descriptor for descriptor, _ in self._poll.poll(0)])
+
+    def _bury(self, ready: list[int]) -> None:
+        for descriptor in ready:
+            if descriptor in self._rank_of_life:
+                self._on_death(self._rank_of_life[descriptor])
+
     def _receive_ready(self, deadline: float | None) -> None:
-        left = None if deadline is None else 1000 * (deadline - time.monotonic())
-        ready = [descriptor for descriptor, _ in self._poll.poll(left if left is None else max(left, 0))]
-        if not ready:
-            raise TimeoutError("not all workers have answered")
+        ready = self._wait(deadline)
         # What a worker said before it died still counts.
+        self._all_here()
         for descriptor in ready:
             rank = self._rank_of_end.get(descriptor)
             if rank is not None and rank not in self._replies:
                 self._receive(rank)
-        for descriptor in ready:
-            if descriptor in self._rank_of_life:
-                self._on_death(self._rank_of_life[descriptor])
+        self._bury(ready)
+
+    def _wait(self, deadline: float | None) -> list[int]:
+        """Sleep until something has come, or a worker died; return which descriptors say so."""
+        if self._mailbox is None:
+            ready = self._poll.poll(_milliseconds(deadline))
+        else:
+            self._mailbox.sleep(True)
+            try:
+                # Looked at again after the sleep is announced: who answered before saw nobody to wake.
+                ready = [] if self._all_here() else self._poll.poll(_milliseconds(deadline, SLEEP_SECONDS))
+            finally:
+                self._mailbox.sleep(False)
+        if not ready and deadline is not None and time.monotonic() >= deadline and not self._all_here():
+            raise TimeoutError("not all workers have answered")
+        return [descriptor for descriptor, _ in ready]
 
     def _receive(self, rank: int) -> None:
         self.torn = True
@@ -272,13 +328,37 @@ class MasterChannel:
             receiver.close()
 
 
-class WorkerChannel:
-    """A worker's end of its channel."""
+def _loaded(payload: bytes) -> tuple[Any, None]:
+    return pickle.loads(payload), None
 
-    def __init__(self, end: socket.socket):
+
+def _milliseconds(deadline: float | None, longest: float | None = None) -> float | None:
+    """Return how long to poll: until a deadline, but not longer than so many seconds."""
+    left = None if deadline is None else max(0.0, deadline - time.monotonic())
+    limits = [seconds for seconds in (left, longest) if seconds is not None]
+    return 1000 * min(limits) if limits else None
+
+
+class WorkerChannel:
+    """A worker's end of its channel.
+
+    Parameters
+    ----------
+    end : socket
+    mailbox : WorkerPost, optional
+    """
+
+    def __init__(self, end: socket.socket, mailbox: WorkerPost | None = None):
         self._end = end
+        self._mailbox = mailbox
         self._receiver = Receiver(end)
         self._outbox = Outbox()
+        self._frames = 0
+        self._by_mailbox = False  # whether the last command came there: its reply goes there, too
+        self._poll = select.poll()
+        self._poll.register(end, select.POLLIN)
+        if mailbox is not None:
+            self._poll.register(mailbox, select.POLLIN)
 
     def receive(self) -> tuple[Any, int | None]:
         """Wait for the next message and the descriptor that came with it.
@@ -288,12 +368,39 @@ class WorkerChannel:
         Disconnected
             When the master is gone.
         """
+        mailbox = self._mailbox
+        if mailbox is None:
+            return self.receive_frame()
+        while not mailbox.spin():
+            if self._sleep(mailbox):
+                return self.receive_frame()
+        if self._frames < mailbox.frames:  # sent before the command
+            return self.receive_frame()
+        self._by_mailbox = True
+        return mailbox.take(), None
+
+    def receive_frame(self) -> tuple[Any, int | None]:
+        """Wait for the next message that does not come by mailbox."""
+        self._frames += 1
+        self._by_mailbox = False
         return self._receiver.receive()
+
+    def _sleep(self, mailbox: WorkerPost) -> bool:
+        """Sleep until something has come, or a while; tell whether there is a frame to receive."""
+        mailbox.sleep(True)
+        try:
+            # Looked at again after the sleep is announced: who wrote before saw nobody to wake.
+            ready = [] if mailbox.pending() else self._poll.poll(1000 * SLEEP_SECONDS)
+        finally:
+            mailbox.sleep(False)
+        return any(descriptor == self._end.fileno() for descriptor, _ in ready)
 
     def fileno(self) -> int:
         return self._end.fileno()
 
     def reply(self, message: Any) -> None:
         """Answer the master."""
+        if self._by_mailbox and self._mailbox is not None and self._mailbox.reply(message):
+            return
         send(self._end, encode(message, self._outbox))
         self._outbox.sent()

@@ -13,7 +13,7 @@ import itertools
 import os
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -117,7 +117,7 @@ class Commands:
         return self._run(self._rank, messages.Run(next(self._numbers), tuple(steps)))
 
     def _run(self, rank: Rank, command: messages.Run) -> list[list[Any]]:
-        self.post(command)
+        self._send(lambda: self._channel.command(command))
         mine: tuple[Any, ...] = ()
         error: BaseException | None = None
         try:
@@ -163,11 +163,14 @@ class Commands:
 
     def post(self, message: Any, descriptor: int | None = None) -> None:
         """Send a message to all workers."""
+        self._send(lambda: self._channel.post(message, descriptor))
+
+    def _send(self, send: Callable[[], None]) -> None:
         self.check_usable()
         with self._lock:
             self._posting = True
             try:
-                self._channel.post(message, descriptor)
+                send()
             except KeyboardInterrupt:
                 self._break(SynkStateError("the run was interrupted while a message was sent; close() it"))
                 raise

@@ -32,6 +32,7 @@ from synk.comm import HostCommunicator
 from synk.device import Device
 from synk.device.cpu import count_cores
 from synk.errors import SynkWarning
+from synk.mailbox import IDLE_SPIN_SECONDS, Mailboxes, MasterPost, WorkerPost
 from synk.segments import SegmentTable
 from synk.shm import Segment
 from synk.sync import Barrier, ControlBlock, Doorbells
@@ -49,6 +50,7 @@ class Crew:
 
     control: ControlBlock
     bells: Doorbells
+    mailboxes: Mailboxes
     processes: list[Process] = field(default_factory=list)  # from rank 1
     ends: list[socket.socket] = field(default_factory=list)  # the master's, from rank 1
 
@@ -58,7 +60,9 @@ class Crew:
 
     def open_channel(self, on_death: Callable[[int], None]) -> MasterChannel:
         """Return the master's channel to all workers."""
-        return MasterChannel(self.ends, self.processes, on_death)
+        spin = spin_seconds(self.control.n_ranks)
+        post = MasterPost(self.mailboxes, self.control, self.bells, spin)
+        return MasterChannel(self.ends, self.processes, on_death, post)
 
     def barrier(self, on_death: Callable[[int], None]) -> Barrier:
         """Return the master's barrier; ``on_death`` is called with a dead worker's rank."""
@@ -93,6 +97,7 @@ class Crew:
             process.reap()
         for end in self.ends:
             end.close()
+        self.mailboxes.close()
         self.bells.close()
         self.control.close()
         self.processes, self.ends = [], []
@@ -133,7 +138,7 @@ def launch(n_ranks: int, make_device: Callable[[int], Device]) -> Crew:
         If the system refuses a process; those started before are ended.
     """
     _warn_of_threads()
-    crew = Crew(ControlBlock(n_ranks), Doorbells(n_ranks))
+    crew = Crew(ControlBlock(n_ranks), Doorbells(n_ranks), Mailboxes(n_ranks))
     sys.stdout.flush()
     sys.stderr.flush()
     try:
@@ -194,7 +199,9 @@ def _live(
         for sibling in crew.processes:
             sibling.close()
         master = Process(parent)
-        worker_channel = WorkerChannel(mine)
+        idle_spin = IDLE_SPIN_SECONDS if spin_seconds(crew.control.n_ranks) else 0.0
+        post = WorkerPost(rank, crew.mailboxes, crew.control, crew.bells, idle_spin)
+        worker_channel = WorkerChannel(mine, post)
         rank_of_run = _make_rank(crew, rank, master, worker_channel, make_device)
         serve(rank_of_run, worker_channel)
         status = 0
@@ -250,6 +257,6 @@ def _make_rank(
 def _follow_growth(worker_channel: WorkerChannel, barrier: Barrier, segments: SegmentTable) -> Segment:
     """Wait for the new arena that the master makes in the middle of a collective."""
     barrier.wait_for(worker_channel.fileno())
-    message, descriptor = worker_channel.receive()
+    message, descriptor = worker_channel.receive_frame()
     assert isinstance(message, messages.Attach)
     return segments.attach(message, descriptor)

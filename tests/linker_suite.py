@@ -142,7 +142,9 @@ def main() -> int:
         failed = [name for name, outcome in ended.items() if outcome == "failed"]
         skipped = sum(outcome == "skipped" for outcome in ended.values())
         passed = len(ended) - len(failed) - skipped
-        print(f'\nhost_ops="{choice}", PyTensor {pytensor.__version__}: {passed} of {len(ended)} tests', end=" ")
+        print(
+            f'\nhost_ops="{choice}", PyTensor {pytensor.__version__}: {passed} of {len(ended)} tests', end=" "
+        )
         print(f"that reach the helper pass ({100 * passed / max(len(ended), 1):.1f} %), {skipped} skipped")
         for name in failed:
             print(f"  FAILED {name}")

@@ -26,7 +26,7 @@ FLOORS = (
     # 0: pure values and arithmetic, no process needed
     {"errors", "plan", "reduction", "messages"},
     # 1: segments, barrier, who died, post and collect; one communicator interface; the compiler
-    {"shm", "segments", "sync", "watch", "channel", "comm", "compile"},
+    {"shm", "segments", "sync", "watch", "channel", "mailbox", "comm", "compile"},
     # 2: arrays, variables, devices; symbolic operations and their kernels
     {"data", "owner", "variables", "homes", "device", "ops", "kernels"},
     # 3: what a rank runs

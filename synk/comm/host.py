@@ -190,9 +190,7 @@ def _reduce(chunks: list[NDArray[Any]], op: str, everywhere: bool) -> None:
                     block[...] = total
 
 
-def _total(
-    blocks: list[NDArray[Any]], ufunc: np.ufunc, dtype: np.dtype[Any], average: bool
-) -> NDArray[Any]:
+def _total(blocks: list[NDArray[Any]], ufunc: np.ufunc, dtype: np.dtype[Any], average: bool) -> NDArray[Any]:
     """Return the combination of blocks, in the first one if it has the dtype to accumulate in."""
     total = blocks[0].astype(dtype, copy=False)
     for block in blocks[1:]:

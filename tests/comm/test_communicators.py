@@ -428,7 +428,9 @@ class TestHost(CommunicatorSuite):
     def test_broadcast_of_arrays_that_all_ranks_see(self, group):
         for root in range(group.n_ranks):
             homes = [values("float32", (3, 4), rank) for rank in range(group.n_ranks)]
-            results = group.run(lambda comm, homes=homes, root=root: comm.broadcast(homes[comm.rank], root, homes))
+            results = group.run(
+                lambda comm, homes=homes, root=root: comm.broadcast(homes[comm.rank], root, homes)
+            )
             for result, home in zip(results, homes, strict=True):
                 assert result is home
                 identical(home, values("float32", (3, 4), root))
@@ -449,7 +451,9 @@ class TestHost(CommunicatorSuite):
         homes = [np.ones(3 + rank) for rank in range(group.n_ranks)]
         outcomes = group.outcomes(lambda comm: comm.all_reduce(homes[comm.rank], "sum", homes))
         agree = group.n_ranks == 1
-        assert [isinstance(outcome, CollectiveMismatch) for outcome in outcomes] == [not agree] * group.n_ranks
+        assert [isinstance(outcome, CollectiveMismatch) for outcome in outcomes] == [
+            not agree
+        ] * group.n_ranks
 
     def test_results_outlive_the_arena(self):
         group = HostGroup(2)

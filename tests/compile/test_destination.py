@@ -95,7 +95,9 @@ def test_old_value_that_is_read_later_is_not_overwritten(compiled):
     x = pt.fmatrix("x")
     flat = shared(np.arange(9))
     product = pt.specify_shape(x @ x, (3, 3))
-    function = compiled([x], [(product * flat.reshape((3, 3))).sum(axis=0)], {flat: flat_of([product], [(3, 3)])})
+    function = compiled(
+        [x], [(product * flat.reshape((3, 3))).sum(axis=0)], {flat: flat_of([product], [(3, 3)])}
+    )
     value = np.eye(3, dtype="float32") * 2
     before = storage(flat)
     np.testing.assert_array_equal(function(value)[0], 4 * np.diag(np.arange(9).reshape(3, 3)))
@@ -219,6 +221,8 @@ def test_value_of_the_wrong_size_is_an_error(compiled):
 def test_constants_are_copied_in(compiled):
     flat = shared(np.zeros(3))
     before = storage(flat)
-    compiled([], [], {flat: pt.concatenate([pt.constant(np.float32([1, 2])), pt.constant(np.float32([3]))])})()
+    compiled(
+        [], [], {flat: pt.concatenate([pt.constant(np.float32([1, 2])), pt.constant(np.float32([3]))])}
+    )()
     assert storage(flat) is before
     assert before.tolist() == [1, 2, 3]
