@@ -17,6 +17,8 @@ def array_mode(linker: ArrayLinker | None = None) -> Mode:
     Returns
     -------
     pytensor.compile.mode.Mode
-        All of ``fast_run``, in-place rewrites included, without fusion and without Ops that exist in C alone.
+        All of ``fast_run``, in-place rewrites included, without Ops that exist in C alone. Elementwise
+        graphs are fused where the linker's array module has kernels.
     """
-    return Mode(ArrayLinker() if linker is None else linker, array_query())
+    linker = ArrayLinker() if linker is None else linker
+    return Mode(linker, array_query(linker.xp))

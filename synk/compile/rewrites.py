@@ -1,38 +1,53 @@
 """Which of PyTensor's graph rewrites suit array programs.
 
-Imports PyTensor only; the linker, the mode and the inner graphs of Ops share this choice.
+Imports PyTensor and the kernels, which bring a rewrite of their own; the linker, the mode and the inner
+graphs of Ops share this choice.
 """
 
 from functools import cache
+from types import ModuleType
 
+import numpy as np
 from pytensor.compile.mode import optdb
 from pytensor.graph.rewriting.basic import GraphRewriter
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 
-WANTED = ("fast_run", "lazy_ifelse")  # lazy_ifelse: a no-op in versions that lack it
+from synk.compile import shapes
+from synk.compile.keep import KeepLines
+from synk.compile.kernels import kernels_for
+from synk.compile.kernels.fusion import TAG, register_fusion
+
+WANTED = (
+    "fast_run",
+    "lazy_ifelse",  # a no-op in versions that lack it
+    "scan_save_mem_no_prealloc",  # else Scan keeps every row of what is read at the end only
+)
 
 UNWANTED = (
     "cxx_only",  # makes Ops that exist in C alone
-    "fusion",  # Composite has no array form; fused kernels are a backend of their own
+    "fusion",  # fuses what PyTensor's C linker can compute; kernels have a rewrite of their own
     "local_careduce_fusion",
     "scan_reduce_trace_prealloc",  # asks for the virtual machine's own Scan
-    # Factorisation Ops without an array form; solving afresh is exact.
-    "reuse_lu_decomposition_multiple_solves",
-    "scan_split_non_sequence_lu_decomposition_solve",
-    "reuse_decomposition_multiple_solves",
-    "scan_split_non_sequence_decomposition_and_solve",
 )
 
+register_fusion()
 
-def array_query() -> RewriteDatabaseQuery:
-    """Return the query that selects the rewrites; in-place ones are among them."""
-    return RewriteDatabaseQuery(include=WANTED, exclude=UNWANTED)
+
+def array_query(xp: ModuleType = np) -> RewriteDatabaseQuery:
+    """Return the query that selects the rewrites: in place too, and fusion where ``xp`` has kernels."""
+    fusion = (TAG,) if kernels_for(xp) is not None else ()
+    extra, replaced = [(KeepLines(), -1)], ()
+    if shapes.NEEDED:
+        extra, replaced = [*extra, (shapes.NearShapes(), shapes.POSITION)], (shapes.REPLACED,)
+    return RewriteDatabaseQuery(
+        include=(*WANTED, *fusion), exclude=(*UNWANTED, *replaced), extra_rewrites=extra
+    )
 
 
 @cache
-def inner_rewriter() -> GraphRewriter:
+def inner_rewriter(xp: ModuleType = np) -> GraphRewriter:
     """Return the rewriter for inner graphs that the outer compilation leaves alone.
 
     Recognition of symbolic Ops is off: it would rebuild an Op inside its own definition.
     """
-    return optdb.query(array_query().including("minimum_compile").excluding("symbolic_op_recognition"))
+    return optdb.query(array_query(xp).including("minimum_compile").excluding("symbolic_op_recognition"))

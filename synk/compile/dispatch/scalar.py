@@ -2,9 +2,11 @@
 
 Most name their NumPy or SciPy ufunc themselves (``nfunc_spec``); the rest are composed here. A ufunc is
 used as it is where it gives the declared dtype, told to compute in that dtype where it does not
-(``exp`` of int8 is float16 in NumPy, float32 in PyTensor), and left to the host otherwise.
+(``exp`` of int8 is float16 in NumPy, float32 in PyTensor), and its result is converted where it computes in
+another only (SciPy has nothing in float16). What it does not compute at all is left to the host.
 """
 
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from types import ModuleType
@@ -123,11 +125,11 @@ def round_half_to_even(scalar_op, node, xp):
 
 @array_scalar.register(basic.RoundHalfAwayFromZero)
 def round_half_away_from_zero(scalar_op, node, xp):
-    """To the nearest integer, halves away from zero."""
+    """To the nearest integer, halves away from zero; infinity leaves NaN, which is not half or more."""
 
     def away(x):
         whole = xp.trunc(x)
-        return whole + xp.trunc(2 * (x - whole))
+        return xp.where(xp.abs(x - whole) >= 0.5, whole + xp.copysign(1, x), whole)
 
     return _declared(away, node)
 
@@ -154,6 +156,18 @@ def log1mexp(scalar_op, node, xp):
     return _declared(function, node)
 
 
+@array_scalar.register(math.TriGamma)
+def tri_gamma(scalar_op, node, xp):
+    """Second derivative of the logarithm of the gamma function."""
+    return _declared(partial(_lookup("scipy.special.polygamma", xp), 1), node)
+
+
+@array_scalar.register(math.PolyGamma)
+def polygamma(scalar_op, node, xp):
+    """Derivative of given order of the digamma function."""
+    return _declared(_lookup("scipy.special.polygamma", xp), node)
+
+
 def _declared(function, node):
     """Convert the result of ``function``, which is fresh, to the dtype of the node."""
     dtype = np.dtype(node.outputs[0].type.dtype)
@@ -167,15 +181,27 @@ def _typed(name: str, node, xp: ModuleType):
     if not isinstance(reference, np.ufunc):
         return None
     dtype = np.dtype(node.outputs[0].type.dtype)
-    ones = [np.ones((), variable.type.dtype) for variable in node.inputs]
-    for keywords in ({}, {"dtype": dtype}):
-        try:
-            fits = reference(*ones, **keywords).dtype == dtype
-        except TypeError:
-            continue
-        if fits:
-            return partial(ufunc, **keywords) if keywords else ufunc
-    return None
+    keywords = _fitting(reference, [variable.type.dtype for variable in node.inputs], dtype)
+    if keywords is None:
+        return None
+    if keywords.get("dtype", dtype) == dtype:
+        return partial(ufunc, **keywords) if keywords else ufunc
+    return lambda *inputs: ufunc(*inputs, **keywords).astype(dtype)
+
+
+def _fitting(ufunc: np.ufunc, dtypes, dtype: np.dtype) -> dict | None:
+    """Return keywords with which ``ufunc`` gives ``dtype``, or a dtype to convert from; None if it fails."""
+    ones = [np.ones((), given) for given in dtypes]
+    results = {}
+    with np.errstate(all="ignore"):
+        for wanted in (None, dtype):
+            keywords = {} if wanted is None else {"dtype": wanted}
+            with suppress(TypeError):
+                results[wanted] = ufunc(*ones, **keywords).dtype
+                if results[wanted] == dtype:
+                    return keywords
+    found = results.get(None)
+    return {"dtype": found} if found is not None and np.can_cast(found, dtype, "same_kind") else None
 
 
 def _lookup(name: str, xp: ModuleType):

@@ -1,0 +1,44 @@
+"""Elementwise kernels: loops that compute a whole expression in one pass over memory.
+
+    Elemwise node -> body (templates, one expression per scalar Op)
+                  -> c_source -> c_kernels (compiler, store, library), for NumPy
+                  -> cuda_source, for NVIDIA GPUs
+
+`kernels_for` tells whether an array module has kernels. Imports NumPy and PyTensor only.
+"""
+
+import warnings
+from functools import cache
+from types import ModuleType
+
+from synk.compile.kernels.body import has_template
+from synk.compile.kernels.c_kernels import CKernels
+from synk.compile.kernels.compiler import find_compiler
+from synk.compile.kernels.library import layout_is_known
+from synk.compile.kernels.templates import template
+from synk.compile.kernels.writer import NoTemplate
+
+__all__ = ["CKernels", "NoTemplate", "has_template", "kernels_for", "numpy_kernels", "template"]
+
+
+@cache
+def numpy_kernels() -> CKernels | None:
+    """Return the kernels of NumPy arrays, or None, with a warning, where none can be made."""
+    compiler = find_compiler()
+    if compiler is not None and layout_is_known():
+        return CKernels(compiler)
+    reason = "there is no C compiler" if compiler is None else "NumPy's arrays are not as expected"
+    remedy = "install gcc, or set CC to a compiler" if compiler is None else "install another NumPy"
+    warnings.warn(
+        f"{reason}, so elementwise graphs run unfused, several times slower; {remedy}", stacklevel=2
+    )
+    return None
+
+
+BACKENDS = {"numpy": numpy_kernels}
+
+
+def kernels_for(xp: ModuleType) -> CKernels | None:
+    """Return the kernels of an array module, or None if it has none."""
+    backend = BACKENDS.get(xp.__name__)
+    return None if backend is None else backend()

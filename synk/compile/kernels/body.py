@@ -1,0 +1,117 @@
+"""Turn a node of scalar Ops into the body of a kernel: what happens to one element, and how lengths match.
+
+Elemwise node -> Body -> c_source or cuda_source
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pytensor.graph.basic import Apply, Constant
+from pytensor.scalar.basic import Composite
+
+import synk.compile.kernels.templates_math  # noqa: F401  registers its templates
+from synk.compile.kernels.dialect import Dialect
+from synk.compile.kernels.templates import template
+from synk.compile.kernels.writer import NoTemplate, Value, Writer, type_name
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An array that a kernel reads or writes.
+
+    Attributes
+    ----------
+    dtype : str
+        Element type.
+    broadcast : tuple of bool
+        By axis, whether the one element along it serves all.
+    """
+
+    dtype: str
+    broadcast: tuple[bool, ...]
+
+
+@dataclass(frozen=True)
+class Body:
+    """One element's work: inputs are named ``x0, x1, ...``.
+
+    Attributes
+    ----------
+    inputs, outputs : tuple of Operand
+        All have the same number of axes.
+    lines : tuple of str
+        Statements.
+    results : tuple of str
+        What each output gets.
+    functions : frozenset of (str, str, int)
+        Mathematical functions called; see `Writer`.
+    """
+
+    inputs: tuple[Operand, ...]
+    outputs: tuple[Operand, ...]
+    lines: tuple[str, ...]
+    results: tuple[str, ...]
+    functions: frozenset[tuple[str, str, int]]
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.outputs[0].broadcast)
+
+
+def elemwise_body(node: Apply, dialect: Dialect) -> Body:
+    """Write the body of an Elemwise node.
+
+    Raises
+    ------
+    NoTemplate
+        One of its scalar Ops has no template, or not for its dtypes.
+    """
+    write = Writer(dialect)
+    inputs = [Value(f"x{i}", variable.type.dtype) for i, variable in enumerate(node.inputs)]
+    results = apply_scalar_op(node.op.scalar_op, write, inputs, [v.type.dtype for v in node.outputs])
+    return Body(
+        tuple(Operand(v.type.dtype, tuple(v.type.broadcastable)) for v in node.inputs),
+        tuple(Operand(v.type.dtype, tuple(v.type.broadcastable)) for v in node.outputs),
+        tuple(write.lines),
+        tuple(map(str, results)),
+        frozenset(write.functions),
+    )
+
+
+def apply_scalar_op(
+    scalar_op: Any, write: Writer, inputs: Sequence[Value], dtypes: Sequence[str]
+) -> list[Value]:
+    """Write a scalar Op, or all those of a Composite, and return its outputs."""
+    for dtype in (*(value.dtype for value in inputs), *dtypes):
+        type_name(dtype)  # refuses those that kernels do not compute in
+    if isinstance(scalar_op, Composite):
+        return _apply_graph(scalar_op.fgraph, write, inputs)
+    if len(dtypes) != 1:
+        raise NoTemplate(f"templates have one output, {scalar_op} has {len(dtypes)}")
+    return [write.let(template(scalar_op, write, list(inputs), dtypes[0]), dtypes[0])]
+
+
+def _apply_graph(fgraph: Any, write: Writer, inputs: Sequence[Value]) -> list[Value]:
+    values = dict(zip(fgraph.inputs, inputs, strict=True))
+
+    def value_of(variable):
+        if isinstance(variable, Constant):
+            return write.literal(variable.data, variable.type.dtype)
+        return values[variable]
+
+    for node in fgraph.toposort():
+        arguments = [value_of(variable) for variable in node.inputs]
+        dtypes = [variable.type.dtype for variable in node.outputs]
+        values.update(zip(node.outputs, apply_scalar_op(node.op, write, arguments, dtypes), strict=True))
+    return [value_of(variable) for variable in fgraph.outputs]
+
+
+def has_template(node: Apply, dialect: Dialect) -> bool:
+    """Tell whether an Elemwise node can be written in ``dialect``."""
+    try:
+        elemwise_body(node, dialect)
+    except NoTemplate:
+        return False
+    return True

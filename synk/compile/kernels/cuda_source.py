@@ -1,0 +1,112 @@
+"""Write a kernel as CUDA, for NVRTC: a grid-stride loop over all elements.
+
+A file holds two functions. ``NAME_flat`` takes arrays that lie in memory alike, one element after another;
+operands that broadcast along every axis have one element there:
+
+    NAME_flat(n, x0, x1, ..., y0, ...)
+
+``NAME_strided`` takes any: lengths of the axes, then the strides, in bytes, of each operand along the axes
+that it does not broadcast (`stride_axes`):
+
+    NAME_strided(n, length_0, ..., stride_0_0, ..., x0, x1, ..., y0, ...)
+
+Pure text: compiling and launching are the business of the array module. All integers are ``long long``.
+"""
+
+from string import Template
+
+from synk.compile.kernels.body import Body, Operand
+from synk.compile.kernels.c_source import NAME, element
+from synk.compile.kernels.writer import type_name
+
+# As for C: without contraction a fused graph rounds as the same graph unfused.
+OPTIONS = ("--fmad=false", "-std=c++17")
+
+TEMPLATE = Template("""\
+$element
+extern "C" __global__ void ${name}_flat($flat_parameters)
+{
+    for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < n;
+         i += (long long)blockDim.x * gridDim.x) {
+$flat
+    }
+}
+
+extern "C" __global__ void ${name}_strided($strided_parameters)
+{
+    for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < n;
+         i += (long long)blockDim.x * gridDim.x) {
+$index
+$strided
+    }
+}
+""")
+
+
+def source(body: Body, name: str) -> str:
+    """Return the CUDA text of a kernel.
+
+    Parameters
+    ----------
+    body : Body
+        Written in the dialect `CUDA`.
+    name : str
+        First part of the functions' names.
+    """
+    operands = [*body.inputs, *body.outputs]
+    names = [f"x{i}" for i in range(len(body.inputs))] + [f"y{i}" for i in range(len(body.outputs))]
+    pointers = [
+        f"{'const ' if k < len(body.inputs) else ''}{type_name(operand.dtype)} *p{k}"
+        for k, operand in enumerate(operands)
+    ]
+    lengths = [f"length_{axis}" for axis in range(body.ndim)]
+    strides = [f"stride_{k}_{axis}" for k, operand in enumerate(operands) for axis in stride_axes(operand)]
+    places = [_strided(k, operand, k < len(body.inputs)) for k, operand in enumerate(operands)]
+    integers = [f"long long {word}" for word in ("n", *lengths, *strides)]
+    return TEMPLATE.substitute(
+        name=name,
+        element=element(body, "static __device__ __forceinline__").replace(NAME, name),
+        flat_parameters=", ".join(["long long n", *pointers]),
+        flat=_body(body, name, names, [f"p{k}[{_flat(operand)}]" for k, operand in enumerate(operands)]),
+        strided_parameters=", ".join([*integers, *pointers]),
+        index=_indices(body.ndim),
+        strided=_body(body, name, names, places),
+    )
+
+
+def stride_axes(operand: Operand) -> tuple[int, ...]:
+    """Return the axes along which the strided function is told the operand's stride."""
+    return tuple(axis for axis, broadcast in enumerate(operand.broadcast) if not broadcast)
+
+
+def _flat(operand: Operand) -> str:
+    return "0" if operand.broadcast and all(operand.broadcast) else "i"
+
+
+def _strided(k: int, operand: Operand, read: bool) -> str:
+    steps = [f"i{axis} * stride_{k}_{axis}" for axis in stride_axes(operand)]
+    kind = f"{'const ' if read else ''}{type_name(operand.dtype)}"
+    byte = "const char" if read else "char"
+    return f"*({kind} *)(({byte} *)p{k}{''.join(f' + {step}' for step in steps)})"
+
+
+def _indices(ndim: int) -> str:
+    """Take the number of an element apart into one index for each axis, the last axis first."""
+    lines = ["long long rest = i;"] if ndim else []
+    for axis in reversed(range(ndim)):
+        lines.append(f"const long long i{axis} = rest % length_{axis};")
+        lines.append(f"rest /= length_{axis};")
+    return "\n".join(f"        {line}" for line in lines)
+
+
+def _body(body: Body, name: str, names: list[str], places: list[str]) -> str:
+    n_inputs = len(body.inputs)
+    arguments = [*names[:n_inputs], *(f"&{word}" for word in names[n_inputs:])]
+    lines = [
+        f"const {type_name(operand.dtype)} {word} = {place};"
+        for operand, word, place in zip(body.inputs, names, places, strict=False)
+    ]
+    lines += [f"{type_name(o.dtype)} {word};" for o, word in zip(body.outputs, names[n_inputs:], strict=True)]
+    lines += [f"{name}_element({', '.join(arguments)});"]
+    lines += [f"{place} = {word};" for word, place in zip(names[n_inputs:], places[n_inputs:], strict=True)]
+    return "\n".join(f"        {line}" for line in lines)

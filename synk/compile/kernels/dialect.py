@@ -1,0 +1,91 @@
+"""What differs between C and CUDA in straight-line code: which functions there are, and how constants look.
+
+Types have the same names in both; NVRTC brings no ``stdint.h``, and needs none.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+TYPES = {
+    "bool": "unsigned char",  # 0 or 1
+    "int8": "signed char",
+    "int16": "short",
+    "int32": "int",
+    "int64": "long long",
+    "uint8": "unsigned char",
+    "uint16": "unsigned short",
+    "uint32": "unsigned int",
+    "uint64": "unsigned long long",
+    "float32": "float",
+    "float64": "double",
+}
+
+# One instruction each, or no worse than NumPy's own loop.
+PLAIN = frozenset({"fabs", "sqrt", "floor", "ceil", "trunc", "rint", "copysign", "fmod"})
+
+ELEMENTARY = frozenset(
+    {"exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "erf", "erfc"}
+    | {"sin", "cos", "tan", "asin", "acos", "atan", "atan2"}
+    | {"sinh", "cosh", "tanh", "asinh", "atanh"}
+)
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """A language of kernels.
+
+    Attributes
+    ----------
+    name : str
+        "C" or "CUDA".
+    functions : frozenset of str
+        Functions of the mathematical library that may be called, by their name for double.
+    special : dict
+        By dtype, how infinity and NaN are written.
+    """
+
+    name: str
+    functions: frozenset[str]
+    special: dict[str, tuple[str, str]]
+
+    def literal(self, value, dtype: str) -> str:
+        """Return a constant of type ``dtype`` in the text too: a double would widen its neighbours."""
+        number = np.dtype(dtype).type(value)
+        if number.dtype.kind != "f":
+            return _integer(int(number), dtype)
+        if not np.isfinite(number):
+            infinity, nan = self.special[dtype]
+            return nan if np.isnan(number) else infinity if number > 0 else f"(-{infinity})"
+        text = f"{number!s}{'f' if dtype == 'float32' else ''}"
+        return f"({text})" if text.startswith("-") else text
+
+
+def _integer(value: int, dtype: str) -> str:
+    suffix = {"int64": "LL", "uint64": "ULL", "uint32": "U"}.get(dtype, "")
+    # The most negative number has no positive twin for the minus sign to act on.
+    lowest = dtype[0] != "u" and value == -(2 ** (8 * np.dtype(dtype).itemsize - 1))
+    text = f"{value + 1 if lowest else value}{suffix}"
+    return f"({text} - 1)" if lowest else f"({text})" if value < 0 else text
+
+
+def c_dialect(vectorised: frozenset[str] = ELEMENTARY) -> Dialect:
+    """Return the dialect of C with the elementary functions that the machine computes on vectors."""
+    special = {
+        "float32": ("__builtin_inff()", '__builtin_nanf("")'),
+        "float64": ("__builtin_inf()", '__builtin_nan("")'),
+    }
+    return Dialect("C", PLAIN | vectorised, special)
+
+
+CUDA = Dialect(
+    "CUDA",
+    PLAIN | ELEMENTARY,
+    {
+        "float32": ("__int_as_float(0x7f800000)", "__int_as_float(0x7fc00000)"),
+        "float64": (
+            "__longlong_as_double(0x7ff0000000000000LL)",
+            "__longlong_as_double(0x7ff8000000000000LL)",
+        ),
+    },
+)

@@ -1,0 +1,46 @@
+"""Load compiled kernels, and make sure that arrays lie in memory as the kernels expect."""
+
+import ctypes
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+HEAD = object.__basicsize__
+
+
+def load_kernel(path: Path, name: str, n_arrays: int) -> Callable[..., int]:
+    """Return the function ``name`` of a library, which takes ``n_arrays`` arrays and returns a status.
+
+    Raises
+    ------
+    OSError, AttributeError
+        It is no library of this machine, or has no such function.
+    """
+    library = ctypes.CDLL(str(path))
+    function = library[name]
+    function.argtypes = [ctypes.py_object] * n_arrays
+    function.restype = ctypes.c_int
+    ctypes.c_void_p.in_dll(library, "ndarray").value = id(np.ndarray)
+    return function
+
+
+def layout_is_known() -> bool:
+    """Compare a real array with the declarations in ``prelude.c``."""
+    array = np.zeros((2, 3), "float32")[:, ::2]
+    _, data, ndim, shape, strides, _, dtype, flags = _words(id(array) + HEAD - 8, 8)
+    numbers = (ctypes.c_int32 * 2).from_address(id(array.dtype) + HEAD + 8)
+    byteorder = numbers[0].to_bytes(4, "little")[2:3]
+    return (
+        _words(id(array) + HEAD - 8, 1) == [id(np.ndarray)]
+        and data == array.ctypes.data
+        and ndim & 0xFFFFFFFF == array.ndim
+        and (dtype, flags & 0xFFFFFFFF) == (id(array.dtype), array.flags.num)
+        and _words(shape, 2) == list(array.shape)
+        and _words(strides, 2) == list(array.strides)
+        and (byteorder, numbers[1]) == (b"=", array.dtype.num)
+    )
+
+
+def _words(address: int, count: int) -> list[int]:
+    return list((ctypes.c_ssize_t * count).from_address(address))

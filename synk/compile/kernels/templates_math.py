@@ -1,0 +1,160 @@
+"""How each scalar Op is written: division with remainder, rounding and elementary functions."""
+
+from pytensor.scalar import basic, math
+
+from synk.compile.kernels.templates import (
+    carrier,
+    cast,
+    is_float,
+    need_float,
+    need_number,
+    template,
+    wrap,
+)
+
+# Not here: pow and arccosh, which NumPy computes one and a half times as fast as the vector library does.
+FUNCTIONS = {
+    basic.Sqrt: "sqrt",
+    basic.Exp: "exp",
+    basic.Exp2: "exp2",
+    basic.Expm1: "expm1",
+    basic.Log: "log",
+    basic.Log2: "log2",
+    basic.Log10: "log10",
+    basic.Log1p: "log1p",
+    basic.Sin: "sin",
+    basic.Cos: "cos",
+    basic.Tan: "tan",
+    basic.ArcSin: "asin",
+    basic.ArcCos: "acos",
+    basic.ArcTan: "atan",
+    basic.ArcTan2: "atan2",
+    basic.Sinh: "sinh",
+    basic.Cosh: "cosh",
+    basic.Tanh: "tanh",
+    basic.ArcSinh: "asinh",
+    basic.ArcTanh: "atanh",
+    basic.Floor: "floor",
+    basic.Ceil: "ceil",
+    basic.Trunc: "trunc",
+    basic.RoundHalfToEven: "rint",
+    math.Erf: "erf",
+    math.Erfc: "erfc",
+}
+
+
+def library_function(scalar_op, write, inputs, dtype):
+    """A function of the mathematical library, in the dtype of the output."""
+    need_float(dtype)
+    return str(write.call(FUNCTIONS[type(scalar_op)], *cast(write, inputs, dtype)))
+
+
+for scalar_class in FUNCTIONS:
+    template.register(scalar_class, library_function)
+
+
+@template.register(basic.RoundHalfAwayFromZero)
+def round_half_away(scalar_op, write, inputs, dtype):
+    """The whole part, one further if half or more is left; infinity leaves NaN, which is neither."""
+    need_float(dtype)
+    (x,) = cast(write, inputs, dtype)
+    whole = write.call("trunc", x)
+    rest = write.call("fabs", write.let(f"{x} - {whole}", dtype))
+    step = write.call("copysign", write.literal(1, dtype), x)
+    return f"{rest} >= {write.literal(0.5, dtype)} ? {whole} + {step} : {whole}"
+
+
+@template.register(basic.Mod)
+def mod(scalar_op, write, inputs, dtype):
+    """The remainder, with the sign of the divisor."""
+    need_number(dtype)
+    x, y = cast(write, inputs, dtype)
+    if is_float(dtype):
+        return str(_float_remainder(write, x, y))
+    _, rest = _divide_integers(write, x, y)
+    return f"{y} == 0 ? 0 : {rest}"
+
+
+@template.register(basic.IntDiv)
+def int_div(scalar_op, write, inputs, dtype):
+    """The quotient, rounded down."""
+    need_number(dtype)
+    x, y = cast(write, inputs, dtype)
+    if is_float(dtype):
+        return _float_quotient(write, x, y)
+    quotient, _ = _divide_integers(write, x, y)
+    return f"{y} == 0 ? 0 : {quotient}"
+
+
+def _divide_integers(write, x, y):
+    """Return quotient and remainder with the divisor's sign, for a divisor that is not 0."""
+    dtype = x.dtype
+    if dtype[0] == "u":
+        divisor = write.let(f"{y} == 0 ? 1 : {y}", dtype)
+        return write.let(f"{x} / {divisor}", dtype), write.let(f"{x} % {divisor}", dtype)
+    # Dividing by 0, and the lowest number by -1, are traps.
+    divisor = write.let(f"({y} == 0) | ({y} == -1) ? 1 : {y}", dtype)
+    quotient = write.let(f"{x} / {divisor}", dtype)
+    rest = write.let(f"{x} % {divisor}", dtype)
+    down = write.let(f"({rest} != 0) & (({rest} < 0) != ({divisor} < 0))", "bool")
+    negated = wrap(f"-{carrier(dtype)}{x}", dtype)
+    floor = write.let(f"{quotient} - {down}", dtype)
+    return (
+        write.let(f"{y} == -1 ? {negated} : {floor}", dtype),
+        write.let(f"{down} ? {rest} + {divisor} : {rest}", dtype),
+    )
+
+
+def _float_remainder(write, x, y):
+    """NumPy's ``remainder``: fmod brought to the divisor's sign; a zero has that sign too."""
+    rest = write.call("fmod", x, y)
+    zero = write.call("copysign", write.literal(0, x.dtype), y)
+    other = f"({rest} < 0) != ({y} < 0) ? {rest} + {y} : {rest}"
+    return write.let(f"{rest} == 0 ? {zero} : {other}", x.dtype)
+
+
+def _float_quotient(write, x, y):
+    """NumPy's ``floor_divide``: what is left without the remainder, snapped to the nearest integer."""
+    dtype = x.dtype
+    rest = write.call("fmod", x, y)
+    ratio = write.let(f"{x} / {y}", dtype)
+    whole = write.let(f"({x} - {rest}) / {y}", dtype)
+    down = write.let(f"({rest} != 0) & (({rest} < 0) != ({y} < 0)) ? {whole} - 1 : {whole}", dtype)
+    floor = write.call("floor", down)
+    snapped = write.let(f"{down} - {floor} > {write.literal(0.5, dtype)} ? {floor} + 1 : {floor}", dtype)
+    zero = write.call("copysign", write.literal(0, dtype), ratio)
+    return f"{y} == 0 ? {ratio} : ({down} == 0 ? {zero} : {snapped})"
+
+
+@template.register(math.Sigmoid)
+def sigmoid(scalar_op, write, inputs, dtype):
+    """``1 / (1 + exp(-x))``, with the exponential of a negative number only."""
+    need_float(dtype)
+    (x,) = cast(write, inputs, dtype)
+    one, power = write.literal(1, dtype), _exp_minus_abs(write, x)
+    return f"({x} < 0 ? {power} : {one}) / ({one} + {power})"
+
+
+@template.register(math.Softplus)
+def softplus(scalar_op, write, inputs, dtype):
+    """``log(1 + exp(x))`` as ``max(x, 0) + log1p(exp(-|x|))``."""
+    need_float(dtype)
+    (x,) = cast(write, inputs, dtype)
+    rest = write.call("log1p", _exp_minus_abs(write, x))
+    return f"({x} > 0 ? {x} : {write.literal(0, dtype)}) + {rest}"
+
+
+def _exp_minus_abs(write, x):
+    size = write.call("fabs", x)
+    return write.call("exp", write.let(f"-{size}", x.dtype))
+
+
+@template.register(math.Log1mexp)
+def log1mexp(scalar_op, write, inputs, dtype):
+    """``log(1 - exp(x))`` of negative x: the form that keeps precision on each side of -log 2."""
+    need_float(dtype)
+    (x,) = cast(write, inputs, dtype)
+    power, power_minus_one = write.call("exp", x), write.call("expm1", x)
+    small = write.call("log1p", write.let(f"-{power}", dtype))
+    large = write.call("log", write.let(f"-{power_minus_one}", dtype))
+    return f"{x} < {write.literal(-0.6931471805599453, dtype)} ? {small} : {large}"

@@ -1,0 +1,99 @@
+"""Write statements that compute one element.
+
+    const float t0 = x0 * 0.9f;
+    const float t1 = t0 + x1;
+
+A template asks for what it needs, and each value is computed once:
+
+    e = write.call("exp", x)
+    return f"{one} / ({one} + {e})"
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from synk.compile.kernels.dialect import TYPES, Dialect
+
+
+class NoTemplate(NotImplementedError):
+    """A scalar Op cannot be written for these dtypes in this dialect."""
+
+
+class Value(NamedTuple):
+    """An atom of the text, such as ``t3`` or ``1.5f``, with its dtype."""
+
+    text: str
+    dtype: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Writer:
+    """Straight-line statements, one constant each.
+
+    Attributes
+    ----------
+    lines : list of str
+        The statements so far.
+    functions : set of (str, str, int)
+        Mathematical functions called: name for double, dtype, number of arguments.
+    """
+
+    def __init__(self, dialect: Dialect):
+        self.dialect = dialect
+        self.lines: list[str] = []
+        self.functions: set[tuple[str, str, int]] = set()
+
+    def let(self, expression: str, dtype: str) -> Value:
+        """Name the value of ``expression``, of type ``dtype``."""
+        name = f"t{len(self.lines)}"
+        self.lines.append(f"const {type_name(dtype)} {name} = {expression};")
+        return Value(name, dtype)
+
+    def literal(self, value, dtype: str) -> Value:
+        """Return a constant."""
+        type_name(dtype)
+        return Value(self.dialect.literal(value, dtype), dtype)
+
+    def cast(self, value: Value, dtype: str) -> Value:
+        """Convert to another dtype, as NumPy does on the CPU where the number does not fit."""
+        if value.dtype == dtype:
+            return value
+        if dtype == "bool":
+            return self.let(f"{value} != 0", dtype)
+        if not value.dtype.startswith("float") or dtype.startswith("float"):
+            return self.let(f"({type_name(dtype)}){value}", dtype)
+        return self._to_integer(value, dtype)
+
+    def _to_integer(self, value: Value, dtype: str) -> Value:
+        width = np.dtype(dtype).itemsize
+        if width < 4:
+            # Straight to a narrow integer, vectors would saturate where scalars wrap.
+            return self.let(f"({type_name(dtype)})(int){value}", dtype)
+        if not dtype.startswith("u"):
+            return self.let(f"({type_name(dtype)}){value}", dtype)
+        # By way of signed numbers, the upper half moved down and back: negative numbers wrap.
+        half = 2 ** (8 * width - 1)
+        limit, top = self.literal(half, value.dtype), self.literal(half, dtype)
+        upper = self.let(f"{value} >= {limit}", "bool")
+        low = self.let(f"{upper} ? {value} - {limit} : {value}", value.dtype)
+        bits = self.let(f"({type_name(dtype)})({type_name(dtype[1:])}){low}", dtype)
+        return self.let(f"{upper} ? {bits} ^ {top} : {bits}", dtype)
+
+    def call(self, function: str, *arguments: Value) -> Value:
+        """Call a function of the mathematical library on floating-point values of one dtype."""
+        dtype = arguments[0].dtype
+        if function not in self.dialect.functions or not dtype.startswith("float"):
+            raise NoTemplate(f"{function} of {dtype} is not among the functions of {self.dialect.name}")
+        self.functions.add((function, dtype, len(arguments)))
+        suffix = "f" if dtype == "float32" else ""
+        return self.let(f"{function}{suffix}({', '.join(map(str, arguments))})", dtype)
+
+
+def type_name(dtype: str) -> str:
+    """Return the type of C and CUDA for a dtype; raise NoTemplate where there is none."""
+    if dtype not in TYPES:
+        raise NoTemplate(f"kernels do not compute in {dtype}")
+    return TYPES[dtype]

@@ -1,0 +1,260 @@
+"""Fused graphs against PyTensor's own linker; kernels with all shapes, strides, ``out=`` and in place."""
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pytensor.compile.mode import Mode
+from pytensor.graph.rewriting.db import RewriteDatabaseQuery
+from pytensor.scalar import basic, math
+from pytensor.scalar.basic import Composite
+from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.type import TensorType
+
+from synk.compile import ArrayLinker, array_funcify, array_mode
+from synk.compile.dispatch.fused import unfused
+from synk.compile.kernels import numpy_kernels
+from synk.compile.kernels.compiler import find_compiler
+
+needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
+
+a, b = basic.float64("a"), basic.float64("b")
+TWO = Composite([a, b], [a * b + 2.0, a - b])  # two outputs
+
+
+def node_of(scalar_op, shapes, inplace=None, dtype="float64"):
+    inputs = [TensorType(dtype, shape)() for shape in shapes]
+    return Elemwise(scalar_op, inplace or {}).make_node(*inputs)
+
+
+def kernel_of(*arguments, **keywords):
+    node = node_of(*arguments, **keywords)
+    return array_funcify(node.op, node, np)
+
+
+def plain_of(*arguments, **keywords):
+    return unfused(node_of(*arguments, **keywords), np)
+
+
+IMPLEMENTATIONS = [
+    pytest.param(kernel_of, marks=needs_compiler, id="kernel"),
+    pytest.param(plain_of, id="plain"),
+]
+
+
+def composites(function):
+    return [node for node in function.maker.fgraph.apply_nodes if is_composite(node)]
+
+
+def is_composite(node):
+    return isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, Composite)
+
+
+@needs_compiler
+def test_a_chain_becomes_one_kernel(compare):
+    x, row, column = [make(dtype="float32") for make in (pt.matrix, pt.row, pt.col)]
+    y = pt.maximum(pt.exp(x * 0.5 - row) / column, 0.25) ** 2
+    values = [np.random.default_rng(0).standard_normal(s).astype("float32") for s in ((5, 7), (1, 7), (5, 1))]
+    compare([x, row, column], [y], values)
+    function = pytensor.function([x, row, column], y, mode=array_mode(ArrayLinker(host_ops="raise")))
+    assert len(function.maker.fgraph.apply_nodes) == len(composites(function)) == 1
+
+
+@needs_compiler
+@pytest.mark.parametrize(("apart", "dtype"), [(pt.gamma, "float32"), (pt.erfinv, "float64")])
+def test_what_has_no_template_stays_outside(compare, apart, dtype):
+    x = pt.vector("x", dtype=dtype)
+    output = apart(x * 0.5 + 0.125) * 2 - x
+    compare([x], [output], [np.array([0.25, 0.5], dtype)])
+    function = pytensor.function([x], output, mode=array_mode())
+    inner = {type(n.op) for node in composites(function) for n in node.op.scalar_op.fgraph.apply_nodes}
+    assert type(apart(x).owner.op.scalar_op) not in inner
+    assert inner
+
+
+def test_ops_without_template_are_not_taken_for_each_other(compare):
+    x = pt.dvector("x")
+    value = np.linspace(0.5, 3, 7)
+    # Two of one input, around what is fused: a rewrite merges equal nodes of equal inputs.
+    y = pt.exp(x) + pt.sqrt(x)
+    compare([x], [pt.psi(y) * 2 + 1, pt.gammaln(y) * 2 + 1, pt.psi(x) - pt.gammaln(x)], [value])
+
+
+@pytest.mark.parametrize("make", IMPLEMENTATIONS)
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_all_strides(make, order):
+    call = make(TWO, [(None, None, None)] * 2)
+    base = np.random.default_rng(1).standard_normal((6, 8, 10)).copy(order)
+    views = [base[::2, ::-1, 1:6], base[:3, :, 5:], np.broadcast_to(base[0, 0, :5], (3, 8, 5))]
+    views += [base.transpose(2, 1, 0)[:3, :, :5], base[3:0:-1, :, 9:4:-1]]
+    for x in views:
+        for y in views:
+            product, difference = call(x, y)
+            np.testing.assert_array_equal(product, x * y + 2.0)
+            np.testing.assert_array_equal(difference, x - y)
+
+
+@st.composite
+def broadcast_shapes(draw):
+    full = draw(st.lists(st.integers(0, 5), min_size=0, max_size=4))
+    patterns = [draw(st.lists(st.booleans(), min_size=len(full), max_size=len(full))) for _ in range(2)]
+    return [tuple(1 if one else n for n, one in zip(full, p, strict=True)) for p in patterns], patterns
+
+
+@pytest.mark.parametrize("make", IMPLEMENTATIONS)
+@settings(deadline=None, max_examples=40)
+@given(case=broadcast_shapes())
+def test_declared_broadcasting(make, case):
+    shapes, patterns = case
+    x, y = (np.arange(float(np.prod(shape))).reshape(shape) - 3 for shape in shapes)
+    declared = [tuple(1 if one else None for one in pattern) for pattern in patterns]
+    product, difference = make(TWO, declared)(x, y)
+    np.testing.assert_array_equal(product, x * y + 2.0)
+    np.testing.assert_array_equal(difference, x - y)
+
+
+@needs_compiler
+@pytest.mark.parametrize("shapes", [((3, 4), (1, 4)), ((3, 4), (3, 5)), ((1, 4), (3, 4)), ((0, 4), (1, 4))])
+def test_undeclared_broadcasting_is_refused(shapes):
+    call = kernel_of(TWO, [(None, None)] * 2)
+    with pytest.raises(ValueError, match="differ along axis"):
+        call(*map(np.ones, shapes))
+
+
+@pytest.mark.parametrize("make", IMPLEMENTATIONS)
+@pytest.mark.parametrize("scalar_op", [TWO, Composite([a, b], [basic.exp(a) * b])], ids=["two", "one"])
+def test_out(make, scalar_op):
+    call = make(scalar_op, [(None, None)] * 2)
+    x, y = np.random.default_rng(2).standard_normal((2, 4, 6))
+    expected = call(x, y)
+    several = isinstance(expected, tuple)
+    for targets in [
+        np.empty((2, 4, 6)),
+        np.empty((2, 6, 4)).swapaxes(1, 2),
+        np.empty((2, 8, 12))[:, ::2, ::-2],
+    ]:
+        out = tuple(targets) if several else targets[0]
+        assert call(x, y, out=out) is out or all(
+            r is o for r, o in zip(call(x, y, out=out), out, strict=True)
+        )
+        # Vectors and single numbers have an exponential each, one unit in the last place apart.
+        np.testing.assert_allclose(out, expected, rtol=4e-16)
+    # Exactly one of the inputs.
+    first = x.copy()
+    call(first, y, out=(first, np.empty_like(x)) if several else first)
+    np.testing.assert_array_equal(first, expected[0] if several else expected)
+
+
+@needs_compiler
+def test_wrong_out_is_refused():
+    call = kernel_of(basic.Composite([a, b], [a * b + a]), [(None,)] * 2)
+    x, fixed = np.ones(3), np.ones(3)
+    fixed.flags.writeable = False
+    for out in (np.empty(4), fixed):
+        with pytest.raises(ValueError, match="shapes"):
+            call(x, x, out=out)
+
+
+@pytest.mark.parametrize("make", IMPLEMENTATIONS)
+def test_in_place_both_outputs(make):
+    call = make(TWO, [(None, None), (None, None)], {0: 1, 1: 0})
+    x, y = np.random.default_rng(3).standard_normal((2, 4, 600))
+    before = x.copy(), y.copy()
+    product, difference = call(x, y)
+    assert product is y
+    assert difference is x
+    np.testing.assert_array_equal(product, before[0] * before[1] + 2.0)
+    np.testing.assert_array_equal(difference, before[0] - before[1])
+
+
+@needs_compiler
+def test_arrays_that_are_not_plain():
+    call = kernel_of(TWO, [(None,)] * 2)
+    x = np.arange(5.0)
+    bytes_ = np.zeros(41, "uint8")
+    odd = bytes_[1:].view("float64")  # not aligned
+    odd[:] = x
+    swapped, subclass = x.astype(">f8"), x.view(np.memmap)
+    for values in (odd, swapped, subclass):
+        product, difference = call(values, x)
+        assert type(product) is np.ndarray
+        np.testing.assert_array_equal(product, x * x + 2.0)
+        np.testing.assert_array_equal(difference, np.zeros(5))
+    call(x, x, out=(odd, np.empty(5)))
+    np.testing.assert_array_equal(odd, x * x + 2.0)
+
+
+@pytest.mark.parametrize("make", IMPLEMENTATIONS)
+def test_scalars(make):
+    call = make(TWO, [()] * 2)
+    for value in (np.float64(3), np.array(3.0)):
+        product, difference = call(value, np.float64(2))
+        assert (product, difference) == (8, 1)
+
+
+@pytest.mark.parametrize("make", IMPLEMENTATIONS)
+def test_outputs_that_ignore_an_input_have_the_common_shape(make):
+    scalar_op = Composite([a, b], [basic.exp(b), basic.identity(a), basic.exp(b)])
+    x, y = np.ones((3, 4)), np.arange(4.0).reshape(1, 4)
+    results = make(scalar_op, [(None, None), (1, None)])(x, y)
+    for result, expected in zip(results, [np.exp(y) + 0 * x, x, np.exp(y) + 0 * x], strict=True):
+        np.testing.assert_allclose(result, expected, rtol=1e-15)
+        assert result.shape == (3, 4)
+    assert not any(np.shares_memory(result, other) for result in results for other in (x, y))
+
+
+@pytest.mark.parametrize("dtype", ["complex128", "float16"])
+def test_without_template_a_composite_runs_on_arrays(dtype):
+    scalars = [basic.get_scalar_type(dtype)() for _ in range(2)]
+    scalar_op = Composite(scalars, [basic.mul(*scalars) + scalars[0], basic.sqr(scalars[1])])
+    inputs = [pt.vector(dtype=dtype) for _ in range(2)]
+    mode = Mode(ArrayLinker(host_ops="raise"), RewriteDatabaseQuery(include=["minimum_compile"]))
+    function = pytensor.function(inputs, Elemwise(scalar_op)(*inputs), mode=mode)
+    x, y = np.array([1, 2], dtype), np.array([3, 4], dtype)
+    first, second = function(x, y)
+    np.testing.assert_array_equal(first, x * y + x)
+    np.testing.assert_array_equal(second, y * y)
+
+
+@needs_compiler
+@pytest.mark.parametrize("scalar_op", [math.sigmoid, math.softplus, basic.round_half_away_from_zero], ids=str)
+def test_scalar_ops_without_a_ufunc_work_in_place(scalar_op, monkeypatch):
+    x = np.linspace(-3, 3, 50)
+    expected = kernel_of(scalar_op, [(None,)])(x)
+    monkeypatch.setattr("synk.compile.dispatch.fused.kernels_for", lambda xp: None)
+    for make in (kernel_of, kernel_of):
+        values = x.copy()
+        assert make(scalar_op, [(None,)], {0: 0})(values) is values
+        np.testing.assert_allclose(values, expected, rtol=1e-14)
+        out = np.empty(50)
+        assert make(scalar_op, [(None,)])(x, out=out) is out
+        np.testing.assert_allclose(out, expected, rtol=1e-14)
+
+
+@needs_compiler
+def test_inner_graphs_are_fused_too():
+    from pytensor.compile.builders import OpFromGraph
+
+    x = pt.vector("x")
+    op = OpFromGraph([x], [pt.exp(x) * 2 + x])
+    function = pytensor.function([x], op(x) * 1, mode=array_mode(ArrayLinker(host_ops="raise")))
+    np.testing.assert_allclose(function([0.0, 1.0]), [2.0, 2 * np.e + 1])
+
+
+@needs_compiler
+def test_kernels_of_one_program_are_compiled_together(monkeypatch, tmp_path):
+    kernels = numpy_kernels()
+    calls = []
+    compile_ = type(kernels)._compile
+    monkeypatch.setattr(
+        type(kernels), "_compile", lambda self, k: calls.append(len(list(k))) or compile_(self, k)
+    )
+    monkeypatch.setattr(kernels.store, "folder", tmp_path)
+    x, y = pt.matrix("x"), pt.vector("y")
+    constant = float(np.random.default_rng().uniform())  # kernels that nobody has seen
+    outputs = [(pt.exp(x) * constant + 1).sum(), (pt.exp(y) - constant).sum()]
+    pytensor.function([x, y], outputs, mode=array_mode())(np.ones((2, 2), x.dtype), np.ones(2, y.dtype))
+    assert len(calls) == 1
+    assert calls[0] >= 2

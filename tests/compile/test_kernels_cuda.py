@@ -1,0 +1,100 @@
+"""CUDA text of every kernel, compiled for a GPU that need not be there."""
+
+import ctypes
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from kernel_cases import ALL, CASES, MIXED, MIXED_OPS, arity
+from pytensor.scalar import basic
+from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.type import TensorType
+
+from synk.compile.kernels import cuda_source, has_template
+from synk.compile.kernels.body import elemwise_body
+from synk.compile.kernels.dialect import CUDA
+
+ARCHITECTURE = "sm_90"
+
+
+@cache
+def nvrtc():
+    try:
+        spec = find_spec("nvidia.cuda_nvrtc")
+    except ModuleNotFoundError:
+        spec = None
+    if spec is None:
+        pytest.skip('NVRTC is not installed: pip install "synk[nvrtc]"')
+    (library,) = Path(next(iter(spec.submodule_search_locations)), "lib").glob("libnvrtc.so*")
+    return ctypes.CDLL(str(library))
+
+
+def compile_cuda(text):
+    """Return the machine code, or fail with what the compiler says."""
+    library, program, size = nvrtc(), ctypes.c_void_p(), ctypes.c_size_t()
+    assert library.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"k.cu", 0, None, None) == 0
+    options = [option.encode() for option in (f"--gpu-architecture={ARCHITECTURE}", *cuda_source.OPTIONS)]
+    status = library.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
+    library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+    log = ctypes.create_string_buffer(size.value)
+    library.nvrtcGetProgramLog(program, log)
+    assert status == 0, log.value.decode()
+    library.nvrtcGetCUBINSize(program, ctypes.byref(size))
+    code = ctypes.create_string_buffer(size.value)
+    assert library.nvrtcGetCUBIN(program, code) == 0
+    library.nvrtcDestroyProgram(ctypes.byref(program))
+    return code.raw
+
+
+def body(scalar_op, dtypes, shape=(None,)):
+    node = Elemwise(scalar_op)(*[TensorType(dtype, shape)() for dtype in dtypes], return_list=True)[0].owner
+    return elemwise_body(node, CUDA)
+
+
+def check(bodies):
+    names = [f"kernel{i}" for i in range(len(bodies))]
+    code = compile_cuda("\n".join(map(cuda_source.source, bodies, names)))
+    for name in names:
+        assert f"{name}_flat".encode() in code
+        assert f"{name}_strided".encode() in code
+
+
+@pytest.mark.parametrize("dtype", ALL)
+def test_templates_of(dtype):
+    check([body(op, [dtype] * arity(op)) for op, kind in CASES if kind == dtype])
+
+
+def test_casts():
+    check([body(basic.Cast(basic.get_scalar_type(target)), [source]) for source in ALL for target in ALL])
+
+
+def test_mixed_dtypes():
+    check(
+        [
+            body(op, dtypes)
+            for op in MIXED_OPS
+            for dtypes in MIXED
+            if op is not basic.sub or "bool" not in dtypes
+        ]
+    )
+
+
+def test_broadcasting_several_outputs_and_constants():
+    x, y = basic.float32("x"), basic.int8("y")
+    infinite = basic.constant(float("-inf"), dtype="float32")
+    both = basic.Composite([x, y], [basic.maximum(x * y, infinite), basic.exp(x)])
+    for shapes in [((None, None), (1, None)), ((None, 1, 3), (1, 2, 1)), ((), ()), ((1, 1), (1, 1))]:
+        inputs = [TensorType(d, s)() for d, s in zip(("float32", "int8"), shapes, strict=True)]
+        check([elemwise_body(Elemwise(both)(*inputs, return_list=True)[0].owner, CUDA)])
+
+
+def test_compiler_refuses_what_is_no_cuda():
+    with pytest.raises(AssertionError, match="undefined"):
+        compile_cuda('extern "C" __global__ void f(float *x) { *x = nothing; }')
+
+
+def test_cuda_has_the_functions_that_c_has():
+    for op, dtype in CASES:
+        variables = [TensorType(dtype, (None,))() for _ in range(arity(op))]
+        assert has_template(Elemwise(op)(*variables).owner, CUDA)
