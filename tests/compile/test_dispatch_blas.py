@@ -99,9 +99,3 @@ def test_batches_of_inverses(compare):
     x = pt.tensor3("x", dtype="float64")
     value = draw(2, 3, 3) + 4 * np.eye(3)
     compare([x], [pt.linalg.inv(x), pt.linalg.det(x)], [value])
-
-
-def test_core_op_without_an_array_form_runs_on_the_host(compare):
-    x = pt.tensor3("x", dtype="float64")
-    value = draw(2, 3, 3)
-    compare([x], [pt.linalg.cholesky(x @ x.mT + pt.eye(3))], [value], host=True)

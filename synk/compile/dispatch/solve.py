@@ -1,0 +1,161 @@
+"""Systems of linear equations ``a x = b`` with a square matrix, whose structure the Op may promise.
+
+A singular matrix gives NaN; an ill-conditioned one gives what it gives, without a warning.
+
+    host: structure -> SOLVERS -> LAPACK's routine for it
+    device: structure -> the matrix written out in full -> the device's general solver
+"""
+
+from functools import partial
+
+import numpy as np
+from pytensor.tensor.linalg.solvers.general import Solve
+
+from synk.compile.dispatch.lapack import adjoint, check_rows, lapack, raising, scipy_linalg, work_dtype
+from synk.compile.dispatch.table import array_funcify
+
+
+@array_funcify.register(Solve)
+def solve(op, node, xp):
+    """The solution for one right-hand side, or for several side by side."""
+    dtype = work_dtype(node)
+    function = SOLVERS[op.assume_a](op, dtype) if xp is np else _twin(op, xp)
+
+    def solution(a, b):
+        check_rows(a, b)
+        if not b.size:
+            return xp.empty(b.shape, dtype)
+        columns = b.astype(dtype, copy=False).reshape(len(b), -1)
+        try:
+            x = function(a.astype(dtype, copy=False), columns)
+        except np.linalg.LinAlgError:
+            x = xp.full(columns.shape, np.nan, dtype)
+        return x.reshape(b.shape)
+
+    if op.assume_a == "gen":
+        solution.batched = partial(_batched, xp, raising(xp, xp.linalg.solve), op.b_ndim, dtype)
+    return solution
+
+
+def _batched(xp, function, b_ndim, dtype, a, b):
+    """Solve many general systems; either side may serve several."""
+    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-b_ndim])
+    a = xp.broadcast_to(a, (*batch, *a.shape[-2:])).astype(dtype, copy=False)
+    b = xp.broadcast_to(b, (*batch, *b.shape[-b_ndim:])).astype(dtype, copy=False)
+    return function(a, b) if b_ndim == 2 else function(a, b[..., None])[..., 0]
+
+
+def _general(op, dtype):
+    """LU factors with row exchanges."""
+    getrf, getrs = lapack("getrf", dtype), lapack("getrs", dtype)
+
+    def function(a, b):
+        # In memory, C order is the transpose of Fortran order.
+        flip = a.flags.c_contiguous
+        packed, pivots, info = getrf(a.T if flip else a, overwrite_a=op.overwrite_a)
+        _check(info)
+        return getrs(packed, pivots, b, trans=int(flip), overwrite_b=op.overwrite_b)[0]
+
+    return function
+
+
+def _symmetric(name, op, dtype):
+    """Symmetric, or with ``hesv`` Hermitian: one triangle is read."""
+    routine, workspace = lapack(name, dtype), lapack(f"{name}_lwork", dtype)
+
+    def function(a, b):
+        a, lower = _lapack_order(a, op.lower, hermitian=name == "hesv")
+        lwork = int(workspace(len(a), lower=lower)[0].real)
+        *_, x, info = routine(
+            a, b, lwork=lwork, lower=lower, overwrite_a=op.overwrite_a, overwrite_b=op.overwrite_b
+        )
+        _check(info)
+        return x
+
+    return function
+
+
+def _hermitian(op, dtype):
+    """Hermitian: one triangle is read."""
+    return _symmetric("hesv" if dtype.kind == "c" else "sysv", op, dtype)
+
+
+def _definite(op, dtype):
+    """Hermitian and positive definite: one triangle is read."""
+    posv = lapack("posv", dtype)
+
+    def function(a, b):
+        a, lower = _lapack_order(a, op.lower, hermitian=dtype.kind == "c")
+        _, x, info = posv(a, b, lower=lower, overwrite_a=op.overwrite_a, overwrite_b=op.overwrite_b)
+        _check(info)
+        return x
+
+    return function
+
+
+def _tridiagonal(op, dtype):
+    """Three diagonals; nothing else is read."""
+    gtsv, general = lapack("gtsv", dtype), _general(op, dtype)
+
+    def function(a, b):
+        if len(a) == 1:  # without off-diagonals, which the routine insists on
+            return general(a, b)
+        diagonals = [np.diagonal(a, offset) for offset in (-1, 0, 1)]
+        *_, x, info = gtsv(*diagonals, b, overwrite_b=op.overwrite_b)
+        _check(info)
+        return x
+
+    return function
+
+
+def _banded(op, dtype):
+    """Any number of diagonals, which SciPy counts."""
+    # Not told to overwrite: SciPy 1.17 returns a read-only array then.
+    return partial(scipy_linalg(np).solve, assume_a="banded", check_finite=False)
+
+
+SOLVERS = {
+    "gen": _general,
+    "sym": partial(_symmetric, "sysv"),
+    "her": _hermitian,
+    "pos": _definite,
+    "tridiagonal": _tridiagonal,
+    "banded": _banded,
+}
+
+
+def _lapack_order(a, lower, hermitian):
+    """Return ``a`` without a copy where the transpose will do, and which triangle to read."""
+    flip = a.flags.c_contiguous and not hermitian
+    return (a.T, not lower) if flip else (a, lower)
+
+
+def _check(info):
+    if info:
+        raise np.linalg.LinAlgError("singular, or not positive definite")
+
+
+def _twin(op, xp):
+    """Solve with what ``xp`` has: a general solver, Cholesky factors and triangular solutions."""
+    general, cholesky = raising(xp, xp.linalg.solve), raising(xp, xp.linalg.cholesky)
+    triangular = scipy_linalg(xp).solve_triangular
+
+    def function(a, b):
+        a = written_out(xp, a, op.assume_a, op.lower)
+        if op.assume_a != "pos":
+            return general(a, b)
+        factor = cholesky(a)
+        return triangular(factor, triangular(factor, b, lower=True), lower=True, trans="C")
+
+    return function
+
+
+def written_out(xp, a, structure, lower):
+    """Return the whole of a matrix of which the structure leaves some elements unread."""
+    if structure == "tridiagonal":
+        return xp.triu(xp.tril(a, 1), -1)
+    if structure in ("gen", "banded"):
+        return a
+    half = xp.tril(a) if lower else xp.triu(a)
+    other = half.T if structure == "sym" else adjoint(xp, half)
+    return half + other - xp.diag(xp.diagonal(half))

@@ -1,0 +1,110 @@
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from pytensor.compile.mode import Mode
+from pytensor.tensor.linalg.decomposition.eigen import Eigh, Eigvalsh, eigvalsh
+from pytensor.tensor.linalg.decomposition.svd import SVD
+
+from synk.compile import ArrayLinker
+
+DTYPES = ["float32", "float64", "complex64", "complex128", "int64"]
+
+
+def draw(*shape, dtype="float64"):
+    values = 3 * np.random.default_rng(sum(shape)).normal(size=(2, *shape))
+    return (values[0] + 1j * values[1] if dtype.startswith("complex") else values[0]).astype(dtype)
+
+
+def hermitian(*shape, dtype="float64"):
+    x = draw(*shape, dtype=dtype)
+    return x + x.swapaxes(-1, -2).conj()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(4, 4), (5, 3), (3, 5), (2, 5, 3)])
+def test_svd(compare, dtype, shape):
+    x = pt.tensor("x", shape=(None,) * len(shape), dtype=dtype)
+    outputs = [*pt.linalg.svd(x), *pt.linalg.svd(x, full_matrices=False)]
+    compare([x], outputs, [draw(*shape, dtype=dtype)], rtol=1e-3, atol=1e-5)
+    compare([x], [pt.linalg.svd(x, compute_uv=False)], [draw(*shape, dtype=dtype)], rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_eig_is_complex(compare, dtype):
+    x, batch = pt.matrix("x", dtype=dtype), pt.tensor3("batch", dtype=dtype)
+    values = [hermitian(3, 3, dtype=dtype), draw(2, 3, 3, dtype=dtype)]
+    compare([x, batch], [*pt.linalg.eig(x), *pt.linalg.eig(batch)], values, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize("driver", ["evr", "evd"])
+@pytest.mark.parametrize("shape", [(4, 4), (2, 4, 4)])
+def test_eigh_reads_one_triangle(compare, dtype, lower, driver, shape):
+    x = pt.tensor("x", shape=(None,) * len(shape), dtype=dtype)
+    value = hermitian(*shape, dtype=dtype)
+    value[..., 0, 3] += lower
+    value[..., 3, 0] += not lower
+    values, vectors = pt.linalg.eigh(x, lower=lower, driver=driver)
+    # Vectors have either sign; complex ones any phase, and PyTensor declares them real.
+    vectors = [] if dtype.startswith("complex") else [abs(vectors)]
+    outputs = [values, *vectors, eigvalsh(x, None, lower=lower)]
+    compare([x], outputs, [value], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (2, 4, 4)])
+def test_complex_vectors(shape):
+    x = pt.tensor("x", shape=(None,) * len(shape), dtype="complex128")
+    value = hermitian(*shape, dtype="complex128")
+    values, vectors = pytensor.function([x], pt.linalg.eigh(x), mode=Mode(ArrayLinker(), None))(value)
+    np.testing.assert_allclose(value @ vectors, vectors * values[..., None, :], atol=1e-10)
+
+
+@pytest.mark.parametrize("dtype", DTYPES[:2])
+@pytest.mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_generalized(compare, dtype, lower, batch):
+    a, b = [pt.tensor(name, shape=(None,) * (len(batch) + 2), dtype=dtype) for name in "ab"]
+    outputs = [*pt.linalg.eigh(a, b, lower=lower), eigvalsh(a, b, lower=lower)]
+    values = (
+        hermitian(*batch, 4, 4, dtype=dtype),
+        hermitian(*batch, 4, 4, dtype=dtype) + 20 * np.eye(4, dtype=dtype),
+    )
+    compare([a, b], outputs, values, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "op", [Eigh(), Eigh(lower=False, driver="evd"), Eigvalsh(), Eigvalsh(lower=False)], ids=str
+)
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize(("n_inputs", "flag"), [(1, "overwrite_a"), (2, "overwrite_a"), (2, "overwrite_b")])
+def test_input_that_may_go(op, order, n_inputs, flag):
+    a, b = pt.dmatrices("ab")
+    mode, inputs = Mode(ArrayLinker(), None), [a, b][:n_inputs]
+    op_in_place = type(op)(**op._props_dict() | {flag: True})
+    mutable = [pytensor.In(x, mutable=True) for x in inputs]
+    in_place = pytensor.function(mutable, op_in_place(*inputs), mode=mode, accept_inplace=True)
+    kept = pytensor.function(inputs, op(*inputs), mode=mode)
+    given = [hermitian(4, 4), hermitian(4, 4) + 20 * np.eye(4)][:n_inputs]
+    given[0][0, 3] += op.lower
+    given[0][3, 0] += not op.lower
+    results = in_place(*[x.copy(order) for x in given]), kept(*given)
+    for result, expected in zip(*[r if isinstance(r, list) else [r] for r in results], strict=True):
+        # Eigenvectors have either sign.
+        np.testing.assert_allclose(abs(result), abs(expected))
+
+
+def test_svd_of_an_input_that_may_go():
+    x = pt.dmatrix("x")
+    op = SVD(compute_uv=False, overwrite_a=True)
+    inputs = [pytensor.In(x, mutable=True)]
+    function = pytensor.function(inputs, op(x), mode=Mode(ArrayLinker(), None), accept_inplace=True)
+    np.testing.assert_allclose(function(np.diag([1.0, 3.0])), [3, 1])
+
+
+def test_nan_has_no_spectrum():
+    x = pt.dmatrix("x")
+    for output in (pt.linalg.eigh(x)[0], pt.linalg.eig(x)[0]):
+        with pytest.raises(ValueError, match="infs or NaNs"):
+            pytensor.function([x], output, mode=Mode(ArrayLinker(), None))(np.full((3, 3), np.nan))
