@@ -1,0 +1,79 @@
+"""Convolutions: full, or where one input lies wholly inside the other."""
+
+from importlib import import_module
+
+import numpy as np
+from pytensor.tensor.signal.conv import Convolve1d, Convolve2d
+
+from synk.compile.dispatch.table import array_funcify, host_inputs
+
+
+@array_funcify.register(Convolve1d)
+def convolve_vectors(op, node, xp):
+    """The convolution of two vectors."""
+    dtype = node.outputs[0].type.dtype
+
+    def convolve(x, y, full):
+        return xp.convolve(x, y, mode="full" if full else "valid").astype(dtype, copy=False)
+
+    if xp is not np:
+        # NumPy is as fast one by one; a device would wait for a launch per row.
+        convolve.batched = lambda x, y, full: convolve_batch(x, y, one_mode(full), xp)
+    return convolve
+
+
+@array_funcify.register(Convolve2d)
+def convolve_matrices(op, node, xp):
+    """The convolution of two matrices, by the Op's method: summing directly, or by Fourier transforms."""
+    dtype, method = node.outputs[0].type.dtype, op.method
+    module = "scipy.signal" if xp is np else "cupyx.scipy.signal"
+
+    def convolve(x, y, full):
+        # Imported on the first call: SciPy takes long over it.
+        result = import_module(module).convolve(x, y, mode="full" if full else "valid", method=method)
+        return result.astype(dtype, copy=False)
+
+    return convolve
+
+
+@host_inputs.register(Convolve1d)
+@host_inputs.register(Convolve2d)
+def mode(op, node):
+    """Whether the convolution is full."""
+    return (2,)
+
+
+def one_mode(full) -> bool:
+    """Return the mode that a whole batch shares; the rows of two modes differ in length.
+
+    Raises
+    ------
+    ValueError
+        If the batch has both.
+    """
+    modes = set(full.ravel().tolist())
+    if len(modes) != 1:
+        raise ValueError("a batch of convolutions needs one mode, full or valid, for all of its rows")
+    return modes.pop()
+
+
+def convolve_batch(x, y, full: bool, xp):
+    """Convolve along the last axis: ``sum(y[..., j] * x[..., i - j] for j)``.
+
+    Parameters
+    ----------
+    x, y : arrays, shapes (..., n) and (..., k)
+        Their leading axes broadcast.
+    full : bool
+        Of length n + k - 1, as if surrounded by zeros; otherwise max(n, k) - min(n, k) + 1.
+    xp : module
+        Array module.
+    """
+    if x.shape[-1] < y.shape[-1]:
+        x, y = y, x
+    width = y.shape[-1]
+    if full:
+        around = [(0, 0)] * (x.ndim - 1) + [(width - 1, width - 1)]
+        x = xp.pad(x, around)
+    windows = xp.lib.stride_tricks.sliding_window_view(x, width, axis=-1)
+    return xp.matmul(windows, y[..., ::-1, None])[..., 0]

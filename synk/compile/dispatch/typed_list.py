@@ -1,0 +1,139 @@
+"""Typed lists: Python lists of arrays, or of lists.
+
+The list of an output is a new one, or the destroyed input; its elements may be those of the first input, as
+the Ops' ``view_map`` says, and are copies of all others.
+"""
+
+from pytensor.tensor.type import DenseTensorType
+from pytensor.typed_list.basic import (
+    Append,
+    Count,
+    Extend,
+    GetItem,
+    Index,
+    Insert,
+    Length,
+    MakeList,
+    Remove,
+    Reverse,
+)
+from pytensor.typed_list.type import TypedListType
+
+from synk.compile.dispatch.graph import copy_value
+from synk.compile.dispatch.table import array_funcify
+
+
+@array_funcify.register(MakeList)
+def make_list(op, node, xp):
+    """A list of values."""
+    copies = [_copier(variable.type, xp) for variable in node.inputs]
+    return lambda *values: [copy(value) for copy, value in zip(copies, values, strict=True)]
+
+
+@array_funcify.register(GetItem)
+def get_item(op, node, xp):
+    """An element, or a list of some."""
+    return lambda x, index: x[index if isinstance(index, slice) else int(index)]
+
+
+@array_funcify.register(Length)
+def length(op, node, xp):
+    """How many elements there are."""
+    return lambda x: xp.asarray(len(x), dtype="int64")
+
+
+@array_funcify.register(Append)
+def append(op, node, xp):
+    """The list with one element more."""
+    copy = _copier(node.inputs[1].type, xp)
+    return _changed(op, lambda x, value: x.append(copy(value)))
+
+
+@array_funcify.register(Extend)
+def extend(op, node, xp):
+    """The list with the elements of another behind its own."""
+    copy = _copier(node.inputs[1].type.ttype, xp)
+    return _changed(op, lambda x, values: x.extend([copy(value) for value in values]))
+
+
+@array_funcify.register(Insert)
+def insert(op, node, xp):
+    """The list with one element more, before the one at an index."""
+    copy = _copier(node.inputs[2].type, xp)
+    return _changed(op, lambda x, index, value: x.insert(int(index), copy(value)))
+
+
+@array_funcify.register(Reverse)
+def reverse(op, node, xp):
+    """The list in reverse."""
+    return _changed(op, list.reverse)
+
+
+@array_funcify.register(Remove)
+def remove(op, node, xp):
+    """The list without the first element that equals a value, if one does."""
+    places = _finder(node)
+
+    def change(x, value):
+        for i in places(x, value)[:1]:
+            del x[i]
+
+    return _changed(op, change)
+
+
+@array_funcify.register(Index)
+def index_of(op, node, xp):
+    """The index of the first element that equals a value."""
+    places = _finder(node)
+
+    def find(x, value):
+        found = places(x, value)
+        if not found:
+            raise ValueError("the value is not in the list; ask for its count first")
+        return xp.asarray(found[0], dtype="int64")
+
+    return find
+
+
+@array_funcify.register(Count)
+def count(op, node, xp):
+    """How many elements equal a value."""
+    places = _finder(node)
+    return lambda x, value: xp.asarray(len(places(x, value)), dtype="int64")
+
+
+def _finder(node):
+    """Return a function of a list and a value: the indices of the elements that equal the value."""
+    same = equality(node.inputs[0].type.ttype)
+    return lambda x, value: [i for i, element in enumerate(x) if same(element, value)]
+
+
+def equality(element_type):
+    """Return the function that compares two values of a type: lists by their elements, NaN with NaN."""
+    if isinstance(element_type, TypedListType):
+        same = equality(element_type.ttype)
+        return lambda a, b: len(a) == len(b) and all(map(same, a, b))
+    return equal_arrays if isinstance(element_type, DenseTensorType) else element_type.values_eq
+
+
+def equal_arrays(a, b) -> bool:
+    """Say whether two arrays agree in dtype, shape and values, NaN with NaN."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    return bool(((a == b) | ((a != a) & (b != b))).all())
+
+
+def _changed(op, change):
+    """Apply ``change`` to the list of the first input, or to a copy."""
+
+    def apply(x, *arguments):
+        result = x if op.inplace else list(x)
+        change(result, *arguments)
+        return result
+
+    return apply
+
+
+def _copier(element_type, xp):
+    """Return the function that copies elements of a type; scalars of a program become 0-d arrays."""
+    return xp.array if isinstance(element_type, DenseTensorType) else copy_value
