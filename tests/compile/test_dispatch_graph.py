@@ -4,6 +4,9 @@ import pytensor.tensor as pt
 import pytest
 from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.ops import deep_copy_op, view_op
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
+from pytensor.graph.replace import vectorize_graph
 from pytensor.raise_op import Assert
 from pytensor.tensor.basic import scalar_from_tensor, tensor_from_scalar
 
@@ -72,3 +75,49 @@ def test_choice_between_branches(compare, condition):
     c, x, y = pt.lscalar("c"), pt.vector("x"), pt.vector("y")
     outputs = [ifelse(c, x, y), *ifelse(c, [x * 2, y], [y + 1, x])]
     compare([c, x, y], outputs, [np.asarray(condition), np.ones(2, x.dtype), np.zeros(2, x.dtype)])
+
+
+def test_inner_graph_in_an_inner_graph(compare):
+    x = pt.dmatrix("x")
+    inner = OpFromGraph([x], [pt.exp(x)[1:].set(0.0), x.T])
+    outer = OpFromGraph([x], [inner(x)[0] + inner(inner(x)[1])[1], x])
+    compare([x], [*outer(x * 2), pytensor.grad(outer(x)[0].sum(), x)], [np.arange(9.0).reshape(3, 3)])
+
+
+def test_inner_graph_on_a_batch(compare):
+    x = pt.dmatrix("x")
+    inner = OpFromGraph([x], [pt.exp(x)[1:].set(0.0)])
+    batch = pt.dtensor3("batch")
+    compare([batch], [vectorize_graph(inner(x), {x: batch})], [np.arange(12.0).reshape(2, 3, 2)])
+
+
+def test_random_numbers_in_an_inner_graph():
+    generator = pytensor.shared(np.random.default_rng(3), borrow=False)
+    state, size = generator.type(), pt.lscalar("size")
+    draw = OpFromGraph([state, size], list(pt.random.normal(size=size, rng=state, return_next_rng=True)))
+    after, numbers = draw(generator, 3)
+    function = pytensor.function([], numbers, updates={generator: after}, mode=array_mode())
+    assert function.vm.jit_fn.host_nodes == ()
+    expected = np.random.default_rng(3)
+    for _ in range(2):
+        np.testing.assert_array_equal(function(), expected.standard_normal(3))
+
+
+class Unknown(Op):
+    __props__ = ()
+
+    def make_node(self, x):
+        return Apply(self, [x], [x.type()])
+
+    def perform(self, node, inputs, outputs):
+        outputs[0][0] = inputs[0] * 2
+
+
+def test_host_nodes_of_inner_graphs_are_reported():
+    c, x = pt.bscalar("c"), pt.dvector("x")
+    inner = OpFromGraph([x], [OpFromGraph([x], [Unknown()(x)])(x) + 1])
+    outputs = [inner(x), ifelse(c, Unknown()(x), x)]
+    function = pytensor.function([c, x], outputs, mode=array_mode())
+    assert [type(node.op) for node in function.vm.jit_fn.host_nodes] == [Unknown, Unknown]
+    for result, expected in zip(function(1, np.ones(2)), [[3, 3], [2, 2]], strict=True):
+        np.testing.assert_array_equal(result, expected)

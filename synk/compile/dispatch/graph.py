@@ -19,7 +19,7 @@ def op_from_graph(op, node, xp):
     # Not at the top: the emitter asks this table for its entries.
     from synk.compile.emit import emit
 
-    return emit(inner_graph(op, inner_rewriter()), xp, unpack=True)
+    return emit(inner_graph(op, inner_rewriter(xp)), xp, unpack=True)
 
 
 @array_funcify.register(LazyIfElse)

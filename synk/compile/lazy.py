@@ -1,0 +1,172 @@
+"""Decide which nodes run only if a condition holds.
+
+An ``IfElse`` takes one of two groups of values. What is needed for one group alone need not be computed
+when the other is taken:
+
+    graph, order -> plan_lazy -> order with conditions early, guard of each node
+
+Pure: graphs in, decisions out; the emitter writes them down as ``if`` blocks. A graph without an
+``IfElse`` keeps its order.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from heapq import heappop, heappush
+from itertools import chain
+
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.fg import FunctionGraph
+
+from synk.compile.compat import IfElse
+from synk.compile.place import Step
+
+Guard = Sequence[tuple[Variable, bool]]  # conditions and the truth that each must have, all of them
+
+
+def plan_lazy(fgraph: FunctionGraph, order: Sequence[Apply]) -> tuple[list[Apply], dict[Apply, Guard]]:
+    """Return an order of the nodes, and the guards of those that are not always needed.
+
+    Parameters
+    ----------
+    fgraph : FunctionGraph
+    order : sequence of Apply
+        All nodes, readers of an array before the node that destroys it.
+
+    Returns
+    -------
+    order : list of Apply
+        Conditions come before the nodes they guard; otherwise as close to the given order as can be.
+    guards : dict of Apply to Guard
+        Nodes to run only where the guard holds. The outputs of others have no value then, and nothing
+        reads them. The conditions of a guard are in the order in which they are computed.
+    """
+    if not any(isinstance(node.op, IfElse) for node in order):
+        return list(order), {}
+    before = fgraph.orderings()
+    always: set[Apply] = set()
+    while True:
+        needs = find_needs(order, fgraph.outputs, always)
+        result, stuck = sort(order, before, needs)
+        if not stuck:
+            return result, _guards(result, needs)
+        # What a condition's node destroys must be read first: such readers cannot wait for the condition.
+        always.add(stuck)
+
+
+def find_needs(
+    order: Sequence[Apply], outputs: Iterable[Variable], always: Collection[Apply]
+) -> dict[Apply, set[tuple[Variable, bool]]]:
+    """Return for each node the conditions, with their truth, under which alone it is needed.
+
+    Parameters
+    ----------
+    order : sequence of Apply
+    outputs : iterable of Variable
+        Always needed.
+    always : collection of Apply
+        Nodes to take as always needed.
+    """
+    needs: dict[Variable, set] = {variable: set() for variable in outputs}
+    found = {}
+    for node in reversed(order):
+        uses = [needs[variable] for variable in node.outputs if variable in needs]
+        need = set.intersection(*uses) if uses and node not in always else set()
+        found[node] = need
+        for variable, condition in _inputs(node):
+            use = need | condition
+            needs[variable] = needs[variable] & use if variable in needs else use
+    return found
+
+
+def _inputs(node: Apply) -> Iterable[tuple[Variable, set[tuple[Variable, bool]]]]:
+    """Return the inputs of a node, and the condition under which it reads them."""
+    if not isinstance(node.op, IfElse):
+        return [(variable, set()) for variable in node.inputs]
+    condition, *branches = node.inputs
+    truth = [True] * len(node.outputs) + [False] * len(node.outputs)
+    pairs = [(variable, {(condition, true)}) for variable, true in zip(branches, truth, strict=True)]
+    return [(condition, set()), *pairs]
+
+
+def sort(
+    order: Sequence[Apply],
+    before: Mapping[Apply, Iterable[Apply]],
+    needs: Mapping[Apply, set[tuple[Variable, bool]]],
+) -> tuple[list[Apply], Apply | None]:
+    """Sort nodes so that inputs, conditions and the nodes in ``before`` come first.
+
+    Of the nodes that may come next, the first in ``order`` does; but nodes of one guard stay together.
+
+    Returns
+    -------
+    order : list of Apply
+    stuck : Apply or None
+        A node that its conditions keep from running, if there is a circle.
+    """
+    followers: dict[Apply, list[Apply]] = {node: [] for node in order}
+    missing = {}
+    for node in order:
+        earlier = _earlier(node, needs[node], before)
+        missing[node] = len(earlier)
+        for one in earlier:
+            followers[one].append(node)
+    ready = _Ready(order, needs)
+    for node in order:
+        if not missing[node]:
+            ready.add(node)
+    result = []
+    while node := ready.take():
+        result.append(node)
+        for follower in followers[node]:
+            missing[follower] -= 1
+            if not missing[follower]:
+                ready.add(follower)
+    return result, next((node for node in order if missing[node] and needs[node]), None)
+
+
+def _earlier(node: Apply, need: Iterable[tuple[Variable, bool]], before: Mapping) -> set[Apply]:
+    """Return the nodes that must run before ``node``."""
+    read = [*node.inputs, *[condition for condition, _ in need]]
+    return {variable.owner for variable in read if variable.owner is not None}.union(before.get(node, ()))
+
+
+class _Ready:
+    """Nodes that may come next."""
+
+    def __init__(self, order: Sequence[Apply], needs: Mapping[Apply, set[tuple[Variable, bool]]]):
+        self._order = order
+        self._place = {node: index for index, node in enumerate(order)}
+        self._needs = needs
+        self._heaps: dict[frozenset, list[int]] = defaultdict(list)  # places in order, by needs
+        self._last: frozenset = frozenset()
+
+    def add(self, node: Apply) -> None:
+        heappush(self._heaps[frozenset(self._needs[node])], self._place[node])
+
+    def take(self) -> Apply | None:
+        """Return the next node, one with the needs of the last if it had any; None if there is none."""
+        heaps = {need: heap for need, heap in self._heaps.items() if heap}
+        if not heaps:
+            return None
+        if not self._last or self._last not in heaps:
+            self._last = min(heaps, key=lambda need: heaps[need][0])
+        return self._order[heappop(heaps[self._last])]
+
+
+def _guards(order: Sequence[Apply], needs: Mapping[Apply, set[tuple[Variable, bool]]]) -> dict[Apply, Guard]:
+    """Put conditions in the order in which they are computed: an earlier one may guard a later one."""
+    computed = {variable: place for place, variable in enumerate(chain(*[node.outputs for node in order]))}
+    return {
+        node: sorted(need, key=lambda pair: (computed.get(pair[0], -1), pair[1]))
+        for node, need in needs.items()
+        if need
+    }
+
+
+def conditions_of(steps: Iterable[Step]) -> dict[Variable, Variable]:
+    """Return for each condition the copy of it that its ``IfElse`` reads, on the host."""
+    return {
+        step.node.inputs[0]: step.inputs[0]
+        for step in steps
+        if step.node is not None and isinstance(step.node.op, IfElse)
+    }
