@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup mnist test check slow clean
+.PHONY: help setup mnist test check slow bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -40,6 +40,20 @@ check: $(READY)  ## lint, formatting, types, and imports held to the floors
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_floors.py
 
+# torch is large, and only compared with: it has an environment of its own.
+BENCH := .venv-bench
+BENCH_READY := $(BENCH)/.ready
+ROUNDS ?= 40
+
+bench: $(BENCH_READY)  ## compare with PyTensor's own linkers and with torch, minutes
+	$(BENCH)/bin/python benchmarks/linker.py --rounds $(ROUNDS)
+	$(BENCH)/bin/python benchmarks/ddp.py
+
+$(BENCH_READY): setup.cfg pyproject.toml
+	test -x $(BENCH)/bin/python || $(PYTHON) -m venv $(BENCH)
+	$(BENCH)/bin/python -m pip install --quiet --editable '.[demos,bench]'
+	touch $@
+
 clean:  ## remove the environment, builds and caches
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(BENCH) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './.venv*' -prune -exec rm -rf {} +

@@ -16,11 +16,7 @@ import pytensor.tensor as pt
 from rivals import Candidate
 
 RATE, B1, B2, EPS = 1e-3, 0.9, 0.999, 1e-8
-FORMS: dict[str, dict[str, bool]] = {
-    "torch": {},
-    "torch foreach": {"foreach": True},
-    "torch fused": {"fused": True},
-}
+FORMS = {"torch": {}, "torch foreach": {"foreach": True}, "torch fused": {"fused": True}}
 
 
 def candidates(size: int, modes: Mapping[str, Any], torch: Any) -> dict[str, Candidate]:
@@ -43,10 +39,8 @@ def candidates(size: int, modes: Mapping[str, Any], torch: Any) -> dict[str, Can
 
 def in_pytensor(start: np.ndarray, gradient: np.ndarray, mode: Any) -> Candidate:
     """Compile the update of shared variables."""
-    zeros = np.zeros_like(start)
-    p, m, v, g = (
-        pytensor.shared(value, name) for value, name in zip((start, zeros, zeros, gradient), "pmvg")
-    )
+    p, g = pytensor.shared(start, "p"), pytensor.shared(gradient, "g")
+    m, v = (pytensor.shared(np.zeros_like(start), name) for name in "mv")
     t = pytensor.shared(np.float64(0), "t")
     step = pytensor.function([], updates=updates(p, m, v, g, t), mode=mode)
     return Candidate(step, lambda: [p.get_value(borrow=True)])

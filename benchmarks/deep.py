@@ -1,4 +1,4 @@
-"""A graph of thousands of nodes, as unrolled recurrences have: matrix products and elementwise Ops in turn."""
+"""A graph of thousands of nodes, as unrolled recurrences have: products and elementwise Ops in turn."""
 
 from typing import Any
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytensor
-import pytensor.tensor as pt
 from pytensor.tensor.random import shared_rng
 
 DROPPED = 0.5

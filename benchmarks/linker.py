@@ -11,8 +11,8 @@ everything to see that it runs; its numbers mean nothing.
 import argparse
 from collections.abc import Iterator
 
-import machine  # isort: split
 # Before NumPy: it holds the libraries to one thread.
+import machine  # isort: split
 
 import adam
 import dropout
@@ -65,7 +65,7 @@ def time_dropout(options: argparse.Namespace) -> Iterator[str]:
 
 
 def time_starts(options: argparse.Namespace) -> Iterator[str]:
-    rounds = 1 if options.quick else 5
+    rounds = 1 if options.quick else 3
     names = ["synk, warm", "synk, cold"]
     yield starts.measure("deep", names, rounds)
     if options.full:

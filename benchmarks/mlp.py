@@ -92,7 +92,7 @@ def optimizer(torch: Any, net: Any) -> Any:
 def candidates(
     rows: int, modes: Mapping[str, Any], torch: Any, sizes: tuple[int, ...] = SIZES
 ) -> dict[str, Candidate]:
-    """Return a training step on `rows` images for each mode, and for torch; values: loss, gradients, weights."""
+    """Return a training step on `rows` images for each mode and torch; values: loss, gradients, weights."""
     layers, batch = first_layers(sizes), images(rows, sizes)
     made = {name: in_pytensor(layers, batch, mode) for name, mode in modes.items()}
     if torch:

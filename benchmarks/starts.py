@@ -54,7 +54,7 @@ def folder(name: str, kept: str) -> contextlib.AbstractContextManager[str]:
 
 
 def run(name: str, graph: str, caches: str) -> tuple[float, dict[str, float]]:
-    """Run this file once; return the seconds from before its start to its last line, and those of its phases."""
+    """Run this file once; return the seconds from before its start to its end, and by phase."""
     flags = f"base_compiledir={caches}/pytensor,{os.environ.get('PYTENSOR_FLAGS', '')}"
     places = {"SYNK_CACHE": f"{caches}/synk", "NUMBA_CACHE_DIR": f"{caches}/numba", "PYTENSOR_FLAGS": flags}
     command = [sys.executable, "-W", "ignore", __file__, MODES[name.partition(",")[0]], graph]

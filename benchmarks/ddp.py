@@ -1,0 +1,75 @@
+"""Training throughput over two processes: synk against torch's DistributedDataParallel on gloo.
+
+    python benchmarks/ddp.py
+    python benchmarks/ddp.py --rounds 10 --seconds 5
+
+The same perceptron from the same weights on the same batches. Both crews stay, and wait on pipes
+while the other one runs a block of steps; what starting takes is not counted. Losses of the first
+steps must agree, or the speeds say nothing.
+"""
+
+import argparse
+
+# Before NumPy: it holds the libraries to one thread.
+import machine  # isort: split
+
+import crews
+import numpy as np
+import pairs
+
+N_RANKS = 2
+BATCH = 500  # images, of all ranks together
+AGREE = 20  # steps
+
+
+def main() -> None:
+    options = parse()
+    print(machine.describe(), flush=True)
+    rows = 1_000 if options.quick else 20_000
+    with crews.Synk(N_RANKS, rows, BATCH) as synk, crews.Ddp(N_RANKS, rows, BATCH) as ddp:
+        check(synk.run(AGREE).losses, ddp.run(AGREE).losses)
+        steps = AGREE if options.quick else steps_in(options.seconds, synk, ddp)
+        blocks = {"synk": lambda: synk.run(steps).seconds, "torch DDP, gloo": lambda: ddp.run(steps).seconds}
+        comparison = pairs.compare(blocks, options.rounds, warmup=1, timer=lambda block: block())
+    print(f"\n{table(comparison, steps)}")
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("--rounds", type=int, default=6, help="of one block each")
+    add("--seconds", type=float, default=5, help="about as long as a block takes")
+    add("--quick", action="store_true", help="few images and steps, to see that it runs")
+    return parser.parse_args()
+
+
+def check(ours: list[float], theirs: list[float]) -> None:
+    """Raise SystemExit if losses differ by more than float32 does after that many steps."""
+    error = np.abs(np.subtract(ours, theirs) / theirs).max()
+    print(f"losses of {len(ours)} steps agree to {error:.1e}: {ours[0]:.4f} to {ours[-1]:.4f}", flush=True)
+    if not error < 1e-4:
+        raise SystemExit(f"losses differ:\n{ours}\n{theirs}")
+
+
+def steps_in(seconds: float, *both: crews.Crew) -> int:
+    """Return how many steps the slower crew makes in that time."""
+    return max(1, round(seconds * min(AGREE / crew.run(AGREE).seconds for crew in both)))
+
+
+def table(comparison: pairs.Comparison, steps: int) -> str:
+    """Return images per second, and how many times as many as torch's synk's are."""
+    rows = []
+    for name, times in comparison.seconds.items():
+        speed = pairs.spread([BATCH * steps / seconds for seconds in times])
+        slower = pairs.in_words(comparison.ratio(name))
+        rows.append([name, f"{speed.median:,.0f} ({speed.low:,.0f}–{speed.high:,.0f})", slower])
+    header = [
+        f"MLP, {N_RANKS} processes, batch {BATCH}",
+        "images/s (quartiles)",
+        "× time of synk (quartiles)",
+    ]
+    return pairs.markdown(header, rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""The benchmarks' own arithmetic, and small runs of the scripts, without torch."""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+SECONDS = 60  # for a script to end
+
+
+@pytest.fixture
+def module(monkeypatch):
+    """Import modules beside the scripts as these do, and forget them after the test."""
+    known = set(sys.modules)
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    yield importlib.import_module
+    for name in set(sys.modules) - known:
+        if str(BENCHMARKS) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+# --- pairs -------------------------------------------------------------------------------------------
+
+
+def test_candidates_run_in_turn_and_every_other_round_backwards(module):
+    ran = []
+    candidates = {name: lambda name=name: ran.append(name) for name in "abc"}
+    comparison = module("pairs").compare(candidates, rounds=3, warmup=1)
+    assert "".join(ran) == "abccbaabccba"
+    assert [len(times) for times in comparison.seconds.values()] == [3, 3, 3]
+
+
+def test_warmup_is_run_but_does_not_count(module):
+    seconds = iter([100.0, 7.0, 2.0, 1.0])  # a, b of the warm-up; b, a of the round
+    comparison = module("pairs").compare({"a": None, "b": None}, 1, warmup=1, timer=lambda _: next(seconds))
+    assert comparison.seconds == {"a": [1.0], "b": [2.0]}
+
+
+def test_ratio_is_of_pairs_and_not_of_medians(module):
+    comparison = module("pairs").Comparison({"a": [1, 10, 100], "b": [2, 30, 100]})
+    assert comparison.ratio("b") == (1.5, 2, 2.5)  # of 2, 3 and 1; the medians' is 3
+    assert comparison.ratio("a") == (1, 1, 1)
+    assert comparison.median("b") == 30
+
+
+def test_unequal_rounds_are_refused(module):
+    with pytest.raises(ValueError, match="unequal.*'b': 1"):
+        module("pairs").Comparison({"a": [1, 2], "b": [1]})
+
+
+def test_table_names_reference_units_and_quartiles(module):
+    table = module("pairs").Comparison({"a": [0.5] * 4, "b": [1.0, 1.0, 2.0, 2.0]}).table("what")
+    header, rule, first, second = table.splitlines()
+    assert "what" in header
+    assert "× time of a" in header
+    assert set(rule) == {"|", "-"}
+    assert "500 ms" in first
+    assert "1.50 s" in second
+    assert "3.00 (2.00–4.00)" in second
+    assert len({len(line) for line in table.splitlines()}) == 1
+
+
+# --- candidates --------------------------------------------------------------------------------------
+
+
+def test_candidates_that_compute_other_numbers_are_not_timed(module):
+    rivals = module("rivals")
+    values = {"one": np.ones(3), "other": np.array([1, 1, 1.001])}
+    candidates = {name: rivals.Candidate(int, lambda v=v: [v]) for name, v in values.items()}
+    with pytest.raises(SystemExit, match=r"other computes other numbers: array 0 is off by 1.0e-03"):
+        rivals.agree(candidates)
+    assert list(rivals.agree(candidates, tolerance=0.01)) == ["one", "other"]
+
+
+def test_candidate_with_nan_is_not_timed(module):
+    rivals = module("rivals")
+    values = {"one": np.ones(3), "nan": np.full(3, np.nan)}
+    with pytest.raises(SystemExit, match="nan computes"):
+        rivals.agree({name: rivals.Candidate(int, lambda v=v: [v]) for name, v in values.items()})
+
+
+def test_adam_is_that_of_its_formula(module):
+    adam = module("adam")
+    [candidate] = adam.candidates(50, {"python": "FAST_COMPILE"}, None).values()
+    rng = np.random.default_rng(0)
+    p, g = (rng.normal(size=50).astype("float32").astype("float64") for _ in range(2))
+    m, v = np.zeros(50), np.zeros(50)
+    for t in (1, 2, 3):
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
+        p -= 1e-3 * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
+        candidate.step()
+    assert np.allclose(candidate.values()[0], p, rtol=0, atol=1e-6)
+
+
+def test_perceptron_computes_the_same_in_two_modes(module):
+    mlp, rivals = module("mlp"), module("rivals")
+    modes = {"python": "FAST_COMPILE", **dict([next(iter(rivals.modes().items()))])}
+    steps = rivals.agree(mlp.candidates(5, modes, None, sizes=(6, 8, 8, 3)))
+    assert list(steps) == ["python", "synk"]
+
+
+def test_what_is_no_mask_is_found(module):
+    dropout = module("dropout")
+    mask = np.float32(2) * (np.arange(8000).reshape(100, 80) % 2).astype("float32")
+    dropout.check("half", mask, (100, 80))
+    for wrong in (0.5 * mask, mask.astype("float64"), mask[1:], np.full_like(mask, 2)):
+        with pytest.raises(SystemExit, match="wrong draws no dropout mask"):
+            dropout.check("wrong", wrong, (100, 80))
+
+
+# --- scripts -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "titles"),
+    [
+        (["linker.py", "--only", "adam", "dropout"], ["Adam, 2,000 parameters", "dropout applied, 25 × 80"]),
+        (["serialise.py"], ["chain of 200 nodes", "MLP and its gradient"]),
+        (["per_op.py", "--rows", "2", "--steps", "1"], ["Dot22"]),
+    ],
+    ids=lambda value: value[0],
+)
+def test_script_prints_its_tables(command, titles):
+    quick = [] if command[0] == "per_op.py" else ["--quick", "--rounds", "2"]
+    printed = run(*command, *quick)
+    assert [title for title in titles if title not in printed] == []
+
+
+def test_a_start_is_timed_from_process_to_result():
+    ends = json.loads(run("starts.py", "synk", "mlp"))
+    assert len(ends) == 5
+    assert ends == sorted(ends)
+
+
+def run(script, *arguments):
+    """Return what a script printed; it must end well."""
+    command = [sys.executable, "-W", "error", str(BENCHMARKS / script), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=os.environ)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
