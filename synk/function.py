@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from synk.calls import CallOptions, as_input, check_subset
+from synk.compile.profile import Profile
+from synk.compile.report import Report
 from synk.data import Data, make_data
 from synk.owner import Owner
 from synk.variables import describe
@@ -147,6 +149,42 @@ class Function(ABC):
             return self.as_written(self.run_alone(values))
 
     as_theano = as_pytensor
+
+    def profile(self, *args: Any, n_calls: int = 10, **kwargs: Any) -> Report:
+        """Call on all ranks, and measure what rank 0 does, node by node.
+
+        The calls are real: updates are made ``n_calls + 1`` times, since a first call compiles the programs
+        anew and accounts for their memory. Only rank 0 is watched; what is said of collectives
+        includes its waiting for the others. Ordinary calls are as fast as before.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            As in a call.
+        n_calls : int
+            How many calls to time.
+
+        Returns
+        -------
+        Report
+            ``print`` it; ``rows`` and ``ops`` are plain data, ``save_trace(path)`` writes a file for
+            chrome://tracing.
+
+        Raises
+        ------
+        TypeError
+            If the function was given a mode that makes no array programs.
+        """
+        if n_calls < 1:
+            raise ValueError(f"n_calls={n_calls} measures nothing; time one call or more")
+        profile = Profile()
+        with self._owner.profiled(profile):
+            with profile.memory():
+                self(*args, **kwargs)
+            for _ in range(n_calls):
+                with profile.call(self.name):
+                    self(*args, **kwargs)
+        return profile.report(self.name)
 
     def build_inputs(
         self,

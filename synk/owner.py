@@ -35,6 +35,9 @@ class Owner(Protocol):
     def run(self, steps: Sequence[Any]) -> list[list[Any]]:
         """Run steps on all ranks as one command, in a turn; return results by step, then by rank."""
 
+    def profiled(self, profile: Any) -> AbstractContextManager[None]:
+        """Let a profile watch rank 0."""
+
     def install(self, message: messages.Build) -> None:
         """Give a function to all ranks."""
 

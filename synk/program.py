@@ -11,7 +11,8 @@ Imports floor 2 and below.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -22,6 +23,8 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.op import RandomVariable
 
 from synk.compile import serialize
+from synk.compile.debug import Debug
+from synk.compile.profile import observed_mode
 from synk.device import Device
 from synk.plan import Rows, slices
 from synk.reduction import Accumulator, Partial, identity
@@ -49,12 +52,16 @@ class ProgramSpec:
     sliceables: tuple[int, ...]  # identities
     output_modes: tuple[str | None, ...]
     updates: tuple[UpdateSpec, ...]
-    mode: Any = None  # PyTensor Mode, None for the device's own
+    mode: Any = None  # PyTensor Mode; None for the device's own, "debug" for that with every node checked
 
     @property
     def has_rows(self) -> bool:
         """Whether anything is scattered or sliced."""
         return bool(self.n_scattered or self.sliceables)
+
+
+# Attributes of a program that hold compiled variants.
+VARIANTS = {"_whole", "_sliced", "_rowless"}
 
 
 class ProgramContext(NamedTuple):
@@ -80,7 +87,8 @@ class Program:
     def __init__(self, spec: ProgramSpec, context: ProgramContext):
         self.spec = spec
         self._variables = context.variables
-        self._mode = spec.mode or context.device.mode()
+        self._device = context.device
+        self._mode = self._chosen_mode()
 
     def compile(self) -> None:
         """Compile the variant that most calls need, if that has not happened yet."""
@@ -179,6 +187,36 @@ class Program:
         if isinstance(value, np.ndarray | np.generic):
             value = np.asarray(value, dtype=variable.type.dtype)
         self._variables.assign(update.variable, value)
+
+    # --- watching --------------------------------------------------------------------------------
+
+    @contextmanager
+    def observed(
+        self, observe: Callable[..., Any], variants: dict[str, Callable[..., Any]]
+    ) -> Iterator[None]:
+        """Run variants with ``observe`` around every node; `variants` keeps them from one time to the next.
+
+        Raises
+        ------
+        TypeError
+            If the function was given a mode without an array program.
+        """
+        mode, plain = self._mode, {name: self.__dict__.pop(name) for name in VARIANTS & self.__dict__.keys()}
+        self.__dict__.update(variants)
+        try:
+            self._mode = self._chosen_mode(observe)
+            yield
+        finally:
+            self._mode = mode
+            variants.update({name: self.__dict__.pop(name) for name in VARIANTS & self.__dict__.keys()})
+            self.__dict__.update(plain)
+
+    def _chosen_mode(self, observe: Callable[..., Any] | None = None) -> Any:
+        if self.spec.mode == "debug":
+            return self._device.mode(observe or Debug(xp=self._device.xp))
+        if self.spec.mode is None:
+            return self._device.mode(observe)
+        return self.spec.mode if observe is None else observed_mode(self.spec.mode, observe)
 
     # --- compilation ---------------------------------------------------------------------------
 

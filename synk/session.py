@@ -11,7 +11,7 @@ import atexit
 import itertools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,7 @@ from synk import messages
 from synk.collectives import HANDED_OUT, Collectives
 from synk.comm import Communicator, HostCommunicator, LoneCommunicator
 from synk.commands import Commands
+from synk.compile.profile import Profile
 from synk.data import Data, make_data
 from synk.device import CpuDevice
 from synk.device.cpu import count_cores
@@ -35,6 +36,9 @@ from synk.shm import Segment
 from synk.symbolic import define
 from synk.variables import RankVariables, SharedTable, describe
 from synk.worker import Rank
+
+# Methods of a communicator that a profile shows.
+COLLECTIVES = ("all_reduce", "reduce", "broadcast", "all_gather")
 
 
 class Session:
@@ -62,6 +66,7 @@ class Session:
         self.collectives = Collectives(self)
         self._rank = self._make_rank()
         self._commands.lead(self._rank)
+        self._profile: Profile | None = None
         self._lengths: dict[int, list[int]] = {}
         self._arena: int | None = None
         self._functions: weakref.WeakSet[GraphFunction] = weakref.WeakSet()
@@ -144,7 +149,27 @@ class Session:
                 self.staging.drop_owned_by(HANDED_OUT)
 
     def run(self, steps: Sequence[Any]) -> list[list[Any]]:
-        return self._commands.run(steps)
+        if self._profile is None:
+            return self._commands.run(steps)
+        with ExitStack() as watched:
+            for number in {step.function for step in steps if isinstance(step, messages.Call)}:
+                program, variants = self._rank.program(number), self._profile.variants.setdefault(number, {})
+                watched.enter_context(program.observed(self._profile.of(program.spec.name), variants))
+            return self._commands.run(steps)
+
+    @contextmanager
+    def profiled(self, profile: Profile) -> Iterator[None]:
+        """Let ``profile`` watch the nodes of what rank 0 runs meanwhile, and its collectives."""
+        communicator = self._rank.communicator
+        watched = {verb: profile.collective(verb, getattr(communicator, verb)) for verb in COLLECTIVES}
+        self._profile = profile
+        communicator.__dict__.update(watched)  # in front of the methods
+        try:
+            yield
+        finally:
+            self._profile = None
+            for verb in watched:
+                del communicator.__dict__[verb]
 
     def run_alone(self, function: int, arrays: Sequence[Any]) -> list[Any]:
         return self._rank.program(function).run_alone(arrays)

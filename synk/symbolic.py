@@ -18,7 +18,7 @@ from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.type import TensorType
 
-from synk.compile import substitute
+from synk.compile.substitute import substitute
 from synk.reduction import check_mode
 from synk.variables import describe, n_rows
 

@@ -5,7 +5,8 @@
 The tests compare a graph with PyTensor's Python linker through one helper, ``compare_numba_and_py``;
 here that helper compiles with `ArrayLinker` in place of Numba's linker. Tests that never reach it
 test Numba itself and do not count. The suite runs once with ``host_ops="raise"``, which refuses every
-Op that would run its own Python implementation, and once with ``"allow"``.
+Op that would run its own Python implementation, and once with ``"allow"``. With ``--stand-in`` it runs
+once on the stand-in for a GPU's array module, which refuses transfers that nobody asked for.
 
 As a script it runs both and prints a table; as a pytest plugin (``-p linker_suite``) it does one.
 """
@@ -33,6 +34,7 @@ from synk.compile.rewrites import UNWANTED
 HELPERS = "tests.link.numba.test_basic"
 HOST_OPS = "SYNK_SUITE_HOST_OPS"
 REPORT = "SYNK_SUITE_REPORT"
+STAND_IN = "SYNK_SUITE_STAND_IN"
 
 
 # --- as a plugin -------------------------------------------------------------------------------
@@ -41,15 +43,17 @@ REPORT = "SYNK_SUITE_REPORT"
 class Retarget:
     """Replace the helper, and note which tests reach it and how they end."""
 
-    def __init__(self, host_ops: str):
-        self.linker = ArrayLinker(host_ops=host_ops)
+    def __init__(self, host_ops: str, xp=np):
+        self.linker = ArrayLinker(xp, host_ops=host_ops)
         self.running = ""
         self.reached: dict[str, str] = {}
 
     def mode_like(self, mode) -> Mode:
         """Return ``mode`` with its own rewrites, but the array linker."""
-        query = get_mode(mode).provided_optimizer
-        return Mode(self.linker, query.excluding("numba", *UNWANTED))
+        query = copy.copy(get_mode(mode).provided_optimizer)
+        # The backend's tag goes and with it this rewrite, which is not the backend's own.
+        query.include = (query.include - {"numba"}) | {"scan_save_mem_no_prealloc"}
+        return Mode(self.linker, query.excluding(*UNWANTED))
 
     def compare(
         self,
@@ -110,19 +114,29 @@ def assert_close(x, y):
 
 
 def pytest_configure(config):
-    if HOST_OPS in os.environ:
+    if STAND_IN in os.environ:
+        stand_in = importlib.import_module("stand_in")
+        stand_in.install()
+        config.pluginmanager.register(Retarget(os.environ[HOST_OPS], stand_in))
+    elif HOST_OPS in os.environ:
         config.pluginmanager.register(Retarget(os.environ[HOST_OPS]))
 
 
 # --- as a script -------------------------------------------------------------------------------
 
 
-def run(suite: Path, host_ops: str, arguments: list[str]) -> dict[str, str]:
+def run(suite: Path, host_ops: str, arguments: list[str], stand_in: bool = False) -> dict[str, str]:
     """Run the suite and return how each test that reached the helper ended."""
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory, "report.json")
-        paths = os.pathsep.join([str(Path(__file__).parent), str(suite)])
-        environment = {HOST_OPS: host_ops, REPORT: str(report), "PYTHONPATH": paths}
+        # The checkout's tests, but the PyTensor that is installed: not the folder's of the same name.
+        environment = {
+            "PYTHONSAFEPATH": "1",
+            HOST_OPS: host_ops,
+            REPORT: str(report),
+            "PYTHONPATH": str(Path(__file__).parent),
+        }
+        environment |= {STAND_IN: "1"} if stand_in else {}
         command = [sys.executable, "-m", "pytest", "-p", "linker_suite", "-p", "no:cacheprovider", "-q"]
         command += ["-c", os.devnull, "-o", "xfail_strict=true", f"--rootdir={suite}", *arguments]
         if not any((suite / argument.partition("::")[0]).exists() for argument in arguments):
@@ -135,9 +149,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("suite", type=Path, help="checkout of pytensor")
     parser.add_argument("--host-ops", choices=("raise", "warn", "allow"), help="default: raise, then allow")
+    parser.add_argument("--stand-in", action="store_true", help="on a strict array module, host Ops allowed")
     options, arguments = parser.parse_known_args()
-    choices = [options.host_ops] if options.host_ops else ["raise", "allow"]
-    reports = {choice: run(options.suite.resolve(), choice, arguments) for choice in choices}
+    choices = ["allow"] if options.stand_in else ["raise", "allow"]
+    if options.host_ops:
+        choices = [options.host_ops]
+    reports = {
+        choice: run(options.suite.resolve(), choice, arguments, options.stand_in) for choice in choices
+    }
     for choice, ended in reports.items():
         failed = [name for name, outcome in ended.items() if outcome == "failed"]
         skipped = sum(outcome == "skipped" for outcome in ended.values())

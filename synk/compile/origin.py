@@ -25,6 +25,7 @@ LIBRARIES = tuple(
     for folder in (os.path.dirname(pytensor.__file__), os.path.join(os.path.dirname(__file__), os.pardir))
 )
 PYTHON = os.path.join(sysconfig.get_path("stdlib"), "")
+MAX_SEARCH = 500  # nodes; what is further away says nothing
 PACKAGES = ("site-packages", "dist-packages")  # may lie inside Python's own folder
 
 
@@ -46,7 +47,7 @@ def user_lines(variable: Variable) -> tuple[Line, ...]:
 def nearest_lines(node: Apply) -> tuple[Line, ...]:
     """Return the lines that built the nearest of the nodes before ``node`` that has any."""
     waiting, seen = deque([node]), {node}
-    while waiting:
+    while waiting and len(seen) < MAX_SEARCH:
         node = waiting.popleft()
         lines = user_lines(node.outputs[0])
         if lines:
@@ -82,16 +83,14 @@ def unpack(nodes: Sequence[Apply], packed: Packed) -> None:
 
 
 def _innermost(frames: Sequence[Line]) -> tuple[Line, ...]:
-    """Return the innermost frame of the user's, or nothing."""
-    # The two ends decide nearly always, and a graph has thousands of nodes.
-    if not _libraries[frames[-1][0]]:
-        return (frames[-1],)
-    if _libraries[frames[0][0]]:
-        return ()
-    return tuple([frame for frame in frames if not _libraries[frame[0]]][-1:])
+    """Return the innermost frame of the user's, or nothing; an Op that is the user's own did not build it."""
+    for frame in frames[::-1]:
+        if not _libraries[frame[0]] and frame[2] != "make_node":
+            return (frame,)
+    return ()
 
 
-class _Libraries(dict):
+class Libraries(dict):
     """Whether a source file belongs to PyTensor, synk or Python itself, by its name."""
 
     def __missing__(self, file: str) -> bool:
@@ -101,6 +100,6 @@ class _Libraries(dict):
         return inside or own
 
 
-_libraries = _Libraries()
+_libraries = Libraries()
 # A tag's own access to attributes is written in Python, which would take most of the time.
 _read, _write = object.__getattribute__, object.__setattr__

@@ -21,8 +21,9 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Apply, Constant, NominalVariable, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import Op
+from pytensor.link.c.op import ExternalCOp
 
-from synk.compile import origin
+from synk.compile.origin import pack, unpack
 
 Variables = list[Variable]
 
@@ -48,7 +49,7 @@ def dumps(inputs: Sequence[Variable], outputs: Sequence[Variable], share: Callab
     pickler = _GraphPickler(file, inputs, share)
     try:
         nodes = topological(outputs, inputs)
-        pickler.dump((list(inputs), nodes, list(outputs), origin.pack(nodes)))
+        pickler.dump((list(inputs), nodes, list(outputs), pack(nodes)))
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise TypeError(_blame(pickler.node, error)) from error
     return file.getvalue()
@@ -65,7 +66,7 @@ def loads(payload: bytes, shared: Callable[[int], Any]) -> tuple[Variables, Vari
         Called once for each integer that ``share`` gave; returns the shared variable it stands for.
     """
     inputs, nodes, outputs, lines = _GraphUnpickler(io.BytesIO(payload), shared).load()
-    origin.unpack(nodes, lines)
+    unpack(nodes, lines)
     return inputs, outputs
 
 
@@ -98,6 +99,7 @@ class _GraphPickler(pickle.Pickler):
         self._roots = set(roots)
         self._begun: set[Apply] = set()
         self._types: dict = {}
+        self._texts: dict[str, str] = {}
 
     def reducer_override(self, obj):
         if isinstance(obj, Variable):
@@ -108,11 +110,17 @@ class _GraphPickler(pickle.Pickler):
             return make_node, (obj.op, obj.inputs, obj.outputs)
         if isinstance(obj, FunctionGraph):
             nodes = topological(obj.outputs, obj.inputs)
-            return make_graph, (obj.inputs, nodes, obj.outputs, origin.pack(nodes))
+            return make_graph, (obj.inputs, nodes, obj.outputs, pack(nodes))
         if isinstance(obj, Op) and getattr(obj, "_fn", None) is not None:
             # A compiled inner function belongs to this process.
             obj = copy(obj)
             obj._fn = None
+            return obj.__reduce_ex__(5)
+        if isinstance(obj, ExternalCOp):
+            # Each holds the text of a source file, of its own; one stands for all that are equal.
+            obj = copy(obj)
+            obj.func_codes = [self._texts.setdefault(text, text) for text in obj.func_codes]
+            obj.code_sections = {k: self._texts.setdefault(text, text) for k, text in obj.code_sections.items()}
             return obj.__reduce_ex__(5)
         return NotImplemented
 
@@ -169,7 +177,7 @@ def make_node(op, inputs, outputs) -> Apply:
 
 def make_graph(inputs, nodes, outputs, lines) -> FunctionGraph:
     """Make an Op's inner graph; ``nodes`` came first so that ``outputs`` have owners."""
-    origin.unpack(nodes, lines)
+    unpack(nodes, lines)
     return FunctionGraph(inputs, outputs, clone=False)
 
 

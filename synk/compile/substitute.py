@@ -31,5 +31,6 @@ def substitute(outputs: Sequence[Variable], replacements: Mapping[Variable, Vari
             clone = node.clone_with_new_inputs(inputs, strict=False)
             for old, made in zip(node.outputs, clone.outputs, strict=True):
                 made.name = old.name
+                made.tag.trace = getattr(old.tag, "trace", [])
                 new.setdefault(old, made)
     return [new.get(variable, variable) for variable in outputs]

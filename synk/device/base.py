@@ -34,8 +34,14 @@ class Device(ABC):
         """Give back what `activate` changed in this process."""
 
     @abstractmethod
-    def mode(self) -> Any:
-        """Return the PyTensor Mode that compiles for this device."""
+    def mode(self, observe: Any = None) -> Any:
+        """Return the PyTensor Mode that compiles for this device.
+
+        Parameters
+        ----------
+        observe : callable, optional
+            Put around every node of the programs; see `synk.compile.emit`.
+        """
 
     @abstractmethod
     def from_host(self, array: Any) -> Any:

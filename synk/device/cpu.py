@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import threadpoolctl
 
-from synk.compile import array_mode
+from synk.compile import ArrayLinker, array_mode
 from synk.device.base import Device
 
 # Read by BLAS libraries that are loaded only after the fork.
@@ -54,8 +54,8 @@ class CpuDevice(Device):
         if self._limits is not None:
             self._limits.restore_original_limits()
 
-    def mode(self) -> Any:
-        return array_mode()
+    def mode(self, observe: Any = None) -> Any:
+        return array_mode(ArrayLinker(observe=observe))
 
     def from_host(self, array: Any) -> Any:
         return array

@@ -1,0 +1,159 @@
+"""What can be wrong with what an implementation returned: pure questions, answered in words.
+
+Each function yields complaints, nothing where all is well. The contract they hold entries to stands in
+``dispatch/__init__.py``.
+
+Imports NumPy, PyTensor and the families of Ops.
+"""
+
+import pickle
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from pytensor.graph.basic import Apply
+from pytensor.tensor.blas import BatchedDot, Dot22, Dot22Scalar, Gemm, Gemv
+from pytensor.tensor.elemwise import CAReduce, Elemwise
+from pytensor.tensor.math import Dot
+from pytensor.tensor.type import TensorType
+
+from synk.compile.blame import describe
+
+SUMMING = (CAReduce, Dot, Dot22, Dot22Scalar, BatchedDot, Gemm, Gemv)
+
+
+def wrong_type(node: Apply, results: Sequence[Any]) -> Iterator[str]:
+    """Hold outputs to the number, dtype, number of axes and static shape that the node declares."""
+    if len(results) != len(node.outputs):
+        yield f"returned {len(results)} values, the node declares {len(node.outputs)}"
+        return
+    for position, (variable, value) in enumerate(zip(node.outputs, results, strict=True)):
+        kind = variable.type
+        if not isinstance(kind, TensorType):
+            continue
+        if not hasattr(value, "dtype") or not hasattr(value, "shape"):
+            yield f"output {position} is a {type(value).__name__}, not an array"
+        elif value.dtype != kind.dtype:
+            yield f"output {position} has dtype {value.dtype}, the node declares {kind.dtype}"
+        elif not _fits(value.shape, kind.shape):
+            yield f"output {position} has shape {value.shape}, the node declares {kind.shape}"
+
+
+def wrong_sharing(
+    node: Apply, inputs: Sequence[Any], results: Sequence[Any], out: Any = None, xp: Any = np
+) -> Iterator[str]:
+    """Hold outputs to memory of their own or ``out``, but for what ``view_map`` and ``destroy_map`` say."""
+    for position, result in enumerate(results):
+        allowed = [out, *(inputs[at] for at in sources(node, position))]
+        for at, value in enumerate(inputs):
+            if share(result, value, xp) and not any(share(value, other, xp) for other in allowed):
+                yield f"output {position} shares memory with input {at}; no view_map or destroy_map says so"
+        for before in range(position):
+            both = [(a, inputs[b]) for a in allowed for b in sources(node, before)]
+            if share(result, results[before], xp) and not any(share(a, b, xp) for a, b in both):
+                yield f"outputs {before} and {position} share memory"
+
+
+def wrong_writing(
+    node: Apply, inputs: Sequence[Any], before: Sequence[Any], out: Any = None, xp: Any = np
+) -> Iterator[str]:
+    """Hold inputs to the values ``before``, but for ``out`` and those that ``destroy_map`` names."""
+    destroyed = [out, *(inputs[at] for at in _mapped(node.op.destroy_map))]
+    for at, (value, old) in enumerate(zip(inputs, before, strict=True)):
+        if not any(share(value, other, xp) for other in destroyed) and not same(value, old):
+            yield f"input {at} was written to; destroy_map does not say so"
+
+
+def new_numbers(inputs: Sequence[Any], results: Sequence[Any], what: str) -> Iterator[str]:
+    """Look for outputs with NaN (``what="nan"``) or infinities (``"inf"``) where no input has any."""
+    found = np.isnan if what == "nan" else np.isinf
+    if any(found(value).any() for value in map(on_host, inputs) if _inexact(value)):
+        return
+    for position, value in enumerate(map(on_host, results)):
+        count = int(found(value).sum()) if _inexact(value) else 0
+        if count:
+            yield f"{count} of {value.size} values of output {position} are {what}, none of any input is"
+
+
+def wrong_values(
+    node: Apply, inputs: Sequence[Any], results: Sequence[Any], expected: Sequence[Any]
+) -> Iterator[str]:
+    """Compare outputs with those of the Op's own implementation."""
+    for position, (result, right) in enumerate(zip(results, expected, strict=True)):
+        result, right = on_host(result), on_host(right)
+        if not isinstance(right, np.ndarray):
+            if isinstance(right, np.random.Generator) and not same(result, right):
+                yield f"output {position} is a generator in another state than that of perform"
+        elif result.shape != right.shape:
+            yield f"output {position} is {describe(result)}, that of perform {describe(right)}"
+        else:
+            yield from _different(position, result, right, _allowance(node, inputs, right))
+
+
+def sources(node: Apply, output: int) -> list[int]:
+    """Return the inputs that an output may share memory with."""
+    return [*node.op.view_map.get(output, ()), *node.op.destroy_map.get(output, ())]
+
+
+def share(one: Any, other: Any, xp: Any = np) -> bool:
+    """Tell whether two values share memory, or are one generator."""
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return np.shares_memory(one, other)
+    if isinstance(one, xp.ndarray) and isinstance(other, xp.ndarray):
+        return bool(xp.may_share_memory(one, other))
+    return one is other and isinstance(one, np.random.Generator)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Tell whether two values are the same, bit by bit."""
+    if isinstance(one, np.random.Generator):
+        states = [pickle.dumps(value.bit_generator.state) for value in (one, other)]
+        return states[0] == states[1]
+    one, other = on_host(one), on_host(other)
+    return not isinstance(one, np.ndarray) or one.tobytes() == other.tobytes()
+
+
+def on_host(value: Any) -> Any:
+    """Return an array as NumPy's; leave other values as they are."""
+    if hasattr(value, "__cuda_array_interface__"):
+        return value.get()
+    return np.asarray(value) if isinstance(value, np.ndarray | np.generic) else value
+
+
+def _different(position: int, result: Any, right: Any, allowance: float) -> Iterator[str]:
+    rtol = _precision(right) if _inexact(right) else 0.0
+    close = np.isclose(result, right, rtol=rtol, atol=allowance, equal_nan=True) if rtol else result == right
+    if not np.all(close):
+        at = tuple(int(axis[0]) for axis in np.nonzero(~np.atleast_1d(close)))[: right.ndim]
+        yield (
+            f"{int(np.sum(~close))} of {right.size} values of output {position} are wrong: "
+            f"the one at {at} is {result[at]}, that of perform {right[at]}"
+        )
+
+
+def _allowance(node: Apply, inputs: Sequence[Any], right: Any) -> float:
+    """Return the absolute error that is allowed: sums may cancel, elements by themselves hardly do."""
+    if not _inexact(right):
+        return 0.0
+    counted = [right, *map(on_host, inputs)] if isinstance(node.op, SUMMING) else [right]
+    largest = max([float(np.abs(v[np.isfinite(v)]).max(initial=0)) for v in counted if _inexact(v)])
+    return _precision(right) * largest * (1e-3 if isinstance(node.op, Elemwise) else 1)
+
+
+def _precision(value: Any) -> float:
+    """Return half of the digits that a dtype has, as a relative error."""
+    return float(np.sqrt(np.finfo(value.dtype).eps))
+
+
+def _inexact(value: Any) -> bool:
+    return hasattr(value, "dtype") and value.dtype.kind in "fc"
+
+
+def _fits(shape: Sequence[int], static: Sequence[int | None]) -> bool:
+    return len(shape) == len(static) and all(
+        length in (None, n) for n, length in zip(shape, static, strict=True)
+    )
+
+
+def _mapped(mapping: dict[int, list[int]]) -> set[int]:
+    return {at for positions in mapping.values() for at in positions}

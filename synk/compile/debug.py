@@ -1,0 +1,174 @@
+"""Check every node of a program while it runs.
+
+    emit -> Debug(node, implementation) -> the implementation with checks around it -> DebugError
+
+An error names the node, the user's line that built it and what is wrong with it.
+
+Imports NumPy, PyTensor and the compiler.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from pytensor.compile.builders import OpFromGraph
+from pytensor.compile.mode import Mode
+from pytensor.graph.basic import Apply
+from pytensor.tensor.basic import AllocEmpty
+from pytensor.tensor.random.basic import BernoulliRV, NormalRV, UniformRV
+
+from synk.compile.blame import built_by
+from synk.compile.checks import new_numbers, on_host, wrong_sharing, wrong_type, wrong_values, wrong_writing
+from synk.compile.compat import inner_graph
+from synk.compile.dispatch.graph import Branches, copy_value
+from synk.compile.dispatch.host import HostCall
+from synk.compile.emit import Observer, Program, emit
+from synk.compile.linker import ArrayLinker
+from synk.compile.mode import array_mode
+from synk.compile.rewrites import inner_rewriter
+
+ANSWERS = ("raise", "warn", "ignore")
+JUNK = 97  # what uninitialised memory is filled with: no NaN by chance, and the same each time
+
+
+class DebugError(AssertionError):
+    """A node of a program broke its contract."""
+
+
+def debug_mode(nan: str = "raise", inf: str = "ignore", xp: Any = np) -> Mode:
+    """Return a mode for ``pytensor.function`` like `array_mode`, with every node checked; see `Debug`."""
+    return array_mode(ArrayLinker(xp, observe=Debug(nan, inf, xp)))
+
+
+class Debug:
+    """An observer that checks each node's outputs after it ran.
+
+    Outputs must have the declared dtype, number of axes and static shape; share memory with inputs only as
+    ``view_map`` and ``destroy_map`` say, and not with each other; inputs that the Op does not destroy must
+    be as they were; and the values must equal those of the Op's own ``perform``. Random variables that are
+    drawn another way than in PyTensor are not compared with it.
+
+    Parameters
+    ----------
+    nan, inf : {"raise", "warn", "ignore"}
+        What to do where outputs have NaN, or infinities, and no input has: a `DebugError`, a
+        ``RuntimeWarning`` or nothing.
+    xp : module, default numpy
+
+    Attributes
+    ----------
+    skipped : list of str
+        Nodes that could not be compared with ``perform``, and why.
+    """
+
+    def __init__(self, nan: str = "raise", inf: str = "ignore", xp: Any = np):
+        for name, answer in (("nan", nan), ("inf", inf)):
+            if answer not in ANSWERS:
+                raise ValueError(f"{name}={answer!r} is unknown; choose one of {', '.join(ANSWERS)}")
+        self.nan, self.inf = nan, inf
+        self.xp = xp
+        self.skipped: list[str] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"xp": self.xp.__name__}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, xp=import_module(state["xp"]))
+
+    def __call__(self, node: Apply, implementation: Callable) -> Callable:
+        """Return ``implementation`` with checks around it."""
+        implementation = self._look_inside(node, implementation)
+        reference = self._reference(node, implementation)
+
+        def checked(*inputs, **keywords):
+            before = [copy_value(value) for value in inputs]
+            result = implementation(*inputs, **keywords)
+            results = result if len(node.outputs) > 1 else (result,)
+            if isinstance(node.op, AllocEmpty):
+                result.fill(JUNK)
+            self._tell(node, self._broken(node, inputs, before, results, keywords.get("out")), "raise")
+            self._tell(node, new_numbers(before, results, "nan"), self.nan)
+            self._tell(node, new_numbers(before, results, "inf"), self.inf)
+            expected = None if reference is None else reference(before)
+            if expected is not None:
+                self._tell(node, wrong_values(node, inputs, results, expected), "raise")
+            return result
+
+        return checked
+
+    def _broken(self, node, inputs, before, results, out) -> Iterator[str]:
+        yield from wrong_type(node, results)
+        yield from wrong_sharing(node, inputs, results, out, self.xp)
+        yield from wrong_writing(node, inputs, before, out, self.xp)
+
+    def _tell(self, node: Apply, complaints: Iterator[str], answer: str) -> None:
+        if answer == "ignore":
+            return
+        for complaint in complaints:
+            message = f"{node}: {complaint}\n{built_by(node)}"
+            if answer == "raise":
+                raise DebugError(message)
+            warnings.warn(message, RuntimeWarning, stacklevel=3)
+
+    # --- what to compare with ------------------------------------------------------------------
+
+    def _look_inside(self, node: Apply, implementation: Callable) -> Callable:
+        """Check the nodes of an inner graph one by one, too."""
+        op = node.op
+        if isinstance(implementation, Branches):
+            then, otherwise = op.true_branch, op.false_branch
+            return Branches(inner_program(then, self.xp, self), inner_program(otherwise, self.xp, self))
+        return inner_program(op, self.xp, self) if isinstance(implementation, Program) else implementation
+
+    def _reference(self, node: Apply, implementation: Callable) -> Callable | None:
+        """Return what a node should compute, or None where there is nothing to compare."""
+        if isinstance(implementation, HostCall | Program | Branches) or not comparable(node.op):
+            return None
+        try:
+            return Reference(node, self._skip)
+        except Exception as error:
+            self._skip(node, error)
+            return None
+
+    def _skip(self, node: Apply, error: Exception) -> None:
+        note = f"{node}: {type(error).__name__}: {error}"
+        if note not in self.skipped:
+            self.skipped.append(note)
+
+
+class Reference:
+    """A node's own implementation on the host; it returns None where that fails."""
+
+    def __init__(self, node: Apply, skip: Callable[[Apply, Exception], None]):
+        self._node, self._skip = node, skip
+        # The own implementation of an Op with an inner graph would ask for a compiler.
+        inside = isinstance(node.op, OpFromGraph)
+        self._run: Callable | None = inner_program(node.op, np) if inside else HostCall(node, np)
+
+    def __call__(self, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        if self._run is None:
+            return None
+        try:
+            with np.errstate(all="ignore"), warnings.catch_warnings():
+                # Python's own ``~True`` is -2: where the Op's implementation meets that, it is wrong.
+                warnings.simplefilter("error", DeprecationWarning)
+                result = self._run(*map(on_host, inputs))
+        except Exception as error:
+            self._run = None
+            self._skip(self._node, error)
+            return None
+        return result if len(self._node.outputs) > 1 else (result,)
+
+
+def inner_program(op: Any, xp: Any, observe: Observer | None = None) -> Program:
+    """Return the inner graph of an Op as a program."""
+    return emit(inner_graph(op, inner_rewriter()), xp, unpack=True, observe=observe)
+
+
+def comparable(op: Any) -> bool:
+    """Tell whether equal values are promised: not of memory as it was found, nor of all random numbers."""
+    if isinstance(op, NormalRV | UniformRV):
+        return op.dtype == "float64"
+    return not isinstance(op, AllocEmpty | BernoulliRV)

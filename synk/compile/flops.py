@@ -1,0 +1,24 @@
+"""Count the floating-point operations of nodes, where shapes alone tell: of matrix products.
+
+Imports PyTensor only.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pytensor.tensor.blas import BatchedDot, Dot22, Dot22Scalar, Gemm, Gemv
+from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.math import Dot
+
+# Where the left factor stands among the inputs; its last axis is the one that is summed over.
+LEFT = {Dot: 0, Dot22: 0, Dot22Scalar: 0, BatchedDot: 0, Gemm: 2, Gemv: 2}
+
+Count = Callable[[Sequence[Any], Sequence[Any]], int]
+
+
+def flops_of(op: Any) -> Count | None:
+    """Return ``count(inputs, results)``: two operations for each product that is summed; None if unknown."""
+    left = LEFT.get(type(op.core_op if isinstance(op, Blockwise) else op))
+    if left is None:
+        return None
+    return lambda inputs, results: 2 * int(inputs[left].shape[-1]) * int(results[0].size)

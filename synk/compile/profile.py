@@ -1,0 +1,146 @@
+"""Time every node of programs while they run, and account for the memory that they hold.
+
+    emit -> Profile(node, implementation) -> a timed implementation -> Profile.report() -> Report
+
+Usable without the rest of synk:
+
+    profile = Profile()
+    f = pytensor.function([x], y, mode=array_mode(ArrayLinker(observe=profile)))
+    with profile.call():
+        f(value)
+    print(profile.report())
+
+Imports PyTensor and the compiler.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
+from itertools import count
+from time import perf_counter_ns
+from typing import Any
+
+from pytensor.compile.mode import Mode
+from pytensor.graph.basic import Apply
+from pytensor.tensor.blockwise import Blockwise
+
+from synk.compile.emit import Observer, label
+from synk.compile.flops import flops_of
+from synk.compile.ledger import Ledger
+from synk.compile.linker import ArrayLinker
+from synk.compile.origin import nearest_lines
+from synk.compile.report import Record, Report, Slice
+
+MAX_SLICES = 200_000  # the latest runs are kept for the trace
+
+
+class Profile:
+    """An observer that times nodes.
+
+    One may watch several programs. What it does besides takes about a microsecond a node, and is counted
+    as time outside nodes.
+    """
+
+    def __init__(self) -> None:
+        self.variants: dict[Any, dict[str, Callable]] = {}  # of programs compiled for it; see `synk.program`
+        self._records: list[Record] = []
+        self._slices: deque[Slice] = deque(maxlen=MAX_SLICES)
+        self._calls: list[Slice] = []
+        self._collectives: dict[str, Record] = {}
+        self._ledger: Ledger | None = None
+        self._measured = Ledger()
+        self._nameless = self.of("")
+
+    def __call__(self, node: Apply, implementation: Callable) -> Callable:
+        """Return ``implementation`` with a watch around it."""
+        return self._nameless(node, implementation)
+
+    def of(self, program: str) -> Observer:
+        """Return this observer for one program, of that name."""
+        numbers = count()
+
+        def observe(node: Apply, implementation: Callable) -> Callable:
+            lines = nearest_lines(node)
+            built = f"{lines[0][0]}:{lines[0][1]}" if lines else ""
+            record = Record(program, _kind(node), str(node), next(numbers), built, flops_of(node.op))
+            self._records.append(record)
+            return self._timed(record, implementation)
+
+        return observe
+
+    def collective(self, name: str, run: Callable) -> Callable:
+        """Return a collective with a watch around it."""
+        record = Record("", name, name, len(self._collectives), "", None)
+        return self._timed(self._collectives.setdefault(name, record), run, of_node=False)
+
+    # --- what is watched -----------------------------------------------------------------------
+
+    @contextmanager
+    def call(self, name: str = "call") -> Iterator[None]:
+        """Count what runs inside as one call, whose time shows what nodes do not take."""
+        begin = perf_counter_ns()
+        yield
+        self._calls.append(Slice(name, "call", begin, perf_counter_ns(), ()))
+
+    @contextmanager
+    def memory(self) -> Iterator[None]:
+        """Account for arrays instead of time inside: those that nodes made and that are alive."""
+        self._ledger = self._measured
+        try:
+            yield
+        finally:
+            self._ledger = None
+
+    def report(self, name: str = "", rank: int = 0) -> Report:
+        """Return what was measured so far."""
+        ran = [record for record in self._records if record.runs]
+        collectives = [record for record in self._collectives.values() if record.runs]
+        return Report(name, rank, ran, collectives, list(self._calls), list(self._slices), self._measured)
+
+    def _timed(self, record: Record, run: Callable, of_node: bool = True) -> Callable:
+        clock, note = perf_counter_ns, self._note
+
+        def timed(*inputs, **keywords):
+            begin = clock()
+            result = run(*inputs, **keywords)
+            end = clock()
+            results = result if isinstance(result, tuple) else (result,)
+            if self._ledger is None:
+                note(record, begin, end, inputs, results)
+            elif of_node:
+                self._ledger.add(record.node, inputs, results)
+            return result
+
+        return timed
+
+    def _note(
+        self, record: Record, begin: int, end: int, inputs: Sequence[Any], results: Sequence[Any]
+    ) -> None:
+        outputs = tuple([(getattr(v, "dtype", type(v).__name__), getattr(v, "shape", ())) for v in results])
+        record.add(end - begin, inputs, results, outputs)
+        self._slices.append(Slice(record.node, record.op, begin, end, outputs))
+
+
+def _kind(node: Apply) -> str:
+    """Return the name under which times of nodes are added up: that of what a Blockwise repeats."""
+    return type(node.op.core_op).__name__ if isinstance(node.op, Blockwise) else label(node)
+
+
+def observed_mode(mode: Any, observe: Callable) -> Mode:
+    """Return a mode like ``mode`` with ``observe`` around every node.
+
+    Raises
+    ------
+    TypeError
+        If the mode has another linker.
+    """
+    linker = getattr(mode, "linker", None)
+    if not isinstance(linker, ArrayLinker):
+        raise TypeError(
+            f"mode={mode!r} makes no array programs, so their nodes cannot be watched; "
+            "leave mode out, or pass synk.compile.array_mode()"
+        )
+    linker = copy(linker)
+    linker.observe = observe
+    return Mode(linker, mode.provided_optimizer)
