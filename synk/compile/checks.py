@@ -40,11 +40,11 @@ def wrong_type(node: Apply, results: Sequence[Any]) -> Iterator[str]:
 
 
 def wrong_sharing(
-    node: Apply, inputs: Sequence[Any], results: Sequence[Any], out: Any = None, xp: Any = np
+    node: Apply, inputs: Sequence[Any], results: Sequence[Any], out: Sequence[Any] = (), xp: Any = np
 ) -> Iterator[str]:
     """Hold outputs to memory of their own or ``out``, but for what ``view_map`` and ``destroy_map`` say."""
     for position, result in enumerate(results):
-        allowed = [out, *(inputs[at] for at in sources(node, position))]
+        allowed = [*out, *(inputs[at] for at in sources(node, position))]
         for at, value in enumerate(inputs):
             if share(result, value, xp) and not any(share(value, other, xp) for other in allowed):
                 yield f"output {position} shares memory with input {at}; no view_map or destroy_map says so"
@@ -55,10 +55,10 @@ def wrong_sharing(
 
 
 def wrong_writing(
-    node: Apply, inputs: Sequence[Any], before: Sequence[Any], out: Any = None, xp: Any = np
+    node: Apply, inputs: Sequence[Any], before: Sequence[Any], out: Sequence[Any] = (), xp: Any = np
 ) -> Iterator[str]:
     """Hold inputs to the values ``before``, but for ``out`` and those that ``destroy_map`` names."""
-    destroyed = [out, *(inputs[at] for at in _mapped(node.op.destroy_map))]
+    destroyed = [*out, *(inputs[at] for at in _mapped(node.op.destroy_map))]
     for at, (value, old) in enumerate(zip(inputs, before, strict=True)):
         if not any(share(value, other, xp) for other in destroyed) and not same(value, old):
             yield f"input {at} was written to; destroy_map does not say so"

@@ -17,13 +17,14 @@ from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Apply
 from pytensor.tensor.basic import AllocEmpty
-from pytensor.tensor.random.basic import BernoulliRV, NormalRV, UniformRV
+from pytensor.tensor.random.op import RandomVariable
 
 from synk.compile.blame import built_by
 from synk.compile.checks import new_numbers, on_host, wrong_sharing, wrong_type, wrong_values, wrong_writing
 from synk.compile.compat import inner_graph
 from synk.compile.dispatch.graph import Branches, copy_value
 from synk.compile.dispatch.host import HostCall
+from synk.compile.dispatch.sampler import same_numbers
 from synk.compile.emit import Observer, Program, emit
 from synk.compile.linker import ArrayLinker
 from synk.compile.mode import array_mode
@@ -88,7 +89,7 @@ class Debug:
             results = result if len(node.outputs) > 1 else (result,)
             if isinstance(node.op, AllocEmpty):
                 result.fill(JUNK)
-            self._tell(node, self._broken(node, inputs, before, results, keywords.get("out")), "raise")
+            self._tell(node, self._broken(node, inputs, before, results, given(keywords)), "raise")
             self._tell(node, new_numbers(before, results, "nan"), self.nan)
             self._tell(node, new_numbers(before, results, "inf"), self.inf)
             expected = None if reference is None else reference(before)
@@ -162,13 +163,19 @@ class Reference:
         return result if len(self._node.outputs) > 1 else (result,)
 
 
+def given(keywords: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the arrays in which a caller asked for the outputs."""
+    out = keywords.get("out")
+    return out if isinstance(out, tuple) else (out,)
+
+
 def inner_program(op: Any, xp: Any, observe: Observer | None = None) -> Program:
     """Return the inner graph of an Op as a program."""
-    return emit(inner_graph(op, inner_rewriter()), xp, unpack=True, observe=observe)
+    return emit(inner_graph(op, inner_rewriter(xp)), xp, unpack=True, observe=observe)
 
 
 def comparable(op: Any) -> bool:
     """Tell whether equal values are promised: not of memory as it was found, nor of all random numbers."""
-    if isinstance(op, NormalRV | UniformRV):
-        return op.dtype == "float64"
-    return not isinstance(op, AllocEmpty | BernoulliRV)
+    if isinstance(op, RandomVariable):
+        return same_numbers(op)
+    return not isinstance(op, AllocEmpty)

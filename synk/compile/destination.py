@@ -15,7 +15,7 @@ Pure: graphs in, decisions out; ``buffers`` holds what programs call to carry th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import accumulate, pairwise
 from math import prod
 from typing import NamedTuple
@@ -69,6 +69,8 @@ def find_destinations(
     outputs: Sequence[Variable],
     updates: Mapping[int, int],
     accepts_out: Callable[[Apply], bool],
+    memory: Memory,
+    apart: Collection[Variable] = (),
 ) -> Destinations:
     """Decide what is written where.
 
@@ -82,13 +84,16 @@ def find_destinations(
         Which output is the new value of which input.
     accepts_out : callable
         Tells whether the implementation of a node writes to ``out=``.
+    memory : Memory
+        Of that order.
+    apart : collection of Variable
+        Values that are made elsewhere than the buffers are.
     """
-    memory = Memory(order)
     settled = {k: inputs[i] for k, i in updates.items() if isinstance(outputs[k].type, TensorType)}
     found = Destinations({}, {}, settled, memory.sharing(outputs, settled))
     for k, output in enumerate(outputs):
-        if output in memory.parents or output in memory.overwritten or not _known(output):
-            continue  # computed in place already, or a view, or of unknown size
+        if output in memory.parents or output in memory.overwritten or output in apart or not _known(output):
+            continue  # computed in place already, or a view, or elsewhere, or of unknown size
         claim = _Claim(found, memory, output, settled.get(k), accepts_out)
         if isinstance(output.owner.op, Join):
             claim.join()
@@ -115,7 +120,7 @@ class Memory:
         self.overwritten: set[Variable] = set()
         self._roots: dict[Variable, Variable] = {}
         self._views: set[Variable] = set()
-        self._last_read: dict[Variable, int] = {}
+        self._last_read: dict[Variable, int] = {}  # by root
         for index, node in enumerate(order):
             self._last_read.update((self.root(variable), index) for variable in node.inputs)
             for output, positions in node.op.view_map.items():
@@ -126,7 +131,23 @@ class Memory:
 
     def root(self, variable: Variable) -> Variable:
         """Return the value in whose memory ``variable`` is."""
-        return self._roots.get(variable, variable)
+        while variable in self._roots:
+            variable = self._roots[variable]
+        return variable
+
+    def is_view(self, variable: Variable) -> bool:
+        """Tell whether ``variable`` may be a part of the memory it is in, or lie otherwise in it."""
+        return variable in self._views
+
+    def read_last(self, root: Variable, node: Apply) -> bool:
+        """Tell whether ``node`` is the last to read the memory of ``root``."""
+        return self._last_read.get(root) == self.position[node]
+
+    def take_over(self, output: Variable, source: Variable) -> None:
+        """Note that ``output`` is written over ``source``, which nothing reads any more."""
+        root = self.root(source)
+        self._last_read[root] = max(self._last_read[root], self._last_read.get(output, -1))
+        self._roots[output] = root
 
     def free(self, target: Variable, node: Apply) -> bool:
         """Tell whether nothing reads the memory of ``target`` from ``node`` on."""
@@ -179,10 +200,12 @@ class _Claim:
         pieces = []
         for _, start, stop in spans:
             writer = writers[start]
-            there = writer is not None and writer[0] not in self._found.slots
-            if there:
+            # The same piece may come twice; it is written to one place and copied to the other.
+            if writer is not None and writer[0] not in self._found.slots:
                 self._found.slots[writer[0]] = Slot(buffer, start, stop, writer[1])
-            pieces.append((start, stop, there))
+                pieces.append((start, stop, True))
+            else:
+                pieces.append((start, stop, False))
         if spans:
             self._found.joins[node] = Layout(buffer, tuple(pieces))
 
@@ -190,10 +213,11 @@ class _Claim:
         """Return the node that computes ``piece`` and the shape it computes, if it can write elsewhere."""
         source, shape = _before_regrouping(piece)
         node = source.owner
-        if node is None or len(node.outputs) > 1 or not shape or None in shape:
+        lengths = tuple(length for length in shape if length is not None)
+        if node is None or len(node.outputs) > 1 or not shape or len(lengths) < len(shape):
             return None
         fits = isinstance(source.type, TensorType) and source.type.dtype == self._output.type.dtype
-        return (node, shape) if fits and self._lives(source) and self._accepts_out(node) else None
+        return (node, lengths) if fits and self._lives(source) and self._accepts_out(node) else None
 
     def _lives(self, source: Variable) -> bool:
         return source not in self._memory.overwritten and source.owner not in self._found.slots

@@ -11,11 +11,14 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.link.basic import JITLinker
 from pytensor.link.utils import raise_with_op
 
+from synk.compile.dispatch.table import DEVICE, HOST
 from synk.compile.emit import Observer, Program, emit
 from synk.compile.rewrites import UNWANTED
+from synk.compile.transfer import to_device
 
 HOST_OPS = ("allow", "warn", "raise")
 
@@ -35,6 +38,9 @@ class ArrayLinker(JITLinker):
     observe : callable, optional
         ``observe(node, implementation)`` returns what runs in place of each node's implementation;
         see `synk.compile.emit.emit`.
+    outputs : {"host", "device"}
+        Where a function returns its results, if ``xp`` is not NumPy. Updates are not results: shared
+        variables move to the device when a function first reads them there, and stay.
     """
 
     incompatible_rewrites = UNWANTED
@@ -46,11 +52,15 @@ class ArrayLinker(JITLinker):
         host_ops: str = "allow",
         allow_gc: bool = True,
         observe: Observer | None = None,
+        outputs: str = "host",
     ):
         if host_ops not in HOST_OPS:
             raise ValueError(f"host_ops={host_ops!r} is unknown; choose one of {', '.join(HOST_OPS)}")
+        if outputs not in (HOST, DEVICE):
+            raise ValueError(f"outputs={outputs!r} is unknown; choose one of {HOST}, {DEVICE}")
         super().__init__(allow_gc=allow_gc)
         self.xp = xp
+        self.outputs = outputs
         self.host_ops = host_ops
         self.observe = observe
 
@@ -77,7 +87,16 @@ class ArrayLinker(JITLinker):
 
     def fgraph_convert(self, fgraph, order, input_storage, output_storage, storage_map, **kwargs) -> Program:
         """Return the program that computes ``fgraph`` in the given order."""
-        program = emit(fgraph, self.xp, order, observe=self.observe, updates=fgraph.update_mapping)
+        updates = fgraph.update_mapping or {}
+        program = emit(
+            fgraph,
+            self.xp,
+            order,
+            observe=self.observe,
+            updates=updates,
+            given=[k for k, variable in enumerate(fgraph.inputs) if not isinstance(variable, SharedVariable)],
+            fetched=[k for k in range(len(fgraph.outputs)) if k not in updates and self.outputs == HOST],
+        )
         self._judge_host_nodes(program)
         return program
 
@@ -95,8 +114,15 @@ class ArrayLinker(JITLinker):
         program = self.fgraph_convert(fgraph, order, input_storage, output_storage, storage_map)
         inputs = self.create_thunk_inputs(storage_map)
         outputs = [storage_map[variable] for variable in fgraph.outputs]
+        on_device = [
+            cell
+            for k, (variable, cell) in enumerate(zip(fgraph.inputs, inputs, strict=True))
+            if k in program.device_inputs and isinstance(variable, SharedVariable)
+        ]
 
         def thunk():
+            for cell in on_device:
+                cell[0] = to_device(cell[0], self.xp)
             try:
                 # Infinities and NaN are values here, as in every other linker.
                 with np.errstate(all="ignore"):

@@ -27,6 +27,7 @@ UNWANTED = (
     "cxx_only",  # makes Ops that exist in C alone
     "fusion",  # fuses what PyTensor's C linker can compute; kernels have a rewrite of their own
     "local_careduce_fusion",
+    "inplace_elemwise",  # quadratic in the size of the graph; programs do it themselves (`reuse`)
     "scan_reduce_trace_prealloc",  # asks for the virtual machine's own Scan
 )
 
@@ -36,11 +37,11 @@ register_fusion()
 def array_query(xp: ModuleType = np) -> RewriteDatabaseQuery:
     """Return the query that selects the rewrites: in place too, and fusion where ``xp`` has kernels."""
     fusion = (TAG,) if kernels_for(xp) is not None else ()
-    extra, replaced = [(KeepLines(), -1)], ()
-    if shapes.NEEDED:
-        extra, replaced = [*extra, (shapes.NearShapes(), shapes.POSITION)], (shapes.REPLACED,)
+    near = shapes.NEEDED
     return RewriteDatabaseQuery(
-        include=(*WANTED, *fusion), exclude=(*UNWANTED, *replaced), extra_rewrites=extra
+        include=(*WANTED, *fusion),
+        exclude=(*UNWANTED, *((shapes.REPLACED,) if near else ())),
+        extra_rewrites=[(KeepLines(), -1), *([(shapes.NearShapes(), shapes.POSITION)] if near else [])],
     )
 
 

@@ -120,7 +120,9 @@ class _GraphPickler(pickle.Pickler):
             # Each holds the text of a source file, of its own; one stands for all that are equal.
             obj = copy(obj)
             obj.func_codes = [self._texts.setdefault(text, text) for text in obj.func_codes]
-            obj.code_sections = {k: self._texts.setdefault(text, text) for k, text in obj.code_sections.items()}
+            obj.code_sections = {
+                k: self._texts.setdefault(text, text) for k, text in obj.code_sections.items()
+            }
             return obj.__reduce_ex__(5)
         return NotImplemented
 

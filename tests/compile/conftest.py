@@ -1,12 +1,19 @@
-"""The oracle of the compile tests: PyTensor's own Python linker on the same graph."""
+"""The oracle of the compile tests: PyTensor's own Python linker on the same graph.
+
+Every comparison runs on NumPy and on the stand-in for a GPU's array module, where nothing travels unasked.
+"""
+
+import sys
 
 import numpy as np
 import pytensor
 import pytest
+import stand_in
 from pytensor.compile.mode import Mode, predefined_linkers
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 from pytensor.link.basic import PerformLinker
 from pytensor.link.vm import VMLinker
+from pytensor.tensor.random.op import RandomVariable
 
 from synk.compile import ArrayLinker, array_mode
 
@@ -30,28 +37,55 @@ def oracle(monkeypatch):
     return evaluate
 
 
+# Computed on the host where the array module is not NumPy: CuPy has no form of them, or no complete one.
+HOST_ON_DEVICE = {
+    *("RandomVariable", "pytensor.sparse", "pytensor.typed_list"),
+    *("Eigh", "Eigvalsh"),  # generalised
+    *("LU", "LUFactorTridiagonal", "SolveLUFactorTridiagonal", "QR", "QZ", "Schur", "TRSYL"),
+}
+
+
 @pytest.fixture
-def compare(oracle):
-    """Check a graph against the oracle, rewritten and as it stands.
+def device(monkeypatch):
+    """Return the stand-in for a GPU's array module, its counts at zero."""
+    stand_in.install(lambda modules, name, module: monkeypatch.setitem(sys.modules, name, module))
+    stand_in.counts.reset()
+    return stand_in
+
+
+@pytest.fixture
+def compare(oracle, device):
+    """Check a graph against the oracle, rewritten and as it stands, with NumPy and on a device.
 
     Values, dtypes and shapes must agree, outputs must be arrays of their own, and inputs stay as they were.
+    ``host`` permits nodes that run their own implementation. ``on_device=False`` leaves the device out: its
+    routines have the right to another answer there, such as eigenvectors of the other sign.
     """
 
-    def check(inputs, outputs, values, host=False, rtol=1e-6, atol=1e-8):
+    def check(inputs, outputs, values, host=False, rtol=1e-6, atol=1e-8, on_device=True):
         expected = oracle(inputs, outputs, values)
-        for mode in (array_mode(), Mode(ArrayLinker(), BARE)):
-            function = pytensor.function(inputs, outputs, mode=mode, on_unused_input="ignore")
-            if not host:
-                assert function.vm.jit_fn.host_nodes == ()
-            for _ in range(2):  # a second call finds what the first one left behind
-                before = [np.array(value) for value in values]
-                results = function(*values)
-                for value, old in zip(values, before, strict=False):
-                    np.testing.assert_array_equal(value, old)
-                assert_same(results, expected, rtol, atol)
-                assert_apart(results, values)
+        for linker in [ArrayLinker(), *([ArrayLinker(device)] if on_device else [])]:
+            for mode in (array_mode(linker), Mode(linker, BARE)):
+                function = pytensor.function(inputs, outputs, mode=mode, on_unused_input="ignore")
+                moved = {core_name(node.op) for node in function.vm.jit_fn.host_nodes}
+                assert host or moved <= (set() if linker.xp is np else HOST_ON_DEVICE)
+                for _ in range(2):  # a second call finds what the first one left behind
+                    before = [np.array(value) for value in values]
+                    results = function(*values)
+                    for value, old in zip(values, before, strict=False):
+                        np.testing.assert_array_equal(value, old)
+                    assert_same(results, expected, rtol, atol)
+                    assert_apart(results, values)
 
     return check
+
+
+def core_name(op):
+    """Return the name of an Op, or of its family; of a Blockwise, that of what it does to each matrix."""
+    core = type(getattr(op, "core_op", op))
+    families = ("pytensor.sparse", "pytensor.typed_list")
+    name = "RandomVariable" if issubclass(core, RandomVariable) else core.__name__
+    return next((family for family in families if core.__module__.startswith(family)), name)
 
 
 def assert_same(results, expected, rtol, atol):

@@ -43,3 +43,15 @@ def test_vectors_ranges_and_diagonals(compare):
     ]
     outputs += [pt.arange(n, dtype="float32"), pt.eye(n), pt.eye(n, 3, 1, dtype="int8")]
     compare([x, n], outputs, [np.asarray(1.5, "float32"), np.asarray(5)])
+
+
+@pytest.mark.parametrize("length", [-1, 0, 1, 6])
+def test_triangular_window(compare, length):
+    n = pt.lscalar("n")
+    compare([n], [pt.bartlett(n)], [np.asarray(length)])
+
+
+def test_triangles(compare):
+    x, n = pt.fmatrix("x"), pt.lscalar("n")
+    outputs = [pt.tri(n, 4, 1), pt.tril(x), pt.triu(x, 1), pt.diag(x[0]), pt.tri(n)]
+    compare([x, n], outputs, [np.arange(12, dtype="float32").reshape(3, 4), np.asarray(3)])

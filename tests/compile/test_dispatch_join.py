@@ -30,3 +30,10 @@ def test_split_lengths_are_checked(lengths, match):
     function = pytensor.function([x, n], pt.split(x, n, n_splits=2), mode=array_mode())
     with pytest.raises(ValueError, match=match):
         function(np.zeros(4, x.dtype), np.array(lengths))
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint64", "float16", "complex64"])
+def test_all_dtypes(compare, dtype):
+    x = pt.matrix("x", dtype=dtype)
+    outputs = [pt.join(1, x, x), *pt.split(x, [1, 2], n_splits=2, axis=1)]
+    compare([x], outputs, [np.arange(6).reshape(2, 3).astype(dtype)])

@@ -2,8 +2,10 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from pytensor.compile.mode import Mode
+from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 
-from synk.compile import array_mode
+from synk.compile import ArrayLinker, array_funcify, array_mode
 from synk.compile.dispatch.random import copy_generator
 
 SHAPE = (400, 500)
@@ -60,22 +62,113 @@ def test_parameters_give_the_shape():
     assert sample(rv("uniform", size=None, dtype="float32"), "float32").shape == ()
 
 
+COVARIANCE = np.array([[2.0, 0.3], [0.3, 1.0]])
+DRAWN_AS_BY_PYTENSOR = {
+    "uniform": (-1.0, 2.0),
+    "normal": (1.0, 2.0),
+    "integers": (0, 9),
+    "categorical": ([0.2, 0.3, 0.5],),
+    "multinomial": (5, [0.2, 0.3, 0.5]),
+    "dirichlet": ([0.2, 1.0, 3.0],),
+    "multivariate_normal": ([1.0, 2.0], COVARIANCE),
+    "beta": (2.0, 3.0),
+    "binomial": (9, 0.3),
+    "betabinom": (9, 2.0, 3.0),
+    "cauchy": (0.0, 1.0),
+    "chisquare": (3.0,),
+    "exponential": (2.0,),
+    "geometric": (0.3,),
+    "gengamma": (2.0, 1.0, 3.0),
+    "gumbel": (0.0, 2.0),
+    "halfcauchy": (0.0, 1.0),
+    "halfnormal": (0.0, 1.0),
+    "hypergeometric": (10, 20, 5),
+    "invgamma": (2.0, 3.0),
+    "laplace": (0.0, 1.0),
+    "logistic": (0.0, 1.0),
+    "lognormal": (0.0, 1.0),
+    "nbinom": (5, 0.4),
+    "pareto": (2.0, 1.0),
+    "poisson": (3.0,),
+    "t": (5.0, 0.0, 1.0),
+    "triangular": (0.0, 0.5, 1.0),
+    "truncexpon": (2.0, 0.0, 1.0),
+    "vonmises": (0.0, 1.0),
+    "wald": (1.0, 2.0),
+    "weibull": (2.0,),
+}
+
+
+@pytest.mark.parametrize("name", DRAWN_AS_BY_PYTENSOR)
+@pytest.mark.parametrize(
+    ("batch", "size"), [((), None), ((), (3, 2)), ((2,), (3, 2)), ((3, 1), None), (None, (3, 2))]
+)
+def test_others_draw_what_pytensor_draws(name, batch, size):
+    parameters = DRAWN_AS_BY_PYTENSOR[name]
+    if batch:  # the first parameter gets axes of its own
+        parameters = (np.broadcast_to(parameters[0], batch + np.shape(parameters[0])), *parameters[1:])
+    if batch is None:  # all of them, of length one
+        parameters = [np.broadcast_to(p, (1, 1, *np.shape(p))) for p in parameters]
+    variable = rv(name, *parameters, size=size)
+    mode, reference = Mode(ArrayLinker(), None), Mode("py", None)  # rewriting takes most of the time
+    with pytensor.config.change_flags(floatX="float64"):
+        dtype = variable(pytensor.shared(np.random.default_rng()))[1].dtype
+        expected = sample(variable, dtype, 2, reference)
+        result = sample(variable, dtype, 2, mode)
+    np.testing.assert_array_equal(result, expected, strict=True)
+
+
 @pytest.mark.parametrize(
     "variable",
     [
-        rv("normal", 1.0, 2.0, dtype="float64"),
         rv("gamma", 2.0, scale=1.5),
-        rv("poisson", 3.0),
-        rv("integers", 0, 9),
+        rv("integers", 3, 300, dtype="int32"),
+        rv("integers", np.arange(3), 300, size=(4, 3), dtype="uint32"),
         rv("permutation", np.arange(7), size=None),
-        rv("laplace", 0.0, 1.0),
-        rv("categorical", [0.2, 0.8], size=50),
+        rv("permutation", 9, size=None),
+        rv("permutation", np.arange(6).reshape(2, 3), size=(3,)),
+        rv("categorical", np.full((40, 20), 0.05), size=(3, 40)),
+        rv("categorical", np.full(20, 0.05)),
+        rv("choice", np.arange(7), size=3, replace=False),
+        rv("choice", np.arange(6).reshape(3, 2), size=2, replace=False, p=[0.5, 0.25, 0.25]),
+        rv("choice", np.arange(7), size=(3, 2)),
     ],
 )
-def test_others_draw_what_pytensor_draws(variable):
-    reference = pytensor.compile.mode.Mode("py", "fast_compile")
-    expected = sample(variable, variable(pytensor.shared(np.random.default_rng()))[1].dtype, 2, reference)
-    np.testing.assert_array_equal(sample(variable, expected.dtype, 2), expected)
+def test_so_do_these(variable):
+    reference = Mode("py", "fast_compile")
+    dtype = variable(pytensor.shared(np.random.default_rng()))[1].dtype
+    np.testing.assert_array_equal(sample(variable, dtype, 2), sample(variable, dtype, 2, reference))
+
+
+def test_a_shared_generator_that_is_updated_is_not_copied():
+    rng = pytensor.shared(np.random.default_rng(1), borrow=True)
+    own = rng.get_value(borrow=True)
+    next_rng, x = pt.random.uniform(size=3, rng=rng, return_next_rng=True)
+    function = pytensor.function([], x, updates={rng: next_rng}, mode=array_mode())
+    function()
+    assert rng.get_value(borrow=True) is own
+
+
+def test_numbers_and_states_are_those_of_any_mode():
+    bare = Mode(ArrayLinker(), RewriteDatabaseQuery(include=["minimum_compile"]))
+    for variable in [
+        rv("bernoulli", 0.3),
+        rv("normal", 1.0, dtype="float32"),
+        rv("integers", 9, dtype="int8"),
+    ]:
+        dtype = variable(pytensor.shared(np.random.default_rng()))[1].dtype
+        # The third draw depends on the states after the first two.
+        np.testing.assert_array_equal(sample(variable, dtype, 3), sample(variable, dtype, 3, bare))
+
+
+def test_draws_for_another_array_module_are_reported(device):
+    rng = pytensor.shared(np.random.default_rng(1))
+    _, x = pt.random.normal(size=3, rng=rng, return_next_rng=True)
+    draw = array_funcify(x.owner.op, x.owner, device)
+    assert draw.host_nodes == (x.owner,)
+    _, value = draw(np.random.default_rng(1), np.array([3]), np.zeros(1), np.ones(1))
+    assert isinstance(value, device.ndarray)
+    np.testing.assert_array_equal(value.get(), np.random.default_rng(1).normal(size=3))
 
 
 def test_generator_advances_only_where_the_graph_says_so():

@@ -2,6 +2,9 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from pytensor import scalar
+from pytensor.tensor.elemwise import CAReduce
+from pytensor.tensor.math import Max, Min, ProdWithoutZeros
 
 from synk.compile import array_mode
 
@@ -71,3 +74,49 @@ def test_products_accumulate_in_the_declared_dtype(compare):
 def test_running_sums(compare, axis, dtype):
     x = pt.matrix("x", dtype=dtype)
     compare([x], [pt.cumsum(x, axis), pt.cumprod(x, axis)], [np.arange(1, 7).reshape(2, 3).astype(dtype)])
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int64", "bool"])
+@pytest.mark.parametrize("axis", [None, (0,), (1,), (0, 2), ()])
+def test_bits(compare, dtype, axis):
+    x = pt.tensor3("x", dtype=dtype)
+    value = np.random.default_rng(0).integers(0, 100, (3, 4, 5)).astype(dtype)
+    bits = [CAReduce(op, axis)(x) for op in (scalar.and_, scalar.or_, scalar.xor)]
+    numbers = [CAReduce(op, axis)(x) for op in (scalar.add, scalar.mul)]
+    compare([x], bits + numbers, [value])
+
+
+@pytest.mark.parametrize("rows", [0, 1, 5])
+def test_bits_of_any_number_of_rows(compare, rows):
+    x = pt.matrix("x", dtype="uint8")
+    value = np.random.default_rng(0).integers(0, 255, (rows, 3)).astype("uint8")
+    compare([x], [CAReduce(op, (0,))(x) for op in (scalar.and_, scalar.or_, scalar.xor)], [value])
+
+
+def test_products_without_zeros(compare):
+    x = pt.dmatrix("x")
+    value = np.array([[2.0, 0, 3], [0, 0, 0], [5, 7, 1]])
+    compare([x], [ProdWithoutZeros((1,))(x), ProdWithoutZeros()(x), pt.grad(pt.prod(x, 1).sum(), x)], [value])
+
+
+@pytest.mark.skipif(not hasattr(Max, "initial_value"), reason="this PyTensor has no initial values")
+@pytest.mark.parametrize("dtype", ["float32", "int8", "bool"])
+def test_extremes_with_an_initial_value(compare, dtype):
+    x = pt.matrix("x", dtype=dtype)
+    for rows in (0, 2):
+        value = np.full((rows, 3), -5).astype(dtype)
+        compare([x], [op((0,), initial=True)(x) for op in (Max, Min)], [value])
+
+
+def test_numbers(compare):
+    x, n, b = pt.fscalar("x"), pt.lscalar("n"), pt.scalar("b", dtype="bool")
+    outputs = [op(v) for v in (x, n) for op in (pt.sum, pt.prod, pt.max, pt.min)]
+    outputs += [pt.all(b), pt.any(b), CAReduce(scalar.xor)(n)]
+    compare([x, n, b], outputs, [np.asarray(1.5, "float32"), np.asarray(3), np.asarray(True)])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "complex64", "complex128"])
+def test_rare_dtypes(compare, dtype):
+    x = pt.matrix("x", dtype=dtype)
+    value = np.random.default_rng(0).random((40, 3)).astype(dtype)
+    compare([x], [x.sum(0), x.sum(), x.prod(1), x.sum(1, acc_dtype=dtype)], [value], rtol=2e-3)

@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pytensor.graph.fg import FunctionGraph
 from pytensor.tensor.elemwise import DimShuffle
+from pytensor.tensor.extra_ops import cpu_contiguous
 
-from synk.compile import array_mode, emit
+from synk.compile import array_funcify, array_mode, emit
 
 
 def test_axes_are_permuted_added_and_dropped(compare):
@@ -76,3 +77,12 @@ def test_shape_is_checked(compare):
     compare([x], [checked], [np.zeros((2, 3), x.dtype)])
     with pytest.raises(AssertionError, match=r"got shape \(2, 4\), expected \(None, 3\)"):
         pytensor.function([x], checked, mode=array_mode())(np.zeros((2, 4), x.dtype))
+
+
+def test_contiguous(compare):
+    x = pt.dmatrix("x")
+    value = np.arange(6.0).reshape(2, 3)
+    compare([x], [cpu_contiguous(x) + 1, cpu_contiguous(x.T), cpu_contiguous(x[0, 0])], [value])
+    in_order = array_funcify(cpu_contiguous, cpu_contiguous(x).owner, np)
+    assert in_order(value) is value
+    assert in_order(value.T).flags.c_contiguous

@@ -71,6 +71,32 @@ def test_an_advanced_index_without_arrays_gives_a_copy():
     assert not np.shares_memory(result, value)
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("rows", [[0, 5, -1, 5], []])
+def test_gradient_of_an_embedding(compare, order, rows):
+    table, i, scale = pt.ftensor3("table"), pt.ivector("i"), pt.fvector("scale")
+    value = np.asarray(np.random.default_rng(0).random((6, 4, 3), dtype="float32"), order=order)
+    gradient = pt.grad((table[i] ** 2 * scale).sum(), table)
+    outputs = [gradient, table[i].inc(scale), table[i].inc(1.0)]
+    compare([table, i, scale], outputs, [value, np.array(rows, "int32"), np.ones(3, "float32")])
+
+
+@pytest.mark.parametrize("row", [4, -5])
+def test_rows_out_of_range_are_refused(row):
+    x, i = pt.dmatrix("x"), pt.lvector("i")
+    function = pytensor.function([x, i], x[i].inc(1.0), mode=array_mode())
+    with pytest.raises(IndexError, match="out of bounds for 4 rows"):
+        function(np.ones((4, 2)), np.array([0, row]))
+
+
+def test_masks(compare):
+    x, mask, rows = pt.dmatrix("x"), pt.matrix("mask", dtype="bool"), pt.vector("rows", dtype="bool")
+    outputs = [x[mask], x[rows], x[rows, 1:], x[mask].set(0.0), x[mask].inc(x[mask]), x[rows, 1].inc(2.0)]
+    outputs += [pt.grad((x[mask] ** 2).sum(), x), x[~mask].set(x[~mask] * 2)]
+    value = np.arange(6.0).reshape(2, 3)
+    compare([x, mask, rows], outputs, [value, value % 2 == 0, np.array([False, True])])
+
+
 ends = st.none() | st.integers(-7, 7)
 
 

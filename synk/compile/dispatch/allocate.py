@@ -1,10 +1,11 @@
-"""New arrays: filled, uninitialised, counted, diagonal, or made of scalars."""
+"""New arrays: filled, uninitialised, counted, diagonal, triangular, or made of scalars."""
 
 from pytensor.graph.basic import Constant
 from pytensor.tensor.basic import Alloc, AllocEmpty, ARange, Eye, MakeVector
+from pytensor.tensor.extra_ops import Bartlett
 
 from synk.compile.dispatch.broadcast import check_fill
-from synk.compile.dispatch.table import array_funcify
+from synk.compile.dispatch.table import array_funcify, host_inputs
 
 
 @array_funcify.register(Alloc)
@@ -52,3 +53,15 @@ def eye(op, node, xp):
     """Ones on diagonal ``k`` of an n by m matrix."""
     dtype = op.dtype
     return lambda n, m, k: xp.eye(int(n), int(m), int(k), dtype=dtype)
+
+
+@array_funcify.register(Bartlett)
+def bartlett(op, node, xp):
+    """The triangular window of ``length`` points."""
+    return lambda length: xp.bartlett(int(length))
+
+
+@host_inputs.register(Bartlett)
+def length_of_window(op, node):
+    """The length."""
+    return (0,)

@@ -14,6 +14,7 @@ from pytensor.tensor.elemwise import Elemwise
 from synk.compile.dispatch.broadcast import length_check
 from synk.compile.dispatch.fused import fused, unfused
 from synk.compile.dispatch.host import HostCall
+from synk.compile.dispatch.out import takes_out
 from synk.compile.dispatch.table import array_funcify, array_scalar
 
 # Without a ufunc they take several passes over memory, or the ufunc computes one number at a time.
@@ -53,7 +54,8 @@ def _in_place(function, node):
     # A 0-d array may arrive as a NumPy scalar, which nothing can be written to.
     if node.outputs[0].type.ndim == 0:
         destinations = {}
-    if not accepts_out(function):
+    direct = accepts_out(function)
+    if not direct:
         function = _copying(function, len(node.outputs))
     check = length_check([variable.type.shape for variable in node.inputs])
     if check is None and not destinations:
@@ -68,7 +70,7 @@ def _in_place(function, node):
             out = out[0] if single else out
         return function(*inputs, out=out)
 
-    return checked
+    return takes_out(checked) if direct else checked
 
 
 def _copying(function, n_outputs):

@@ -16,6 +16,7 @@ from pytensor.tensor.basic import constant
 from pytensor.tensor.elemwise import Elemwise
 
 from synk.compile.dispatch.broadcast import length_check
+from synk.compile.dispatch.out import takes_out
 from synk.compile.kernels import NoTemplate, kernels_for
 
 
@@ -61,13 +62,13 @@ def _implementation(kernel: Any, node: Apply, xp: ModuleType) -> Callable:
         return out
 
     def several(*inputs, out=None):
-        if out is None:
-            out = tuple([create(inputs) for create in allocate])
+        given = out or [None] * len(allocate)
+        out = tuple([create(inputs) if o is None else o for create, o in zip(allocate, given, strict=True)])
         if kernel.function(*inputs, *out):
             make_fit(inputs, out)
         return out
 
-    function = several if others else single
+    function = takes_out(several if others else single)
     if not scalars:
         return function
     # NumPy scalars may come in place of 0-d arrays.

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from pytensor.graph.basic import Apply
-from pytensor.tensor.type import TensorType
+from pytensor.tensor.type import DenseTensorType
 
 from synk.compile.compat import host_op
 
@@ -48,11 +48,11 @@ class HostCall:
         return results[0] if len(results) == 1 else results
 
     def _to_host(self, variable, value):
-        if not isinstance(variable.type, TensorType) or isinstance(value, np.ndarray):
+        if not isinstance(variable.type, DenseTensorType) or isinstance(value, np.ndarray):
             return value
         return np.asarray(value) if self._xp is np else self._xp.asnumpy(value)
 
     def _to_device(self, variable, value):
-        if not isinstance(variable.type, TensorType):
+        if not isinstance(variable.type, DenseTensorType):
             return value
         return self._xp.asarray(value, dtype=variable.type.dtype)

@@ -4,6 +4,7 @@ import numpy as np
 from pytensor.tensor.basic import Join, Split
 
 from synk.compile.compat import take_axis
+from synk.compile.dispatch.out import takes_out
 from synk.compile.dispatch.table import array_funcify
 
 
@@ -12,11 +13,13 @@ def join(op, node, xp):
     """Arrays end to end along an axis."""
     dtype = node.outputs[0].type.dtype
 
-    def concatenate(*inputs):
+    def concatenate(*inputs, out=None):
         axis, arrays = take_axis(op, inputs, 0)
+        if out is not None:
+            return xp.concatenate(arrays, axis=axis, out=out, casting="unsafe")
         return xp.concatenate(arrays, axis=axis, dtype=dtype, casting="unsafe")
 
-    return concatenate
+    return takes_out(concatenate)
 
 
 @array_funcify.register(Split)

@@ -1,61 +1,110 @@
-"""Reductions and running reductions along axes: sum, prod, max, min, all, any, argmax, cumsum, cumprod."""
+"""Reductions along axes by any associative scalar Op, argmax, and running sums and products."""
 
 from functools import partial
 
 import numpy as np
 from pytensor.scalar import basic
-from pytensor.tensor.elemwise import CAReduce
+from pytensor.tensor.elemwise import CAReduce, Elemwise
 from pytensor.tensor.extra_ops import CumOp
-from pytensor.tensor.math import Argmax
+from pytensor.tensor.math import Argmax, MulWithoutZeros
+from pytensor.tensor.type import TensorType
 
 from synk.compile.dispatch.host import HostCall
-from synk.compile.dispatch.table import array_funcify
+from synk.compile.dispatch.out import deliver, takes_out
+from synk.compile.dispatch.pairwise import sum_float32
+from synk.compile.dispatch.table import array_funcify, array_scalar
 
-METHODS = {basic.Add: "sum", basic.Mul: "prod", basic.Maximum: "max", basic.Minimum: "min"}
+ACCUMULATING = {basic.Add: "sum", basic.Mul: "prod"}
+EXTREME = {basic.Maximum: "max", basic.Minimum: "min"}
 LOGICAL = {basic.AND: "all", basic.OR: "any"}
 
 
 @array_funcify.register(CAReduce)
 def careduce(op, node, xp):
-    """Sum, product, extreme or logic over axes."""
-    kind, dtype = type(op.scalar_op), node.outputs[0].type.dtype
-    logical = kind in LOGICAL and dtype == "bool" == node.inputs[0].type.dtype
-    if not logical and kind not in METHODS:
-        return HostCall(node, xp)
-    keywords = {"axis": op.axis}
-    if kind in (basic.Maximum, basic.Minimum) and getattr(op, "initial", False) is not False:
-        keywords["initial"] = op.initial
-    if kind not in (basic.Add, basic.Mul):
-        method = LOGICAL[kind] if logical else METHODS[kind]
-        return lambda x: getattr(x, method)(**keywords)
+    """Sum, product, extreme, logic or any other associative scalar Op over axes."""
+    kind, ndim = type(op.scalar_op), node.inputs[0].type.ndim
+    source, dtype = np.dtype(node.inputs[0].type.dtype), np.dtype(node.outputs[0].type.dtype)
     accumulator = np.dtype(op.acc_dtype or dtype)
-    if kind is basic.Add and node.inputs[0].type.dtype == dtype == "float32" and accumulator == "float64":
-        return _sum_float32(op.axis, node.inputs[0].type.ndim)
-    return _accumulate(METHODS[kind], op.axis, accumulator, np.dtype(dtype))
+    axes = tuple(range(ndim)) if op.axis is None else tuple(sorted(op.axis))
+    if kind is basic.Add and source == dtype == "float32" and accumulator == "float64":
+        return _sum_float32(axes, xp)
+    if kind in ACCUMULATING:
+        return _method(ACCUMULATING[kind], accumulator, dtype, axis=axes, dtype=accumulator)
+    if kind in EXTREME:
+        return _method(EXTREME[kind], source, dtype, axis=axes, **_initial(op, dtype))
+    if kind in LOGICAL and source == accumulator == "bool":
+        return _method(LOGICAL[kind], source, dtype, axis=axes)
+    return _tree(op, node, xp, axes, accumulator, dtype)
 
 
-def _accumulate(method, axis, accumulator, dtype):
-    if accumulator == dtype:
-        return lambda x: getattr(x, method)(axis=axis, dtype=dtype)
-    return lambda x: getattr(x, method)(axis=axis, dtype=accumulator).astype(dtype)
+def _method(name, computed, declared, **keywords):
+    """Call a method of arrays, whose result has dtype ``computed``, for one of dtype ``declared``."""
+
+    def reduction(x, out=None):
+        if computed == declared:
+            return getattr(x, name)(out=out, **keywords)
+        # Not straight to out: that would round every partial result.
+        return deliver(getattr(x, name)(**keywords), declared, out)
+
+    return takes_out(reduction)
 
 
-def _sum_float32(axis, ndim):
-    """Sum float32 with the accumulator it needs.
+def _initial(op, dtype) -> dict:
+    """The value of an empty maximum or minimum, where the Op has one."""
+    value = op.initial_value(dtype) if hasattr(op, "initial_value") else None
+    return {} if value is None else {"initial": value}
 
-    The graph asks for float64, four times slower. NumPy adds contiguous trailing axes pairwise, with an
-    error that grows with the logarithm of the length, so float32 is accurate there; across rows it adds
-    one by one, with an error that grows with their number, so there float64 it is.
-    """
-    axes = tuple(range(ndim)) if axis is None else tuple(sorted(axis))
-    trailing = axes == tuple(range(ndim - len(axes), ndim))
 
-    def total(x):
-        if trailing and x.flags.c_contiguous:
-            return x.sum(axis=axes)
-        return x.sum(axis=axes, dtype="float64").astype("float32")
+def _sum_float32(axes, xp):
+    """Sum float32 as accurately as in float64, or nearly, in less time; see `pairwise`."""
+    if xp is not np:
+        return _method("sum", "float32", "float32", axis=axes)  # devices add in trees
 
-    return total
+    def total(x, out=None):
+        return deliver(sum_float32(np.asarray(x), axes), "float32", out)
+
+    return takes_out(total)
+
+
+def _tree(op, node, xp, axes, accumulator, dtype):
+    """Combine halves until one element is left: log2(n) calls of the scalar Op on arrays."""
+    term = TensorType(accumulator, (None, None))
+    combine = array_scalar(op.scalar_op, Elemwise(op.scalar_op)(term(), term()).owner, xp)
+    if combine is None:
+        return HostCall(node, xp)
+    ndim = node.inputs[0].type.ndim
+    kept = [axis for axis in range(ndim) if axis not in axes]
+
+    def reduction(x, out=None):
+        x = xp.asarray(x, dtype=accumulator).transpose((*axes, *kept))
+        shape = x.shape[len(axes) :]
+        x = x.reshape(int(np.prod(x.shape[: len(axes)])), int(np.prod(shape)))
+        return deliver(_combine_rows(x, combine, op.scalar_op, xp).reshape(shape), dtype, out)
+
+    return takes_out(reduction)
+
+
+def _combine_rows(x, combine, scalar_op, xp):
+    """Return a new row that combines the rows of ``x``; the identity of the scalar Op if there are none."""
+    if len(x) == 0:
+        if scalar_op.identity is None:
+            raise ValueError(f"zero-size array to reduction by {scalar_op}, which has no identity")
+        return xp.full(x.shape[1:], np.array(scalar_op.identity).astype(x.dtype).item(), x.dtype)
+    if len(x) == 1:
+        return x[0].copy()
+    while len(x) > 1:
+        half, odd = divmod(len(x), 2)
+        pairs = combine(x[:half], x[half : 2 * half]).astype(x.dtype, copy=False)
+        if odd:
+            pairs[-1:] = combine(pairs[-1:], x[-1:])
+        x = pairs
+    return x[0]
+
+
+@array_scalar.register(MulWithoutZeros)
+def multiply_without_zeros(scalar_op, node, xp):
+    """The product of what is not zero."""
+    return lambda x, y: xp.where(x == 0, y, xp.where(y == 0, x, x * y))
 
 
 @array_funcify.register(Argmax)

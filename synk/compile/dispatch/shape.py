@@ -5,6 +5,7 @@ All results but the lengths are views, as the Ops' ``view_map`` says.
 
 import numpy as np
 from pytensor.tensor.elemwise import DimShuffle
+from pytensor.tensor.extra_ops import CpuContiguous
 from pytensor.tensor.reshape import JoinDims, SplitDims
 from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
 
@@ -82,3 +83,9 @@ def specify_shape(op, node, xp):
         return x
 
     return check
+
+
+@array_funcify.register(CpuContiguous)
+def contiguous(op, node, xp):
+    """The input itself if it is in C order, else a copy that is."""
+    return lambda x: x if x.flags.c_contiguous else x.copy(order="C")

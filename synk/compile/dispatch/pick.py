@@ -1,0 +1,52 @@
+"""Elements picked by number: repeated, permuted within rows, chosen among arrays."""
+
+import numpy as np
+from pytensor.tensor.basic import Choose, PermuteRowElements
+from pytensor.tensor.extra_ops import Repeat
+
+from synk.compile.dispatch.broadcast import length_check
+from synk.compile.dispatch.table import array_funcify, host_inputs
+
+
+@array_funcify.register(Repeat)
+def repeat(op, node, xp):
+    """Each element of an axis as often as ``times`` says."""
+    axis = op.axis
+    return lambda x, times: xp.repeat(x, times.tolist(), axis=axis)
+
+
+@host_inputs.register(Repeat)
+def times_of_repeat(op, node):
+    """How often: the length of the result depends on it."""
+    return (1,)
+
+
+@array_funcify.register(Choose)
+def choose(op, node, xp):
+    """``choices[a]``, element by element."""
+    mode, dtype = op.mode, node.outputs[0].type.dtype
+    return lambda a, choices: xp.choose(a, choices, mode=mode).astype(dtype, copy=False)
+
+
+@array_funcify.register(PermuteRowElements)
+def permute_rows(op, node, xp):
+    """Rows of ``x`` in the orders ``y``: ``result[j] = x[y[j]]``, or ``result[y[j]] = x[j]`` if inverse."""
+    inverse = op.inverse
+    check = length_check([variable.type.shape[:-1] for variable in node.inputs])
+
+    def permute(x, y):
+        if check is not None:
+            check((x, y))
+        if x.shape[-1] != y.shape[-1]:
+            raise ValueError(f"permutations of {y.shape[-1]} elements for rows of {x.shape[-1]}")
+        shape = np.broadcast_shapes(x.shape, y.shape)
+        matrix = int(np.prod(shape[:-1])), shape[-1]
+        x, y = [xp.broadcast_to(array, shape).reshape(matrix) for array in (x, y)]
+        lines = xp.arange(matrix[0])[:, None]
+        if not inverse:
+            return x[lines, y].reshape(shape)
+        result = xp.empty_like(x)
+        result[lines, y] = x
+        return result.reshape(shape)
+
+    return permute

@@ -1,0 +1,99 @@
+"""Decide which elementwise nodes write over an input that nothing needs any more.
+
+PyTensor has rewrites for this, which look at the whole graph again for every node. Seen from the order in
+which nodes run it is one pass: an input whose memory is read here for the last time makes room for the
+result, and so does the variable that the result updates.
+
+    order, Memory, Destinations -> find_reuse -> {node: the input that each output overwrites}
+
+Pure: graphs in, decisions out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.type import DenseTensorType
+
+from synk.compile.destination import Destinations, Memory
+
+Reuse = dict[Apply, list[Variable | None]]
+
+
+def find_reuse(
+    order: Sequence[Apply],
+    outputs: Sequence[Variable],
+    memory: Memory,
+    found: Destinations,
+    suits: Callable[[Apply], bool],
+    owned: Callable[[Variable], bool],
+) -> Reuse:
+    """Decide which inputs are overwritten.
+
+    Parameters
+    ----------
+    order : sequence of Apply
+        All nodes, in the order they run.
+    outputs : sequence of Variable
+        Of the graph.
+    memory : Memory
+        Of that order; it learns what is decided.
+    found : Destinations
+        What has been decided before.
+    suits : callable
+        Tells whether the implementation of a node takes ``out=``, of several outputs as a tuple.
+    owned : callable
+        Tells whether a computed value is an array that is the program's own, to write over.
+    """
+    targets = {outputs[k]: target for k, target in found.settled.items()}
+    held = {memory.root(output) for output in outputs}
+
+    def fits(source: Variable, node: Apply, output: Variable, taken: list[Variable]) -> bool:
+        root = memory.root(source)
+        if root in taken or root in held or not memory.read_last(root, node):
+            return False
+        if any(other is not source and memory.root(other) is root for other in node.inputs):
+            return False
+        if root.owner is None:
+            return root is targets.get(output)
+        return owned(root) and root.owner not in found.slots and root.owner not in found.joins
+
+    reuse: Reuse = {}
+    for node in order:
+        if not _is_candidate(node, found) or not suits(node):
+            continue
+        chosen: list[Variable | None] = []
+        for output in node.outputs:
+            taken = [memory.root(source) for source in chosen if source is not None]
+            alike = [source for source in _alike(node, output, memory) if fits(source, node, output, taken)]
+            # The array that the result belongs in comes before others that would do.
+            alike.sort(key=lambda source: memory.root(source).owner is not None)
+            chosen.append(alike[0] if alike else None)
+        if any(source is not None for source in chosen):
+            reuse[node] = chosen
+        for output, source in zip(node.outputs, chosen, strict=True):
+            if source is not None:
+                if memory.root(output) in held:
+                    held.add(memory.root(source))
+                memory.take_over(output, source)
+    return reuse
+
+
+def _is_candidate(node: Apply, found: Destinations) -> bool:
+    elementwise = isinstance(node.op, Elemwise) and not node.op.destroy_map
+    return elementwise and node not in found.slots and node.outputs[0].type.ndim > 0
+
+
+def _alike(node: Apply, output: Variable, memory: Memory) -> list[Variable]:
+    """Return the inputs of the output's dtype and shape that fill their memory."""
+    return [
+        variable
+        for variable in dict.fromkeys(node.inputs)
+        if isinstance(variable.type, DenseTensorType)
+        and not isinstance(variable, Constant)
+        and variable.type.dtype == output.type.dtype
+        and variable.type.broadcastable == output.type.broadcastable
+        and not memory.is_view(variable)
+    ]

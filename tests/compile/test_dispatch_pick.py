@@ -1,0 +1,59 @@
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from pytensor.tensor.basic import permute_row_elements
+
+from synk.compile import ArrayLinker, array_mode
+
+
+@pytest.mark.parametrize("axis", [0, 1, None])
+@pytest.mark.parametrize("dtype", ["float32", "bool"])
+def test_repeat(compare, axis, dtype):
+    x, times = pt.matrix("x", dtype=dtype), pt.lvector("times")
+    lengths = {0: [2, 0], 1: [0, 3, 1], None: [1, 0, 2, 0, 0, 3]}[axis]
+    outputs = [pt.repeat(x, times, axis), pt.repeat(x, 2, axis)]
+    outputs += [pt.grad(pt.repeat(x, times, axis).sum(), x)] if dtype == "float32" else []
+    compare([x, times], outputs, [np.arange(6).reshape(2, 3).astype(dtype), np.array(lengths)])
+
+
+@pytest.mark.parametrize("mode", ["raise", "wrap", "clip"])
+def test_choose(compare, mode):
+    a, choices = pt.lmatrix("a"), pt.dtensor3("choices")
+    high = 1 if mode == "raise" else 5
+    values = [np.array([[0, high], [1, 0]]), np.arange(8.0).reshape(2, 2, 2)]
+    compare([a, choices], [pt.choose(a, choices, mode=mode)], values)
+
+
+def test_choice_outside_is_refused():
+    a = pt.lvector("a")
+    function = pytensor.function([a], pt.choose(a, np.zeros((2, 3)), mode="raise"), mode=array_mode())
+    with pytest.raises(ValueError, match="invalid entry"):
+        function(np.array([0, 1, 2]))
+
+
+def test_choose_from_a_list():
+    a, x = pt.lvector("a"), pt.dvector("x")
+    mode = array_mode(ArrayLinker(host_ops="raise"))
+    function = pytensor.function([a, x], pt.choose(a, [x, 2 * x]), mode=mode)
+    np.testing.assert_array_equal(function(np.array([0, 1, 0]), np.arange(3.0)), [0, 2, 2])
+
+
+@pytest.mark.parametrize("inverse", [False, True])
+@pytest.mark.parametrize("shapes", [((4,), (4,)), ((3, 4), (4,)), ((4,), (3, 4)), ((2, 3, 4), (2, 3, 4))])
+def test_permuted_rows(compare, inverse, shapes):
+    x = pt.tensor("x", shape=(None,) * len(shapes[0]))
+    y = pt.tensor("y", dtype="int32", shape=(None,) * len(shapes[1]))
+    generator = np.random.default_rng(0)
+    permutations = generator.permuted(np.broadcast_to(np.arange(4, dtype="int32"), shapes[1]), axis=-1)
+    values = [generator.random(shapes[0]).astype(x.dtype), permutations]
+    compare([x, y], [permute_row_elements(x, y, inverse)], values)
+
+
+def test_permutations_that_do_not_fit_are_refused():
+    x, y = pt.dmatrix("x"), pt.lmatrix("y")
+    function = pytensor.function([x, y], permute_row_elements(x, y), mode=array_mode())
+    with pytest.raises(ValueError, match="specify_broadcastable"):
+        function(np.zeros((3, 2)), np.array([[1, 0]]))
+    with pytest.raises(ValueError, match="permutations of 2 elements for rows of 3"):
+        function(np.zeros((1, 3)), np.array([[1, 0]]))
