@@ -138,7 +138,8 @@ def run(suite: Path, host_ops: str, arguments: list[str], stand_in: bool = False
         }
         environment |= {STAND_IN: "1"} if stand_in else {}
         command = [sys.executable, "-m", "pytest", "-p", "linker_suite", "-p", "no:cacheprovider", "-q"]
-        command += ["-c", os.devnull, "-o", "xfail_strict=true", f"--rootdir={suite}", *arguments]
+        # What is marked xfail is what Numba cannot do: to pass there is no failure here.
+        command += ["-c", os.devnull, "-o", "xfail_strict=false", f"--rootdir={suite}", *arguments]
         if not any((suite / argument.partition("::")[0]).exists() for argument in arguments):
             command.append("tests/link/numba")
         subprocess.run(command, cwd=suite, env=os.environ | environment, check=False)

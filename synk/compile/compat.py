@@ -58,7 +58,9 @@ def step_graph(
     ``inplace`` makes up for that.
     """
     graph, baked, _ = _protected_graph(op, disposable)
-    (inplace if baked else rewriter).rewrite(graph)
+    if not baked:
+        rewriter.rewrite(graph)
+    inplace.rewrite(graph)
     return graph
 
 

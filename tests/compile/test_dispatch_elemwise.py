@@ -1,3 +1,5 @@
+import functools
+
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
@@ -7,7 +9,7 @@ from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 from pytensor.scalar import basic
 from pytensor.tensor.elemwise import Elemwise
 
-from synk.compile import ArrayLinker
+from synk.compile import ArrayLinker, array_funcify
 
 UNARY = [
     "abs", "neg", "sign", "ceil", "floor", "trunc", "exp", "exp2", "expm1", "log1p", "sqr", "cos", "sin",
@@ -173,3 +175,25 @@ def test_undeclared_broadcasting_is_refused():
 def test_scalar_op_without_a_ufunc_runs_on_the_host(compare):
     x = pt.vector("x")
     compare([x], [pt.tri_gamma(x)], [draw(4, x.dtype, low=0.5)], host=True, rtol=1e-5)
+
+
+@pytest.mark.parametrize("places", [(0,), (1,), (2,), (0, 2), (0, 1, 2), ()])
+@pytest.mark.parametrize("op", [pt.add, pt.mul])
+def test_sums_and_products_into_any_of_their_terms(op, places):
+    shapes = [(3, 4) if i in places else shape for i, shape in enumerate([(1, 1), (1, 4), (3, 1)])]
+    types = [
+        pt.tensor(dtype="float64", shape=tuple(1 if n == 1 else None for n in shape)) for shape in shapes
+    ]
+    node = op(*types).owner
+    if not places:
+        node = op(*types, pt.dmatrix()).owner
+        shapes.append((3, 4))
+    generator = np.random.default_rng(0)
+    out = generator.normal(size=(3, 4))
+    values = [out if i in places else generator.normal(size=shape) for i, shape in enumerate(shapes)]
+    copies = [value.copy() for value in values]
+    expected = functools.reduce(np.add if op is pt.add else np.multiply, copies)
+    implementation = array_funcify(node.op, node, np)
+    np.testing.assert_allclose(implementation(*copies), expected, rtol=1e-15)
+    assert implementation(*values, out=out) is out
+    np.testing.assert_allclose(out, expected, rtol=1e-15)

@@ -14,7 +14,24 @@ from types import ModuleType
 import numpy as np
 from pytensor.scalar import basic, math
 
-from synk.compile.dispatch.table import array_scalar
+from synk.compile.dispatch.host import HostCall
+from synk.compile.dispatch.out import takes_out
+from synk.compile.dispatch.table import array_funcify, array_scalar
+
+
+@array_funcify.register(basic.ScalarOp)
+def scalar_node(op, node, xp):
+    """A scalar Op on scalars, which live on the host."""
+    function = array_scalar(op, node, np)
+    if function is None:
+        return HostCall(node, xp)
+    kinds = [variable.type.dtype for variable in node.inputs]
+
+    def compute(*inputs):
+        results = function(*[np.asarray(x, kind) for x, kind in zip(inputs, kinds, strict=True)])
+        return results[()] if len(node.outputs) == 1 else tuple([result[()] for result in results])
+
+    return compute
 
 
 @array_scalar.register(basic.ScalarOp)
@@ -40,21 +57,32 @@ def variadic(scalar_op, node, xp):
 def _fold(ufunc, node):
     """Combine three or more inputs two at a time, into the running result once that has its full shape."""
     static = [variable.type.broadcastable for variable in node.inputs]
-    start = getattr(node.op, "inplace_pattern", {}).get(0, 0)
-    # The array to overwrite comes first: written to later, it would be lost before it is read.
-    order = [start, *(i for i in range(len(static)) if i != start)]
-    full = [_is_full([static[i] for i in order[:k]], static) for k in range(2, len(order))]
+    full = [_is_full(static[:k], static) for k in range(2, len(static))]
     scalars = node.outputs[0].type.ndim == 0
 
     def fold(*inputs, out=None):
-        first, second, *rest = [inputs[i] for i in order]
-        total = ufunc(first, second, out=out)
+        if out is not None:
+            return fold_into(out, inputs)
+        first, second, *rest = inputs
+        total = ufunc(first, second)
         for term, reuse in zip(rest, full, strict=True):
             total = ufunc(total, term, out=total if reuse and not scalars else None)
         return total
 
-    fold.takes_out = True
-    return fold
+    def fold_into(out, inputs):
+        places = [position for position, value in enumerate(inputs) if value is out]
+        if len(places) > 1:
+            out[...] = fold(*inputs)
+            return out
+        # The array to overwrite comes first: written to earlier, it would be lost before it is read.
+        place = places[0] if places else 0
+        first, second, *rest = inputs[place], *inputs[:place], *inputs[place + 1 :]
+        ufunc(first, second, out=out)
+        for term in rest:
+            ufunc(out, term, out=out)
+        return out
+
+    return takes_out(fold)
 
 
 def _is_full(part, whole) -> bool:

@@ -18,7 +18,7 @@ from synk.compile.compat import step_graph
 from synk.compile.dispatch.graph import copy_value
 from synk.compile.dispatch.scan_memory import Memory, disposable, plan_memory, traces_of
 from synk.compile.dispatch.table import array_funcify
-from synk.compile.rewrites import UNWANTED, inner_rewriter
+from synk.compile.rewrites import ELEMWISE_IN_PLACE, UNWANTED, inner_rewriter
 
 
 @array_funcify.register(Scan)
@@ -36,7 +36,9 @@ def scan(op, node, xp):
 
 @cache
 def _inplace_rewriter() -> GraphRewriter:
-    return optdb.query(RewriteDatabaseQuery(include=("inplace",), exclude=UNWANTED))
+    """Return the rewriter that lets a step work in place, elementwise nodes too: they may take its state."""
+    unwanted = [tag for tag in UNWANTED if tag != ELEMWISE_IN_PLACE]
+    return optdb.query(RewriteDatabaseQuery(include=("inplace",), exclude=unwanted))
 
 
 class Loop:
