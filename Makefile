@@ -12,10 +12,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup mnist test check slow bench clean
+.PHONY: help setup mnist test check slow linker-suite bench clean
 
 help:  ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 setup: $(READY)  ## make the environment and install synk in it, editable
 
@@ -39,6 +39,9 @@ check: $(READY)  ## lint, formatting, types, and imports held to the floors
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_floors.py
+
+linker-suite: $(READY)  ## run PyTensor's tests of its Numba backend on the linker: SUITE=<checkout of pytensor>
+	$(BIN)/python tests/linker_suite.py $(SUITE)
 
 # torch is large, and only compared with: it has an environment of its own.
 BENCH := .venv-bench

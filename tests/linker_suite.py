@@ -31,6 +31,9 @@ from pytensor.compile.mode import Mode, get_mode
 from synk.compile import ArrayLinker
 from synk.compile.rewrites import UNWANTED
 
+DOCUMENTED = Path(__file__).parents[1] / "docs" / "linker.rst"  # names the tests that fail, and why
+WANTED_SHARE = 0.85  # of the tests, without host Ops
+
 HELPERS = "tests.link.numba.test_basic"
 HOST_OPS = "SYNK_SUITE_HOST_OPS"
 REPORT = "SYNK_SUITE_REPORT"
@@ -100,8 +103,8 @@ class Retarget:
         return (yield)
 
     def pytest_runtest_logreport(self, report):
-        if report.nodeid in self.reached and report.outcome != "passed" and not hasattr(report, "wasxfail"):
-            self.reached[report.nodeid] = report.outcome
+        if report.nodeid in self.reached and report.outcome != "passed":
+            self.reached[report.nodeid] = "xfailed" if hasattr(report, "wasxfail") else report.outcome
 
     def pytest_sessionfinish(self):
         Path(os.environ[REPORT]).write_text(json.dumps(self.reached, indent=1))
@@ -158,17 +161,23 @@ def main() -> int:
     reports = {
         choice: run(options.suite.resolve(), choice, arguments, options.stand_in) for choice in choices
     }
-    for choice, ended in reports.items():
-        failed = [name for name, outcome in ended.items() if outcome == "failed"]
-        skipped = sum(outcome == "skipped" for outcome in ended.values())
-        passed = len(ended) - len(failed) - skipped
-        print(
-            f'\nhost_ops="{choice}", PyTensor {pytensor.__version__}: {passed} of {len(ended)} tests', end=" "
-        )
-        print(f"that reach the helper pass ({100 * passed / max(len(ended), 1):.1f} %), {skipped} skipped")
-        for name in failed:
-            print(f"  FAILED {name}")
-    return 0
+    return int(not all([judge(choice, ended) for choice, ended in reports.items()]))
+
+
+def judge(host_ops: str, ended: dict[str, str]) -> bool:
+    """Print how a run ended; tell whether it is as the documentation says."""
+    passed = sum(outcome == "passed" for outcome in ended.values())
+    share = passed / max(len(ended), 1)
+    print(f'\nhost_ops="{host_ops}", PyTensor {pytensor.__version__}: {passed} of {len(ended)} tests', end=" ")
+    print(f"that reach the helper pass ({100 * share:.1f} %)")
+    known = DOCUMENTED.read_text()
+    unknown = 0
+    for name, outcome in ended.items():
+        if outcome != "passed":
+            listed = name.removeprefix("tests/link/numba/").partition("[")[0] in known
+            unknown += not listed
+            print(f"  {outcome} {name}{'' if listed else ' (not in docs/linker.rst)'}")
+    return share >= WANTED_SHARE if host_ops == "raise" else not unknown
 
 
 if __name__ == "__main__":

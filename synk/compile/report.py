@@ -143,7 +143,7 @@ class Report:
             f"  {', '.join(parts)}",
         ]
         if self.peak_bytes:
-            lines.append(f"  at most {_bytes(self.peak_bytes)} in arrays, at {_short(self.peak_at)}")
+            lines.append(f"  peak memory {_bytes(self.peak_bytes)}, at {_short(self.peak_at)}")
         return lines
 
     def _op_table(self) -> list[str]:

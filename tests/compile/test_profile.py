@@ -129,7 +129,7 @@ def test_memory_is_that_of_living_arrays():
     assert report.peak_bytes == 16_000
     assert report.peak_at == str(function.maker.fgraph.toposort()[1])
     assert report.rows == []  # not timed
-    assert "at most 15.62 KiB in arrays" in str(report)
+    assert "peak memory 15.62 KiB" in str(report)
 
 
 def test_a_ledger_counts_no_memory_twice():
@@ -198,7 +198,7 @@ def made_up():
 TABLE = """\
 Profile of 'train', rank 0: 2 calls, 10.000 ms each
   nodes 6.000 ms (60%), collectives 2.000 ms (20%), outside 2.000 ms (20%)
-  at most 3.00 MiB in arrays, at Dot(x, w)
+  peak memory 3.00 MiB, at Dot(x, w)
 
 Op          nodes  runs  ms/call  share  µs/run  GFLOP/s
 Dot             1     2    4.000  40.0%  4000.0      1.0
