@@ -31,7 +31,7 @@ ABANDONED = -1  # instead of a command's number: this rank comes to no barrier o
 
 STEPS_PER_COMMAND = 1 << 24
 SLEEP_SECONDS = 0.1  # a lost wake-up costs this much at most
-SPIN_SECONDS = 50e-6
+SPIN_SECONDS = 200e-6  # more than a wake-up takes: else one late rank puts all others to sleep
 
 
 class Aborted(Exception):
