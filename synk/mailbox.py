@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from synk import messages
 from synk.shm import Segment
@@ -79,6 +79,14 @@ class Mailbox:
         self._area.release()
 
 
+class Pickled(NamedTuple):
+    """The steps of a command and their pickle; training sends the same ones again and again."""
+
+    kinds: list[type]
+    steps: tuple[Any, ...]
+    payload: bytes
+
+
 class MasterPost:
     """The master's side.
 
@@ -95,7 +103,7 @@ class MasterPost:
         self._control = control
         self._bells = bells
         self._spin = spin
-        self._last: tuple[Any, bytes] = ((), b"")
+        self._last = Pickled([], (), b"")
         self._number = 0
         self._missing: list[int] = []
 
@@ -117,9 +125,11 @@ class MasterPost:
         return True
 
     def _pickled(self, steps: tuple[Any, ...]) -> bytes:
-        if steps != self._last[0]:
-            self._last = (steps, pickle.dumps(steps, protocol=5))
-        return self._last[1]
+        # Steps of different classes may be equal: they are tuples.
+        kinds = [type(step) for step in steps]
+        if kinds != self._last.kinds or steps != self._last.steps:
+            self._last = Pickled(kinds, steps, pickle.dumps(steps, protocol=5))
+        return self._last.payload
 
     def spin(self) -> None:
         """Return when all replies are there, or after a moment."""

@@ -168,7 +168,9 @@ def judge(host_ops: str, ended: dict[str, str]) -> bool:
     """Print how a run ended; tell whether it is as the documentation says."""
     passed = sum(outcome == "passed" for outcome in ended.values())
     share = passed / max(len(ended), 1)
-    print(f'\nhost_ops="{host_ops}", PyTensor {pytensor.__version__}: {passed} of {len(ended)} tests', end=" ")
+    print(
+        f'\nhost_ops="{host_ops}", PyTensor {pytensor.__version__}: {passed} of {len(ended)} tests', end=" "
+    )
     print(f"that reach the helper pass ({100 * share:.1f} %)")
     known = DOCUMENTED.read_text()
     unknown = 0

@@ -100,6 +100,14 @@ def test_commands_and_replies_arrive(run):
     assert replies == [[reply(command, command.number)] * (N_RANKS - 1) for command in commands]
 
 
+def test_commands_that_are_equal_as_tuples_are_told_apart(run):
+    steps = [messages.Shapes((1,)), messages.AllGather((1,)), messages.Shapes((1,)), messages.Shapes((1,))]
+    commands = [messages.Run(number, (step,)) for number, step in enumerate(steps, start=1)]
+    _, seen = served(run, commands, reply)
+    for of_one in seen:
+        assert [type(command.steps[0]) for command in of_one] == [type(step) for step in steps]
+
+
 def test_small_messages_use_no_socket(run, monkeypatch):
     sent = []
     monkeypatch.setattr("synk.channel.send", lambda *arguments: sent.append(arguments))

@@ -1,25 +1,15 @@
 """What programs call to write results where they are to live; ``destination`` decides which do.
 
+    open_buffer -> array -> part -> out= of a node
+    assemble: the pieces of a join that no node wrote there; settle: the updates that no node wrote there
+
 Imports the standard library only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
-
-
-def accepts_out(function: Any, xp: Any) -> bool:
-    """Tell whether ``function`` takes ``out=``: ufuncs, products, and what is marked ``takes_out``."""
-    if isinstance(function, partial):
-        function = function.func
-    # Other array modules have a ufunc class of their own, of the same name.
-    return (
-        hasattr(function, "takes_out")
-        or type(function).__name__ == "ufunc"
-        or function in (xp.dot, xp.matmul)
-    )
 
 
 def open_buffer(xp: Any, shape: tuple[int, ...], dtype: str) -> Callable[..., Any]:

@@ -3,7 +3,7 @@
 Each function yields complaints, nothing where all is well. The contract they hold entries to stands in
 ``dispatch/__init__.py``.
 
-Imports NumPy, PyTensor and the families of Ops.
+Imports NumPy, PyTensor and ``blame``, which describes values.
 """
 
 import pickle

@@ -25,9 +25,10 @@ from synk.compile.compat import inner_graph
 from synk.compile.dispatch.graph import Branches, copy_value
 from synk.compile.dispatch.host import HostCall
 from synk.compile.dispatch.sampler import same_numbers
-from synk.compile.emit import Observer, Program, emit
+from synk.compile.emit import Observer, emit
 from synk.compile.linker import ArrayLinker
 from synk.compile.mode import array_mode
+from synk.compile.program import Program
 from synk.compile.rewrites import inner_rewriter
 
 ANSWERS = ("raise", "warn", "ignore")
@@ -112,8 +113,6 @@ class Debug:
             if answer == "raise":
                 raise DebugError(message)
             warnings.warn(message, RuntimeWarning, stacklevel=3)
-
-    # --- what to compare with ------------------------------------------------------------------
 
     def _look_inside(self, node: Apply, implementation: Callable) -> Callable:
         """Check the nodes of an inner graph one by one, too."""

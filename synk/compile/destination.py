@@ -5,7 +5,7 @@ address is stable, views of it stay valid, and no second array of its size exist
 nodes that can write there from the start. Where the value is a join of pieces, as a flat gradient is,
 each piece is born in its place:
 
-    order, outputs, updates -> find_destinations -> Slot of each node that writes, Layout of each join
+    order, outputs, updates, Memory -> find_destinations -> Slot of each node that writes, Layout of each join
 
 A node writes to a slot only if the layout is known when the graph is compiled, nothing reads the old
 value any more, and nothing overwrites the new one. Every other update is copied into place at the end.
@@ -27,6 +27,7 @@ from pytensor.tensor.shape import Reshape, SpecifyShape
 from pytensor.tensor.type import TensorType
 
 from synk.compile.compat import join_pieces
+from synk.compile.memory import Memory
 
 REGROUPS = (Reshape, JoinDims, SplitDims)
 
@@ -68,7 +69,7 @@ def find_destinations(
     inputs: Sequence[Variable],
     outputs: Sequence[Variable],
     updates: Mapping[int, int],
-    accepts_out: Callable[[Apply], bool],
+    accepts: Callable[[Apply], bool],
     memory: Memory,
     apart: Collection[Variable] = (),
 ) -> Destinations:
@@ -82,8 +83,8 @@ def find_destinations(
         Of the graph.
     updates : mapping of int to int
         Which output is the new value of which input.
-    accepts_out : callable
-        Tells whether the implementation of a node writes to ``out=``.
+    accepts : callable
+        Tells whether the implementation of a node accepts ``out=``.
     memory : Memory
         Of that order.
     apart : collection of Variable
@@ -94,7 +95,7 @@ def find_destinations(
     for k, output in enumerate(outputs):
         if output in memory.parents or output in memory.overwritten or output in apart or not _known(output):
             continue  # computed in place already, or a view, or elsewhere, or of unknown size
-        claim = _Claim(found, memory, output, settled.get(k), accepts_out)
+        claim = _Claim(found, memory, output, settled.get(k), accepts)
         if isinstance(output.owner.op, Join):
             claim.join()
         else:
@@ -102,84 +103,18 @@ def find_destinations(
     return found
 
 
-class Memory:
-    """Which values share memory, and when it is read and overwritten.
-
-    Attributes
-    ----------
-    position : dict of Apply to int
-    parents : dict of Variable to Variable
-        For results in the memory of an input of their node, that input.
-    overwritten : set of Variable
-        Values that are gone before the program ends.
-    """
-
-    def __init__(self, order: Sequence[Apply]):
-        self.position = {node: index for index, node in enumerate(order)}
-        self.parents: dict[Variable, Variable] = {}
-        self.overwritten: set[Variable] = set()
-        self._roots: dict[Variable, Variable] = {}
-        self._views: set[Variable] = set()
-        self._last_read: dict[Variable, int] = {}  # by root
-        for index, node in enumerate(order):
-            self._last_read.update((self.root(variable), index) for variable in node.inputs)
-            for output, positions in node.op.view_map.items():
-                self._alias(node.outputs[output], node.inputs[positions[0]], view=True)
-            for output, positions in node.op.destroy_map.items():
-                self._alias(node.outputs[output], node.inputs[positions[0]], view=False)
-                self._overwrite(node.inputs[positions[0]])
-
-    def root(self, variable: Variable) -> Variable:
-        """Return the value in whose memory ``variable`` is."""
-        while variable in self._roots:
-            variable = self._roots[variable]
-        return variable
-
-    def is_view(self, variable: Variable) -> bool:
-        """Tell whether ``variable`` may be a part of the memory it is in, or lie otherwise in it."""
-        return variable in self._views
-
-    def read_last(self, root: Variable, node: Apply) -> bool:
-        """Tell whether ``node`` is the last to read the memory of ``root``."""
-        return self._last_read.get(root) == self.position[node]
-
-    def take_over(self, output: Variable, source: Variable) -> None:
-        """Note that ``output`` is written over ``source``, which nothing reads any more."""
-        root = self.root(source)
-        self._last_read[root] = max(self._last_read[root], self._last_read.get(output, -1))
-        self._roots[output] = root
-
-    def free(self, target: Variable, node: Apply) -> bool:
-        """Tell whether nothing reads the memory of ``target`` from ``node`` on."""
-        return self._last_read.get(target, -1) < self.position[node]
-
-    def sharing(self, outputs: Sequence[Variable], settled: Mapping[int, Variable]) -> set[int]:
-        """Return the outputs in the memory of a target, unless it is theirs and they fill it."""
-        targets = set(settled.values())
-        return {
-            k
-            for k, output in enumerate(outputs)
-            if self.root(output) in targets
-            and (self.root(output) is not settled.get(k) or output in self._views)
-        }
-
-    def _alias(self, result: Variable, source: Variable, view: bool) -> None:
-        self.parents[result] = source
-        self._roots[result] = self.root(source)
-        if view or source in self._views:
-            self._views.add(result)
-
-    def _overwrite(self, variable: Variable | None) -> None:
-        while variable is not None and variable not in self.overwritten:
-            self.overwritten.add(variable)
-            variable = self.parents.get(variable)
-
-
 class _Claim:
     """Claim memory for one output."""
 
-    def __init__(self, found, memory, output, target, accepts_out):
-        self._found, self._memory, self._accepts_out = found, memory, accepts_out
+    def __init__(
+        self,
+        found: Destinations,
+        memory: Memory,
+        output: Variable,
+        target: Variable | None,
+        accepts: Callable[[Apply], bool],
+    ):
+        self._found, self._memory, self._accepts = found, memory, accepts
         self._output, self._target = output, target
 
     def whole(self) -> None:
@@ -217,7 +152,7 @@ class _Claim:
         if node is None or len(node.outputs) > 1 or not shape or len(lengths) < len(shape):
             return None
         fits = isinstance(source.type, TensorType) and source.type.dtype == self._output.type.dtype
-        return (node, lengths) if fits and self._lives(source) and self._accepts_out(node) else None
+        return (node, lengths) if fits and self._lives(source) and self._accepts(node) else None
 
     def _lives(self, source: Variable) -> bool:
         return source not in self._memory.overwritten and source.owner not in self._found.slots

@@ -5,7 +5,7 @@ when the other is taken:
 
     graph, order -> plan_lazy -> order with conditions early, guard of each node
 
-Pure: graphs in, decisions out; the emitter writes them down as ``if`` blocks. A graph without an
+Pure: graphs in, decisions out; ``text`` writes them down as ``if`` blocks. A graph without an
 ``IfElse`` keeps its order.
 """
 
@@ -18,7 +18,6 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.fg import FunctionGraph
 
 from synk.compile.compat import IfElse
-from synk.compile.place import Step
 
 Guard = Sequence[tuple[Variable, bool]]  # conditions and the truth that each must have, all of them
 
@@ -160,13 +159,4 @@ def _guards(order: Sequence[Apply], needs: Mapping[Apply, set[tuple[Variable, bo
         node: sorted(need, key=lambda pair: (computed.get(pair[0], -1), pair[1]))
         for node, need in needs.items()
         if need
-    }
-
-
-def conditions_of(steps: Iterable[Step]) -> dict[Variable, Variable]:
-    """Return for each condition the copy of it that its ``IfElse`` reads, on the host."""
-    return {
-        step.node.inputs[0]: step.inputs[0]
-        for step in steps
-        if step.node is not None and isinstance(step.node.op, IfElse)
     }

@@ -16,7 +16,8 @@ from pytensor.link.basic import JITLinker
 from pytensor.link.utils import raise_with_op
 
 from synk.compile.dispatch.table import DEVICE, HOST
-from synk.compile.emit import Observer, Program, emit
+from synk.compile.emit import Observer, emit
+from synk.compile.program import Program
 from synk.compile.rewrites import UNWANTED
 from synk.compile.transfer import to_device
 

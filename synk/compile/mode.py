@@ -1,4 +1,9 @@
-"""The compilation mode: an array linker with the rewrites that suit it."""
+"""The compilation mode: an array linker with the rewrites that suit it.
+
+    array_mode() -> Mode -> pytensor.function(..., mode=...)
+
+Imports PyTensor, ``linker`` and ``rewrites``.
+"""
 
 from pytensor.compile.mode import Mode
 
@@ -18,7 +23,8 @@ def array_mode(linker: ArrayLinker | None = None) -> Mode:
     -------
     pytensor.compile.mode.Mode
         All of ``fast_run``, in-place rewrites included, without Ops that exist in C alone. Elementwise
-        graphs are fused where the linker's array module has kernels.
+        graphs are fused where the linker's array module has kernels; what they overwrite is decided when
+        the program is emitted.
     """
     linker = ArrayLinker() if linker is None else linker
     return Mode(linker, array_query(linker.xp))

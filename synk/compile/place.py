@@ -19,7 +19,7 @@ from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.tensor.type import DenseTensorType
 
 from synk.compile.dispatch.table import DEVICE, FOLLOW, HOST, MOVED, free_inputs, host_inputs, side
-from synk.compile.transfer import Transfers
+from synk.compile.transfer import NO_TRANSFERS, Transfers
 
 SCALAR = "scalar"  # a NumPy scalar, for launches on the device
 SMALL = 64  # elements that NumPy handles sooner than a launch starts
@@ -45,7 +45,7 @@ class Placement(NamedTuple):
     constants: Sequence[Step] = ()  # crossings that are done once
     device_inputs: Sequence[int] = ()  # inputs that are read on the device
     targets: Mapping[Variable, Variable] = {}  # input -> the copy of it that an update may overwrite
-    transfers: Transfers = Transfers(0, 0)
+    transfers: Transfers = NO_TRANSFERS
 
 
 def stay(nodes: Sequence[Apply], outputs: Sequence[Variable], implement: Callable) -> Placement:
@@ -127,7 +127,13 @@ def is_small(variable: Variable) -> bool:
 class _Placer:
     """Sides of the values so far, and their copies."""
 
-    def __init__(self, nodes, inputs, given, implement):
+    def __init__(
+        self,
+        nodes: Sequence[Apply],
+        inputs: Sequence[Variable],
+        given: Collection[Variable],
+        implement: Callable[[Apply, str], Any],
+    ):
         self._nodes, self._inputs, self._given, self._implement = nodes, inputs, set(given), implement
         self._unsure = set(inputs)  # may be on the other side when the program is called
         self._wanted = wanted_on_host(nodes)

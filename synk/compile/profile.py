@@ -25,12 +25,13 @@ from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Apply
 from pytensor.tensor.blockwise import Blockwise
 
-from synk.compile.emit import Observer, label
+from synk.compile.emit import Observer
 from synk.compile.flops import flops_of
 from synk.compile.ledger import Ledger
 from synk.compile.linker import ArrayLinker
 from synk.compile.origin import nearest_lines
 from synk.compile.report import Record, Report, Slice
+from synk.compile.text import label
 
 MAX_SLICES = 200_000  # the latest runs are kept for the trace
 
@@ -73,8 +74,6 @@ class Profile:
         """Return a collective with a watch around it."""
         record = Record("", name, name, len(self._collectives), "", None)
         return self._timed(self._collectives.setdefault(name, record), run, of_node=False)
-
-    # --- what is watched -----------------------------------------------------------------------
 
     @contextmanager
     def call(self, name: str = "call") -> Iterator[None]:

@@ -122,8 +122,6 @@ class Report:
             "flops": sum(record.flops for record in records),
         }
 
-    # --- for people ----------------------------------------------------------------------------
-
     def __str__(self) -> str:
         return "\n".join([*self._summary(), "", *self._op_table(), "", *self._node_table()])
 
@@ -176,8 +174,6 @@ class Report:
             f"{1e6 * seconds / runs:.1f}",
             speed,
         )
-
-    # --- for a viewer --------------------------------------------------------------------------
 
     def save_trace(self, path: str | os.PathLike[str]) -> None:
         """Write one slice per run, as JSON for chrome://tracing or https://ui.perfetto.dev."""

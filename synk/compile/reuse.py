@@ -17,7 +17,8 @@ from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.type import DenseTensorType
 
-from synk.compile.destination import Destinations, Memory
+from synk.compile.destination import Destinations
+from synk.compile.memory import Memory
 
 Reuse = dict[Apply, list[Variable | None]]
 
@@ -27,7 +28,7 @@ def find_reuse(
     outputs: Sequence[Variable],
     memory: Memory,
     found: Destinations,
-    suits: Callable[[Apply], bool],
+    accepts: Callable[[Apply], bool],
     owned: Callable[[Variable], bool],
 ) -> Reuse:
     """Decide which inputs are overwritten.
@@ -42,8 +43,8 @@ def find_reuse(
         Of that order; it learns what is decided.
     found : Destinations
         What has been decided before.
-    suits : callable
-        Tells whether the implementation of a node takes ``out=``, of several outputs as a tuple.
+    accepts : callable
+        Tells whether the implementation of a node accepts ``out=``, of several outputs as a tuple.
     owned : callable
         Tells whether a computed value is an array that is the program's own, to write over.
     """
@@ -62,7 +63,7 @@ def find_reuse(
 
     reuse: Reuse = {}
     for node in order:
-        if not _is_candidate(node, found) or not suits(node):
+        if not _is_candidate(node, found) or not accepts(node):
             continue
         chosen: list[Variable | None] = []
         for output in node.outputs:

@@ -1,8 +1,8 @@
-"""The only ways of a value from one side to the other, and how many of them a program takes.
+"""The ways of a value from one side to the other, and how many of them a program takes.
 
     host (NumPy) -- to_device --> device (arrays of another module) -- to_host --> host
 
-Imports NumPy only.
+Programs take these where ``place`` says so. Imports NumPy only.
 """
 
 from types import ModuleType
@@ -16,6 +16,9 @@ class Transfers(NamedTuple):
 
     uploads: int
     downloads: int
+
+
+NO_TRANSFERS = Transfers(0, 0)
 
 
 def to_host(value: Any, xp: ModuleType) -> Any:

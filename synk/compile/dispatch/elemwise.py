@@ -6,7 +6,6 @@ to compute any other. This file chooses, and adds the check of lengths and the `
 
 from functools import partial
 
-import numpy as np
 from pytensor.scalar import basic, math
 from pytensor.scalar.basic import Composite
 from pytensor.tensor.elemwise import Elemwise
@@ -14,7 +13,7 @@ from pytensor.tensor.elemwise import Elemwise
 from synk.compile.dispatch.broadcast import length_check
 from synk.compile.dispatch.fused import fused, unfused
 from synk.compile.dispatch.host import HostCall
-from synk.compile.dispatch.out import takes_out
+from synk.compile.dispatch.out import accepts_out, takes_out
 from synk.compile.dispatch.table import array_funcify, array_scalar
 
 # Without a ufunc they take several passes over memory, or the ufunc computes one number at a time.
@@ -45,16 +44,16 @@ def elemwise(op, node, xp):
 
 def _by_array_functions(node, xp):
     function = array_scalar(node.op.scalar_op, node, xp)
-    return HostCall(node, xp) if function is None else _in_place(function, node)
+    return HostCall(node, xp) if function is None else _in_place(function, node, xp)
 
 
-def _in_place(function, node):
+def _in_place(function, node, xp):
     """Add the check of lengths, and let the input to be overwritten be ``out``."""
     destinations = node.op.inplace_pattern
     # A 0-d array may arrive as a NumPy scalar, which nothing can be written to.
     if node.outputs[0].type.ndim == 0:
         destinations = {}
-    direct = accepts_out(function)
+    direct = accepts_out(function, xp)
     if not direct:
         function = _copying(function, len(node.outputs))
     check = length_check([variable.type.shape for variable in node.inputs])
@@ -92,11 +91,3 @@ def _written(target, result):
         return result
     target[...] = result
     return target
-
-
-def accepts_out(function) -> bool:
-    """Tell whether ``function`` writes its result to ``out=``: ufuncs, and what is marked ``takes_out``."""
-    if isinstance(function, partial):
-        function = function.func
-    # Other array modules have a ufunc class of their own, of the same name.
-    return type(function).__name__ == np.ufunc.__name__ or hasattr(function, "takes_out")

@@ -76,9 +76,9 @@ def _fold(ufunc, node):
             return out
         # The array to overwrite comes first: written to earlier, it would be lost before it is read.
         place = places[0] if places else 0
-        first, second, *rest = inputs[place], *inputs[:place], *inputs[place + 1 :]
-        ufunc(first, second, out=out)
-        for term in rest:
+        others = [*inputs[:place], *inputs[place + 1 :]]
+        ufunc(inputs[place], others[0], out=out)
+        for term in others[1:]:
             ufunc(out, term, out=out)
         return out
 

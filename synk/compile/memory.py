@@ -1,0 +1,86 @@
+"""Find out which values share memory, and when it is read and overwritten.
+
+What a node returns may lie in the memory of an input: a view of it (the Op's ``view_map``) or its new
+content (``destroy_map``). Followed back, every value is in the memory of its root.
+
+    order -> Memory, which later passes ask and tell what else is overwritten
+
+Imports PyTensor only.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from pytensor.graph.basic import Apply, Variable
+
+
+class Memory:
+    """Which values share memory, and when it is read and overwritten.
+
+    Attributes
+    ----------
+    position : dict of Apply to int
+    parents : dict of Variable to Variable
+        For results in the memory of an input of their node, that input.
+    overwritten : set of Variable
+        Values that are gone before the program ends.
+    """
+
+    def __init__(self, order: Sequence[Apply]):
+        self.position = {node: index for index, node in enumerate(order)}
+        self.parents: dict[Variable, Variable] = {}
+        self.overwritten: set[Variable] = set()
+        self._roots: dict[Variable, Variable] = {}
+        self._views: set[Variable] = set()
+        self._last_read: dict[Variable, int] = {}  # by root
+        for index, node in enumerate(order):
+            self._last_read.update((self.root(variable), index) for variable in node.inputs)
+            for output, positions in node.op.view_map.items():
+                self._alias(node.outputs[output], node.inputs[positions[0]], view=True)
+            for output, positions in node.op.destroy_map.items():
+                self._alias(node.outputs[output], node.inputs[positions[0]], view=False)
+                self._overwrite(node.inputs[positions[0]])
+
+    def root(self, variable: Variable) -> Variable:
+        """Return the value in whose memory ``variable`` is."""
+        while variable in self._roots:
+            variable = self._roots[variable]
+        return variable
+
+    def is_view(self, variable: Variable) -> bool:
+        """Tell whether ``variable`` may be a part of the memory it is in, or lie otherwise in it."""
+        return variable in self._views
+
+    def read_last(self, root: Variable, node: Apply) -> bool:
+        """Tell whether ``node`` is the last to read the memory of ``root``."""
+        return self._last_read.get(root) == self.position[node]
+
+    def take_over(self, output: Variable, source: Variable) -> None:
+        """Note that ``output`` is written over ``source``, which nothing reads any more."""
+        root = self.root(source)
+        self._last_read[root] = max(self._last_read[root], self._last_read.get(output, -1))
+        self._roots[output] = root
+
+    def free(self, target: Variable, node: Apply) -> bool:
+        """Tell whether nothing reads the memory of ``target`` from ``node`` on."""
+        return self._last_read.get(target, -1) < self.position[node]
+
+    def sharing(self, outputs: Sequence[Variable], settled: Mapping[int, Variable]) -> set[int]:
+        """Return the outputs in the memory of a target, unless it is theirs and they fill it."""
+        targets = set(settled.values())
+        return {
+            k
+            for k, output in enumerate(outputs)
+            if self.root(output) in targets
+            and (self.root(output) is not settled.get(k) or output in self._views)
+        }
+
+    def _alias(self, result: Variable, source: Variable, view: bool) -> None:
+        self.parents[result] = source
+        self._roots[result] = self.root(source)
+        if view or source in self._views:
+            self._views.add(result)
+
+    def _overwrite(self, variable: Variable | None) -> None:
+        while variable is not None and variable not in self.overwritten:
+            self.overwritten.add(variable)
+            variable = self.parents.get(variable)

@@ -1,0 +1,151 @@
+"""Write down what the passes have decided: a line for each node and each value that crosses.
+
+    Plan -> Writer, asked step by step -> text -> Program
+
+Decides nothing.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+from pytensor.graph.basic import Apply, Variable
+from pytensor.tensor.type import TensorType
+
+from synk.compile.buffers import open_buffer, part, settle
+from synk.compile.compat import IfElse
+from synk.compile.destination import Buffer, Destinations
+from synk.compile.dispatch.table import DEVICE, HOST
+from synk.compile.lazy import Guard
+from synk.compile.place import Placement, Step
+from synk.compile.program import Program
+from synk.compile.reuse import Reuse
+from synk.compile.text import Text, label
+from synk.compile.transfer import CROSSINGS
+
+
+class Plan(NamedTuple):
+    """What the passes have decided about a graph."""
+
+    guards: Mapping[Apply, Guard]  # of the nodes that do not always run
+    placed: Placement
+    found: Destinations
+    reuse: Reuse
+
+    def target(self, variable: Variable) -> Variable:
+        """Return the copy of an input in whose array its new value belongs."""
+        return self.placed.targets.get(variable, variable)
+
+
+class Writer:
+    """A program in the making.
+
+    Parameters
+    ----------
+    inputs : sequence of Variable
+        Of the graph.
+    xp : module
+    plan : Plan
+    """
+
+    def __init__(self, inputs: Sequence[Variable], xp: ModuleType, plan: Plan):
+        self._xp, self._plan = xp, plan
+        self._text = Text(inputs)
+        self._names = self._text.names
+        self._conditions = conditions_of(plan.placed.steps)
+        self._node_at: dict[int, Apply] = {}
+        self._buffers: dict[Buffer, str] = {}
+        for step in plan.placed.constants:
+            value = CROSSINGS[step.to](step.inputs[0].data, xp)
+            self._names[step.outputs[0]] = self._names.bind(value, "c")
+
+    def node(self, step: Step, implementation: Callable) -> None:
+        """Add the line that runs a node, in the block of its guard."""
+        node: Any = step.node
+        guard = self._plan.guards.get(node, ())
+        self._text.under([(self._conditions[condition], true) for condition, true in guard])
+        out = self._out(node, dict(zip(node.inputs, step.inputs, strict=True)))
+        self._text.call(step.outputs, self._names.bind(implementation, label(node)), step.inputs, out)
+        self._node_at[self._text.n_lines] = node
+
+    def crossing(self, step: Step) -> None:
+        """Add the line that brings a value to the other side, in the block where it was made."""
+        function = self._names.bind(partial(CROSSINGS[step.to], xp=self._xp), f"to_{step.to}")
+        self._text.call(step.outputs, function, step.inputs)
+
+    def delete(self, variables: Sequence[Variable]) -> None:
+        """Add a line that lets go of values."""
+        self._text.delete(variables)
+
+    def program(self, unpack: bool, host_nodes: tuple[Apply, ...]) -> Program:
+        """Add the last lines and compile the text."""
+        placed = self._plan.placed
+        self._text.under([])
+        for k in self._plan.found.copied:
+            self._text.add(f"o{k} = {self._names[placed.results[k]]}.copy()")
+        results = [self._result(k, output) for k, output in enumerate(placed.results)]
+        bare = unpack and len(results) == 1
+        together = f"({''.join(f'{result}, ' for result in results)})"
+        self._text.add(f"return {results[0] if bare else together}")
+        return Program(
+            str(self._text),
+            self._names.namespace,
+            self._node_at,
+            host_nodes=host_nodes,
+            transfers=placed.transfers,
+            device_inputs=placed.device_inputs,
+            result_sides=tuple([HOST if v in placed.on_host else DEVICE for v in placed.results]),
+        )
+
+    def _result(self, k: int, output: Variable) -> str:
+        """Return the expression for what the program returns as its output ``k``."""
+        found, on_host = self._plan.found, self._plan.placed.on_host
+        result = f"o{k}" if k in found.copied else self._names[output]
+        if isinstance(output.type, TensorType) and output.type.ndim == 0:
+            # Reductions and ufuncs make NumPy scalars of 0-d results; callers get arrays.
+            asarray = np.asarray if output in on_host else self._xp.asarray
+            result = f"{self._names.bind(asarray, 'asarray')}({result})"
+        if k not in found.settled:
+            return result
+        target = self._names[self._plan.target(found.settled[k])]
+        return f"{self._names.bind(settle, 'settle')}({target}, {result})"
+
+    def _out(self, node: Apply, read: Mapping[Variable, Variable]) -> str:
+        """Return the ``out=`` argument of a node that is given one, else nothing.
+
+        ``read`` gives for each input the copy of it that the node reads.
+        """
+        found, reuse = self._plan.found, self._plan.reuse
+        if node in found.joins:
+            return f", out={self._buffer(found.joins[node].buffer)}"
+        if node in reuse:
+            places = ["None" if source is None else self._names[read[source]] for source in reuse[node]]
+            return f", out={places[0]}" if len(places) == 1 else f", out=({', '.join(places)})"
+        slot = found.slots.get(node)
+        if slot is None:
+            return ""
+        buffer = self._buffer(slot.buffer)
+        if slot.shape == slot.buffer.output.type.shape:
+            return f", out={buffer}"
+        return f", out={self._names.bind(part(slot.start, slot.stop, slot.shape), 'part')}({buffer})"
+
+    def _buffer(self, buffer: Buffer) -> str:
+        """Return the name of a buffer; the first time, add the line that opens it."""
+        if buffer not in self._buffers:
+            kind = buffer.output.type
+            opened = self._names.bind(open_buffer(self._xp, kind.shape, kind.dtype), "opened")
+            target = "" if buffer.target is None else self._names[self._plan.target(buffer.target)]
+            name = self._buffers[buffer] = f"d{len(self._buffers)}"
+            self._text.add(f"{name} = {opened}({target})")
+        return self._buffers[buffer]
+
+
+def conditions_of(steps: Iterable[Step]) -> dict[Variable, Variable]:
+    """Return for each condition the copy of it that its ``IfElse`` reads: blocks test that one."""
+    return {
+        step.node.inputs[0]: step.inputs[0]
+        for step in steps
+        if step.node is not None and isinstance(step.node.op, IfElse)
+    }
