@@ -161,7 +161,8 @@ def main() -> int:
     reports = {
         choice: run(options.suite.resolve(), choice, arguments, options.stand_in) for choice in choices
     }
-    return int(not all([judge(choice, ended) for choice, ended in reports.items()]))
+    verdicts = [judge(choice, ended) for choice, ended in reports.items()]
+    return int(not all(verdicts))
 
 
 def judge(host_ops: str, ended: dict[str, str]) -> bool:

@@ -10,8 +10,7 @@ from pytensor.tensor.math import Dot, Sum
 
 from synk.compile.compat import Ger
 from synk.compile.dispatch import array_funcify
-from synk.compile.dispatch.out import accepts_out
-from synk.compile.dispatch.out import deliver
+from synk.compile.dispatch.out import accepts_out, deliver
 
 m, v, t, y = pt.fmatrix("m"), pt.fvector("v"), pt.ftensor3("t"), pt.fvector("y")
 i, z, a = pt.lmatrix("i"), pt.fmatrix("z"), pt.fscalar("a")

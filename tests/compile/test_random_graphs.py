@@ -296,8 +296,8 @@ def check(recipe, oracle, mode):
     function = pytensor.function(
         case.inputs, case.outputs, updates=case.updates, mode=mode, on_unused_input="ignore"
     )
-    rtol = 2e-4 if "float32" in recipe["dtypes"] else 1e-8
-    kept, storages = [], None if mode.linker.xp is not np else case.storages()
+    rtol = 2e-4  # what is float32 anywhere is rounded so, and in another order
+    kept, storages = [], case.storages()
     for call, (outputs, states) in enumerate(expected):
         values, before = case.values(call), case.values(call)
         results = function(*values)
@@ -312,7 +312,7 @@ def check(recipe, oracle, mode):
             assert not any(np.shares_memory(result, o) for o in [*values, *own[:i], *kept, *arrays])
         for i, one in enumerate(arrays):
             assert not any(np.shares_memory(one, o) for o in [*values, *arrays[:i]])
-        if storages is not None:
+        if mode.linker.xp is np:  # on a device, what both sides read moves
             assert all(old is new for old, new in zip(storages, shared, strict=True))
         storages = shared
         for result in own:
