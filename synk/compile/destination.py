@@ -92,10 +92,14 @@ def find_destinations(
     """
     settled = {k: inputs[i] for k, i in updates.items() if isinstance(outputs[k].type, TensorType)}
     found = Destinations({}, {}, settled, memory.sharing(outputs, settled))
+    returned = {memory.root(output) for output in outputs}
+    # Copied when all nodes have run: until then it must stay as it is.
+    kept = {memory.root(outputs[k]) for k in found.copied}
     for k, output in enumerate(outputs):
         if output in memory.parents or output in memory.overwritten or output in apart or not _known(output):
             continue  # computed in place already, or a view, or elsewhere, or of unknown size
-        claim = _Claim(found, memory, output, settled.get(k), accepts)
+        target = None if settled.get(k) in kept else settled.get(k)
+        claim = _Claim(found, memory, returned, output, target, accepts)
         if isinstance(output.owner.op, Join):
             claim.join()
         else:
@@ -110,12 +114,13 @@ class _Claim:
         self,
         found: Destinations,
         memory: Memory,
+        returned: Collection[Variable],
         output: Variable,
         target: Variable | None,
         accepts: Callable[[Apply], bool],
     ):
         self._found, self._memory, self._accepts = found, memory, accepts
-        self._output, self._target = output, target
+        self._returned, self._output, self._target = returned, output, target
 
     def whole(self) -> None:
         """Let the node of the output write into the target."""
@@ -127,6 +132,8 @@ class _Claim:
     def join(self) -> None:
         """Let the nodes of the pieces write into the target, or into a new array."""
         node = self._output.owner
+        if node in self._found.slots:
+            return  # it is a piece of another join
         spans = _spans(node)
         writers = {start: self._writer(piece) for piece, start, _ in spans}
         first = min([node, *(w[0] for w in writers.values() if w)], key=self._memory.position.__getitem__)
@@ -155,7 +162,12 @@ class _Claim:
         return (node, lengths) if fits and self._lives(source) and self._accepts(node) else None
 
     def _lives(self, source: Variable) -> bool:
-        return source not in self._memory.overwritten and source.owner not in self._found.slots
+        """Tell whether ``source`` may be written elsewhere: it stays as it is, and has no place yet."""
+        # A piece that is an output too must not lie in the join: callers and shared variables own theirs.
+        piece = isinstance(self._output.owner.op, Join)
+        returned = piece and self._memory.root(source) in self._returned
+        placed = source.owner in self._found.slots or source.owner in self._found.joins
+        return source not in self._memory.overwritten and not returned and not placed
 
 
 def _before_regrouping(variable: Variable) -> tuple[Variable, tuple[int | None, ...]]:

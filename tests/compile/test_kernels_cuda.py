@@ -5,15 +5,20 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
 import pytest
 from kernel_cases import ALL, CASES, MIXED, MIXED_OPS, arity
 from pytensor.scalar import basic
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.type import TensorType
 
+from synk.compile import array_mode
 from synk.compile.kernels import cuda_source, has_template
 from synk.compile.kernels.body import elemwise_body
 from synk.compile.kernels.dialect import CUDA
+from synk.extensions import updates
 
 ARCHITECTURE = "sm_90"
 
@@ -87,6 +92,34 @@ def test_broadcasting_several_outputs_and_constants():
     for shapes in [((None, None), (1, None)), ((None, 1, 3), (1, 2, 1)), ((), ()), ((1, 1), (1, 1))]:
         inputs = [TensorType(d, s)() for d, s in zip(("float32", "int8"), shapes, strict=True)]
         check([elemwise_body(Elemwise(both)(*inputs, return_list=True)[0].owner, CUDA)])
+
+
+RULES = ["sgd", "nesterov_momentum", "adagrad", "rmsprop", "adadelta", "adam", "adamax"]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_kernels_of_training(rule):
+    x, mask, y = pt.fmatrix("x"), pt.fmatrix("mask"), pt.ivector("y")
+    shapes = {"w1": (5, 4), "b1": (4,), "w2": (4, 3)}
+    w1, b1, w2 = [pytensor.shared(np.ones(shape, "float32"), name) for name, shape in shapes.items()]
+    hidden = pt.maximum(x @ w1 + b1, 0) * mask
+    loss = -pt.special.log_softmax(pt.tanh(hidden) @ w2, axis=1)[pt.arange(y.shape[0]), y].mean()
+    gradient, update, _ = getattr(updates, rule)(loss, [w1, b1, w2], learning_rate=0.1)
+    bodies = {}
+    for pairs in (gradient, update):
+        function = pytensor.function(
+            [x, mask, y],
+            [],
+            updates=[entry[:2] for entry in pairs],
+            mode=array_mode(),
+            on_unused_input="ignore",
+        )
+        for node in function.maker.fgraph.apply_nodes:
+            if isinstance(getattr(node.op, "scalar_op", None), basic.Composite):
+                body = elemwise_body(node, CUDA)
+                bodies[cuda_source.source(body, "kernel")] = body
+    assert bodies
+    check(list(bodies.values()))
 
 
 def test_compiler_refuses_what_is_no_cuda():
