@@ -221,7 +221,7 @@ class Session:
 
 def _refuse_random_states(item: partial[Any]) -> None:
     """A random state travels beside commands, so within one it would come too early."""
-    for argument in item.args:
+    for argument in (*item.args, *item.keywords.values()):
         for variable in argument if isinstance(argument, list | tuple) else [argument]:
             if isinstance(getattr(variable, "type", None), RandomType):
                 raise TypeError(

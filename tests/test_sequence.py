@@ -284,6 +284,8 @@ def test_a_random_state_is_broadcast_by_itself():
     state = pytensor.shared(np.random.default_rng(0), name="state")
     with pytest.raises(TypeError, match="random state 'state' cannot be broadcast in a sequence"):
         synk.sequence((synk.broadcast, state))
+    with pytest.raises(TypeError, match="random state 'state' cannot be broadcast in a sequence"):
+        synk.sequence(partial(synk.broadcast, shared_vars=state))
 
 
 def test_an_output_subset_counts_what_collectives_return(module_ranks):
