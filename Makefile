@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup mnist test check slow linker-suite bench clean
+.PHONY: help setup mnist test test-serial check slow linker-suite bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -28,7 +28,13 @@ $(READY): setup.cfg pyproject.toml
 mnist: $(READY)  ## train a perceptron on MNIST digits with two ranks
 	$(BIN)/python demos/mnist/train_mnist.py --ranks 2
 
+# The compiler's tests need one process, and go on beside the others, which fork.
 test: $(READY)  ## run the fast tests
+	$(BIN)/python -m pytest -q -m 'not slow' tests/compile & compiler=$$!; \
+	$(BIN)/python -m pytest -m 'not slow' --ignore=tests/compile; others=$$?; \
+	wait $$compiler && exit $$others
+
+test-serial: $(READY)  ## run the fast tests one by one, as CI does
 	$(BIN)/python -m pytest -m 'not slow'
 
 slow: $(READY)  ## run the slow tests
