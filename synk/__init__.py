@@ -12,12 +12,14 @@ Each function here is one thin line over the current run, `synk.session`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from synk import session as _session
 from synk.data import Data as Data
 from synk.errors import CollectiveMismatch as CollectiveMismatch
 from synk.errors import CudaInitialisedError as CudaInitialisedError
+from synk.errors import RankState as RankState
 from synk.errors import RemoteError as RemoteError
 from synk.errors import SharedMemoryFull as SharedMemoryFull
 from synk.errors import SynkError as SynkError
@@ -35,6 +37,7 @@ __all__ = [
     "CudaInitialisedError",
     "Data",
     "Function",
+    "RankState",
     "RemoteError",
     "SharedMemoryFull",
     "SynkError",
@@ -46,6 +49,7 @@ __all__ = [
     "all_reduce",
     "broadcast",
     "close",
+    "commit",
     "data",
     "distribute",
     "fork",
@@ -57,9 +61,11 @@ __all__ = [
     "n_rows",
     "pids",
     "reduce",
+    "restart",
     "scatter",
     "sequence",
     "set_value",
+    "timeout",
 ]
 
 _Verb = TypeVar("_Verb", bound=Callable[..., Any])
@@ -74,7 +80,12 @@ def _collective(verb: _Verb) -> _Verb:
 # --- the run ---------------------------------------------------------------------------------------
 
 
-def fork(n_parallel: int | None = None, device: str | None = None, threads: int | None = None) -> int:
+def fork(
+    n_parallel: int | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    timeout: float | None = None,
+) -> int:
     """Start a run: fork one worker process for each rank but this one.
 
     Call it before starting threads and before building functions.
@@ -87,6 +98,9 @@ def fork(n_parallel: int | None = None, device: str | None = None, threads: int 
         What to compute on.
     threads : int, optional
         Threads that matrix products of each rank use; by default cores // ranks, at least one.
+    timeout : float, optional
+        Seconds that every command may take before `SynkTimeout` is raised; by default as many as it
+        needs. `timeout` sets others for some commands.
 
     Returns
     -------
@@ -98,7 +112,7 @@ def fork(n_parallel: int | None = None, device: str | None = None, threads: int 
     SynkStateError
         If a run is open already.
     """
-    return _session.fork(n_parallel, device, threads)
+    return _session.fork(n_parallel, device, threads, timeout)
 
 
 def close() -> None:
@@ -108,6 +122,62 @@ def close() -> None:
     Without a run it does nothing.
     """
     _session.close()
+
+
+def timeout(seconds: float | None) -> AbstractContextManager[None]:
+    """Give every command of this thread inside a ``with`` block so many seconds.
+
+    A command is what one call here or of a function sends to the ranks. One that is not done by then raises
+    `SynkTimeout` with every rank's stack, and the run is broken: `restart` or `close` it. What this
+    process computes itself is not interrupted.
+
+    Parameters
+    ----------
+    seconds : float or None
+        None for as many as it takes.
+
+    Examples
+    --------
+    ::
+
+        with synk.timeout(60):
+            train(x, y, batch=rows)
+    """
+    return _session.current("timeout").timeout(seconds)
+
+
+def commit() -> None:
+    """Keep the present values of all shared variables on all ranks, for `restart` to go back to.
+
+    They are kept in this process's memory, once where ranks have the same; the last commit is forgotten.
+    """
+    _session.current("commit").commit()
+
+
+def restart() -> None:
+    """Bring a broken run back: end its workers at once, and fork new ones.
+
+    Functions, sequences and Data go on to work, and Data keep their contents. Every rank has the values of
+    shared variables that it had at the last `commit`; a variable that no commit holds has rank 0's present
+    value on every rank, of which a `SynkWarning` tells. A run that is not broken goes back, too.
+
+    Raises
+    ------
+    SynkStateError
+        If no run is open, or this is called in the middle of a call.
+    OSError
+        If the system refuses a process; the run stays broken then.
+
+    Examples
+    --------
+    ::
+
+        try:
+            train(x, y, batch=rows)
+        except (synk.WorkerDied, synk.SynkTimeout):
+            synk.restart()
+    """
+    _session.current("restart").restart()
 
 
 def pids() -> tuple[int, ...]:

@@ -18,9 +18,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from synk import messages
-from synk.channel import MasterChannel
-from synk.errors import SynkStateError, WorkerDied, remote_error
-from synk.launch import Crew
+from synk.crew import Crew
+from synk.errors import SynkStateError, SynkTimeout, WorkerDied, remote_error
 from synk.sync import Aborted
 from synk.worker import Rank, failure
 
@@ -36,11 +35,14 @@ class Commands:
     ----------
     crew : Crew
         The workers.
+    timeout : float, optional
+        Seconds for every command; by default as many as it takes.
     """
 
-    def __init__(self, crew: Crew):
-        self._crew = crew
-        self._channel: MasterChannel = crew.open_channel(self.on_death)
+    def __init__(self, crew: Crew, timeout: float | None = None):
+        self._follow(crew)
+        self._timeout = timeout
+        self._timeouts = threading.local()  # each thread's own, in place of that
         self._rank: Rank | None = None
         self._pid = os.getpid()
         self._lock = threading.RLock()  # threads take turns
@@ -50,6 +52,11 @@ class Commands:
         self._released: deque[Any] = deque()
         self._broken: BaseException | None = None
         self._closed = False
+
+    def _follow(self, crew: Crew) -> None:
+        self._crew = crew
+        self._vigil = crew.vigil()
+        self._channel = crew.open_channel(self.on_death, self.be_patient)
 
     def lead(self, rank: Rank) -> None:
         """Take ``rank`` as rank 0, whose part is done here."""
@@ -67,7 +74,18 @@ class Commands:
     def check_usable(self) -> None:
         """Raise what broke the run, if something did."""
         if self._broken is not None:
-            raise self._broken
+            # Without the frames of those it was raised to before: they hold arrays.
+            raise self._broken.with_traceback(None)
+
+    @contextmanager
+    def timeout(self, seconds: float | None) -> Iterator[None]:
+        """Give commands of this thread so many seconds meanwhile."""
+        before = getattr(self._timeouts, "seconds", self._timeout)
+        self._timeouts.seconds = seconds
+        try:
+            yield
+        finally:
+            self._timeouts.seconds = before
 
     # --- commands ----------------------------------------------------------------------------------
 
@@ -82,6 +100,19 @@ class Commands:
         WorkerDied
             If the run is broken.
         """
+        with self._alone(label):
+            self.check_usable()
+            self._turn = label
+            self._vigil.begin(label, getattr(self._timeouts, "seconds", self._timeout))
+            try:
+                yield
+            finally:
+                self._turn = None
+                self._flush()
+
+    @contextmanager
+    def _alone(self, label: str) -> Iterator[None]:
+        """Keep out other threads, and calls in the middle of a call."""
         self.check_open(label)
         with self._lock:
             self.check_open(label)  # it may have been closed while this thread waited
@@ -89,13 +120,7 @@ class Commands:
                 raise SynkStateError(
                     f"{label} was called in the middle of {self._turn}, by a signal handler or finalizer"
                 )
-            self.check_usable()
-            self._turn = label
-            try:
-                yield
-            finally:
-                self._turn = None
-                self._flush()
+            yield
 
     def run(self, steps: Sequence[Any]) -> list[list[Any]]:
         """Run steps on all ranks as one command.
@@ -134,14 +159,14 @@ class Commands:
         interrupted = error is not None and not isinstance(error, Exception)
         try:
             return self._channel.collect(INTERRUPT_SECONDS if interrupted else None)
+        except (WorkerDied, SynkTimeout):
+            raise
         except TimeoutError:
             if not interrupted:  # a signal handler's own
                 self._recover(rank)
                 raise
             self._break(SynkStateError("the run was interrupted, and not all workers came back; close() it"))
             raise error from None  # type: ignore[misc]
-        except WorkerDied:
-            raise
         except BaseException:
             self._recover(rank)
             raise
@@ -197,17 +222,56 @@ class Commands:
 
     def on_death(self, rank: int) -> Any:
         """Raise WorkerDied; let the other ranks out of whatever they wait for."""
-        process = self._crew.processes[rank - 1]
+        process = self._crew.process(rank)
         process.wait(DEATH_SECONDS)
-        phase = self._crew.control.phase(rank)
-        error = WorkerDied(rank, process.pid, process.cause_of_death(), phase, self._turn or NOTHING)
+        error = WorkerDied(
+            rank,
+            process.pid,
+            process.cause_of_death(),
+            self._crew.control.phase(rank),
+            self._turn or NOTHING,
+            self._crew.last_words(rank),
+        )
         self._break(error)
         raise error
 
+    def be_patient(self, late: Sequence[int]) -> None:
+        """Look at the ranks that this one waits for; raise SynkTimeout where that took too long."""
+        try:
+            self._vigil.look(late)
+        except SynkTimeout as error:
+            self._break(error)
+            raise
+
     def _break(self, error: BaseException) -> None:
-        self._broken = self._broken or error
-        if self._rank is not None:
-            self._rank.barrier.abandon()
+        if self._broken is None:
+            self._broken = error
+            if self._rank is not None:
+                self._rank.barrier.abandon()
+
+    @contextmanager
+    def renewal(self, label: str) -> Iterator[Callable[[Crew], None]]:
+        """Give up the workers; yield what takes new ones, with which the run is usable again.
+
+        Raises
+        ------
+        SynkStateError
+            If the run was closed, or this thread is inside a call.
+        """
+        with self._alone(label):
+            self._break(SynkStateError("the run could not be restarted; close() it"))
+            self._channel.close()
+            self._released.clear()  # what new workers are born with is without it
+            self._turn = label
+            try:
+                yield self._renew
+            finally:
+                self._turn = None
+                self._flush()
+
+    def _renew(self, crew: Crew) -> None:
+        self._follow(crew)
+        self._broken = None
 
     def close(self) -> bool:
         """Refuse everything from now on; return False if that was so already."""

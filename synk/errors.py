@@ -32,12 +32,56 @@ class CollectiveMismatch(SynkError, ValueError):
     """Ranks entered a collective with different operations, dtypes or shapes."""
 
 
-class SynkTimeout(SynkError, TimeoutError):
-    """A command did not end before its deadline."""
-
-
 class SynkWarning(UserWarning):
     """Something is allowed but probably not what was meant."""
+
+
+# What the system does without saying so.
+HINTS = {"signal SIGKILL": " (a kernel that is out of memory does that: see dmesg)"}
+
+
+class RankState(NamedTuple):
+    """What one rank was doing at a moment, as seen from the master."""
+
+    rank: int
+    pid: int
+    state: str  # "running", "stopped" or "ended"
+    phase: str  # as in WorkerDied
+    stack: str  # of all its Python threads, the innermost frame first; "" where it could not tell
+
+    def __str__(self) -> str:
+        said = f"rank {self.rank} (pid {self.pid}) {self.state}, {self.phase}"
+        return f"{said}:\n{self.stack.rstrip()}" if self.stack else said
+
+
+class SynkTimeout(SynkError, TimeoutError):
+    """A command did not end before its deadline.
+
+    Attributes
+    ----------
+    seconds : float
+        The deadline.
+    function : str
+        The command that was running.
+    late : tuple of int
+        The ranks that the master was waiting for.
+    ranks : tuple of RankState
+        What every rank was doing, in rank order.
+    """
+
+    def __init__(self, seconds: float, function: str, late: tuple[int, ...], ranks: tuple[RankState, ...]):
+        waited = ", ".join(f"rank {rank}" for rank in late) or "the master's own part"
+        super().__init__(
+            f"{function} did not end within {seconds:g} s, waiting for {waited}; "
+            "synk.restart() starts new workers, synk.close() ends the run\n\n" + "\n\n".join(map(str, ranks))
+        )
+        self.seconds = seconds
+        self.function = function
+        self.late = late
+        self.ranks = ranks
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.seconds, self.function, self.late, self.ranks)
 
 
 class WorkerDied(SynkError, RuntimeError):
@@ -52,18 +96,26 @@ class WorkerDied(SynkError, RuntimeError):
         What the worker was doing: ``"idle"``, ``"compiling"``, ``"computing"`` or ``"in a collective"``.
     function : str
         The command that was running, or ``"no command"``.
+    stderr : str
+        The last that it wrote to standard error, 4 KiB at most.
     """
 
-    def __init__(self, rank: int, pid: int, cause: str, phase: str, function: str):
+    def __init__(self, rank: int, pid: int, cause: str, phase: str, function: str, stderr: str = ""):
+        hint = HINTS.get(cause, "")
+        said = f"\n\nits last words on standard error:\n{stderr.rstrip()}" if stderr.strip() else ""
         super().__init__(
-            f"rank {rank} (pid {pid}) died of {cause} while {phase}, running {function}; "
-            "close() and fork() again to go on"
+            f"rank {rank} (pid {pid}) died of {cause} while {phase}, running {function}{hint}; "
+            f"synk.restart() starts new workers, synk.close() ends the run{said}"
         )
         self.rank = rank
         self.pid = pid
         self.cause = cause
         self.phase = phase
         self.function = function
+        self.stderr = stderr
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.rank, self.pid, self.cause, self.phase, self.function, self.stderr)
 
 
 class Failure(NamedTuple):

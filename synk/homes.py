@@ -76,6 +76,10 @@ class Homes:
             raise
         return numbers
 
+    def moves(self) -> list[messages.MoveIn]:
+        """Return what tells a new worker where variables live."""
+        return [messages.MoveIn(identity, refs) for identity, refs in self._homes.items()]
+
     def release(self, identity: int) -> None:
         """Give up the home of a variable; safe in finalizers, at any moment."""
         for ref in self._homes.pop(identity, ()):

@@ -55,6 +55,7 @@ class Share(NamedTuple):
     type: Any  # PyTensor Type
     name: str | None
     value: Any
+    own: bool = False  # each rank's own already, so a random state is not split into streams
 
 
 class Unshare(NamedTuple):

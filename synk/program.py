@@ -12,7 +12,7 @@ Imports floor 2 and below.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -69,6 +69,7 @@ class ProgramContext(NamedTuple):
 
     device: Device
     variables: RankVariables
+    compiling: Callable[[], AbstractContextManager[None]] = nullcontext  # entered while it compiles
 
 
 class RowInput(NamedTuple):
@@ -88,6 +89,7 @@ class Program:
         self.spec = spec
         self._variables = context.variables
         self._device = context.device
+        self._compiling = context.compiling
         self._mode = self._chosen_mode()
 
     def compile(self) -> None:
@@ -257,15 +259,16 @@ class Program:
         ]
 
     def _compiled(self, inputs: list[Any], outputs: list[Any], updates: list[Any]) -> Callable[..., Any]:
-        return pytensor.function(
-            inputs,
-            outputs,
-            updates=updates,
-            mode=self._mode,
-            name=self.spec.name,
-            on_unused_input="ignore",
-            trust_input=True,  # the master checked them
-        )
+        with self._compiling():
+            return pytensor.function(
+                inputs,
+                outputs,
+                updates=updates,
+                mode=self._mode,
+                name=self.spec.name,
+                on_unused_input="ignore",
+                trust_input=True,  # the master checked them
+            )
 
 
 def _draws(expressions: Sequence[Any]) -> list[Any]:

@@ -8,7 +8,7 @@ Imports ``messages`` and ``shm``.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from numpy.typing import NDArray
@@ -47,9 +47,24 @@ class SegmentTable:
         segment = Segment.create(nbytes)
         number = next(self._numbers)
         self._segments[number] = segment
-        self._post(messages.Attach(number, nbytes), segment.descriptor)
+        try:
+            self._post(messages.Attach(number, nbytes), segment.descriptor)
+        except BaseException:
+            self.drop(number)
+            raise
         segment.seal()
         return number
+
+    @classmethod
+    def holding(cls, segments: Mapping[int, Segment]) -> SegmentTable:
+        """Return the table of a worker that has these segments mapped already."""
+        table = cls()
+        table._segments.update(segments)
+        return table
+
+    def mapped(self) -> dict[int, Segment]:
+        """Return the segments by number."""
+        return dict(self._segments)
 
     def attach(self, message: messages.Attach, descriptor: int | None) -> Segment:
         """Follow the master's `allocate` in a worker."""

@@ -11,10 +11,11 @@ import atexit
 import itertools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
+import numpy as np
 from pytensor.tensor.random.type import RandomType
 
 from synk import messages
@@ -22,6 +23,7 @@ from synk.collectives import HANDED_OUT, Collectives
 from synk.comm import Communicator, HostCommunicator, LoneCommunicator
 from synk.commands import Commands
 from synk.compile.profile import Profile
+from synk.crew import Crew
 from synk.data import Data, make_data
 from synk.device import CpuDevice
 from synk.device.cpu import count_cores
@@ -30,10 +32,13 @@ from synk.function import Prepared
 from synk.graph_function import GraphFunction
 from synk.homes import Homes
 from synk.launch import launch
+from synk.recovery import Recovery
 from synk.segments import SegmentTable, StagingBuffers
 from synk.sequence import SequenceFunction
 from synk.shm import Segment
 from synk.symbolic import define
+from synk.sync import Barrier, ControlBlock
+from synk.termination import Termination
 from synk.variables import RankVariables, SharedTable, describe
 from synk.worker import Rank
 
@@ -50,12 +55,16 @@ class Session:
         Processes that compute, this one included.
     threads : int
         Threads per rank.
+    timeout : float, optional
+        Seconds for every command.
     """
 
-    def __init__(self, n_ranks: int, threads: int):
+    def __init__(self, n_ranks: int, threads: int, timeout: float | None = None):
         self.n_ranks = n_ranks
-        self._crew = launch(n_ranks, lambda rank: CpuDevice(threads))
-        self._commands = Commands(self._crew)
+        self._make_device = lambda rank: CpuDevice(threads)
+        self._crew = Crew(n_ranks)
+        launch(self._crew, self._make_device)
+        self._commands = Commands(self._crew, timeout)
         self._device = CpuDevice(threads)
         self._device.activate()
         self._variables = RankVariables(rank=0)
@@ -64,20 +73,24 @@ class Session:
         self.shared = SharedTable(self._commands.post, self._commands.release, self._variables, n_ranks)
         self.homes = Homes(self.segments, self._commands.post, self._variables, n_ranks)
         self.collectives = Collectives(self)
-        self._rank = self._make_rank()
+        self._recovery = Recovery(self.shared, self._variables, self.homes, self.segments)
+        self._rank = Rank(*self._connections(), self._device, self.segments, self._variables)
         self._commands.lead(self._rank)
+        self._termination = Termination()
+        self._termination.install()
         self._profile: Profile | None = None
         self._lengths: dict[int, list[int]] = {}
         self._arena: int | None = None
         self._functions: weakref.WeakSet[GraphFunction] = weakref.WeakSet()
         self._function_numbers = itertools.count(1)
 
-    def _make_rank(self) -> Rank:
-        control, barrier = self._crew.control, self._crew.barrier(self._commands.on_death)
-        communicator: Communicator = LoneCommunicator()
-        if self.n_ranks > 1:
-            communicator = HostCommunicator(0, control, barrier, self._grow_arena)
-        return Rank(communicator, control, barrier, self._device, self.segments, self._variables)
+    def _connections(self) -> tuple[Communicator, ControlBlock, Barrier]:
+        """Return what connects rank 0 with the workers there are."""
+        control = self._crew.control
+        barrier = self._crew.barrier(self._commands.on_death, self._commands.be_patient)
+        if self.n_ranks == 1:
+            return LoneCommunicator(), control, barrier
+        return HostCommunicator(0, control, barrier, self._grow_arena), control, barrier
 
     # --- what the public verbs ask for ---------------------------------------------------------------
 
@@ -133,6 +146,30 @@ class Session:
         """Run one collective."""
         with self.turn(verb):
             return self.collectives.run(getattr(self.collectives, verb)(*args))
+
+    def timeout(self, seconds: float | None) -> AbstractContextManager[None]:
+        """Give commands so many seconds meanwhile."""
+        return self._commands.timeout(_checked_timeout(seconds))
+
+    def commit(self) -> None:
+        """Keep the values of all shared variables, for `restart`."""
+        identities = tuple(share.identity for share in self.shared.shares())
+        with self.turn("commit"):
+            self._recovery.keep(identities, self.run([messages.Fetch(identities, rank=None)])[0])
+
+    def restart(self) -> None:
+        """Put new workers in the place of the present ones."""
+        with self._commands.renewal("restart") as renew:
+            self._crew.dismiss(gently=False)
+            self._recovery.restore()
+            self._lengths.clear()
+            if self._arena is not None:
+                self.segments.drop(self._arena)
+                self._arena = None
+            self._crew = Crew(self.n_ranks)
+            launch(self._crew, self._make_device, self._recovery.seed(self._rank.builds()))
+            renew(self._crew)
+            self._rank.join(*self._connections())
 
     # --- what functions, Data and collectives ask for: see `Owner` -------------------------------------
 
@@ -217,6 +254,7 @@ class Session:
             self.segments.close()
             self.shared.close()
             self._device.deactivate()
+            self._termination.restore()
 
 
 def _refuse_random_states(item: partial[Any]) -> None:
@@ -249,14 +287,19 @@ def current(what: str) -> Session:
     return _current
 
 
-def fork(n_parallel: int | None = None, device: str | None = None, threads: int | None = None) -> int:
+def fork(
+    n_parallel: int | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    timeout: float | None = None,
+) -> int:
     """Start a run; see `synk.fork`."""
     global _current
     if _current is not None:
         _current.check_open("fork")  # in a process that somebody forked of the master, this says so
         raise SynkStateError("fork: a run is open already; synk.close() it first")
     n_ranks, n_threads = _checked_size(n_parallel, device, threads)
-    _current = Session(n_ranks, n_threads)
+    _current = Session(n_ranks, n_threads, _checked_timeout(timeout))
     return n_ranks
 
 
@@ -272,6 +315,16 @@ def _checked_size(n_parallel: Any, device: Any, threads: Any) -> tuple[int, int]
             raise ValueError(f"{name}={value} is less than 1")
     n_ranks = count_cores() if n_parallel is None else n_parallel
     return n_ranks, threads or max(1, count_cores() // n_ranks)
+
+
+def _checked_timeout(seconds: Any) -> float | None:
+    if seconds is None:
+        return None
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float | np.number):
+        raise TypeError(f"timeout={seconds!r} is not a number of seconds")
+    if not seconds > 0:
+        raise ValueError(f"timeout={seconds} is not positive; pass None for no deadline")
+    return float(seconds)
 
 
 def close() -> None:

@@ -23,7 +23,7 @@ PHASES = ("idle", "compiling", "computing", "in a collective")
 IDLE, COMPILING, COMPUTING, COLLECTIVE = range(len(PHASES))
 
 LINE = 8  # words: each rank writes to cache lines of its own
-ARRIVED, FAILED, SLEEPING, PHASE = range(4)
+ARRIVED, FAILED, SLEEPING, PHASE, DELIVERED = range(5)
 HEADER_WORDS = 40
 RANK_WORDS = LINE + HEADER_WORDS
 
@@ -70,7 +70,13 @@ class Doorbells:
     """One eventfd per rank, inherited by all."""
 
     def __init__(self, n_ranks: int):
-        self._bells = [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(n_ranks)]
+        self._bells: list[int] = []
+        try:
+            for _ in range(n_ranks):
+                self._bells.append(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
+        except OSError:  # no descriptor left
+            self.close()
+            raise
 
     def ring(self, rank: int) -> None:
         os.eventfd_write(self._bells[rank], 1)
@@ -103,6 +109,8 @@ class Barrier:
         Descriptors that become readable when a process this rank depends on dies.
     on_death : callable
         Called with such a descriptor; raises.
+    patience : callable, optional
+        Called every now and then with the ranks that are late; raises to give up.
     """
 
     def __init__(
@@ -113,6 +121,7 @@ class Barrier:
         spin: float = 0.0,
         lives: Sequence[int] = (),
         on_death: Callable[[int], None] = lambda descriptor: None,
+        patience: Callable[[Sequence[int]], None] = lambda late: None,
     ):
         self._control = control
         self._bells = bells
@@ -120,6 +129,7 @@ class Barrier:
         self._others = [other for other in range(control.n_ranks) if other != rank]
         self._spin = spin
         self._on_death = on_death
+        self._patience = patience
         self._command = 0
         self._ticket = 0
         self._poll = select.poll()
@@ -179,6 +189,12 @@ class Barrier:
             return
         while not self._complete():
             self._sleep()
+            late = self._late()
+            if late:
+                self._patience(late)
+
+    def _late(self) -> list[int]:
+        return [other for other in self._others if self._control.get(other, ARRIVED) < self._ticket]
 
     def _complete(self) -> bool:
         get, ticket = self._control.get, self._ticket

@@ -10,6 +10,7 @@ Imports NumPy, PyTensor, ``compile``, ``errors`` and ``messages``.
 
 from __future__ import annotations
 
+import copy
 import warnings
 import weakref
 from collections.abc import Callable
@@ -37,6 +38,11 @@ def describe(variable: Any) -> str:
     return repr(variable.name) if variable.name else f"<{variable.type}>"
 
 
+def copy_of(value: Any) -> Any:
+    """Return a copy of a shared variable's value."""
+    return np.array(value) if isinstance(value, np.ndarray) else copy.deepcopy(value)
+
+
 class RankVariables:
     """One rank's shared variables, by identity."""
 
@@ -49,7 +55,7 @@ class RankVariables:
     def add(self, message: messages.Share) -> None:
         """Make this rank's copy of a variable that travelled, or give the copy its new value."""
         value = message.value
-        if isinstance(value, np.random.Generator):
+        if isinstance(value, np.random.Generator) and not message.own:
             value = stream(value, self._rank)
         elif isinstance(value, np.ndarray) and not value.flags.writeable:
             value = value.copy()  # updates write in place
@@ -220,19 +226,28 @@ class SharedTable:
     def _post_value(self, identity: int, variable: SharedVariable) -> None:
         if self._n_ranks == 1:
             return
-        value = variable.container.storage[0]
         try:
-            self._post(messages.Share(identity, type(variable), variable.type, variable.name, value))
+            self._post(self._share(identity, variable))
         except (TypeError, AttributeError) as error:
             raise TypeError(
                 f"the value of shared variable {describe(variable)} cannot travel to the workers: {error}"
             ) from error
+
+    @staticmethod
+    def _share(identity: int, variable: SharedVariable) -> messages.Share:
+        value = variable.container.storage[0]
+        return messages.Share(identity, type(variable), variable.type, variable.name, value)
 
     def resend(self, identity: int) -> None:
         """Send the master's present value again, replacing those of the workers."""
         variable = self._references[identity]()
         assert variable is not None, "the caller holds it"
         self._post_value(identity, variable)
+
+    def shares(self) -> list[messages.Share]:
+        """Return what tells a new worker of every variable, with rank 0's present value itself."""
+        alive = [(identity, reference()) for identity, reference in sorted(self._references.items())]
+        return [self._share(identity, variable) for identity, variable in alive if variable is not None]
 
     def _forget(self, key: int, identity: int) -> None:
         self._identities.pop(key, None)

@@ -14,7 +14,9 @@ import os
 import resource
 import select
 import signal
+import threading
 
+LONG_SECONDS = 3600.0
 PR_SET_PDEATHSIG = 1
 
 
@@ -40,10 +42,18 @@ class Process:
         poll.register(self._descriptor, select.POLLIN)
         return bool(poll.poll(1000 * seconds))
 
-    def signal(self, number: signal.Signals) -> None:
+    def signal(self, number: int) -> None:
         """Send a signal; a process that has ended is left alone."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._descriptor, number)
+
+    def stopped(self) -> bool:
+        """Return whether a signal has stopped this child; its pidfd does not tell."""
+        try:
+            flags = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
+            return os.waitid(os.P_PIDFD, self._descriptor, flags) is not None
+        except ChildProcessError:
+            return False
 
     def cause_of_death(self) -> str:
         """Return ``"signal SIGKILL"`` or ``"exit code 3"`` of a child that ended."""
@@ -68,15 +78,33 @@ class Process:
         os.close(self._descriptor)
 
 
-def die_with(parent: int) -> None:
-    """Have the kernel kill this process when the thread that forked it ends.
+def die_with(parent: int, by_kernel: bool = True) -> None:
+    """Have this process killed when its parent ends.
 
-    Called in a child first of all; ``parent`` is the pid it was forked from.
+    Called in a child first of all.
+
+    Parameters
+    ----------
+    parent : int
+        The pid it was forked from.
+    by_kernel : bool
+        The kernel kills it when the *thread* that forked ends. Where that may end before its process,
+        a thread of this process looks after the parent, once native code lets it run.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if by_kernel:
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    else:
+        life = Process(parent)
+        threading.Thread(target=_follow, args=(life,), name="synk-parent", daemon=True).start()
     if os.getppid() != parent:  # it died before the call
         os._exit(1)
+
+
+def _follow(life: Process) -> None:
+    while not life.wait(LONG_SECONDS):
+        pass
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def forbid_core_dumps() -> None:

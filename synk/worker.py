@@ -10,25 +10,26 @@ Imports floor 3 and below.
 
 from __future__ import annotations
 
-import copy
 import gc
 import os
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from synk import messages, sync
-from synk.channel import Disconnected, WorkerChannel
+from synk.channel import WorkerChannel
 from synk.comm import Communicator
 from synk.device import Device
 from synk.errors import Failure
+from synk.frames import Disconnected
 from synk.plan import Rows, split
 from synk.program import Program, ProgramContext, RowInput
 from synk.segments import SegmentTable
 from synk.sync import Aborted, Barrier, ControlBlock
-from synk.variables import RankVariables
+from synk.variables import RankVariables, copy_of
 
 
 class Rank:
@@ -55,13 +56,17 @@ class Rank:
     ):
         self.rank = communicator.rank
         self.n_ranks = communicator.n_ranks
-        self.communicator = communicator
-        self.barrier = barrier
         self.segments = segments
         self.variables = variables
-        self._control = control
-        self._context = ProgramContext(device, variables)
+        self.join(communicator, control, barrier)
+        self._context = ProgramContext(device, variables, self._compiling)
         self._programs: dict[int, Program] = {}
+
+    def join(self, communicator: Communicator, control: ControlBlock, barrier: Barrier) -> None:
+        """Work with these ranks from now on."""
+        self.communicator = communicator
+        self.barrier = barrier
+        self._control = control
 
     # --- messages without an answer ----------------------------------------------------------
 
@@ -93,6 +98,10 @@ class Rank:
     def program(self, function: int) -> Program:
         return self._programs[function]
 
+    def builds(self) -> list[messages.Build]:
+        """Return the messages that make another rank's functions the same as this one's."""
+        return [messages.Build(number, program.spec) for number, program in self._programs.items()]
+
     # --- commands ----------------------------------------------------------------------------
 
     def run(self, command: messages.Run) -> tuple[Any, ...]:
@@ -115,6 +124,16 @@ class Rank:
     def enter(self, phase: int) -> None:
         """Tell the other ranks what this one is doing."""
         self._control.set(self.rank, sync.PHASE, phase)
+
+    @contextmanager
+    def _compiling(self) -> Iterator[None]:
+        """Tell so while a program that is needed now compiles."""
+        phase = self._control.get(self.rank, sync.PHASE)
+        self.enter(sync.COMPILING)
+        try:
+            yield
+        finally:
+            self.enter(phase)
 
     def compile(self, step: messages.Compile) -> None:
         for function in step.functions:
@@ -215,11 +234,6 @@ def rows_of(span: messages.Span, indices: Any) -> Rows:
     return Rows(span.start, span.stop, indices if span.listed else None)
 
 
-def copy_of(value: Any) -> Any:
-    """Return a copy of a shared variable's value."""
-    return np.array(value) if isinstance(value, np.ndarray) else copy.deepcopy(value)
-
-
 class Handler(NamedTuple):
     """How a step runs, and what the rank is said to be doing meanwhile."""
 
@@ -267,7 +281,7 @@ def _below_this_package(trace: Any) -> Any:
     return trace
 
 
-def serve(rank: Rank, channel: WorkerChannel) -> None:
+def serve(rank: Rank, channel: WorkerChannel, after_reply: Callable[[], None] = lambda: None) -> None:
     """Follow the master's messages until it says `Close` or is gone."""
     trouble: Failure | None = None  # of a message without an answer; told with the next reply
     while True:
@@ -280,6 +294,7 @@ def serve(rank: Rank, channel: WorkerChannel) -> None:
         if isinstance(message, messages.Run):
             reply(channel, rank.rank, answer(rank, message, trouble))
             trouble = None
+            after_reply()
             continue
         try:
             rank.prepare(message, descriptor)

@@ -8,21 +8,10 @@ import leaks
 import numpy as np
 import pytest
 
-from synk import channel, messages
-from synk.channel import (
-    HEAD,
-    INLINE_BYTES,
-    Disconnected,
-    Frame,
-    MasterChannel,
-    Outbox,
-    Receiver,
-    WorkerChannel,
-    encode,
-    pair,
-    send,
-)
+from synk import frames, messages
+from synk.channel import MasterChannel, WorkerChannel
 from synk.errors import SharedMemoryFull
+from synk.frames import HEAD, INLINE_BYTES, Disconnected, Frame, Outbox, Receiver, encode, pair, send
 from synk.shm import Segment
 
 LARGE = 3 * INLINE_BYTES
@@ -498,12 +487,11 @@ def test_collect_can_be_called_again_after_an_interruption(crew):
 
 def test_a_reply_that_was_read_in_part_is_told(crew):
     there = crew(1)
-    ours, theirs = there.ends[0]
-    ours.settimeout(0.05)  # stands for the handler of a signal that raises
+    _, theirs = there.ends[0]
     theirs.sendall(FRAME[:-1])
     assert not there.master.torn
     with pytest.raises(TimeoutError):
-        there.master.collect()
+        there.master.collect(0.05)
     assert there.master.torn
 
 
@@ -558,5 +546,5 @@ def test_a_frame_is_a_head_sizes_a_pickle_and_buffers():
     assert only == HEAD.pack(len(payload), 0, 0) + payload
     first, *buffers = encode([np.zeros(3), np.zeros((2, 2), "f4")]).parts
     assert HEAD.unpack(first[: HEAD.size])[1:] == (2, 0)
-    assert [channel.SIZE.unpack_from(first, HEAD.size + 8 * i)[0] for i in (0, 1)] == [24, 16]
+    assert [frames.SIZE.unpack_from(first, HEAD.size + 8 * i)[0] for i in (0, 1)] == [24, 16]
     assert [buffer.nbytes for buffer in buffers] == [24, 16]

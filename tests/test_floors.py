@@ -26,14 +26,32 @@ FLOORS = (
     # 0: pure values and arithmetic, no process needed
     {"errors", "plan", "reduction", "messages"},
     # 1: segments, barrier, who died, post and collect; one communicator interface; the compiler
-    {"shm", "segments", "sync", "watch", "channel", "mailbox", "comm", "compile"},
+    {
+        "shm",
+        "segments",
+        "sync",
+        "watch",
+        "stacks",
+        "stderr_log",
+        "vigil",
+        "frames",
+        "channel",
+        "mailbox",
+        "termination",
+        "comm",
+        "compile",
+    },
     # 2: arrays, variables, devices; symbolic operations and their kernels
     {"data", "owner", "variables", "homes", "device", "ops", "kernels"},
     # 3: what a rank runs
     {"program", "worker"},
     # 4: classes; what they need is passed in
     {
+        "crew",
+        "seed",
+        "birth",
         "launch",
+        "recovery",
         "symbolic",
         "spec",
         "calls",

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from synk import messages, sync
-from synk.channel import MasterChannel, WorkerChannel, pair
+from synk.channel import MasterChannel, WorkerChannel
+from synk.frames import pair
 from synk.mailbox import AREA, Mailboxes, MasterPost, WorkerPost
 from synk.sync import ControlBlock, Doorbells
 

@@ -1,0 +1,129 @@
+"""What a worker writes to standard error, kept where it outlives the worker.
+
+File descriptor 2 of a worker is a file in memory. The worker hands on to the real standard error what
+is new there, at once where Python wrote it, else after every command; the master does so when the worker
+has died, and quotes the end of it. A file never keeps its writer waiting, as a pipe with a busy reader does.
+
+    StderrLog (master) -> take_over, deliver (worker) ... rest, tail (master)
+
+Imports the standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+TAIL_BYTES = 4096
+TRIM_BYTES = 1 << 20  # what was delivered is thrown away beyond that
+
+STDERR = 2
+
+
+class StderrLog:
+    """One worker's standard error; made by the master before it forks.
+
+    Parameters
+    ----------
+    get_delivered, set_delivered : callable
+        Read and write a word that both processes share: how many bytes of the log were delivered.
+    """
+
+    def __init__(self, get_delivered: Callable[[], int], set_delivered: Callable[[int], None]):
+        self._file = os.memfd_create("synk-stderr")
+        fcntl.fcntl(self._file, fcntl.F_SETFL, os.O_APPEND)
+        self._get_delivered = get_delivered
+        self._set_delivered = set_delivered
+        self._real = STDERR
+
+    # --- in the worker -----------------------------------------------------------------------------
+
+    def take_over(self) -> None:
+        """Have this process write its standard error here from now on."""
+        self._real = fcntl.fcntl(STDERR, fcntl.F_DUPFD_CLOEXEC, STDERR + 1)
+        os.dup2(self._file, STDERR)
+        if sys.stderr is not None:
+            here = _writes_to(sys.stderr, STDERR)
+            sys.stderr = _Prompt(sys.stderr, (lambda text: self.deliver()) if here else self._note)
+
+    def _note(self, text: str) -> None:
+        """Keep what went elsewhere: to a notebook, say."""
+        _write_all(self._file, text.encode(errors="replace"))
+        self._set_delivered(os.fstat(self._file).st_size)
+
+    def deliver(self) -> None:
+        """Hand on what is new."""
+        end = os.fstat(self._file).st_size
+        start = self._get_delivered()
+        if start < end:
+            _write_all(self._real, os.pread(self._file, end - start, start))
+            self._set_delivered(end)
+            if end > TRIM_BYTES:
+                self._trim()
+
+    def _trim(self) -> None:
+        tail = self._read_tail()
+        os.ftruncate(self._file, 0)
+        _write_all(self._file, tail)
+        self._set_delivered(len(tail))
+
+    # --- in the master -----------------------------------------------------------------------------
+
+    def tail(self) -> str:
+        """Return the last lines of the log."""
+        tail = self._read_tail()
+        if len(tail) == TAIL_BYTES:  # it may begin in the middle of a line
+            tail = tail[tail.find(b"\n") + 1 :]
+        return tail.decode(errors="replace")
+
+    def _read_tail(self) -> bytes:
+        end = os.fstat(self._file).st_size
+        return os.pread(self._file, TAIL_BYTES, max(0, end - TAIL_BYTES))
+
+    def close(self) -> None:
+        """Forget the log."""
+        os.close(self._file)
+
+
+def _writes_to(stream: Any, descriptor: int) -> bool:
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        return bool(stream.fileno() == descriptor)
+    return False
+
+
+def _write_all(descriptor: int, text: bytes) -> None:
+    left = memoryview(text)
+    with contextlib.suppress(OSError):  # nobody reads it
+        while left:
+            left = left[os.write(descriptor, left) :]
+
+
+class _Prompt:
+    """A text stream that tells somebody of everything written to it.
+
+    Parameters
+    ----------
+    stream : file
+    told : callable
+        Called with the text.
+    """
+
+    def __init__(self, stream: Any, told: Callable[[str], None]):
+        self._stream = stream
+        self._told = told
+
+    def write(self, text: str) -> int:
+        written: int = self._stream.write(text)
+        self._stream.flush()
+        self._told(text)
+        return written
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        self.write("".join(lines))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
