@@ -10,7 +10,6 @@ Imports ``frames``, ``mailbox``, ``messages`` and ``watch``.
 
 from __future__ import annotations
 
-import pickle
 import select
 import socket
 import time
@@ -19,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from synk.frames import Disconnected, Outbox, Receiver, encode, send
-from synk.mailbox import MasterPost, WorkerPost
+from synk.mailbox import MasterPost, WorkerPost, loaded
 from synk.messages import Run
 from synk.watch import Process
 
@@ -195,7 +194,7 @@ class MasterChannel:
 
 
 def _loaded(payload: bytes) -> tuple[Any, None]:
-    return pickle.loads(payload), None
+    return loaded(payload), None
 
 
 def _milliseconds(deadline: float | None) -> float:

@@ -10,8 +10,6 @@ Imports floor 4 and below.
 from __future__ import annotations
 
 import itertools
-import os
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +19,7 @@ from synk import messages
 from synk.crew import Crew
 from synk.errors import SynkStateError, SynkTimeout, WorkerDied, remote_error
 from synk.sync import Aborted
+from synk.turns import Turn, Turns
 from synk.worker import Rank, failure
 
 NOTHING = "no command"
@@ -37,21 +36,23 @@ class Commands:
         The workers.
     timeout : float, optional
         Seconds for every command; by default as many as it takes.
+    after_turn : callable
+        Called at the end of every turn, however it ends.
     """
 
-    def __init__(self, crew: Crew, timeout: float | None = None):
-        self._follow(crew)
-        self._timeout = timeout
-        self._timeouts = threading.local()  # each thread's own, in place of that
+    def __init__(
+        self, crew: Crew, timeout: float | None = None, after_turn: Callable[[], None] = lambda: None
+    ):
+        self._turns = Turns(timeout)
+        self._after_turn = after_turn
         self._rank: Rank | None = None
-        self._pid = os.getpid()
-        self._lock = threading.RLock()  # threads take turns
-        self._turn: str | None = None  # what the thread that has the lock is about
         self._posting = False
         self._numbers = itertools.count(1)
         self._released: deque[Any] = deque()
         self._broken: BaseException | None = None
-        self._closed = False
+        self.check_open = self._turns.check_open
+        self.timeout = self._turns.timeout
+        self._follow(crew)
 
     def _follow(self, crew: Crew) -> None:
         self._crew = crew
@@ -62,65 +63,35 @@ class Commands:
         """Take ``rank`` as rank 0, whose part is done here."""
         self._rank = rank
 
-    def check_open(self, what: str) -> None:
-        """Raise SynkStateError if the run was closed, or this process is not its master."""
-        if os.getpid() != self._pid:
-            raise SynkStateError(
-                f"{what}: this process is not the master; only the script that forked may call"
-            )
-        if self._closed:
-            raise SynkStateError(f"{what}: its run was closed; make it anew after synk.fork()")
-
     def check_usable(self) -> None:
         """Raise what broke the run, if something did."""
         if self._broken is not None:
             # Without the frames of those it was raised to before: they hold arrays.
             raise self._broken.with_traceback(None)
 
-    @contextmanager
-    def timeout(self, seconds: float | None) -> Iterator[None]:
-        """Give commands of this thread so many seconds meanwhile."""
-        before = getattr(self._timeouts, "seconds", self._timeout)
-        self._timeouts.seconds = seconds
-        try:
-            yield
-        finally:
-            self._timeouts.seconds = before
-
     # --- commands ----------------------------------------------------------------------------------
 
-    @contextmanager
-    def turn(self, label: str) -> Iterator[None]:
-        """Keep other threads out while a call is prepared and run.
+    def turn(self, label: str) -> Turn:
+        """Return a context in which a call is prepared and run, and other threads are kept out.
 
         Raises
         ------
         SynkStateError
-            If this thread is inside another call: in a signal handler, say.
+            On entering, if this thread is inside another call: in a signal handler, say.
         WorkerDied
             If the run is broken.
         """
-        with self._alone(label):
-            self.check_usable()
-            self._turn = label
-            self._vigil.begin(label, getattr(self._timeouts, "seconds", self._timeout))
-            try:
-                yield
-            finally:
-                self._turn = None
-                self._flush()
+        return self._turns.take(label, self._begin, self._end)
 
-    @contextmanager
-    def _alone(self, label: str) -> Iterator[None]:
-        """Keep out other threads, and calls in the middle of a call."""
-        self.check_open(label)
-        with self._lock:
-            self.check_open(label)  # it may have been closed while this thread waited
-            if self._turn is not None:
-                raise SynkStateError(
-                    f"{label} was called in the middle of {self._turn}, by a signal handler or finalizer"
-                )
-            yield
+    def _begin(self) -> None:
+        self.check_usable()
+        self._vigil.begin(self._turns.label or NOTHING, self._turns.seconds)
+
+    def _end(self) -> None:
+        try:
+            self._after_turn()
+        finally:
+            self._flush()
 
     def run(self, steps: Sequence[Any]) -> list[list[Any]]:
         """Run steps on all ranks as one command.
@@ -137,22 +108,24 @@ class Commands:
         WorkerDied
             If a worker died.
         """
-        assert self._turn is not None, "commands run in turns"
+        assert self._turns.label is not None, "commands run in turns"
         assert self._rank is not None
         return self._run(self._rank, messages.Run(next(self._numbers), tuple(steps)))
 
     def _run(self, rank: Rank, command: messages.Run) -> list[list[Any]]:
-        self._send(lambda: self._channel.command(command))
+        self._send(self._channel.command, command)
         mine: tuple[Any, ...] = ()
         error: BaseException | None = None
         try:
             mine = rank.run(command)
         except BaseException as caught:
             error = caught
-        self.check_usable()
+        if self._broken is not None:
+            self.check_usable()
         replies = self._collect(rank, error)
-        _raise_failures(error, replies)
-        return [list(results) for results in zip(mine, *(reply.results for reply in replies), strict=True)]
+        if error is not None or any(reply.failed for reply in replies):
+            _raise_failures(error, replies)
+        return [list(results) for results in zip(mine, *[reply.results for reply in replies], strict=True)]
 
     def _collect(self, rank: Rank, error: BaseException | None) -> list[messages.Reply]:
         """Wait for all replies; what a signal handler raises meanwhile is raised when they have come."""
@@ -188,34 +161,34 @@ class Commands:
 
     def post(self, message: Any, descriptor: int | None = None) -> None:
         """Send a message to all workers."""
-        self._send(lambda: self._channel.post(message, descriptor))
+        with self._turns.lock:
+            self._send(self._channel.post, message, descriptor)
 
-    def _send(self, send: Callable[[], None]) -> None:
+    def _send(self, send: Callable[..., None], *arguments: Any) -> None:
         self.check_usable()
-        with self._lock:
-            self._posting = True
-            try:
-                send()
-            except KeyboardInterrupt:
-                self._break(SynkStateError("the run was interrupted while a message was sent; close() it"))
-                raise
-            finally:
-                self._posting = False
+        self._posting = True
+        try:
+            send(*arguments)
+        except KeyboardInterrupt:
+            self._break(SynkStateError("the run was interrupted while a message was sent; close() it"))
+            raise
+        finally:
+            self._posting = False
 
     def release(self, message: Any) -> None:
         """Post a message when the run is next at rest; safe in finalizers, at any moment."""
-        if self._closed or os.getpid() != self._pid:
+        if not self._turns.here():
             return
         self._released.append(message)
-        if self._lock.acquire(blocking=False):
+        if self._turns.lock.acquire(blocking=False):
             try:
-                if self._turn is None and not self._posting:
+                if self._turns.label is None and not self._posting:
                     self._flush()
             finally:
-                self._lock.release()
+                self._turns.lock.release()
 
     def _flush(self) -> None:
-        while self._released and not self._closed and self._broken is None:
+        while self._released and not self._turns.closed and self._broken is None:
             self.post(self._released.popleft())
 
     # --- the end -----------------------------------------------------------------------------------
@@ -229,7 +202,7 @@ class Commands:
             process.pid,
             process.cause_of_death(),
             self._crew.control.phase(rank),
-            self._turn or NOTHING,
+            self._turns.label or NOTHING,
             self._crew.last_words(rank),
         )
         self._break(error)
@@ -258,26 +231,23 @@ class Commands:
         SynkStateError
             If the run was closed, or this thread is inside a call.
         """
-        with self._alone(label):
-            self._break(SynkStateError("the run could not be restarted; close() it"))
-            self._channel.close()
-            self._released.clear()  # what new workers are born with is without it
-            self._turn = label
-            try:
-                yield self._renew
-            finally:
-                self._turn = None
-                self._flush()
+        with self._turns.take(label, self._give_up, self._flush):
+            yield self._renew
+
+    def _give_up(self) -> None:
+        self._break(SynkStateError("the run could not be restarted; close() it"))
+        self._channel.close()
+        self._released.clear()  # what new workers are born with is without it
 
     def _renew(self, crew: Crew) -> None:
         self._follow(crew)
         self._broken = None
 
     def close(self) -> bool:
-        """Refuse everything from now on; return False if that was so already."""
-        if self._closed or os.getpid() != self._pid:
+        """Refuse everything from now on; return False in another process than the master."""
+        if not self._turns.own():
             return False
-        self._closed = True
+        self._turns.closed = True
         self._broken = None  # its traceback holds frames, and those hold shared memory
         self._channel.close()
         return True

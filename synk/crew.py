@@ -129,13 +129,14 @@ class Crew:
                 send(worker.end, farewell, _give_up)
 
     def _free(self) -> None:
-        for process, end, log, stacks in self.workers:
+        while self.workers:
+            process, end, log, stacks = self.workers[-1]
             process.reap()
             log.deliver()
             for held in (end, log, stacks):
                 held.close()
+            self.workers.pop()
         self._shared.close()
-        self.workers = []
 
 
 def _give_up() -> None:

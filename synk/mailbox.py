@@ -19,7 +19,7 @@ from synk import messages
 from synk.shm import Segment
 from synk.sync import SLEEPING, ControlBlock, Doorbells
 
-NUMBER, NBYTES, FRAMES = range(3)
+NUMBER, NBYTES, FRAMES, EDITION = range(4)
 HEAD_WORDS = 8  # a cache line
 AREA = 1 << 14  # bytes of the longest message
 STRIDE = 8 * HEAD_WORDS + AREA
@@ -51,40 +51,35 @@ class Mailbox:
     """One message at a time, from one writer."""
 
     def __init__(self, words: memoryview, area: memoryview):
-        self._words = words
+        self.words = words  # number, bytes, frames of the channel that came before, edition of the payload
         self._area = area
-
-    @property
-    def number(self) -> int:
-        """Of the message that is in the box."""
-        return self._words[NUMBER]
-
-    @property
-    def frames(self) -> int:
-        """How many frames of the channel came before the message."""
-        return self._words[FRAMES]
+        self._payload: bytes | None = None  # that was written last
 
     def write(self, number: int, payload: bytes, frames: int = 0) -> None:
-        self._area[: len(payload)] = payload
-        self._words[NBYTES] = len(payload)
-        self._words[FRAMES] = frames
-        self._words[NUMBER] = number  # last: now it may be read
+        """Put a message into the box; a payload that is there already stays."""
+        words = self.words
+        if payload is not self._payload and payload != self._payload:
+            self._area[: len(payload)] = payload
+            words[NBYTES] = len(payload)
+            words[EDITION] += 1
+            self._payload = payload
+        words[FRAMES] = frames
+        words[NUMBER] = number  # last: now it may be read
 
     def read(self) -> bytes:
-        return bytes(self._area[: self._words[NBYTES]])
+        return bytes(self._area[: self.words[NBYTES]])
 
     def release(self) -> None:
         """Let go of the memory."""
-        self._words.release()
+        self.words.release()
         self._area.release()
 
 
-class Pickled(NamedTuple):
-    """The steps of a command and their pickle; training sends the same ones again and again."""
+class Memory(NamedTuple):
+    """What the last message in a box was, while its edition is the same."""
 
-    kinds: list[type]
-    steps: tuple[Any, ...]
-    payload: bytes
+    edition: int
+    value: Any
 
 
 class MasterPost:
@@ -103,9 +98,13 @@ class MasterPost:
         self._control = control
         self._bells = bells
         self._spin = spin
-        self._last = Pickled([], (), b"")
+        self._kinds: list[type] = []
+        self._steps: tuple[Any, ...] = ()
+        self._payload = b""
         self._number = 0
         self._missing: list[int] = []
+        self._workers = list(range(1, control.n_ranks))
+        self._known = [Memory(0, None)] * len(self._workers)
 
     def fileno(self) -> int:
         """Descriptor that becomes readable when a reply has come to a sleeping master."""
@@ -117,35 +116,48 @@ class MasterPost:
         if len(payload) > AREA:
             return False
         self._number = command.number
-        self._missing = list(range(1, self._control.n_ranks))
+        self._missing = self._workers
         self._command.write(command.number, payload, frames)
-        for rank in self._missing:
+        for rank in self._workers:
             if self._control.get(rank, SLEEPING):
                 self._bells.ring(rank)
         return True
 
     def _pickled(self, steps: tuple[Any, ...]) -> bytes:
+        """Return the pickle of steps; training sends the same ones again and again."""
         # Steps of different classes may be equal: they are tuples.
-        kinds = [type(step) for step in steps]
-        if kinds != self._last.kinds or steps != self._last.steps:
-            self._last = Pickled(kinds, steps, pickle.dumps(steps, protocol=5))
-        return self._last.payload
+        kinds = list(map(type, steps))
+        if steps is not self._steps and (kinds != self._kinds or steps != self._steps):
+            self._kinds, self._steps, self._payload = kinds, steps, pickle.dumps(steps, protocol=5)
+        return self._payload
 
     def spin(self) -> None:
         """Return when all replies are there, or after a moment."""
-        deadline = time.monotonic() + self._spin
-        while not self._complete() and time.monotonic() < deadline:
-            pass
+        number, clock = self._number, time.monotonic
+        deadline = clock() + self._spin
+        for rank in self._missing:
+            words = self._replies[rank - 1].words
+            while words[NUMBER] != number:
+                if clock() >= deadline:
+                    return
 
-    def _complete(self) -> bool:
-        return all(self._replies[rank - 1].number == self._number for rank in self._missing)
+    def arrived(self) -> list[tuple[int, Any]]:
+        """Return the replies that have come since, as they are pickled, with their ranks."""
+        if not self._missing:
+            return []
+        number, boxes = self._number, self._replies
+        there = [rank for rank in self._missing if boxes[rank - 1].words[NUMBER] == number]
+        self._missing = [rank for rank in self._missing if rank not in there]
+        return [(rank, self._read(rank)) for rank in there]
 
-    def arrived(self) -> list[tuple[int, bytes]]:
-        """Return the replies that have come since, with their ranks."""
-        there = [rank for rank in self._missing if self._replies[rank - 1].number == self._number]
-        if there:
-            self._missing = [rank for rank in self._missing if rank not in there]
-        return [(rank, self._replies[rank - 1].read()) for rank in there]
+    def _read(self, rank: int) -> bytes:
+        """Return a reply's bytes: the same object while they are the same."""
+        box, known = self._replies[rank - 1], self._known[rank - 1]
+        edition = box.words[EDITION]
+        if edition != known.edition:
+            known = self._known[rank - 1] = Memory(edition, box.read())
+        payload: bytes = known.value
+        return payload
 
     def sleep(self, asleep: bool) -> None:
         """Say whether the next reply must ring."""
@@ -164,6 +176,7 @@ class WorkerPost:
         self._bells = bells
         self._spin = spin
         self._last = 0
+        self._now = Memory(0, ())
         self._known: dict[bytes, tuple[Any, ...]] = {}
 
     def fileno(self) -> int:
@@ -172,18 +185,19 @@ class WorkerPost:
 
     def pending(self) -> bool:
         """Tell whether there is a command that `take` has not returned."""
-        return self._command.number != self._last
+        return self._command.words[NUMBER] != self._last
 
     @property
     def frames(self) -> int:
         """How many frames of the channel to read before the command."""
-        return self._command.frames
+        return self._command.words[FRAMES]
 
     def spin(self) -> bool:
         """Wait for a command for a moment; tell whether one has come."""
-        deadline = time.monotonic() + self._spin
-        while not self.pending():
-            if time.monotonic() >= deadline:
+        words, last, clock = self._command.words, self._last, time.monotonic
+        deadline = clock() + self._spin
+        while words[NUMBER] == last:
+            if clock() >= deadline:
                 return False
         return True
 
@@ -195,14 +209,19 @@ class WorkerPost:
 
     def take(self) -> messages.Run:
         """Return the command."""
-        self._last = self._command.number
-        payload = self._command.read()
+        words = self._command.words
+        self._last = words[NUMBER]
+        if words[EDITION] != self._now.edition:
+            self._now = Memory(words[EDITION], self._loaded(self._command.read()))
+        return messages.Run(self._last, self._now.value)
+
+    def _loaded(self, payload: bytes) -> tuple[Any, ...]:
         steps = self._known.get(payload)
         if steps is None:
             if len(self._known) >= REMEMBERED:
                 self._known.clear()
             steps = self._known[payload] = pickle.loads(payload)
-        return messages.Run(self._last, steps)
+        return steps
 
     def reply(self, message: messages.Reply) -> bool:
         """Put the reply to the command that was taken last into the box, unless it is too long."""
@@ -215,12 +234,19 @@ class WorkerPost:
         return True
 
 
-def _pickled(message: Any) -> bytes | None:
-    """Return the pickle of a message, arrays included, or None if it is too long for a box."""
+def loaded(payload: bytes) -> messages.Reply:
+    """Return the reply that a pickle from a box holds."""
+    return messages.Reply(*pickle.loads(payload))
+
+
+def _pickled(message: messages.Reply) -> bytes | None:
+    """Return the pickle of a reply, arrays included, or None if it is too long for a box."""
+    # A plain tuple takes half the time of a named one.
+    plain = tuple(message)
     arrays: list[pickle.PickleBuffer] = []
-    payload = pickle.dumps(message, protocol=5, buffer_callback=arrays.append)
+    payload = pickle.dumps(plain, protocol=5, buffer_callback=arrays.append)
     if arrays:
         if sum(array.raw().nbytes for array in arrays) > AREA:
             return None
-        payload = pickle.dumps(message, protocol=5)
+        payload = pickle.dumps(plain, protocol=5)
     return payload if len(payload) <= AREA else None

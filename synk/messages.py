@@ -169,7 +169,11 @@ class Run(NamedTuple):
 class Reply(NamedTuple):
     """How one rank's part of a `Run` ended."""
 
-    number: int
     results: tuple[Any, ...]  # per step
     failure: Failure | None
     aborted: bool = False  # stopped because another rank failed
+
+    @property
+    def failed(self) -> bool:
+        """Whether there are no results."""
+        return self.aborted or self.failure is not None

@@ -145,7 +145,7 @@ class Program:
     # --- the three variants ------------------------------------------------------------------
 
     def _run_whole(self, rows: Sequence[Any], broadcast: Sequence[Any], n_rows: int) -> list[Any]:
-        values = self._whole(*self._arguments(rows, broadcast, n_rows))
+        values = _called(self._whole, self._arguments(rows, broadcast, n_rows))
         return [Partial(value, n_rows) for value in values]
 
     def _run_sliced(
@@ -158,7 +158,7 @@ class Program:
         totals = [Accumulator(update.mode if update.needs_rows else None) for update in self.spec.updates]
         for start, stop in parts:
             rows = [entry.part(start, stop) for entry in row_inputs]
-            values = self._sliced(*self._arguments(rows, broadcast, stop - start))
+            values = _called(self._sliced, self._arguments(rows, broadcast, stop - start))
             for total, value in zip([*results, *totals], values, strict=True):
                 total.add(value, stop - start)
             for update, value in zip(self.spec.updates, values[len(results) :], strict=True):
@@ -177,7 +177,7 @@ class Program:
     def _run_rowless(self, broadcast: Sequence[Any]) -> None:
         old = {update: self._variables.value(update.variable) for update in self.spec.updates}
         if not all(update.needs_rows for update in self.spec.updates):
-            self._rowless(*broadcast)
+            _called(self._rowless, broadcast)
         for update, value in old.items():
             if update.needs_rows:
                 nothing = identity(update.mode, value)
@@ -269,6 +269,16 @@ class Program:
                 on_unused_input="ignore",
                 trust_input=True,  # the master checked them
             )
+
+
+def _called(compiled: Any, arguments: Sequence[Any]) -> Any:
+    """Call a compiled function, and let it keep no argument where it raises: they hold shared memory."""
+    try:
+        return compiled(*arguments)
+    except BaseException:
+        for container in compiled.input_storage[: len(arguments)]:
+            container.storage[0] = None
+        raise
 
 
 def _draws(expressions: Sequence[Any]) -> list[Any]:

@@ -7,6 +7,7 @@ Imports ``messages`` and ``shm``.
 
 from __future__ import annotations
 
+import errno
 import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -33,6 +34,7 @@ class SegmentTable:
         self._post = post
         self._release = release
         self._segments: dict[int, Segment] = {}
+        self._lost: set[int] = set()
         self._numbers = itertools.count(1)  # threads may allocate at the same time
 
     def allocate(self, nbytes: int) -> int:
@@ -67,8 +69,16 @@ class SegmentTable:
         return dict(self._segments)
 
     def attach(self, message: messages.Attach, descriptor: int | None) -> Segment:
-        """Follow the master's `allocate` in a worker."""
-        assert descriptor is not None, "the master sends one with the message"
+        """Follow the master's `allocate` in a worker.
+
+        Raises
+        ------
+        OSError
+            If no descriptor came with the message: this process could not take one more.
+        """
+        if descriptor is None:
+            self._lost.add(message.segment)
+            raise _lost()
         segment = Segment.attach(descriptor, message.nbytes)
         self._segments[message.segment] = segment
         return segment
@@ -81,6 +91,7 @@ class SegmentTable:
 
     def drop(self, number: int) -> None:
         """Let go of a segment in this rank; the memory is freed when every rank has."""
+        self._lost.discard(number)
         segment = self._segments.pop(number, None)
         if segment is not None:
             segment.close()
@@ -90,12 +101,22 @@ class SegmentTable:
 
     def array(self, ref: messages.ArrayRef) -> NDArray[Any]:
         """Return the array that a message refers to."""
+        if ref.segment in self._lost:
+            raise _lost()
         return self._segments[ref.segment].array(ref.dtype, ref.shape)
 
     def close(self) -> None:
         """Let go of all segments in this rank."""
         for number in list(self._segments):
             self.drop(number)
+
+
+def _lost() -> OSError:
+    return OSError(
+        errno.EMFILE,
+        "this rank had no file descriptor left to attach a segment of shared memory; raise the limit "
+        "(ulimit -n) and make the Data anew",
+    )
 
 
 class StagingBuffers:
@@ -109,15 +130,16 @@ class StagingBuffers:
 
     def __init__(self, segments: SegmentTable):
         self._segments = segments
-        self._numbers: dict[tuple[Any, ...], int] = {}
+        self._numbers: dict[Any, dict[tuple[Any, ...], int]] = {}  # by owner, then by key
 
     def put(self, key: tuple[Any, ...], array: NDArray[Any]) -> messages.ArrayRef:
-        """Copy ``array`` into the buffer called ``key``, made larger if need be."""
-        number = self._numbers.get(key)
+        """Copy ``array`` into the buffer called ``key``, whose owner comes first; it grows if need be."""
+        owned = self._numbers.setdefault(key[0], {})
+        number = owned.get(key)
         if number is None or self._segments[number].nbytes < array.nbytes:
             self.drop(key)
             size = array.nbytes if number is None else int(GROWTH * array.nbytes)
-            number = self._numbers[key] = self._segments.allocate(size)
+            number = owned[key] = self._segments.allocate(size)
         ref = messages.ArrayRef(number, array.dtype.str, array.shape)
         self._segments.array(ref)[...] = array
         return ref
@@ -125,10 +147,11 @@ class StagingBuffers:
     def drop(self, *keys: tuple[Any, ...]) -> None:
         """Free the buffers called ``keys``, where there are such."""
         for key in keys:
-            number = self._numbers.pop(key, None)
+            number = self._numbers.get(key[0], {}).pop(key, None)
             if number is not None:
                 self._segments.release(number)
 
     def drop_owned_by(self, owner: Any) -> None:
         """Free all buffers whose key starts with ``owner``."""
-        self.drop(*[key for key in list(self._numbers) if key[0] == owner])
+        for number in self._numbers.pop(owner, {}).values():
+            self._segments.release(number)

@@ -38,7 +38,7 @@ from synk.sequence import SequenceFunction
 from synk.shm import Segment
 from synk.symbolic import define
 from synk.sync import Barrier, ControlBlock
-from synk.termination import Termination
+from synk.termination import Termination, uninterrupted
 from synk.variables import RankVariables, SharedTable, describe
 from synk.worker import Rank
 
@@ -64,7 +64,7 @@ class Session:
         self._make_device = lambda rank: CpuDevice(threads)
         self._crew = Crew(n_ranks)
         launch(self._crew, self._make_device)
-        self._commands = Commands(self._crew, timeout)
+        self._commands = Commands(self._crew, timeout, self._drop_handed_out)
         self._device = CpuDevice(threads)
         self._device.activate()
         self._variables = RankVariables(rank=0)
@@ -159,7 +159,7 @@ class Session:
 
     def restart(self) -> None:
         """Put new workers in the place of the present ones."""
-        with self._commands.renewal("restart") as renew:
+        with self._commands.renewal("restart") as renew, uninterrupted():
             self._crew.dismiss(gently=False)
             self._recovery.restore()
             self._lengths.clear()
@@ -176,14 +176,12 @@ class Session:
     def check_open(self, what: str) -> None:
         self._commands.check_open(what)
 
-    @contextmanager
-    def turn(self, label: str) -> Iterator[None]:
-        with self._commands.turn(label):
-            try:
-                yield
-            finally:
-                # Values that were handed out may be as large as a data set.
-                self.staging.drop_owned_by(HANDED_OUT)
+    def turn(self, label: str) -> AbstractContextManager[None]:
+        return self._commands.turn(label)
+
+    def _drop_handed_out(self) -> None:
+        # Values that were handed out may be as large as a data set.
+        self.staging.drop_owned_by(HANDED_OUT)
 
     def run(self, steps: Sequence[Any]) -> list[list[Any]]:
         if self._profile is None:
@@ -247,7 +245,7 @@ class Session:
     # --- the end -------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End the workers and free all that was shared."""
+        """End the workers and free all that was shared; left by an exception, it can be called again."""
         if self._commands.close():
             self._crew.dismiss()
             self._variables.move_out()
@@ -299,7 +297,9 @@ def fork(
         _current.check_open("fork")  # in a process that somebody forked of the master, this says so
         raise SynkStateError("fork: a run is open already; synk.close() it first")
     n_ranks, n_threads = _checked_size(n_parallel, device, threads)
-    _current = Session(n_ranks, n_threads, _checked_timeout(timeout))
+    seconds = _checked_timeout(timeout)
+    with uninterrupted():
+        _current = Session(n_ranks, n_threads, seconds)
     return n_ranks
 
 
@@ -331,8 +331,8 @@ def close() -> None:
     """End the run; see `synk.close`."""
     global _current
     if _current is not None:
-        session, _current = _current, None
-        session.close()
+        _current.close()
+        _current = None
 
 
 atexit.register(close)

@@ -57,4 +57,6 @@ class Stacks:
 
     def close(self) -> None:
         """Forget the answers."""
-        os.close(self._file)
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)

@@ -57,6 +57,8 @@ class StderrLog:
 
     def deliver(self) -> None:
         """Hand on what is new."""
+        if self._file < 0:
+            return
         end = os.fstat(self._file).st_size
         start = self._get_delivered()
         if start < end:
@@ -86,7 +88,9 @@ class StderrLog:
 
     def close(self) -> None:
         """Forget the log."""
-        os.close(self._file)
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
 
 
 def _writes_to(stream: Any, descriptor: int) -> bool:

@@ -70,12 +70,16 @@ class Process:
 
     def reap(self) -> None:
         """Take the child out of the process table and close the pidfd."""
-        with contextlib.suppress(ChildProcessError):
-            os.waitid(os.P_PIDFD, self._descriptor, os.WEXITED)
-        os.close(self._descriptor)
+        if self._descriptor >= 0:
+            with contextlib.suppress(ChildProcessError):
+                os.waitid(os.P_PIDFD, self._descriptor, os.WEXITED)
+        self.close()
 
     def close(self) -> None:
-        os.close(self._descriptor)
+        """Close the pidfd, if that was not done yet."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 def die_with(parent: int, by_kernel: bool = True) -> None:

@@ -108,7 +108,7 @@ class Rank:
         """Do this rank's part of every step and return its results, one per step."""
         self.barrier.begin(command.number)
         try:
-            return tuple(self._step(step) for step in command.steps)
+            return tuple([self._step(step) for step in command.steps])
         except BaseException:
             # Before anything else: the others may be waiting for this rank.
             self.barrier.fail()
@@ -308,12 +308,12 @@ def answer(rank: Rank, command: messages.Run, trouble: Failure | None = None) ->
         if trouble is not None:
             rank.barrier.begin(command.number)
             rank.barrier.fail()
-            return messages.Reply(command.number, (), trouble)
-        return messages.Reply(command.number, rank.run(command), None)
+            return messages.Reply((), trouble)
+        return messages.Reply(rank.run(command), None)
     except Aborted:
-        return messages.Reply(command.number, (), None, aborted=True)
+        return messages.Reply((), None, aborted=True)
     except BaseException as error:
-        return messages.Reply(command.number, (), failure(rank.rank, error))
+        return messages.Reply((), failure(rank.rank, error))
 
 
 def reply(channel: WorkerChannel, rank: int, message: messages.Reply) -> None:

@@ -120,7 +120,7 @@ def test_arrays_go_to_the_worker_and_come_back(crew, array):
     assert descriptor is None
     same(arrived.value["value"], array)
     assert arrived.value["value"].flags.writeable
-    replying = meanwhile(there.workers[0].reply, messages.Reply(1, (arrived.value,), None))
+    replying = meanwhile(there.workers[0].reply, messages.Reply((arrived.value,), None))
     [reply] = there.master.collect()
     replying.join()
     assert type(reply) is messages.Reply

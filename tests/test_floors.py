@@ -34,6 +34,7 @@ FLOORS = (
         "stacks",
         "stderr_log",
         "vigil",
+        "turns",
         "frames",
         "channel",
         "mailbox",

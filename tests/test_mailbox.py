@@ -91,7 +91,7 @@ def served(run, commands, answers, before=()):
 
 
 def reply(command, *results):
-    return messages.Reply(command.number, results, None)
+    return messages.Reply(results, None)
 
 
 def test_commands_and_replies_arrive(run):
@@ -163,8 +163,8 @@ def test_a_reply_of_the_command_before_does_not_count(run):
     run.master.command(messages.Run(2, ("step",)))
     with pytest.raises(TimeoutError):
         run.master.collect(0.3)
-    workers = [serve(channel, reply) for channel in run.workers]
-    assert [answer.number for answer in run.master.collect(DEADLINE)] == [2] * (N_RANKS - 1)
+    workers = [serve(channel, lambda command: reply(command, 2)) for channel in run.workers]
+    assert run.master.collect(DEADLINE) == [messages.Reply((2,), None)] * (N_RANKS - 1)
     for thread, _ in workers:
         thread.join(DEADLINE)
 

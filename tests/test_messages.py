@@ -35,8 +35,8 @@ EXAMPLES = [
     messages.Fetch((1, 2), 0),
     messages.Shapes((1,)),
     messages.Run(9, (messages.Compile((1,)), messages.AllReduce((5,), "max"))),
-    messages.Reply(9, ([1.5, None], (3, 4)), None),
-    messages.Reply(9, (), Failure(1, ValueError, "ValueError: x", "Traceback ..."), aborted=True),
+    messages.Reply(([1.5, None], (3, 4)), None),
+    messages.Reply((), Failure(1, ValueError, "ValueError: x", "Traceback ..."), aborted=True),
 ]
 
 CLASSES = [
@@ -79,4 +79,4 @@ def test_messages_are_plain_values(kind):
 
 
 def test_a_reply_is_of_a_run_that_went_on_unless_it_says_otherwise():
-    assert messages.Reply(1, (), None).aborted is False
+    assert messages.Reply((), None).aborted is False
