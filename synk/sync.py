@@ -45,24 +45,29 @@ class ControlBlock:
         self.n_ranks = n_ranks
         self._segment = Segment.create(8 * RANK_WORDS * n_ranks)
         self._segment.seal()  # ranks inherit the mapping
-        self._words = self._segment.words(RANK_WORDS * n_ranks)
+        self.words = self._segment.words(RANK_WORDS * n_ranks)
+
+    @staticmethod
+    def index(rank: int, field: int) -> int:
+        """Return which word it is."""
+        return rank * RANK_WORDS + field
 
     def get(self, rank: int, field: int) -> int:
-        return self._words[rank * RANK_WORDS + field]
+        return self.words[rank * RANK_WORDS + field]
 
     def set(self, rank: int, field: int, value: int) -> None:
-        self._words[rank * RANK_WORDS + field] = value
+        self.words[rank * RANK_WORDS + field] = value
 
     def header(self, rank: int) -> memoryview:
         """Words in which ``rank`` describes its part of a collective."""
         start = rank * RANK_WORDS + LINE
-        return self._words[start : start + HEADER_WORDS]
+        return self.words[start : start + HEADER_WORDS]
 
     def phase(self, rank: int) -> str:
         return PHASES[self.get(rank, PHASE)]
 
     def close(self) -> None:
-        self._words.release()
+        self.words.release()
         self._segment.close()
 
 
@@ -127,6 +132,9 @@ class Barrier:
         self._bells = bells
         self._rank = rank
         self._others = [other for other in range(control.n_ranks) if other != rank]
+        self._arrival = control.index(rank, ARRIVED)
+        self._arrivals = [control.index(other, ARRIVED) for other in self._others]
+        self._sleepers = [(other, control.index(other, SLEEPING)) for other in self._others]
         self._spin = spin
         self._on_death = on_death
         self._patience = patience
@@ -181,11 +189,12 @@ class Barrier:
             If a rank failed before it came here.
         """
         self._ticket += 1
-        self._control.set(self._rank, ARRIVED, self._ticket)
-        for other in self._others:
-            if self._control.get(other, SLEEPING):
+        words = self._control.words
+        words[self._arrival] = self._ticket
+        for other, sleeping in self._sleepers:
+            if words[sleeping]:
                 self._bells.ring(other)
-        if self._spun():
+        if self._spun(words, self._ticket):
             return
         while not self._complete():
             self._sleep()
@@ -208,11 +217,14 @@ class Barrier:
             raise Aborted
         return False
 
-    def _spun(self) -> bool:
-        deadline = time.monotonic() + self._spin
-        while not self._complete():
-            if time.monotonic() >= deadline:
-                return False
+    def _spun(self, words: memoryview, ticket: int) -> bool:
+        """Look for the others until they are here, or for a moment; failures are looked for later."""
+        clock = time.monotonic
+        deadline = clock() + self._spin
+        for arrival in self._arrivals:
+            while words[arrival] < ticket:
+                if clock() >= deadline:
+                    return False
         return True
 
     def _sleep(self) -> None:
