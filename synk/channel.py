@@ -65,7 +65,7 @@ class MasterChannel:
         self._looked = 0.0
         self._replies: dict[int, Callable[[], tuple[Any, int | None]]] = {}
         self._waiting = False
-        self.torn = False  # whether a frame was read in part only
+        self.torn = False  # whether something may have been sent or read in part only
         self._poll = select.poll()
         self._rank_of_end: dict[int, int] = {}
         self._rank_of_life: dict[int, int] = {}
@@ -80,8 +80,12 @@ class MasterChannel:
 
     def command(self, command: Run) -> None:
         """Send a command to all workers."""
-        if self._ends and (self._mailbox is None or not self._mailbox.send(command, self._frames)):
+        if not self._ends:
+            return
+        self.torn = self._waiting = True
+        if self._mailbox is None or not self._mailbox.send(command, self._frames):
             self.post(command)
+        self.torn = False
 
     def post(self, message: Any, descriptor: int | None = None) -> None:
         """Send ``message`` to all workers; it is pickled once, before anything is sent."""
@@ -90,15 +94,17 @@ class MasterChannel:
         frame = encode(message)._replace(descriptor=descriptor)
         self._frames += 1
         self._deadline = None
+        self.torn = True
         for rank, end in enumerate(self._ends, start=1):
             try:
                 send(end, frame, self._patience_with[rank - 1])
             except Disconnected:
                 self._on_death(rank)
+        self.torn = False
 
     @property
     def waiting(self) -> bool:
-        """Whether `collect` was left before all had answered."""
+        """Whether a command was sent, and `collect` has not returned its answers."""
         return self._waiting
 
     def collect(self, seconds: float | None = None) -> list[Any]:

@@ -23,6 +23,8 @@ from synk.turns import Turn, Turns
 from synk.worker import Rank, failure
 
 NOTHING = "no command"
+MESSAGE = "a message to the workers"  # where something is made or dropped between commands
+REMEDY = "synk.restart() starts new workers, synk.close() ends the run"
 INTERRUPT_SECONDS = 1.5  # for workers to answer when the master was interrupted
 DEATH_SECONDS = 1.0  # between a closed socket and the end of its process
 
@@ -34,24 +36,22 @@ class Commands:
     ----------
     crew : Crew
         The workers.
-    timeout : float, optional
-        Seconds for every command; by default as many as it takes.
+    turns : Turns
+        Whose turn it is.
     after_turn : callable
         Called at the end of every turn, however it ends.
     """
 
-    def __init__(
-        self, crew: Crew, timeout: float | None = None, after_turn: Callable[[], None] = lambda: None
-    ):
-        self._turns = Turns(timeout)
+    def __init__(self, crew: Crew, turns: Turns, after_turn: Callable[[], None] = lambda: None):
+        self._turns = turns
         self._after_turn = after_turn
         self._rank: Rank | None = None
         self._posting = False
+        self._growing = False
+        self._hurry = False  # whether somebody did not want to wait for an interrupted command
         self._numbers = itertools.count(1)
         self._released: deque[Any] = deque()
         self._broken: BaseException | None = None
-        self.check_open = self._turns.check_open
-        self.timeout = self._turns.timeout
         self._follow(crew)
 
     def _follow(self, crew: Crew) -> None:
@@ -113,64 +113,87 @@ class Commands:
         return self._run(self._rank, messages.Run(next(self._numbers), tuple(steps)))
 
     def _run(self, rank: Rank, command: messages.Run) -> list[list[Any]]:
-        self._send(self._channel.command, command)
         mine: tuple[Any, ...] = ()
         error: BaseException | None = None
         try:
-            mine = rank.run(command)
-        except BaseException as caught:
-            error = caught
-        if self._broken is not None:
-            self.check_usable()
-        replies = self._collect(rank, error)
+            self._send(self._channel.command, command)
+            try:
+                mine = rank.run(command)
+            except BaseException as caught:
+                error = caught
+            if self._broken is not None:
+                self.check_usable()
+            replies = self._collect(error)
+        except BaseException as interruption:  # that of a signal handler comes between any two lines
+            self._come_to_rest(rank, interruption)
+            raise
         if error is not None or any(reply.failed for reply in replies):
             _raise_failures(error, replies)
         return [list(results) for results in zip(mine, *[reply.results for reply in replies], strict=True)]
 
-    def _collect(self, rank: Rank, error: BaseException | None) -> list[messages.Reply]:
-        """Wait for all replies; what a signal handler raises meanwhile is raised when they have come."""
-        interrupted = error is not None and not isinstance(error, Exception)
+    def _collect(self, error: BaseException | None) -> list[messages.Reply]:
+        """Wait for all replies; not long, if a signal handler's exception has ended rank 0's part."""
+        if error is None or isinstance(error, Exception):
+            return self._channel.collect()
         try:
-            return self._channel.collect(INTERRUPT_SECONDS if interrupted else None)
-        except (WorkerDied, SynkTimeout):
-            raise
-        except TimeoutError:
-            if not interrupted:  # a signal handler's own
-                self._recover(rank)
-                raise
-            self._break(SynkStateError("the run was interrupted, and not all workers came back; close() it"))
-            raise error from None  # type: ignore[misc]
-        except BaseException:
-            self._recover(rank)
-            raise
+            return self._channel.collect(INTERRUPT_SECONDS)
+        except BaseException as second:
+            self._hurry |= not isinstance(second, Exception)
+            if self._broken is None:
+                self._break(
+                    SynkStateError(f"the run was interrupted, and not all workers came back; {REMEDY}")
+                )
+            raise error from None
 
-    def _recover(self, rank: Rank) -> None:
+    def _come_to_rest(self, rank: Rank, interruption: BaseException) -> None:
         """Take in the replies that are still to come, so that the next command does not find them."""
-        if not self._channel.waiting:
+        if self._broken is not None or not self._channel.waiting:
             return
         rank.barrier.fail()
         try:
             if not self._channel.torn:
                 self._channel.collect(INTERRUPT_SECONDS)
-        except (TimeoutError, KeyboardInterrupt):
-            pass
-        if self._channel.waiting:
-            self._break(SynkStateError("the run was interrupted in the middle of a command; close() it"))
+        except BaseException as second:
+            self._hurry |= not isinstance(second, Exception)
+        if self._channel.waiting and self._broken is None:
+            self._break(SynkStateError(f"the run was interrupted in the middle of a command; {REMEDY}"))
 
     # --- messages ----------------------------------------------------------------------------------
 
     def post(self, message: Any, descriptor: int | None = None) -> None:
-        """Send a message to all workers."""
+        """Send a message to all workers.
+
+        Raises
+        ------
+        SynkStateError
+            In the middle of a command, whose messages would be mistaken, or of another message.
+        """
         with self._turns.lock:
+            if self._posting or (self._channel.waiting and not self._growing):
+                what = self._turns.label or MESSAGE
+                raise SynkStateError(f"shared memory was asked for in the middle of {what}")
+            if self._turns.label is None:
+                self._vigil.begin(MESSAGE, self._turns.seconds)
             self._send(self._channel.post, message, descriptor)
+
+    @contextmanager
+    def growth(self) -> Iterator[None]:
+        """Let a message through in the middle of a command: the one that its workers wait for."""
+        self._growing = True
+        try:
+            yield
+        finally:
+            self._growing = False
 
     def _send(self, send: Callable[..., None], *arguments: Any) -> None:
         self.check_usable()
         self._posting = True
         try:
             send(*arguments)
-        except KeyboardInterrupt:
-            self._break(SynkStateError("the run was interrupted while a message was sent; close() it"))
+        except BaseException:
+            # Not where pickling failed: nothing was sent then.
+            if self._channel.torn and self._broken is None:
+                self._break(SynkStateError(f"the run was interrupted while a message was sent; {REMEDY}"))
             raise
         finally:
             self._posting = False
@@ -235,7 +258,7 @@ class Commands:
             yield self._renew
 
     def _give_up(self) -> None:
-        self._break(SynkStateError("the run could not be restarted; close() it"))
+        self._break(SynkStateError(f"the run could not be restarted; {REMEDY}"))
         self._channel.close()
         self._released.clear()  # what new workers are born with is without it
 
@@ -243,14 +266,27 @@ class Commands:
         self._follow(crew)
         self._broken = None
 
-    def close(self) -> bool:
-        """Refuse everything from now on; return False in another process than the master."""
-        if not self._turns.own():
-            return False
-        self._turns.closed = True
-        self._broken = None  # its traceback holds frames, and those hold shared memory
-        self._channel.close()
-        return True
+    @contextmanager
+    def ending(self, label: str) -> Iterator[bool]:
+        """Refuse everything from now on; yield whether to ask workers to leave, or to end them at once.
+
+        Raises
+        ------
+        SynkStateError
+            If this thread is inside a call.
+        """
+        if self._turns.mine():
+            raise SynkStateError(f"{label} was called in the middle of {self._turns.label}")
+        # Another thread's call ends first, unless it takes too long: it finds its workers dead then.
+        alone = self._turns.lock.acquire(timeout=INTERRUPT_SECONDS)
+        try:
+            self._turns.closed = True
+            self._broken = None  # its traceback holds frames, and those hold shared memory
+            self._channel.close()
+            yield alone and not self._hurry
+        finally:
+            if alone:
+                self._turns.lock.release()
 
 
 def _raise_failures(error: BaseException | None, replies: Sequence[messages.Reply]) -> None:

@@ -24,6 +24,7 @@ from synk.comm import Communicator, HostCommunicator, LoneCommunicator
 from synk.commands import Commands
 from synk.compile.profile import Profile
 from synk.crew import Crew
+from synk.cuda_check import check_cuda
 from synk.data import Data, make_data
 from synk.device import CpuDevice
 from synk.device.cpu import count_cores
@@ -39,6 +40,7 @@ from synk.shm import Segment
 from synk.symbolic import define
 from synk.sync import Barrier, ControlBlock
 from synk.termination import Termination, uninterrupted
+from synk.turns import Turns
 from synk.variables import RankVariables, SharedTable, describe
 from synk.worker import Rank
 
@@ -62,16 +64,20 @@ class Session:
     def __init__(self, n_ranks: int, threads: int, timeout: float | None = None):
         self.n_ranks = n_ranks
         self._make_device = lambda rank: CpuDevice(threads)
+        self._turns = Turns(timeout)
         self._crew = Crew(n_ranks)
+
+    def start(self) -> None:
+        """Fork the workers. They inherit what is there by now, and so know that they are not the master."""
         launch(self._crew, self._make_device)
-        self._commands = Commands(self._crew, timeout, self._drop_handed_out)
-        self._device = CpuDevice(threads)
+        self._commands = Commands(self._crew, self._turns, self._drop_handed_out)
+        self._device = self._make_device(0)
         self._device.activate()
         self._variables = RankVariables(rank=0)
         self.segments = SegmentTable(self._commands.post, self._commands.release)
         self.staging = StagingBuffers(self.segments)
-        self.shared = SharedTable(self._commands.post, self._commands.release, self._variables, n_ranks)
-        self.homes = Homes(self.segments, self._commands.post, self._variables, n_ranks)
+        self.shared = SharedTable(self._commands.post, self._commands.release, self._variables, self.n_ranks)
+        self.homes = Homes(self.segments, self._commands.post, self._variables, self.n_ranks)
         self.collectives = Collectives(self)
         self._recovery = Recovery(self.shared, self._variables, self.homes, self.segments)
         self._rank = Rank(*self._connections(), self._device, self.segments, self._variables)
@@ -138,9 +144,9 @@ class Session:
 
     def distribute(self) -> None:
         """Give all functions to all ranks and compile them there, at the same time."""
-        numbers = tuple(sorted(function.ready() for function in self._functions))
         with self.turn("distribute"):
-            self.run([messages.Compile(numbers)])
+            functions = list(self._functions)  # held, so that no other thread's dropping takes one away
+            self.run([messages.Compile(tuple(sorted(function.ready() for function in functions)))])
 
     def collect(self, verb: str, *args: Any) -> Any:
         """Run one collective."""
@@ -149,7 +155,7 @@ class Session:
 
     def timeout(self, seconds: float | None) -> AbstractContextManager[None]:
         """Give commands so many seconds meanwhile."""
-        return self._commands.timeout(_checked_timeout(seconds))
+        return self._turns.timeout(_checked_timeout(seconds))
 
     def commit(self) -> None:
         """Keep the values of all shared variables, for `restart`."""
@@ -174,7 +180,7 @@ class Session:
     # --- what functions, Data and collectives ask for: see `Owner` -------------------------------------
 
     def check_open(self, what: str) -> None:
-        self._commands.check_open(what)
+        self._turns.check_open(what)
 
     def turn(self, label: str) -> AbstractContextManager[None]:
         return self._commands.turn(label)
@@ -236,7 +242,8 @@ class Session:
 
     def _grow_arena(self, nbytes: int) -> Segment:
         """Make a larger arena for collectives; every rank waits for it, or for this one to fail."""
-        number = self.segments.allocate(nbytes)
+        with self._commands.growth():
+            number = self.segments.allocate(nbytes)
         if self._arena is not None:
             self.segments.release(self._arena)
         self._arena = number
@@ -246,8 +253,10 @@ class Session:
 
     def close(self) -> None:
         """End the workers and free all that was shared; left by an exception, it can be called again."""
-        if self._commands.close():
-            self._crew.dismiss()
+        if not self._turns.own():
+            return
+        with self._commands.ending("close") as gently:
+            self._crew.dismiss(gently)
             self._variables.move_out()
             self.segments.close()
             self.shared.close()
@@ -297,9 +306,16 @@ def fork(
         _current.check_open("fork")  # in a process that somebody forked of the master, this says so
         raise SynkStateError("fork: a run is open already; synk.close() it first")
     n_ranks, n_threads = _checked_size(n_parallel, device, threads)
+    if device != "cpu":
+        check_cuda("fork")
     seconds = _checked_timeout(timeout)
     with uninterrupted():
-        _current = Session(n_ranks, n_threads, seconds)
+        session = _current = Session(n_ranks, n_threads, seconds)
+        try:
+            session.start()
+        except BaseException:
+            _current = None
+            raise
     return n_ranks
 
 

@@ -28,6 +28,7 @@ class Turns:
         self.label: str | None = None  # what the thread that has the lock is about
         self.lock = threading.RLock()
         self.closed = False
+        self._thread = 0
         self._pid = os.getpid()
         self._timeout = timeout
         self._timeouts = threading.local()  # each thread's own, in place of that
@@ -40,6 +41,10 @@ class Turns:
             )
         if self.closed:
             raise SynkStateError(f"{what}: its run was closed; make it anew after synk.fork()")
+
+    def mine(self) -> bool:
+        """Return whether this thread is inside a call."""
+        return self.label is not None and self._thread == threading.get_ident()
 
     def own(self) -> bool:
         """Return whether this process is the master."""
@@ -111,6 +116,7 @@ class Turn:
                     f"{label} was called in the middle of {turns.label}, by a signal handler or finalizer"
                 )
             turns.label = label
+            turns._thread = threading.get_ident()
         except BaseException:
             turns.lock.release()
             raise

@@ -28,6 +28,8 @@ FLOORS = (
     # 1: segments, barrier, who died, post and collect; one communicator interface; the compiler
     {
         "shm",
+        "memory_limits",
+        "cuda_check",
         "segments",
         "sync",
         "watch",

@@ -1,6 +1,7 @@
 import os
 import re
 import secrets
+import signal
 import stat
 import subprocess
 import sys
@@ -9,11 +10,13 @@ from pathlib import Path
 import leaks
 import numpy as np
 import posix_ipc
+import pytensor.tensor as pt
 import pytest
 
 import synk
 from synk import shm
 from synk.errors import SharedMemoryFull
+from synk.memory_limits import MemoryLimits, Shortage
 from synk.shm import Segment
 
 ROOT = Path(synk.__file__).parents[1]
@@ -223,6 +226,168 @@ def test_only_a_lack_of_room_is_called_that(monkeypatch, error):
     assert open_descriptors() == before
 
 
+MIB = 1 << 20
+
+
+class Scarce(MemoryLimits):
+    """Limits that give out after so many looks."""
+
+    def __init__(self, looks):
+        self.looks, self.asked = looks, []
+
+    def shortage(self, nbytes):
+        self.asked.append(nbytes)
+        return (
+            Shortage(3 * MIB, 9 * MIB, "a box", "buy a bigger one") if len(self.asked) > self.looks else None
+        )
+
+
+@pytest.mark.parametrize("looks", [0, 1, 2])
+def test_memory_that_runs_out_is_an_error_before_it_is_taken(monkeypatch, looks):
+    allocate, taken = os.posix_fallocate, []
+    scarce = Scarce(looks)
+    monkeypatch.setattr(shm, "_memory_limits", lambda: scarce)
+    monkeypatch.setattr(shm, "LOOK_BYTES", 4 * MIB)
+    monkeypatch.setattr(os, "posix_fallocate", lambda *what: (taken.append(what[1:]), allocate(*what)))
+    before = open_descriptors()
+    with pytest.raises(SharedMemoryFull) as caught:
+        Segment.create(10 * MIB + 1)
+    # What was taken for it by then is given back, so it is free as well.
+    free = 3 + 4 * looks
+    expected = f"needed 10.0 MiB, free {free}.0 MiB of 9.0 MiB in a box; buy a bigger one"
+    assert expected in str(caught.value)
+    assert scarce.asked == [10 * MIB + 1 - 4 * MIB * look for look in range(looks + 1)]
+    assert sum(length for _, length in taken) == looks * 4 * MIB
+    assert open_descriptors() == before
+
+
+def test_memory_is_taken_in_pieces_without_gap_or_overlap(monkeypatch):
+    allocate, pieces = os.posix_fallocate, []
+    monkeypatch.setattr(os, "posix_fallocate", lambda *what: (pieces.append(what[1:]), allocate(*what)))
+    Segment.create(3 * shm.CHUNK_BYTES + 5).close()
+    ends = [start + length for start, length in pieces]
+    assert [start for start, _ in pieces] == [0, *ends[:-1]]
+    assert ends[-1] == 3 * shm.CHUNK_BYTES + 5
+    assert max(length for _, length in pieces) == shm.CHUNK_BYTES
+
+
+def test_what_does_not_fit_the_file_system_takes_nothing_from_others(monkeypatch):
+    monkeypatch.setattr(os, "posix_fallocate", lambda *what: pytest.fail("it was tried"))
+    usage = os.statvfs(shm.DIRECTORY)
+    with pytest.raises(SharedMemoryFull, match="--shm-size"):
+        Segment.create(usage.f_bavail * usage.f_frsize + MIB)
+
+
+def test_a_file_system_without_a_limit_says_so_by_zeros(monkeypatch):
+    usage = os.statvfs(shm.DIRECTORY)
+    unlimited = os.statvfs_result([*usage[:2], 0, 0, 0, *usage[5:]])
+    monkeypatch.setattr(os, "statvfs", lambda path: unlimited)
+    Segment.create(MIB).close()
+
+
+class ScarceInWorkers(MemoryLimits):
+    """Limits that let the master take what it wants, and nobody else."""
+
+    def shortage(self, nbytes):
+        return None if os.getpid() == MASTER else Shortage(3 * MIB, 9 * MIB, "a box", "buy a bigger one")
+
+
+MASTER = os.getpid()
+
+
+def test_memory_that_runs_out_in_a_worker_is_told_with_its_rank_and_the_run_goes_on(monkeypatch, ranks):
+    scarce = ScarceInWorkers()
+    monkeypatch.setattr(shm, "_memory_limits", lambda: scarce)
+    ranks(3)
+    x = pt.vector("x")
+    f = synk.function([x], (x * 2, "gather"))
+    for _ in range(2):
+        # What a worker answers is too much for the channel, so it wants a segment.
+        with pytest.raises(SharedMemoryFull, match="needed .* in a box") as caught:
+            f(np.ones(MIB))
+        assert isinstance(caught.value, synk.RemoteError)
+        assert isinstance(caught.value, MemoryError)
+        assert [failure.rank for failure in caught.value.failures] == [1, 2]
+        assert f(np.ones(6)).tolist() == [2] * 6
+
+
+# --- signals -------------------------------------------------------------------------------------------
+
+
+class GaveUp(Exception):
+    """Raised by a signal handler."""
+
+
+@pytest.fixture
+def alarm():
+    """Have a handler called every millisecond."""
+
+    def start(handler):
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+
+    before = signal.getsignal(signal.SIGALRM)
+    yield start
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_signals_do_not_keep_a_large_segment_from_being_made(alarm):
+    seen = []
+    alarm(lambda *_: seen.append(1))
+    # In one piece, all handlers would wait for the end, or the kernel would begin anew after each.
+    segment = Segment.create(200 * MIB)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    assert len(seen) > 5
+    assert os.fstat(segment.descriptor).st_blocks * 512 >= 200 * MIB
+    segment.close()
+
+
+def test_a_signal_handler_may_end_the_making_of_a_segment(alarm):
+    before, count = open_descriptors(), 0
+
+    def give_up(*_):
+        nonlocal count
+        count += 1
+        if count == 5:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            raise GaveUp
+
+    alarm(give_up)
+
+    def make_many():
+        while True:
+            Segment.create(500 * MIB).close()
+
+    with pytest.raises(GaveUp):
+        make_many()
+    assert open_descriptors() == before
+    assert count == 5
+
+
+@pytest.mark.parametrize("moment", ["created", "unlinked"])
+def test_no_name_is_left_when_a_signal_handler_raises_at_once(monkeypatch, moment):
+    class Interrupting(posix_ipc.SharedMemory):
+        def __init__(self, *args, **keywords):
+            super().__init__(*args, **keywords)
+            entries.append(Path(shm.DIRECTORY, self.name.lstrip("/")))
+            assert entries[0].exists()
+            if moment == "created":
+                raise GaveUp  # with the descriptor lost to us
+
+        def unlink(self):
+            super().unlink()
+            raise GaveUp
+
+    entries, before = [], open_descriptors()
+    monkeypatch.setattr(posix_ipc, "SharedMemory", Interrupting)
+    with pytest.raises(GaveUp):
+        Segment.create(100)
+    [entry] = entries
+    assert not entry.exists()
+    assert open_descriptors() == before
+
+
 def test_a_mapping_that_fails_leaves_no_descriptor(monkeypatch):
     def refuse(*arguments):
         return shm.MAP_FAILED
@@ -242,6 +407,7 @@ def test_a_mapping_that_fails_leaves_no_descriptor(monkeypatch):
 FULL = """
 import os
 from synk.errors import SharedMemoryFull
+from synk.memory_limits import MemoryLimits, Shortage
 from synk.shm import Segment
 
 def refused(mebibytes):

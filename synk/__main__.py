@@ -1,0 +1,50 @@
+"""The command line: ``python -m synk doctor`` and ``python -m synk bench``.
+
+    arguments -> main -> the main() of one module, imported only when it is chosen -> exit status
+
+Where synk itself cannot be imported, say because PyTensor is missing, name its folder instead:
+``python path/to/synk doctor`` imports none of it before the checks begin.
+
+Imports the standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import types
+from importlib import import_module
+from pathlib import Path
+
+COMMANDS = {
+    "doctor": "check this machine, and say what to do about each finding",
+    "bench": "measure collectives and calls on this machine",
+}
+
+
+def main(argv: list[str]) -> int:
+    """Run the command that ``argv`` names with the arguments after it; return the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m synk",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="\n".join(f"{name:8}{what}" for name, what in COMMANDS.items()),
+    )
+    parser.add_argument("command", choices=COMMANDS, help="what to do")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its own: see COMMAND --help")
+    chosen = parser.parse_args(argv)
+    return import_module(f"synk.{chosen.command}").main(chosen.arguments)
+
+
+def stand_alone() -> None:
+    """Make the modules of synk importable without running its ``__init__``."""
+    folder = Path(__file__).resolve().parent
+    sys.path[0] = str(folder.parent)  # the folder itself would offer its modules without their package
+    bare = types.ModuleType("synk")
+    bare.__path__ = [str(folder)]
+    sys.modules["synk"] = bare
+
+
+if __name__ == "__main__":
+    if not __package__:
+        stand_alone()
+    sys.exit(main(sys.argv[1:]))

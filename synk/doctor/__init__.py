@@ -1,0 +1,67 @@
+"""``python -m synk doctor``: check a machine, and say what to do about each finding.
+
+    Machine -> checks, each by itself -> findings -> report -> exit status
+
+A check that fails is a finding like others, so a machine where much is missing still gets a full table.
+Nothing here imports the rest of synk before a check needs it.
+
+Imports the standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from typing import TextIO
+
+from synk.doctor import compiling, cores, gpus, memory, processes, software
+from synk.doctor.examine import examined
+from synk.doctor.finding import Finding, Level
+from synk.doctor.machine import Machine
+from synk.doctor.rehearsal import rehearse
+from synk.doctor.report import as_json, table, worst
+
+DESCRIPTION = "Check this machine, and say what to do about each finding."
+
+
+def main(argv: list[str]) -> int:
+    """Check this machine and print the findings; return 0, or 1 where one is a problem."""
+    parser = argparse.ArgumentParser(prog="python -m synk doctor", description=DESCRIPTION)
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    options = parser.parse_args(argv)
+    findings = list(check_up(Machine.here()))
+    if options.json:
+        print(as_json(findings))
+    else:
+        print(table(findings, shutil.get_terminal_size((100, 24)).columns, wants_colours(sys.stdout)))
+    return int(worst(findings) is Level.PROBLEM)
+
+
+def check_up(machine: Machine) -> Iterator[Finding]:
+    """Yield what each check finds."""
+    for family in (software, compiling, cores, memory, processes):
+        for check in family.CHECKS:
+            yield examined(check, machine)
+    yield from check_gpus()
+    yield examined(rehearse, machine)
+
+
+def check_gpus() -> Iterator[Finding]:
+    """Yield what the checks of GPUs find; one question to the driver serves them all."""
+    try:
+        facts = gpus.ask()
+    except Exception as error:
+        yield Finding(
+            Level.WARNING, "GPUs", str(error), "runs on cores do not need them; else see nvidia-smi"
+        )
+        return
+    for check in gpus.CHECKS:
+        yield examined(check, facts)
+
+
+def wants_colours(stream: TextIO) -> bool:
+    """Tell whether a stream shows colours. See no-color.org."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

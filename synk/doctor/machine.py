@@ -1,0 +1,130 @@
+"""What checks read: files of the kernel, the environment, limits.
+
+A check gets all of it in one object, so that a test can show it another machine: a folder with a few files
+in the place of ``/``.
+
+Imports the standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+
+
+class Mount(NamedTuple):
+    """One line of ``/proc/self/mountinfo``."""
+
+    root: str  # of the file system, as it is seen here
+    point: str
+    kind: str  # "tmpfs"
+    options: tuple[str, ...]  # those of the file system
+
+
+class Space(NamedTuple):
+    """Room in a file system, in bytes."""
+
+    total: int
+    free: int
+
+
+def _space(path: Path) -> Space:
+    usage = os.statvfs(path)
+    return Space(usage.f_blocks * usage.f_frsize, usage.f_bavail * usage.f_frsize)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine as one process sees it.
+
+    Attributes
+    ----------
+    root : Path
+        Where ``/proc``, ``/sys`` and ``/dev`` are.
+    environ : mapping
+    affinity : frozenset of int
+        Cores that this process may run on.
+    uid : int
+    rlimit : callable
+        ``rlimit(resource.RLIMIT_NOFILE) -> (soft, hard)``
+    space : callable
+        ``space(path) -> Space``
+    """
+
+    root: Path
+    environ: Mapping[str, str]
+    affinity: frozenset[int]
+    uid: int
+    rlimit: Callable[[int], tuple[int, int]] = resource.getrlimit
+    space: Callable[[Path], Space] = _space
+
+    @classmethod
+    def here(cls) -> Machine:
+        """Return this machine, as this process sees it."""
+        affinity = frozenset(os.sched_getaffinity(0))
+        return cls(Path("/"), dict(os.environ), affinity, os.getuid())
+
+    def path(self, absolute: str) -> Path:
+        """Return where a file of this machine really is."""
+        return self.root / absolute.lstrip("/")
+
+    def text(self, absolute: str) -> str | None:
+        """Return what a file says, without white space around it; None where it cannot be read."""
+        try:
+            return self.path(absolute).read_text().strip()
+        except OSError:
+            return None
+
+    def number(self, absolute: str) -> int | None:
+        """Return the integer that a file holds, or None."""
+        text = self.text(absolute) or ""
+        return int(text) if text.lstrip("-").isdigit() else None
+
+    def table(self, absolute: str) -> dict[str, int]:
+        """Return what a file of lines like ``MemTotal:  1024 kB`` or ``inactive_file 17`` says by name."""
+        rows = [line.replace(":", " ").split() for line in (self.text(absolute) or "").splitlines()]
+        return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdigit()}
+
+    def limits(self, which: int) -> tuple[int | None, int | None]:
+        """Return the soft and the hard limit ``resource.RLIMIT_...``; None is unlimited."""
+        soft, hard = (None if value == resource.RLIM_INFINITY else value for value in self.rlimit(which))
+        return soft, hard
+
+    def mounts(self) -> list[Mount]:
+        """List what is mounted where, earliest first. See proc(5)."""
+        found = []
+        for line in (self.text("/proc/self/mountinfo") or "").splitlines():
+            ours, _, its = line.partition(" - ")
+            fields, facts = ours.split(), its.split()
+            if len(fields) > 4 and len(facts) > 1:
+                options = facts[2].split(",") if len(facts) > 2 else []
+                found.append(Mount(fields[3], fields[4], facts[0], tuple(options)))
+        return found
+
+    def mount_of(self, absolute: str) -> Mount | None:
+        """Return the mount that a path lies in; of several at one point the last hides the others."""
+        around = [mount for mount in self.mounts() if _inside(absolute, mount.point)]
+        return max(reversed(around), key=lambda mount: len(mount.point), default=None)
+
+    def in_container(self) -> bool:
+        """Tell whether this looks like a container of Docker, Podman or Kubernetes."""
+        marks = ("/.dockerenv", "/run/.containerenv")
+        return any(self.path(mark).exists() for mark in marks) or "KUBERNETES_SERVICE_HOST" in self.environ
+
+
+def _inside(path: str, folder: str) -> bool:
+    return f"{path}/".startswith(f"{folder.rstrip('/')}/")
+
+
+def size(nbytes: float) -> str:
+    """Return a number of bytes for people: ``64 MiB``, ``23.5 GiB``."""
+    for name, unit in (("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
+        if nbytes >= unit:
+            return f"{nbytes / unit:.1f}".removesuffix(".0") + f" {name}"
+    return f"{nbytes:.0f} bytes"

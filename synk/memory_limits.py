@@ -1,0 +1,224 @@
+"""How much memory may still be used before the kernel kills somebody for it.
+
+A full file system is an error code, but memory beyond the limit of a cgroup (a container's, a job's), or
+beyond what the machine has, gets a process killed. So the limits are read before memory is taken.
+
+    /proc, /sys/fs/cgroup -> MemoryLimits.shortage(bytes) -> None, or the limit that is in the way
+
+Imports the standard library only: Linux's ``/proc`` is the source.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+MEMINFO = re.compile(r"^(MemTotal|MemAvailable|SwapFree): +(\d+) kB$", re.MULTILINE)
+UNLIMITED = 1 << 62  # version 1 writes "no limit" as a number near 2**63
+RESERVE_SHARE = 64  # of a limit: what page tables, Python and the other ranks may need meanwhile
+RESERVE_BYTES = 64 << 20  # but not more than this
+UNSEEN_BYTES = 1 << 20  # taken without a look, which costs more than a small segment
+
+CGROUP_HINT = (
+    "drop Data that is no longer used, or raise the limit of the container or job "
+    "(docker run --memory, Kubernetes resources.limits.memory, sbatch --mem)"
+)
+MACHINE_HINT = "drop Data that is no longer used, end other programs, or use a machine with more memory"
+
+
+class Shortage(NamedTuple):
+    """A limit that is in the way, and what can be done about it."""
+
+    free: int  # bytes
+    limit: int  # bytes
+    where: str
+    hint: str
+
+
+class Ceiling(NamedTuple):
+    """The files of one limit in the folder of a cgroup."""
+
+    limit: str
+    usage: str
+    counts_swap: bool = False  # what is swapped out still counts
+
+
+class Version(NamedTuple):
+    """What a version of cgroups calls things."""
+
+    ceilings: tuple[Ceiling, ...]
+    file_cache: tuple[str, ...]  # lines of memory.stat: usage that the kernel takes back when it must
+    swap: Ceiling | None
+
+
+VERSIONS = {
+    # Beyond memory.high nobody is killed, but held up, by seconds for each few pages.
+    "cgroup2": Version(
+        (Ceiling("memory.max", "memory.current"), Ceiling("memory.high", "memory.current")),
+        ("inactive_file", "active_file"),
+        Ceiling("memory.swap.max", "memory.swap.current"),
+    ),
+    "cgroup": Version(
+        (
+            Ceiling("memory.limit_in_bytes", "memory.usage_in_bytes"),
+            Ceiling("memory.memsw.limit_in_bytes", "memory.memsw.usage_in_bytes", counts_swap=True),
+        ),
+        ("total_inactive_file", "total_active_file"),
+        None,
+    ),
+}
+
+
+class Cgroup(NamedTuple):
+    """One cgroup that this process is in, directly or by a descendant of it."""
+
+    name: str
+    folder: str
+    version: Version
+
+
+class MemoryLimits:
+    """The limits on the memory of this process, read anew at each look.
+
+    Parameters
+    ----------
+    proc : Path
+        Where the kernel tells of processes; another one in tests.
+    """
+
+    def __init__(self, proc: Path = Path("/proc")):
+        self._proc = proc
+        self._unseen = 0
+
+    @cached_property
+    def cgroups(self) -> tuple[Cgroup, ...]:
+        """This process's cgroup and those around it; found out once."""
+        membership, mounts = (_text(f"{self._proc}/self/{name}") for name in ("cgroup", "mountinfo"))
+        return tuple(find_cgroups(membership, mounts))
+
+    @cached_property
+    def _ceilings(self) -> tuple[tuple[Cgroup, Ceiling], ...]:
+        """The limits that are set; one that comes where there was none goes unseen."""
+        return tuple(
+            (cgroup, ceiling)
+            for cgroup in self.cgroups
+            for ceiling in cgroup.version.ceilings
+            if _number(f"{cgroup.folder}/{ceiling.limit}") is not None
+        )
+
+    def shortage(self, nbytes: int) -> Shortage | None:
+        """Return the first limit that ``nbytes`` more would break, or None.
+
+        Small requests are let through until they add up.
+        """
+        self._unseen += nbytes
+        if self._unseen <= UNSEEN_BYTES:
+            return None
+        self._unseen = 0
+        for cgroup, ceiling in self._ceilings:
+            short = self._below(cgroup, ceiling, nbytes)
+            if short is not None:
+                return short
+        return self._in_machine(nbytes)
+
+    def _below(self, cgroup: Cgroup, ceiling: Ceiling, nbytes: int) -> Shortage | None:
+        limit = _number(f"{cgroup.folder}/{ceiling.limit}")
+        usage = _number(f"{cgroup.folder}/{ceiling.usage}")
+        if limit is None or usage is None:
+            return None
+        free = limit - usage - _reserve(limit)
+        # Most often there is enough without these, which take longer to find out.
+        if free < nbytes:
+            entries = _table(f"{cgroup.folder}/memory.stat")
+            free += sum(entries.get(kind, 0) for kind in cgroup.version.file_cache)
+        if free < nbytes and not ceiling.counts_swap:
+            free += self._swap_for(cgroup)
+        if free >= nbytes:
+            return None
+        return Shortage(max(free, 0), limit, f"cgroup {cgroup.name} ({ceiling.limit})", CGROUP_HINT)
+
+    def _swap_for(self, cgroup: Cgroup) -> int:
+        """Return how many bytes of the cgroup the kernel could still swap out."""
+        room = self._meminfo().get("SwapFree", 0)
+        if cgroup.version.swap is not None:
+            limit = _number(f"{cgroup.folder}/{cgroup.version.swap.limit}")
+            usage = _number(f"{cgroup.folder}/{cgroup.version.swap.usage}")
+            if limit is not None and usage is not None:
+                room = min(room, max(limit - usage, 0))
+        return room
+
+    def _in_machine(self, nbytes: int) -> Shortage | None:
+        entries = self._meminfo()
+        if "MemAvailable" not in entries or "MemTotal" not in entries:
+            return None
+        limit = entries["MemTotal"]
+        free = entries["MemAvailable"] + entries.get("SwapFree", 0) - _reserve(limit)
+        return None if free >= nbytes else Shortage(max(free, 0), limit, "this machine", MACHINE_HINT)
+
+    def _meminfo(self) -> dict[str, int]:
+        return {name: 1024 * int(size) for name, size in MEMINFO.findall(_text(f"{self._proc}/meminfo"))}
+
+
+def find_cgroups(membership: str, mounts: str) -> Iterator[Cgroup]:
+    """Yield the memory cgroups of a process, innermost first.
+
+    Parameters
+    ----------
+    membership : str
+        Its ``/proc/self/cgroup``.
+    mounts : str
+        Its ``/proc/self/mountinfo``.
+    """
+    paths = {}
+    for line in membership.splitlines():
+        _, controllers, path = line.split(":", 2)
+        if "memory" in controllers.split(","):
+            paths["cgroup"] = path
+        elif not controllers:
+            paths["cgroup2"] = path
+    for line in mounts.splitlines():
+        place, _, system = line.partition(" - ")
+        kind, *_, options = system.split(" ")
+        if kind in paths and (kind == "cgroup2" or "memory" in options.split(",")):
+            root, mount = (field.replace("\\040", " ") for field in place.split(" ")[3:5])
+            for name in _upwards(PurePosixPath(paths[kind]), PurePosixPath(root)):
+                yield Cgroup(str(PurePosixPath("/", name)), str(PurePosixPath(mount, name)), VERSIONS[kind])
+
+
+def _upwards(path: PurePosixPath, root: PurePosixPath) -> Iterator[PurePosixPath]:
+    """Yield a cgroup and those around it, relative to the one that is mounted, which is the last."""
+    # In a container the path may be that of the machine, or one outside of what can be seen.
+    within = path.relative_to(root) if path.is_relative_to(root) else PurePosixPath()
+    if ".." in within.parts:
+        within = PurePosixPath()
+    yield within
+    yield from within.parents
+
+
+def _reserve(limit: int) -> int:
+    return min(limit // RESERVE_SHARE, RESERVE_BYTES)
+
+
+def _number(path: str) -> int | None:
+    """Return the number in a file; None where there is none, or it means that there is no limit."""
+    text = _text(path).strip()
+    return int(text) if text.isdigit() and int(text) < UNLIMITED else None
+
+
+def _table(path: str) -> dict[str, int]:
+    """Return the numbers in a file of lines like ``name number``."""
+    fields = (line.split() for line in _text(path).splitlines())
+    return {name: int(size) for name, size, *_ in fields if size.isdigit()}
+
+
+def _text(path: str) -> str:
+    """Return what stands in a file, or nothing where it cannot be read."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return os.fsdecode(file.readall())
+    except OSError:  # the cgroup was removed, or /proc is not what we know
+        return ""

@@ -1,0 +1,399 @@
+"""Signals at every moment: none gets lost, none does harm, and ^C ends a script as everybody is used to.
+
+Each test is a script of its own with a deadline. The first ones get signals a thousand times a second while
+they do everything that a run can do; the others sit at a terminal where somebody presses ^C.
+"""
+
+import contextlib
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+import synk
+
+ROOT = Path(synk.__file__).parents[1]
+DEADLINE = 40  # seconds for one script, of which a machine under load may need many
+
+PROLOGUE = '''
+import faulthandler
+faulthandler.dump_traceback_later({deadline} - 5, exit=True)
+
+import gc, os, random, signal, sys, time
+import numpy as np, pytensor, pytensor.tensor as pt, synk
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
+
+MASTER = os.getpid()
+
+
+class Act(Op):
+    """The input, after ``act()`` on one rank, where there is one."""
+
+    def __init__(self, rank, act):
+        self.pid, self.act = synk.pids()[rank], act
+
+    def make_node(self, x):
+        return Apply(self, [pt.as_tensor(x)], [pt.as_tensor(x).type()])
+
+    def perform(self, node, inputs, outputs):
+        if os.getpid() == self.pid:
+            self.act()
+        outputs[0][0] = inputs[0].copy()
+
+
+def rest():
+    wake = time.monotonic() + 60
+    while time.monotonic() < wake:
+        time.sleep(0.05)
+
+
+def held():
+    """What this process holds that outlives a careless run."""
+    gc.collect()
+    segments = open("/proc/self/maps").read().count("/dev/shm/")
+    children = open(f"/proc/self/task/{{os.getpid()}}/children").read().split()
+    return len(os.listdir("/proc/self/fd")), segments, children
+'''
+
+
+def script(body, *arguments, deadline=DEADLINE):
+    """Run ``body`` after the prologue; its asserts must hold."""
+    text = PROLOGUE.format(deadline=deadline) + textwrap.dedent(body)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", text, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=deadline,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith("the end\n"), done.stdout + done.stderr
+
+
+# --- signals a thousand times a second ---------------------------------------------------------------------
+
+EVERYTHING = '''
+ROWS = np.arange(12.0)
+LARGE = np.arange(100_000.0)
+
+
+class Everything:
+    """A run with a function, Data and a shared variable, and what can be done with them."""
+
+    def __init__(self, n_ranks=3):
+        synk.fork(n_ranks)
+        x = pt.vector("x")
+        self.n_ranks = n_ranks
+        self.f = synk.function([x], [(x.sum(), "sum"), (x, "gather")], name="f")
+        self.v = pytensor.shared(np.ones(50_000), name="v")
+        self.step = synk.sequence(self.f, (synk.all_reduce, self.v))
+        self.data = synk.data(ROWS)
+
+    def call(self):
+        total, rows = self.f(ROWS)
+        assert total == 66 and (rows == ROWS).all()
+
+    def call_with_much(self):
+        sent = LARGE[: random.randrange(60_000, 100_000)]  # the answer to another call has another length
+        total, rows = self.f(sent)  # out and back through shared memory
+        assert total == sent.sum() and (rows == sent).all()
+
+    def call_in_steps(self):
+        assert self.step(self.data[:])[0] == self.data[:].sum()
+
+    def combine(self):
+        synk.broadcast(self.v, np.ones(50_000))
+        synk.all_reduce(self.v, "sum")
+        assert (synk.gather(self.v) == self.n_ranks).all()
+        assert (synk.get_value(self.n_ranks - 1, self.v) == self.n_ranks).all()
+
+    def allocate(self):
+        data = synk.data(np.full(random.randrange(1, 300_000), 2.0))
+        assert (data[:] == 2).all()
+        data.set_length(2 * len(data))
+        data.free_memory()
+        assert data.shape == (0,)
+
+    def change(self):
+        self.data.set_value(np.arange(float(random.randrange(1, 100))))
+        assert self.f(self.data)[0] == sum(range(len(self.data)))
+
+    def build(self):
+        y = pt.vector("y")
+        assert synk.function([y], (y.max(), "max"))(ROWS) == 11
+
+    def all(self):
+        return [self.call, self.call_with_much, self.call_in_steps, self.combine, self.allocate, self.change,
+                self.build]
+'''
+
+
+def test_signals_do_no_harm():
+    script(
+        EVERYTHING
+        + """
+seen, others = 0, []
+
+def tick(*_):
+    global seen
+    seen += 1
+    for pid in others:  # the workers are interrupted as well
+        os.kill(pid, signal.SIGALRM)
+
+before = held()
+signal.signal(signal.SIGALRM, tick)
+signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+for round_ in range(4):
+    run = Everything(2 + round_ % 2)
+    others[:] = synk.pids()[1:]
+    for _ in range(500):
+        run.call()
+    for _ in range(10):
+        for act in run.all():
+            act()
+    others.clear()  # before their pids may belong to anybody else
+    run = None
+    synk.close()
+signal.setitimer(signal.ITIMER_REAL, 0)
+assert seen > 300, seen
+assert held()[1:] == before[1:] and held()[0] <= before[0] + 1, (before, held())
+print("the end")
+"""
+    )
+
+
+BETWEEN = """
+from synk import channel
+
+class GaveUp(Exception):
+    pass
+
+def give_up_after(function):
+    def giving_up(*arguments):
+        result = function(*arguments)
+        if armed:
+            armed.clear()
+            raise {kind}("the script gave up")  # as a signal handler does, which runs between two lines
+        return result
+    return giving_up
+
+armed = []
+channel.send = give_up_after(channel.send)
+channel.MasterChannel.command = give_up_after(channel.MasterChannel.command)
+run = Everything(3)
+for act in run.all():
+    act()
+armed.append(1)
+try:
+    {interrupted}
+    raise AssertionError("nothing was raised")
+except {kind} as error:
+    assert "the script gave up" in str(error), error
+try:
+    run.data.set_value(np.arange(5.0))
+    assert run.f(run.data)[0] == 10
+    for act in run.all():
+        act()
+except synk.SynkStateError as error:
+    assert "synk.restart()" in str(error), error
+synk.close()
+print("the end")
+"""
+
+
+SENDING = {
+    "a command": "run.call()",
+    "a command with a large answer": "run.call_with_much()",
+    "half of a message": "synk.data(ROWS)",
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "interrupted"),
+    [
+        pytest.param(kind, act, id=f"{kind} after {what} was sent")
+        for what, act in SENDING.items()
+        for kind in ("KeyboardInterrupt", "GaveUp", "SystemExit")
+    ],
+)
+def test_an_exception_of_a_handler_while_a_message_is_sent(kind, interrupted):
+    script(EVERYTHING + BETWEEN.format(kind=kind, interrupted=interrupted), deadline=15)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["GaveUp", "KeyboardInterrupt", "SystemExit"])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_exceptions_of_handlers_are_kept_and_the_run_is_right_or_says_that_it_is_broken(kind, seed):
+    script(
+        EVERYTHING
+        + f"""
+class GaveUp(Exception):
+    pass
+
+armed, swallowed = False, 0
+
+def give_up(*_):
+    if armed:
+        raise {kind}("the script gave up")
+
+def swallow(ignored):
+    # Python drops what is raised in a finalizer, which may not have freed its memory then.
+    global swallowed
+    assert "the script gave up" in str(ignored.exc_value), ignored
+    swallowed += 1
+
+def until_it_gives_up(run):
+    global armed
+    try:
+        armed = True
+        signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-4, 8e-3), 0.05)
+        # PyTensor's rewriting logs exceptions and goes on, but for those that mean the end.
+        parts = [act for act in run.all() if act != run.build or not issubclass({kind}, Exception)]
+        while True:
+            random.choice(parts)()
+    finally:
+        armed = False
+
+random.seed({seed})
+signal.signal(signal.SIGALRM, give_up)
+sys.unraisablehook = swallow
+run = Everything(2)
+for act in run.all():
+    act()  # compiled, so that every round reaches every part
+before, broken = held(), 0
+for round_ in range(60):
+    try:
+        until_it_gives_up(run)
+    except {kind} as error:
+        assert "the script gave up" in str(error), error
+    try:
+        for act in run.all():
+            act()
+    except synk.SynkStateError as error:
+        assert "synk.restart()" in str(error), error
+        broken += 1
+        synk.close()
+        run = Everything(2)
+signal.setitimer(signal.ITIMER_REAL, 0)
+print("broken:", broken, "swallowed:", swallowed)
+run = None
+synk.close()
+descriptors, segments, children = held()
+assert children == [] and descriptors <= before[0] and segments <= swallowed, (before, held(), swallowed)
+print("the end")
+"""
+    )
+
+
+# --- ^C at a terminal --------------------------------------------------------------------------------------
+
+
+class Terminal:
+    """A script that runs at a terminal of its own; ``presses`` of ^C end it."""
+
+    def __init__(self, body):
+        text = PROLOGUE.format(deadline=DEADLINE) + textwrap.dedent(body)
+        self.pid, self.screen = pty.fork()
+        if self.pid == 0:
+            os.environ["PYTHONPATH"] = str(ROOT)
+            os.execv(sys.executable, [sys.executable, "-c", text])
+        self.said = ""
+        self.deadline = time.monotonic() + DEADLINE
+
+    def read(self, until=None):
+        """Read what is on the screen: until a line has come, or the script has ended."""
+        while until is None or until not in self.said:
+            left = self.deadline - time.monotonic()
+            assert select.select([self.screen], [], [], max(left, 0))[0], f"it hangs: {self.said}"
+            try:
+                self.said += os.read(self.screen, 4096).decode()
+            except OSError:  # nobody has the terminal any more
+                assert until is None, self.said
+                return
+
+    def press_ctrl_c(self):
+        os.write(self.screen, b"\x03")
+
+    def end(self):
+        """Wait for the end; return the exit code."""
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+    def close(self):
+        with contextlib.suppress(OSError, ChildProcessError):
+            if os.waitpid(self.pid, os.WNOHANG)[0] == 0:
+                os.kill(self.pid, signal.SIGKILL)
+                os.waitpid(self.pid, 0)
+        os.close(self.screen)
+
+
+def all_gone(pids, deadline):
+    """Wait until processes have ended; say whether they did before the deadline."""
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+SCRIPT = """
+synk.fork(3)
+x = pt.vector("x")
+v = pytensor.shared(np.ones(5), name="v")
+acting = {{rank: synk.function([x], (Act(rank, rest)(x).sum(), "sum")) for rank in (0, 1)}}
+synk.all_reduce(v)
+synk.distribute()
+print("ranks", *synk.pids(), flush=True)
+{wait}
+"""
+
+WAITS = {
+    "idle": "time.sleep(60)",
+    "at a prompt": "input('name? ')",
+    "the master computes": "acting[0](np.ones(3))",
+    "a worker computes": "acting[1](np.ones(3))",
+    "workers are in a collective": "synk.sequence(acting[0], (synk.all_reduce, v))(np.ones(3))",
+    "the master is in a collective": "synk.sequence(acting[1], (synk.all_reduce, v))(np.ones(3))",
+}
+
+# The master waits for the workers' replies then, and once more at the end.
+
+
+def endings():
+    for presses in (1, 2):
+        for name, wait in WAITS.items():
+            yield pytest.param(wait, presses, id=f"{name}, {presses} times")
+
+
+@pytest.mark.parametrize(("wait", "presses"), list(endings()))
+def test_ctrl_c_at_a_terminal(wait, presses):
+    terminal = Terminal(SCRIPT.format(wait=wait))
+    try:
+        terminal.read("\n")
+        pids = [int(word) for word in terminal.said.splitlines()[0].split()[1:]]
+        assert len(pids) == 3, terminal.said
+        time.sleep(1)  # for the call to get where it is to be interrupted
+        terminal.press_ctrl_c()
+        limit = time.monotonic() + 5
+        if presses == 2:
+            time.sleep(0.3)
+            terminal.press_ctrl_c()
+            limit = time.monotonic() + 1
+        in_time = all_gone(pids[1:], limit)
+        terminal.read()
+        code = terminal.end()
+    finally:
+        terminal.close()
+    assert in_time, f"workers outlived the ^C: {terminal.said}"
+    assert code == -signal.SIGINT, terminal.said
+    # A second ^C may come while the traceback of the first is printed.
+    assert presses == 2 or "KeyboardInterrupt" in terminal.said
+    assert all_gone(pids, time.monotonic())
