@@ -1,8 +1,7 @@
 """Segments of POSIX shared memory that leave no name behind.
 
-A segment is created under a random name, which is unlinked at once; other processes attach
-through its descriptor, which the channel carries. Whatever dies and whenever, the kernel frees
-the memory with the last mapping.
+A segment never has a name; other processes attach through its descriptor, which the channel carries.
+Whatever dies and whenever, the kernel frees the memory with the last mapping.
 
     Segment.create -> descriptor over the channel -> Segment.attach -> array
 
@@ -30,6 +29,7 @@ from synk.memory_limits import MemoryLimits, Shortage
 
 DIRECTORY = "/dev/shm"
 FILE_SYSTEM_HINT = "drop Data that is no longer used, or raise the limit (in a container: --shm-size)"
+NO_NAMELESS_FILES = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)  # what file systems without them say
 MAP_FAILED = ctypes.c_void_p(-1).value
 MAP_FIXED = 0x10  # Linux's on every processor that Python runs on; the mmap module does not tell it
 
@@ -66,20 +66,12 @@ class Segment:
         SharedMemoryFull
             If the file system of shared memory has no room, or the machine or the container no memory.
         """
-        # posix_ipc's own automatic names are predictable and collide.
-        name, file = f"/synk-{secrets.token_hex(16)}", None
+        file = _new_file()
         try:
-            memory = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600)
-            memory.unlink()
-            file = FileIO(memory.fd, "r+")
-            _allocate(memory.fd, nbytes)
+            _allocate(file.fileno(), nbytes)
             return cls(file, nbytes)
-        except posix_ipc.ExistentialError:  # it is someone else's
-            raise
         except BaseException:
-            if file is not None:
-                file.close()
-            _undo(name)
+            file.close()
             raise
 
     @classmethod
@@ -117,6 +109,39 @@ class Segment:
         self.seal()
         # Arrays keep the memory; it is unmapped with the last of them.
         self._memory = None
+
+
+def _new_file() -> FileIO:
+    """Return an empty file in the file system of shared memory."""
+    try:
+        return _nameless_file()
+    except OSError as error:
+        if error.errno not in NO_NAMELESS_FILES:
+            raise
+        return _unlinked_file()
+
+
+def _nameless_file() -> FileIO:
+    # In C from the opening to the owner, so no handler of a signal can come between.
+    (file,) = map(
+        FileIO, map(os.open, [DIRECTORY], [os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC], [0o600]), ["r+"]
+    )
+    return file
+
+
+def _unlinked_file() -> FileIO:
+    """Make a file under a random name, and unlink it at once: a process killed between leaves the name."""
+    # posix_ipc's own automatic names are predictable and collide.
+    name = f"/synk-{secrets.token_hex(16)}"
+    try:
+        memory = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600)
+        memory.unlink()
+        return FileIO(memory.fd, "r+")
+    except posix_ipc.ExistentialError:  # it is someone else's
+        raise
+    except BaseException:
+        _undo(name)
+        raise
 
 
 def _mapped(descriptor: int, nbytes: int) -> Any:

@@ -30,7 +30,7 @@ def total(run):
 
 def shared_bytes(pid):
     """Return the bytes of shared memory of this library that a process has mapped."""
-    spans = re.findall(r"^(\w+)-(\w+) .*/dev/shm/synk-", Path(f"/proc/{pid}/maps").read_text(), re.MULTILINE)
+    spans = re.findall(r"^(\w+)-(\w+) .*/dev/shm/", Path(f"/proc/{pid}/maps").read_text(), re.MULTILINE)
     return sum(int(stop, 16) - int(start, 16) for start, stop in spans)
 
 

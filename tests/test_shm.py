@@ -1,3 +1,4 @@
+import errno
 import os
 import re
 import secrets
@@ -27,7 +28,27 @@ def open_descriptors():
 
 
 @pytest.fixture
-def births(monkeypatch):
+def named(monkeypatch):
+    """Stand for a file system whose files have names."""
+
+    def refuse():
+        raise OSError(errno.EOPNOTSUPP, "no nameless files here")
+
+    monkeypatch.setattr(shm, "_nameless_file", refuse)
+
+
+def test_a_segment_never_has_a_name(monkeypatch):
+    monkeypatch.setattr(shm, "_unlinked_file", None)
+    before = set(os.listdir(shm.DIRECTORY))
+    segment = Segment.create(1000)
+    assert set(os.listdir(shm.DIRECTORY)) - before == set()
+    assert os.readlink(f"/proc/self/fd/{segment.descriptor}").startswith(shm.DIRECTORY + "/#")
+    assert stat.S_IMODE(os.fstat(segment.descriptor).st_mode) & 0o077 == 0
+    segment.close()
+
+
+@pytest.fixture
+def births(monkeypatch, named):
     """Record name and mode of each segment at the moment its name is unlinked."""
     seen = []
 
@@ -67,7 +88,7 @@ def test_names_are_long_and_never_the_same(births):
 
 
 @pytest.mark.parametrize("kind", ["file", "link"])
-def test_a_name_that_is_taken_is_neither_used_nor_removed(monkeypatch, tmp_path, kind):
+def test_a_name_that_is_taken_is_neither_used_nor_removed(monkeypatch, named, tmp_path, kind):
     name = secrets.token_hex(16)
     target, entry = tmp_path / "target", Path(shm.DIRECTORY, f"synk-{name}")
     target.write_bytes(b"someone else's")
@@ -174,7 +195,7 @@ def test_a_sealed_segment_holds_no_descriptor():
 
 
 def mapped_segments():
-    return Path("/proc/self/maps").read_text().count("/dev/shm/synk-")
+    return Path("/proc/self/maps").read_text().count("/dev/shm/")
 
 
 def test_arrays_outlive_the_segment():
@@ -366,7 +387,7 @@ def test_a_signal_handler_may_end_the_making_of_a_segment(alarm):
 
 
 @pytest.mark.parametrize("moment", ["created", "unlinked"])
-def test_no_name_is_left_when_a_signal_handler_raises_at_once(monkeypatch, moment):
+def test_no_name_is_left_when_a_signal_handler_raises_at_once(monkeypatch, named, moment):
     class Interrupting(posix_ipc.SharedMemory):
         def __init__(self, *args, **keywords):
             super().__init__(*args, **keywords)
