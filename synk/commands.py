@@ -169,6 +169,7 @@ class Commands:
             In the middle of a command, whose messages would be mistaken, or of another message.
         """
         with self._turns.lock:
+            self.check_usable()
             if self._posting or (self._channel.waiting and not self._growing):
                 what = self._turns.label or MESSAGE
                 raise SynkStateError(f"shared memory was asked for in the middle of {what}")

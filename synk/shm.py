@@ -175,11 +175,12 @@ def _allocate(descriptor: int, nbytes: int) -> None:
     """
     size = max(nbytes, 1)
     _check_file_system(nbytes)
-    os.ftruncate(descriptor, size)
     for start in range(0, size, CHUNK_BYTES):
         if start % LOOK_BYTES == 0:
             _check_memory(nbytes, taken=start)
         try:
+            if start == 0:
+                os.ftruncate(descriptor, size)
             os.posix_fallocate(descriptor, start, min(CHUNK_BYTES, size - start))
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
