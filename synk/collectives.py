@@ -19,15 +19,15 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.tensor.type import TensorType
 
 from synk import messages
-from synk.calls import IndexList, filtered, fits
+from synk.calls import filtered, fits
 from synk.data import Data
 from synk.function import Prepared
+from synk.handout import HANDED_OUT as HANDED_OUT
+from synk.handout import HandOut
 from synk.owner import Owner
 from synk.plan import Rows, select, split
 from synk.reduction import check_operation
 from synk.variables import describe
-
-HANDED_OUT = "values"  # owner of the staging buffers of values that are handed out
 
 
 class Collectives:
@@ -42,9 +42,12 @@ class Collectives:
         self._owner = owner
         self._slots = itertools.count()
 
-    def run(self, prepared: Prepared) -> Any:
+    def run(self, prepared: Prepared | HandOut) -> Any:
         """Run one collective as a command of its own."""
         self._owner.forget_lengths(prepared.reshapes)
+        if isinstance(prepared, HandOut):
+            self._owner.run(prepared.steps())
+            return None
         return prepared.finish(self._owner.run([prepared.step])[0])
 
     # --- verbs that only combine what the ranks have ---------------------------------------------
@@ -59,7 +62,9 @@ class Collectives:
     def reduce(self, shared_vars: Any, op: str = "avg", in_place: bool = True, nccl: bool = True) -> Prepared:
         variables = self._tensors(shared_vars)
         _check_reducible(variables, op)
-        step = messages.Reduce(self._identities(variables), op, bool(in_place))
+        identities = self._identities(variables)
+        self._owner.homes.ensure(identities)
+        step = messages.Reduce(identities, op, bool(in_place))
         return Prepared(step, _nothing if in_place else lambda results: _like(shared_vars, results[0]))
 
     def all_gather(self, shared_vars: Any, nccl: bool = True) -> Prepared:
@@ -72,30 +77,39 @@ class Collectives:
                     f"{describe(variable)} has {variable.type.shape[0]} rows by its type, so it cannot grow"
                 )
         identities = self._identities(variables)
-        return Prepared(messages.AllGather(identities), _nothing, identities)
+
+        def finish(results: list[Any]) -> None:
+            for identity in identities:
+                self._owner.homes.outgrown(identity)
+
+        return Prepared(messages.AllGather(identities), finish, identities)
 
     def gather(self, shared_vars: Any, nd_up: int = 1, nccl: bool = True) -> Prepared:
         if nd_up not in (0, 1):
             raise ValueError(f"nd_up={nd_up!r} is neither 0 (join along axis 0) nor 1 (stack on a new axis)")
         variables = self._tensors(shared_vars)
-        step = messages.Fetch(self._identities(variables), rank=None)
+        for variable in variables:
+            if nd_up == 0 and variable.type.ndim == 0:
+                raise ValueError(f"{describe(variable)} is 0-d, so it has no axis to join along; use nd_up=1")
+        identities = self._identities(variables)
+        self._owner.homes.ensure(identities, alike=False)
 
         def finish(results: list[Any]) -> Any:
-            of_ranks = zip(*results, strict=True)
-            return _like(
-                shared_vars,
-                [
-                    _joined(variable, values, nd_up)
-                    for variable, values in zip(variables, of_ranks, strict=True)
-                ],
-            )
+            gathered = zip(variables, results[0], strict=True)  # rank 0 has joined them
+            return _like(shared_vars, [_joined(variable, value, nd_up) for variable, value in gathered])
 
-        return Prepared(step, finish)
+        return Prepared(messages.Gather(identities, nd_up), finish)
 
     def get_value(self, rank: int, shared_vars: Any) -> Prepared:
         rank = self._checked_rank(rank)
         step = messages.Fetch(self._identities(_listed(shared_vars)), rank)
-        return Prepared(step, lambda results: _like(shared_vars, results[rank]))
+
+        def finish(results: list[Any]) -> Any:
+            # Rank 0 has read those that live in shared memory; the others were sent.
+            both = zip(results[0], results[rank], strict=True)
+            return _like(shared_vars, [sent if read is None else read for read, sent in both])
+
+        return Prepared(step, finish)
 
     def get_shapes(self, shared_vars: Any) -> Prepared:
         return self._shapes(shared_vars, lambda shape: shape)
@@ -117,7 +131,7 @@ class Collectives:
 
     # --- verbs that hand out values --------------------------------------------------------------
 
-    def broadcast(self, shared_vars: Any, values: Any = None, nccl: bool = True) -> Prepared:
+    def broadcast(self, shared_vars: Any, values: Any = None, nccl: bool = True) -> Prepared | HandOut:
         variables = _listed(shared_vars)
         if values is not None:
             entries = _paired(shared_vars, values)
@@ -134,7 +148,7 @@ class Collectives:
         self._owner.homes.ensure(identities)
         return Prepared(messages.Broadcast(identities), _nothing, identities)
 
-    def scatter(self, shared_vars: Any, values: Any, batch: Any = None) -> Prepared:
+    def scatter(self, shared_vars: Any, values: Any, batch: Any = None) -> HandOut:
         variables = self._tensors(shared_vars)
         entries = _paired(shared_vars, values)
         arrays = [self._value(variable, value) for variable, value in zip(variables, entries, strict=True)]
@@ -145,7 +159,7 @@ class Collectives:
         shards = [[rows.part(*part) for part in split(len(rows), n_ranks)] for rows in selected]
         return self._assign(variables, arrays, shards)
 
-    def set_value(self, rank: int, shared_vars: Any, values: Any, batch: Any = None) -> Prepared:
+    def set_value(self, rank: int, shared_vars: Any, values: Any, batch: Any = None) -> HandOut:
         rank = self._checked_rank(rank)
         variables = self._tensors(shared_vars)
         entries = _paired(shared_vars, values)
@@ -159,24 +173,10 @@ class Collectives:
 
     def _assign(
         self, variables: Sequence[Any], arrays: Sequence[Any], rows: Sequence[Sequence[Rows | None]]
-    ) -> Prepared:
+    ) -> HandOut:
         for variable, of_ranks in zip(variables, rows, strict=True):
             _check_static_rows(variable, [len(chosen) for chosen in of_ranks if chosen is not None])
-        identities = self._identities(variables)
-        slot = next(self._slots)  # a command may hand out several values of one variable
-        indices = IndexList()
-        spans = tuple(
-            tuple(None if chosen is None else indices.span(chosen) for chosen in of_ranks)
-            for of_ranks in rows
-        )
-        refs = tuple(
-            array.ref()
-            if isinstance(array, Data)
-            else self._owner.staging.put((HANDED_OUT, slot, identity), array)
-            for identity, array in zip(identities, arrays, strict=True)
-        )
-        staged = indices.stage(self._owner.staging, (HANDED_OUT, slot, "indices"))
-        return Prepared(messages.Assign(identities, refs, spans, staged), _nothing, identities)
+        return HandOut(self._owner, self._identities(variables), arrays, rows, next(self._slots))
 
     # --- checks ------------------------------------------------------------------------------
 
@@ -260,17 +260,16 @@ def _check_reducible(variables: Sequence[Any], op: str) -> None:
         check_operation(op, variable.type.dtype, f"shared variable {describe(variable)}")
 
 
-def _joined(variable: Any, values: Sequence[Any], nd_up: int) -> Any:
-    if nd_up == 0:
-        if variable.type.ndim == 0:
-            raise ValueError(f"{describe(variable)} is 0-d, so it has no axis to join along; use nd_up=1")
-        return np.concatenate(values)
-    if any(value.shape != values[0].shape for value in values[1:]):
-        shapes = ", ".join(str(value.shape) for value in values)
+def _joined(variable: Any, value: Any, nd_up: int) -> Any:
+    """Return what rank 0 has joined; where it could not and made a list of copies, say why."""
+    if not isinstance(value, list):
+        return value
+    if nd_up == 1:
+        shapes = ", ".join(str(of_rank.shape) for of_rank in value)
         raise ValueError(
             f"{describe(variable)} has shapes {shapes} on the ranks, which do not stack; use nd_up=0"
         )
-    return np.stack(values)
+    return np.concatenate(value)
 
 
 def _nothing(results: list[Any]) -> None:

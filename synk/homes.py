@@ -1,19 +1,21 @@
 """Where shared variables live that take part in collectives: in shared memory, seen by every rank.
 
 A variable moves at its first collective and stays: programs update it in place, so collectives find
-all ranks' values without copying them anywhere first.
+all ranks' values without copying them anywhere first. Each rank's home has its own shape, since what
+is scattered need not divide evenly.
 
-    Homes.ensure (master) -> Attach per rank, Settle -> RankVariables.move_in on every rank
+    Homes.ensure (master) -> Attach per rank, MoveIn -> RankVariables.move_in on every rank
 
 Imports ``messages``, ``segments`` and ``variables``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
+from numpy.typing import NDArray
 
 from synk import messages
 from synk.errors import SharedMemoryFull
@@ -41,34 +43,87 @@ class Homes:
         self._own = own
         self._n_ranks = n_ranks
         self._homes: dict[int, tuple[messages.ArrayRef, ...]] = {}
+        self._outgrown: set[int] = set()
         own.on_drop = self.release
 
-    def ensure(self, identities: Iterable[int]) -> None:
-        """Move variables to shared memory, unless they live there or there is no room."""
+    def ensure(self, identities: Iterable[int], alike: bool = True) -> None:
+        """Move variables to shared memory, unless they live there or there is no room.
+
+        Parameters
+        ----------
+        identities : iterable of int
+        alike : bool
+            All ranks' values are to have the shape of rank 0's; else it is enough that this one fits.
+        """
         if self._n_ranks == 1:
             return
         for identity in identities:
-            value = self._own.value(identity)
-            known = self._homes.get(identity)
-            if known is None or (known[0].dtype, known[0].shape) != (value.dtype.str, value.shape):
-                self._move(identity, value)
+            value, known = self._own.value(identity), self._homes.get(identity)
+            compared = () if known is None else known if alike or identity in self._outgrown else known[:1]
+            if not compared or any(ref.shape != value.shape for ref in compared):
+                self.place(identity, [value.shape] * self._n_ranks)
 
-    def _move(self, identity: int, value: np.ndarray[Any, Any]) -> None:
-        self.release(identity)
-        try:
-            numbers = self._allocate(value.nbytes)
-        except SharedMemoryFull:
-            return  # collectives stage it then
-        refs = tuple(messages.ArrayRef(number, value.dtype.str, value.shape) for number in numbers)
+    def outgrown(self, identity: int) -> None:
+        """Note that all ranks' values have one shape now, whatever their homes have."""
+        self._outgrown.add(identity)
+
+    def shapes(self, identity: int) -> list[tuple[int, ...]]:
+        """Return the shapes of all ranks' homes; where there are none, those they would usually have."""
+        known = self._homes.get(identity)
+        if known is None:
+            return [self._own.value(identity).shape] * self._n_ranks
+        return [ref.shape for ref in known]
+
+    def place(self, identity: int, shapes: Sequence[tuple[int, ...]]) -> list[NDArray[Any]] | None:
+        """Give a variable homes of these shapes, by rank.
+
+        Returns
+        -------
+        list of array or None
+            The homes; None if there is a single rank, or no room.
+        """
+        if self._n_ranks == 1:
+            return None
+        self._outgrown.discard(identity)
+        known = self._homes.get(identity)
+        there = known is not None and [ref.shape for ref in known] == list(shapes)
+        if not there and not self._move(identity, shapes):
+            return None
+        places = self._own.places(identity)
+        assert places is not None, "it has just moved"
+        return places
+
+    def settle(self, identity: int) -> None:
+        """Let rank 0 take what is in its home as its value; the others do so by a step."""
+        self._own.settle(identity)
+
+    def _move(self, identity: int, shapes: Sequence[tuple[int, ...]]) -> bool:
+        dtype = self._own.value(identity).dtype
+        sizes = [math.prod(shape) * dtype.itemsize for shape in shapes]
+        known = self._homes.get(identity, ())
+        numbers = [ref.segment for ref in known]
+        if not known or not all(map(self._suits, numbers, sizes)):
+            try:
+                numbers = self._allocate(sizes)
+            except SharedMemoryFull:
+                return False  # collectives stage it then
+            self.release(identity)
+        refs = tuple(
+            messages.ArrayRef(number, dtype.str, shape) for number, shape in zip(numbers, shapes, strict=True)
+        )
         self._homes[identity] = refs
-        message = messages.MoveIn(identity, refs)
-        self._post(message)
+        self._post(messages.MoveIn(identity, refs))
         self._own.move_in(identity, [self._segments.array(ref) for ref in refs])
+        return True
 
-    def _allocate(self, nbytes: int) -> list[int]:
+    def _suits(self, number: int, nbytes: int) -> bool:
+        """Tell whether a segment has room, and is not much too large."""
+        return nbytes <= self._segments[number].nbytes <= 2 * nbytes
+
+    def _allocate(self, sizes: Iterable[int]) -> list[int]:
         numbers: list[int] = []
         try:
-            for _ in range(self._n_ranks):
+            for nbytes in sizes:
                 numbers.append(self._segments.allocate(nbytes))
         except BaseException:
             for number in numbers:
@@ -82,5 +137,6 @@ class Homes:
 
     def release(self, identity: int) -> None:
         """Give up the home of a variable; safe in finalizers, at any moment."""
+        self._outgrown.discard(identity)
         for ref in self._homes.pop(identity, ()):
             self._segments.release(ref.segment)

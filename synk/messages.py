@@ -65,7 +65,7 @@ class Unshare(NamedTuple):
 
 
 class MoveIn(NamedTuple):
-    """Where a shared variable lives from now on: an array in shared memory for each rank."""
+    """Where a shared variable is to live: an array in shared memory for each rank, of a shape of its own."""
 
     identity: int
     homes: tuple[ArrayRef, ...]
@@ -114,7 +114,7 @@ class Assign(NamedTuple):
     """Set shared variables from arrays in shared memory; a rank whose span is None keeps its value."""
 
     variables: tuple[int, ...]
-    arrays: tuple[ArrayRef, ...]
+    arrays: tuple[ArrayRef | None, ...]  # None: the master has written the values where the variable lives
     spans: tuple[tuple[Span | None, ...], ...]  # per variable, per rank
     indices: ArrayRef | None
 
@@ -144,6 +144,13 @@ class AllGather(NamedTuple):
     """Join the values of all ranks along axis 0, on all ranks."""
 
     variables: tuple[int, ...]
+
+
+class Gather(NamedTuple):
+    """Join the values of all ranks on rank 0: along axis 0, or stacked on a new axis."""
+
+    variables: tuple[int, ...]
+    nd_up: int
 
 
 class Fetch(NamedTuple):

@@ -3,14 +3,14 @@
     slices of one rank -> Accumulator -> Partial -> of all ranks, in rank order -> combine
 
 Averages carry their weight (rows), so slices and ranks of any length give the average over
-all rows. The order never changes, so the same run gives the same bits.
+all rows, which is finite if they are. The order never changes, so the same run gives the same bits.
 
 Imports NumPy and the standard library only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -98,8 +98,36 @@ def accumulating_dtype(dtype: Any) -> np.dtype[Any]:
     return np.dtype("float32") if np.dtype(dtype) == np.float16 else np.dtype(dtype)
 
 
+def mended_average(terms: Sequence[Any], average: Any) -> None:
+    """Put right, in place, what of an average overflowed on the way: terms and result are finite.
+
+    Parameters
+    ----------
+    terms : sequence of array
+    average : array
+        ``sum(terms) / len(terms)``, in a floating or complex dtype.
+    """
+    real = average.real.dtype  # parts of complex numbers overflow one by one
+    terms, average = [term.astype(average.dtype, copy=False).view(real) for term in terms], average.view(real)
+    wrong = ~np.isfinite(average)
+    for term in terms:
+        wrong &= np.isfinite(term)
+    if not wrong.any():
+        return
+    # A power of two costs large numbers no bits, and those of small ones beside them do not count.
+    scale = real.type(1 << (len(terms) - 1).bit_length())
+    total = terms[0][wrong] / scale
+    for term in terms[1:]:
+        total += term[wrong] / scale
+    largest = np.finfo(real).max
+    average[wrong] = np.clip(total / real.type(len(terms)) * scale, -largest, largest)
+
+
 class Accumulator:
     """Combine values that come one at a time, keeping only the running result.
+
+    An average is the sum of all rows over their number. Where that sum overflows, it is the mean of
+    the rows so far instead, which is as large as they are.
 
     Parameters
     ----------
@@ -111,6 +139,7 @@ class Accumulator:
         self.mode = mode
         self.weight = 0
         self._values: list[Any] = []
+        self._mean: Any = None  # beside a sum that overflowed somewhere
         self._owned = False  # whether the running value is ours to overwrite
 
     def add(self, value: Any, weight: int) -> None:
@@ -121,18 +150,42 @@ class Accumulator:
         elif self.mode == "gather":
             self._values.append(value)
             self.weight += weight
+        elif self.mode == "avg":
+            self._average(value, weight)
         else:
-            self._merge(value, weight)
+            self._merge(value)
+            self.weight += weight
 
-    def _merge(self, value: Any, weight: int) -> None:
-        if not self._owned:
-            with np.errstate(all="ignore"):
-                self._values = [_scaled(self._values[0], self.weight, self.mode)]
-            self._owned = True
+    def _merge(self, value: Any) -> None:
         with np.errstate(all="ignore"):  # infinities and NaN are values, as in programs
-            addend = _scaled(value, weight, self.mode, copy=False)
-            UFUNCS[str(self.mode)](self._values[0], addend, out=self._values[0])
+            if not self._owned:
+                self._values = [_widened(self._values[0], copy=True)]
+                self._owned = True
+            UFUNCS[str(self.mode)](self._values[0], _widened(value), out=self._values[0])
+
+    def _average(self, value: Any, weight: int) -> None:
+        before = self._values[0]
+        try:
+            with np.errstate(all="ignore", over="raise"):
+                self._add_rows(value, weight)
+        except FloatingPointError:
+            with np.errstate(all="ignore"):
+                if self._mean is None:
+                    self._mean = before / before.dtype.type(self.weight) if self._owned else _widened(before)
+                self._values[0] = before
+                self._add_rows(value, weight)
+        if self._mean is not None:
+            with np.errstate(all="ignore"):
+                self._mean = _mean_of_both(self._mean, self.weight, _widened(value), weight)
+        self._owned = True
         self.weight += weight
+
+    def _add_rows(self, value: Any, weight: int) -> None:
+        addend = _times(_widened(value), weight)
+        total = self._values[0] if self._owned else _times(_widened(self._values[0]), self.weight)
+        # Into the addend, which is ours: the total before is still there where this overflows.
+        room = addend if addend.shape == total.shape else total.copy()
+        self._values[0] = np.add(total, addend, out=room)
 
     def partial(self) -> Partial | None:
         """Return the result so far, or None if nothing was added."""
@@ -142,17 +195,33 @@ class Accumulator:
             return Partial(_joined(self._values), self.weight)
         value = self._values[0]
         if self._owned and self.mode == "avg":
-            value = value / value.dtype.type(self.weight)
+            with np.errstate(all="ignore"):
+                value = value / value.dtype.type(self.weight)
+        if self._mean is not None:
+            value = np.where(np.isfinite(value), value, self._mean)
         return Partial(value, self.weight)
 
 
-def _scaled(value: Any, weight: int, mode: str | None, copy: bool = True) -> Any:
+def _widened(value: Any, copy: bool = False) -> Any:
     array = np.asarray(value)
-    array = array.astype(accumulating_dtype(array.dtype), copy=copy)
-    if mode == "avg":
-        # A plain mean of means would weigh the rows of short shards more.
-        array = np.asarray(array * array.dtype.type(weight))
-    return array
+    return array.astype(accumulating_dtype(array.dtype), copy=copy)
+
+
+def _times(array: Any, weight: int) -> Any:
+    # A plain mean of means would weigh the rows of short shards more.
+    return np.asarray(array * array.dtype.type(weight))
+
+
+def _mean_of_both(one: Any, n_one: int, other: Any, n_other: int) -> Any:
+    """Return the mean over the rows of both means, no step of which is larger than they are."""
+    if np.iscomplexobj(one):
+        mean = np.empty_like(one)
+        mean.real = _mean_of_both(one.real, n_one, other.real, n_other)
+        mean.imag = _mean_of_both(one.imag, n_one, other.imag, n_other)
+        return mean
+    share = one.dtype.type(n_other / (n_one + n_other))
+    # Both shares are rounded, so that they may come to more than one.
+    return np.clip(one * (1 - share) + other * share, np.minimum(one, other), np.maximum(one, other))
 
 
 def _joined(values: list[Any]) -> Any:

@@ -45,7 +45,7 @@ from synk.variables import RankVariables, SharedTable, describe
 from synk.worker import Rank
 
 # Methods of a communicator that a profile shows.
-COLLECTIVES = ("all_reduce", "reduce", "broadcast", "all_gather")
+COLLECTIVES = ("all_reduce", "reduce", "broadcast", "gather", "all_gather")
 
 
 class Session:

@@ -5,7 +5,7 @@ that uses them, and never again unless asked for.
 
     SharedTable.identify (master) -> Share -> RankVariables.add (worker)
 
-Imports NumPy, PyTensor, ``compile``, ``errors`` and ``messages``.
+Imports NumPy, PyTensor, ``comm``, ``compile``, ``errors`` and ``messages``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.link.basic import Container
 
 from synk import messages
-from synk.compile.buffers import settle
+from synk.comm import SharedArrays
+from synk.compile.buffers import is_writeable
 from synk.errors import SynkWarning
 
 n_rows = shared(np.asarray(1, dtype="int64"), name="n_rows")
@@ -49,7 +50,7 @@ class RankVariables:
     def __init__(self, rank: int):
         self._rank = rank
         self._variables: dict[int, SharedVariable] = {}
-        self._homes: dict[int, list[Any]] = {}  # by identity, the arrays of all ranks
+        self._homes: dict[int, SharedArrays] = {}  # by identity, the arrays of all ranks
         self.on_drop: Callable[[int], None] = lambda identity: None
 
     def add(self, message: messages.Share) -> None:
@@ -83,27 +84,50 @@ class RankVariables:
         return self._variables[identity].container.storage[0]
 
     def assign(self, identity: int, value: Any) -> None:
-        """Put ``value`` in place of the old one: in its array, if it fits there."""
+        """Put ``value`` in place of the old one: in an array that is there for it, if there is one."""
         storage = self._variables[identity].container.storage
         arrays = isinstance(value, np.ndarray) and isinstance(storage[0], np.ndarray)
-        fits = arrays and value.dtype == storage[0].dtype
-        storage[0] = settle(storage[0], value) if fits else value
+        room = self._room(identity, value.dtype, value.shape) if arrays else None
+        if room is not None and room is not value:
+            room[...] = value
+        storage[0] = value if room is None else room
+
+    def fill(self, identity: int, shape: tuple[int, ...], write: Callable[[Any], Any]) -> None:
+        """Put a value in place of the old one by ``write(array)``, without a copy in between."""
+        storage = self._variables[identity].container.storage
+        dtype = storage[0].dtype
+        room = self._room(identity, dtype, shape)
+        if room is None:
+            room = np.empty(shape, dtype)
+        write(room)
+        storage[0] = room
+
+    def _room(self, identity: int, dtype: Any, shape: tuple[int, ...]) -> Any:
+        """Return the array that a new value belongs into, if one fits: the home before the present one."""
+        value = self._variables[identity].container.storage[0]
+        homes = self._homes.get(identity)
+        for array in (value,) if homes is None else (homes[self._rank], value):
+            if (array.dtype, array.shape) == (dtype, shape) and is_writeable(array):
+                return array
+        return None
 
     # --- shared memory ---------------------------------------------------------------------------
 
     def move_in(self, identity: int, homes: list[Any]) -> None:
         """Let a variable live in shared memory from now on.
 
+        Its value moves there when it next takes part in a collective, not at once: messages like
+        this one are followed at any time, but only commands may write to what others see.
+
         Parameters
         ----------
         identity : int
         homes : list of array
-            One for each rank; this rank's value moves to its own.
+            One for each rank.
         """
-        self._homes[identity] = homes
-        self.homes(identity)
+        self._homes[identity] = SharedArrays(homes)
 
-    def homes(self, identity: int) -> list[Any] | None:
+    def homes(self, identity: int) -> SharedArrays | None:
         """Return the arrays in which all ranks hold the variable, or None if this rank's is elsewhere."""
         homes = self._homes.get(identity)
         if homes is None:
@@ -118,11 +142,19 @@ class RankVariables:
             storage[0] = mine
         return homes
 
+    def places(self, identity: int) -> SharedArrays | None:
+        """Return the arrays that are there for all ranks, whether the values are in them or not."""
+        return self._homes.get(identity)
+
+    def settle(self, identity: int) -> None:
+        """Take what is in this rank's home as its value."""
+        self._variables[identity].container.storage[0] = self._homes[identity][self._rank]
+
     def move_out(self) -> None:
         """Let all variables live in this process's own memory again."""
-        for identity, homes in self._homes.items():
+        for identity in self._homes:
             storage = self._variables[identity].container.storage
-            if storage[0] is homes[self._rank]:
+            if not storage[0].flags.owndata:  # it is in its home, or still in one that it had before
                 storage[0] = storage[0].copy()
         self._homes.clear()
 

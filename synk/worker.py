@@ -17,9 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from synk import messages, sync
+from synk import messages, shared_steps, sync
 from synk.channel import WorkerChannel
 from synk.comm import Communicator
 from synk.device import Device
@@ -28,8 +26,9 @@ from synk.frames import Disconnected
 from synk.plan import Rows, split
 from synk.program import Program, ProgramContext, RowInput
 from synk.segments import SegmentTable
+from synk.shared_steps import rows_of
 from synk.sync import Aborted, Barrier, ControlBlock
-from synk.variables import RankVariables, copy_of
+from synk.variables import RankVariables
 
 
 class Rank:
@@ -177,62 +176,6 @@ class Rank:
     def _indices(self, ref: messages.ArrayRef | None) -> Any:
         return None if ref is None else self.segments.array(ref)
 
-    # --- collectives on shared variables -----------------------------------------------------
-
-    def assign(self, step: messages.Assign) -> None:
-        indices = self._indices(step.indices)
-        for variable, ref, spans in zip(step.variables, step.arrays, step.spans, strict=True):
-            span = spans[self.rank]
-            if span is not None:
-                array = self.segments.array(ref)
-                rows = rows_of(span, indices).of(array) if array.ndim else array
-                self.variables.assign(variable, np.array(rows))
-
-    def broadcast(self, step: messages.Broadcast) -> None:
-        for variable in step.variables:
-            homes = self.variables.homes(variable)
-            value = self.communicator.broadcast(self.variables.value(variable), homes=homes)
-            if self.rank > 0:
-                self.variables.assign(variable, value)
-
-    def all_reduce(self, step: messages.AllReduce) -> None:
-        for variable in step.variables:
-            homes = self.variables.homes(variable)
-            result = self.communicator.all_reduce(self.variables.value(variable), step.op, homes)
-            self.variables.assign(variable, result)
-
-    def reduce(self, step: messages.Reduce) -> list[Any] | None:
-        results = [
-            self.communicator.reduce(self.variables.value(variable), step.op) for variable in step.variables
-        ]
-        if self.rank > 0:
-            return None
-        if not step.in_place:
-            return [np.array(result) for result in results]
-        for variable, result in zip(step.variables, results, strict=True):
-            self.variables.assign(variable, result)
-        return None
-
-    def all_gather(self, step: messages.AllGather) -> None:
-        for variable in step.variables:
-            parts = self.communicator.all_gather(self.variables.value(variable))
-            self.variables.assign(variable, np.concatenate(parts))
-
-    def fetch(self, step: messages.Fetch) -> list[Any] | None:
-        if step.rank not in (None, self.rank):
-            return None
-        values = [self.variables.value(variable) for variable in step.variables]
-        # A worker's copy is made by sending it home.
-        return [copy_of(value) for value in values] if self.rank == 0 else values
-
-    def shapes(self, step: messages.Shapes) -> list[tuple[int, ...]]:
-        return [self.variables.value(variable).shape for variable in step.variables]
-
-
-def rows_of(span: messages.Span, indices: Any) -> Rows:
-    """Return the rows that a span in a message means."""
-    return Rows(span.start, span.stop, indices if span.listed else None)
-
 
 class Handler(NamedTuple):
     """How a step runs, and what the rank is said to be doing meanwhile."""
@@ -244,13 +187,7 @@ class Handler(NamedTuple):
 STEPS: dict[type, Handler] = {
     messages.Compile: Handler(sync.COMPILING, Rank.compile),
     messages.Call: Handler(sync.COMPUTING, Rank.call),
-    messages.Assign: Handler(sync.COLLECTIVE, Rank.assign),
-    messages.Broadcast: Handler(sync.COLLECTIVE, Rank.broadcast),
-    messages.AllReduce: Handler(sync.COLLECTIVE, Rank.all_reduce),
-    messages.Reduce: Handler(sync.COLLECTIVE, Rank.reduce),
-    messages.AllGather: Handler(sync.COLLECTIVE, Rank.all_gather),
-    messages.Fetch: Handler(sync.COLLECTIVE, Rank.fetch),
-    messages.Shapes: Handler(sync.COLLECTIVE, Rank.shapes),
+    **{step: Handler(sync.COLLECTIVE, run) for step, run in shared_steps.HANDLERS.items()},
 }
 
 PREPARATIONS: dict[type, Callable[[Rank, Any, int | None], Any]] = {

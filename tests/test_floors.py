@@ -47,7 +47,7 @@ FLOORS = (
     # 2: arrays, variables, devices; symbolic operations and their kernels
     {"data", "owner", "variables", "homes", "device", "ops", "kernels"},
     # 3: what a rank runs
-    {"program", "worker"},
+    {"program", "worker", "shared_steps"},
     # 4: classes; what they need is passed in
     {
         "crew",
@@ -62,6 +62,7 @@ FLOORS = (
         "graph_function",
         "sequence",
         "collectives",
+        "handout",
         "commands",
     },
     # 5: everything of one run

@@ -10,6 +10,7 @@ import pytest
 
 import synk
 from synk.errors import SharedMemoryFull
+from synk.segments import StagingBuffers
 from synk.shm import Segment
 
 N_RANKS = 2
@@ -146,3 +147,239 @@ def test_close_moves_variables_out(variable):
     synk.fork(N_RANKS)
     synk.all_reduce(variable, "sum")
     assert variable.get_value().tolist() == [[0, 4, 8], [12, 16, 20]]
+
+
+def test_a_home_is_written_to_by_commands_only(variable):
+    variable.set_value(variable.get_value() + 1)
+    synk.sequence((synk.all_reduce, variable))  # tells all ranks where its home is
+    session = synk.session.current("test")
+    homes = session._variables.places(session.shared.identify(variable))
+    assert not any(home.any() for home in homes)
+    synk.broadcast(variable, np.full((2, 3), 4.0))
+    np.testing.assert_array_equal(synk.gather(variable), np.full((N_RANKS, 2, 3), 4.0))
+
+
+# --- nothing is copied on the way -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def unstaged(monkeypatch):
+    """Refuse every buffer in which values would wait, on the master and on all ranks."""
+
+    def refuse(*args):
+        raise AssertionError("staged")
+
+    monkeypatch.setattr(StagingBuffers, "put", refuse)
+    monkeypatch.setattr(synk.session.current("test")._rank.communicator, "_fill_slots", refuse)
+
+
+def test_what_ranks_have_is_read_where_it_lives(variable, unstaged):
+    synk.all_reduce(variable, "sum")
+    total = 2 * np.arange(6.0).reshape(2, 3)
+    np.testing.assert_array_equal(synk.gather(variable), [total] * N_RANKS)
+    np.testing.assert_array_equal(synk.gather(variable, nd_up=0), np.concatenate([total] * N_RANKS))
+    for rank in range(N_RANKS):
+        np.testing.assert_array_equal(synk.get_value(rank, variable), total)
+    np.testing.assert_array_equal(synk.reduce(variable, "sum", in_place=False), 2 * total)
+    synk.reduce(variable, "sum")
+    np.testing.assert_array_equal(synk.gather(variable), [2 * total, total])
+    synk.all_gather(variable)
+    np.testing.assert_array_equal(synk.get_value(0, variable), np.concatenate([2 * total, total]))
+
+
+def test_what_is_read_is_the_callers_own(variable):
+    synk.all_reduce(variable, "sum")
+    results = [
+        synk.gather(variable),
+        synk.get_value(0, variable),
+        synk.get_value(1, variable),
+        synk.reduce(variable, in_place=False),
+    ]
+    before = [result.copy() for result in results]
+    synk.all_reduce(variable, "sum")
+    for result, kept in zip(results, before, strict=True):
+        np.testing.assert_array_equal(result, kept)
+        assert result.flags.owndata or result.base.flags.owndata
+
+
+@pytest.mark.parametrize("moved", [True, False])
+def test_values_of_a_sequence_are_those_of_their_step(variable, moved):
+    if moved:
+        synk.all_reduce(variable, "max")
+    grow = synk.function([], updates=[(variable, variable + 1)])
+    alone = synk.sequence(grow, (synk.get_value, 1, variable), grow)
+    np.testing.assert_array_equal(alone()[0], np.arange(6.0).reshape(2, 3) + 1)
+    step = synk.sequence(
+        grow,
+        (synk.gather, variable),
+        grow,
+        (synk.get_value, 1, variable),
+        grow,
+        (synk.reduce, variable, "sum", False),
+        grow,
+    )
+    start = np.arange(6.0).reshape(2, 3) + 2
+    for number in range(5):
+        gathered, one, total = step()
+        now = start + 4 * number
+        np.testing.assert_array_equal(gathered, [now + 1] * N_RANKS)
+        np.testing.assert_array_equal(one, now + 2)
+        np.testing.assert_array_equal(total, N_RANKS * (now + 3))
+
+
+@pytest.mark.parametrize("rows", [0, 1, 4, 7])
+def test_shards_of_any_length_live_in_shared_memory(variable, unstaged, rows):
+    values = np.arange(3.0 * rows).reshape(rows, 3)
+    synk.scatter(variable, values)
+    assert synk.get_lengths(variable) == [(rows + 1) // 2, rows // 2]
+    assert lives_in_shared_memory(variable)
+    np.testing.assert_array_equal(synk.gather(variable, nd_up=0), values)
+    synk.scatter(variable, synk.data(values), batch=slice(None))
+    np.testing.assert_array_equal(synk.gather(variable, nd_up=0), values)
+    synk.all_gather(variable)
+    np.testing.assert_array_equal(synk.gather(variable), [values] * N_RANKS)
+
+
+def test_listed_rows_go_to_where_a_variable_lives(variable):
+    values, order = np.arange(15.0).reshape(5, 3), [4, 0, 0, 3, -1]
+    for given in (values, synk.data(values)):
+        synk.scatter(variable, given, batch=order)
+        assert lives_in_shared_memory(variable)
+        array = storage(variable)
+        np.testing.assert_array_equal(synk.gather(variable, nd_up=0), values[order])
+        synk.scatter(variable, given, batch=order[::-1])
+        assert storage(variable) is array
+        np.testing.assert_array_equal(synk.gather(variable, nd_up=0), values[order[::-1]])
+        synk.set_value(1, variable, given, batch=[2])
+        np.testing.assert_array_equal(synk.get_value(1, variable), values[[2]])
+        np.testing.assert_array_equal(synk.get_value(0, variable), values[order[::-1]][:3])
+
+
+def test_values_are_written_where_a_variable_lives(variable, unstaged):
+    synk.broadcast(variable, np.full((4, 3), 5.0))
+    array, before = storage(variable), mapped()
+    np.testing.assert_array_equal(synk.gather(variable), np.full((N_RANKS, 4, 3), 5.0))
+    for rank in range(N_RANKS):
+        synk.set_value(rank, variable, np.full((4, 3), float(rank)))
+    assert storage(variable) is array
+    assert mapped() == before
+    np.testing.assert_array_equal(synk.get_value(1, variable), np.full((4, 3), 1.0))
+    synk.all_reduce(variable, "sum")
+    np.testing.assert_array_equal(synk.gather(variable), np.full((N_RANKS, 4, 3), 1.0))
+
+
+def test_a_variables_own_memory_may_be_what_is_handed_out(variable):
+    other = pytensor.shared(np.zeros((2, 3)), name="w")
+    synk.all_reduce([variable, other], "max")
+    synk.scatter(variable, storage(variable)[::-1])
+    np.testing.assert_array_equal(synk.gather(variable, nd_up=0), [[3, 4, 5], [0, 1, 2]])
+    synk.broadcast(variable, np.arange(6.0).reshape(2, 3))
+    synk.broadcast([variable, other], [np.full((2, 3), 9.0), storage(variable)])
+    np.testing.assert_array_equal(synk.gather(variable), np.full((N_RANKS, 2, 3), 9.0))
+    np.testing.assert_array_equal(synk.gather(other), [np.arange(6.0).reshape(2, 3)] * N_RANKS)
+
+
+def test_values_wait_for_their_step_in_a_sequence(variable):
+    seen = pytensor.shared(np.zeros((2, 3)), name="seen")
+    synk.all_reduce([variable, seen], "max")
+    values = np.full((2, 3), 100.0)
+    step = synk.sequence(
+        synk.function([], updates=[(seen, 1 * variable)]),
+        (synk.broadcast, variable, values),
+        synk.function([], updates=[(variable, variable + 1)]),
+    )
+    for number in range(3):
+        step()
+        expected = np.arange(6.0).reshape(2, 3) if number == 0 else values + 1
+        np.testing.assert_array_equal(synk.gather(seen), [expected] * N_RANKS)
+        np.testing.assert_array_equal(synk.gather(variable), [values + 1] * N_RANKS)
+
+
+def test_without_room_values_are_staged(variable, monkeypatch):
+    synk.all_reduce(variable, "max")
+
+    def refuse(self, sizes):
+        raise SharedMemoryFull("full")
+
+    monkeypatch.setattr(synk.homes.Homes, "_allocate", refuse)
+    for values in (np.arange(15.0).reshape(5, 3), np.arange(24.0).reshape(8, 3)):
+        synk.scatter(variable, values)
+        np.testing.assert_array_equal(synk.gather(variable, nd_up=0), values)
+        synk.broadcast(variable, values)
+        np.testing.assert_array_equal(synk.gather(variable), [values] * N_RANKS)
+        synk.set_value(1, variable, values[1:])
+        np.testing.assert_array_equal(synk.get_value(1, variable), values[1:])
+        synk.broadcast(variable)
+        synk.reduce(variable, "sum")
+        np.testing.assert_array_equal(synk.gather(variable), [N_RANKS * values, values])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_any_order_of_collectives_is_that_of_numpy(seed):
+    generator = np.random.default_rng(seed)
+    v = pytensor.shared(np.arange(4.0), name="v")
+    model = [np.arange(4.0) for _ in range(N_RANKS)]
+    grow = synk.function([], updates=[(v, v + 1)])
+
+    def rows():
+        return generator.integers(0, 9, size=generator.integers(1, 6)).astype(float)
+
+    def step():
+        """Change the model; return the collective that does so, and what it is to return."""
+        alike = len({value.shape for value in model}) == 1
+        verb = generator.choice(
+            ["grow", "scatter", "set", "broadcast", "values", "gather", "get"]
+            + ["all_reduce", "reduce", "in_place"] * alike
+            + ["all_gather"] * (sum(map(len, model)) < 50)
+        )
+        if verb == "grow":
+            model[:] = [value + 1 for value in model]
+            return grow, None
+        if verb in ("scatter", "set", "values"):
+            values = rows()
+            given = synk.data(values) if generator.integers(2) else values
+            rank = int(generator.integers(N_RANKS))
+            batch = generator.integers(0, len(values), size=3) if generator.integers(2) else None
+            picked = values if batch is None else values[batch]
+            if verb == "scatter":
+                model[:] = np.array_split(picked, N_RANKS)
+                return (synk.scatter, v, given, batch), None
+            if verb == "set":
+                model[rank] = picked
+                return (synk.set_value, rank, v, given, batch), None
+            model[:] = [values] * N_RANKS
+            return (synk.broadcast, v, given), None
+        if verb == "broadcast":
+            model[:] = [model[0]] * N_RANKS
+            return (synk.broadcast, v), None
+        if verb == "all_gather":
+            model[:] = [np.concatenate(model)] * N_RANKS
+            return (synk.all_gather, v), None
+        if verb == "gather":
+            return (synk.gather, v, 0), np.concatenate(model)
+        if verb == "get":
+            rank = int(generator.integers(N_RANKS))
+            return (synk.get_value, rank, v), model[rank]
+        if verb == "all_reduce":
+            model[:] = [sum(model)] * N_RANKS
+            return (synk.all_reduce, v, "sum"), None
+        if verb == "reduce":
+            return (synk.reduce, v, "max", False), np.max(model, axis=0)
+        model[0] = np.max(model, axis=0)
+        return (synk.reduce, v, "max"), None
+
+    for _ in range(30):
+        items = [step() for _ in range(generator.integers(1, 4))]
+        expected = [value for _, value in items if value is not None]
+        if len(items) == 1 and isinstance(items[0][0], tuple):
+            verb, *arguments = items[0][0]
+            result = verb(*arguments)
+            results = [] if result is None else [result]
+        else:
+            results = synk.sequence(*[item for item, _ in items])()
+            results = [] if results is None else results if isinstance(results, list | tuple) else [results]
+        assert len(results) == len(expected)
+        for result, value in zip(results, expected, strict=True):
+            np.testing.assert_array_equal(result, value)
+        for rank in range(N_RANKS):
+            np.testing.assert_array_equal(synk.get_value(rank, v), model[rank])

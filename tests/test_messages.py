@@ -31,6 +31,7 @@ EXAMPLES = [
     messages.AllReduce((1,), "avg"),
     messages.Reduce((1,), "sum", in_place=True),
     messages.AllGather((1,)),
+    messages.Gather((3, 4), 1),
     messages.Fetch((1, 2), None),
     messages.Fetch((1, 2), 0),
     messages.Shapes((1,)),

@@ -1,4 +1,5 @@
 import functools
+import itertools
 
 import numpy as np
 import pytest
@@ -197,6 +198,56 @@ def test_what_is_not_finite_stays_so(op):
     result = combine(op, ranks)
     assert np.isnan(result).tolist() == [True, False, True, False]
     assert result[1] == (2.0 if op == "min" else np.inf)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64"])
+@pytest.mark.parametrize("shape", [(), (5,)])
+def test_averages_do_not_overflow(dtype, shape):
+    largest = np.finfo(dtype).max
+    for signs in ([1, 1, 1, 1], [1, 1, -1, -1], [-1, -1, -1, 1], [0, 1, 1, 1]):
+        parts = [Accumulator("avg"), Accumulator("avg")]
+        for number, sign in enumerate(signs):
+            parts[number // 2].add(np.full(shape, sign * largest, dtype), 100 + number)
+        result = combine("avg", [part.partial() for part in parts], dtype)
+        share = sum(sign * (100 + number) for number, sign in enumerate(signs)) / 406
+        assert result.dtype == dtype
+        shares = np.real(result).astype("float64") / float(largest)
+        np.testing.assert_allclose(shares, np.full(shape, share), rtol=0, atol=16 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_mean_is_no_larger_than_what_it_is_of(dtype):
+    largest = np.finfo(dtype).max
+    for weights in itertools.product(range(1, 12), repeat=3):
+        accumulator = Accumulator("avg")
+        for weight in weights:
+            accumulator.add(np.array([largest, -largest]), weight)
+        assert accumulator.partial().value.tolist() == [largest, -largest], weights
+
+
+def test_what_overflows_leaves_its_neighbours_as_they_are():
+    rows = np.random.default_rng(0).normal(size=(6, 9)).astype("float32")
+    plain, other = Accumulator("avg"), Accumulator("avg")
+    for number, row in enumerate(rows):
+        plain.add(row, 3 + number)
+        beside = row.copy()
+        beside[4] = np.finfo("float32").max if number else 0
+        other.add(beside, 3 + number)
+        assert np.isfinite(other.partial().value).all()
+    one, two = plain.partial().value, other.partial().value
+    assert np.delete(one, 4).tobytes() == np.delete(two, 4).tobytes()
+    assert two[4] == pytest.approx(float(np.finfo("float32").max) * 30 / 33, rel=1e-6)
+
+
+@pytest.mark.parametrize("other", [np.inf, -np.inf, np.nan])
+def test_what_is_not_finite_is_not_mended(other):
+    accumulator = Accumulator("avg")
+    largest = np.finfo("float64").max
+    for value in ([largest, largest], [largest, other], [largest, 1.0]):
+        accumulator.add(np.array(value), 7)
+    mean = accumulator.partial().value
+    assert mean[0] == largest
+    np.testing.assert_equal(mean[1], other)
 
 
 def test_gather_joins_in_the_order_of_ranks_and_slices():

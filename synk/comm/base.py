@@ -9,15 +9,38 @@ Imports the standard library only.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+
+
+class SharedArrays(list[Any]):
+    """The arrays of all ranks, in memory that every rank sees.
+
+    Attributes
+    ----------
+    plans : dict
+        What a communicator has worked out about them, to be used again.
+    """
+
+    def __init__(self, arrays: Iterable[Any]):
+        super().__init__(arrays)
+        self.plans: dict[Any, Any] = {}
+
+
+def copies(arrays: Sequence[Any]) -> Any:
+    """Return a list of copies: what a gathering reads unless told otherwise."""
+    return [array.copy() for array in arrays]
 
 
 class Communicator(ABC):
     """Collectives among the ranks of a run.
 
     Arrays are of the device's array module. Reductions go in rank order, so the same run gives
-    the same bits, and all ranks receive the same bits.
+    the same bits, and all ranks receive the same bits. An average of finite values is finite.
+
+    All take ``homes``: where the arrays of all ranks are, seen from here; ``homes[rank]`` is the
+    array given. Where every rank has them, nothing is copied on the way. What is read through
+    ``read`` holds still only until that returns.
 
     Attributes
     ----------
@@ -31,7 +54,7 @@ class Communicator(ABC):
         self.n_ranks = n_ranks
 
     @abstractmethod
-    def all_reduce(self, array: Any, op: str, homes: Sequence[Any] | None = None) -> Any:
+    def all_reduce(self, array: Any, op: str, homes: SharedArrays | None = None) -> Any:
         """Return the arrays of all ranks combined by ``op``, on every rank.
 
         Parameters
@@ -39,9 +62,7 @@ class Communicator(ABC):
         array : array
             Of the same dtype and shape on every rank; it may be overwritten and returned.
         op : {"avg", "sum", "prod", "min", "max"}
-        homes : sequence of array, optional
-            Where all ranks' arrays are, seen from here; ``homes[rank]`` is ``array``. Where every
-            rank gives them, nothing is copied.
+        homes : SharedArrays, optional
 
         Raises
         ------
@@ -50,13 +71,40 @@ class Communicator(ABC):
         """
 
     @abstractmethod
-    def reduce(self, array: Any, op: str, root: int = 0) -> Any | None:
-        """Return the arrays of all ranks combined by ``op`` on rank ``root``, None on others."""
+    def reduce(
+        self, array: Any, op: str, root: int = 0, homes: SharedArrays | None = None, in_place: bool = False
+    ) -> Any | None:
+        """Return the arrays of all ranks combined by ``op`` on rank ``root``, None on others.
+
+        ``in_place`` permits that the root's array is overwritten and returned.
+        """
 
     @abstractmethod
-    def broadcast(self, array: Any, root: int = 0, homes: Sequence[Any] | None = None) -> Any:
-        """Return rank ``root``'s array; only its dtype must be that of ``array`` elsewhere."""
+    def broadcast(self, array: Any, root: int = 0, homes: SharedArrays | None = None) -> Any:
+        """Return rank ``root``'s array; only its dtype must be that of ``array`` elsewhere.
+
+        With ``homes``, ``array`` is overwritten and returned.
+        """
 
     @abstractmethod
-    def all_gather(self, array: Any) -> list[Any]:
-        """Return the arrays of all ranks in rank order; their shapes may differ."""
+    def all_gather(
+        self,
+        array: Any,
+        homes: SharedArrays | None = None,
+        read: Callable[[Sequence[Any]], Any] = copies,
+    ) -> Any:
+        """Return ``read(arrays)`` of the arrays of all ranks in rank order; their shapes may differ."""
+
+    @abstractmethod
+    def gather(
+        self,
+        array: Any,
+        root: int = 0,
+        homes: SharedArrays | None = None,
+        read: Callable[[Sequence[Any]], Any] = copies,
+        only: int | None = None,
+    ) -> Any | None:
+        """Return what `all_gather` does on rank ``root``, None on others.
+
+        With ``only``, a rank, ``read`` gets that rank's array alone.
+        """

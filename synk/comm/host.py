@@ -1,7 +1,7 @@
 """Collectives through shared memory, for ranks on one machine.
 
-Every rank describes its array in its header. Arrays that live in shared memory are combined where
-they are: each rank reduces one chunk of all of them, into all of them.
+Every rank describes its array in its header. Arrays that live in shared memory are combined, or
+read, where they are: each rank reduces one chunk of all of them, into all of them.
 
     header -> barrier -> compare -> reduce my chunk -> barrier
 
@@ -12,59 +12,26 @@ Others are copied to slots of an arena first.
 A rank writes its next header only behind a barrier that every rank reaches after reading this
 one, and its slot likewise, so nothing is overwritten while it is read.
 
-Imports ``comm.base``, ``errors``, ``reduction``, ``shm`` and ``sync``.
+Imports ``comm.base``, ``comm.blocks``, ``comm.header``, ``plan``, ``shm`` and ``sync``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from synk.comm.base import Communicator
-from synk.errors import CollectiveMismatch
+from synk.comm.base import Communicator, SharedArrays, copies
+from synk.comm.blocks import Blocks, Scratch
+from synk.comm.header import ARENA, HOME, Header, check_equal, words_of
 from synk.plan import split
-from synk.reduction import OPERATIONS, UFUNCS, accumulating_dtype
 from synk.shm import Segment
 from synk.sync import Barrier, ControlBlock
 
-KINDS = ("all_reduce", "reduce", "broadcast", "all_gather")
 ALIGNMENT = 64  # bytes: slots start on cache lines
-BLOCK = 1 << 15  # elements: a block of each slot stays in the cache while it is reduced
-FIXED_WORDS = 6
-
-
-class Header(NamedTuple):
-    """What one rank brings to a collective."""
-
-    kind: str
-    op: str
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    home: bool = False  # whether this rank sees the arrays of all
-    arena: int = 0  # bytes of the arena that this rank has
-
-    @property
-    def nbytes(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
-
-    def write(self, words: memoryview) -> None:
-        words[0] = KINDS.index(self.kind)
-        words[1] = OPERATIONS.index(self.op)
-        words[2] = int.from_bytes(self.dtype.str.encode(), "little")
-        words[3] = len(self.shape)
-        words[4] = self.home
-        words[5] = self.arena
-        for axis, length in enumerate(self.shape):
-            words[FIXED_WORDS + axis] = length
-
-    @classmethod
-    def read(cls, words: memoryview) -> Header:
-        dtype = np.dtype(words[2].to_bytes(8, "little").rstrip(b"\0").decode())
-        shape = tuple(words[FIXED_WORDS : FIXED_WORDS + words[3]])
-        return cls(KINDS[words[0]], OPERATIONS[words[1]], dtype, shape, bool(words[4]), words[5])
+Read = Callable[[Sequence[NDArray[Any]]], Any]
 
 
 class HostCommunicator(Communicator):
@@ -82,119 +49,168 @@ class HostCommunicator(Communicator):
 
     def __init__(self, rank: int, control: ControlBlock, barrier: Barrier, grow: Callable[[int], Segment]):
         super().__init__(rank, control.n_ranks)
-        self._control = control
         self._barrier = barrier
         self._grow = grow
         self._arena: Segment | None = None
+        self._arena_nbytes = 0
+        self._scratch: Scratch = {}
+        # Asked for again each time: views of the words would keep them mapped beyond the run.
+        self._header = control.header
+        self._others = [other for other in range(control.n_ranks) if other != rank]
 
-    def all_reduce(
-        self, array: NDArray[Any], op: str, homes: Sequence[NDArray[Any]] | None = None
-    ) -> NDArray[Any]:
-        headers = self._enter("all_reduce", op, array, homes)
-        self._check_equal(headers)
-        if homes is not None and all(header.home for header in headers):
-            self._reduce_chunk([home.reshape(-1) for home in homes], op, everywhere=True)
-            return array
+    def all_reduce(self, array: NDArray[Any], op: str, homes: SharedArrays | None = None) -> NDArray[Any]:
+        if homes is not None:
+            # The way of every training step: what can be known before is looked up.
+            words, blocks = homes.plans.get(op) or self._plan(op, homes)
+            if self._same(words):
+                blocks.run()
+                self._barrier.wait()
+                return array
+        headers = self._headers_of("all_reduce", op, array, homes, met=homes is not None)
         result = self._reduce_staged(headers, array, op)
         if not array.flags.writeable:
             return result.copy()
         array[...] = result
         return array
 
-    def reduce(self, array: NDArray[Any], op: str, root: int = 0) -> NDArray[Any] | None:
-        headers = self._enter("reduce", op, array)
-        self._check_equal(headers)
-        # On one machine the work is shared by all ranks anyway.
-        result = self._reduce_staged(headers, array, op)
-        return result.copy() if self.rank == root else None
+    def reduce(
+        self,
+        array: NDArray[Any],
+        op: str,
+        root: int = 0,
+        homes: SharedArrays | None = None,
+        in_place: bool = False,
+    ) -> NDArray[Any] | None:
+        kind = "reduce in place" if in_place else "reduce"
+        headers = self._headers_of(kind, op, array, homes)
+        if homes is None or not all(header.home for header in headers):
+            # On one machine the work is shared by all ranks anyway.
+            result = self._reduce_staged(headers, array, op)
+            return result.copy() if self.rank == root else None
+        result = array
+        if in_place:
+            self._chunk(homes, op, into=root).run()
+        elif self.rank == root:
+            result = np.empty(array.shape, array.dtype)
+            Blocks(_flat(homes), op, [result.reshape(-1)], self._scratch).run()
+        self._barrier.wait()
+        return result if self.rank == root else None
 
     def broadcast(
-        self, array: NDArray[Any], root: int = 0, homes: Sequence[NDArray[Any]] | None = None
+        self, array: NDArray[Any], root: int = 0, homes: SharedArrays | None = None
     ) -> NDArray[Any]:
-        headers = self._enter("broadcast", "sum", array, homes)
-        self._check_equal([header._replace(shape=()) for header in headers])
+        headers = self._headers_of("broadcast", "sum", array, homes, shapes=False)
         if homes is not None and all(header.home for header in headers):
             if self.rank != root:
                 array[...] = homes[root]
             self._barrier.wait()
             return array
         slot = self._fill_slots(headers, array, only=root)[root]
-        return slot.reshape(headers[root].shape).copy()
+        return slot.copy()
 
-    def all_gather(self, array: NDArray[Any]) -> list[NDArray[Any]]:
-        headers = self._enter("all_gather", "sum", array)
-        self._check_equal([header._replace(shape=()) for header in headers])
-        slots = self._fill_slots(headers, array)
-        return [slot.reshape(header.shape).copy() for slot, header in zip(slots, headers, strict=True)]
+    def all_gather(self, array: NDArray[Any], homes: SharedArrays | None = None, read: Read = copies) -> Any:
+        return self._gather("all_gather", array, homes, read, reading=True, only=None)
 
-    def _enter(self, kind: str, op: str, array: NDArray[Any], homes: Any = None) -> list[Header]:
-        """Tell the others what this rank brings; return what all bring."""
-        arena = 0 if self._arena is None else self._arena.nbytes
-        mine = Header(kind, op, array.dtype, array.shape, homes is not None, arena)
-        mine.write(self._control.header(self.rank))
+    def gather(
+        self,
+        array: NDArray[Any],
+        root: int = 0,
+        homes: SharedArrays | None = None,
+        read: Read = copies,
+        only: int | None = None,
+    ) -> Any | None:
+        return self._gather("gather", array, homes, read, self.rank == root, only)
+
+    def _gather(
+        self, kind: str, array: NDArray[Any], homes: Any, read: Read, reading: bool, only: int | None
+    ) -> Any:
+        headers = self._headers_of(kind, "sum", array, homes, shapes=False)
+        in_homes = homes is not None and all(header.home for header in headers)
+        arrays = homes if in_homes else self._fill_slots(headers, array, only)
+        result = read(arrays if only is None else [arrays[only]]) if reading else None
+        if in_homes:  # a slot is not filled again before the next header has been met
+            self._barrier.wait()
+        return result
+
+    # --- headers -----------------------------------------------------------------------------------
+
+    def _same(self, words: memoryview) -> bool:
+        """Tell the others what this rank brings; return whether all bring the very same."""
+        end = HOME + len(words)
+        mine = self._header(self.rank)
+        mine[ARENA] = self._arena_nbytes
+        mine[HOME:end] = words
         self._barrier.wait()
-        return [Header.read(self._control.header(rank)) for rank in range(self.n_ranks)]
+        return not [other for other in self._others if self._header(other)[HOME:end] != words]
 
-    def _check_equal(self, headers: list[Header]) -> None:
-        if len({header._replace(home=False, arena=0) for header in headers}) > 1:
-            raise CollectiveMismatch(
-                "ranks disagree on a collective: "
-                + "; ".join(
-                    f"rank {rank}: {header.kind} {header.op!r} of {header.dtype}{list(header.shape)}"
-                    for rank, header in enumerate(headers)
-                )
-            )
+    def _headers_of(
+        self,
+        kind: str,
+        op: str,
+        array: NDArray[Any],
+        homes: SharedArrays | None,
+        shapes: bool = True,
+        met: bool = False,
+    ) -> list[Header]:
+        """Tell the others what this rank brings, unless they have ``met``; return what all bring.
+
+        Raises
+        ------
+        CollectiveMismatch
+            If that differs, up to the shapes where ``shapes`` is false.
+        """
+        if not met:
+            self._same(words_of(kind, op, array.dtype, array.shape, homes is not None))
+        headers = [Header.read(self._header(rank)) for rank in range(self.n_ranks)]
+        check_equal(headers, shapes)
+        return headers
+
+    # --- reductions --------------------------------------------------------------------------------
+
+    def _plan(self, op: str, homes: SharedArrays) -> tuple[memoryview, Blocks]:
+        mine = homes[self.rank]
+        words = words_of("all_reduce", op, mine.dtype, mine.shape, home=True)
+        same = all((home.dtype, home.shape) == (mine.dtype, mine.shape) for home in homes)
+        plan = homes.plans[op] = words, self._chunk(homes if same else [mine], op)
+        return plan
+
+    def _chunk(self, arrays: Sequence[NDArray[Any]], op: str, into: int | None = None) -> Blocks:
+        """Return this rank's part of a reduction of arrays, into one of them or all."""
+        start, stop = split(arrays[0].size, self.n_ranks)[self.rank]
+        parts = [array[start:stop] for array in _flat(arrays)]
+        return Blocks(parts, op, parts if into is None else [parts[into]], self._scratch)
 
     def _reduce_staged(self, headers: list[Header], array: NDArray[Any], op: str) -> NDArray[Any]:
         """Return the combination of all ranks' arrays, in the arena."""
         slots = self._fill_slots(headers, array)
-        self._reduce_chunk(slots, op, everywhere=False)
-        return slots[0].reshape(array.shape)
-
-    def _reduce_chunk(self, arrays: Sequence[NDArray[Any]], op: str, everywhere: bool) -> None:
-        """Reduce this rank's part of flat arrays, into the first or into all; return when all ranks have."""
-        start, stop = split(arrays[0].size, self.n_ranks)[self.rank]
-        _reduce([array[start:stop] for array in arrays], op, everywhere)
+        self._chunk(slots, op, into=0).run()
         self._barrier.wait()
+        return slots[0]
+
+    # --- the arena ---------------------------------------------------------------------------------
 
     def _fill_slots(
         self, headers: list[Header], array: NDArray[Any], only: int | None = None
     ) -> list[NDArray[Any]]:
-        """Copy this rank's array to its slot and return all slots, flat, once all are filled."""
+        """Copy this rank's array to its slot and return all slots once all are filled, or ``only`` one."""
         offsets = [0]
-        for header in headers:
-            offsets.append(offsets[-1] + -(-header.nbytes // ALIGNMENT) * ALIGNMENT)
+        for rank, header in enumerate(headers):
+            nbytes = header.nbytes if only in (None, rank) else 0
+            offsets.append(offsets[-1] + -(-nbytes // ALIGNMENT) * ALIGNMENT)
         arenas = {header.arena for header in headers}
         # They differ where a growth was interrupted; decided by headers, all ranks decide the same.
         if self._arena is None or len(arenas) > 1 or min(arenas) < offsets[-1]:
             self._arena = self._grow(max(offsets[-1], max(arenas) + 1))
+            self._arena_nbytes = self._arena.nbytes
         slots = [
-            self._arena.array(header.dtype, (header.nbytes // header.dtype.itemsize,), offset)
-            for header, offset in zip(headers, offsets, strict=False)
+            self._arena.array(header.dtype, header.shape if only in (None, rank) else (0,), offset)
+            for rank, (header, offset) in enumerate(zip(headers, offsets, strict=False))
         ]
-        if only is None or only == self.rank:
-            slots[self.rank].reshape(array.shape)[...] = array
+        if only in (None, self.rank):
+            slots[self.rank][...] = array
         self._barrier.wait()
         return slots
 
 
-def _reduce(chunks: list[NDArray[Any]], op: str, everywhere: bool) -> None:
-    """Reduce ``chunks`` in order into the first, or into every one, block by block."""
-    ufunc, dtype = UFUNCS[op], accumulating_dtype(chunks[0].dtype)
-    with np.errstate(all="ignore"):  # infinities and NaN are values, as in programs
-        for start in range(0, chunks[0].size, BLOCK):
-            blocks = [chunk[start : start + BLOCK] for chunk in chunks]
-            total = _total(blocks, ufunc, dtype, average=op == "avg")
-            for block in blocks if everywhere else blocks[:1]:
-                if block is not total:
-                    block[...] = total
-
-
-def _total(blocks: list[NDArray[Any]], ufunc: np.ufunc, dtype: np.dtype[Any], average: bool) -> NDArray[Any]:
-    """Return the combination of blocks, in the first one if it has the dtype to accumulate in."""
-    total = blocks[0].astype(dtype, copy=False)
-    for block in blocks[1:]:
-        ufunc(total, block.astype(dtype, copy=False), out=total)
-    if average:
-        total /= len(blocks)
-    return total
+def _flat(arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+    return [array.reshape(-1) for array in arrays]

@@ -5,10 +5,10 @@ Imports ``comm.base`` only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from synk.comm.base import Communicator
+from synk.comm.base import Communicator, SharedArrays, copies
 
 
 class LoneCommunicator(Communicator):
@@ -17,14 +17,31 @@ class LoneCommunicator(Communicator):
     def __init__(self) -> None:
         super().__init__(rank=0, n_ranks=1)
 
-    def all_reduce(self, array: Any, op: str, homes: Sequence[Any] | None = None) -> Any:
+    def all_reduce(self, array: Any, op: str, homes: SharedArrays | None = None) -> Any:
         return array
 
-    def reduce(self, array: Any, op: str, root: int = 0) -> Any | None:
+    def reduce(
+        self, array: Any, op: str, root: int = 0, homes: SharedArrays | None = None, in_place: bool = False
+    ) -> Any | None:
+        return array if in_place else array.copy()
+
+    def broadcast(self, array: Any, root: int = 0, homes: SharedArrays | None = None) -> Any:
         return array
 
-    def broadcast(self, array: Any, root: int = 0, homes: Sequence[Any] | None = None) -> Any:
-        return array
+    def all_gather(
+        self,
+        array: Any,
+        homes: SharedArrays | None = None,
+        read: Callable[[Sequence[Any]], Any] = copies,
+    ) -> Any:
+        return read([array])
 
-    def all_gather(self, array: Any) -> list[Any]:
-        return [array]
+    def gather(
+        self,
+        array: Any,
+        root: int = 0,
+        homes: SharedArrays | None = None,
+        read: Callable[[Sequence[Any]], Any] = copies,
+        only: int | None = None,
+    ) -> Any | None:
+        return read([array])

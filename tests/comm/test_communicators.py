@@ -11,12 +11,14 @@ import time
 import numpy as np
 import pytest
 
-from synk.comm import HostCommunicator, LoneCommunicator, host
+from synk.comm import HostCommunicator, LoneCommunicator, SharedArrays
+from synk.comm.blocks import block_length
 from synk.errors import CollectiveMismatch, SharedMemoryFull
 from synk.shm import Segment
 from synk.sync import Aborted, Barrier, ControlBlock, Doorbells
 
 DEADLINE = 30.0  # seconds for ranks that would wait for each other forever
+BLOCK = block_length(2, 4)  # of float32 on two ranks
 
 FLOATS = ["float16", "float32", "float64"]
 INTEGERS = ["int8", "uint8", "int32", "int64", "uint64"]
@@ -124,6 +126,11 @@ def reduced(arrays, op):
     return np.asarray(total / len(arrays) if op == "avg" else total, arrays[0].dtype)
 
 
+def seen(homes):
+    """Return what one rank knows of where the arrays of all are."""
+    return None if homes is None else SharedArrays(homes)
+
+
 def identical(one, other):
     """Hold one array to being the other, bit for bit."""
     one, other = np.asarray(one), np.asarray(other)
@@ -224,6 +231,70 @@ class CommunicatorSuite:
             for rank, array in enumerate(result):
                 identical(array, bring(rank))
 
+    def test_gather_is_for_the_root_alone(self, group):
+        shapes = [(5, 2), (0, 2), (1,), ()]
+
+        def bring(rank):
+            return values("float64", shapes[rank % 4], rank)
+
+        def work(comm):
+            return [comm.gather(bring(comm.rank), root) for root in range(comm.n_ranks)]
+
+        for rank, results in enumerate(group.run(work)):
+            for root, result in enumerate(results):
+                if root != rank:
+                    assert result is None
+                    continue
+                for other, array in enumerate(result):
+                    identical(array, bring(other))
+
+    def test_gather_of_one_rank_only(self, group):
+        def work(comm):
+            mine = np.full(comm.rank + 1, comm.rank)
+            return [comm.gather(mine, only=rank) for rank in range(comm.n_ranks)]
+
+        first, *others = group.run(work)
+        assert [[array.tolist() for array in result] for result in first] == [
+            [[rank] * (rank + 1)] for rank in range(group.n_ranks)
+        ]
+        assert others == [[None] * group.n_ranks] * (group.n_ranks - 1)
+
+    def test_what_is_gathered_is_read_once(self, group):
+        def work(comm):
+            mine = np.full((2, 3), float(comm.rank))
+            return comm.all_gather(mine, read=np.concatenate), comm.gather(mine, read=np.stack)
+
+        expected = np.repeat(np.arange(float(group.n_ranks)), 6)
+        for rank, (joined, stacked) in enumerate(group.run(work)):
+            identical(joined, expected.reshape(-1, 3))
+            if rank == 0:
+                identical(stacked, expected.reshape(-1, 2, 3))
+
+    @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64"])
+    def test_averages_do_not_overflow(self, group, dtype):
+        largest = np.finfo(dtype).max
+        usual = 1001  # many blocks' worth are not needed: one block is done anew as a whole
+        special = [largest, -largest, largest / 2, np.inf, -np.inf, np.nan]
+
+        def bring(rank):
+            array = values(dtype, (usual + 7,), rank)
+            array[:6] = special
+            array[6] = largest if rank % 2 == 0 else -largest
+            return array
+
+        results = group.run(lambda comm: comm.all_reduce(bring(comm.rank), "avg"))
+        n_odd = group.n_ranks // 2
+        mixed = largest * ((group.n_ranks - 2 * n_odd) / group.n_ranks)
+        expected = np.array([*special, mixed], dtype)
+        np.testing.assert_allclose(results[0][:7].real, expected.real, rtol=4 * np.finfo(dtype).eps)
+        plain = reduced([bring(rank)[7:] for rank in range(group.n_ranks)], "avg")
+        if dtype == "complex64":
+            np.testing.assert_allclose(results[0][7:], plain, rtol=1e-6)
+        else:
+            identical(results[0][7:], plain)
+        for result in results:
+            identical(result, results[0])
+
     def test_arrays_need_not_be_contiguous(self, group):
         def bring(rank):
             def base():  # of each array its own: the collectives may write to them
@@ -252,7 +323,7 @@ class CommunicatorSuite:
                     np.testing.assert_array_equal(gathered, array)
 
     def test_any_length_is_shared_among_any_ranks(self, group):
-        lengths = [*range(1, 18), 3 * host.BLOCK + 17, 5 * host.BLOCK - 1]
+        lengths = [*range(1, 18), 3 * BLOCK + 17, 5 * BLOCK - 1]
 
         def work(comm):
             return [comm.all_reduce(values("float32", (length,), comm.rank), "sum") for length in lengths]
@@ -415,10 +486,10 @@ class TestHost(CommunicatorSuite):
 
     @pytest.mark.parametrize(("op", "dtype"), REDUCTIONS)
     def test_all_reduce_of_arrays_that_all_ranks_see(self, group, op, dtype):
-        for shape in [*SHAPES, (3 * host.BLOCK + 17,)]:
+        for shape in [*SHAPES, (3 * BLOCK + 17,)]:
             homes = [values(dtype, shape, rank) for rank in range(group.n_ranks)]
             expected = reduced([values(dtype, shape, rank) for rank in range(group.n_ranks)], op)
-            results = group.run(lambda comm, homes=homes: comm.all_reduce(homes[comm.rank], op, homes))
+            results = group.run(lambda comm, homes=homes: comm.all_reduce(homes[comm.rank], op, seen(homes)))
             for result, home in zip(results, homes, strict=True):
                 assert result is home
                 identical(home, homes[0])
@@ -429,19 +500,83 @@ class TestHost(CommunicatorSuite):
         for root in range(group.n_ranks):
             homes = [values("float32", (3, 4), rank) for rank in range(group.n_ranks)]
             results = group.run(
-                lambda comm, homes=homes, root=root: comm.broadcast(homes[comm.rank], root, homes)
+                lambda comm, homes=homes, root=root: comm.broadcast(homes[comm.rank], root, seen(homes))
             )
             for result, home in zip(results, homes, strict=True):
                 assert result is home
                 identical(home, values("float32", (3, 4), root))
         assert group.arenas == []
 
+    @pytest.mark.parametrize("op", UFUNCS)
+    @pytest.mark.parametrize("dtype", FLOATS)
+    def test_reduce_of_arrays_that_all_ranks_see(self, group, op, dtype):
+        for in_place in (False, True):
+            for root in range(group.n_ranks):
+                homes = [values(dtype, (2, BLOCK + 5), rank) for rank in range(group.n_ranks)]
+                before = [home.copy() for home in homes]
+
+                def work(comm, homes=homes, root=root, in_place=in_place):
+                    return comm.reduce(homes[comm.rank], op, root, seen(homes), in_place)
+
+                for rank, result in enumerate(group.run(work)):
+                    if rank == root:
+                        identical(result, reduced(before, op))
+                        assert (result is homes[rank]) == in_place
+                    else:
+                        assert result is None
+                    if rank != root or not in_place:
+                        identical(homes[rank], before[rank])
+        assert group.arenas == []
+
+    def test_gathering_of_arrays_that_all_ranks_see(self, group):
+        homes = [values("float32", (2 + rank, 4), rank) for rank in range(group.n_ranks)]
+
+        def work(comm):
+            mine, all_ = homes[comm.rank], seen(homes)
+            results = [
+                comm.all_gather(mine, all_),
+                comm.gather(mine, 0, all_),
+                *[comm.gather(mine, 0, all_, only=rank) for rank in range(comm.n_ranks)],
+            ]
+            mine += 1  # nobody reads it any more
+            return results
+
+        before = [home.copy() for home in homes]
+        for rank, (all_, gathered, *ones) in enumerate(group.run(work)):
+            for array, expected in zip(all_, before, strict=True):
+                identical(array, expected)
+            if rank == 0:
+                for array, (one,), expected in zip(gathered, ones, before, strict=True):
+                    identical(array, expected)
+                    identical(one, expected)
+        assert group.arenas == []
+
+    def test_a_late_reader_sees_the_value_of_its_turn(self, group):
+        homes = [np.zeros(4) for _ in range(group.n_ranks)]
+
+        def work(comm):
+            mine, all_, results = homes[comm.rank], seen(homes), []
+
+            def read(arrays):
+                time.sleep(0.001)  # the others would be gone by then
+                return [array[0] for array in arrays]
+
+            for _ in range(5):
+                mine += 1
+                results.append(comm.gather(mine, 0, all_, read))
+                mine += 1
+                results.append(comm.gather(mine, 0, all_, read, only=comm.n_ranks - 1))
+            return results
+
+        for number, values_ in enumerate(group.run(work)[0], start=1):
+            assert set(values_) == {number}
+
     def test_arrays_are_staged_unless_every_rank_sees_all(self, group):
         homes = [values("float32", (50,), rank) for rank in range(group.n_ranks)]
         expected = reduced([values("float32", (50,), rank) for rank in range(group.n_ranks)], "sum")
 
         def work(comm):
-            return comm.all_reduce(homes[comm.rank], "sum", None if comm.rank == 0 else homes)
+            return comm.all_reduce(homes[comm.rank], "sum", None if comm.rank == 0 else seen(homes))
 
         for result in group.run(work):
             identical(result, expected)
@@ -449,7 +584,7 @@ class TestHost(CommunicatorSuite):
 
     def test_ranks_that_see_all_arrays_may_still_disagree(self, group):
         homes = [np.ones(3 + rank) for rank in range(group.n_ranks)]
-        outcomes = group.outcomes(lambda comm: comm.all_reduce(homes[comm.rank], "sum", homes))
+        outcomes = group.outcomes(lambda comm: comm.all_reduce(homes[comm.rank], "sum", seen(homes)))
         agree = group.n_ranks == 1
         assert [isinstance(outcome, CollectiveMismatch) for outcome in outcomes] == [
             not agree
@@ -474,6 +609,14 @@ def broadcast(comm, dtype="float32", shape=(3,), root=0):
     return comm.broadcast(np.ones(shape, dtype), root)
 
 
+def reduce(comm, in_place=False):
+    return comm.reduce(np.ones(3, "float32"), "sum", in_place=in_place)
+
+
+def gather(comm, dtype="float32"):
+    return comm.gather(np.ones(3, dtype))
+
+
 def all_gather(comm, dtype="float32", shape=(3,)):
     return comm.all_gather(np.ones(shape, dtype))
 
@@ -492,6 +635,10 @@ DISAGREEMENTS = {
     "0-d": (functools.partial(all_reduce, shape=(1,)), functools.partial(all_reduce, shape=())),
     "collective": (all_reduce, all_gather),
     "other collective": (broadcast, all_gather),
+    "kind of gather": (gather, all_gather),
+    "kind of reduce": (all_reduce, reduce),
+    "in place or not": (reduce, functools.partial(reduce, in_place=True)),
+    "dtype of a gather to one": (gather, functools.partial(gather, dtype="int32")),
     "dtype of a broadcast": (broadcast, functools.partial(broadcast, dtype="int32")),
     "dtype of a gather": (all_gather, functools.partial(all_gather, dtype="float16")),
 }

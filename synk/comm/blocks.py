@@ -1,0 +1,132 @@
+"""Combine the arrays of all ranks, block by block, in rank order.
+
+    Blocks(arrays, op, targets) -> run, as often as their values change
+
+The views of all blocks are made once. A block of each array stays in the cache while it is
+combined: then the memory's speed is all that counts.
+
+Imports ``reduction`` only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from synk.reduction import UFUNCS, accumulating_dtype, mended_average
+
+CACHED = 1 << 18  # bytes of all arrays' blocks together: a quarter of a usual L2 cache
+SMALLEST = 1 << 12  # elements of a block: fewer, and calling NumPy takes longer than what it does
+
+Scratch = dict[Any, NDArray[Any]]  # by dtype, room for a block
+
+
+def block_length(n_arrays: int, itemsize: int) -> int:
+    """Return how many elements of each array to combine at a time."""
+    return max(SMALLEST, CACHED // (n_arrays * itemsize))
+
+
+class Blocks:
+    """The combination of flat arrays, into one or several of the same length.
+
+    Parameters
+    ----------
+    arrays : sequence of array, 1-d
+        In rank order.
+    op : {"avg", "sum", "prod", "min", "max"}
+    targets : sequence of array, 1-d
+        Each is to hold the result; ``arrays`` may be among them.
+    scratch : dict
+        Shared by all that run one after the other.
+    """
+
+    def __init__(
+        self,
+        arrays: Sequence[NDArray[Any]],
+        op: str,
+        targets: Sequence[NDArray[Any]],
+        scratch: Scratch,
+    ):
+        dtype = arrays[0].dtype
+        self._ufunc = UFUNCS[op]
+        self._n = len(arrays)
+        self._is_average = op == "avg"
+        self._can_overflow = dtype.kind in "fc"
+        length = block_length(self._n, dtype.itemsize)
+        wide = accumulating_dtype(dtype)
+        # An average keeps its terms until it is known not to overflow. So does a target that is a later term.
+        in_place = wide == dtype and not self._is_average and _may_hold_total(targets[0], arrays)
+        if not in_place and dtype not in scratch:
+            scratch[dtype] = np.empty(length, wide)
+        self._divide, self._divisor = _division(wide, self._n)
+        self._blocks = []
+        for start in range(0, arrays[0].size, length):
+            terms = [array[start : start + length] for array in arrays]
+            places = [target[start : start + length] for target in targets]
+            total = places[0] if in_place else scratch[dtype][: terms[0].size]
+            self._blocks.append((terms, total, [place for place in places if place is not total]))
+
+    def run(self) -> None:
+        """Combine the present values."""
+        if not self._can_overflow:
+            self._combine()
+        elif self._is_average:
+            with np.errstate(all="ignore", over="raise"):
+                self._average()
+        else:
+            with np.errstate(all="ignore"):  # infinities and NaN are values, as in programs
+                self._combine()
+
+    def _combine(self) -> None:
+        for terms, total, places in self._blocks:
+            self._accumulate(terms, total)
+            _copy(total, places)
+
+    def _average(self) -> None:
+        for terms, total, places in self._blocks:
+            try:
+                self._accumulate(terms, total)
+            except FloatingPointError:
+                with np.errstate(all="ignore"):
+                    self._accumulate(terms, total)
+                    self._divide(total, self._divisor, out=total)
+                    mended_average(terms, total)
+            else:
+                # One pass less where nothing is cast; the terms are no longer needed.
+                result = places[0] if places[0].dtype == total.dtype else total
+                self._divide(total, self._divisor, out=result)
+                total = result
+            _copy(total, places)
+
+    def _accumulate(self, terms: list[NDArray[Any]], total: NDArray[Any]) -> None:
+        first, *others = terms
+        if others and total.dtype == first.dtype:
+            self._ufunc(first, others[0], out=total)
+            del others[0]
+        elif total is not first:
+            total[...] = first
+        for term in others:
+            self._ufunc(total, term, out=total)
+
+
+def _may_hold_total(target: NDArray[Any], arrays: Sequence[NDArray[Any]]) -> bool:
+    """Return whether a target may be written to before all arrays are read."""
+    return target is arrays[0] or not any(target is array for array in arrays)
+
+
+def _division(dtype: np.dtype[Any], n: int) -> tuple[np.ufunc, NDArray[Any]]:
+    """Return the faster of two ways to the same bits: a reciprocal, where it is exact, or a division."""
+    if dtype.kind == "f" and n & (n - 1) == 0:
+        return np.multiply, np.array(1 / n, dtype)
+    return np.true_divide, np.array(n, dtype)
+
+
+def _copy(total: NDArray[Any], places: list[NDArray[Any]]) -> None:
+    source = total
+    for place in places:
+        if place is not source:
+            place[...] = source
+        source = place  # rounded once
