@@ -1,6 +1,7 @@
 """Choose the rows of every batch of an epoch.
 
     batches(n_rows, batch_size, seed) -> row indices, or slices -> function(..., batch=...)
+    batches(..., prefetch=True) -> {"batch": rows, "next_batch": the following} -> function(..., **those)
 
 Rows are chosen in the script, before they are scattered: the same batches for any number of ranks.
 Imports NumPy only.
@@ -8,8 +9,10 @@ Imports NumPy only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, pairwise
 from operator import index
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +23,8 @@ def batches(
     seed: int | Sequence[int] | None = None,
     shuffle: bool = True,
     drop_last: bool = False,
-) -> Iterator[np.ndarray | slice]:
+    prefetch: bool = False,
+) -> Iterator[Any]:
     """Yield the selections of one epoch, each row once, as the ``batch`` of a function's calls.
 
     Parameters
@@ -36,12 +40,17 @@ def batches(
         Whether to choose rows in random order.
     drop_last : bool
         Whether to leave out a last batch with fewer rows.
+    prefetch : bool
+        Whether to yield keywords of a call that has the ranks gather the rows of the next batch while
+        they compute: ``for keywords in batches(..., prefetch=True): step(*data, **keywords)``.
 
     Yields
     ------
     int64 ndarray, or slice
         Row numbers, when shuffled. In order, slices: rows next to each other are read in place,
         without a copy.
+    dict
+        With `prefetch`: ``"batch"`` as above, and ``"next_batch"``, which is None for the last one.
 
     Raises
     ------
@@ -53,10 +62,17 @@ def batches(
     n_rows, batch_size = _count("n_rows", n_rows, at_least=0), _count("batch_size", batch_size, at_least=1)
     stop = n_rows - n_rows % batch_size if drop_last else n_rows
     spans = (slice(start, min(start + batch_size, n_rows)) for start in range(0, stop, batch_size))
-    if not shuffle:
-        return spans
-    order = _generator(seed).permutation(n_rows).astype(np.int64, copy=False)
-    return (order[span] for span in spans)
+    selections: Iterator[np.ndarray | slice] = spans
+    if shuffle:
+        order = _generator(seed).permutation(n_rows).astype(np.int64, copy=False)
+        selections = (order[span] for span in spans)
+    return _announced(selections) if prefetch else selections
+
+
+def _announced(selections: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    """Yield each selection with the one that follows, as keywords of a call."""
+    for batch, following in pairwise(chain(selections, [None])):
+        yield {"batch": batch, "next_batch": following}
 
 
 def _count(name: str, value: int, at_least: int) -> int:

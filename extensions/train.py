@@ -64,8 +64,8 @@ def make_train_function(
     Returns
     -------
     synk.Function
-        ``step(*data, batch=None, batch_s=None, num_slices=1)`` returns the loss, or a list of the
-        loss and `outputs` where they are given.
+        ``step(*data, batch=None, batch_s=None, num_slices=1, next_batch=None)`` returns the loss, or a
+        list of the loss and `outputs` where they are given.
 
     Raises
     ------

@@ -26,6 +26,22 @@ class CallOptions(NamedTuple):
     batch: Any = None
     batch_s: Any = None
     num_slices: Any = 1
+    next_batch: Any = None
+
+
+def repeat_key(options: CallOptions) -> tuple[Any, ...] | None:
+    """Return what tells calls apart that may repeat each other, or None if arrays are among the keywords.
+
+    Only exact types count: ``True == 1``, and a slice of floats may equal one of ints, but both are refused.
+    """
+    batch, batch_s, num_slices, next_batch = options
+    if batch_s is not None or next_batch is not None or type(num_slices) is not int:
+        return None
+    if batch is None or type(batch) is int:
+        return batch, num_slices
+    if type(batch) is slice and batch.step is None and type(batch.start) is type(batch.stop) is int:
+        return batch.start, batch.stop, num_slices
+    return None
 
 
 class Selection(NamedTuple):
@@ -33,7 +49,8 @@ class Selection(NamedTuple):
 
     batch: Rows | None  # before scattering
     shares: tuple[Rows, ...] | None  # of sliceable variables, per rank
-    counts: tuple[int, ...]  # rows per rank
+    following: Rows | None  # that the next call is to read, where gathering them is work
+    total: int  # rows on all ranks
 
 
 def as_input(variable: Any, value: Any) -> Any:
@@ -85,15 +102,25 @@ def check_subset(subset: Any, n_outputs: int) -> tuple[int, ...] | None:
     return tuple(int(output) for output in subset)
 
 
-def select_batch(variables: Sequence[Any], entries: Sequence[Any], batch: Any) -> Rows:
-    """Return the rows that ``batch`` selects of all scattered inputs.
+def common_length(entries: Sequence[Any]) -> int | None:
+    """Return how many rows each input has, or None if they differ or are not all of Data as long as that."""
+    lengths = {len(entry) if is_gathered(entry) else None for entry in entries}
+    return lengths.pop() if len(lengths) == 1 else None
+
+
+def select_batch(
+    variables: Sequence[Any], entries: Sequence[Any], batch: Any, length: int | None = None
+) -> Rows:
+    """Return the rows that ``batch`` selects of all scattered inputs; ``length`` is their `common_length`.
 
     Raises
     ------
     IndexError, TypeError, ValueError
         As `plan.select_common`; ValueError also if a minibatch input is too short.
     """
-    names = [variable.name or f"input {position}" for position, variable in enumerate(variables)]
+    if length is not None:
+        return select_common(batch, [length], [_called(variables[0], 0)])
+    names = [_called(variable, position) for position, variable in enumerate(variables)]
     paired = [isinstance(entry, Data) and entry.minibatch for entry in entries]
     selecting = [position for position, pairs in enumerate(paired) if not pairs] or range(len(entries))
     rows = select_common(
@@ -103,6 +130,34 @@ def select_batch(variables: Sequence[Any], entries: Sequence[Any], batch: Any) -
         if pairs and (len(entry) < len(rows) or (batch is None and len(entry) > len(rows))):
             raise ValueError(f"minibatch input {name!r} has {len(entry)} rows for {len(rows)} selected rows")
     return rows
+
+
+def select_following(variables: Sequence[Any], entries: Sequence[Any], next_batch: Any) -> Rows | None:
+    """Return the rows that ``next_batch`` selects, or None if there is nothing to gather ahead.
+
+    Arrays and minibatch Data are other ones in the next call, and stretches of rows are read in place.
+
+    Raises
+    ------
+    IndexError, TypeError, ValueError
+        As `plan.select_common`.
+    """
+    lasting = [position for position, entry in enumerate(entries) if is_gathered(entry)]
+    if not lasting:
+        return None
+    lengths = [len(entries[position]) for position in lasting]
+    names = [_called(variables[position], position) for position in lasting]
+    rows = select_common(next_batch, lengths, names, "next_batch")
+    return None if rows.indices is None else rows
+
+
+def is_gathered(entry: Any) -> bool:
+    """Return whether ranks read the selected rows of an input from all its rows."""
+    return isinstance(entry, Data) and not entry.minibatch
+
+
+def _called(variable: Any, position: int) -> str:
+    return variable.name or f"input {position}"
 
 
 def select_shares(

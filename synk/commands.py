@@ -128,7 +128,10 @@ class Commands:
             self._come_to_rest(rank, interruption)
             raise
         if error is not None or any(reply.failed for reply in replies):
-            _raise_failures(error, replies)
+            try:
+                _raise_failures(error, replies)
+            finally:
+                error = None  # its traceback refers to this frame: a cycle, which lives on for long
         return [list(results) for results in zip(mine, *[reply.results for reply in replies], strict=True)]
 
     def _collect(self, error: BaseException | None) -> list[messages.Reply]:

@@ -39,6 +39,8 @@ class Data:
         self._alloc_size = 0  # items
         self._shape = (0,) * ndim
         self._finalizer: Any = None
+        self._ref: messages.ArrayRef | None = None  # as long as it holds
+        self._changes = 0
 
     # --- what it is ------------------------------------------------------------------------
 
@@ -80,6 +82,10 @@ class Data:
     @property
     def data(self) -> NDArray[Any]:
         """The values: a NumPy array over the shared memory, not a copy."""
+        self._changes += 1  # the caller may write to it
+        return self._array()
+
+    def _array(self) -> NDArray[Any]:
         self._owner.check_open("Data")
         if self._segment is None and self.size:  # 0-d: one item, wherever it is
             self._allocate(self.size)
@@ -90,10 +96,22 @@ class Data:
     def ref(self) -> messages.ArrayRef:
         """Return what a message says to mean this array."""
         self._owner.check_open("Data")
-        if self._segment is None:
-            self._allocate(self.size)
-        assert self._segment is not None
-        return messages.ArrayRef(self._segment, self._dtype.str, self._shape)
+        if self._ref is None:
+            if self._segment is None:
+                self._allocate(self.size)
+            assert self._segment is not None
+            self._ref = messages.ArrayRef(self._segment, self._dtype.str, self._shape)
+        return self._ref
+
+    @property
+    def known_ref(self) -> messages.ArrayRef | None:
+        """What `ref` returned last, the same object, or None if that no longer holds."""
+        return self._ref
+
+    @property
+    def changes(self) -> int:
+        """How often the values were handed out to be read or written: a new number may mean new values."""
+        return self._changes
 
     # --- like an array -----------------------------------------------------------------------
 
@@ -109,7 +127,7 @@ class Data:
         self.data[key] = value
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        return np.array(self.data, dtype=dtype, copy=copy)
+        return np.array(self._array() if copy else self.data, dtype=dtype, copy=copy)
 
     def __dlpack__(self, **options: Any) -> Any:
         return self.data.__dlpack__(**options)
@@ -180,7 +198,7 @@ class Data:
         if self._finalizer is not None:
             self._finalizer()
         self._segment, self._finalizer, self._alloc_size = None, None, 0
-        self._shape = (0,) * self._ndim
+        self._ref, self._shape = None, (0,) * self._ndim
 
     # --- memory ------------------------------------------------------------------------------
 
@@ -194,13 +212,13 @@ class Data:
             self._allocate(max(size, int(size * oversize)))
             if keep:
                 self._items()[: old.size] = old
-        self._shape = tuple(shape)
+        self._ref, self._shape = None, tuple(shape)
 
     def _allocate(self, size: int) -> None:
         number = self._owner.segments.allocate(size * self._dtype.itemsize)
         if self._finalizer is not None:
             self._finalizer()
-        self._segment, self._alloc_size = number, size
+        self._ref, self._segment, self._alloc_size = None, number, size
         self._finalizer = weakref.finalize(self, self._owner.segments.release, number)
         self._finalizer.atexit = False
 

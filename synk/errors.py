@@ -28,6 +28,10 @@ class SharedMemoryFull(SynkError, MemoryError):
     """The shared-memory file system has no room for a segment."""
 
 
+class SegmentLost(SynkError, OSError):
+    """A rank had no file descriptor left to attach a segment of shared memory with."""
+
+
 class CollectiveMismatch(SynkError, ValueError):
     """Ranks entered a collective with different operations, dtypes or shapes."""
 

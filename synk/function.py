@@ -84,6 +84,7 @@ class Function(ABC):
         batch: Any = None,
         batch_s: Any = None,
         num_slices: int = 1,
+        next_batch: Any = None,
         **kwargs: Any,
     ) -> Any:
         """Run on all ranks and return the reduced outputs.
@@ -103,6 +104,13 @@ class Function(ABC):
             selection for all, or a list with one for each rank.
         num_slices : int
             Compute over so many slices on each rank, one after the other, to save memory.
+        next_batch : as ``batch``, optional
+            The ``batch`` of the next call, if it will be given the same Data: the ranks gather its rows
+            beside the computation of this call. It saves time where the script does something else between
+            calls, or cores are idle; where all of them compute, it saves none. It costs memory for one more
+            batch. What any other next call does is not changed by it. Rows are read during this call: between
+            the two, write to the Data by its own methods (``data[...] = new``), not through an array that
+            was taken from it before, or leave ``next_batch`` out.
 
         Returns
         -------
@@ -118,7 +126,7 @@ class Function(ABC):
         WorkerDied
             If a worker died. The run is broken.
         """
-        options = CallOptions(batch, batch_s, num_slices)
+        options = CallOptions(batch, batch_s, num_slices, next_batch)
         subset = check_subset(output_subset, self.n_results)
         self.check(options)
         inputs = self._order(args, kwargs)
@@ -249,6 +257,8 @@ class Function(ABC):
 
     def _order(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
         """Return the inputs in order, from positions and names."""
+        if not kwargs and len(args) == len(self.inputs):
+            return list(args)
         missing = object()
         values: list[Any] = [missing] * len(self.inputs)
         if len(args) > len(values):

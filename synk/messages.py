@@ -91,6 +91,13 @@ class Close(NamedTuple):
 # --- Steps of a Run --------------------------------------------------------------------------
 
 
+class Ahead(NamedTuple):
+    """Rows to gather for the next call of a function, while this one computes."""
+
+    token: int  # by which that call asks for them
+    rows: Span
+
+
 class Call(NamedTuple):
     """Run one function on this rank's rows."""
 
@@ -102,6 +109,8 @@ class Call(NamedTuple):
     indices: ArrayRef | None  # int64, what listed spans refer to
     total_rows: int
     num_slices: int
+    gathered: int = 0  # token of the rows if a call before had them gathered ahead
+    ahead: Ahead | None = None
 
 
 class Compile(NamedTuple):

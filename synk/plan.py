@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -35,13 +36,34 @@ class Rows:
         """Return the rows at positions ``start:stop`` of these."""
         return Rows(self.start + start, self.start + stop, self.indices)
 
-    def of(self, array: Any) -> Any:
-        """Return these rows of ``array``: a view where they are contiguous, else a copy."""
+    def kept(self) -> Rows:
+        """Return these rows for later, when the memory that lists them may hold another list."""
+        if self.indices is None:
+            return self
+        return Rows(0, len(self), self.indices[self.start : self.stop].copy())
+
+    def of(self, array: Any, room: Callable[..., Any] | None = None) -> Any:
+        """Return these rows of ``array``: a view where they are contiguous, else a copy.
+
+        Parameters
+        ----------
+        array : array
+        room : callable, optional
+            ``room(shape, dtype)`` returns the array to copy listed rows to, or None for a new one. Only for
+            rows that `select` has checked against the length of ``array``: here nobody does again.
+        """
         if self.indices is None:
             return array[self.start : self.stop]
-        return array[self.indices[self.start : self.stop]]
+        listed = self.indices[self.start : self.stop]
+        if not isinstance(array, np.ndarray) or not array.flags.c_contiguous:
+            return array[listed]  # `take` would copy all of it first
+        if room is None:
+            return array.take(listed, axis=0)
+        # Any other mode goes through a buffer, because it may find a bad index half-way.
+        return array.take(listed, axis=0, out=room((listed.size, *array.shape[1:]), array.dtype), mode="clip")
 
 
+@lru_cache(maxsize=256)
 def split(n_rows: int, n_parts: int) -> tuple[tuple[int, int], ...]:
     """Split ``n_rows`` rows into contiguous parts as ``np.array_split`` does.
 
@@ -154,12 +176,27 @@ def _select_list(batch: Any, length: int, argument: str, owner: str) -> Rows:
         )
     if indices.ndim != 1:
         raise ValueError(f"{argument} must be one-dimensional, got {indices.ndim} dimensions")
-    indices = indices.astype(np.int64)
-    if indices.size and (indices.min() < -length or indices.max() >= length):
-        bad = indices[(indices < -length) | (indices >= length)][0]
-        raise IndexError(f"{argument} holds index {bad}, out of range: {owner} have {length} rows")
-    indices[indices < 0] += length
-    return Rows(0, indices.size, indices)
+    if not indices.size:
+        return Rows(0, 0)
+    wide = indices.dtype.kind == "u" and indices.dtype.itemsize == 8  # beyond int64 they would turn negative
+    checked = indices.astype(np.uint64 if wide else np.int64)  # a copy: the caller may change theirs
+    # As unsigned numbers negative ones are large, so that one look finds all that need a second.
+    if np.maximum.reduce(checked.view(np.uint64)) >= length:
+        if indices.min() < -length or indices.max() >= length:
+            bad = indices[(indices < -length) | (indices >= length)][0]
+            raise IndexError(f"{argument} holds index {bad}, out of range: {owner} have {length} rows")
+        checked[checked < 0] += length
+    rows = checked.view(np.int64)
+    return _contiguous(rows) or Rows(0, rows.size, rows)
+
+
+def _contiguous(indices: NDArray[np.int64]) -> Rows | None:
+    """Return listed rows as a stretch if they are one, in order: it is read in place, without a copy."""
+    first, last = int(indices[0]), int(indices[-1])
+    # The ends tell most lists apart; only then is it worth to look at all.
+    if last - first != indices.size - 1 or not (indices[1:] - indices[:-1] == 1).all():
+        return None
+    return Rows(first, last + 1)
 
 
 def _describe(batch: Any, array: NDArray[Any]) -> str:
@@ -168,7 +205,7 @@ def _describe(batch: Any, array: NDArray[Any]) -> str:
     return f"{type(batch).__name__} {batch!r}"
 
 
-def select_common(batch: Any, lengths: Sequence[int], names: Sequence[str]) -> Rows:
+def select_common(batch: Any, lengths: Sequence[int], names: Sequence[str], argument: str = "batch") -> Rows:
     """Turn ``batch`` into one selection for arrays of these ``lengths``.
 
     Raises
@@ -177,15 +214,16 @@ def select_common(batch: Any, lengths: Sequence[int], names: Sequence[str]) -> R
         If the lengths differ and ``batch`` would pick other rows from each.
     """
     if len(set(lengths)) == 1:
-        return select(batch, lengths[0], owner=f"input {names[0]!r} and the like")
+        return select(batch, lengths[0], argument, owner=f"input {names[0]!r} and the like")
     listing = ", ".join(f"{name!r}: {length}" for name, length in zip(names, lengths, strict=True))
     if batch is None:
         raise ValueError(f"scattered inputs differ in length ({listing}); pass batch to select rows")
     picked = [
-        select(batch, length, owner=f"input {name!r}") for name, length in zip(names, lengths, strict=True)
+        select(batch, length, argument, owner=f"input {name!r}")
+        for name, length in zip(names, lengths, strict=True)
     ]
     if any(not same_rows(picked[0], other) for other in picked[1:]):
-        raise ValueError(f"batch={batch!r} picks other rows from inputs of different length ({listing})")
+        raise ValueError(f"{argument}={batch!r} picks other rows from inputs of different length ({listing})")
     return picked[0]
 
 

@@ -11,6 +11,7 @@ Imports floor 2 and below.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytensor
 from pytensor.graph.traversal import ancestors
+from pytensor.link.utils import raise_with_op
 from pytensor.tensor.random.op import RandomVariable
 
 from synk.compile import serialize
@@ -77,9 +79,10 @@ class RowInput(NamedTuple):
 
     array: Any
     rows: Rows
+    room: Any = None  # where listed rows are gathered, as of `Rows.of`
 
     def part(self, start: int, stop: int) -> Any:
-        return self.rows.part(start, stop).of(self.array)
+        return self.rows.part(start, stop).of(self.array, self.room)
 
 
 class Program:
@@ -164,7 +167,7 @@ class Program:
             for update, value in zip(self.spec.updates, values[len(results) :], strict=True):
                 if update.advances:
                     self._variables.assign(update.variable, value)
-            del values
+            del rows, values  # the next slice may have their memory
         self._apply(totals)
         return [result.partial() for result in results]
 
@@ -275,10 +278,18 @@ def _called(compiled: Any, arguments: Sequence[Any]) -> Any:
     """Call a compiled function, and let it keep no argument where it raises: they hold shared memory."""
     try:
         return compiled(*arguments)
-    except BaseException:
+    except BaseException as error:
+        _break_cycle(error)
         for container in compiled.input_storage[: len(arguments)]:
             container.storage[0] = None
         raise
+
+
+def _break_cycle(error: BaseException) -> None:
+    """Clear PyTensor's frame that refers to the error: else all frames of the call live on for long."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code is raise_with_op.__code__:
+            frame.clear()
 
 
 def _draws(expressions: Sequence[Any]) -> list[Any]:

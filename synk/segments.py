@@ -2,7 +2,7 @@
 
     SegmentTable.allocate -> Attach and a descriptor to every worker -> SegmentTable.attach there
 
-Imports ``messages`` and ``shm``.
+Imports ``errors``, ``messages`` and ``shm``.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from synk import messages
+from synk.errors import SegmentLost
 from synk.shm import Segment
 
 GROWTH = 1.25  # staging buffers are made larger than asked, so that few calls make a new one
@@ -111,11 +112,11 @@ class SegmentTable:
             self.drop(number)
 
 
-def _lost() -> OSError:
-    return OSError(
+def _lost() -> SegmentLost:
+    return SegmentLost(
         errno.EMFILE,
         "this rank had no file descriptor left to attach a segment of shared memory; raise the limit "
-        "(ulimit -n) and make the Data anew",
+        "(ulimit -n), and make Data anew",
     )
 
 
@@ -150,6 +151,11 @@ class StagingBuffers:
             number = self._numbers.get(key[0], {}).pop(key, None)
             if number is not None:
                 self._segments.release(number)
+
+    def drop_all(self) -> None:
+        """Free all buffers."""
+        for owner in list(self._numbers):
+            self.drop_owned_by(owner)
 
     def drop_owned_by(self, owner: Any) -> None:
         """Free all buffers whose key starts with ``owner``."""

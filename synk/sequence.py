@@ -38,6 +38,8 @@ class SequenceFunction(Function):
     ):
         self._items = tuple(items)
         self._functions = [item for item in items if isinstance(item, GraphFunction)]
+        for function in self._functions:
+            function.check_open()  # afterwards it is open for as long as the sequence is
         inputs = dict.fromkeys(variable for function in self._functions for variable in function.inputs)
         super().__init__(
             owner, name or " + ".join(function.name for function in self._functions), list(inputs)
@@ -67,6 +69,8 @@ class SequenceFunction(Function):
     def check(self, options: CallOptions) -> None:
         if options.batch is not None and not any(function.can_batch() for function in self._functions):
             raise TypeError(f"batch selects rows of scattered inputs; {self.name!r} has none")
+        if options.next_batch is not None and not any(function.can_batch() for function in self._functions):
+            raise TypeError(f"next_batch selects rows of scattered inputs; {self.name!r} has none")
         if options.batch_s is not None and not any(function.can_batch_s() for function in self._functions):
             raise TypeError(f"batch_s selects rows of sliceable_shareds; {self.name!r} has none")
         if check_num_slices(options.num_slices) > 1 and not any(map(_can_slice, self._functions)):
@@ -115,6 +119,7 @@ def _usable(options: CallOptions, function: GraphFunction) -> CallOptions:
         batch=options.batch if function.can_batch() else None,
         batch_s=options.batch_s if function.can_batch_s() else None,
         num_slices=options.num_slices if _can_slice(function) else 1,
+        next_batch=options.next_batch if function.can_batch() else None,
     )
 
 

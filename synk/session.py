@@ -28,7 +28,7 @@ from synk.cuda_check import check_cuda
 from synk.data import Data, make_data
 from synk.device import CpuDevice
 from synk.device.cpu import count_cores
-from synk.errors import SynkStateError
+from synk.errors import SegmentLost, SynkStateError
 from synk.function import Prepared
 from synk.graph_function import GraphFunction
 from synk.homes import Homes
@@ -167,6 +167,7 @@ class Session:
         """Put new workers in the place of the present ones."""
         with self._commands.renewal("restart") as renew, uninterrupted():
             self._crew.dismiss(gently=False)
+            self._rank.rest()
             self._recovery.restore()
             self._lengths.clear()
             if self._arena is not None:
@@ -190,6 +191,13 @@ class Session:
         self.staging.drop_owned_by(HANDED_OUT)
 
     def run(self, steps: Sequence[Any]) -> list[list[Any]]:
+        try:
+            return self._run(steps)
+        except SegmentLost:
+            self.staging.drop_all()  # those that come next may be attached by all
+            raise
+
+    def _run(self, steps: Sequence[Any]) -> list[list[Any]]:
         if self._profile is None:
             return self._commands.run(steps)
         with ExitStack() as watched:
@@ -257,6 +265,7 @@ class Session:
             return
         with self._commands.ending("close") as gently:
             self._crew.dismiss(gently)
+            self._rank.rest()
             self._variables.move_out()
             self.segments.close()
             self.shared.close()

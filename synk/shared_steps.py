@@ -2,7 +2,7 @@
 
     Rank.run -> HANDLERS[type(step)](rank, step) -> RankVariables, Communicator
 
-Imports ``messages``, ``plan`` and ``variables``.
+Imports floor 2 and below, and ``shards``.
 """
 
 from __future__ import annotations
@@ -15,15 +15,11 @@ import numpy as np
 
 from synk import messages
 from synk.plan import Rows
+from synk.shards import rows_of
 from synk.variables import copy_of
 
 if TYPE_CHECKING:
     from synk.worker import Rank
-
-
-def rows_of(span: messages.Span, indices: Any) -> Rows:
-    """Return the rows that a span in a message means."""
-    return Rows(span.start, span.stop, indices if span.listed else None)
 
 
 # --- values that the master hands out ------------------------------------------------------------------

@@ -23,10 +23,9 @@ from synk.comm import Communicator
 from synk.device import Device
 from synk.errors import Failure
 from synk.frames import Disconnected
-from synk.plan import Rows, split
 from synk.program import Program, ProgramContext, RowInput
 from synk.segments import SegmentTable
-from synk.shared_steps import rows_of
+from synk.shards import Shards, rows_of
 from synk.sync import Aborted, Barrier, ControlBlock
 from synk.variables import RankVariables
 
@@ -60,6 +59,11 @@ class Rank:
         self.join(communicator, control, barrier)
         self._context = ProgramContext(device, variables, self._compiling)
         self._programs: dict[int, Program] = {}
+        self._shards = Shards(self.rank, self.n_ranks)
+
+    def rest(self) -> None:
+        """End the thread of this rank, if it has one: before a fork, and at the end of the run."""
+        self._shards.rest()
 
     def join(self, communicator: Communicator, control: ControlBlock, barrier: Barrier) -> None:
         """Work with these ranks from now on."""
@@ -78,6 +82,7 @@ class Rank:
 
     def forget(self, message: messages.Forget) -> None:
         self._programs.pop(message.function, None)
+        self._shards.forget(message.function)
         self._collect_garbage()
 
     def move_in(self, message: messages.MoveIn) -> None:
@@ -144,7 +149,7 @@ class Rank:
         scattered, broadcast = step.inputs[:n_scattered], step.inputs[n_scattered:]
         indices = self._indices(step.indices)
         results = program.run(
-            self._scattered(step, scattered, indices),
+            self._shards.inputs(step, [self.segments.array(ref) for ref in scattered], indices),
             [self.segments.array(ref) for ref in broadcast],
             self._sliced(step, program, indices),
             any_rows=step.total_rows > 0,
@@ -153,19 +158,6 @@ class Rank:
         if step.total_rows == 0 and program.spec.has_rows and self.rank > 0:
             return [None] * len(results)  # all computed the same on empty input
         return results
-
-    def _scattered(
-        self, step: messages.Call, refs: tuple[messages.ArrayRef, ...], indices: Any
-    ) -> list[RowInput]:
-        if step.batch is None:
-            return []
-        selected = rows_of(step.batch, indices)
-        mine = split(len(selected), self.n_ranks)[self.rank]
-        picked, paired = selected.part(*mine), Rows(*mine)
-        return [
-            RowInput(self.segments.array(ref), paired if minibatch else picked)
-            for ref, minibatch in zip(refs, step.minibatch, strict=True)
-        ]
 
     def _sliced(self, step: messages.Call, program: Program, indices: Any) -> list[RowInput]:
         if step.shares is None:

@@ -156,7 +156,7 @@ def test_a_dead_worker_says_who_and_how():
     error = WorkerDied(2, 4711, "signal SIGKILL", "in a collective", "f")
     assert (error.rank, error.pid, error.cause) == (2, 4711, "signal SIGKILL")
     assert (error.phase, error.function) == ("in a collective", "f")
-    message = "rank 2 (pid 4711) died of signal SIGKILL while in a collective, running f; "
+    message = "rank 2 (pid 4711) died of signal SIGKILL while in a collective, running f (a kernel "
     assert str(error).startswith(message)
 
 

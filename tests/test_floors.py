@@ -27,6 +27,7 @@ FLOORS = (
     {"errors", "plan", "reduction", "messages"},
     # 1: segments, barrier, who died, post and collect; one communicator interface; the compiler
     {
+        "gathering",
         "shm",
         "memory_limits",
         "cuda_check",
@@ -47,7 +48,7 @@ FLOORS = (
     # 2: arrays, variables, devices; symbolic operations and their kernels
     {"data", "owner", "variables", "homes", "device", "ops", "kernels"},
     # 3: what a rank runs
-    {"program", "worker", "shared_steps"},
+    {"program", "shards", "worker", "shared_steps"},
     # 4: classes; what they need is passed in
     {
         "crew",

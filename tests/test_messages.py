@@ -25,6 +25,8 @@ EXAMPLES = [
     messages.Close(),
     messages.Call(2, (REF, REF), SPAN, (True, False), (SPAN, Span(0, 0, listed=False)), REF, 500, 4),
     messages.Call(2, (), None, (), None, None, 0, 1),
+    messages.Call(2, (REF,), SPAN, (False,), None, REF, 10, 1, gathered=7, ahead=messages.Ahead(8, SPAN)),
+    messages.Ahead(8, SPAN),
     messages.Compile((1, 2)),
     messages.Assign((1, 2), (REF, REF), ((SPAN, None), (None, SPAN)), None),
     messages.Broadcast((1, 2)),

@@ -136,7 +136,31 @@ def test_contiguous_rows_are_a_view_and_listed_ones_a_copy():
     array = rows_of(6)
     assert np.shares_memory(select(slice(1, 4), 6).of(array), array)
     assert np.shares_memory(select(3, 6).of(array), array)
-    assert not np.shares_memory(select([1, 2], 6).of(array), array)
+    assert not np.shares_memory(select([2, 1], 6).of(array), array)
+
+
+@pytest.mark.parametrize(
+    "batch", [[0], [5], [2, 3, 4], range(6), np.arange(1, 5, dtype="u8"), [-3, -2, -1]], ids=repr
+)
+def test_a_list_of_a_stretch_in_order_is_a_view(batch):
+    array = rows_of(6)
+    rows = select(batch, 6)
+    assert rows.indices is None
+    np.testing.assert_array_equal(rows.of(array), array[list(batch)])
+    assert np.shares_memory(rows.of(array), array)
+
+
+@pytest.mark.parametrize("batch", [[1, 0], [0, 2], [0, 2, 1, 3], [0, 1, 1, 3], [3, 3], [-1, 0]], ids=repr)
+def test_other_lists_are_not_taken_for_a_stretch(batch):
+    array = rows_of(6)
+    rows = select(batch, 6)
+    assert rows.indices is not None
+    np.testing.assert_array_equal(rows.of(array), array[batch])
+
+
+def test_unsigned_entries_beyond_the_signed_ones_are_out_of_range():
+    with pytest.raises(IndexError, match=f"batch holds index {2**63 + 1}, out of range"):
+        select(np.array([0, 2**63 + 1], dtype="u8"), 5)
 
 
 BAD = [

@@ -31,7 +31,16 @@ OF_THE_RUN = {"fork", "close"}
 
 # What is known without the run, or asked of the values in hand only.
 FACTS = {
-    synk.Data: {"dtype", "ndim", "shape", "size", "alloc_size", "minibatch", "name", "condition_data"}
+    synk.Data: {
+        "dtype",
+        "ndim",
+        "shape",
+        "size",
+        "alloc_size",
+        "minibatch",
+        "name",
+        "condition_data",
+    }
     | {"__len__", "__repr__"},
     synk.Function: {"name", "inputs", "output_modes", "update_modes", "n_results", "returns", "__repr__"},
 }
@@ -96,7 +105,11 @@ class World:
         kind = synk.Data if isinstance(thing, synk.Data) else synk.Function
         names = [name for name in dir(kind) if not name.startswith("_")] + SPECIAL[kind]
         # Used by the package only.
-        inner = {"ref"} if kind is synk.Data else {"check", "prepare", "run_alone", "as_written"}
+        inner = (
+            {"ref", "changes", "known_ref"}
+            if kind is synk.Data
+            else {"check", "prepare", "run_alone", "as_written"}
+        )
         for name in names:
             if name not in inner and (name in FACTS[kind]) == facts:
                 yield f"{kind.__name__}.{name}", lambda name=name: self.use(thing, name)
@@ -428,14 +441,6 @@ def test_closing_while_another_thread_calls(ranks):
 # These do not go to the workers: in the middle of a call they say what is.
 READS = {"synk.timeout", "synk.pids", "synk.function"}
 READS |= {"Data.data", "Data.__getitem__", "Data.__setitem__", "Data.__array__"}
-    "synk.timeout",
-    "synk.pids",
-    "synk.function",
-    "Data.data",
-    "Data.__getitem__",
-    "Data.__setitem__",
-    "Data.__array__",
-}
 READS |= {"Data.__dlpack__", "Data.__dlpack_device__", "Data.set_length", "Data.set_shape", "Data.set_value"}
 READS |= {"Data.free_memory"}  # heard of at the end of the call
 

@@ -56,6 +56,15 @@ def test_without_a_seed_every_epoch_differs():
     assert not np.array_equal(one, other)
 
 
+@given(ROWS, SIZES, st.booleans())
+def test_prefetch_tells_each_batch_and_the_next(n_rows, batch_size, shuffle):
+    plain = list(batches(n_rows, batch_size, 1, shuffle))
+    keywords = list(batches(n_rows, batch_size, 1, shuffle, prefetch=True))
+    assert [set(call) for call in keywords] == [{"batch", "next_batch"}] * len(plain)
+    for call, batch, following in zip(keywords, plain, [*plain, None][1:], strict=True):
+        np.testing.assert_equal(call, {"batch": batch, "next_batch": following})
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [

@@ -1,0 +1,162 @@
+"""Memory for the rows of a batch: used again from call to call, and filled ahead of the next one.
+
+    Rows.of(array, room) -> Room -> an array that nobody else holds
+    Gatherer.start(following rows) ... the next call -> Gatherer.take -> the rows, there already
+
+Most of the time that it takes to gather large rows goes into pages the system has not handed out yet, so
+memory that has pages is worth keeping.
+
+Imports NumPy, ``plan`` and the standard library.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from synk.plan import Rows
+
+SMALL_BYTES = 1 << 17  # below, the C library has memory with pages at hand
+AHEAD_BYTES = 1 << 20  # below, waking the thread takes longer than to gather
+MOST_MEMORIES = 2  # of one input: rows of this call, rows of the next
+ALONE = 2  # references: the list's, and the argument of getrefcount
+
+
+class Room:
+    """Memory for the rows of one input.
+
+    An array that was handed out counts as free once nothing refers to it nor to a view of it, so it may
+    outlive the call: then the next one gets other memory.
+    """
+
+    def __init__(self) -> None:
+        self._memories: list[NDArray[np.uint8]] = []
+
+    def __call__(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any] | None:
+        """Return an array to overwrite, or None for rows that need no room."""
+        nbytes = math.prod(shape) * dtype.itemsize
+        if nbytes < SMALL_BYTES:
+            return None
+        return np.ndarray(shape, dtype, buffer=self._memories[self._free(nbytes)])
+
+    def _free(self, nbytes: int) -> int:
+        """Return where memory of that size stands that nobody uses."""
+        free = [at for at in range(len(self._memories)) if sys.getrefcount(self._memories[at]) == ALONE]
+        for at in free:
+            # A single large batch is no reason to hold on to so much.
+            if nbytes <= self._memories[at].nbytes <= 2 * nbytes:
+                return at
+        # What is dropped here is freed now, or by those who still hold it.
+        if free:
+            del self._memories[free[0]]
+        elif len(self._memories) == MOST_MEMORIES:
+            del self._memories[0]
+        self._memories.append(np.empty(nbytes, np.uint8))
+        return len(self._memories) - 1
+
+
+class Source(NamedTuple):
+    """An array, the rows of it that the next call reads, and where they go."""
+
+    array: Any
+    rows: Rows
+    room: Room
+
+
+class Pending(NamedTuple):
+    """Rows that are being gathered for a later call."""
+
+    token: int
+    arrays: dict[int, Future[Any]]  # by position of the input
+
+
+class Gatherer:
+    """The rooms of one rank, and the thread that gathers rows while programs run."""
+
+    def __init__(self) -> None:
+        self._rooms: dict[tuple[int, int], Room] = {}
+        self._pending: dict[int, Pending] = {}
+        self._thread: ThreadPoolExecutor | None = None
+
+    def room(self, function: int, position: int) -> Room:
+        """Return the room for one input of a function."""
+        room = self._rooms.get((function, position))
+        if room is None:
+            room = self._rooms[function, position] = Room()
+        return room
+
+    def start(self, function: int, token: int, sources: Mapping[int, Source]) -> None:
+        """Begin to gather rows for the next call of a function.
+
+        Parameters
+        ----------
+        function : int
+        token : int
+            By which `take` asks for these rows and no others.
+        sources : mapping of int to Source
+            By position of the input.
+        """
+        self._pending.pop(function, None)
+        large = {position: source for position, source in sources.items() if _nbytes(source) >= AHEAD_BYTES}
+        if not large:
+            return
+        try:
+            arrays = {position: self._submit(source) for position, source in large.items()}
+        except RuntimeError:  # no thread to be had: the next call gathers its rows itself
+            return
+        self._pending[function] = Pending(token, arrays)
+
+    def _submit(self, source: Source) -> Future[Any]:
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="synk-gather")
+        array, rows, room = source
+        # Chosen here: a room has no lock, and slices of this call use it too.
+        target = room((len(rows), *array.shape[1:]), array.dtype)
+        return self._thread.submit(_gather, array, rows, target)
+
+    def take(self, function: int, token: int) -> dict[int, Any]:
+        """Return the rows that were gathered under a token, and let go of any others.
+
+        Returns
+        -------
+        dict of int to array
+            By position of the input. The call gathers itself what is not there: few bytes are not worth it.
+
+        Raises
+        ------
+        Exception
+            What gathering them raised.
+        """
+        pending = self._pending.pop(function, None)
+        if pending is None or pending.token != token:
+            return {}
+        return {position: future.result() for position, future in pending.arrays.items()}
+
+    def forget(self, function: int) -> None:
+        """Free what was kept for a function."""
+        self._pending.pop(function, None)
+        for key in list(self._rooms):  # a finalizer may come here while rooms are made
+            if key[0] == function:
+                self._rooms.pop(key, None)
+
+    def close(self) -> None:
+        """Free everything and end the thread; it starts again when there is something to do."""
+        self._pending.clear()
+        self._rooms.clear()
+        if self._thread is not None:
+            thread, self._thread = self._thread, None
+            thread.shutdown(wait=True, cancel_futures=True)
+
+
+def _nbytes(source: Source) -> int:
+    return len(source.rows) * math.prod(source.array.shape[1:]) * source.array.dtype.itemsize
+
+
+def _gather(array: Any, rows: Rows, target: Any) -> Any:
+    return rows.of(array, lambda shape, dtype: target)
