@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup mnist test test-serial check slow linker-suite bench clean
+.PHONY: help setup mnist test test-serial check slow linker-suite bench figures clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -54,9 +54,15 @@ BENCH := .venv-bench
 BENCH_READY := $(BENCH)/.ready
 ROUNDS ?= 40
 
-bench: $(BENCH_READY)  ## compare with PyTensor's own linkers and with torch, minutes
+bench: $(BENCH_READY)  ## compare with PyTensor's own linkers, torch and Open MPI, minutes
 	$(BENCH)/bin/python benchmarks/linker.py --rounds $(ROUNDS)
 	$(BENCH)/bin/python benchmarks/ddp.py
+	$(BENCH)/bin/python benchmarks/collectives.py
+
+figures: $(BENCH_READY)  ## measure collectives, calls and batches again, into docs/performance.rst
+	sed -i '/^\.\. figures/q' docs/performance.rst
+	{ echo; $(BENCH)/bin/python -m synk bench; echo; $(BENCH)/bin/python benchmarks/collectives.py; } \
+	    >> docs/performance.rst
 
 $(BENCH_READY): setup.cfg pyproject.toml
 	test -x $(BENCH)/bin/python || $(PYTHON) -m venv $(BENCH)

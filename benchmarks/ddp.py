@@ -15,7 +15,8 @@ import machine  # isort: split
 
 import crews
 import numpy as np
-import pairs
+
+from synk.bench import pairs
 
 N_RANKS = 2
 BATCH = 500  # images, of all ranks together

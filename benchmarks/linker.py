@@ -17,9 +17,10 @@ import machine  # isort: split
 import adam
 import dropout
 import mlp
-import pairs
 import rivals
 import starts
+
+from synk.bench import pairs
 
 
 def main() -> None:

@@ -15,11 +15,11 @@ import machine  # isort: split
 
 import deep
 import mlp
-import pairs
 import pytensor
 import rivals
 from pytensor.graph.traversal import ancestors
 
+from synk.bench import pairs
 from synk.compile import dumps, loads
 
 

@@ -1,6 +1,6 @@
 """How long a program takes from its start to its first result, each time in a process of its own.
 
-    linker.py -> run -> python starts.py synk mlp -> JSON {phase: seconds} -> linker.py
+    linker.py -> run -> python first_call.py synk mlp -> JSON, when each phase ended -> linker.py
 
 Cold means that nothing compiled is kept from before, neither by synk nor by PyTensor; warm, that this
 program has run before.
@@ -17,8 +17,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import pairs
+from synk.bench import pairs
 
+SCRIPT = str(Path(__file__).with_name("first_call.py"))
 PHASES = ("import pytensor", "import synk", "graph", "compile", "first call")
 MODES = {"synk": "synk", "PyTensor NUMBA": "NUMBA", "PyTensor C": "CVM"}
 SECONDS = 900  # for one process
@@ -54,10 +55,10 @@ def folder(name: str, kept: str) -> contextlib.AbstractContextManager[str]:
 
 
 def run(name: str, graph: str, caches: str) -> tuple[float, dict[str, float]]:
-    """Run this file once; return the seconds from before its start to its end, and by phase."""
+    """Run the script once; return the seconds from before its start to its end, and by phase."""
     flags = f"base_compiledir={caches}/pytensor,{os.environ.get('PYTENSOR_FLAGS', '')}"
     places = {"SYNK_CACHE": f"{caches}/synk", "NUMBA_CACHE_DIR": f"{caches}/numba", "PYTENSOR_FLAGS": flags}
-    command = [sys.executable, "-W", "ignore", __file__, MODES[name.partition(",")[0]], graph]
+    command = [sys.executable, "-W", "ignore", SCRIPT, MODES[name.partition(",")[0]], graph]
     start = time.monotonic()  # the same clock in all processes
     done = subprocess.run(command, env=os.environ | places, capture_output=True, text=True, timeout=SECONDS)
     if done.returncode:
@@ -80,50 +81,3 @@ def table(graph: str, phases: dict[str, list[dict[str, float]]], totals: pairs.C
         parts = [statistics.median(parts[phase] for parts in phases[name]) for phase in PHASES]
         rows.append([name, *map(pairs.in_units, parts), median, ratio])
     return pairs.markdown(header, rows)
-
-
-# --- in the process that is timed -------------------------------------------------------------------
-
-
-def main(mode: str, graph: str) -> None:
-    """Compile and run a graph once, and print when each phase ended."""
-    sys.path.append(str(Path(__file__).parent))
-    import pytensor
-    import pytensor.tensor
-
-    ends = [time.monotonic()]
-    from synk.compile import array_mode
-
-    ends.append(time.monotonic())
-    inputs, output, updates, values = GRAPHS[graph]()
-    ends.append(time.monotonic())
-    function = pytensor.function(
-        inputs, output, updates=updates, mode=array_mode() if mode == "synk" else mode
-    )
-    ends.append(time.monotonic())
-    function(*values)
-    ends.append(time.monotonic())
-    print(json.dumps(ends))
-
-
-def mlp_step():
-    """Return the training step of `mlp`."""
-    import mlp
-
-    net = mlp.network(mlp.first_layers())
-    _, updates = mlp.nesterov(net)
-    return [net.x, net.y], net.loss, updates, mlp.images(250)
-
-
-def deep_graph():
-    """Return 2,000 nodes in a chain: 500 times a product, a sum, a tangent and a factor."""
-    import deep
-
-    x, y = deep.chain(2000)
-    return [x], y, None, [deep.value()]
-
-
-GRAPHS = {"mlp": mlp_step, "deep": deep_graph}
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

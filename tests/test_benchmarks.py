@@ -25,47 +25,6 @@ def module(monkeypatch):
             del sys.modules[name]
 
 
-# --- pairs -------------------------------------------------------------------------------------------
-
-
-def test_candidates_run_in_turn_and_every_other_round_backwards(module):
-    ran = []
-    candidates = {name: lambda name=name: ran.append(name) for name in "abc"}
-    comparison = module("pairs").compare(candidates, rounds=3, warmup=1)
-    assert "".join(ran) == "abccbaabccba"
-    assert [len(times) for times in comparison.seconds.values()] == [3, 3, 3]
-
-
-def test_warmup_is_run_but_does_not_count(module):
-    seconds = iter([100.0, 7.0, 2.0, 1.0])  # a, b of the warm-up; b, a of the round
-    comparison = module("pairs").compare({"a": None, "b": None}, 1, warmup=1, timer=lambda _: next(seconds))
-    assert comparison.seconds == {"a": [1.0], "b": [2.0]}
-
-
-def test_ratio_is_of_pairs_and_not_of_medians(module):
-    comparison = module("pairs").Comparison({"a": [1, 10, 100], "b": [2, 30, 100]})
-    assert comparison.ratio("b") == (1.5, 2, 2.5)  # of 2, 3 and 1; the medians' is 3
-    assert comparison.ratio("a") == (1, 1, 1)
-    assert comparison.median("b") == 30
-
-
-def test_unequal_rounds_are_refused(module):
-    with pytest.raises(ValueError, match="unequal.*'b': 1"):
-        module("pairs").Comparison({"a": [1, 2], "b": [1]})
-
-
-def test_table_names_reference_units_and_quartiles(module):
-    table = module("pairs").Comparison({"a": [0.5] * 4, "b": [1.0, 1.0, 2.0, 2.0]}).table("what")
-    header, rule, first, second = table.splitlines()
-    assert "what" in header
-    assert "× time of a" in header
-    assert set(rule) == {"|", "-"}
-    assert "500 ms" in first
-    assert "1.50 s" in second
-    assert "3.00 (2.00–4.00)" in second
-    assert len({len(line) for line in table.splitlines()}) == 1
-
-
 # --- candidates --------------------------------------------------------------------------------------
 
 
@@ -122,6 +81,7 @@ def test_what_is_no_mask_is_found(module):
     [
         (["linker.py", "--only", "adam", "dropout"], ["Adam, 2,000 parameters", "dropout applied, 25 × 80"]),
         (["serialise.py"], ["chain of 200 nodes", "MLP and its gradient"]),
+        (["collectives.py"], ["median", "× in a step", "4 kB"]),
         (["per_op.py", "--rows", "2", "--steps", "1"], ["Dot22"]),
     ],
     ids=lambda value: value[0],
@@ -133,7 +93,7 @@ def test_script_prints_its_tables(command, titles):
 
 
 def test_a_start_is_timed_from_process_to_result():
-    ends = json.loads(run("starts.py", "synk", "mlp"))
+    ends = json.loads(run("first_call.py", "synk", "mlp"))
     assert len(ends) == 5
     assert ends == sorted(ends)
 

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import textwrap
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,8 @@ def test_commands_name_targets_and_scripts_that_exist(page):
         command = line.split("#")[0].split()
         if command[0] == "make":
             assert command[1] in targets, line
+        elif command[1:3] == ["-m", "synk"]:
+            assert find_spec(f"synk.{command[3]}"), line
         elif command[0].endswith("python"):
             assert (ROOT / command[1]).is_file(), line
         else:

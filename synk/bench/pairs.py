@@ -9,10 +9,15 @@ of one round: its median over rounds, with its quartiles.
 Imports the standard library only.
 """
 
+from __future__ import annotations
+
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
+
+LEAST_ROUNDS = 3  # below that, quartiles mean nothing
 
 
 class Spread(NamedTuple):
@@ -42,9 +47,13 @@ class Comparison:
         """Return the median time of a candidate, in seconds."""
         return statistics.median(self.seconds[name])
 
-    def ratio(self, name: str) -> Spread:
-        """Return how many times as long as the reference a candidate took in the same round."""
-        pairs = zip(self.seconds[name], self.seconds[self.reference], strict=True)
+    def spread(self, name: str) -> Spread:
+        """Return median and quartiles of a candidate's times, in seconds."""
+        return spread(self.seconds[name])
+
+    def ratio(self, name: str, to: str | None = None) -> Spread:
+        """Return how many times as long as the reference, or ``to``, a candidate took in the same round."""
+        pairs = zip(self.seconds[name], self.seconds[to or self.reference], strict=True)
         return spread([time / reference for time, reference in pairs])
 
     def rows(self) -> list[list[str]]:
@@ -61,6 +70,8 @@ def compare(
     rounds: int,
     warmup: int = 3,
     timer: Callable[[Callable[[], Any]], float] | None = None,
+    seconds: float = math.inf,
+    on_round: Callable[[int], None] = lambda number: None,
 ) -> Comparison:
     """Run candidates in turn.
 
@@ -75,25 +86,40 @@ def compare(
     timer : callable, optional
         ``timer(candidate)`` runs a candidate and returns its seconds, for one that is timed elsewhere,
         such as in a process of its own.
+    seconds : float
+        After so long no further round is begun, once there are `LEAST_ROUNDS`.
+    on_round : callable, optional
+        ``on_round(number)`` is called before each round; those of the warm-up are below 0.
 
     Returns
     -------
     Comparison
     """
     timer = timer or timed
-    seconds: dict[str, list[float]] = {name: [] for name in candidates}
-    for number, name in in_turn(list(candidates), warmup + rounds):
-        taken = timer(candidates[name])
-        if number >= warmup:
-            seconds[name].append(taken)
-    return Comparison(seconds)
+    end = time.monotonic() + seconds
+    times: dict[str, list[float]] = {name: [] for name in candidates}
+    for number, names in enumerate(turns(list(candidates), warmup + rounds), start=-warmup):
+        if number >= LEAST_ROUNDS and time.monotonic() > end:
+            break
+        on_round(number)
+        for name in names:
+            taken = timer(candidates[name])
+            if number >= 0:
+                times[name].append(taken)
+    return Comparison(times)
 
 
 def in_turn(names: Sequence[str], rounds: int) -> Iterator[tuple[int, str]]:
     """Yield ``(round, name)``: A B C, C B A, A B C, ..."""
-    for number in range(rounds):
-        for name in names if number % 2 == 0 else reversed(names):
+    for number, turn in enumerate(turns(names, rounds)):
+        for name in turn:
             yield number, name
+
+
+def turns(names: Sequence[str], rounds: int) -> Iterator[list[str]]:
+    """Yield the order of each round: forwards, backwards, forwards, ..."""
+    for number in range(rounds):
+        yield list(names) if number % 2 == 0 else list(reversed(names))
 
 
 def timed(candidate: Callable[[], Any]) -> float:
@@ -112,8 +138,23 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def in_units(seconds: float) -> str:
-    """Return a time for reading: seconds, or milliseconds below one."""
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
+    """Return a time for reading: seconds, milliseconds below one, microseconds below a tenth of that."""
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{three_digits(1e3 * seconds)} ms" if seconds >= 1e-4 else f"{three_digits(1e6 * seconds)} µs"
+
+
+def three_digits(number: float) -> str:
+    """Return a number without an exponent."""
+    return f"{number:,.0f}" if number >= 99.95 else f"{number:.3g}"
+
+
+def in_bytes(n_bytes: float) -> str:
+    """Return a size for reading: 102 MB, 4 kB."""
+    for unit, size in (("MB", 1e6), ("kB", 1e3)):
+        if n_bytes >= size:
+            return f"{three_digits(n_bytes / size)} {unit}"
+    return f"{n_bytes:.0f} bytes"
 
 
 def in_words(ratio: Spread) -> str:

@@ -1,0 +1,105 @@
+"""``python -m synk bench``: what synk costs on this machine, beside memcpy, Open MPI and gloo.
+
+    main -> fork, rivals -> sections, one after the other -> tables or JSON
+
+Every section measures its candidates in turn, round by round, so that what drifts falls on all alike;
+quote the ratios. Rivals that are not installed are left out. Imports the public API.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import synk
+from synk.bench import all_reduce, batches, machine, report, round_trips, steps
+from synk.bench.crew import CrewLost
+from synk.bench.figures import Section
+from synk.bench.rivals import MEMCPY, versions
+from synk.bench.workbench import Workbench, opened, show
+
+CROWD = (4, 2)  # ranks on cores: more than there are
+
+MEASURES: tuple[Callable[[Workbench], Section], ...] = (
+    all_reduce.large,
+    all_reduce.small,
+    round_trips.calls,
+    batches.gathered,
+    steps.train_step,
+    round_trips.idle,
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; return its exit status, 1 if something broke."""
+    options = parse(argv)
+    try:
+        run(options)
+    except (CrewLost, synk.SynkError) as error:
+        show("")
+        print(f"synk bench: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        show("")
+        return 130  # as shells report SIGINT
+    return 0
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="python -m synk bench", description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("--ranks", type=positive, default=2, help="of synk and of each rival; by default 2")
+    add("--rounds", type=positive, default=15, help="in which everything is measured once; by default 15")
+    add("--json", action="store_true", help="print JSON, times in seconds")
+    add("--quick", action="store_true", help="small sizes, to see that it runs; the figures mean nothing")
+    return parser.parse_args(argv)
+
+
+def positive(text: str) -> int:
+    """Return a number that must be at least 1."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is less than 1")
+    return number
+
+
+def run(options: argparse.Namespace) -> None:
+    """Measure everything, and print tables as they come or JSON at the end."""
+    found: list[Section] = []
+    with opened(options.ranks, options.rounds, options.quick) as bench:
+        described = machine.describe(versions(bench.crews))
+        if not options.json:
+            show("")
+            print("\n".join([*described.lines(), *bench.left_out]), flush=True)
+        for measure in MEASURES:
+            found.append(finish(measure(bench), options))
+    with crowded() as n_ranks, opened(n_ranks, options.rounds, options.quick, [MEMCPY]) as crowd:
+        found.append(finish(round_trips.calls(crowd), options))
+    if options.json:
+        whole = {"machine": described._asdict(), "left_out": bench.left_out}
+        print(json.dumps(whole | {"sections": [report.plain(section) for section in found]}, indent=1))
+
+
+def finish(section: Section, options: argparse.Namespace) -> Section:
+    """Print a section, if tables are wanted."""
+    show("")
+    if not options.json:
+        print(f"\n{report.table(section)}", flush=True)
+    return section
+
+
+@contextmanager
+def crowded() -> Iterator[int]:
+    """Keep to few cores meanwhile; return how many ranks make a crowd there."""
+    before = os.sched_getaffinity(0)
+    n_ranks, n_cores = CROWD
+    os.sched_setaffinity(0, sorted(before)[:n_cores])
+    try:
+        yield n_ranks
+    finally:
+        os.sched_setaffinity(0, before)

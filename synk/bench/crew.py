@@ -1,0 +1,164 @@
+"""Processes of a rival that wait for a word between rounds.
+
+    Crew(commands) -> meet -> ask(word) -> every member's answer ... close
+
+Each member connects to a socket of this process, and sleeps at it until it is asked, so one crew's ranks do
+not disturb another's. Imports the standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+PATIENCE = 60.0  # seconds for a crew to come, and for an answer
+LEAVE_SECONDS = 5.0  # for a process to end once it is told to
+
+
+class CrewLost(Exception):
+    """A crew that did not start, broke down or does not answer; the message says which, and why."""
+
+
+class Crew:
+    """A context around the processes of one rival.
+
+    They start at once and `meet` waits for them, so that several crews start at the same time.
+
+    Parameters
+    ----------
+    name : str
+        What to call it in errors.
+    commands : callable
+        ``commands(folder)`` returns the command lines, given a folder for files of theirs; members connect
+        to the socket ``address(folder)``.
+    n_members : int
+        How many connections to wait for.
+    environment : mapping of str to str, optional
+        What to add to this process's.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        commands: Callable[[str], Sequence[Sequence[str]]],
+        n_members: int,
+        environment: Mapping[str, str] | None = None,
+    ):
+        self.name = name
+        self.about = ""  # name and version, as the members say once they are here
+        self._n_members = n_members
+        self._members: list[Connection] = []
+        self._kept = contextlib.ExitStack()
+        folder = self._kept.enter_context(tempfile.TemporaryDirectory(prefix="synk-bench-"))
+        self._said = Path(folder, "said")
+        self._door = self._kept.enter_context(socket.socket(socket.AF_UNIX))
+        self._door.bind(address(folder))
+        self._door.listen(n_members)
+        self._processes = [self._start(command, environment or {}) for command in commands(folder)]
+
+    def _start(self, command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        with self._said.open("ab") as said:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                env={**os.environ, **environment},
+                start_new_session=True,  # ^C reaches this process only, which then ends them in order
+            )
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def meet(self, patience: float = PATIENCE) -> None:
+        """Wait until all members are here.
+
+        Raises
+        ------
+        CrewLost
+            If a process ended, or too much time went by.
+        """
+        deadline = time.monotonic() + patience
+        self._door.settimeout(0.05)
+        arrived: dict[int, Connection] = {}
+        while len(arrived) < self._n_members:
+            with contextlib.suppress(TimeoutError):
+                member = Connection(self._door.accept()[0].detach())
+                self._members.append(member)  # closed with the others, whatever happens
+                rank, self.about = self._receive(member)
+                arrived[rank] = member
+            if any(process.poll() is not None for process in self._processes):
+                raise CrewLost(f"{self.name} did not start{self._last_words()}")
+            if time.monotonic() > deadline:
+                raise CrewLost(f"{self.name} did not start in {patience:g} s{self._last_words()}")
+        self._members = [arrived[rank] for rank in sorted(arrived)]
+
+    def ask(self, *word: Any) -> list[Any]:
+        """Say a word to all members at once and return their answers, in order of rank.
+
+        Raises
+        ------
+        CrewLost
+            If one does not answer.
+        """
+        for member in self._members:
+            self._send(member, word)
+        return [self._receive(member) for member in self._members]
+
+    def ask_first(self, *word: Any) -> Any:
+        """Say a word to rank 0 alone and return its answer."""
+        self._send(self._members[0], word)
+        return self._receive(self._members[0])
+
+    def slowest(self, *word: Any) -> float:
+        """Say a word to all members at once and return the longest of their times, in seconds."""
+        return max(self.ask(*word))
+
+    def _send(self, member: Connection, word: Any) -> None:
+        try:
+            member.send(word)
+        except OSError:
+            raise CrewLost(f"{self.name} broke down{self._last_words()}") from None
+
+    def _receive(self, member: Connection) -> Any:
+        try:
+            if not member.poll(PATIENCE):
+                raise CrewLost(f"{self.name} did not answer in {PATIENCE:g} s{self._last_words()}")
+            return member.recv()
+        except (EOFError, OSError):
+            raise CrewLost(f"{self.name} broke down{self._last_words()}") from None
+
+    def _last_words(self) -> str:
+        lines = [line for line in self._said.read_text(errors="replace").splitlines() if line.strip(" -=*")]
+        return f": {lines[-1].strip()}" if lines else ""
+
+    def close(self) -> None:
+        """Let the members leave; end those that do not."""
+        for member in self._members:
+            member.close()  # the end of the connection is the word to leave
+        self._members = []
+        for stop in (lambda process: None, subprocess.Popen.terminate, subprocess.Popen.kill):
+            for process in self._processes:
+                stop(process)
+            deadline = time.monotonic() + LEAVE_SECONDS
+            for process in self._processes:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.0, deadline - time.monotonic()))
+        self._processes = []
+        self._kept.close()
+
+
+def address(folder: str) -> str:
+    """Return the path of the socket in a crew's folder."""
+    return f"{folder}/door"

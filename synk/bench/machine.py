@@ -1,0 +1,81 @@
+"""Say what runs here: a figure without its machine says nothing.
+
+    describe -> Machine -> lines above a table, or a part of JSON
+
+Imports the standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import NamedTuple
+
+PACKAGES = ("synk", "numpy", "pytensor")
+
+
+class Machine(NamedTuple):
+    """A machine, as it is at the moment."""
+
+    processor: str
+    cores: int  # that this process may use
+    memory: float  # GiB
+    kernel: str
+    load: float  # processes that wanted a core, mean of the last minute
+    python: str
+    packages: dict[str, str]  # name: version
+
+    def lines(self) -> list[str]:
+        """Return it for reading."""
+        versions = ", ".join(f"{name} {version}" for name, version in self.packages.items())
+        size = f"{self.cores} cores, {self.memory:.0f} GiB"
+        return [
+            f"{self.processor}, {size}, Linux {self.kernel}, load {self.load:.1f}",
+            f"Python {self.python}, {versions}",
+        ]
+
+
+def describe(others: dict[str, str] | None = None) -> Machine:
+    """Describe this machine.
+
+    Parameters
+    ----------
+    others : dict of str to str, optional
+        Versions of what runs in other processes.
+    """
+    return Machine(
+        processor(),
+        len(os.sched_getaffinity(0)),
+        os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30,
+        platform.release(),
+        os.getloadavg()[0],
+        platform.python_version(),
+        {package: installed(package) for package in PACKAGES} | (others or {}),
+    )
+
+
+def available_memory() -> int:
+    """Return how many bytes processes can have without swapping."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return 1024 * int(line.split()[1])
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+
+
+def processor() -> str:
+    """Return the model of the processor, as Linux names it."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "model name":
+            return value.strip()
+    return platform.machine()
+
+
+def installed(package: str) -> str:
+    """Return the version of a package, or a dash."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "–"
