@@ -5,7 +5,7 @@ over socket pairs.
 
     MasterChannel.post(message) -> WorkerChannel.receive ... reply -> MasterChannel.collect
 
-Imports ``frames``, ``mailbox``, ``messages`` and ``watch``.
+Imports ``frames``, ``mailbox``, ``messages``, ``replies`` and ``watch``.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from functools import partial
 from typing import Any
 
 from synk.frames import Disconnected, Outbox, Receiver, encode, send
-from synk.mailbox import MasterPost, WorkerPost, loaded
+from synk.mailbox import MasterPost, WorkerPost
 from synk.messages import Run
+from synk.replies import unpacked
 from synk.watch import Process
 
 SLEEP_SECONDS = 0.1  # a lost wake-up costs this much at most
@@ -200,7 +201,7 @@ class MasterChannel:
 
 
 def _loaded(payload: bytes) -> tuple[Any, None]:
-    return loaded(payload), None
+    return unpacked(payload), None
 
 
 def _milliseconds(deadline: float | None) -> float:

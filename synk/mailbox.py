@@ -6,7 +6,7 @@ until its doorbell rings. What does not fit goes over the channel.
 
     Commands -> MasterPost.send ... WorkerPost.next -> serve -> WorkerPost.reply ... MasterPost.replies
 
-Imports ``messages``, ``shm``, ``sync`` and the standard library.
+Imports ``messages``, ``replies``, ``shm``, ``sync`` and the standard library.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import time
 from typing import Any, NamedTuple
 
 from synk import messages
+from synk.replies import packed
 from synk.shm import Segment
 from synk.sync import SLEEPING, ControlBlock, Doorbells
 
@@ -142,7 +143,7 @@ class MasterPost:
                     return
 
     def arrived(self) -> list[tuple[int, Any]]:
-        """Return the replies that have come since, as they are pickled, with their ranks."""
+        """Return the replies that have come since, as they are packed, with their ranks."""
         if not self._missing:
             return []
         number, boxes = self._number, self._replies
@@ -225,28 +226,10 @@ class WorkerPost:
 
     def reply(self, message: messages.Reply) -> bool:
         """Put the reply to the command that was taken last into the box, unless it is too long."""
-        payload = _pickled(message)
+        payload = packed(message, AREA)
         if payload is None:
             return False
         self._reply.write(self._last, payload)
         if self._control.get(0, SLEEPING):
             self._bells.ring(0)
         return True
-
-
-def loaded(payload: bytes) -> messages.Reply:
-    """Return the reply that a pickle from a box holds."""
-    return messages.Reply(*pickle.loads(payload))
-
-
-def _pickled(message: messages.Reply) -> bytes | None:
-    """Return the pickle of a reply, arrays included, or None if it is too long for a box."""
-    # A plain tuple takes half the time of a named one.
-    plain = tuple(message)
-    arrays: list[pickle.PickleBuffer] = []
-    payload = pickle.dumps(plain, protocol=5, buffer_callback=arrays.append)
-    if arrays:
-        if sum(array.raw().nbytes for array in arrays) > AREA:
-            return None
-        payload = pickle.dumps(plain, protocol=5)
-    return payload if len(payload) <= AREA else None

@@ -41,6 +41,7 @@ FLOORS = (
         "frames",
         "channel",
         "mailbox",
+        "replies",
         "termination",
         "comm",
         "compile",
