@@ -135,6 +135,11 @@ class Homes:
         """Return what tells a new worker where variables live."""
         return [messages.MoveIn(identity, refs) for identity, refs in self._homes.items()]
 
+    def release_all(self) -> None:
+        """Give up all homes: variables move anew when they next take part in a collective."""
+        for identity in list(self._homes):
+            self.release(identity)
+
     def release(self, identity: int) -> None:
         """Give up the home of a variable; safe in finalizers, at any moment."""
         self._outgrown.discard(identity)

@@ -194,7 +194,9 @@ class Session:
         try:
             return self._run(steps)
         except SegmentLost:
-            self.staging.drop_all()  # those that come next may be attached by all
+            # Some rank lacks one of these. Those that come next may be attached by all.
+            self.staging.drop_all()
+            self.homes.release_all()
             raise
 
     def _run(self, steps: Sequence[Any]) -> list[list[Any]]:

@@ -1,0 +1,112 @@
+"""Runs in a notebook's kernel, which is killed and restarted with one click."""
+
+import os
+import sys
+import time
+
+import pytest
+
+jupyter_client = pytest.importorskip("jupyter_client")
+pytest.importorskip("ipykernel")
+
+DEADLINE = 60  # seconds for a cell, most of which it takes to import PyTensor
+GONE = 2.0  # seconds in which workers of a kernel that was killed end
+
+CELL = """
+import warnings
+warnings.simplefilter("error")
+import numpy as np, pytensor.tensor as pt, synk
+synk.fork(3)
+x = pt.vector("x")
+total = synk.function([x], (x.sum(), "sum"))
+data = synk.data(np.arange(12.0))
+assert total(data) == 66
+print(*synk.pids())
+"""
+
+
+@pytest.fixture
+def kernel():
+    manager = jupyter_client.KernelManager()
+    manager.kernel_spec.argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    manager.start_kernel()
+    yield manager
+    manager.shutdown_kernel(now=True)
+    manager.cleanup_resources()
+
+
+def run(manager, cell):
+    """Run a cell; return what it printed."""
+    client = manager.client()
+    client.start_channels()
+    try:
+        client.wait_for_ready(timeout=DEADLINE)
+        said = []
+        answer = client.execute_interactive(cell, timeout=DEADLINE, output_hook=said.append)
+        text = "".join(message["content"].get("text", "") for message in said)
+        assert answer["content"]["status"] == "ok", answer["content"]
+        return text
+    finally:
+        client.stop_channels()
+
+
+def alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def check_restarts(manager, count):
+    for _ in range(count):
+        pids = list(map(int, run(manager, CELL).split()))
+        assert len(pids) == 3
+        assert all(map(alive, pids))
+        before = set(os.listdir("/dev/shm"))
+        manager.restart_kernel(now=True)
+        deadline = time.monotonic() + GONE
+        while any(map(alive, pids)):
+            assert time.monotonic() < deadline, f"still alive: {list(filter(alive, pids))}"
+            time.sleep(0.02)
+        assert {name for name in set(os.listdir("/dev/shm")) - before if name.startswith("synk-")} == set()
+
+
+LIBRARY = "jupyter_client and zmq keep descriptors and threads of their own"
+
+
+@pytest.mark.leaks("descriptors", "threads", reason=LIBRARY)
+def test_workers_go_with_a_kernel_that_is_restarted(kernel):
+    check_restarts(kernel, 1)
+
+
+@pytest.mark.leaks("descriptors", "threads", reason=LIBRARY)
+def test_what_workers_write_to_standard_error_comes_to_the_notebook(kernel):
+    said = run(
+        kernel,
+        """
+import sys, numpy as np, pytensor.tensor as pt, synk
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
+
+class Say(Op):
+    def make_node(self, x):
+        return Apply(self, [x], [x.type()])
+    def perform(self, node, inputs, outputs):
+        print("said by", len(inputs[0]), file=sys.stderr)
+        outputs[0][0] = inputs[0].copy()
+
+synk.fork(2)
+x = pt.vector("x")
+f = synk.function([x], (Say()(x).sum(), "sum"))
+f(np.arange(5.0))
+synk.close()
+""",
+    )
+    assert "said by 3" in said
+
+
+@pytest.mark.slow
+@pytest.mark.leaks("descriptors", "threads", reason=LIBRARY)
+def test_workers_go_with_every_kernel_that_is_restarted(kernel):
+    check_restarts(kernel, 20)
