@@ -19,6 +19,7 @@ from synk import session as _session
 from synk.data import Data as Data
 from synk.errors import CollectiveMismatch as CollectiveMismatch
 from synk.errors import CudaInitialisedError as CudaInitialisedError
+from synk.errors import NonFinite as NonFinite
 from synk.errors import RankState as RankState
 from synk.errors import RemoteError as RemoteError
 from synk.errors import SharedMemoryFull as SharedMemoryFull
@@ -37,6 +38,7 @@ __all__ = [
     "CudaInitialisedError",
     "Data",
     "Function",
+    "NonFinite",
     "RankState",
     "RemoteError",
     "SharedMemoryFull",
@@ -48,6 +50,7 @@ __all__ = [
     "all_gather",
     "all_reduce",
     "broadcast",
+    "check_finite",
     "close",
     "commit",
     "data",
@@ -381,6 +384,22 @@ def all_reduce(shared_vars: Any, op: str = "avg", nccl: bool = True) -> None:
         If shapes differ between the ranks.
     """
     _session.current("all_reduce").collect("all_reduce", shared_vars, op, nccl)
+
+
+@_collective
+def check_finite(shared_vars: Any) -> None:
+    """Raise unless all values of shared variables are finite on every rank.
+
+    In a `sequence` this stops a step before a NaN reaches the parameters::
+
+        synk.sequence(gradient, (synk.check_finite, flat), (synk.all_reduce, flat, "sum"), update)
+
+    Raises
+    ------
+    NonFinite
+        Naming ranks, variables, and how many values.
+    """
+    _session.current("check_finite").collect("check_finite", shared_vars)
 
 
 @_collective

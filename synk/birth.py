@@ -29,6 +29,7 @@ from synk.channel import WorkerChannel
 from synk.comm import HostCommunicator
 from synk.crew import Crew, spin_seconds
 from synk.device import Device
+from synk.hold import Held
 from synk.mailbox import IDLE_SPIN_SECONDS, WorkerPost
 from synk.seed import Seed
 from synk.segments import SegmentTable
@@ -50,6 +51,7 @@ class Birth(NamedTuple):
     stacks: Stacks
     make_device: Callable[[int], Device]
     seed: Seed
+    signals: Held  # since before the fork
 
 
 class Family(NamedTuple):
@@ -86,6 +88,7 @@ def _settle(birth: Birth) -> None:
     """Make the fork a process of its own."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C reaches all; the master decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    birth.signals.release_in_child(but=(signal.SIGINT, signal.SIGTERM))
     signal.set_wakeup_fd(-1)
     signal.setitimer(signal.ITIMER_REAL, 0)
     birth.log.take_over()

@@ -129,6 +129,9 @@ class Collectives:
             ),
         )
 
+    def check_finite(self, shared_vars: Any) -> Prepared:
+        return Prepared(messages.CheckFinite(self._identities(self._tensors(shared_vars))), _nothing)
+
     # --- verbs that hand out values --------------------------------------------------------------
 
     def broadcast(self, shared_vars: Any, values: Any = None, nccl: bool = True) -> Prepared | HandOut:

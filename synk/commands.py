@@ -18,6 +18,7 @@ from typing import Any
 from synk import messages
 from synk.crew import Crew
 from synk.errors import SynkStateError, SynkTimeout, WorkerDied, remote_error
+from synk.hold import hold
 from synk.sync import Aborted
 from synk.turns import Turn, Turns
 from synk.worker import Rank, failure
@@ -210,7 +211,8 @@ class Commands:
         if self._turns.lock.acquire(blocking=False):
             try:
                 if self._turns.label is None and not self._posting:
-                    self._flush()
+                    with hold(later=True):
+                        self._flush()
             finally:
                 self._turns.lock.release()
 
@@ -251,7 +253,7 @@ class Commands:
 
     @contextmanager
     def renewal(self, label: str) -> Iterator[Callable[[Crew], None]]:
-        """Give up the workers; yield what takes new ones, with which the run is usable again.
+        """Give up the workers; yield what takes new ones. The run is usable again when the body is done.
 
         Raises
         ------
@@ -259,16 +261,13 @@ class Commands:
             If the run was closed, or this thread is inside a call.
         """
         with self._turns.take(label, self._give_up, self._flush):
-            yield self._renew
+            yield self._follow
+            self._broken = None
 
     def _give_up(self) -> None:
         self._break(SynkStateError(f"the run could not be restarted; {REMEDY}"))
         self._channel.close()
         self._released.clear()  # what new workers are born with is without it
-
-    def _renew(self, crew: Crew) -> None:
-        self._follow(crew)
-        self._broken = None
 
     @contextmanager
     def ending(self, label: str) -> Iterator[bool]:

@@ -20,6 +20,7 @@ from synk import messages, sync
 from synk.channel import MasterChannel
 from synk.device.cpu import count_cores
 from synk.frames import Disconnected, encode, send
+from synk.hold import hold
 from synk.mailbox import Mailboxes, MasterPost
 from synk.stacks import Stacks
 from synk.stderr_log import StderrLog
@@ -129,14 +130,14 @@ class Crew:
                 send(worker.end, farewell, _give_up)
 
     def _free(self) -> None:
-        while self.workers:
-            process, end, log, stacks = self.workers[-1]
-            process.reap()
-            log.deliver()
-            for held in (end, log, stacks):
-                held.close()
-            self.workers.pop()
-        self._shared.close()
+        with hold():  # what is closed twice may be somebody else's by then
+            while self.workers:
+                process, end, log, stacks = self.workers.pop()
+                process.reap()
+                log.deliver()
+                for held in (end, log, stacks):
+                    held.close()
+            self._shared.close()
 
 
 def _give_up() -> None:

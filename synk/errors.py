@@ -36,6 +36,10 @@ class CollectiveMismatch(SynkError, ValueError):
     """Ranks entered a collective with different operations, dtypes or shapes."""
 
 
+class NonFinite(SynkError, ArithmeticError):
+    """A shared variable holds NaN or infinities; said by `check_finite`."""
+
+
 class SynkWarning(UserWarning):
     """Something is allowed but probably not what was meant."""
 

@@ -22,6 +22,7 @@ from synk.shm import Segment
 
 HEAD = struct.Struct("<QQQ")  # bytes of pickle, number of buffers, bytes of the outbox or 0
 SIZE = struct.Struct("<Q")
+TIMED_OUT = "timed out"  # what a socket says, always
 INLINE_BYTES = 1 << 16  # larger replies go through the outbox, which saves two copies by the kernel
 
 
@@ -127,7 +128,9 @@ def patiently(patience: Patience, call: Callable[..., Any], *arguments: Any) -> 
     while True:
         try:
             return call(*arguments)
-        except TimeoutError:
+        except TimeoutError as error:
+            if str(error) != TIMED_OUT:  # a signal handler's own
+                raise
             patience()
 
 

@@ -7,21 +7,23 @@ Imports floor 3 and below, ``birth``, ``crew`` and ``seed``.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import sys
 import threading
 import warnings
 from collections.abc import Callable
+from contextlib import ExitStack, closing
 
 from synk.birth import Birth, Family, live
 from synk.crew import Crew, Worker
 from synk.device import Device
 from synk.errors import SynkWarning
 from synk.frames import pair
+from synk.hold import hold
 from synk.seed import Seed
 from synk.stacks import Stacks
+from synk.vigil import level_of_the_script
 from synk.watch import Process
 
 
@@ -59,20 +61,20 @@ def _warn_of_threads() -> None:
             f"fork() was called while other threads run ({', '.join(names)}); a lock that one of them holds "
             "stays locked in the workers: call fork() before starting threads",
             SynkWarning,
-            stacklevel=6,
+            stacklevel=level_of_the_script(),
         )
 
 
 def _start(crew: Crew, rank: int, make_device: Callable[[int], Device], seed: Seed) -> None:
-    with contextlib.ExitStack() as made:  # closed again if no process comes of it
+    # A handler that raised in here would make the child a second master, or leave it and descriptors behind.
+    with hold() as signals, ExitStack() as made:  # closed again if no process comes of it
         ours, theirs = map(made.enter_context, pair())
-        log, stacks = crew.make_log(rank), Stacks()
-        made.callback(log.close)
-        made.callback(stacks.close)
+        log = made.enter_context(closing(crew.make_log(rank)))
+        stacks = made.enter_context(closing(Stacks()))
         family = Family(os.getpid(), threading.current_thread() is threading.main_thread(), crew, ours)
         pid = _fork()
         if pid == 0:
-            live(Birth(rank, theirs, log, stacks, make_device, seed), family)
+            live(Birth(rank, theirs, log, stacks, make_device, seed, signals), family)
         crew.workers.append(Worker(_watched(pid), ours, log, stacks))
         made.pop_all()
         theirs.close()

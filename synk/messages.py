@@ -175,6 +175,12 @@ class Shapes(NamedTuple):
     variables: tuple[int, ...]
 
 
+class CheckFinite(NamedTuple):
+    """Raise where a value is NaN or infinite."""
+
+    variables: tuple[int, ...]
+
+
 class Run(NamedTuple):
     """One command: its steps run in order on every rank."""
 

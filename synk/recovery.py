@@ -20,6 +20,7 @@ from synk.homes import Homes
 from synk.seed import Seed
 from synk.segments import SegmentTable
 from synk.variables import RankVariables, SharedTable, copy_of
+from synk.vigil import level_of_the_script
 
 
 class Recovery:
@@ -45,26 +46,31 @@ class Recovery:
             identity: _thriftily(values) for identity, values in zip(identities, by_variable, strict=True)
         }
 
-    def restore(self) -> None:
-        """Give rank 0 its committed values; warn of variables that have none."""
+    def restore(self) -> list[str]:
+        """Give rank 0 its committed values; return the names of variables that have none."""
         missing = []
         for share in self._shared.shares():
             if share.identity in self._kept:
                 self._own.assign(share.identity, copy_of(self._kept[share.identity][0]))
             else:
                 missing.append(repr(share.name or share.type))
-        if missing:
-            warnings.warn(
-                f"restart: no commit holds {', '.join(missing)}: every rank starts from rank 0's present "
-                "value, which may be from the middle of a step; synk.commit() keeps the values of all ranks",
-                SynkWarning,
-                stacklevel=4,
-            )
+        return missing
 
     def seed(self, functions: Sequence[messages.Build]) -> Seed:
         """Return what new workers start from."""
         return Seed(
             self._segments.mapped(), self._shared.shares(), dict(self._kept), self._homes.moves(), functions
+        )
+
+
+def warn_of(missing: Sequence[str]) -> None:
+    """Warn of variables that no commit holds, when the run works again."""
+    if missing:
+        warnings.warn(
+            f"restart: no commit holds {', '.join(missing)}: every rank starts from rank 0's present "
+            "value, which may be from the middle of a step; synk.commit() keeps the values of all ranks",
+            SynkWarning,
+            stacklevel=level_of_the_script(),
         )
 
 

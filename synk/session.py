@@ -31,15 +31,16 @@ from synk.device.cpu import count_cores
 from synk.errors import SegmentLost, SynkStateError
 from synk.function import Prepared
 from synk.graph_function import GraphFunction
+from synk.hold import hold
 from synk.homes import Homes
 from synk.launch import launch
-from synk.recovery import Recovery
+from synk.recovery import Recovery, warn_of
 from synk.segments import SegmentTable, StagingBuffers
 from synk.sequence import SequenceFunction
 from synk.shm import Segment
 from synk.symbolic import define
 from synk.sync import Barrier, ControlBlock
-from synk.termination import Termination, uninterrupted
+from synk.termination import Termination
 from synk.turns import Turns
 from synk.variables import RankVariables, SharedTable, describe
 from synk.worker import Rank
@@ -70,6 +71,13 @@ class Session:
     def start(self) -> None:
         """Fork the workers. They inherit what is there by now, and so know that they are not the master."""
         launch(self._crew, self._make_device)
+        try:
+            self._lead()
+        except BaseException:
+            self._crew.dismiss(gently=False)
+            raise
+
+    def _lead(self) -> None:
         self._commands = Commands(self._crew, self._turns, self._drop_handed_out)
         self._device = self._make_device(0)
         self._device.activate()
@@ -159,24 +167,24 @@ class Session:
 
     def commit(self) -> None:
         """Keep the values of all shared variables, for `restart`."""
-        identities = tuple(share.identity for share in self.shared.shares())
-        with self.turn("commit"):
+        with self.turn("commit"), self.shared.held() as identities:
             self._recovery.keep(identities, self.run([messages.Fetch(identities, rank=None)])[0])
 
     def restart(self) -> None:
         """Put new workers in the place of the present ones."""
-        with self._commands.renewal("restart") as renew, uninterrupted():
+        with self._commands.renewal("restart") as follow, self.shared.held(), hold():
             self._crew.dismiss(gently=False)
             self._rank.rest()
-            self._recovery.restore()
+            missing = self._recovery.restore()
             self._lengths.clear()
             if self._arena is not None:
                 self.segments.drop(self._arena)
                 self._arena = None
             self._crew = Crew(self.n_ranks)
             launch(self._crew, self._make_device, self._recovery.seed(self._rank.builds()))
-            renew(self._crew)
+            follow(self._crew)
             self._rank.join(*self._connections())
+        warn_of(missing)
 
     # --- what functions, Data and collectives ask for: see `Owner` -------------------------------------
 
@@ -320,13 +328,17 @@ def fork(
     if device != "cpu":
         check_cuda("fork")
     seconds = _checked_timeout(timeout)
-    with uninterrupted():
-        session = _current = Session(n_ranks, n_threads, seconds)
-        try:
-            session.start()
-        except BaseException:
-            _current = None
-            raise
+    try:
+        with hold():  # so that what an interrupt finds can be closed
+            _current = Session(n_ranks, n_threads, seconds)
+            try:
+                _current.start()
+            except BaseException:
+                _current = None
+                raise
+    except BaseException:
+        close()
+        raise
     return n_ranks
 
 

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from synk import messages
+from synk.errors import NonFinite
 from synk.plan import Rows
 from synk.shards import rows_of
-from synk.variables import copy_of
+from synk.variables import copy_of, describe
 
 if TYPE_CHECKING:
     from synk.worker import Rank
@@ -146,6 +147,19 @@ def shapes(rank: Rank, step: messages.Shapes) -> list[tuple[int, ...]]:
     return [rank.variables.value(variable).shape for variable in step.variables]
 
 
+def check_finite(rank: Rank, step: messages.CheckFinite) -> None:
+    """Raise if a value holds NaN or infinities."""
+    bad = []
+    for variable in step.variables:
+        value = rank.variables.value(variable)
+        count = value.size - np.count_nonzero(np.isfinite(value))
+        if count:
+            said = f"{count} of {value.size} values ({np.count_nonzero(np.isnan(value))} NaN)"
+            bad.append(f"{said} of {describe(rank.variables[variable])}")
+    if bad:
+        raise NonFinite(f"not finite on rank {rank.rank}: {', '.join(bad)}")
+
+
 HANDLERS: dict[type, Callable[[Rank, Any], Any]] = {
     messages.Assign: assign,
     messages.Broadcast: broadcast,
@@ -155,4 +169,5 @@ HANDLERS: dict[type, Callable[[Rank, Any], Any]] = {
     messages.Gather: gather,
     messages.Fetch: fetch,
     messages.Shapes: shapes,
+    messages.CheckFinite: check_finite,
 }

@@ -15,6 +15,7 @@ import contextlib
 import fcntl
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -39,6 +40,7 @@ class StderrLog:
         self._get_delivered = get_delivered
         self._set_delivered = set_delivered
         self._real = STDERR
+        self._lock = threading.Lock()
 
     # --- in the worker -----------------------------------------------------------------------------
 
@@ -56,11 +58,18 @@ class StderrLog:
         self._set_delivered(os.fstat(self._file).st_size)
 
     def deliver(self) -> None:
-        """Hand on what is new."""
-        if self._file < 0:
-            return
-        end = os.fstat(self._file).st_size
-        start = self._get_delivered()
+        """Hand on what is new; of several threads, or a signal handler in between, one does it for all."""
+        while self._is_behind() and self._lock.acquire(blocking=False):
+            try:
+                self._deliver_some()
+            finally:
+                self._lock.release()
+
+    def _is_behind(self) -> bool:
+        return self._file >= 0 and self._get_delivered() < os.fstat(self._file).st_size
+
+    def _deliver_some(self) -> None:
+        start, end = self._get_delivered(), os.fstat(self._file).st_size
         if start < end:
             _write_all(self._real, os.pread(self._file, end - start, start))
             self._set_delivered(end)

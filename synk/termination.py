@@ -1,12 +1,6 @@
-"""What signals do to a script that has a run.
-
-SIGTERM unwinds like ^C, so that the run is closed:
+"""What SIGTERM does to a script that has a run: it unwinds like ^C, so that the run is closed.
 
     install (fork) ... SIGTERM -> SystemExit(143) in the main thread ... restore (close)
-
-And what handlers raise waits while workers are made: one that nobody holds yet would live on.
-
-    with uninterrupted() -> fork, note -> the handlers that were due
 
 Imports the standard library only.
 """
@@ -15,8 +9,6 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 
@@ -38,26 +30,6 @@ class Termination:
         if self._installed and _in_main_thread() and signal.getsignal(signal.SIGTERM) is _unwind:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             self._installed = False
-
-
-@contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Let handlers of signals wait until the end of the block; they run in the main thread only."""
-    if not _in_main_thread():
-        yield
-        return
-    due: list[int] = []
-    handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
-    handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
-    try:
-        for number in handlers:
-            signal.signal(number, lambda number, frame: due.append(number))
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        for late in due:
-            signal.raise_signal(late)
 
 
 def _in_main_thread() -> bool:

@@ -13,7 +13,8 @@ from __future__ import annotations
 import copy
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -278,8 +279,19 @@ class SharedTable:
 
     def shares(self) -> list[messages.Share]:
         """Return what tells a new worker of every variable, with rank 0's present value itself."""
-        alive = [(identity, reference()) for identity, reference in sorted(self._references.items())]
-        return [self._share(identity, variable) for identity, variable in alive if variable is not None]
+        return [self._share(identity, variable) for identity, variable in self._alive().items()]
+
+    def _alive(self) -> dict[int, SharedVariable]:
+        references = self._references.copy()  # a finalizer may change it at any moment
+        alive = {identity: reference() for identity, reference in references.items()}
+        return {identity: variable for identity, variable in alive.items() if variable is not None}
+
+    @contextmanager
+    def held(self) -> Iterator[tuple[int, ...]]:
+        """Yield the identities of all variables, none of which is dropped meanwhile."""
+        alive = self._alive()
+        yield tuple(alive)
+        del alive
 
     def _forget(self, key: int, identity: int) -> None:
         self._identities.pop(key, None)

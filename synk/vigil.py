@@ -87,7 +87,7 @@ class Vigil:
             f"rank {rank} (pid {self._processes[rank - 1].pid}, {self._control.phase(rank)})"
             for rank in stopped or late
         )
-        warnings.warn(f"{self._label}: {states} is {said}", SynkWarning, stacklevel=_level_of_the_script())
+        warnings.warn(f"{self._label}: {states} is {said}", SynkWarning, stacklevel=level_of_the_script())
 
     def timeout(self, seconds: float, late: Sequence[int]) -> SynkTimeout:
         """Return what to raise of a command that is past its deadline, with every rank's stack."""
@@ -129,7 +129,7 @@ def _above(stack: str) -> str:
     return "\n".join(lines)
 
 
-def _level_of_the_script() -> int:
+def level_of_the_script() -> int:
     """Return the stacklevel at which a warning names the script's line, not one of this package."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):

@@ -104,7 +104,7 @@ class Rank:
 
     def builds(self) -> list[messages.Build]:
         """Return the messages that make another rank's functions the same as this one's."""
-        return [messages.Build(number, program.spec) for number, program in self._programs.items()]
+        return [messages.Build(number, program.spec) for number, program in self._programs.copy().items()]
 
     # --- commands ----------------------------------------------------------------------------
 

@@ -1,6 +1,5 @@
 import contextlib
 import os
-import pickle
 import socket
 import threading
 
@@ -8,10 +7,10 @@ import leaks
 import numpy as np
 import pytest
 
-from synk import frames, messages
+from synk import messages
 from synk.channel import MasterChannel, WorkerChannel
 from synk.errors import SharedMemoryFull
-from synk.frames import HEAD, INLINE_BYTES, Disconnected, Frame, Outbox, Receiver, encode, pair, send
+from synk.frames import HEAD, INLINE_BYTES, Disconnected, Receiver, encode, pair, send
 from synk.shm import Segment
 
 LARGE = 3 * INLINE_BYTES
@@ -202,22 +201,6 @@ def test_a_full_outbox_leaves_the_channel_usable(monkeypatch, crew):
     assert there.master.collect()[0].all()
 
 
-def test_an_outbox_says_when_the_other_end_must_attach():
-    outbox = Outbox()
-    size, descriptor = outbox.put([memoryview(b"12345"), memoryview(b"678")])
-    assert (size, os.fstat(descriptor).st_size) == (8, 8)
-    segment = Segment.attach(os.dup(descriptor), 8)
-    assert segment.array("S8", ()) == b"12345678"
-    outbox.sent()
-    assert outbox.put([memoryview(b"abcd")]) == (8, None)
-    assert segment.array("S8", ()) == b"abcd5678"
-    size, descriptor = outbox.put([memoryview(b"123456789")])
-    assert size == 9
-    assert descriptor is not None
-    outbox.close()
-    segment.close()
-
-
 def test_a_descriptor_goes_with_its_message(crew):
     there = crew(2)
     file = os.memfd_create("test")
@@ -298,85 +281,6 @@ def test_a_worker_learns_that_the_master_is_gone(ends, left):
 
 
 FRAME = b"".join(encode({"x": np.arange(10)}).parts)
-
-
-@pytest.mark.parametrize("cut", [1, HEAD.size - 1, HEAD.size, HEAD.size + 3, HEAD.size + 20, len(FRAME) - 1])
-def test_half_a_message_is_none(ends, cut):
-    ends[0].sendall(FRAME[:cut])
-    ends[0].close()
-    with pytest.raises(Disconnected):
-        WorkerChannel(ends[1]).receive()
-
-
-def test_half_a_message_leaves_no_descriptor(ends):
-    file = os.memfd_create("test")
-    socket.send_fds(ends[0], [FRAME[: HEAD.size + 3]], [file])
-    os.close(file)
-    ends[0].close()
-    before = open_descriptors()
-    with pytest.raises(Disconnected):
-        WorkerChannel(ends[1]).receive()
-    left = open_descriptors() - before
-    for descriptor, _ in left:
-        os.close(descriptor)
-    assert not left
-
-
-def test_a_message_in_many_pieces_is_one(ends):
-    def trickle():
-        for byte in FRAME:
-            ends[0].sendall(bytes([byte]))
-
-    sending = meanwhile(trickle)
-    arrived, _ = WorkerChannel(ends[1]).receive()
-    sending.join()
-    assert arrived["x"].tolist() == list(range(10))
-
-
-class Interrupted:
-    """An end whose first system call takes seven bytes, as one that a signal interrupts may."""
-
-    def __init__(self, end):
-        self._end = end
-        self.sendall = end.sendall
-
-    def send(self, data):
-        return self._end.send(data[:7])
-
-    def sendmsg(self, buffers, *rest):
-        return self._end.sendmsg([bytes(buffers[0])[:7]], *rest)
-
-
-@pytest.mark.parametrize("with_descriptor", [False, True])
-def test_an_interrupted_send_goes_on(ends, with_descriptor):
-    file = os.memfd_create("test")
-    frame = encode({"x": np.arange(10)})._replace(descriptor=file if with_descriptor else None)
-    send(Interrupted(ends[0]), frame)
-    arrived, descriptor = WorkerChannel(ends[1]).receive()
-    assert arrived["x"].tolist() == list(range(10))
-    assert (descriptor is not None) == with_descriptor
-    for each in {file, descriptor} - {None}:
-        os.close(each)
-
-
-def test_a_frame_longer_than_the_socket_takes_is_sent_whole(ends):
-    # The pickle itself is large here, and a descriptor goes with its first piece.
-    text = "x" * (4 << 20)
-    file = os.memfd_create("test")
-    sending = meanwhile(send, ends[0], encode([text])._replace(descriptor=file))
-    arrived, descriptor = WorkerChannel(ends[1]).receive()
-    sending.join()
-    assert os.path.sameopenfile(descriptor, file)
-    os.close(descriptor)
-    os.close(file)
-    assert arrived == [text]
-
-
-def test_arrays_are_sent_from_where_they_are():
-    array = np.arange(1000)
-    frame = encode([array])
-    assert isinstance(frame, Frame)
-    assert np.shares_memory(np.frombuffer(frame.parts[1], array.dtype), array)
 
 
 def test_replies_are_in_rank_order_whoever_answers_first(crew):
@@ -528,23 +432,3 @@ def test_a_run_of_one_rank_has_nobody_to_talk_to(crew):
     there = crew(0)
     there.master.post(Unpicklable())
     assert there.master.collect() == []
-
-
-def test_nobody_else_can_reach_a_channel():
-    ours, theirs = pair()
-    assert ours.family == socket.AF_UNIX
-    assert ours.getsockname() == theirs.getsockname() == ""
-    assert not ours.get_inheritable()
-    assert not theirs.get_inheritable()
-    ours.close()
-    theirs.close()
-
-
-def test_a_frame_is_a_head_sizes_a_pickle_and_buffers():
-    payload = pickle.dumps("text", protocol=5)
-    [only] = encode("text").parts
-    assert only == HEAD.pack(len(payload), 0, 0) + payload
-    first, *buffers = encode([np.zeros(3), np.zeros((2, 2), "f4")]).parts
-    assert HEAD.unpack(first[: HEAD.size])[1:] == (2, 0)
-    assert [frames.SIZE.unpack_from(first, HEAD.size + 8 * i)[0] for i in (0, 1)] == [24, 16]
-    assert [buffer.nbytes for buffer in buffers] == [24, 16]

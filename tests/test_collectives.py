@@ -440,3 +440,77 @@ def test_a_static_length_is_kept(module_ranks):
             change()
     with pytest.raises(TypeError, match="6 rows by its type"):
         synk.broadcast(v, synk.data(np.ones(5)))
+
+
+# --- check_finite --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64", "complex128"])
+def test_what_is_not_finite_is_named_by_rank_and_variable(module_ranks, dtype):
+    fine = pytensor.shared(np.ones(4, dtype), name="fine")
+    bad = pytensor.shared(np.ones((2, 3), dtype), name="bad")
+    synk.check_finite([fine, bad])
+    values = np.ones((2, 3), dtype)
+    values[0, 1], values[1, 1], values[1, 2] = np.nan, np.inf, -np.inf
+    last = module_ranks - 1
+    synk.set_value(last, bad, values)
+    with pytest.raises(synk.NonFinite) as caught:
+        synk.check_finite([fine, bad])
+    assert isinstance(caught.value, ArithmeticError)
+    if module_ranks > 1:
+        assert [failure.rank for failure in caught.value.failures] == [last]
+    assert f"not finite on rank {last}: 3 of 6 values (1 NaN) of 'bad'" in str(caught.value)
+    assert "'fine'" not in str(caught.value)
+    synk.check_finite(fine)  # the run goes on
+
+
+def test_all_ranks_and_variables_that_are_not_finite_are_named(module_ranks):
+    one, other = (pytensor.shared(np.array([np.nan]), name=name) for name in ("one", "other"))
+    with pytest.raises(synk.NonFinite) as caught:
+        synk.check_finite([one, other])
+    for rank in range(module_ranks):
+        said = f"not finite on rank {rank}: 1 of 1 values (1 NaN) of 'one', 1 of 1 values (1 NaN) of 'other'"
+        assert said in str(caught.value)
+
+
+def test_integers_empty_ones_and_scalars_are_finite(module_ranks):
+    synk.check_finite([pytensor.shared(value) for value in (np.arange(3), np.zeros((0, 2)), np.array(1.5))])
+    with pytest.raises(TypeError):
+        synk.check_finite(pytensor.shared(np.random.default_rng(0)))
+
+
+def test_a_check_in_a_sequence_stops_it_before_what_follows(module_ranks):
+    flat = pytensor.shared(np.zeros(3), name="flat")
+    weights = pytensor.shared(np.zeros(3), name="weights")
+    x = pt.matrix("x")
+    gradient = synk.function([x], updates=[(flat, x.sum(axis=0))])
+    update = synk.function([], updates=[(weights, weights - flat)])
+    step = synk.sequence(gradient, (synk.check_finite, flat), (synk.all_reduce, flat, "sum"), update)
+    step(np.ones((4, 3)))
+    before = synk.gather(weights)
+    rows = np.ones((4, 3))
+    rows[-1, 1] = np.nan  # of the last rank
+    with pytest.raises(synk.NonFinite, match=f"rank {module_ranks - 1}: 1 of 3 values"):
+        step(rows)
+    np.testing.assert_array_equal(synk.gather(weights), before)
+    step(np.ones((4, 3)))
+    assert (synk.gather(weights) == 2 * before).all()
+
+
+@pytest.mark.parametrize("op", ["avg", "sum", "prod", "min", "max"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_nan_and_infinities_are_reduced_to_the_same_bits_on_every_rank(module_ranks, dtype, op):
+    patterns = np.array([1.0, np.nan, np.inf, -np.inf, 0.0, -0.0, np.finfo(dtype).max, 3.5], dtype)
+    of_ranks = [np.roll(np.tile(patterns, 9), 5 * rank + rank) for rank in range(module_ranks)]
+    v = pytensor.shared(of_ranks[0].copy(), name="v")
+    for rank, values in enumerate(of_ranks):
+        synk.set_value(rank, v, values)
+    synk.all_reduce(v, op)
+    results = [value.tobytes() for value in synk.gather(v)]
+    assert set(results) == {results[0]}
+    wide = np.array(of_ranks).astype("float32" if dtype == "float16" else dtype)
+    with np.errstate(all="ignore"):
+        ufunc = {"avg": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}.get(op, np.add)
+        total = ufunc.reduce(wide)
+        expected = (total / module_ranks if op == "avg" else total).astype(dtype)
+    np.testing.assert_array_equal(synk.get_value(0, v), expected)

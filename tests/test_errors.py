@@ -156,8 +156,50 @@ def test_a_dead_worker_says_who_and_how():
     error = WorkerDied(2, 4711, "signal SIGKILL", "in a collective", "f")
     assert (error.rank, error.pid, error.cause) == (2, 4711, "signal SIGKILL")
     assert (error.phase, error.function) == ("in a collective", "f")
-    message = "rank 2 (pid 4711) died of signal SIGKILL while in a collective, running f (a kernel "
-    assert str(error).startswith(message)
+    assert str(error).startswith("rank 2 (pid 4711) died of signal SIGKILL while in a collective, running f ")
+    assert "out of memory" in str(error)  # the system does not say so
+    assert "synk.restart()" in str(error)
+    assert error.stderr == ""
+    assert "standard error" not in str(error)
+
+
+def test_a_dead_worker_s_last_words_are_quoted():
+    error = WorkerDied(1, 4711, "exit code 3", "computing", "f", "Fatal:\n  it broke\n")
+    assert error.stderr == "Fatal:\n  it broke\n"
+    assert str(error).endswith("its last words on standard error:\nFatal:\n  it broke")
+    assert "out of memory" not in str(error)
+
+
+STATES = (
+    errors.RankState(0, 10, "running", "in a collective", "  File 'script.py', line 3 in <module>"),
+    errors.RankState(1, 11, "running", "computing", "  File 'user.py', line 1 in hang\n"),
+    errors.RankState(2, 12, "stopped", "idle", ""),
+)
+
+
+def test_a_timeout_tells_of_every_rank():
+    error = errors.SynkTimeout(2.0, "f", (1, 2), STATES)
+    assert str(error) == (
+        "f did not end within 2 s, waiting for rank 1, rank 2; "
+        "synk.restart() starts new workers, synk.close() ends the run\n\n"
+        "rank 0 (pid 10) running, in a collective:\n  File 'script.py', line 3 in <module>\n\n"
+        "rank 1 (pid 11) running, computing:\n  File 'user.py', line 1 in hang\n\n"
+        "rank 2 (pid 12) stopped, idle"
+    )
+    assert "the master's own part" in str(errors.SynkTimeout(0.5, "f", (), STATES))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.SynkTimeout(2.0, "f", (1, 2), STATES),
+        WorkerDied(2, 4711, "signal SIGKILL", "idle", "f", "last words"),
+    ],
+)
+def test_errors_of_ranks_travel(error):
+    back = pickle.loads(pickle.dumps(error))
+    assert type(back) is type(error)
+    assert (str(back), vars(back)) == (str(error), vars(error))
 
 
 @pytest.mark.parametrize(
@@ -168,6 +210,7 @@ def test_a_dead_worker_says_who_and_how():
         (errors.SharedMemoryFull, MemoryError),
         (errors.CollectiveMismatch, ValueError),
         (errors.SynkTimeout, TimeoutError),
+        (errors.NonFinite, ArithmeticError),
         (errors.WorkerDied, RuntimeError),
         (errors.RemoteError, RuntimeError),
     ],

@@ -1,8 +1,4 @@
-"""What synk promises when ranks raise, die or are interrupted.
-
-Each test is a script of its own with a deadline, so that a hang fails one test and nothing that dies is ours.
-Asserts stand in the scripts: exit code 0 says that they held.
-"""
+"""What synk promises when ranks raise, die or are interrupted; each test runs a script of its own."""
 
 import contextlib
 import os
@@ -11,140 +7,9 @@ import subprocess
 import sys
 import textwrap
 import time
-from pathlib import Path
 
 import pytest
-
-DEADLINE = 25  # seconds for one script, of which a machine under load may need several to import PyTensor
-
-PROLOGUE = '''
-import faulthandler
-faulthandler.dump_traceback_later({deadline} - 2, exit=True)
-
-import contextlib, gc, os, select, signal, sys, threading, time
-import numpy as np, pytensor, pytensor.tensor as pt, synk
-from pytensor.graph.basic import Apply
-from pytensor.graph.op import Op
-
-MASTER = os.getpid()
-
-
-class Act(Op):
-    """The input; on one rank, something happens on the way where ``flag`` is set."""
-
-    def __init__(self, rank, act):
-        self.pid, self.act = synk.pids()[rank], act
-
-    def make_node(self, x, flag):
-        return Apply(self, [pt.as_tensor(x), pt.as_tensor(flag)], [pt.as_tensor(x).type()])
-
-    def perform(self, node, inputs, outputs):
-        x, flag = inputs
-        if flag and os.getpid() == self.pid:
-            self.act()
-        outputs[0][0] = x.copy()
-
-
-def acting(rank, act, name="acting"):
-    """Return f(rows, flag), the sum of the rows; where flag is set, ``act()`` is called on ``rank``."""
-    x, flag = pt.vector("x"), pt.scalar("flag")
-    f = synk.function([x], (Act(rank, act)(x, flag).sum(), "sum"), [flag], name=name)
-    f(ROWS, 0)  # compiled, before anything is timed
-    return f
-
-
-def kill():
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def segfault():
-    os.kill(os.getpid(), signal.SIGSEGV)
-
-
-def leave():
-    os._exit(3)
-
-
-def sleep_long():
-    wake = time.monotonic() + 60
-    while time.monotonic() < wake:
-        time.sleep(0.05)
-
-
-def sleep_short():
-    wake = time.monotonic() + 1
-    while time.monotonic() < wake:
-        time.sleep(0.05)
-
-
-def gone(pid):
-    """Whether a process has ended, be it that nobody waited for it yet."""
-    try:
-        stat = open(f"/proc/{{pid}}/stat").read()
-    except FileNotFoundError:
-        return True
-    return stat[stat.rindex(")") + 2] in "ZX"
-
-
-def await_end(pid):
-    """Wait until a process and all its threads have ended."""
-    descriptor = os.pidfd_open(pid)
-    assert select.select([descriptor], [], [], 5)[0]
-    os.close(descriptor)
-
-
-def later(seconds, call, *arguments):
-    """Call from another thread, after the fork."""
-    timer = threading.Timer(seconds, call, arguments)
-    timer.daemon = True
-    timer.start()
-
-
-def held():
-    """What this process holds that outlives a careless run."""
-    gc.collect()
-    segments = open("/proc/self/maps").read().count("/dev/shm/")
-    children = open(f"/proc/self/task/{{os.getpid()}}/children").read().split()
-    return len(os.listdir("/proc/self/fd")), segments, children
-
-
-ROWS = np.arange(12.0)
-'''
-
-EPILOGUE = """
-faulthandler.cancel_dump_traceback_later()
-"""
-
-
-def script(body, *arguments, check=True, deadline=DEADLINE, **keywords):
-    """Run ``body`` after the prologue; return its exit code, standard output and standard error."""
-    text = PROLOGUE.format(deadline=deadline) + textwrap.dedent(body) + EPILOGUE
-    done = subprocess.run(
-        [sys.executable, "-c", text, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=deadline,
-        **keywords,
-    )
-    if check:
-        assert done.returncode == 0, done.stdout + done.stderr
-    return done
-
-
-def alive(pid):
-    """Say whether a process runs; a zombie does not."""
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        stat = Path(f"/proc/{pid}/stat").read_text()
-        return stat[stat.rindex(")") + 2] not in "ZX"
-    return False
-
-
-def check_gone(pids, seconds):
-    """All of these processes end in time."""
-    deadline = time.monotonic() + seconds
-    while any(map(alive, pids)):
-        assert time.monotonic() < deadline, f"still alive after {seconds} s: {list(filter(alive, pids))}"
-        time.sleep(0.02)
+from scripts import CHECK_DEATH, DEADLINE, EPILOGUE, PROLOGUE, WORLD, alive, check_gone, script
 
 
 @pytest.fixture(autouse=True)
@@ -203,6 +68,26 @@ def huge():
 
 def mute():
     raise NotMixing(1)
+
+def refuse(*arguments):
+    raise RuntimeError("cannot be unpickled")
+
+class Unloadable(ValueError):
+    def __reduce__(self):
+        return refuse, ()
+
+def unloadable():
+    raise Unloadable("fails where it is unpickled")
+
+class Unloadable2(type):
+    def __reduce__(cls):
+        return refuse, ()
+
+def of_an_unloadable_class():
+    raise Unloadable2("Odd", (ValueError,), {})("its class fails there")
+
+def ten_megabytes():
+    raise ValueError("y" * 10_000_000)
 """
 
 CHECK_RAISING = (
@@ -253,6 +138,9 @@ assert held()[1:] == (0, [])
         ("base", "synk.RemoteError", "nothing in particular", 1, 2),
         ("huge", "ValueError", "x" * 1_000, 1, 3),
         ("mute", "synk.RemoteError", "NotMixing", 1, 2),
+        ("unloadable", "ValueError", "fails where it is unpickled", 1, 3),
+        ("of_an_unloadable_class", "synk.RemoteError", "its class fails there", 1, 2),
+        ("ten_megabytes", "ValueError", "y" * 1_000, 1, 3),
     ],
 )
 def test_a_rank_that_raises_is_reported_and_the_run_goes_on(act, kind, message, rank, n_ranks):
@@ -313,65 +201,6 @@ def test_a_graph_that_does_not_compile_on_a_rank_is_reported():
 
 
 # --- a worker dies -----------------------------------------------------------------------------------
-
-CHECK_DEATH = """
-def check_death(call, since, rank, cause, phase, function):
-    try:
-        call()
-    except synk.WorkerDied as error:
-        took, died = time.monotonic() - since(), error
-    else:
-        raise AssertionError("nothing was raised")
-    assert took < 1, took
-    assert (died.rank, died.pid) == (rank, pids[rank]), died
-    assert (died.cause, died.phase, died.function) == (cause, phase, function), died
-    assert f"rank {rank} (pid {pids[rank]}) died of {cause}" in str(died)
-
-    # Every later call fails at once, with the same cause.
-    before = time.monotonic()
-    calls = [
-        call,
-        lambda: g(ROWS),
-        lambda: synk.all_reduce(v),
-        lambda: synk.broadcast(v, np.ones(5)),
-        lambda: synk.get_value(0, v),
-        synk.distribute,
-    ]
-    for later_call in calls:
-        try:
-            later_call()
-        except synk.WorkerDied as error:
-            assert (error.rank, error.cause, error.function) == (rank, cause, function), error
-        else:
-            raise AssertionError("a broken run went on")
-    assert time.monotonic() - before < 0.3
-
-    before = time.monotonic()
-    synk.close()
-    assert time.monotonic() - before < 5
-    assert all(map(gone, pids[1:]))
-    del died, calls, later_call, call  # they hold frames, which hold segments
-
-
-def check_next_run():
-    assert held()[1:] == (0, []), held()
-    assert synk.fork(2) == 2
-    assert summing()(ROWS) == 66
-    synk.close()
-
-
-def summing():
-    x = pt.vector("x")
-    return synk.function([x], (x.sum(), "sum"), name="summing")
-
-
-def start(n_ranks):
-    global pids, g, v
-    synk.fork(n_ranks)
-    pids, g, v = synk.pids(), summing(), pytensor.shared(np.ones(5), name="v")
-    g(ROWS)
-    synk.all_reduce(v)
-"""
 
 
 @pytest.mark.parametrize(
@@ -555,6 +384,176 @@ g(ROWS)
     )
     assert done.returncode == 1
     assert "WorkerDied: rank 1" in done.stderr
+
+
+# Deaths at random moments: four ways to die, three phases, runs of two to four ranks.
+DEATHS = ("SIGKILL", "SIGSEGV", "out of memory", "os._exit")
+
+CHECK_RANDOM_DEATH = (
+    WORLD
+    + """
+how, phase, n_ranks, seed = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+print("seed", seed)
+random = np.random.default_rng(seed)
+def starve():
+    # What the kernel does to a process that is out of memory, told by the limit of one.
+    import resource
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 28, 1 << 28))
+    try:
+        bytearray(1 << 30)
+    except MemoryError:
+        kill()
+
+DYING = {"SIGKILL": kill, "SIGSEGV": segfault, "out of memory": starve, "os._exit": leave}[how]
+CAUSE = {"SIGSEGV": "signal SIGSEGV", "os._exit": "exit code 3"}.get(how, "signal SIGKILL")
+
+def die():
+    time.sleep(delays[-1])
+    died.value = time.time()
+    DYING()
+
+def die_on_alarm():
+    # The worker dies wherever it is by then: in a handler, which runs while it waits for the others.
+    signal.signal(signal.SIGALRM, lambda number, frame: (setattr(died, "value", time.time()), DYING()))
+    signal.setitimer(signal.ITIMER_REAL, delays[-1])
+
+import mmap, ctypes
+died = ctypes.c_double.from_buffer(mmap.mmap(-1, 8))  # shared by all ranks
+delays = [float(random.random() * 0.1)]
+ACTS.update(die=die, die_on_alarm=die_on_alarm)
+for turn in range(4):
+    victim = int(random.integers(1, n_ranks))
+    delays.append(float(random.random() * 0.2))
+    if turn == 0:
+        world(n_ranks)
+        synk.commit()
+    else:
+        synk.restart()
+    assert fine()
+    pids = synk.pids()
+    died.value = 0.0
+    if phase == "idle":
+        act(f, victim, "die_on_alarm")
+        await_end(pids[victim])
+        died.value = time.time()
+        call = fine
+    elif phase == "computing":
+        call = lambda: act(f, victim, "die")
+    else:
+        act(f, victim, "die_on_alarm")
+        # Another rank keeps it waiting in the all-reduce.
+        other = 0 if n_ranks == 2 else victim % (n_ranks - 1) + 1
+        call = lambda: act(both, other, "sleep")
+    error = raised(synk.WorkerDied, call)
+    waited = time.time() - died.value
+    # A master that computes itself reports when it is done.
+    assert waited < (2 if phase == "in a collective" and n_ranks == 2 else 1), waited
+    assert (error.rank, error.pid, error.cause) == (victim, pids[victim], CAUSE), error
+    # It may die on the way to the collective.
+    assert error.phase == phase or (phase == "in a collective" and delays[-1] < 0.05), error
+    assert error.function in ("acting", "both")
+    del call
+synk.close()
+assert held()[1:] == (0, []), held()
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("how", "phase", "n_ranks"),
+    [
+        pytest.param(
+            how,
+            phase,
+            n_ranks,
+            # Each way, phase and size is in the sample.
+            marks=[]
+            if (number, place) in ((0, 2), (1, 1), (2, 0), (3, 2)) and n_ranks == 2 + number % 3
+            else pytest.mark.slow,
+        )
+        for number, how in enumerate(DEATHS)
+        for place, phase in enumerate(("idle", "computing", "in a collective"))
+        for n_ranks in (2, 3, 4)
+    ],
+)
+def test_a_death_at_a_random_moment_is_reported_within_a_second(how, phase, n_ranks):
+    script(CHECK_RANDOM_DEATH, how, phase, n_ranks, time.time_ns() % 1_000_000, deadline=60)
+
+
+# --- ranks disagree ------------------------------------------------------------------------------------
+
+
+def test_a_rank_that_skips_a_collective_is_told_of_at_the_deadline():
+    script(
+        WORLD
+        + """
+import synk.worker
+all_reduce = synk.worker.Rank.all_reduce
+
+def skipping(rank, step):
+    if rank.rank != 1:
+        all_reduce(rank, step)
+
+handler = synk.worker.STEPS[synk.messages.AllReduce]
+synk.worker.STEPS[synk.messages.AllReduce] = handler._replace(run=skipping)
+synk.fork(3, timeout=2)
+v = pytensor.shared(np.ones(5), name="v")
+began = time.monotonic()
+error = raised(synk.SynkTimeout, synk.all_reduce, v)
+assert time.monotonic() - began < 3
+assert [state.phase for state in error.ranks] == ["in a collective", "idle", "in a collective"], error
+assert error.late == (1,)
+assert all("wait" in state.stack for state in error.ranks[2:]), error
+synk.worker.STEPS[synk.messages.AllReduce] = handler
+warnings.simplefilter("ignore", synk.SynkWarning)
+synk.restart()
+synk.all_reduce(v, "sum")
+assert (synk.gather(v) == 3).all()
+"""
+    )
+
+
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [
+        ("array[:-1]", r"[4]"),
+        ("array.reshape(5, 1)", r"[5, 1]"),
+        ("array.astype('f4')", "float32[5]"),
+    ],
+)
+def test_ranks_that_bring_other_arrays_are_refused_and_the_run_goes_on(what, told):
+    check_mismatch(f"(array if rank != 1 else {what}, op)", told)
+
+
+def test_ranks_that_ask_for_other_operations_are_refused_and_the_run_goes_on():
+    check_mismatch("(array, op if rank != 1 else 'max')", "'max'")
+
+
+def check_mismatch(changed, told):
+    script(
+        WORLD
+        + f"""
+from synk.comm import HostCommunicator
+all_reduce = HostCommunicator.all_reduce
+wrong = True
+
+def other(self, array, op, homes=None):
+    rank = self.rank
+    array, op = {changed} if not array.any() else (array, op)
+    return all_reduce(self, array, op, homes)
+
+HostCommunicator.all_reduce = other
+world(3)
+odd = pytensor.shared(np.zeros(5), name="odd")  # zeros: where ranks disagree
+for _ in range(3):
+    error = raised(synk.CollectiveMismatch, synk.all_reduce, odd, "sum")
+    assert isinstance(error, ValueError)
+    assert [failure.rank for failure in error.failures] == [0, 1, 2], error  # all of them, before data move
+    assert {told!r} in str(error), error
+    assert (synk.gather(odd) == 0).all()
+    assert fine()
+"""
+    )
 
 
 # --- the master dies --------------------------------------------------------------------------------

@@ -39,6 +39,7 @@ FLOORS = (
         "vigil",
         "turns",
         "frames",
+        "hold",
         "channel",
         "mailbox",
         "replies",

@@ -37,6 +37,7 @@ EXAMPLES = [
     messages.Fetch((1, 2), None),
     messages.Fetch((1, 2), 0),
     messages.Shapes((1,)),
+    messages.CheckFinite((1, 2)),
     messages.Run(9, (messages.Compile((1,)), messages.AllReduce((5,), "max"))),
     messages.Reply(([1.5, None], (3, 4)), None),
     messages.Reply((), Failure(1, ValueError, "ValueError: x", "Traceback ..."), aborted=True),

@@ -1,0 +1,90 @@
+"""Let signals wait for a moment.
+
+Python runs a signal's handler between any two lines. What it raises would tear apart what must be done
+whole: a fork, whose child would go on with the script, or the release of what a dead worker held.
+
+    with hold(): ... -> handlers of signals that came meanwhile
+
+Imports the standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from threading import Timer
+from typing import Any
+
+LATER_SECONDS = 0.001
+
+
+class Waiting:
+    """Stands for a handler and notes the signals that come."""
+
+    def __init__(self, handler: Callable[..., Any], arrived: list[int]):
+        self.handler = handler
+        self._arrived = arrived
+
+    def __call__(self, number: int, frame: Any) -> None:
+        self._arrived.append(number)
+
+
+class Held:
+    """Handlers that wait."""
+
+    def __init__(self) -> None:
+        self._arrived: list[int] = []
+        self._handlers: dict[int, Callable[..., Any]] = {}
+        if threading.current_thread() is threading.main_thread():  # elsewhere none runs
+            found = {number: signal.getsignal(number) for number in signal.valid_signals()}
+            self._handlers = {number: handler for number, handler in found.items() if callable(handler)}
+
+    def begin(self) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, Waiting(handler, self._arrived))
+
+    def release(self) -> None:
+        """Put the handlers back."""
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+
+    def release_in_child(self, but: Collection[int]) -> None:
+        """Put the handlers of the script back, save those of some signals, whoever else lets them wait."""
+        for number, handler in self._handlers.items():
+            while isinstance(handler, Waiting):
+                handler = handler.handler
+            if number not in but:
+                signal.signal(number, handler)
+
+    def rerun(self, later: bool) -> None:
+        """Run the handlers of what came meanwhile."""
+        for number in self._arrived:
+            if later:
+                Timer(LATER_SECONDS, os.kill, (os.getpid(), number)).start()
+            else:
+                signal.raise_signal(number)
+
+
+@contextmanager
+def hold(later: bool = False) -> Iterator[Held]:
+    """Keep all handlers that are written in Python from running in the body.
+
+    Parameters
+    ----------
+    later : bool
+        They do not run at its end either, but a moment after: what they raise in a finalizer is lost.
+    """
+    held = Held()
+    try:
+        held.begin()
+        yield held
+    finally:
+        try:
+            held.release()
+        except BaseException:  # one was needed while the next was not back yet
+            held.release()
+            raise
+        held.rerun(later)

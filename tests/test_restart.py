@@ -1,0 +1,582 @@
+"""Commits, and what `restart` brings back after whatever happened: the same bits, and nothing left behind."""
+
+import numpy as np
+import pytest
+from scripts import WORLD, script
+
+from synk import messages
+from synk.recovery import _thriftily
+from synk.seed import Seed
+
+PEOPLED = (
+    WORLD
+    + '''
+from functools import partial
+from synk.extensions import train, updates
+
+def people():
+    """Add variables of every kind, Data and functions to the world."""
+    global w, ragged, draw, sums, d, view, summed, late
+    w = pytensor.shared(np.random.default_rng(0).normal(size=5), name="w")
+    synk.broadcast(w)
+    synk.set_value(1, w, np.arange(5.0))  # not the same on every rank
+    ragged = pytensor.shared(np.zeros((4, 2), "f4"), name="ragged")
+    synk.scatter(ragged, np.arange(14, dtype="f4").reshape(7, 2))
+    sums = synk.function([], (ragged.sum(axis=0), "sum"), sliceable_shareds=[ragged])
+    generator = pytensor.shared(np.random.default_rng(3), name="generator")
+    following, numbers = pt.random.uniform(size=(2,), rng=generator).owner.outputs
+    draw = synk.function([], (numbers, "gather"), updates=[(generator, following)])
+    d = synk.data(ROWS, oversize=2)
+    view = d.data
+    x = pt.vector("x")
+    summed = synk.function([x], (x.sum(), "sum"))
+    summed(d)
+    draw()
+
+def state():
+    return [*synk.gather(w), *(synk.get_value(r, ragged) for r in range(len(synk.pids())))]
+
+def same_bits(one, other):
+    return [a.tobytes() for a in one] == [b.tobytes() for b in other] and len(one) == len(other)
+
+def check_back(kept, drawn):
+    """All is as at the commit, but Data have kept what they hold."""
+    assert same_bits(state(), kept)
+    assert same_bits([draw(), draw()], drawn)
+    assert synk.get_lengths(ragged) == lengths
+    assert (sums() == [42, 49]).all()
+    rows = sums(batch_s=[[1], [0], *[[]] * (len(lengths) - 2)])
+    assert (rows == kept[-len(lengths)][1] + kept[1 - len(lengths)][0]).all()
+    assert fine()
+    assert synk.session.current("test")._arena is None  # variables that shared memory has are reduced there
+    assert summed(d) == view.sum()
+    view[0] += 1  # still the same memory, here and there
+    assert summed(d) == view.sum() == d.data.sum()
+    d[1] = 7.0
+    assert summed(d) == view.sum()
+
+def spoil():
+    """Do what a restart takes back."""
+    synk.all_reduce(w, "sum")
+    synk.scatter(ragged, np.zeros((3, 2), "f4"))
+    sums()  # so that lengths are known
+    draw()
+'''
+)
+
+
+def test_a_restart_after_every_kind_of_death_goes_on_from_the_commit():
+    script(
+        PEOPLED
+        + """
+world(3)
+people()
+lengths = synk.get_lengths(ragged)
+assert lengths == [3, 2, 2]
+
+BROKEN = (synk.WorkerDied, synk.SynkTimeout)
+
+def several():
+    for pid in synk.pids()[1:]:
+        os.kill(pid, signal.SIGKILL)
+    f(ROWS, -1, 0)
+
+def idle(number):
+    os.kill(synk.pids()[2], number)
+    await_end(synk.pids()[2])
+    f(ROWS, -1, 0)
+
+def in_a_collective():
+    later(0.3, os.kill, synk.pids()[2], signal.SIGKILL)
+    act(both, 1, "sleep")
+
+def in_time(call, *arguments):
+    with synk.timeout(0.7):
+        call(*arguments)
+
+deaths = {
+    "idle": partial(idle, signal.SIGKILL),
+    "terminated": partial(idle, signal.SIGTERM),
+    "all": several,
+    "collective": in_a_collective,
+    "killed": partial(act, f, 2, "kill"),
+    "segfault": partial(act, both, 1, "segfault"),
+    "exit": partial(act, both, 2, "leave"),
+    "hangs": partial(in_time, act, f, 1, "python"),
+    "hangs in native code": partial(in_time, act, both, 2, "native"),
+    "stopped": partial(in_time, act, f, 2, "stopped"),
+    "nothing": None,
+}
+warnings.simplefilter("error")
+warnings.filterwarnings("ignore", ".*stopped by a signal", synk.SynkWarning)
+for name, death in deaths.items():
+    synk.commit()
+    kept, drawn, pids = state(), [draw(), draw()], synk.pids()
+    spoil()
+    if death is not None:
+        raised(BROKEN, death)
+    del death
+    began = time.monotonic()
+    synk.restart()
+    took = time.monotonic() - began
+    assert took < 2, (name, took)
+    assert synk.pids()[0] == pids[0] and not set(synk.pids()[1:]) & set(pids[1:])
+    assert all(map(gone, pids[1:])), name
+    check_back(kept, drawn)
+    synk.restart()  # twice in a row, and of a run that is well
+    check_back(kept, drawn)
+synk.close()
+assert held()[1] <= 1, held()  # the view holds its own
+del view, d, deaths
+assert held()[1:] == (0, []), held()
+""",
+        deadline=60,
+    )
+
+
+def test_without_a_commit_all_ranks_start_from_rank_0_and_a_warning_names_the_variables():
+    script(
+        PEOPLED
+        + """
+world(3)
+people()
+mine = synk.get_value(0, w)
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    synk.restart()
+[warning] = caught
+assert warning.category is synk.SynkWarning and warning.filename == "<string>"
+assert all(name in str(warning.message) for name in ("'w'", "'ragged'", "'generator'")), warning.message
+assert same_bits(synk.gather(w), [mine] * 3)
+assert len({draw()[2 * rank:2 * rank + 2].tobytes() for rank in range(3)}) == 3  # streams of their own
+synk.commit()
+late = pytensor.shared(np.zeros(2), name="late")
+synk.set_value(2, late, np.ones(2))
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    synk.restart()
+[warning] = caught
+assert "'late'" in str(warning.message) and "'w'" not in str(warning.message), warning.message
+assert (synk.gather(late) == 0).all()
+# A warning made an error comes when all is done: the run works.
+warnings.simplefilter("error", synk.SynkWarning)
+raised(synk.SynkWarning, synk.restart)
+assert fine()
+synk.commit()
+synk.restart()
+assert fine()
+"""
+    )
+
+
+def test_what_was_dropped_between_death_and_restart_stays_dropped():
+    script(
+        PEOPLED
+        + """
+world(3)
+people()
+synk.commit()
+before = held()[:2]
+x = pt.vector("x")
+extra = pytensor.shared(np.ones(1 << 16), name="extra")
+synk.all_reduce(extra)
+more = synk.data(np.ones(1 << 16))
+g = synk.function([x], ((x * extra.sum()).sum(), "sum"))
+g(more)
+synk.commit()
+os.kill(synk.pids()[1], signal.SIGKILL)
+raised(synk.WorkerDied, fine)
+del extra, more, g, x
+gc.collect()
+synk.restart()
+assert fine() and summed(d) == view.sum()
+assert held()[:2] == before, (held(), before)
+assert len(synk.session.current("test")._rank._programs) == 3  # those that were used
+"""
+    )
+
+
+def test_what_is_dropped_by_the_garbage_collector_in_the_middle_of_a_commit_or_restart_does_no_harm():
+    script(
+        PEOPLED
+        + """
+world(2)
+people()
+shared = synk.session.current("test").shared
+gc.disable()
+
+def drop():
+    loop = [pytensor.shared(np.ones(3), name="in a cycle")]
+    synk.broadcast(loop[0])
+    loop.append(loop)
+
+def collecting(call):
+    def called():
+        result = call()
+        gc.collect()  # as it may happen anywhere
+        return result
+    return called
+
+for name in ("shares", "_alive"):
+    setattr(shared, name, collecting(getattr(shared, name)))
+warnings.simplefilter("ignore", synk.SynkWarning)
+for verb in (synk.commit, synk.restart) * 2:
+    drop()
+    verb()
+    assert fine()
+gc.collect()
+del shared.shares, shared._alive
+assert "in a cycle" not in [share.name for share in shared.shares()]
+synk.commit()
+synk.restart()
+assert fine()
+"""
+    )
+
+
+def test_a_restart_that_is_not_allowed_changes_nothing():
+    script(
+        WORLD
+        + """
+raised(synk.SynkStateError, synk.restart)
+raised(synk.SynkStateError, synk.commit)
+world(2)
+caught = []
+
+def handler(number, frame):
+    for verb in (synk.restart, synk.commit):
+        caught.append(str(raised(synk.SynkStateError, verb)))
+
+signal.signal(signal.SIGALRM, handler)
+pids = synk.pids()
+for rank in (0, 1):
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    assert act(f, rank, "sleep") == 1
+assert len(caught) == 4 and "restart was called in the middle of acting" in caught[0], caught
+assert synk.pids() == pids and fine()
+
+faulthandler.cancel_dump_traceback_later()
+warnings.simplefilter("ignore", DeprecationWarning)
+child = os.fork()
+if child == 0:
+    raised(synk.SynkStateError, synk.restart)
+    os._exit(5)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
+assert fine()
+synk.close()
+assert "no run is open" in str(raised(synk.SynkStateError, synk.restart))
+"""
+    )
+
+
+@pytest.mark.parametrize("refused", ["fork", "descriptors"])
+def test_a_restart_that_fails_leaves_the_run_broken_and_the_next_one_works(refused):
+    script(
+        PEOPLED
+        + f"""
+import errno, resource
+world(4)
+people()
+lengths = synk.get_lengths(ragged)
+synk.commit()
+kept, drawn = state(), [draw(), draw()]
+os.kill(synk.pids()[1], signal.SIGKILL)
+raised(synk.WorkerDied, fine)
+fork, asked = os.fork, []
+
+def refuse():
+    asked.append(1)
+    if len(asked) == 2:
+        raise BlockingIOError(errno.EAGAIN, "no process for you")
+    return fork()
+
+limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+n_held, failures = [], 0
+os.fork, asked = refuse, [1]
+raised(OSError, synk.restart)  # the old workers' descriptors are closed
+for attempt in range(60):
+    if "{refused}" == "fork":
+        os.fork, asked[:] = refuse, []
+    else:  # room for a few descriptors more each time
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + attempt, limits[1]))
+    try:
+        synk.restart()
+    except OSError as error:
+        assert error.errno == errno.EAGAIN or "files" in str(error), error
+        failures += 1
+        n_restarted = len(synk.pids()) - 1
+    else:
+        n_restarted = None
+    finally:
+        os.fork = fork
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    if n_restarted is None:
+        with contextlib.suppress(synk.WorkerDied):  # the workers open a few, too
+            assert fine()
+        break
+    n_held.append(held()[0])
+    assert n_restarted == 0 and held()[2] == []  # those that came are gone again
+    for call in (fine, synk.commit, lambda: synk.data(ROWS)):
+        raised(synk.SynkError, call)
+    if failures == 5 and "{refused}" == "fork":
+        break
+assert failures >= 5, failures
+assert len(set(n_held)) == 1, n_held
+synk.restart()
+check_back(kept, drawn)
+synk.close()
+""",
+        deadline=40,
+    )
+
+
+def test_a_run_that_could_not_be_restarted_is_closed_as_any_other():
+    script(
+        PEOPLED
+        + """
+world(3)
+people()
+synk.commit()
+fork = os.fork
+
+def refuse():
+    raise BlockingIOError("no process for you")
+
+os.fork = refuse
+raised(OSError, synk.restart)
+os.fork = fork
+mine = synk.session.current("test")._variables
+synk.close()
+del d, view
+assert held()[1:] == (0, []), held()
+assert (w.get_value() == np.random.default_rng(0).normal(size=5)).all()  # plain variables again
+world(2)
+"""
+    )
+
+
+def test_an_interrupted_restart_leaves_nothing_and_the_next_one_works():
+    script(
+        PEOPLED
+        + """
+class Pressed(Exception):
+    pass
+
+def press(number, frame):
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    raise Pressed
+
+world(4)
+people()
+lengths = synk.get_lengths(ragged)
+synk.commit()
+kept, drawn = state(), [draw(), draw()]
+signal.signal(signal.SIGALRM, press)
+interrupted = 0
+synk.restart()
+began = time.monotonic()
+synk.restart()
+took = time.monotonic() - began
+n_held = held()[0]
+delays = np.linspace(0.0005, 1.2 * took, 16)
+for delay in delays:
+    try:
+        signal.setitimer(signal.ITIMER_REAL, delay)
+        synk.restart()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    except Pressed:
+        interrupted += 1
+    else:
+        assert fine()
+        continue
+    if interrupted % 2:
+        assert len(held()[2]) in (0, 3), (delay, held())
+    synk.restart()
+    assert len(held()[2]) == 3, (delay, held())
+    assert held()[0] <= n_held, (delay, held(), n_held)
+assert interrupted > 3, interrupted
+check_back(kept, drawn)
+synk.close()
+del d, view
+assert held()[1:] == (0, []), held()
+""",
+        deadline=60,
+    )
+
+
+def test_twenty_restarts_leave_nothing():
+    script(
+        PEOPLED
+        + """
+world(3)
+people()
+synk.commit()
+counts = []
+for _ in range(20):
+    os.kill(synk.pids()[2], signal.SIGKILL)
+    raised(synk.WorkerDied, fine)
+    synk.restart()
+    assert summed(d) == view.sum()
+    synk.all_reduce(w)
+    counts.append((held()[:2], len(held()[2]), threading.active_count()))
+    synk.commit()
+assert len(set(counts[1:])) == 1, counts
+synk.close()
+del d, view
+assert held()[1:] == (0, []), held()
+""",
+        deadline=60,
+    )
+
+
+TRAINING = (
+    WORLD
+    + """
+from synk.extensions import batches, train, updates
+warnings.simplefilter("ignore", DeprecationWarning)
+STEPS = 40
+
+def build():
+    global inputs, targets, weights, velocity, step
+    rng = np.random.default_rng(2)
+    inputs, targets = synk.data(rng.normal(size=(200, 6))), synk.data(rng.normal(size=200))
+    x, y = pt.matrix("x"), pt.vector("y")
+    weights = pytensor.shared(rng.normal(size=6), name="weights")
+    loss = ((pt.tanh(x @ weights) - y) ** 2).mean()
+    made = updates.adam(loss, [weights], learning_rate=0.05)
+    step = train.make_train_function(loss, [weights], [x, y], lambda loss, params: made)
+
+def one(number):
+    rows = np.random.default_rng(number).permutation(200)[:33]
+    return float(step(inputs, targets, batch=rows))
+
+synk.fork(3)
+build()
+losses = [one(number) for number in range(STEPS)]
+expected = [value.tobytes() for value in synk.gather(weights)]
+assert len(set(expected)) == 1
+synk.close()
+"""
+)
+
+
+def test_training_with_kills_at_random_ends_with_the_bits_of_an_undisturbed_one():
+    script(
+        TRAINING
+        + """
+synk.fork(3)
+build()
+one(0)  # all that travels has travelled
+synk.close()
+synk.fork(3)
+build()
+synk.distribute()
+random = np.random.default_rng(int(time.time()))
+print(random.bit_generator.state["state"])
+again, number, committed, deaths = {}, 0, None, 0
+while number < STEPS:
+    try:
+        if committed is None or number - committed >= 5:
+            again[number] = one(number) if committed is None else None
+            if committed is None:
+                number += 1
+            synk.commit()
+            committed = number
+        if random.random() < 0.3 and deaths < 10:
+            victim = int(random.integers(1, 3))
+            later(random.random() * 0.02, os.kill, synk.pids()[victim], signal.SIGKILL)
+        again[number] = one(number)
+        number += 1
+    except synk.WorkerDied:
+        deaths += 1
+        while threading.active_count() > 2:
+            time.sleep(0.01)
+        synk.restart()
+        number = committed
+assert deaths >= 3, deaths
+assert [again[number] for number in range(STEPS)] == losses
+assert [value.tobytes() for value in synk.gather(weights)] == expected
+""",
+        deadline=60,
+    )
+
+
+def test_one_rank_commits_and_restarts_too():
+    script(
+        PEOPLED
+        + """
+world(1)
+w = pytensor.shared(np.zeros(3), name="w")
+step = synk.function([], updates=[(w, w + 1)])
+step()
+synk.commit()
+step()
+synk.restart()
+assert (w.get_value() == 1).all()
+step()
+assert (synk.get_value(0, w) == 2).all() and fine()
+"""
+    )
+
+
+def test_a_restart_may_come_from_a_thread_that_ends():
+    script(
+        WORLD
+        + """
+world(3)
+synk.commit()
+warnings.simplefilter("ignore", synk.SynkWarning)
+thread = threading.Thread(target=synk.restart)
+thread.start()
+thread.join()
+time.sleep(0.5)
+assert fine()
+os.kill(synk.pids()[1], signal.SIGKILL)
+raised(synk.WorkerDied, fine)
+synk.restart()
+assert fine()
+"""
+    )
+
+
+# --- the parts ---------------------------------------------------------------------------------------
+
+
+def test_ranks_that_have_the_same_bits_are_kept_once():
+    one, same, other = np.ones(3), np.ones(3), np.array([1.0, 1.0, 2.0])
+    kept = _thriftily([one, same, other])
+    assert kept[0] is kept[1] is one
+    assert kept[2] is other
+
+
+@pytest.mark.parametrize(
+    "other",
+    [np.ones(3, "f4"), np.ones((3, 1)), -np.zeros(3), np.full(3, np.nan), np.random.default_rng(0), 1.0],
+)
+def test_what_differs_in_any_way_is_kept_by_itself(other):
+    first = np.zeros(3)
+    assert _thriftily([first, other])[1] is other
+
+
+def test_nan_of_the_same_bits_is_the_same():
+    first = np.full(3, np.nan)
+    assert _thriftily([first, first.copy()])[1] is first
+
+
+def share(identity, value):
+    return messages.Share(identity, dict, None, None, value)
+
+
+def test_a_seed_gives_each_rank_its_own_values_and_copies_them():
+    value, kept = np.zeros(2), [np.full(2, rank) for rank in range(3)]
+    seed = Seed(
+        shares=[share(1, value), share(2, value)], values={2: kept}, moves=["moves"], functions=["build"]
+    )
+    first, second, *rest = seed.messages(rank=2)
+    assert first.value is not value
+    assert (first.value == 0).all()
+    assert not first.own
+    assert second.value is not kept[2]
+    assert (second.value == 2).all()
+    assert second.own
+    assert rest == ["moves", "build"]
