@@ -476,11 +476,15 @@ def by_signal(action, call):
 
 
 def by_finalizer(action, call):
-    dropped = Dropped()
-    dropped.itself = dropped  # garbage, once it is let go
-    weakref.finalize(dropped, action).atexit = False
-    del dropped
-    return by_signal(gc.collect, call)
+    gc.disable()  # else it may come too early
+    try:
+        dropped = Dropped()
+        dropped.itself = dropped  # garbage, once it is let go
+        weakref.finalize(dropped, action).atexit = False
+        del dropped
+        return by_signal(gc.collect, call)
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("how", [by_signal, by_finalizer])
