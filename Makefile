@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup mnist test test-serial check slow linker-suite bench figures clean
+.PHONY: help setup mnist test test-serial check slow faults chaos linker-suite bench figures clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -28,17 +28,28 @@ $(READY): setup.cfg pyproject.toml
 mnist: $(READY)  ## train a perceptron on MNIST digits with two ranks
 	$(BIN)/python demos/mnist/train_mnist.py --ranks 2
 
-# The compiler's tests need one process, and go on beside the others, which fork.
+# Three at a time: the compiler's tests need one process, those of survival wait most of the time, the others fork.
+SURVIVAL := tests/survival tests/faults
+
 test: $(READY)  ## run the fast tests
 	$(BIN)/python -m pytest -q -m 'not slow' tests/compile & compiler=$$!; \
-	$(BIN)/python -m pytest -m 'not slow' --ignore=tests/compile; others=$$?; \
-	wait $$compiler && exit $$others
+	$(BIN)/python -m pytest -q -m 'not slow' $(SURVIVAL) & survival=$$!; \
+	$(BIN)/python -m pytest -q -m 'not slow' --ignore=tests/compile $(addprefix --ignore=,$(SURVIVAL)); others=$$?; \
+	wait $$compiler && wait $$survival && exit $$others
 
 test-serial: $(READY)  ## run the fast tests one by one, as CI does
 	$(BIN)/python -m pytest -m 'not slow'
 
 slow: $(READY)  ## run the slow tests
 	$(BIN)/python -m pytest -m slow
+
+faults: $(READY)  ## inflict 300 faults on runs, within a quarter of an hour
+	$(BIN)/python tests/faults/campaign.py --faults 300 --seconds 900 --jobs 2
+
+SECONDS ?= 6000
+
+chaos: $(READY)  ## train with a fault every five seconds: SECONDS=6000
+	$(BIN)/python tests/faults/chaos.py --seconds $(SECONDS) --every 5
 
 check: $(READY)  ## lint, formatting, types, and imports held to the floors
 	$(BIN)/ruff check .

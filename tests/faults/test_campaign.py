@@ -1,0 +1,42 @@
+"""A short campaign: every kind of fault is survived, or refused, or reported, as promised; nothing is left.
+
+`make faults` inflicts hundreds, `make chaos` one every few seconds for hours; docs/faults.rst tells of both.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+DEADLINE = 110  # seconds for one script; how long faults take depends on what else the machine does
+
+
+def run(script, *arguments):
+    """Run a script of this folder; return its exit status and what it printed."""
+    command = [sys.executable, str(HERE / script), *map(str, arguments)]
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=DEADLINE
+    )
+    return done.returncode, done.stdout
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_faults_at_random_moments_are_survived(seed, tmp_path):
+    code, said = run(
+        "campaign.py", "--faults", 32, "--seconds", 70, "--seed", seed, "--json", tmp_path / "all.json"
+    )
+    assert code == 0, said
+    summary = json.loads((tmp_path / "all.json").read_text())["summary"]
+    assert summary["faults"] >= 16, said  # of both: at least 32
+    assert summary["hangs"] == summary["leaks"] == summary["wrong"] == 0
+
+
+def test_training_disturbed_by_faults_ends_with_the_same_bits(tmp_path):
+    code, said = run("chaos.py", "--seconds", 15, "--every", 2, "--seed", 3, "--json", tmp_path / "all.json")
+    assert code == 0, said
+    summary = json.loads((tmp_path / "all.json").read_text())["summary"]
+    assert summary["faults"] >= 3, said
+    assert summary["same_bits"]
