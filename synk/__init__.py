@@ -28,7 +28,7 @@ from synk.errors import SynkStateError as SynkStateError
 from synk.errors import SynkTimeout as SynkTimeout
 from synk.errors import SynkWarning as SynkWarning
 from synk.errors import WorkerDied as WorkerDied
-from synk.function import Function as Function
+from synk.functions.function import Function as Function
 from synk.variables import n_rows as n_rows
 
 __version__ = "0.1.0"

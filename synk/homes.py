@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from synk import messages
 from synk.errors import SharedMemoryFull
-from synk.segments import SegmentTable
+from synk.memory.segments import SegmentTable
 from synk.variables import RankVariables
 
 

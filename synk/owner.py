@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 from synk import messages
 from synk.homes import Homes
-from synk.segments import SegmentTable, StagingBuffers
-from synk.variables import SharedTable
+from synk.memory.segments import SegmentTable, StagingBuffers
+from synk.shared_table import SharedTable
 
 
 class Owner(Protocol):

@@ -10,40 +10,37 @@ from __future__ import annotations
 import atexit
 import itertools
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import partial
 from typing import Any
 
-import numpy as np
-from pytensor.tensor.random.type import RandomType
-
 from synk import messages
-from synk.collectives import HANDED_OUT, Collectives
 from synk.comm import Communicator, HostCommunicator, LoneCommunicator
-from synk.commands import Commands
 from synk.compile.profile import Profile
-from synk.crew import Crew
-from synk.cuda_check import check_cuda
 from synk.data import Data, make_data
 from synk.device import CpuDevice
-from synk.device.cpu import count_cores
 from synk.errors import SegmentLost, SynkStateError
-from synk.function import Prepared
-from synk.graph_function import GraphFunction
-from synk.hold import hold
+from synk.functions.collectives import HANDED_OUT, Collectives
+from synk.functions.graph_function import GraphFunction
+from synk.functions.items import sequence_item
+from synk.functions.sequence import SequenceFunction
+from synk.functions.symbolic import define
 from synk.homes import Homes
-from synk.launch import launch
-from synk.recovery import Recovery, warn_of
-from synk.segments import SegmentTable, StagingBuffers
-from synk.sequence import SequenceFunction
-from synk.shm import Segment
-from synk.symbolic import define
-from synk.sync import Barrier, ControlBlock
-from synk.termination import Termination
-from synk.turns import Turns
-from synk.variables import RankVariables, SharedTable, describe
-from synk.worker import Rank
+from synk.memory.segments import SegmentTable, StagingBuffers
+from synk.memory.shm import Segment
+from synk.processes.cuda_check import check_cuda
+from synk.processes.hold import hold
+from synk.processes.termination import Termination
+from synk.rank.worker import Rank
+from synk.run.arguments import checked_size, checked_timeout
+from synk.run.commands import Commands
+from synk.run.crew import Crew
+from synk.run.launch import launch
+from synk.run.recovery import Recovery, warn_of
+from synk.run.turns import Turns
+from synk.shared_table import SharedTable
+from synk.variables import RankVariables
+from synk.wire.sync import Barrier, ControlBlock
 
 # Methods of a communicator that a profile shows.
 COLLECTIVES = ("all_reduce", "reduce", "broadcast", "gather", "all_gather")
@@ -130,25 +127,12 @@ class Session:
         self.check_open("sequence")
         if not items:
             raise TypeError("sequence() needs functions and collectives, got none")
-        return SequenceFunction(self, [self._sequence_item(item) for item in items], name)
-
-    def _sequence_item(self, item: Any) -> GraphFunction | Callable[[], Prepared]:
-        if isinstance(item, GraphFunction):
-            return item
-        if isinstance(item, tuple) and item and callable(item[0]):
-            item = partial(item[0], *item[1:])
-        if isinstance(item, partial) and getattr(item.func, "is_collective", False):
-            verb = getattr(self.collectives, item.func.__name__)
-            if item.func.__name__ == "broadcast":
-                _refuse_random_states(item)
-            prepare = partial(verb, *item.args, **item.keywords)
-            with self.turn("sequence"):
-                prepare()  # what is wrong with it is said here, where it was written
-            return prepare
-        raise TypeError(
-            "sequence() takes functions and collectives as functools.partial(synk.all_reduce, variable) "
-            f"or (synk.all_reduce, variable), got {item!r}"
-        )
+        prepared = [sequence_item(item, self.collectives) for item in items]
+        for collective in prepared:
+            if not isinstance(collective, GraphFunction):
+                with self.turn("sequence"):
+                    collective()  # what is wrong with it is said here, where it was written
+        return SequenceFunction(self, prepared, name)
 
     def distribute(self) -> None:
         """Give all functions to all ranks and compile them there, at the same time."""
@@ -163,7 +147,7 @@ class Session:
 
     def timeout(self, seconds: float | None) -> AbstractContextManager[None]:
         """Give commands so many seconds meanwhile."""
-        return self._turns.timeout(_checked_timeout(seconds))
+        return self._turns.timeout(checked_timeout(seconds))
 
     def commit(self) -> None:
         """Keep the values of all shared variables, for `restart`."""
@@ -283,17 +267,6 @@ class Session:
             self._termination.restore()
 
 
-def _refuse_random_states(item: partial[Any]) -> None:
-    """A random state travels beside commands, so within one it would come too early."""
-    for argument in (*item.args, *item.keywords.values()):
-        for variable in argument if isinstance(argument, list | tuple) else [argument]:
-            if isinstance(getattr(variable, "type", None), RandomType):
-                raise TypeError(
-                    f"random state {describe(variable)} cannot be broadcast in a sequence; "
-                    "broadcast it in a call of its own"
-                )
-
-
 # --- the one permitted global ------------------------------------------------------------------------
 
 _current: Session | None = None
@@ -324,10 +297,10 @@ def fork(
     if _current is not None:
         _current.check_open("fork")  # in a process that somebody forked of the master, this says so
         raise SynkStateError("fork: a run is open already; synk.close() it first")
-    n_ranks, n_threads = _checked_size(n_parallel, device, threads)
+    n_ranks, n_threads = checked_size(n_parallel, device, threads)
     if device != "cpu":
         check_cuda("fork")
-    seconds = _checked_timeout(timeout)
+    seconds = checked_timeout(timeout)
     try:
         with hold():  # so that what an interrupt finds can be closed
             _current = Session(n_ranks, n_threads, seconds)
@@ -340,30 +313,6 @@ def fork(
         close()
         raise
     return n_ranks
-
-
-def _checked_size(n_parallel: Any, device: Any, threads: Any) -> tuple[int, int]:
-    if device not in (None, "cpu"):
-        raise ValueError(f"device={device!r} is not available; this version computes on 'cpu'")
-    for name, value in (("n_parallel", n_parallel), ("threads", threads)):
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(f"{name}={value!r} is not an integer")
-        if value < 1:
-            raise ValueError(f"{name}={value} is less than 1")
-    n_ranks = count_cores() if n_parallel is None else n_parallel
-    return n_ranks, threads or max(1, count_cores() // n_ranks)
-
-
-def _checked_timeout(seconds: Any) -> float | None:
-    if seconds is None:
-        return None
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float | np.number):
-        raise TypeError(f"timeout={seconds!r} is not a number of seconds")
-    if not seconds > 0:
-        raise ValueError(f"timeout={seconds} is not positive; pass None for no deadline")
-    return float(seconds)
 
 
 def close() -> None:

@@ -7,6 +7,7 @@ tests of the lower floors run without it.
 import contextlib
 import faulthandler
 import os
+import signal
 import subprocess
 import sys
 
@@ -26,6 +27,9 @@ real_stderr = pytest.StashKey[int]()
 
 
 def pytest_configure(config):
+    # A shell has its background jobs ignore ^C, and so would all scripts that tests type it to.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # Capturing is not active yet: this is the terminal, where a hung test can still be seen.
     config.stash[real_stderr] = os.dup(sys.__stderr__.fileno())
 

@@ -25,49 +25,14 @@ ROOT = Path(__file__).parent.parent
 FLOORS = (
     # 0: pure values and arithmetic, no process needed
     {"errors", "plan", "reduction", "messages"},
-    # 1: segments, barrier, who died, post and collect; one communicator interface; the compiler
-    {
-        "gathering",
-        "shm",
-        "memory_limits",
-        "cuda_check",
-        "segments",
-        "sync",
-        "watch",
-        "stacks",
-        "stderr_log",
-        "vigil",
-        "turns",
-        "frames",
-        "hold",
-        "channel",
-        "mailbox",
-        "replies",
-        "termination",
-        "comm",
-        "compile",
-    },
+    # 1: shared memory; words and messages; who lives and hangs; one communicator interface; the compiler
+    {"memory", "wire", "processes", "comm", "compile"},
     # 2: arrays, variables, devices; symbolic operations and their kernels
-    {"data", "owner", "variables", "homes", "device", "ops", "kernels"},
+    {"data", "owner", "variables", "shared_table", "homes", "device", "ops", "kernels"},
     # 3: what a rank runs
-    {"program", "shards", "worker", "shared_steps"},
-    # 4: classes; what they need is passed in
-    {
-        "crew",
-        "seed",
-        "birth",
-        "launch",
-        "recovery",
-        "symbolic",
-        "spec",
-        "calls",
-        "function",
-        "graph_function",
-        "sequence",
-        "collectives",
-        "handout",
-        "commands",
-    },
+    {"rank"},
+    # 4: workers and commands; what the user calls, in classes that are given what they need
+    {"run", "functions"},
     # 5: everything of one run
     {"session"},
     # 6: the public verbs and the command line; "" is synk/__init__.py
@@ -269,8 +234,8 @@ def made_up(sources):
         ),
         (
             upward,
-            {"comm.host": "from ..worker import run", "worker": ""},
-            "synk.comm.host:1 on floor 1 imports synk.worker",
+            {"comm.host": "from ..rank.worker import serve", "rank.worker": ""},
+            "synk.comm.host:1 on floor 1 imports synk.rank.worker",
         ),
         (
             upward,
@@ -286,10 +251,10 @@ def made_up(sources):
         (upward, {"session": "from synk.extensions import sgd"}, "imports synk.extensions on floor 7"),
         (
             circles,
-            {"shm": "from . import sync", "sync": "from synk.shm import f"},
-            "synk.shm -> synk.sync -> synk.shm",
+            {"memory.shm": "from . import limits", "memory.limits": "from synk.memory.shm import f"},
+            "synk.memory.shm -> synk.memory.limits -> synk.memory.shm",
         ),
-        (circles, {"shm": "import synk.shm"}, "synk.shm -> synk.shm"),
+        (circles, {"data": "import synk.data"}, "synk.data -> synk.data"),
         (
             private,
             {"extensions.a": "from synk import plan", "plan": ""},

@@ -10,8 +10,8 @@ import pytest
 
 import synk
 from synk.errors import SharedMemoryFull
-from synk.segments import StagingBuffers
-from synk.shm import Segment
+from synk.memory.segments import StagingBuffers
+from synk.memory.shm import Segment
 
 N_RANKS = 2
 

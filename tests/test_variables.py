@@ -1,16 +1,12 @@
 """Shared variables: when values travel, who changes them, and whose random numbers a rank draws."""
 
 import gc
-import time
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from pytensor.graph.basic import Apply
-from pytensor.graph.op import Op
 from pytensor.link.basic import Container
 
 import synk
@@ -30,20 +26,6 @@ def shared(value, name="v"):
 def look_at(variable):
     """Return a function that adds up the values of all ranks."""
     return synk.function([], (variable.sum(), "sum"))
-
-
-def resident_bytes(pid):
-    """Return the memory of a process that is its own."""
-    _, resident, in_files, *_ = Path(f"/proc/{pid}/statm").read_text().split()
-    return 4096 * (int(resident) - int(in_files))
-
-
-def assert_soon(true, seconds=2.0):
-    """Hold something to being true, now or in a moment: the kernel's count of pages may lag behind."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 # --- when values travel ------------------------------------------------------------------------------
@@ -258,57 +240,7 @@ def test_random_states_warn_too_and_broadcast_gives_streams_of_the_new_state(run
     np.testing.assert_array_equal(f(), np.concatenate(expected))
 
 
-# --- what is dropped is forgotten ------------------------------------------------------------------------
-
-LARGE = 40 << 20  # bytes
-
-
-class CollectGarbage(Op):
-    """Collect the garbage of the rank that computes this, and return a number."""
-
-    def make_node(self, number):
-        return Apply(self, [pt.as_tensor(number)], [pt.dscalar()])
-
-    def perform(self, node, inputs, outputs):
-        gc.collect()
-        outputs[0][0] = np.asarray(inputs[0])
-
-
-def check_forgotten(make, collected):
-    """What ``make`` makes, and drops when it returns, takes memory in the workers and gives it back."""
-    scale = pt.scalar("scale")
-    collect = synk.function([], CollectGarbage()(scale), [scale])
-    collect(1.0)
-    synk.distribute()
-    workers = synk.pids()[1:]
-    before = [resident_bytes(pid) for pid in workers]
-    make(lambda: [resident_bytes(pid) - was for pid, was in zip(workers, before, strict=True)])
-    gc.collect()
-    synk.distribute()  # the workers have followed all messages
-    if collected:
-        collect(1.0)
-    for pid, was in zip(workers, before, strict=True):
-        assert resident_bytes(pid) - was < LARGE / 4
-
-
-@pytest.mark.parametrize("collected", [True, False], ids=["collected", "at once"])
-def test_dropped_variables_are_forgotten_in_the_workers(run, collected):
-    def make(grown):
-        v = shared(np.ones(LARGE // 8))
-        assert look_at(v)() == N_RANKS * LARGE // 8
-        assert_soon(lambda: min(grown()) > LARGE / 2)
-
-    check_forgotten(make, collected)
-
-
-@pytest.mark.parametrize("collected", [True, False], ids=["collected", "at once"])
-def test_dropped_functions_are_forgotten_in_the_workers(run, collected):
-    def make(grown):
-        f = synk.function([], (pt.constant(np.random.default_rng(1).random(LARGE // 8)).max(), "max"))
-        assert 0.9 < f() < 1
-        assert_soon(lambda: min(grown()) > LARGE / 2)
-
-    check_forgotten(make, collected)
+# --- what is dropped is forgotten: see survival/test_soak.py, too ----------------------------------------
 
 
 def test_a_variable_lives_as_long_as_a_function_uses_it(run):

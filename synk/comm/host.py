@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 from synk.comm.base import Communicator, SharedArrays, copies
 from synk.comm.blocks import Blocks, Scratch
 from synk.comm.header import ARENA, HOME, Header, check_equal, words_of
+from synk.memory.shm import Segment
 from synk.plan import split
-from synk.shm import Segment
-from synk.sync import Barrier, ControlBlock
+from synk.wire.sync import Barrier, ControlBlock
 
 ALIGNMENT = 64  # bytes: slots start on cache lines
 Read = Callable[[Sequence[NDArray[Any]]], Any]

@@ -44,7 +44,7 @@ class Profile:
     """
 
     def __init__(self) -> None:
-        self.variants: dict[Any, dict[str, Callable]] = {}  # of programs compiled for it; see `synk.program`
+        self.variants: dict[Any, dict[str, Callable]] = {}  # of programs; see `synk.rank.program`
         self._records: list[Record] = []
         self._slices: deque[Slice] = deque(maxlen=MAX_SLICES)
         self._calls: list[Slice] = []

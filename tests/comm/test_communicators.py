@@ -14,8 +14,8 @@ import pytest
 from synk.comm import HostCommunicator, LoneCommunicator, SharedArrays
 from synk.comm.blocks import block_length
 from synk.errors import CollectiveMismatch, SharedMemoryFull
-from synk.shm import Segment
-from synk.sync import Aborted, Barrier, ControlBlock, Doorbells
+from synk.memory.shm import Segment
+from synk.wire.sync import Aborted, Barrier, ControlBlock, Doorbells
 
 DEADLINE = 30.0  # seconds for ranks that would wait for each other forever
 BLOCK = block_length(2, 4)  # of float32 on two ranks

@@ -487,15 +487,15 @@ def test_a_rank_that_skips_a_collective_is_told_of_at_the_deadline():
     script(
         WORLD
         + """
-import synk.worker
-all_reduce = synk.worker.Rank.all_reduce
+import synk.rank.worker
+all_reduce = synk.rank.shared_steps.all_reduce
 
 def skipping(rank, step):
     if rank.rank != 1:
         all_reduce(rank, step)
 
-handler = synk.worker.STEPS[synk.messages.AllReduce]
-synk.worker.STEPS[synk.messages.AllReduce] = handler._replace(run=skipping)
+handler = synk.rank.worker.STEPS[synk.messages.AllReduce]
+synk.rank.worker.STEPS[synk.messages.AllReduce] = handler._replace(run=skipping)
 synk.fork(3, timeout=2)
 v = pytensor.shared(np.ones(5), name="v")
 began = time.monotonic()
@@ -504,7 +504,7 @@ assert time.monotonic() - began < 3
 assert [state.phase for state in error.ranks] == ["in a collective", "idle", "in a collective"], error
 assert error.late == (1,)
 assert all("wait" in state.stack for state in error.ranks[2:]), error
-synk.worker.STEPS[synk.messages.AllReduce] = handler
+synk.rank.worker.STEPS[synk.messages.AllReduce] = handler
 warnings.simplefilter("ignore", synk.SynkWarning)
 synk.restart()
 synk.all_reduce(v, "sum")
@@ -539,7 +539,9 @@ wrong = True
 
 def other(self, array, op, homes=None):
     rank = self.rank
-    array, op = {changed} if not array.any() else (array, op)
+    if not array.any():
+        array, op = {changed}
+        homes = homes if rank != 1 else None  # there are none for such an array
     return all_reduce(self, array, op, homes)
 
 HostCommunicator.all_reduce = other

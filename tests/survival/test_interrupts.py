@@ -172,7 +172,7 @@ print("the end")
 
 
 BETWEEN = """
-from synk import channel
+from synk.wire import channel
 
 class GaveUp(Exception):
     pass

@@ -1,4 +1,4 @@
-"""What long runs must not do: grow, or open descriptors.
+"""What runs must not do: grow, open descriptors, or keep what was dropped.
 
 Each run is a script of its own, whose memory nobody else's tests have fragmented.
 """
@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from scripts import script
 
 SCRIPT = """
 import gc, os, sys
@@ -80,3 +81,71 @@ def test_calls_leave_memory_and_descriptors_as_they_were():
 @pytest.mark.slow
 def test_a_million_calls_leave_memory_and_descriptors_as_they_were():
     print(soak(1_000_000, deadline=580))
+
+
+FORGETTING = """
+from pathlib import Path
+
+LARGE = 40 << 20  # bytes
+
+
+class CollectGarbage(Op):
+    '''Collect the garbage of the rank that computes this, and return a number.'''
+
+    def make_node(self, number):
+        return Apply(self, [pt.as_tensor(number)], [pt.dscalar()])
+
+    def perform(self, node, inputs, outputs):
+        gc.collect()
+        outputs[0][0] = np.asarray(inputs[0])
+
+
+def own_bytes(pid):
+    _, resident, in_files, *_ = Path(f"/proc/{pid}/statm").read_text().split()
+    return 4096 * (int(resident) - int(in_files))
+
+
+def soon(true):
+    '''Hold something to being true in a moment: the kernel's count of pages may lag behind.'''
+    deadline = time.monotonic() + 5
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def use_variable():
+    v = pytensor.shared(np.ones(LARGE // 8))
+    assert synk.function([], (v.sum(), "sum"))() == 3 * LARGE // 8
+    soon(lambda: min(grown()) > LARGE / 2)
+
+
+def use_function():
+    f = synk.function([], (pt.constant(np.random.default_rng(1).random(LARGE // 8)).max(), "max"))
+    assert 0.9 < f() < 1
+    soon(lambda: min(grown()) > LARGE / 2)
+
+
+def grown():
+    return [own_bytes(pid) - was for pid, was in zip(workers, before, strict=True)]
+
+
+synk.fork(3)
+scale = pt.scalar("scale")
+collect = synk.function([], CollectGarbage()(scale), [scale])
+collect(1.0)
+synk.distribute()
+workers = synk.pids()[1:]
+before = [own_bytes(pid) for pid in workers]
+globals()[sys.argv[1]]()
+gc.collect()
+synk.distribute()  # the workers have followed all messages
+if sys.argv[2] == "collected":
+    collect(1.0)
+soon(lambda: max(grown()) < LARGE / 4)
+"""
+
+
+@pytest.mark.parametrize("when", ["collected", "at once"])
+@pytest.mark.parametrize("what", ["use_variable", "use_function"])
+def test_what_is_dropped_is_forgotten_in_the_workers(what, when):
+    script(FORGETTING, what, when)

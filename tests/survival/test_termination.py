@@ -11,7 +11,7 @@ import time
 import pytest
 from scripts import PROLOGUE, WORLD, alive, check_gone, script
 
-from synk.termination import Termination, _unwind
+from synk.processes.termination import Termination, _unwind
 
 DEADLINE = 40
 

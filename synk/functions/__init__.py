@@ -1,0 +1,1 @@
+"""Functions, sequences and collectives, from what the user writes to steps of a command."""

@@ -1,0 +1,214 @@
+"""What one call selects, and what it puts into shared memory: the checks before anything is sent.
+
+    inputs, batch, batch_s -> Selection of rows -> spans in a message, arrays in staging buffers
+
+Imports floor 4 and below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from synk import messages
+from synk.data import Data
+from synk.memory.segments import StagingBuffers
+from synk.plan import Rows, same_rows, select_common, select_each
+from synk.variables import describe
+
+
+class CallOptions(NamedTuple):
+    """The keywords of a call."""
+
+    batch: Any = None
+    batch_s: Any = None
+    num_slices: Any = 1
+    next_batch: Any = None
+
+
+def repeat_key(options: CallOptions) -> tuple[Any, ...] | None:
+    """Return what tells calls apart that may repeat each other, or None if arrays are among the keywords.
+
+    Only exact types count: ``True == 1``, and a slice of floats may equal one of ints, but both are refused.
+    """
+    batch, batch_s, num_slices, next_batch = options
+    if batch_s is not None or next_batch is not None or type(num_slices) is not int:
+        return None
+    if batch is None or type(batch) is int:
+        return batch, num_slices
+    if type(batch) is slice and batch.step is None and type(batch.start) is type(batch.stop) is int:
+        return batch.start, batch.stop, num_slices
+    return None
+
+
+class Selection(NamedTuple):
+    """Which rows a call reads."""
+
+    batch: Rows | None  # before scattering
+    shares: tuple[Rows, ...] | None  # of sliceable variables, per rank
+    following: Rows | None  # that the next call is to read, where gathering them is work
+    total: int  # rows on all ranks
+
+
+def as_input(variable: Any, value: Any) -> Any:
+    """Return a plain value as an array of the input's type; raises as `filtered`."""
+    return filtered(variable, value, "input")
+
+
+def filtered(variable: Any, value: Any, what: str) -> Any:
+    """Return a plain value as an array of the variable's type.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the variable as ``what``, if its dtype, dimensions or static shape do not fit.
+    """
+    try:
+        return variable.type.filter(value, allow_downcast=None)
+    except (TypeError, ValueError) as error:
+        kind = ValueError if isinstance(error, ValueError) else TypeError  # NumPy's own are hard to make
+        raise kind(f"{what} {describe(variable)}: {error}") from None
+
+
+def check_data(variable: Any, data: Data) -> None:
+    """Raise TypeError if a Data does not fit an input."""
+    if data.dtype != np.dtype(variable.dtype):
+        raise TypeError(f"input {describe(variable)} has dtype {variable.dtype}, the Data {data.dtype}")
+    if data.ndim != variable.ndim:
+        raise TypeError(f"input {describe(variable)} has {variable.ndim} dimensions, the Data {data.ndim}")
+    if not fits(data.shape, variable.type.shape):
+        raise TypeError(f"input {describe(variable)} is {variable.type}, the Data has shape {data.shape}")
+
+
+def fits(shape: Sequence[int], static: Sequence[int | None]) -> bool:
+    """Return whether a shape has the lengths that are static in a type."""
+    return all(known in (None, length) for length, known in zip(shape, static, strict=True))
+
+
+def check_subset(subset: Any, n_outputs: int) -> tuple[int, ...] | None:
+    """Return ``output_subset`` as a tuple of valid output numbers, or None for all."""
+    if subset is None:
+        return None
+    if not isinstance(subset, list | tuple):
+        raise TypeError(f"output_subset must be a list of ints, got {type(subset).__name__}")
+    for output in subset:
+        if isinstance(output, bool) or not isinstance(output, int | np.integer):
+            raise TypeError(f"output_subset must hold ints, got {output!r}")
+        if not 0 <= output < n_outputs:
+            raise ValueError(f"output_subset names output {output}, there are {n_outputs}")
+    return tuple(int(output) for output in subset)
+
+
+def common_length(entries: Sequence[Any]) -> int | None:
+    """Return how many rows each input has, or None if they differ or are not all of Data as long as that."""
+    lengths = {len(entry) if is_gathered(entry) else None for entry in entries}
+    return lengths.pop() if len(lengths) == 1 else None
+
+
+def select_batch(
+    variables: Sequence[Any], entries: Sequence[Any], batch: Any, length: int | None = None
+) -> Rows:
+    """Return the rows that ``batch`` selects of all scattered inputs; ``length`` is their `common_length`.
+
+    Raises
+    ------
+    IndexError, TypeError, ValueError
+        As `plan.select_common`; ValueError also if a minibatch input is too short.
+    """
+    if length is not None:
+        return select_common(batch, [length], [_called(variables[0], 0)])
+    names = [_called(variable, position) for position, variable in enumerate(variables)]
+    paired = [isinstance(entry, Data) and entry.minibatch for entry in entries]
+    selecting = [position for position, pairs in enumerate(paired) if not pairs] or range(len(entries))
+    rows = select_common(
+        batch, [len(entries[position]) for position in selecting], [names[position] for position in selecting]
+    )
+    for name, entry, pairs in zip(names, entries, paired, strict=True):
+        if pairs and (len(entry) < len(rows) or (batch is None and len(entry) > len(rows))):
+            raise ValueError(f"minibatch input {name!r} has {len(entry)} rows for {len(rows)} selected rows")
+    return rows
+
+
+def select_following(variables: Sequence[Any], entries: Sequence[Any], next_batch: Any) -> Rows | None:
+    """Return the rows that ``next_batch`` selects, or None if there is nothing to gather ahead.
+
+    Arrays and minibatch Data are other ones in the next call, and stretches of rows are read in place.
+
+    Raises
+    ------
+    IndexError, TypeError, ValueError
+        As `plan.select_common`.
+    """
+    lasting = [position for position, entry in enumerate(entries) if is_gathered(entry)]
+    if not lasting:
+        return None
+    lengths = [len(entries[position]) for position in lasting]
+    names = [_called(variables[position], position) for position in lasting]
+    rows = select_common(next_batch, lengths, names, "next_batch")
+    return None if rows.indices is None else rows
+
+
+def is_gathered(entry: Any) -> bool:
+    """Return whether ranks read the selected rows of an input from all its rows."""
+    return isinstance(entry, Data) and not entry.minibatch
+
+
+def _called(variable: Any, position: int) -> str:
+    return variable.name or f"input {position}"
+
+
+def select_shares(
+    variables: Sequence[Any], lengths: Sequence[Sequence[int]], batch_s: Any
+) -> tuple[Rows, ...]:
+    """Return the rows that ``batch_s`` selects of all sliceable variables, per rank.
+
+    Parameters
+    ----------
+    variables : sequence of shared variable
+    lengths : sequence of sequence of int
+        Rows, by variable, then by rank.
+    batch_s
+        As in a call.
+
+    Raises
+    ------
+    IndexError, TypeError, ValueError
+        As `plan.select_each`; ValueError also if it selects other rows of each variable.
+    """
+    picked = [select_each(batch_s, of_variable) for of_variable in lengths]
+    for other in picked[1:]:
+        if not all(same_rows(one, two) for one, two in zip(picked[0], other, strict=True)):
+            listing = ", ".join(
+                f"{describe(variable)}: {list(of_variable)}"
+                for variable, of_variable in zip(variables, lengths, strict=True)
+            )
+            raise ValueError(
+                f"sliceable variables differ in rows on the ranks ({listing}); "
+                "pass batch_s that selects the same rows of each"
+            )
+    return picked[0]
+
+
+class IndexList:
+    """Collects the index arrays of one call into one."""
+
+    def __init__(self) -> None:
+        self._arrays: list[NDArray[np.int64]] = []
+        self._total = 0
+
+    def span(self, rows: Rows) -> messages.Span:
+        """Return what a message says to mean ``rows``."""
+        if rows.indices is None:
+            return messages.Span(rows.start, rows.stop, listed=False)
+        self._arrays.append(rows.indices[rows.start : rows.stop])
+        start, self._total = self._total, self._total + len(rows)
+        return messages.Span(start, self._total, listed=True)
+
+    def stage(self, staging: StagingBuffers, key: tuple[Any, ...]) -> messages.ArrayRef | None:
+        """Put all into shared memory; None if there are none."""
+        if not self._arrays:
+            return None
+        return staging.put(key, self._arrays[0] if len(self._arrays) == 1 else np.concatenate(self._arrays))

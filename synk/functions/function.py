@@ -1,0 +1,289 @@
+"""What a user calls: the public face of everything that `synk.function` and `synk.sequence` make.
+
+    Function.__call__ -> order inputs -> prepare (checks, staging) -> run on all ranks -> results
+
+Everything that can be wrong with a call is found before anything is sent, so a refused call
+leaves the run as it was.
+
+Imports floor 4 and below.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from synk.compile.profile import Profile
+from synk.compile.report import Report
+from synk.data import Data, make_data
+from synk.functions.calls import CallOptions, as_input, check_subset
+from synk.owner import Owner
+from synk.variables import describe
+
+
+class Prepared(NamedTuple):
+    """One checked step of a command, and what makes the caller's result of the ranks' results."""
+
+    step: Any
+    finish: Callable[[list[Any]], Any]
+    reshapes: tuple[int, ...] = ()  # shared variables whose number of rows may change
+
+
+class Function(ABC):
+    """A function on all ranks, made by `synk.function` or `synk.sequence`."""
+
+    def __init__(self, owner: Owner, name: str, inputs: Sequence[Any]):
+        self._owner = owner
+        self._name = name
+        self._inputs = tuple(inputs)
+        self._position = _positions(inputs)
+
+    # --- what it is ------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """Name, as of PyTensor functions."""
+        return self._name
+
+    @property
+    def inputs(self) -> tuple[Any, ...]:
+        """Input variables: scattered ones, then broadcast ones."""
+        return self._inputs
+
+    @property
+    @abstractmethod
+    def output_modes(self) -> list[str | None]:
+        """The reduce operation of each output."""
+
+    @property
+    @abstractmethod
+    def update_modes(self) -> list[str | None]:
+        """How each update accumulates over slices; None keeps the last value."""
+
+    @property
+    def n_results(self) -> int:
+        """How many values a call returns when all are asked for."""
+        return len(self.output_modes)
+
+    @property
+    @abstractmethod
+    def returns(self) -> str:
+        """``"list"``, ``"single"`` or ``"none"``: what a call returns."""
+
+    def __repr__(self) -> str:
+        names = ", ".join(describe(variable) for variable in self.inputs)
+        return f"<synk.Function {self.name!r} of ({names})>"
+
+    # --- calling it --------------------------------------------------------------------------
+
+    def __call__(
+        self,
+        *args: Any,
+        output_subset: Sequence[int] | None = None,
+        batch: Any = None,
+        batch_s: Any = None,
+        num_slices: int = 1,
+        next_batch: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Run on all ranks and return the reduced outputs.
+
+        Parameters
+        ----------
+        *args, **kwargs : Data or array_like
+            Inputs in order (scattered ones, then broadcast ones) or by name. Arrays are copied
+            to shared memory on the way, only the selected rows of them.
+        output_subset : list of int, optional
+            Outputs to return, in this order; all updates still run.
+        batch : int, slice, or 1-D sequence of int, optional
+            Rows of the scattered inputs, selected before scattering. An int takes the first so
+            many.
+        batch_s : slice, 1-D sequence of int, or list of those, optional
+            Rows of the sliceable shared variables, selected from each rank's own shard: one
+            selection for all, or a list with one for each rank.
+        num_slices : int
+            Compute over so many slices on each rank, one after the other, to save memory.
+        next_batch : as ``batch``, optional
+            The ``batch`` of the next call, if it will be given the same Data: the ranks gather its rows
+            beside the computation of this call. It saves time where the script does something else between
+            calls, or cores are idle; where all of them compute, it saves none. It costs memory for one more
+            batch. What any other next call does is not changed by it. Rows are read during this call: between
+            the two, write to the Data by its own methods (``data[...] = new``), not through an array that
+            was taken from it before, or leave ``next_batch`` out.
+
+        Returns
+        -------
+        array, list of array, or None
+            As the outputs were given: an array for a single one, a list for a list.
+
+        Raises
+        ------
+        IndexError, TypeError, ValueError
+            If an argument is wrong; nothing was sent then.
+        RemoteError
+            If a rank raised. The run stays usable.
+        WorkerDied
+            If a worker died. The run is broken.
+        """
+        options = CallOptions(batch, batch_s, num_slices, next_batch)
+        subset = check_subset(output_subset, self.n_results)
+        self.check(options)
+        inputs = self._order(args, kwargs)
+        with self._owner.turn(self.name):
+            values = [
+                value for prepared in self.prepare(inputs, options) for value in self._run_prepared(prepared)
+            ]
+        return self.as_written(values if subset is None else [values[output] for output in subset])
+
+    def _run_prepared(self, prepared: Sequence[Prepared]) -> list[Any]:
+        """Run steps as one command and return what each makes of its results."""
+        # Before the command, not after: it may end in an exception that leaves them half changed.
+        self._owner.forget_lengths([variable for entry in prepared for variable in entry.reshapes])
+        results = self._owner.run([entry.step for entry in prepared])
+        return [
+            value
+            for entry, of_ranks in zip(prepared, results, strict=True)
+            for value in entry.finish(of_ranks)
+        ]
+
+    def as_pytensor(self, *args: Any, **kwargs: Any) -> Any:
+        """Run on the master alone, on all rows, as one process would; updates change rank 0 only."""
+        values = [
+            as_input(variable, value.data if isinstance(value, Data) else value)
+            for variable, value in zip(self.inputs, self._order(args, kwargs), strict=True)
+        ]
+        with self._owner.turn(self.name):
+            return self.as_written(self.run_alone(values))
+
+    as_theano = as_pytensor
+
+    def profile(self, *args: Any, n_calls: int = 10, **kwargs: Any) -> Report:
+        """Call on all ranks, and measure what rank 0 does, node by node.
+
+        The calls are real: updates are made ``n_calls + 1`` times, since a first call compiles the programs
+        anew and accounts for their memory. Only rank 0 is watched; what is said of collectives
+        includes its waiting for the others. Ordinary calls are as fast as before.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            As in a call.
+        n_calls : int
+            How many calls to time.
+
+        Returns
+        -------
+        Report
+            ``print`` it; ``rows`` and ``ops`` are plain data, ``save_trace(path)`` writes a file for
+            chrome://tracing.
+
+        Raises
+        ------
+        TypeError
+            If the function was given a mode that makes no array programs.
+        """
+        if n_calls < 1:
+            raise ValueError(f"n_calls={n_calls} measures nothing; time one call or more")
+        profile = Profile()
+        with self._owner.profiled(profile):
+            with profile.memory():
+                self(*args, **kwargs)
+            for _ in range(n_calls):
+                with profile.call(self.name):
+                    self(*args, **kwargs)
+        return profile.report(self.name)
+
+    def build_inputs(
+        self,
+        *args: Any,
+        force_cast: bool = False,
+        oversize: float = 1,
+        minibatch: bool | Sequence[bool] = False,
+        **kwargs: Any,
+    ) -> Any:
+        """Put values into shared memory, as `Data` for the inputs of this function.
+
+        Parameters
+        ----------
+        *args, **kwargs : array_like
+            One per input, in order or by name.
+        force_cast, oversize, minibatch
+            As for `synk.data`; ``minibatch`` may be a list with one entry per input.
+
+        Returns
+        -------
+        Data, or tuple of Data
+            A single one for a single input.
+        """
+        self._owner.check_open("build_inputs")
+        values = self._order(args, kwargs)
+        flags = [minibatch] * len(values) if isinstance(minibatch, bool) else list(minibatch)
+        if len(flags) != len(values):
+            raise ValueError(f"minibatch has {len(flags)} entries for {len(values)} inputs")
+        made = tuple(
+            make_data(
+                self._owner,
+                value,
+                variable,
+                minibatch=flag,
+                force_cast=force_cast,
+                oversize=oversize,
+                name=variable.name,
+            )
+            for variable, value, flag in zip(self.inputs, values, flags, strict=True)
+        )
+        return made[0] if len(made) == 1 else made
+
+    # --- what the two kinds of function do differently -------------------------------------------
+
+    @abstractmethod
+    def check(self, options: CallOptions) -> None:
+        """Refuse keywords that select from something this function does not have."""
+
+    @abstractmethod
+    def prepare(self, values: Sequence[Any], options: CallOptions) -> Iterator[list[Prepared]]:
+        """Check a call and decide on its steps, those of one command at a time.
+
+        A further command is prepared when the one before has run. Each ``finish`` returns a list of
+        values.
+        """
+
+    @abstractmethod
+    def run_alone(self, arrays: Sequence[Any]) -> list[Any]:
+        """Run on rank 0 only, on all rows, and return all outputs."""
+
+    # --- arguments and results -------------------------------------------------------------------
+
+    def _order(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+        """Return the inputs in order, from positions and names."""
+        if not kwargs and len(args) == len(self.inputs):
+            return list(args)
+        missing = object()
+        values: list[Any] = [missing] * len(self.inputs)
+        if len(args) > len(values):
+            raise TypeError(f"{self.name!r} takes {len(values)} inputs, got {len(args)}")
+        values[: len(args)] = args
+        for name, value in kwargs.items():
+            position = self._position.get(name)
+            if position is None:
+                raise TypeError(f"{self.name!r} has no input {name!r}; it has {sorted(self._position)}")
+            if values[position] is not missing:
+                raise TypeError(f"input {name!r} of {self.name!r} is given twice")
+            values[position] = value
+        absent = [describe(var) for var, value in zip(self.inputs, values, strict=True) if value is missing]
+        if absent:
+            raise TypeError(f"{self.name!r} misses input {', '.join(absent)}")
+        return values
+
+    def as_written(self, values: list[Any]) -> Any:
+        """Return values as the outputs were given: a list for a list."""
+        if self.returns == "none":
+            return None
+        return values[0] if self.returns == "single" and len(values) == 1 else values
+
+
+def _positions(inputs: Sequence[Any]) -> dict[str, int]:
+    """Return where inputs stand, by name; a name that two of them have means neither."""
+    names = [variable.name for variable in inputs]
+    return {name: position for position, name in enumerate(names) if name and names.count(name) == 1}

@@ -1,0 +1,263 @@
+"""Functions of one graph: which rows every rank reads, and how the results combine.
+
+    Definition -> GraphFunction.prepare (pure checks, then staging) -> Call -> combine
+
+Imports floor 4 and below.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from synk import messages
+from synk.data import Data
+from synk.functions.calls import (
+    CallOptions,
+    IndexList,
+    Selection,
+    as_input,
+    check_data,
+    common_length,
+    is_gathered,
+    repeat_key,
+    select_batch,
+    select_following,
+    select_shares,
+)
+from synk.functions.function import Function, Prepared
+from synk.functions.spec import to_spec
+from synk.functions.symbolic import Definition
+from synk.owner import Owner
+from synk.plan import Rows, check_num_slices, same_rows, split
+from synk.reduction import Partial, combine
+
+
+class Last(NamedTuple):
+    """The step of the last call, for one that repeats it."""
+
+    refs: Sequence[messages.ArrayRef | None]  # of all inputs, None of arrays
+    key: tuple[Any, ...] | None  # of the keywords; None if such a call must be looked at again
+    length: int | None  # rows of each scattered input; None if they must be looked at again
+    step: Any  # messages.Call, or None before the first
+
+
+class Announced(NamedTuple):
+    """Rows that the ranks gather ahead of the call that reads them."""
+
+    token: int
+    state: list[tuple[messages.ArrayRef, int]]  # of each Data, and how often it was handed out
+    rows: Rows
+
+
+class Spans(NamedTuple):
+    """A `Selection` as a message says it."""
+
+    batch: messages.Span | None
+    shares: tuple[messages.Span, ...] | None
+    following: Any  # Span, or None
+
+
+def value_is(value: Any, ref: messages.ArrayRef | None) -> bool:
+    """Return whether an input is the Data that ``ref`` was made of, and still as it says."""
+    return ref is not None and isinstance(value, Data) and value.known_ref is ref
+
+
+class GraphFunction(Function):
+    """A function of one PyTensor graph, made by `synk.function`."""
+
+    def __init__(self, owner: Owner, number: int, definition: Definition):
+        super().__init__(owner, definition.name, definition.all_inputs)
+        self._number = number
+        self._definition = definition  # keeps the shared variables alive
+        self._spec: Any = None
+        self._reshapes: tuple[int, ...] = ()
+        self._last = Last([None] * len(self.inputs), None, None, None)
+        self._announced: Announced | None = None
+        self._tokens = itertools.count(1)
+        self._finalizer = weakref.finalize(self, owner.forget, number)
+        self._finalizer.atexit = False
+
+    @property
+    def output_modes(self) -> list[str | None]:
+        return list(self._definition.output_modes)
+
+    @property
+    def update_modes(self) -> list[str | None]:
+        return [update.mode for update in self._definition.updates]
+
+    @property
+    def returns(self) -> str:
+        return self._definition.returns
+
+    def can_batch(self) -> bool:
+        """Return whether there are scattered inputs."""
+        return bool(self._definition.inputs)
+
+    def can_batch_s(self) -> bool:
+        """Return whether there are sliceable shared variables."""
+        return bool(self._definition.sliceables)
+
+    def check_open(self) -> None:
+        """Raise SynkStateError if the function's run was closed."""
+        self._owner.check_open(f"function {self.name!r}")
+
+    def ready(self) -> int:
+        """Give the function to all ranks if they do not have it yet; return its number."""
+        self.check_open()
+        if self._spec is None:
+            spec = to_spec(self._definition, self._owner.shared.identify)
+            self._owner.install(messages.Build(self._number, spec))
+            self._spec = spec
+            self._reshapes = tuple(update.variable for update in spec.updates)
+        return self._number
+
+    def check(self, options: CallOptions) -> None:
+        if options.batch is not None and not self.can_batch():
+            raise TypeError(f"batch selects rows of scattered inputs; {self.name!r} has none")
+        if options.next_batch is not None and not self.can_batch():
+            raise TypeError(f"next_batch selects rows of scattered inputs; {self.name!r} has none")
+        if options.batch_s is not None and not self.can_batch_s():
+            raise TypeError(f"batch_s selects rows of sliceable_shareds; {self.name!r} has none")
+        if check_num_slices(options.num_slices) > 1 and not (self.can_batch() or self.can_batch_s()):
+            raise ValueError(f"num_slices={options.num_slices}, but {self.name!r} has nothing to slice")
+
+    def run_alone(self, arrays: Sequence[Any]) -> list[Any]:
+        return self._owner.run_alone(self.ready(), arrays)
+
+    def prepare(self, values: Sequence[Any], options: CallOptions) -> Iterator[list[Prepared]]:
+        yield [self.prepare_step(values, options)]
+
+    def sliced_variables(self) -> tuple[int, ...]:
+        """Return the sliceable shared variables, by identity."""
+        self.ready()
+        return self._spec.sliceables
+
+    def prepare_step(self, values: Sequence[Any], options: CallOptions) -> Prepared:
+        """Check a call and decide on its one step; what was checked for the last call is not again."""
+        if self._spec is None:
+            self.ready()
+        last, key = self._last, repeat_key(options)
+        same = [value_is(value, ref) for value, ref in zip(values, last.refs, strict=True)]
+        if key is not None and last.key == key and all(same):
+            self._announced = None
+            return Prepared(last.step, self._combine, self._reshapes)
+        entries, refs = self._entries(values, same)
+        n_scattered = len(self._definition.inputs)
+        scattered = entries[:n_scattered]
+        length = last.length if all(same[:n_scattered]) else common_length(scattered)
+        selected = self._select(scattered, options, length)
+        inputs, paired = self._stage(entries, refs, selected.batch)
+        gathered = self._gathered(scattered, selected) if self._announced or selected.following else 0
+        spans, indices = self._stage_indices(selected, needed=not all(paired))
+        step = messages.Call(
+            function=self._number,
+            inputs=inputs,
+            batch=spans.batch,
+            minibatch=paired,
+            shares=spans.shares,
+            indices=indices,
+            total_rows=selected.total,
+            num_slices=check_num_slices(options.num_slices),
+            gathered=gathered,
+            ahead=self._announced and messages.Ahead(self._announced.token, spans.following),
+        )
+        repeats = not self._definition.sliceables and None not in refs
+        self._last = Last(refs, key if repeats else None, length, step)
+        return Prepared(step, self._combine, self._reshapes)
+
+    def _entries(
+        self, values: Sequence[Any], same: Sequence[bool]
+    ) -> tuple[list[Any], list[messages.ArrayRef | None]]:
+        """Return inputs as they are where they are Data, else as arrays of the variables' types."""
+        entries: list[Any] = []
+        refs: list[messages.ArrayRef | None] = []
+        for variable, value, checked, ref in zip(self.inputs, values, same, self._last.refs, strict=True):
+            if checked:
+                refs.append(ref)
+            elif isinstance(value, Data):
+                check_data(variable, value)
+                refs.append(value.ref())
+            else:
+                value = as_input(variable, value)
+                refs.append(None)
+            entries.append(value)
+        return entries, refs
+
+    def _select(self, scattered: Sequence[Any], options: CallOptions, length: int | None) -> Selection:
+        batch, shares, following, total = None, None, None, 0
+        if scattered:
+            batch = select_batch(self._definition.inputs, scattered, options.batch, length)
+            if options.next_batch is not None:
+                following = select_following(self._definition.inputs, scattered, options.next_batch)
+            total = len(batch)
+        sliceables = self._definition.sliceables
+        if sliceables:
+            shares = select_shares(sliceables, self._owner.lengths(self._spec.sliceables), options.batch_s)
+            sliced = tuple(len(rows) for rows in shares)
+            if batch is not None:
+                self._check_counts(batch, sliced)
+            total = sum(sliced)
+        return Selection(batch, shares, following, total)
+
+    def _check_counts(self, batch: Rows, sliced: tuple[int, ...]) -> None:
+        counts = tuple(stop - start for start, stop in split(len(batch), self._owner.n_ranks))
+        if sliced != counts:
+            raise ValueError(
+                f"scattered inputs give the ranks {counts} rows, sliceable variables {sliced}; "
+                "select equally many with batch and batch_s"
+            )
+
+    def _gathered(self, scattered: Sequence[Any], selected: Selection) -> int:
+        """Return the token of this call's rows if they were announced; announce those of the next."""
+        before, self._announced = self._announced, None
+        if before is None and selected.following is None:
+            return 0
+        state = [(entry.ref(), entry.changes) for entry in scattered if is_gathered(entry)]
+        if selected.following is not None:
+            self._announced = Announced(next(self._tokens), state, selected.following)
+        if before is None or before.state != state or selected.batch is None:
+            return 0
+        return before.token if same_rows(before.rows, selected.batch) else 0
+
+    # --- staging -----------------------------------------------------------------------------
+
+    def _stage(
+        self, entries: Sequence[Any], refs: Sequence[messages.ArrayRef | None], rows: Rows | None
+    ) -> tuple[tuple[messages.ArrayRef, ...], tuple[bool, ...]]:
+        """Put plain arrays, or just their selected rows, into shared memory."""
+        n_scattered = len(self._definition.inputs)
+        staged, paired = [], []
+        for position, (entry, ref) in enumerate(zip(entries, refs, strict=True)):
+            if position < n_scattered:
+                paired.append(ref is None or entry.minibatch)
+            if ref is None:
+                assert rows is not None or position >= n_scattered
+                chosen = rows.of(entry) if rows is not None and position < n_scattered else entry
+                ref = self._owner.staging.put((self._number, position), chosen)
+            staged.append(ref)
+        return tuple(staged), tuple(paired)
+
+    def _stage_indices(self, selected: Selection, needed: bool) -> tuple[Spans, messages.ArrayRef | None]:
+        indices = IndexList()
+        batch, shares, following = None, None, None
+        if selected.batch is not None:
+            # Arrays that were staged hold the selected rows only, so nobody needs the indices.
+            batch = indices.span(selected.batch if needed else Rows(0, len(selected.batch)))
+        if selected.shares is not None:
+            shares = tuple(indices.span(rows) for rows in selected.shares)
+        if selected.following is not None:
+            following = indices.span(selected.following)
+        return Spans(batch, shares, following), indices.stage(self._owner.staging, (self._number, "indices"))
+
+    # --- results -----------------------------------------------------------------------------
+
+    def _combine(self, results: list[list[Partial | None]]) -> list[Any]:
+        return [
+            combine(mode, of_ranks, getattr(output.type, "dtype", None))
+            for mode, output, *of_ranks in zip(
+                self._spec.output_modes, self._definition.outputs, *results, strict=True
+            )
+        ]

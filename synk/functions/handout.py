@@ -1,0 +1,128 @@
+"""Values that the master hands out to shared variables: the shortest way for each.
+
+In a sequence they wait in staging buffers until their step comes. As a command of their own they
+need not: no rank is at work, so the master writes arrays straight to where the variables live, in
+shared memory, and of Data each rank copies its own rows there.
+
+    variables, arrays, rows per rank -> HandOut -> step, of several (staged)
+                                                -> steps, of a command of its own (written)
+
+Imports floor 4 and below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from synk import messages
+from synk.data import Data
+from synk.functions.calls import IndexList
+from synk.owner import Owner
+from synk.plan import Rows
+from synk.rank.shared_steps import copy_rows
+
+HANDED_OUT = "values"  # owner of the staging buffers of values that are handed out
+
+
+class HandOut:
+    """One collective that hands out values; it takes the place of a `function.Prepared`.
+
+    Parameters
+    ----------
+    owner : Owner
+    reshapes : sequence of int
+        The variables, by identity.
+    arrays : sequence of array or Data
+        Their values.
+    rows : sequence of sequence of Rows or None
+        By variable, then by rank: what each gets; None where it keeps its value.
+    slot : int
+        Of this one alone: a command may hand out several values of one variable.
+    """
+
+    def __init__(
+        self,
+        owner: Owner,
+        reshapes: Sequence[int],
+        arrays: Sequence[Any],
+        rows: Sequence[Sequence[Rows | None]],
+        slot: int,
+    ):
+        self.reshapes = tuple(reshapes)
+        self._owner = owner
+        self._arrays = list(arrays)
+        self._rows = rows
+        self._slot = slot
+
+    def finish(self, results: Sequence[Any]) -> None:
+        """Return nothing: these collectives have no results."""
+
+    @property
+    def step(self) -> messages.Assign:
+        """The step of a sequence: what was there before is in use until it comes."""
+        return self._assign(range(len(self._arrays)), written=frozenset())
+
+    def steps(self) -> list[Any]:
+        """Write what can be written now; return the steps that do the rest."""
+        owner, numbers = self._owner, range(len(self._arrays))
+        places = [owner.homes.place(self.reshapes[number], self._shapes(number)) for number in numbers]
+        written = [n for n in numbers if places[n] is not None and not isinstance(self._arrays[n], Data)]
+        same = [n for n in written if self._is_same_for_all(n)]
+        rest = [n for n in numbers if n not in same]
+        # Staged first: where there is no room for it, nothing has changed.
+        steps: list[Any] = [self._assign(rest, frozenset(written))] if rest else []
+        if same:
+            steps.append(messages.Broadcast(tuple(self.reshapes[number] for number in same)))
+        for number, array in zip(written, self._unshared(written, places), strict=True):
+            self._write(number, array, places[number], only_own=number in same)
+        return steps
+
+    def _shapes(self, number: int) -> list[tuple[int, ...]]:
+        """Return the shapes of all ranks' values when they have theirs."""
+        array = self._arrays[number]
+        present = self._owner.homes.shapes(self.reshapes[number])
+        return [
+            before if rows is None else (len(rows), *array.shape[1:]) if array.ndim else ()
+            for rows, before in zip(self._rows[number], present, strict=True)
+        ]
+
+    def _is_same_for_all(self, number: int) -> bool:
+        """Tell whether all ranks get the same rows: then they copy them from rank 0, at the same time."""
+        first, *others = self._rows[number]
+        return first is not None and all(rows is first for rows in others)
+
+    def _unshared(self, written: Sequence[int], places: Sequence[Any]) -> list[NDArray[Any]]:
+        """Return the arrays; copies of those that are, themselves, where some variable lives."""
+        homes = [home for number in written for home in places[number]]
+        arrays = [self._arrays[number] for number in written]
+        return [
+            np.array(array) if any(np.may_share_memory(array, home) for home in homes) else array
+            for array in arrays
+        ]
+
+    def _write(self, number: int, array: NDArray[Any], homes: Any, only_own: bool) -> None:
+        for rows, home in zip(self._rows[number][: 1 if only_own else None], homes, strict=False):
+            if rows is not None:
+                copy_rows(array, rows, home)
+        if only_own:
+            self._owner.homes.settle(self.reshapes[number])
+
+    def _assign(self, numbers: Sequence[int], written: frozenset[int]) -> messages.Assign:
+        staging, indices = self._owner.staging, IndexList()
+        spans = tuple(
+            tuple(None if rows is None else indices.span(rows) for rows in self._rows[number])
+            for number in numbers
+        )
+        refs = tuple(
+            None if number in written else self._ref((HANDED_OUT, self._slot, number), self._arrays[number])
+            for number in numbers
+        )
+        staged = indices.stage(staging, (HANDED_OUT, self._slot, "indices"))
+        return messages.Assign(tuple(self.reshapes[number] for number in numbers), refs, spans, staged)
+
+    def _ref(self, key: tuple[Any, ...], array: Any) -> messages.ArrayRef:
+        return array.ref() if isinstance(array, Data) else self._owner.staging.put(key, array)

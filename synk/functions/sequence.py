@@ -1,0 +1,133 @@
+"""Several functions and collectives as one command on every rank.
+
+    sequence(gradient, partial(all_reduce, g), update)(x, y) -> one message, one reply per rank
+
+Imports floor 4 and below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from synk.functions.calls import CallOptions
+from synk.functions.function import Function, Prepared
+from synk.functions.graph_function import GraphFunction
+from synk.owner import Owner
+from synk.plan import check_num_slices
+
+RETURNING = ("gather", "get_value", "get_shapes", "get_lengths")
+
+
+class SequenceFunction(Function):
+    """Functions and collectives in order, made by `synk.sequence`.
+
+    Its inputs are those of its functions, each once, in order of first use; its outputs are
+    theirs, one after the other, and what collectives return stands between them.
+
+    Parameters
+    ----------
+    owner : Owner
+    items : sequence of GraphFunction or callable
+        A callable prepares a collective.
+    """
+
+    def __init__(
+        self, owner: Owner, items: Sequence[GraphFunction | Callable[[], Prepared]], name: str | None
+    ):
+        self._items = tuple(items)
+        self._functions = [item for item in items if isinstance(item, GraphFunction)]
+        for function in self._functions:
+            function.check_open()  # afterwards it is open for as long as the sequence is
+        inputs = dict.fromkeys(variable for function in self._functions for variable in function.inputs)
+        super().__init__(
+            owner, name or " + ".join(function.name for function in self._functions), list(inputs)
+        )
+
+    @property
+    def output_modes(self) -> list[str | None]:
+        return [mode for function in self._functions for mode in function.output_modes]
+
+    @property
+    def update_modes(self) -> list[str | None]:
+        return [mode for function in self._functions for mode in function.update_modes]
+
+    @property
+    def returns(self) -> str:
+        kinds = [function.returns for function in self._functions if function.returns != "none"]
+        return kinds[0] if len(kinds) == 1 else "list" if kinds else "none"
+
+    @property
+    def n_results(self) -> int:
+        return len(self.output_modes) + sum(map(_returns, self._items))
+
+    def as_written(self, values: list[Any]) -> Any:
+        # What collectives return counts too, and is known only when they have.
+        return values if self.returns == "none" and values else super().as_written(values)
+
+    def check(self, options: CallOptions) -> None:
+        if options.batch is not None and not any(function.can_batch() for function in self._functions):
+            raise TypeError(f"batch selects rows of scattered inputs; {self.name!r} has none")
+        if options.next_batch is not None and not any(function.can_batch() for function in self._functions):
+            raise TypeError(f"next_batch selects rows of scattered inputs; {self.name!r} has none")
+        if options.batch_s is not None and not any(function.can_batch_s() for function in self._functions):
+            raise TypeError(f"batch_s selects rows of sliceable_shareds; {self.name!r} has none")
+        if check_num_slices(options.num_slices) > 1 and not any(map(_can_slice, self._functions)):
+            raise ValueError(f"num_slices={options.num_slices}, but {self.name!r} has nothing to slice")
+
+    def prepare(self, values: Sequence[Any], options: CallOptions) -> Iterator[list[Prepared]]:
+        given = dict(zip(self.inputs, values, strict=True))
+        prepared: list[Prepared] = []
+        for item in self._items:
+            if not isinstance(item, GraphFunction):
+                prepared.append(_listed(item()))
+                continue
+            reshaped = {variable for entry in prepared for variable in entry.reshapes}
+            if not reshaped.isdisjoint(item.sliced_variables()):
+                # Which rows it reads is known only when they are there: a further command.
+                yield prepared
+                prepared = []
+            inputs = [given[variable] for variable in item.inputs]
+            prepared.append(item.prepare_step(inputs, _usable(options, item)))
+        yield prepared
+
+    def run_alone(self, arrays: Sequence[Any]) -> list[Any]:
+        given = dict(zip(self.inputs, arrays, strict=True))
+        return [
+            value
+            for function in self._functions
+            for value in function.run_alone([given[variable] for variable in function.inputs])
+        ]
+
+
+def _returns(item: Any) -> bool:
+    """Return whether an item is a collective that returns something."""
+    if not isinstance(item, partial):
+        return False
+    in_place = item.keywords.get("in_place", item.args[2] if len(item.args) > 2 else True)
+    return item.func.__name__ in RETURNING or (item.func.__name__ == "reduce" and not in_place)
+
+
+def _can_slice(function: GraphFunction) -> bool:
+    return function.can_batch() or function.can_batch_s()
+
+
+def _usable(options: CallOptions, function: GraphFunction) -> CallOptions:
+    """Return the options that mean something to one of several functions."""
+    return CallOptions(
+        batch=options.batch if function.can_batch() else None,
+        batch_s=options.batch_s if function.can_batch_s() else None,
+        num_slices=options.num_slices if _can_slice(function) else 1,
+        next_batch=options.next_batch if function.can_batch() else None,
+    )
+
+
+def _listed(prepared: Prepared) -> Prepared:
+    """Make a collective's result a list of values, of none where it returns nothing."""
+
+    def finish(results: list[Any]) -> list[Any]:
+        value = prepared.finish(results)
+        return [] if value is None else [value]
+
+    return Prepared(prepared.step, finish, prepared.reshapes)

@@ -1,0 +1,71 @@
+"""From a function as the user wrote it to the form that travels.
+
+    Definition -> sliceables and n_rows made inputs, shared variables made numbers -> ProgramSpec
+
+Imports floor 4 and below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.type import RandomType
+
+from synk.compile import serialize, substitute
+from synk.functions.symbolic import Definition, Update, dtype_of
+from synk.rank.program import ProgramSpec, UpdateSpec
+from synk.reduction import check_mode
+from synk.variables import n_rows
+
+
+def to_spec(definition: Definition, identify: Callable[[SharedVariable], int]) -> ProgramSpec:
+    """Turn a definition into what travels.
+
+    Parameters
+    ----------
+    definition : Definition
+    identify : callable
+        Gives a shared variable its identity, sending it to the workers if need be.
+    """
+    rows_of = {variable: _rows_variable(variable) for variable in definition.sliceables}
+    # A static length is that of the whole array, and a rank gets a part of it.
+    scattered = {variable: _rows_variable(variable) for variable in definition.inputs}
+    count = n_rows.type("n_rows")
+    results = [*definition.outputs, *(update.value for update in definition.updates)]
+    results = substitute(results, {**scattered, **rows_of, n_rows: count})
+    values = results[len(definition.outputs) :]
+    row_inputs = {*scattered.values(), *rows_of.values(), count}
+    graph_inputs = [*scattered.values(), *definition.bcast_inputs, *rows_of.values(), count]
+    return ProgramSpec(
+        name=definition.name,
+        graph=serialize.dumps(graph_inputs, results, identify),
+        n_scattered=len(definition.inputs),
+        n_broadcast=len(definition.bcast_inputs),
+        sliceables=tuple(identify(variable) for variable in definition.sliceables),
+        output_modes=tuple(
+            check_mode(mode, dtype_of(output), "output")
+            for mode, output in zip(definition.output_modes, definition.outputs, strict=True)
+        ),
+        updates=tuple(
+            _update_spec(update, value, row_inputs, identify)
+            for update, value in zip(definition.updates, values, strict=True)
+        ),
+        mode=definition.mode,
+    )
+
+
+def _rows_variable(variable: SharedVariable) -> Variable:
+    """Return the input that stands for some rows of ``variable``: axis 0 is of any length."""
+    kind = variable.type
+    return kind.clone(shape=(None, *kind.shape[1:]))(variable.name)
+
+
+def _update_spec(
+    update: Update, value: Variable, row_inputs: Iterable[Variable], identify: Callable[[SharedVariable], int]
+) -> UpdateSpec:
+    needs_rows = not set(row_inputs).isdisjoint(ancestors([value]))
+    advances = isinstance(update.variable.type, RandomType)
+    return UpdateSpec(identify(update.variable), update.mode, needs_rows, advances)

@@ -1,0 +1,1 @@
+"""Shared memory: segments of it, their limits, and rows gathered from it."""

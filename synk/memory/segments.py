@@ -1,0 +1,163 @@
+"""The segments that all ranks have attached: the master makes them, workers follow.
+
+    SegmentTable.allocate -> Attach and a descriptor to every worker -> SegmentTable.attach there
+
+Imports ``errors``, ``messages`` and ``shm``.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from numpy.typing import NDArray
+
+from synk import messages
+from synk.errors import SegmentLost
+from synk.memory.shm import Segment
+
+GROWTH = 1.25  # staging buffers are made larger than asked, so that few calls make a new one
+
+
+class SegmentTable:
+    """Segments by number, the same numbers in every rank.
+
+    Parameters
+    ----------
+    post, release : callable, optional
+        ``post(message, descriptor)`` reaches all workers at once, ``release(message)`` when the run is
+        next at rest. Not given in a worker.
+    """
+
+    def __init__(self, post: Callable[..., None] | None = None, release: Callable[[Any], None] | None = None):
+        self._post = post
+        self._release = release
+        self._segments: dict[int, Segment] = {}
+        self._lost: set[int] = set()
+        self._numbers = itertools.count(1)  # threads may allocate at the same time
+
+    def allocate(self, nbytes: int) -> int:
+        """Create a segment, have every worker attach it, and return its number.
+
+        Raises
+        ------
+        SharedMemoryFull
+            If there is no room; nothing has changed then.
+        """
+        assert self._post is not None, "only the master allocates"
+        segment = Segment.create(nbytes)
+        number = next(self._numbers)
+        self._segments[number] = segment
+        try:
+            self._post(messages.Attach(number, nbytes), segment.descriptor)
+        except BaseException:
+            self.drop(number)
+            raise
+        segment.seal()
+        return number
+
+    @classmethod
+    def holding(cls, segments: Mapping[int, Segment]) -> SegmentTable:
+        """Return the table of a worker that has these segments mapped already."""
+        table = cls()
+        table._segments.update(segments)
+        return table
+
+    def mapped(self) -> dict[int, Segment]:
+        """Return the segments by number."""
+        return dict(self._segments)
+
+    def attach(self, message: messages.Attach, descriptor: int | None) -> Segment:
+        """Follow the master's `allocate` in a worker.
+
+        Raises
+        ------
+        OSError
+            If no descriptor came with the message: this process could not take one more.
+        """
+        if descriptor is None:
+            self._lost.add(message.segment)
+            raise _lost()
+        segment = Segment.attach(descriptor, message.nbytes)
+        self._segments[message.segment] = segment
+        return segment
+
+    def release(self, number: int) -> None:
+        """Drop a segment in every rank; safe in finalizers, at any moment."""
+        assert self._release is not None, "only the master releases"
+        self.drop(number)
+        self._release(messages.Detach(number))
+
+    def drop(self, number: int) -> None:
+        """Let go of a segment in this rank; the memory is freed when every rank has."""
+        self._lost.discard(number)
+        segment = self._segments.pop(number, None)
+        if segment is not None:
+            segment.close()
+
+    def __getitem__(self, number: int) -> Segment:
+        return self._segments[number]
+
+    def array(self, ref: messages.ArrayRef) -> NDArray[Any]:
+        """Return the array that a message refers to."""
+        if ref.segment in self._lost:
+            raise _lost()
+        return self._segments[ref.segment].array(ref.dtype, ref.shape)
+
+    def close(self) -> None:
+        """Let go of all segments in this rank."""
+        for number in list(self._segments):
+            self.drop(number)
+
+
+def _lost() -> SegmentLost:
+    return SegmentLost(
+        errno.EMFILE,
+        "this rank had no file descriptor left to attach a segment of shared memory; raise the limit "
+        "(ulimit -n), and make Data anew",
+    )
+
+
+class StagingBuffers:
+    """Reused buffers through which the master hands arrays to the workers.
+
+    Parameters
+    ----------
+    segments : SegmentTable
+        The master's.
+    """
+
+    def __init__(self, segments: SegmentTable):
+        self._segments = segments
+        self._numbers: dict[Any, dict[tuple[Any, ...], int]] = {}  # by owner, then by key
+
+    def put(self, key: tuple[Any, ...], array: NDArray[Any]) -> messages.ArrayRef:
+        """Copy ``array`` into the buffer called ``key``, whose owner comes first; it grows if need be."""
+        owned = self._numbers.setdefault(key[0], {})
+        number = owned.get(key)
+        if number is None or self._segments[number].nbytes < array.nbytes:
+            self.drop(key)
+            size = array.nbytes if number is None else int(GROWTH * array.nbytes)
+            number = owned[key] = self._segments.allocate(size)
+        ref = messages.ArrayRef(number, array.dtype.str, array.shape)
+        self._segments.array(ref)[...] = array
+        return ref
+
+    def drop(self, *keys: tuple[Any, ...]) -> None:
+        """Free the buffers called ``keys``, where there are such."""
+        for key in keys:
+            number = self._numbers.get(key[0], {}).pop(key, None)
+            if number is not None:
+                self._segments.release(number)
+
+    def drop_all(self) -> None:
+        """Free all buffers."""
+        for owner in list(self._numbers):
+            self.drop_owned_by(owner)
+
+    def drop_owned_by(self, owner: Any) -> None:
+        """Free all buffers whose key starts with ``owner``."""
+        for number in self._numbers.pop(owner, {}).values():
+            self._segments.release(number)

@@ -1,0 +1,62 @@
+"""What a worker is doing, line by line, told even where it hangs.
+
+The worker's handler of one real-time signal is written in C: it writes the stacks of all Python threads to a
+file in memory without running any Python, so a loop in native code cannot keep it from answering.
+
+    Stacks (master) -> answer (worker) ... ask, read (master)
+
+Imports ``watch`` and the standard library.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import fcntl
+import os
+import signal
+import time
+
+from synk.processes.watch import Process
+
+SIGNAL = signal.SIGRTMIN + 5  # scripts hardly ever use one of those
+READ_SECONDS = 0.5  # for a worker to answer
+SETTLE_SECONDS = 0.02  # without a further line: the answer is complete
+
+
+class Stacks:
+    """One worker's answers; made by the master before it forks."""
+
+    def __init__(self) -> None:
+        self._file = os.memfd_create("synk-stacks")
+        fcntl.fcntl(self._file, fcntl.F_SETFL, os.O_APPEND)  # both processes share the position in it
+        self._asked = 0.0
+
+    def answer(self) -> None:
+        """In the worker: write stacks here when asked."""
+        faulthandler.register(SIGNAL, file=self._file, all_threads=True, chain=False)
+
+    def ask(self, process: Process) -> None:
+        """In the master: have the worker write its stacks; one that is stopped does not."""
+        os.ftruncate(self._file, 0)
+        self._asked = time.monotonic()
+        if not process.stopped() and not process.wait(0):
+            process.signal(SIGNAL)
+        else:
+            self._asked -= READ_SECONDS
+
+    def read(self) -> str:
+        """In the master: return the answer, or "" where there is none."""
+        length, changed = 0, self._asked
+        while True:
+            now, size = time.monotonic(), os.fstat(self._file).st_size
+            if size != length:
+                length, changed = size, now
+            if now - self._asked >= READ_SECONDS or (length and now - changed >= SETTLE_SECONDS):
+                return os.pread(self._file, length, 0).decode(errors="replace")
+            time.sleep(SETTLE_SECONDS / 10)
+
+    def close(self) -> None:
+        """Forget the answers."""
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)

@@ -1,0 +1,1 @@
+"""What every rank does: programs on its rows, and steps of commands."""

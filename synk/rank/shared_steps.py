@@ -1,0 +1,173 @@
+"""What every rank does with the steps that are collectives on shared variables.
+
+    Rank.run -> HANDLERS[type(step)](rank, step) -> RankVariables, Communicator
+
+Imports floor 2 and below, and ``shards``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from synk import messages
+from synk.errors import NonFinite
+from synk.plan import Rows
+from synk.rank.shards import rows_of
+from synk.variables import copy_of, describe
+
+if TYPE_CHECKING:
+    from synk.rank.worker import Rank
+
+
+# --- values that the master hands out ------------------------------------------------------------------
+
+
+def assign(rank: Rank, step: messages.Assign) -> None:
+    """Take the rows that the master hands out."""
+    indices = None if step.indices is None else rank.segments.array(step.indices)
+    for variable, ref, spans in zip(step.variables, step.arrays, step.spans, strict=True):
+        span = spans[rank.rank]
+        if span is None:
+            continue
+        if ref is None:
+            rank.variables.settle(variable)
+            continue
+        array = rank.segments.array(ref)
+        rows = rows_of(span, indices)
+        shape = (len(rows), *array.shape[1:]) if array.ndim else ()
+        rank.variables.fill(variable, shape, partial(copy_rows, array, rows))
+
+
+def copy_rows(array: Any, rows: Rows, out: Any) -> None:
+    """Copy rows of ``array``, or a 0-d array whole, to where they are to be."""
+    if rows.indices is None:
+        out[...] = array[rows.start : rows.stop] if array.ndim else array
+    else:
+        # Checked on the master, so nothing is clipped; but with "raise", NumPy copies them twice.
+        np.take(array, rows.indices[rows.start : rows.stop], axis=0, out=out, mode="clip")
+
+
+# --- what the ranks have -------------------------------------------------------------------------------
+
+
+def broadcast(rank: Rank, step: messages.Broadcast) -> None:
+    """Take rank 0's values."""
+    for variable in step.variables:
+        variables = rank.variables
+        if rank.rank == 0:
+            homes, array = variables.homes(variable), variables.value(variable)
+        else:
+            homes, array = variables.places(variable), variables.value(variable)
+            if homes is not None and homes[0].shape == homes[rank.rank].shape:
+                array = homes[rank.rank]  # whatever the value is now
+            else:
+                homes = None
+        result = rank.communicator.broadcast(array, homes=homes)
+        if rank.rank > 0:
+            variables.assign(variable, result)
+
+
+def all_reduce(rank: Rank, step: messages.AllReduce) -> None:
+    """Combine the values of all ranks, on all."""
+    variables, communicator = rank.variables, rank.communicator
+    for variable in step.variables:
+        homes = variables.homes(variable)
+        if homes is not None:
+            communicator.all_reduce(homes[rank.rank], step.op, homes)
+        else:
+            variables.assign(variable, communicator.all_reduce(variables.value(variable), step.op))
+
+
+def reduce(rank: Rank, step: messages.Reduce) -> list[Any] | None:
+    """Combine the values of all ranks, on rank 0; return the results if they are not put in place."""
+    results = []
+    for variable in step.variables:
+        homes = rank.variables.homes(variable)
+        value = rank.variables.value(variable)
+        result = rank.communicator.reduce(value, step.op, homes=homes, in_place=step.in_place)
+        if rank.rank == 0 and step.in_place:
+            rank.variables.assign(variable, result)
+        results.append(result)
+    return None if rank.rank > 0 or step.in_place else results
+
+
+def all_gather(rank: Rank, step: messages.AllGather) -> None:
+    """Join the values of all ranks, on all."""
+    for variable in step.variables:
+        homes = rank.variables.homes(variable)
+        joined = rank.communicator.all_gather(rank.variables.value(variable), homes, np.concatenate)
+        rank.variables.assign(variable, joined)
+
+
+def gather(rank: Rank, step: messages.Gather) -> list[Any] | None:
+    """Return the values of all ranks, joined, on rank 0."""
+    results = []
+    for variable in step.variables:
+        homes = rank.variables.homes(variable)
+        read = partial(joined_or_copied, stacked=step.nd_up == 1)
+        results.append(rank.communicator.gather(rank.variables.value(variable), homes=homes, read=read))
+    return results if rank.rank == 0 else None
+
+
+def joined_or_copied(arrays: Sequence[Any], stacked: bool) -> Any:
+    """Return arrays joined along axis 0, or stacked on a new one; a list of copies where that cannot be."""
+    start = 0 if stacked else 1
+    if any(array.shape[start:] != arrays[0].shape[start:] for array in arrays[1:]):
+        return [array.copy() for array in arrays]
+    return np.stack(arrays) if stacked else np.concatenate(arrays)
+
+
+def fetch(rank: Rank, step: messages.Fetch) -> list[Any] | None:
+    """Return the values of one rank: on rank 0 where they can be read from there, else on that rank."""
+    results = []
+    for variable in step.variables:
+        value = rank.variables.value(variable)
+        if step.rank is not None and step.rank > 0 and rank.variables.places(variable) is not None:
+            homes = rank.variables.homes(variable)
+            value = rank.communicator.gather(
+                rank.variables.value(variable), homes=homes, read=_only_copied, only=step.rank
+            )
+        else:
+            # A copy even where it is sent: that happens after all steps, which may write to it.
+            value = copy_of(value) if step.rank in (None, rank.rank) else None
+        results.append(value)
+    return results
+
+
+def _only_copied(arrays: Sequence[Any]) -> Any:
+    return arrays[0].copy()
+
+
+def shapes(rank: Rank, step: messages.Shapes) -> list[tuple[int, ...]]:
+    """Return the shapes of the values."""
+    return [rank.variables.value(variable).shape for variable in step.variables]
+
+
+def check_finite(rank: Rank, step: messages.CheckFinite) -> None:
+    """Raise if a value holds NaN or infinities."""
+    bad = []
+    for variable in step.variables:
+        value = rank.variables.value(variable)
+        count = value.size - np.count_nonzero(np.isfinite(value))
+        if count:
+            said = f"{count} of {value.size} values ({np.count_nonzero(np.isnan(value))} NaN)"
+            bad.append(f"{said} of {describe(rank.variables[variable])}")
+    if bad:
+        raise NonFinite(f"not finite on rank {rank.rank}: {', '.join(bad)}")
+
+
+HANDLERS: dict[type, Callable[[Rank, Any], Any]] = {
+    messages.Assign: assign,
+    messages.Broadcast: broadcast,
+    messages.AllReduce: all_reduce,
+    messages.Reduce: reduce,
+    messages.AllGather: all_gather,
+    messages.Gather: gather,
+    messages.Fetch: fetch,
+    messages.Shapes: shapes,
+    messages.CheckFinite: check_finite,
+}

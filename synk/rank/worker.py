@@ -1,0 +1,261 @@
+"""What every rank does with a command, and the loop in which workers wait for one.
+
+    channel -> serve -> Rank.prepare (Attach, Share, Build, ...)
+                     -> Rank.run (Call, AllReduce, ...) -> reply
+
+The master runs the same `Rank.run` for its own part, without the loop.
+
+Imports floor 3 and below.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from synk import messages
+from synk.comm import Communicator
+from synk.device import Device
+from synk.errors import Failure
+from synk.memory.segments import SegmentTable
+from synk.rank import shared_steps
+from synk.rank.program import Program, ProgramContext, RowInput
+from synk.rank.shards import Shards, rows_of
+from synk.variables import RankVariables
+from synk.wire import sync
+from synk.wire.channel import WorkerChannel
+from synk.wire.frames import Disconnected
+from synk.wire.sync import Aborted, Barrier, ControlBlock
+
+
+class Rank:
+    """One rank of a run: its device, segments, variables, programs and connection.
+
+    Parameters
+    ----------
+    communicator : Communicator
+        Knows the rank's number and the size of the run.
+    control, barrier
+        The run's shared words, and this rank's barrier on them.
+    device, segments, variables
+        This rank's.
+    """
+
+    def __init__(
+        self,
+        communicator: Communicator,
+        control: ControlBlock,
+        barrier: Barrier,
+        device: Device,
+        segments: SegmentTable,
+        variables: RankVariables,
+    ):
+        self.rank = communicator.rank
+        self.n_ranks = communicator.n_ranks
+        self.segments = segments
+        self.variables = variables
+        self.join(communicator, control, barrier)
+        self._context = ProgramContext(device, variables, self._compiling)
+        self._programs: dict[int, Program] = {}
+        self._shards = Shards(self.rank, self.n_ranks)
+
+    def rest(self) -> None:
+        """End the thread of this rank, if it has one: before a fork, and at the end of the run."""
+        self._shards.rest()
+
+    def join(self, communicator: Communicator, control: ControlBlock, barrier: Barrier) -> None:
+        """Work with these ranks from now on."""
+        self.communicator = communicator
+        self.barrier = barrier
+        self._control = control
+
+    # --- messages without an answer ----------------------------------------------------------
+
+    def prepare(self, message: Any, descriptor: int | None = None) -> Any:
+        """Follow a message that needs no answer."""
+        return PREPARATIONS[type(message)](self, message, descriptor)
+
+    def build(self, message: messages.Build) -> None:
+        self._programs[message.function] = Program(message.spec, self._context)
+
+    def forget(self, message: messages.Forget) -> None:
+        self._programs.pop(message.function, None)
+        self._shards.forget(message.function)
+        self._collect_garbage()
+
+    def move_in(self, message: messages.MoveIn) -> None:
+        homes = [self.segments.array(ref) for ref in message.homes]
+        self.variables.move_in(message.identity, homes)
+
+    def unshare(self, message: messages.Unshare) -> None:
+        self.variables.drop(message.identity)
+        self._collect_garbage()
+
+    def _collect_garbage(self) -> None:
+        # Graphs are cycles, and an idle worker makes nothing that would start a collection. The
+        # master's is its own affair: this may run inside one.
+        if self.rank > 0:
+            gc.collect()
+
+    def program(self, function: int) -> Program:
+        return self._programs[function]
+
+    def builds(self) -> list[messages.Build]:
+        """Return the messages that make another rank's functions the same as this one's."""
+        return [messages.Build(number, program.spec) for number, program in self._programs.copy().items()]
+
+    # --- commands ----------------------------------------------------------------------------
+
+    def run(self, command: messages.Run) -> tuple[Any, ...]:
+        """Do this rank's part of every step and return its results, one per step."""
+        self.barrier.begin(command.number)
+        try:
+            return tuple([self._step(step) for step in command.steps])
+        except BaseException:
+            # Before anything else: the others may be waiting for this rank.
+            self.barrier.fail()
+            raise
+        finally:
+            self.enter(sync.IDLE)
+
+    def _step(self, step: Any) -> Any:
+        phase, handler = STEPS[type(step)]
+        self.enter(phase)
+        return handler(self, step)
+
+    def enter(self, phase: int) -> None:
+        """Tell the other ranks what this one is doing."""
+        self._control.set(self.rank, sync.PHASE, phase)
+
+    @contextmanager
+    def _compiling(self) -> Iterator[None]:
+        """Tell so while a program that is needed now compiles."""
+        phase = self._control.get(self.rank, sync.PHASE)
+        self.enter(sync.COMPILING)
+        try:
+            yield
+        finally:
+            self.enter(phase)
+
+    def compile(self, step: messages.Compile) -> None:
+        for function in step.functions:
+            self._programs[function].compile()
+
+    def call(self, step: messages.Call) -> list[Any]:
+        program = self._programs[step.function]
+        n_scattered = program.spec.n_scattered
+        scattered, broadcast = step.inputs[:n_scattered], step.inputs[n_scattered:]
+        indices = self._indices(step.indices)
+        results = program.run(
+            self._shards.inputs(step, [self.segments.array(ref) for ref in scattered], indices),
+            [self.segments.array(ref) for ref in broadcast],
+            self._sliced(step, program, indices),
+            any_rows=step.total_rows > 0,
+            num_slices=step.num_slices,
+        )
+        if step.total_rows == 0 and program.spec.has_rows and self.rank > 0:
+            return [None] * len(results)  # all computed the same on empty input
+        return results
+
+    def _sliced(self, step: messages.Call, program: Program, indices: Any) -> list[RowInput]:
+        if step.shares is None:
+            return []
+        rows = rows_of(step.shares[self.rank], indices)
+        return [RowInput(self.variables.value(variable), rows) for variable in program.spec.sliceables]
+
+    def _indices(self, ref: messages.ArrayRef | None) -> Any:
+        return None if ref is None else self.segments.array(ref)
+
+
+class Handler(NamedTuple):
+    """How a step runs, and what the rank is said to be doing meanwhile."""
+
+    phase: int
+    run: Callable[[Rank, Any], Any]
+
+
+STEPS: dict[type, Handler] = {
+    messages.Compile: Handler(sync.COMPILING, Rank.compile),
+    messages.Call: Handler(sync.COMPUTING, Rank.call),
+    **{step: Handler(sync.COLLECTIVE, run) for step, run in shared_steps.HANDLERS.items()},
+}
+
+PREPARATIONS: dict[type, Callable[[Rank, Any, int | None], Any]] = {
+    messages.Attach: lambda rank, message, descriptor: rank.segments.attach(message, descriptor),
+    messages.Detach: lambda rank, message, _: rank.segments.drop(message.segment),
+    messages.Share: lambda rank, message, _: rank.variables.add(message),
+    messages.MoveIn: lambda rank, message, _: rank.move_in(message),
+    messages.Unshare: lambda rank, message, _: rank.unshare(message),
+    messages.Build: lambda rank, message, _: rank.build(message),
+    messages.Forget: lambda rank, message, _: rank.forget(message),
+}
+
+
+def failure(rank: int, error: BaseException) -> Failure:
+    """Describe an exception in a form that always travels."""
+    error.__traceback__ = _below_this_package(error.__traceback__)
+    summary = traceback.format_exception_only(error)[0].strip()
+    return Failure(rank, type(error), summary, "".join(traceback.format_exception(error)))
+
+
+def _below_this_package(trace: Any) -> Any:
+    """Leave out how a command reaches the program: every rank's traceback would start with it."""
+    here = os.path.dirname(os.path.dirname(__file__))
+    while (
+        trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename.startswith(here)
+    ):
+        trace = trace.tb_next
+    return trace
+
+
+def serve(rank: Rank, channel: WorkerChannel, after_reply: Callable[[], None] = lambda: None) -> None:
+    """Follow the master's messages until it says `Close` or is gone."""
+    trouble: Failure | None = None  # of a message without an answer; told with the next reply
+    while True:
+        try:
+            message, descriptor = channel.receive()
+        except Disconnected:
+            return
+        if isinstance(message, messages.Close):
+            return
+        if isinstance(message, messages.Run):
+            reply(channel, rank.rank, answer(rank, message, trouble))
+            trouble = None
+            after_reply()
+            continue
+        try:
+            rank.prepare(message, descriptor)
+        except Exception as error:
+            trouble = trouble or failure(rank.rank, error)
+
+
+def answer(rank: Rank, command: messages.Run, trouble: Failure | None = None) -> messages.Reply:
+    """Run a command and put its end into a reply."""
+    try:
+        if trouble is not None:
+            rank.barrier.begin(command.number)
+            rank.barrier.fail()
+            return messages.Reply((), trouble)
+        return messages.Reply(rank.run(command), None)
+    except Aborted:
+        return messages.Reply((), None, aborted=True)
+    except BaseException as error:
+        return messages.Reply((), failure(rank.rank, error))
+
+
+def reply(channel: WorkerChannel, rank: int, message: messages.Reply) -> None:
+    """Send a reply; what cannot be pickled is left out."""
+    try:
+        channel.reply(message)
+    except Disconnected:
+        os._exit(1)
+    except Exception as error:
+        told = message.failure or failure(rank, error)
+        try:
+            channel.reply(message._replace(results=(), failure=told))
+        except Exception:  # the exception's class does not pickle
+            channel.reply(message._replace(results=(), failure=told._replace(kind=None)))

@@ -1,0 +1,1 @@
+"""A run: its workers from birth to end, and one command at a time."""

@@ -1,0 +1,143 @@
+"""Make a fork of the master a worker.
+
+    launch -> live: settle, let go of what is the siblings', plant the seed -> serve -> the end
+
+A worker has everything imported already, and leaves by ``os._exit``, so nothing that the script
+registered to run at exit runs twice.
+
+Imports floor 3 and below, ``crew`` and ``seed``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import gc
+import os
+import random
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from socket import socket
+from typing import NamedTuple, NoReturn
+
+import numpy as np
+
+from synk import messages
+from synk.comm import HostCommunicator
+from synk.device import Device
+from synk.memory.segments import SegmentTable
+from synk.memory.shm import Segment
+from synk.processes.hold import Held
+from synk.processes.stacks import Stacks
+from synk.processes.stderr_log import STDERR, StderrLog
+from synk.processes.watch import Process, die_with, forbid_core_dumps
+from synk.rank.worker import Rank, serve
+from synk.run.crew import Crew, spin_seconds
+from synk.run.seed import Seed
+from synk.variables import RankVariables
+from synk.wire.channel import WorkerChannel
+from synk.wire.mailbox import IDLE_SPIN_SECONDS, WorkerPost
+from synk.wire.sync import Barrier
+
+
+class Birth(NamedTuple):
+    """What a worker brings along."""
+
+    rank: int
+    end: socket
+    log: StderrLog
+    stacks: Stacks
+    make_device: Callable[[int], Device]
+    seed: Seed
+    signals: Held  # since before the fork
+
+
+class Family(NamedTuple):
+    """Whom a worker was born to."""
+
+    parent: int  # pid of the master
+    by_main_thread: bool
+    crew: Crew  # with the siblings that were born before
+    masters_end: socket
+
+
+def live(birth: Birth, family: Family) -> NoReturn:
+    """Be a worker until the end."""
+    status = 1
+    try:
+        die_with(family.parent, by_kernel=family.by_main_thread)
+        forbid_core_dumps()
+        _settle(birth)
+        _leave_siblings(family)
+        crew, rank = family.crew, birth.rank
+        idle_spin = IDLE_SPIN_SECONDS if spin_seconds(crew.n_ranks) else 0.0
+        post = WorkerPost(rank, crew.mailboxes, crew.control, crew.bells, idle_spin)
+        channel = WorkerChannel(birth.end, post)
+        serve(_make_rank(birth, crew, Process(family.parent), channel), channel, birth.log.deliver)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        _flush(birth.log)
+        os._exit(status)
+
+
+def _settle(birth: Birth) -> None:
+    """Make the fork a process of its own."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C reaches all; the master decides
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    birth.signals.release_in_child(but=(signal.SIGINT, signal.SIGTERM))
+    signal.set_wakeup_fd(-1)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    birth.log.take_over()
+    birth.stacks.answer()
+    faulthandler.enable(file=STDERR)  # a segmentation fault says where
+    # Else all ranks would draw the same numbers.
+    random.seed(birth.rank)
+    np.random.seed(birth.rank)
+    gc.freeze()  # what the master had made is no garbage of this process
+
+
+def _leave_siblings(family: Family) -> None:
+    family.masters_end.close()
+    for sibling in family.crew.workers:
+        for held in sibling:
+            held.close()
+
+
+def _flush(log: StderrLog) -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # closed, or nobody reads
+            stream.flush()
+    log.deliver()
+
+
+def _make_rank(birth: Birth, crew: Crew, master: Process, channel: WorkerChannel) -> Rank:
+    device = birth.make_device(birth.rank)
+    device.activate()
+    barrier = Barrier(
+        crew.control,
+        crew.bells,
+        birth.rank,
+        spin=spin_seconds(crew.n_ranks),
+        lives=[master.fileno()],
+        on_death=lambda descriptor: os._exit(1),
+    )
+    segments, variables = birth.seed.segments(), RankVariables(birth.rank)
+    communicator = HostCommunicator(
+        birth.rank, crew.control, barrier, lambda nbytes: _follow_growth(channel, barrier, segments)
+    )
+    rank = Rank(communicator, crew.control, barrier, device, segments, variables)
+    for message in birth.seed.messages(birth.rank):
+        rank.prepare(message)
+    return rank
+
+
+def _follow_growth(channel: WorkerChannel, barrier: Barrier, segments: SegmentTable) -> Segment:
+    """Wait for the new arena that the master makes in the middle of a collective."""
+    barrier.wait_for(channel.fileno())
+    message, descriptor = channel.receive_frame()
+    assert isinstance(message, messages.Attach)
+    return segments.attach(message, descriptor)

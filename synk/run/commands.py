@@ -1,0 +1,306 @@
+"""One command at a time: post it to the workers, do rank 0's part, collect the replies.
+
+    turn -> run(steps) -> post, Rank.run, collect -> results by step, then by rank
+
+Also here: who failed, who died, and messages that wait until the run is at rest.
+
+Imports floor 4 and below.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from synk import messages
+from synk.errors import SynkStateError, SynkTimeout, WorkerDied, remote_error
+from synk.processes.hold import hold
+from synk.rank.worker import Rank, failure
+from synk.run.crew import Crew
+from synk.run.turns import Turn, Turns
+from synk.wire.sync import Aborted
+
+NOTHING = "no command"
+MESSAGE = "a message to the workers"  # where something is made or dropped between commands
+REMEDY = "synk.restart() starts new workers, synk.close() ends the run"
+INTERRUPT_SECONDS = 1.5  # for workers to answer when the master was interrupted
+DEATH_SECONDS = 1.0  # between a closed socket and the end of its process
+
+
+class Commands:
+    """The master's side of all commands of a run.
+
+    Parameters
+    ----------
+    crew : Crew
+        The workers.
+    turns : Turns
+        Whose turn it is.
+    after_turn : callable
+        Called at the end of every turn, however it ends.
+    """
+
+    def __init__(self, crew: Crew, turns: Turns, after_turn: Callable[[], None] = lambda: None):
+        self._turns = turns
+        self._after_turn = after_turn
+        self._rank: Rank | None = None
+        self._posting = False
+        self._growing = False
+        self._hurry = False  # whether somebody did not want to wait for an interrupted command
+        self._numbers = itertools.count(1)
+        self._released: deque[Any] = deque()
+        self._broken: BaseException | None = None
+        self._follow(crew)
+
+    def _follow(self, crew: Crew) -> None:
+        self._crew = crew
+        self._vigil = crew.vigil()
+        self._channel = crew.open_channel(self.on_death, self.be_patient)
+
+    def lead(self, rank: Rank) -> None:
+        """Take ``rank`` as rank 0, whose part is done here."""
+        self._rank = rank
+
+    def check_usable(self) -> None:
+        """Raise what broke the run, if something did."""
+        if self._broken is not None:
+            # Without the frames of those it was raised to before: they hold arrays.
+            raise self._broken.with_traceback(None)
+
+    # --- commands ----------------------------------------------------------------------------------
+
+    def turn(self, label: str) -> Turn:
+        """Return a context in which a call is prepared and run, and other threads are kept out.
+
+        Raises
+        ------
+        SynkStateError
+            On entering, if this thread is inside another call: in a signal handler, say.
+        WorkerDied
+            If the run is broken.
+        """
+        return self._turns.take(label, self._begin, self._end)
+
+    def _begin(self) -> None:
+        self.check_usable()
+        self._vigil.begin(self._turns.label or NOTHING, self._turns.seconds)
+
+    def _end(self) -> None:
+        try:
+            self._after_turn()
+        finally:
+            self._flush()
+
+    def run(self, steps: Sequence[Any]) -> list[list[Any]]:
+        """Run steps on all ranks as one command.
+
+        Returns
+        -------
+        list of list
+            Results by step, then by rank.
+
+        Raises
+        ------
+        RemoteError
+            If ranks raised; with one rank, what it raised itself.
+        WorkerDied
+            If a worker died.
+        """
+        assert self._turns.label is not None, "commands run in turns"
+        assert self._rank is not None
+        return self._run(self._rank, messages.Run(next(self._numbers), tuple(steps)))
+
+    def _run(self, rank: Rank, command: messages.Run) -> list[list[Any]]:
+        mine: tuple[Any, ...] = ()
+        error: BaseException | None = None
+        try:
+            self._send(self._channel.command, command)
+            try:
+                mine = rank.run(command)
+            except BaseException as caught:
+                error = caught
+            if self._broken is not None:
+                self.check_usable()
+            replies = self._collect(error)
+        except BaseException as interruption:  # that of a signal handler comes between any two lines
+            self._come_to_rest(rank, interruption)
+            raise
+        if error is not None or any(reply.failed for reply in replies):
+            try:
+                _raise_failures(error, replies)
+            finally:
+                error = None  # its traceback refers to this frame: a cycle, which lives on for long
+        return [list(results) for results in zip(mine, *[reply.results for reply in replies], strict=True)]
+
+    def _collect(self, error: BaseException | None) -> list[messages.Reply]:
+        """Wait for all replies; not long, if a signal handler's exception has ended rank 0's part."""
+        if error is None or isinstance(error, Exception):
+            return self._channel.collect()
+        try:
+            return self._channel.collect(INTERRUPT_SECONDS)
+        except BaseException as second:
+            self._hurry |= not isinstance(second, Exception)
+            if self._broken is None:
+                self._break(
+                    SynkStateError(f"the run was interrupted, and not all workers came back; {REMEDY}")
+                )
+            raise error from None
+
+    def _come_to_rest(self, rank: Rank, interruption: BaseException) -> None:
+        """Take in the replies that are still to come, so that the next command does not find them."""
+        if self._broken is not None or not self._channel.waiting:
+            return
+        rank.barrier.fail()
+        try:
+            if not self._channel.torn:
+                self._channel.collect(INTERRUPT_SECONDS)
+        except BaseException as second:
+            self._hurry |= not isinstance(second, Exception)
+        if self._channel.waiting and self._broken is None:
+            self._break(SynkStateError(f"the run was interrupted in the middle of a command; {REMEDY}"))
+
+    # --- messages ----------------------------------------------------------------------------------
+
+    def post(self, message: Any, descriptor: int | None = None) -> None:
+        """Send a message to all workers.
+
+        Raises
+        ------
+        SynkStateError
+            In the middle of a command, whose messages would be mistaken, or of another message.
+        """
+        with self._turns.lock:
+            self.check_usable()
+            if self._posting or (self._channel.waiting and not self._growing):
+                what = self._turns.label or MESSAGE
+                raise SynkStateError(f"shared memory was asked for in the middle of {what}")
+            if self._turns.label is None:
+                self._vigil.begin(MESSAGE, self._turns.seconds)
+            self._send(self._channel.post, message, descriptor)
+
+    @contextmanager
+    def growth(self) -> Iterator[None]:
+        """Let a message through in the middle of a command: the one that its workers wait for."""
+        self._growing = True
+        try:
+            yield
+        finally:
+            self._growing = False
+
+    def _send(self, send: Callable[..., None], *arguments: Any) -> None:
+        self.check_usable()
+        self._posting = True
+        try:
+            send(*arguments)
+        except BaseException:
+            # Not where pickling failed: nothing was sent then.
+            if self._channel.torn and self._broken is None:
+                self._break(SynkStateError(f"the run was interrupted while a message was sent; {REMEDY}"))
+            raise
+        finally:
+            self._posting = False
+
+    def release(self, message: Any) -> None:
+        """Post a message when the run is next at rest; safe in finalizers, at any moment."""
+        if not self._turns.here():
+            return
+        self._released.append(message)
+        if self._turns.lock.acquire(blocking=False):
+            try:
+                if self._turns.label is None and not self._posting:
+                    with hold(later=True):
+                        self._flush()
+            finally:
+                self._turns.lock.release()
+
+    def _flush(self) -> None:
+        while self._released and not self._turns.closed and self._broken is None:
+            self.post(self._released.popleft())
+
+    # --- the end -----------------------------------------------------------------------------------
+
+    def on_death(self, rank: int) -> Any:
+        """Raise WorkerDied; let the other ranks out of whatever they wait for."""
+        process = self._crew.process(rank)
+        process.wait(DEATH_SECONDS)
+        error = WorkerDied(
+            rank,
+            process.pid,
+            process.cause_of_death(),
+            self._crew.control.phase(rank),
+            self._turns.label or NOTHING,
+            self._crew.last_words(rank),
+        )
+        self._break(error)
+        raise error
+
+    def be_patient(self, late: Sequence[int]) -> None:
+        """Look at the ranks that this one waits for; raise SynkTimeout where that took too long."""
+        try:
+            self._vigil.look(late)
+        except SynkTimeout as error:
+            self._break(error)
+            raise
+
+    def _break(self, error: BaseException) -> None:
+        if self._broken is None:
+            self._broken = error
+            if self._rank is not None:
+                self._rank.barrier.abandon()
+
+    @contextmanager
+    def renewal(self, label: str) -> Iterator[Callable[[Crew], None]]:
+        """Give up the workers; yield what takes new ones. The run is usable again when the body is done.
+
+        Raises
+        ------
+        SynkStateError
+            If the run was closed, or this thread is inside a call.
+        """
+        with self._turns.take(label, self._give_up, self._flush):
+            yield self._follow
+            self._broken = None
+
+    def _give_up(self) -> None:
+        self._break(SynkStateError(f"the run could not be restarted; {REMEDY}"))
+        self._channel.close()
+        self._released.clear()  # what new workers are born with is without it
+
+    @contextmanager
+    def ending(self, label: str) -> Iterator[bool]:
+        """Refuse everything from now on; yield whether to ask workers to leave, or to end them at once.
+
+        Raises
+        ------
+        SynkStateError
+            If this thread is inside a call.
+        """
+        if self._turns.mine():
+            raise SynkStateError(f"{label} was called in the middle of {self._turns.label}")
+        # Another thread's call ends first, unless it takes too long: it finds its workers dead then.
+        alone = self._turns.lock.acquire(timeout=INTERRUPT_SECONDS)
+        try:
+            self._turns.closed = True
+            self._broken = None  # its traceback holds frames, and those hold shared memory
+            self._channel.close()
+            yield alone and not self._hurry
+        finally:
+            if alone:
+                self._turns.lock.release()
+
+
+def _raise_failures(error: BaseException | None, replies: Sequence[messages.Reply]) -> None:
+    """Raise what ranks raised: ``error`` on rank 0, the others' in ``replies``."""
+    if error is not None and not isinstance(error, Exception):
+        raise error
+    failures = [reply.failure for reply in replies if reply.failure is not None]
+    if error is not None and not isinstance(error, Aborted):
+        if not replies:
+            raise error
+        failures.insert(0, failure(0, error))
+    if failures:
+        raise remote_error(failures, n_ranks=len(replies) + 1) from error
+    assert error is None, "a rank aborts only because another failed"

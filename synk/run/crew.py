@@ -1,0 +1,165 @@
+"""The workers of a run, as the master holds them, and how they end.
+
+    launch -> Crew (processes, channel, shared words, standard errors) ... Crew.dismiss
+
+Imports floor 3 and below.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from synk import messages
+from synk.device.cpu import count_cores
+from synk.processes.hold import hold
+from synk.processes.stacks import Stacks
+from synk.processes.stderr_log import StderrLog
+from synk.processes.vigil import Vigil
+from synk.processes.watch import Process
+from synk.wire import sync
+from synk.wire.channel import MasterChannel
+from synk.wire.frames import Disconnected, encode, send
+from synk.wire.mailbox import Mailboxes, MasterPost
+from synk.wire.sync import DELIVERED, Barrier, ControlBlock, Doorbells
+
+CLOSE_SECONDS = 2.0  # for a worker to leave on its own
+TERMINATE_SECONDS = 1.0  # then to leave on SIGTERM
+
+
+class Worker(NamedTuple):
+    """What the master holds of one worker."""
+
+    process: Process
+    end: socket.socket
+    log: StderrLog
+    stacks: Stacks
+
+
+class Crew:
+    """The workers of a run and what the master shares with them.
+
+    Parameters
+    ----------
+    n_ranks : int
+        The master included.
+    """
+
+    def __init__(self, n_ranks: int):
+        self.n_ranks = n_ranks
+        self.workers: list[Worker] = []  # from rank 1
+        self._pid = os.getpid()
+        with contextlib.ExitStack() as made:
+            self.control = ControlBlock(n_ranks)
+            made.callback(self.control.close)
+            self.bells = Doorbells(n_ranks)
+            made.callback(self.bells.close)
+            self.mailboxes = Mailboxes(n_ranks)
+            made.callback(self.mailboxes.close)
+            self._shared = made.pop_all()
+
+    def pids(self) -> tuple[int, ...]:
+        """Return the process ids of all ranks, in rank order."""
+        return (self._pid, *(worker.process.pid for worker in self.workers))
+
+    def make_log(self, rank: int) -> StderrLog:
+        """Return where a worker that is still to be born writes its standard error."""
+        word = (rank, DELIVERED)
+        return StderrLog(partial(self.control.get, *word), partial(self.control.set, *word))
+
+    def process(self, rank: int) -> Process:
+        return self.workers[rank - 1].process
+
+    def last_words(self, rank: int) -> str:
+        """Return what a dead worker wrote to standard error at the end, after handing on what was not yet."""
+        log = self.workers[rank - 1].log
+        log.deliver()
+        return log.tail()
+
+    def vigil(self) -> Vigil:
+        """Return what looks after the workers while the master waits for them."""
+        return Vigil(
+            [worker.process for worker in self.workers],
+            [worker.stacks for worker in self.workers],
+            self.control,
+        )
+
+    def open_channel(
+        self, on_death: Callable[[int], None], patience: Callable[[Sequence[int]], None]
+    ) -> MasterChannel:
+        """Return the master's channel to all workers."""
+        post = MasterPost(self.mailboxes, self.control, self.bells, spin_seconds(self.n_ranks))
+        ends = [worker.end for worker in self.workers]
+        return MasterChannel(ends, [worker.process for worker in self.workers], on_death, post, patience)
+
+    def barrier(self, on_death: Callable[[int], None], patience: Callable[[Sequence[int]], None]) -> Barrier:
+        """Return the master's barrier; ``on_death`` is called with a dead worker's rank."""
+        ranks = {worker.process.fileno(): rank for rank, worker in enumerate(self.workers, start=1)}
+        return Barrier(
+            self.control,
+            self.bells,
+            rank=0,
+            spin=spin_seconds(self.n_ranks),
+            lives=list(ranks),
+            on_death=lambda descriptor: on_death(ranks[descriptor]),
+            patience=patience,
+        )
+
+    def dismiss(self, gently: bool = True) -> None:
+        """End all workers, at first by asking them unless not ``gently``, and free what was shared."""
+        processes = [worker.process for worker in self.workers]
+        try:
+            if gently:
+                self._say_farewell()
+                _end(processes)
+        finally:  # a second ^C comes here at once
+            for process in processes:
+                process.signal(signal.SIGKILL)
+            self._free()
+
+    def _say_farewell(self) -> None:
+        farewell = encode(messages.Close())
+        for worker in self.workers:
+            worker.end.setblocking(False)
+            with contextlib.suppress(Disconnected, OSError):  # it is gone already, or does not read
+                send(worker.end, farewell, _give_up)
+
+    def _free(self) -> None:
+        with hold():  # what is closed twice may be somebody else's by then
+            while self.workers:
+                process, end, log, stacks = self.workers.pop()
+                process.reap()
+                log.deliver()
+                for held in (end, log, stacks):
+                    held.close()
+            self._shared.close()
+
+
+def _give_up() -> None:
+    raise Disconnected
+
+
+def _end(processes: Sequence[Process]) -> None:
+    """Wait for processes to end; insist, stage by stage, with those that do not."""
+    for patience, signals in (
+        (CLOSE_SECONDS, [signal.SIGTERM]),
+        (TERMINATE_SECONDS, [signal.SIGCONT, signal.SIGKILL]),
+    ):
+        deadline = time.monotonic() + patience
+        for process in processes:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        for process in processes:
+            if not process.wait(0):
+                for number in signals:
+                    process.signal(number)
+
+
+def spin_seconds(n_ranks: int) -> float:
+    """Return how long to spin at a barrier: not at all where ranks share cores."""
+    return sync.SPIN_SECONDS if n_ranks <= count_cores() else 0.0

@@ -1,0 +1,57 @@
+"""What the workers of a restarted run are born with, so that it goes on where the last one broke off.
+
+    Session.restart -> Seed -> segments, variables, functions of a new worker
+
+Nothing is sent: a new worker is a fork of the master, and finds all of this in its memory.
+
+Imports ``messages``, ``segments``, ``shm`` and ``variables``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from synk import messages
+from synk.memory.segments import SegmentTable
+from synk.memory.shm import Segment
+from synk.variables import copy_of
+
+
+@dataclass(frozen=True)
+class Seed:
+    """The state of all ranks; a run that starts has none.
+
+    Parameters
+    ----------
+    mapped : mapping of int to Segment
+        Segments by number, mapped in the master.
+    shares : sequence of Share
+        The shared variables, with rank 0's values.
+    values : mapping of int to sequence
+        Committed values by identity, one per rank; variables without one start from rank 0's.
+    moves : sequence of MoveIn
+        Which variables live in shared memory.
+    functions : sequence of Build
+    """
+
+    mapped: Mapping[int, Segment] = field(default_factory=dict)
+    shares: Sequence[messages.Share] = ()
+    values: Mapping[int, Sequence[Any]] = field(default_factory=dict)
+    moves: Sequence[messages.MoveIn] = ()
+    functions: Sequence[messages.Build] = ()
+
+    def segments(self) -> SegmentTable:
+        """Return a worker's table of segments."""
+        return SegmentTable.holding(self.mapped)
+
+    def messages(self, rank: int) -> Iterator[Any]:
+        """Yield what a worker would have been sent: variables with its own values, then functions."""
+        for share in self.shares:
+            of_ranks = self.values.get(share.identity)
+            value = share.value if of_ranks is None else of_ranks[rank]
+            # Copies: what lives in shared memory is rank 0's.
+            yield share._replace(value=copy_of(value), own=of_ranks is not None)
+        yield from self.moves
+        yield from self.functions

@@ -1,0 +1,1 @@
+"""What ranks say to each other: words, barriers, mailboxes and frames."""

@@ -1,0 +1,131 @@
+"""Whether CUDA is in use, asked of a driver library made for the test: its cuInit needs no GPU."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import synk
+from synk.errors import CudaInitialisedError
+from synk.processes.cuda_check import check_cuda, cuda_is_initialised
+
+ROOT = Path(synk.__file__).parents[1]
+
+# As the driver's reference has it: CUDA_ERROR_NOT_INITIALIZED is 3, CUDA_ERROR_NO_DEVICE 100.
+DRIVER = """
+static int state = 3;
+int cuInit(unsigned flags) { return state = CUINIT_RESULT ? 3 : 0, CUINIT_RESULT; }
+int cuDeviceGetCount(int *count) { if (!state) *count = 1; return state; }
+"""
+
+NOT_A_DRIVER = "int something_else(void) { return 0; }"
+
+
+@pytest.fixture(scope="session")
+def build(tmp_path_factory):
+    """Return what compiles a library of the driver's name and gives its folder."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("needs a C compiler to make a driver library")
+
+    def build(source, *options):
+        folder = tmp_path_factory.mktemp("driver")
+        (folder / "driver.c").write_text(source)
+        library = ["-Wl,-soname,libcuda.so.1", "-o", str(folder / "libcuda.so.1")]
+        command = [compiler, "-shared", "-fPIC", *options, *library, str(folder / "driver.c")]
+        subprocess.run(command, check=True, timeout=60)
+        return folder
+
+    return build
+
+
+def said(folder, body):
+    """Run ``body`` where ``folder`` has the driver; return what it prints."""
+    text = f"import ctypes, sys\nfrom synk.processes.cuda_check import *\n{body}"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "LD_LIBRARY_PATH": str(folder)}
+    ended = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, timeout=60, env=environment
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.split("\n")[:-1]
+
+
+WITH_CUDA = "driver = ctypes.CDLL('libcuda.so.1')\n"
+TELL = "print(cuda_is_initialised())\n"
+LOADED = "print('libcuda' in open('/proc/self/maps').read())\n"
+
+
+def test_a_driver_that_is_not_loaded_is_not_loaded_to_ask_it(build):
+    folder = build(DRIVER, "-DCUINIT_RESULT=0")
+    assert said(folder, TELL + LOADED) == ["False", "False"]
+
+
+def test_a_loaded_driver_is_asked_and_not_initialised_thereby(build):
+    folder = build(DRIVER, "-DCUINIT_RESULT=0")
+    body = f"{WITH_CUDA}{LOADED}{TELL}{TELL}driver.cuInit(0)\n{TELL}"
+    assert said(folder, body) == ["True", "False", "False", "True"]
+
+
+def test_an_initialisation_that_failed_is_none(build):
+    folder = build(DRIVER, "-DCUINIT_RESULT=100")  # no GPU: nothing that a child could inherit
+    assert said(folder, f"{WITH_CUDA}assert driver.cuInit(0) == 100\n{TELL}") == ["False"]
+
+
+def test_a_library_that_is_no_driver_says_nothing(build):
+    assert said(build(NOT_A_DRIVER), WITH_CUDA + TELL) == ["False"]
+
+
+def test_the_error_says_what_to_move_and_who_may_have_done_it(build):
+    folder = build(DRIVER, "-DCUINIT_RESULT=0")
+    body = """
+check_cuda("fork")
+driver.cuInit(0)
+sys.modules["torch"] = sys.modules["cupy"] = sys
+try:
+    check_cuda("fork")
+except RuntimeError as error:
+    print(type(error).__name__)
+    print(error)
+"""
+    kind, message = said(folder, WITH_CUDA + body)
+    assert kind == "CudaInitialisedError"
+    assert message.startswith("fork: this process has initialised CUDA")
+    assert "imported here: cupy, torch." in message
+    assert "Call synk.fork() before" in message
+    assert "synk.fork(device='cpu')" in message
+
+
+def test_nobody_is_accused_where_nothing_is_imported(monkeypatch):
+    monkeypatch.setattr("synk.processes.cuda_check.cuda_is_initialised", lambda: True)
+    for name in ("cupy", "torch", "jax", "tensorflow", "numba.cuda", "pycuda"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    with pytest.raises(CudaInitialisedError, match=r"child processes cannot use then\. Call"):
+        check_cuda("fork")
+
+
+def test_without_cuda_nothing_is_raised():
+    if "libcuda.so" in Path("/proc/self/maps").read_text():
+        pytest.skip("this process has a driver loaded")
+    assert not cuda_is_initialised()
+    check_cuda("fork")
+
+
+GPU = """
+import cupy, synk
+from synk.processes.cuda_check import cuda_is_initialised
+print(cuda_is_initialised())
+cupy.zeros(3)
+print(cuda_is_initialised())
+"""
+
+
+@pytest.mark.gpu
+def test_the_real_driver():
+    pytest.importorskip("cupy", reason="needs CuPy")
+    if not Path("/dev/nvidiactl").exists():
+        pytest.skip("needs an NVIDIA GPU")
+    ended = subprocess.run([sys.executable, "-c", GPU], capture_output=True, text=True, timeout=120)
+    assert ended.stdout.split() == ["False", "True"], ended.stderr

@@ -1,0 +1,236 @@
+"""Workers come to the world whole or not at all, and end with their master, whichever thread made them."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from scripts import DEADLINE, PROLOGUE, WORLD, alive, check_gone, script
+
+from synk.processes.hold import hold
+
+
+def test_a_fork_that_runs_out_of_descriptors_leaves_nothing():
+    script(
+        WORLD
+        + """
+import resource
+world(4)
+synk.close()
+limits, before, failures = resource.getrlimit(resource.RLIMIT_NOFILE), held(), 0
+for spare in range(60):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + spare, limits[1]))
+    try:
+        synk.fork(4)
+    except OSError as error:
+        assert "files" in str(error), error
+        failures += 1
+    else:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        synk.close()
+        break
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert held() == before, (spare, held(), before)
+assert failures > 10, failures
+world(4)
+synk.close()
+assert held() == before, (held(), before)
+""",
+        deadline=60,
+    )
+
+
+def test_an_interrupted_fork_leaves_nothing():
+    script(
+        WORLD
+        + """
+class Pressed(Exception):
+    pass
+
+def press(number, frame):
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    raise Pressed
+
+world(4)
+synk.close()
+before = held()
+signal.signal(signal.SIGALRM, press)
+synk.fork(4)
+synk.close()
+began = time.monotonic()
+synk.fork(4)
+took = time.monotonic() - began
+synk.close()
+interrupted = 0
+for delay in np.linspace(0.0003, took, 16):
+    try:
+        signal.setitimer(signal.ITIMER_REAL, delay)
+        synk.fork(4)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    except Pressed:
+        interrupted += 1
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    synk.close()
+    assert held() == before, (delay, held(), before)
+assert interrupted > 3, interrupted
+""",
+        deadline=60,
+    )
+
+
+def test_a_child_that_is_interrupted_at_birth_does_not_go_on_with_the_script():
+    done = script(
+        """
+        # ^C reaches all processes of a terminal: also one that is a worker since a microsecond ago.
+        os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGINT))
+        try:
+            synk.fork(3)
+        except KeyboardInterrupt:
+            print("a second master")
+        print("after fork", os.getpid() == MASTER)
+        x = pt.vector("x")
+        assert synk.function([x], (x.sum(), "sum"))(ROWS) == 66
+        synk.close()
+        """
+    )
+    assert done.stdout == "after fork True\n"
+    assert done.stderr == ""
+
+
+def test_an_interrupt_in_the_middle_of_a_fork_comes_after_it_and_closes_the_run():
+    script("""
+    os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGINT))
+    before = held()
+    try:
+        synk.fork(3)
+    except KeyboardInterrupt:
+        pass
+    else:
+        raise AssertionError("the interrupt was lost")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    deadline = time.monotonic() + 5
+    while held() != before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert held() == before, (held(), before)
+    """)
+
+
+def test_workers_have_the_handlers_of_the_script_and_ignore_interrupts():
+    script(
+        WORLD
+        + """
+def own(number, frame):
+    pass
+
+signal.signal(signal.SIGUSR1, own)
+
+def check():
+    assert signal.getsignal(signal.SIGUSR1) is own
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+ACTS["check"] = check
+world(3)
+for _ in range(2):
+    for rank in (1, 2):
+        act(f, rank, "check")
+    synk.commit()
+    synk.restart()
+"""
+    )
+
+
+def test_the_end_of_the_thread_that_forked_is_not_the_end_of_its_workers():
+    script(
+        WORLD
+        + """
+warnings.simplefilter("ignore", synk.SynkWarning)
+thread = threading.Thread(target=world, args=(3,))
+thread.start()
+thread.join()
+time.sleep(0.5)
+assert fine()
+assert all(not gone(pid) for pid in synk.pids())
+"""
+    )
+
+
+@pytest.mark.parametrize("busy", ["time.sleep(60)", "act(f, 1, 'python')"])
+def test_workers_that_a_thread_forked_end_with_the_master_too(busy):
+    body = f"""
+warnings.simplefilter("ignore", synk.SynkWarning)
+thread = threading.Thread(target=world, args=(3,))
+thread.start()
+thread.join()
+print(*synk.pids(), flush=True)
+{busy}
+"""
+    text = PROLOGUE.format(deadline=DEADLINE) + WORLD + body
+    with subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE) as master:
+        try:
+            pids = list(map(int, master.stdout.readline().split()))
+            assert len(pids) == 3
+            time.sleep(0.3)
+            assert all(map(alive, pids))
+        finally:
+            master.kill()
+        check_gone(pids, 2)
+
+
+# --- signals that wait ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def calls():
+    """What a handler of SIGUSR1 was called with."""
+    called = []
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: called.append(number))
+    yield called
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_held_signals_come_when_the_body_is_done(calls):
+    handler = signal.getsignal(signal.SIGUSR1)
+    with hold():
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert calls == []
+    assert calls == [signal.SIGUSR1]
+    assert signal.getsignal(signal.SIGUSR1) is handler
+
+
+def test_held_interrupts_are_raised_when_the_body_is_done():
+    done = []
+
+    def body():
+        with hold():
+            os.kill(os.getpid(), signal.SIGINT)
+            done.append(1)
+
+    with pytest.raises(KeyboardInterrupt):
+        body()
+    assert done
+
+
+def test_held_signals_come_after_a_body_that_raises(calls):
+    with contextlib.suppress(ZeroDivisionError), hold():
+        os.kill(os.getpid(), signal.SIGUSR1)
+        raise ZeroDivisionError
+    assert calls == [signal.SIGUSR1]
+
+
+def test_holds_nest(calls):
+    with hold():
+        with hold():
+            os.kill(os.getpid(), signal.SIGUSR1)
+        assert calls == []
+    assert calls == [signal.SIGUSR1]
+
+
+def test_ignored_signals_stay_ignored():
+    with hold():
+        assert signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN  # Python's own doing
+    assert signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN
