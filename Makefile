@@ -37,7 +37,7 @@ test: $(READY)  ## run the fast tests
 	$(BIN)/python -m pytest -q -m 'not slow' --ignore=tests/compile $(addprefix --ignore=,$(SURVIVAL)); others=$$?; \
 	wait $$compiler && wait $$survival && exit $$others
 
-test-serial: $(READY)  ## run the fast tests one by one, as CI does
+test-serial: $(READY)  ## run the fast tests one by one
 	$(BIN)/python -m pytest -m 'not slow'
 
 slow: $(READY)  ## run the slow tests
