@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-@dataclass(slots=True)  # not frozen: that takes three times as long to make
+@dataclass(slots=True)  # nobody changes it; but what is frozen takes three times as long to make
 class Rows:
-    """Rows ``start:stop`` of an array or, with ``indices``, rows ``indices[start:stop]``; nobody changes it."""
+    """Rows ``start:stop`` of an array or, with ``indices``, rows ``indices[start:stop]``."""
 
     start: int
     stop: int

@@ -5,6 +5,7 @@ Imports the public API.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -21,6 +22,7 @@ from synk.bench.rivals import MEMCPY
 from synk.bench.workbench import Workbench
 
 N_COLUMNS = 1_000  # float32: rows of 4 kB
+SCRIPT_SECONDS = 0.05  # that a script does something else in
 BANDWIDTH = "× bandwidth of memcpy"
 
 
@@ -43,10 +45,20 @@ def gathered(bench: Workbench) -> Section:
         if count(data, batch=batch) != n_rows:
             raise RuntimeError(f"{name} does not select {n_rows} rows")
         candidates[name] = partial(repeat, partial(count, data, batch=batch), 3)
+    candidates["the same, gathered ahead"] = partial(ahead, partial(count, data), batch)
     comparison = bench.compare(title, candidates)
     columns = {BANDWIDTH: lambda name: comparison.ratio(ONE_COPY, to=name)}
     asked = {"batch=slice": Asked(0.8, BANDWIDTH, at_least=True)}
     return Section(title, rows(comparison, columns, asked))
+
+
+def ahead(count: Callable[..., Any], batch: Any) -> float:
+    """Return the seconds of a call whose rows the one before announced, with work of the script between."""
+    count(batch=1, next_batch=batch)
+    time.sleep(SCRIPT_SECONDS)
+    start = time.perf_counter()
+    count(batch=batch)
+    return time.perf_counter() - start
 
 
 def data_set(n_rows: int) -> synk.Data:
