@@ -131,6 +131,10 @@ class Homes:
             raise
         return numbers
 
+    def has(self, identity: int) -> bool:
+        """Return whether there are homes of a variable; only the master's word on it is the same for all."""
+        return identity in self._homes
+
     def moves(self) -> list[messages.MoveIn]:
         """Return what tells a new worker where variables live."""
         return [messages.MoveIn(identity, refs) for identity, refs in self._homes.items()]

@@ -167,6 +167,7 @@ class Fetch(NamedTuple):
 
     variables: tuple[int, ...]
     rank: int | None
+    read: tuple[bool, ...] = ()  # by variable: rank 0 reads it from the rank's memory, with all ranks' help
 
 
 class Shapes(NamedTuple):

@@ -152,6 +152,8 @@ def select(batch: Any, length: int, argument: str = "batch", owner: str = "the i
 
 
 def _select_slice(batch: slice, length: int, argument: str) -> Rows:
+    if any(isinstance(end, bool | np.bool_) for end in (batch.start, batch.stop, batch.step)):
+        raise TypeError(f"{argument}={batch} has an end that is a boolean; pass integers")
     if batch.step not in (None, 1):
         raise ValueError(f"{argument}={batch} has step {batch.step}; pass a list of indices instead")
     try:

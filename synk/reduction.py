@@ -249,7 +249,15 @@ def combine(mode: str | None, partials: Iterable[Partial | None], dtype: Any = N
     result = total.partial()
     assert result is not None, "some rank always has a result"
     value = _joined([result.value]) if mode == "gather" else result.value
-    return value if dtype is None else np.asarray(value, dtype=dtype)
+    return value if dtype is None else cast(value, dtype)
+
+
+def cast(value: Any, dtype: Any) -> Any:
+    """Return a value as an array of ``dtype``; what is too large becomes infinite, as in programs."""
+    if value.dtype == dtype:
+        return np.asarray(value)
+    with np.errstate(all="ignore"):
+        return np.asarray(value, dtype=dtype)
 
 
 def identity(op: str | None, like: Any) -> Any | None:

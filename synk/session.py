@@ -71,7 +71,7 @@ class Session:
         try:
             self._lead()
         except BaseException:
-            self._crew.dismiss(gently=False)
+            self._crew.dismiss(seconds=0)
             raise
 
     def _lead(self) -> None:
@@ -156,8 +156,8 @@ class Session:
 
     def restart(self) -> None:
         """Put new workers in the place of the present ones."""
-        with self._commands.renewal("restart") as follow, self.shared.held(), hold():
-            self._crew.dismiss(gently=False)
+        with self._commands.renewal("restart"), self.shared.held(), hold():
+            self._crew.dismiss(seconds=0)
             self._rank.rest()
             missing = self._recovery.restore()
             self._lengths.clear()
@@ -166,8 +166,9 @@ class Session:
                 self._arena = None
             self._crew = Crew(self.n_ranks)
             launch(self._crew, self._make_device, self._recovery.seed(self._rank.builds()))
-            follow(self._crew)
+            self._commands.follow(self._crew)
             self._rank.join(*self._connections())
+            self._commands.mend()
         warn_of(missing)
 
     # --- what functions, Data and collectives ask for: see `Owner` -------------------------------------
@@ -257,8 +258,8 @@ class Session:
         """End the workers and free all that was shared; left by an exception, it can be called again."""
         if not self._turns.own():
             return
-        with self._commands.ending("close") as gently:
-            self._crew.dismiss(gently)
+        with self._commands.ending("close") as seconds:
+            self._crew.dismiss(seconds)
             self._rank.rest()
             self._variables.move_out()
             self.segments.close()

@@ -102,7 +102,9 @@ class Collectives:
 
     def get_value(self, rank: int, shared_vars: Any) -> Prepared:
         rank = self._checked_rank(rank)
-        step = messages.Fetch(self._identities(_listed(shared_vars)), rank)
+        identities = self._identities(_listed(shared_vars))
+        read = tuple(rank > 0 and self._owner.homes.has(identity) for identity in identities)
+        step = messages.Fetch(identities, rank, read)
 
         def finish(results: list[Any]) -> Any:
             # Rank 0 has read those that live in shared memory; the others were sent.

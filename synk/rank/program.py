@@ -29,7 +29,7 @@ from synk.compile.debug import Debug
 from synk.compile.profile import observed_mode
 from synk.device import Device
 from synk.plan import Rows, slices
-from synk.reduction import Accumulator, Partial, identity
+from synk.reduction import Accumulator, Partial, cast, identity
 from synk.variables import RankVariables
 
 
@@ -190,7 +190,7 @@ class Program:
     def _assign(self, update: UpdateSpec, value: Any) -> None:
         variable = self._variables[update.variable]
         if isinstance(value, np.ndarray | np.generic):
-            value = np.asarray(value, dtype=variable.type.dtype)
+            value = cast(value, variable.type.dtype)
         self._variables.assign(update.variable, value)
 
     # --- watching --------------------------------------------------------------------------------

@@ -124,9 +124,9 @@ def joined_or_copied(arrays: Sequence[Any], stacked: bool) -> Any:
 def fetch(rank: Rank, step: messages.Fetch) -> list[Any] | None:
     """Return the values of one rank: on rank 0 where they can be read from there, else on that rank."""
     results = []
-    for variable in step.variables:
+    for number, variable in enumerate(step.variables):
         value = rank.variables.value(variable)
-        if step.rank is not None and step.rank > 0 and rank.variables.places(variable) is not None:
+        if step.read and step.read[number]:
             homes = rank.variables.homes(variable)
             value = rank.communicator.gather(
                 rank.variables.value(variable), homes=homes, read=_only_copied, only=step.rank

@@ -19,7 +19,7 @@ from synk import messages
 from synk.errors import SynkStateError, SynkTimeout, WorkerDied, remote_error
 from synk.processes.hold import hold
 from synk.rank.worker import Rank, failure
-from synk.run.crew import Crew
+from synk.run.crew import BROKEN_SECONDS, CLOSE_SECONDS, Crew
 from synk.run.turns import Turn, Turns
 from synk.wire.sync import Aborted
 
@@ -53,9 +53,10 @@ class Commands:
         self._numbers = itertools.count(1)
         self._released: deque[Any] = deque()
         self._broken: BaseException | None = None
-        self._follow(crew)
+        self.follow(crew)
 
-    def _follow(self, crew: Crew) -> None:
+    def follow(self, crew: Crew) -> None:
+        """Take a crew as the workers from now on."""
         self._crew = crew
         self._vigil = crew.vigil()
         self._channel = crew.open_channel(self.on_death, self.be_patient)
@@ -63,6 +64,10 @@ class Commands:
     def lead(self, rank: Rank) -> None:
         """Take ``rank`` as rank 0, whose part is done here."""
         self._rank = rank
+
+    def mend(self) -> None:
+        """Note that the run is usable again."""
+        self._broken = None
 
     def check_usable(self) -> None:
         """Raise what broke the run, if something did."""
@@ -251,18 +256,15 @@ class Commands:
             if self._rank is not None:
                 self._rank.barrier.abandon()
 
-    @contextmanager
-    def renewal(self, label: str) -> Iterator[Callable[[Crew], None]]:
-        """Give up the workers; yield what takes new ones. The run is usable again when the body is done.
+    def renewal(self, label: str) -> Turn:
+        """Return a context that begins with giving up the workers; in it, `follow` takes new ones.
 
         Raises
         ------
         SynkStateError
-            If the run was closed, or this thread is inside a call.
+            On entering, if the run was closed, or this thread is inside a call.
         """
-        with self._turns.take(label, self._give_up, self._flush):
-            yield self._follow
-            self._broken = None
+        return self._turns.take(label, self._give_up, self._flush)
 
     def _give_up(self) -> None:
         self._break(SynkStateError(f"the run could not be restarted; {REMEDY}"))
@@ -270,8 +272,8 @@ class Commands:
         self._released.clear()  # what new workers are born with is without it
 
     @contextmanager
-    def ending(self, label: str) -> Iterator[bool]:
-        """Refuse everything from now on; yield whether to ask workers to leave, or to end them at once.
+    def ending(self, label: str) -> Iterator[float]:
+        """Refuse everything from now on; yield how many seconds workers have to leave.
 
         Raises
         ------
@@ -284,9 +286,10 @@ class Commands:
         alone = self._turns.lock.acquire(timeout=INTERRUPT_SECONDS)
         try:
             self._turns.closed = True
+            seconds = CLOSE_SECONDS if self._broken is None else BROKEN_SECONDS
             self._broken = None  # its traceback holds frames, and those hold shared memory
             self._channel.close()
-            yield alone and not self._hurry
+            yield seconds if alone and not self._hurry else 0.0
         finally:
             if alone:
                 self._turns.lock.release()

@@ -29,8 +29,8 @@ from synk.wire.frames import Disconnected, encode, send
 from synk.wire.mailbox import Mailboxes, MasterPost
 from synk.wire.sync import DELIVERED, Barrier, ControlBlock, Doorbells
 
-CLOSE_SECONDS = 2.0  # for a worker to leave on its own
-TERMINATE_SECONDS = 1.0  # then to leave on SIGTERM
+CLOSE_SECONDS = 2.0  # for a worker to leave on its own, then half as long to leave on SIGTERM
+BROKEN_SECONDS = 0.5  # of a broken run: who has not answered a call will hardly answer this
 
 
 class Worker(NamedTuple):
@@ -111,13 +111,20 @@ class Crew:
             patience=patience,
         )
 
-    def dismiss(self, gently: bool = True) -> None:
-        """End all workers, at first by asking them unless not ``gently``, and free what was shared."""
+    def dismiss(self, seconds: float = CLOSE_SECONDS) -> None:
+        """End all workers, and free what was shared.
+
+        Parameters
+        ----------
+        seconds : float
+            For workers to leave when asked to; half as long for SIGTERM to work, then they are killed. With 0
+            they are killed at once.
+        """
         processes = [worker.process for worker in self.workers]
         try:
-            if gently:
+            if seconds:
                 self._say_farewell()
-                _end(processes)
+                _end(processes, seconds)
         finally:  # a second ^C comes here at once
             for process in processes:
                 process.signal(signal.SIGKILL)
@@ -145,11 +152,11 @@ def _give_up() -> None:
     raise Disconnected
 
 
-def _end(processes: Sequence[Process]) -> None:
+def _end(processes: Sequence[Process], seconds: float) -> None:
     """Wait for processes to end; insist, stage by stage, with those that do not."""
     for patience, signals in (
-        (CLOSE_SECONDS, [signal.SIGTERM]),
-        (TERMINATE_SECONDS, [signal.SIGCONT, signal.SIGKILL]),
+        (seconds, [signal.SIGTERM]),
+        (seconds / 2, [signal.SIGCONT, signal.SIGKILL]),
     ):
         deadline = time.monotonic() + patience
         for process in processes:

@@ -59,9 +59,9 @@ class Recovery:
 
     def seed(self, functions: Sequence[messages.Build]) -> Seed:
         """Return what new workers start from."""
-        return Seed(
-            self._segments.mapped(), self._shared.shares(), dict(self._kept), self._homes.moves(), functions
-        )
+        # Copies, made before they are there: rank 0 may write to its own as soon as it has forked them.
+        shares = [share._replace(value=copy_of(share.value)) for share in self._shared.shares()]
+        return Seed(self._segments.mapped(), shares, dict(self._kept), self._homes.moves(), functions)
 
 
 def warn_of(missing: Sequence[str]) -> None:

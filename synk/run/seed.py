@@ -28,7 +28,7 @@ class Seed:
     mapped : mapping of int to Segment
         Segments by number, mapped in the master.
     shares : sequence of Share
-        The shared variables, with rank 0's values.
+        The shared variables, with copies of rank 0's values.
     values : mapping of int to sequence
         Committed values by identity, one per rank; variables without one start from rank 0's.
     moves : sequence of MoveIn
@@ -51,7 +51,7 @@ class Seed:
         for share in self.shares:
             of_ranks = self.values.get(share.identity)
             value = share.value if of_ranks is None else of_ranks[rank]
-            # Copies: what lives in shared memory is rank 0's.
+            # A copy: ranks that have the same share one array, and the kept one may be read-only.
             yield share._replace(value=copy_of(value), own=of_ranks is not None)
         yield from self.moves
         yield from self.functions

@@ -8,9 +8,11 @@ Imports ``errors`` and the standard library.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 from synk.errors import SynkStateError
 
@@ -26,9 +28,9 @@ class Turns:
 
     def __init__(self, timeout: float | None = None):
         self.label: str | None = None  # what the thread that has the lock is about
+        self.frame: FrameType | None = None  # the one that took the turn
         self.lock = threading.RLock()
         self.closed = False
-        self._thread = 0
         self._pid = os.getpid()
         self._timeout = timeout
         self._timeouts = threading.local()  # each thread's own, in place of that
@@ -43,8 +45,23 @@ class Turns:
             raise SynkStateError(f"{what}: its run was closed; make it anew after synk.fork()")
 
     def mine(self) -> bool:
-        """Return whether this thread is inside a call."""
-        return self.label is not None and self._thread == threading.get_ident()
+        """Return whether this thread is inside a call.
+
+        An exception of a signal handler may come in the middle of leaving: then there is a turn that nobody
+        has any more, as the frame that took it is gone.
+        """
+        if self.label is None or not self.is_locked_here():
+            return False
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            if frame is self.frame:
+                return True
+            frame = frame.f_back
+        return False
+
+    def is_locked_here(self) -> bool:
+        """Return whether this thread has the lock."""
+        return bool(self.lock._is_owned())  # type: ignore[attr-defined]  # threading.Condition asks so, too
 
     def own(self) -> bool:
         """Return whether this process is the master."""
@@ -108,19 +125,16 @@ class Turn:
     def __enter__(self) -> None:
         turns, label = self._turns, self._label
         turns.check_open(label)
-        turns.lock.acquire()
+        if turns.mine():
+            raise SynkStateError(
+                f"{label} was called in the middle of {turns.label}, by a signal handler or finalizer"
+            )
+        if not turns.is_locked_here():  # as it is where a turn was left in part only
+            turns.lock.acquire()
         try:
             turns.check_open(label)  # it may have been closed while this thread waited
-            if turns.label is not None:
-                raise SynkStateError(
-                    f"{label} was called in the middle of {turns.label}, by a signal handler or finalizer"
-                )
+            turns.frame = sys._getframe(1)
             turns.label = label
-            turns._thread = threading.get_ident()
-        except BaseException:
-            turns.lock.release()
-            raise
-        try:
             self._begin()
         except BaseException:
             self._leave()
@@ -133,5 +147,5 @@ class Turn:
             self._leave()
 
     def _leave(self) -> None:
-        self._turns.label = None
+        self._turns.label = self._turns.frame = None
         self._turns.lock.release()
