@@ -17,7 +17,7 @@ from pathlib import Path
 
 from campaign import private_shared_memory
 from marathon import Chaos
-from referee import TELL_STACKS, Episode, inherit_orphans
+from referee import TELL_STACKS, Episode, await_orphans, inherit_orphans
 from summary import promises_broken, summarize, table
 
 MOST_GROWTH = 8.0  # MiB of resident memory
@@ -70,6 +70,7 @@ def main():
         faulthandler.register(TELL_STACKS, file=log)
         began = time.monotonic()
         records = Session(options, options.private, log).run()
+        await_orphans()
         report(options, records, time.monotonic() - began)
 
 

@@ -268,6 +268,15 @@ def inherit_orphans():
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
+def await_orphans(seconds=10):
+    """Wait for the last of them, which on a busy machine take a while to end."""
+    deadline = time.monotonic() + seconds
+    with contextlib.suppress(ChildProcessError):
+        while time.monotonic() < deadline:
+            if os.waitpid(-1, os.WNOHANG) == (0, 0):
+                time.sleep(0.01)
+
+
 def main():
     private = "--private" in sys.argv
     die_with_parent()
@@ -281,6 +290,7 @@ def main():
                 print(json.dumps(record), flush=True)
             faulthandler.unregister(TELL_STACKS)
         print('"done"', flush=True)
+    await_orphans()
 
 
 if __name__ == "__main__":
