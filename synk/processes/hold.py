@@ -60,12 +60,16 @@ class Held:
                 signal.signal(number, handler)
 
     def rerun(self, later: bool) -> None:
-        """Run the handlers of what came meanwhile."""
-        for number in self._arrived:
-            if later:
-                Timer(LATER_SECONDS, os.kill, (os.getpid(), number)).start()
-            else:
-                signal.raise_signal(number)
+        """Run the handlers of what came meanwhile, each even if the one before raises."""
+        if self._arrived:
+            number = self._arrived.pop(0)
+            try:
+                if later:
+                    Timer(LATER_SECONDS, os.kill, (os.getpid(), number)).start()
+                else:
+                    signal.raise_signal(number)
+            finally:
+                self.rerun(later)
 
 
 @contextmanager

@@ -14,12 +14,14 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import select
 import sys
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
 TAIL_BYTES = 4096
+MASTER_SECONDS = 0.2  # in which who reads the master's standard error takes a page of it
 TRIM_BYTES = 1 << 20  # what was delivered is thrown away beyond that
 
 STDERR = 2
@@ -40,6 +42,7 @@ class StderrLog:
         self._get_delivered = get_delivered
         self._set_delivered = set_delivered
         self._real = STDERR
+        self._patience: float | None = MASTER_SECONDS  # the master has an error to raise
         self._lock = threading.Lock()
 
     # --- in the worker -----------------------------------------------------------------------------
@@ -48,6 +51,7 @@ class StderrLog:
         """Have this process write its standard error here from now on."""
         self._real = fcntl.fcntl(STDERR, fcntl.F_DUPFD_CLOEXEC, STDERR + 1)
         os.dup2(self._file, STDERR)
+        self._patience = None
         if sys.stderr is not None:
             here = _writes_to(sys.stderr, STDERR)
             sys.stderr = _Prompt(sys.stderr, (lambda text: self.deliver()) if here else self._note)
@@ -71,7 +75,7 @@ class StderrLog:
     def _deliver_some(self) -> None:
         start, end = self._get_delivered(), os.fstat(self._file).st_size
         if start < end:
-            _write_all(self._real, os.pread(self._file, end - start, start))
+            _write_all(self._real, os.pread(self._file, end - start, start), self._patience)
             self._set_delivered(end)
             if end > TRIM_BYTES:
                 self._trim()
@@ -108,11 +112,13 @@ def _writes_to(stream: Any, descriptor: int) -> bool:
     return False
 
 
-def _write_all(descriptor: int, text: bytes) -> None:
-    left = memoryview(text)
-    with contextlib.suppress(OSError):  # nobody reads it
-        while left:
-            left = left[os.write(descriptor, left) :]
+def _write_all(descriptor: int, text: bytes, seconds: float | None = None) -> None:
+    """Write a text; give up where nobody reads it, for so many seconds if those are given."""
+    left, ready = memoryview(text), select.poll()
+    ready.register(descriptor, select.POLLOUT)
+    with contextlib.suppress(OSError):
+        while left and (seconds is None or ready.poll(1000 * seconds)):
+            left = left[os.write(descriptor, left[: select.PIPE_BUF]) :]
 
 
 class _Prompt:

@@ -109,7 +109,7 @@ def _leave_siblings(family: Family) -> None:
 
 def _flush(log: StderrLog) -> None:
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # closed, or nobody reads
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or nobody reads
             stream.flush()
     log.deliver()
 

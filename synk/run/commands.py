@@ -131,6 +131,8 @@ class Commands:
                 self.check_usable()
             replies = self._collect(error)
         except BaseException as interruption:  # that of a signal handler comes between any two lines
+            if self._turns.closed:  # by another thread, which did not wait for the end of this
+                raise SynkStateError(f"{self._turns.label}: its run was closed meanwhile") from None
             self._come_to_rest(rank, interruption)
             raise
         if error is not None or any(reply.failed for reply in replies):
@@ -178,6 +180,7 @@ class Commands:
             In the middle of a command, whose messages would be mistaken, or of another message.
         """
         with self._turns.lock:
+            self._turns.check_open("shared memory")  # it may have been closed while this thread waited
             self.check_usable()
             if self._posting or (self._channel.waiting and not self._growing):
                 what = self._turns.label or MESSAGE
@@ -269,6 +272,7 @@ class Commands:
     def _give_up(self) -> None:
         self._break(SynkStateError(f"the run could not be restarted; {REMEDY}"))
         self._channel.close()
+        self._hurry = False
         self._released.clear()  # what new workers are born with is without it
 
     @contextmanager

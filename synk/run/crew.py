@@ -52,6 +52,7 @@ class Crew:
     """
 
     def __init__(self, n_ranks: int):
+        _open_standard_descriptors()
         self.n_ranks = n_ranks
         self.workers: list[Worker] = []  # from rank 1
         self._pid = os.getpid()
@@ -165,6 +166,15 @@ def _end(processes: Sequence[Process], seconds: float) -> None:
             if not process.wait(0):
                 for number in signals:
                     process.signal(number)
+
+
+def _open_standard_descriptors() -> None:
+    """Have descriptors 0 to 2 lead somewhere: else one of ours would be taken for standard error."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
 
 
 def spin_seconds(n_ranks: int) -> float:

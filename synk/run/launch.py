@@ -13,7 +13,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 
 from synk.device import Device
 from synk.errors import SynkWarning
@@ -43,15 +43,22 @@ def launch(crew: Crew, make_device: Callable[[int], Device], seed: Seed | None =
     OSError
         If the system refuses a process; those started before are ended.
     """
-    _warn_of_threads()
-    sys.stdout.flush()
-    sys.stderr.flush()
     try:
+        if crew.n_ranks > 1:
+            _warn_of_threads()
+            _flush()
         for rank in range(1, crew.n_ranks):
             _start(crew, rank, make_device, seed or Seed())
     except BaseException:
         crew.dismiss()
         raise
+
+
+def _flush() -> None:
+    """Write out what is buffered, else workers would write it again."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):  # closed, or there is none
+            stream.flush()
 
 
 def _warn_of_threads() -> None:

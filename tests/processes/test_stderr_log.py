@@ -114,7 +114,7 @@ def test_what_was_delivered_is_thrown_away(log, taking_over, monkeypatch):
 def test_a_signal_handler_that_writes_in_the_middle_doubles_nothing(log, taking_over, monkeypatch):
     write_all, handled = stderr_log._write_all, []
 
-    def interrupted(descriptor, text):
+    def interrupted(descriptor, text, seconds=None):
         write_all(descriptor, text)
         if descriptor != log._file and not handled:
             handled.append(1)

@@ -234,3 +234,30 @@ def test_ignored_signals_stay_ignored():
     with hold():
         assert signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN  # Python's own doing
     assert signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN
+
+
+def test_a_run_works_where_standard_descriptors_are_closed():
+    script(
+        WORLD
+        + """
+for descriptor in (0, 1, 2):
+    os.close(descriptor)
+world(3)
+assert fine()
+os.kill(synk.pids()[1], signal.SIGKILL)
+assert raised(synk.WorkerDied, fine).stderr == ""
+synk.close()
+"""
+    )
+
+
+def test_a_run_works_without_standard_streams():
+    script(
+        WORLD
+        + """
+sys.stdout = sys.stderr = None
+world(2)
+assert fine()
+synk.close()
+"""
+    )
