@@ -130,10 +130,10 @@ class Commands:
             if self._broken is not None:
                 self.check_usable()
             replies = self._collect(error)
-        except BaseException as interruption:  # that of a signal handler comes between any two lines
+        except BaseException:  # that of a signal handler comes between any two lines
             if self._turns.closed:  # by another thread, which did not wait for the end of this
                 raise SynkStateError(f"{self._turns.label}: its run was closed meanwhile") from None
-            self._come_to_rest(rank, interruption)
+            self._come_to_rest(rank)
             raise
         if error is not None or any(reply.failed for reply in replies):
             try:
@@ -156,7 +156,7 @@ class Commands:
                 )
             raise error from None
 
-    def _come_to_rest(self, rank: Rank, interruption: BaseException) -> None:
+    def _come_to_rest(self, rank: Rank) -> None:
         """Take in the replies that are still to come, so that the next command does not find them."""
         if self._broken is not None or not self._channel.waiting:
             return
