@@ -4,7 +4,7 @@ File descriptor 2 of a worker is a file in memory. The worker hands on to the re
 is new there, at once where Python wrote it, else after every command; the master does so when the worker
 has died, and quotes the end of it. A file never keeps its writer waiting, as a pipe with a busy reader does.
 
-    StderrLog (master) -> take_over, deliver (worker) ... rest, tail (master)
+    StderrLog (master) -> take_over, deliver (worker) ... deliver, tail (master)
 
 Imports the standard library only.
 """

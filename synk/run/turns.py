@@ -69,7 +69,7 @@ class Turns:
 
     def here(self) -> bool:
         """Return whether the run is open, and this process its master."""
-        return not self.closed and os.getpid() == self._pid
+        return not self.closed and self.own()
 
     # --- deadlines ---------------------------------------------------------------------------------
 
