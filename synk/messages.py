@@ -75,7 +75,7 @@ class Build(NamedTuple):
     """A function, still symbolic: every rank compiles it for its own device."""
 
     function: int
-    spec: Any  # program.ProgramSpec
+    spec: Any  # rank.spec.ProgramSpec
 
 
 class Forget(NamedTuple):

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 from pytensor import shared
 from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.link.c.type import generic
 
 from synk import messages
-from synk.comm import SharedArrays
+from synk.comm import LoneCommunicator, SharedArrays
 from synk.compile.buffers import is_writeable
 
 n_rows = shared(np.asarray(1, dtype="int64"), name="n_rows")
@@ -24,6 +25,12 @@ n_rows = shared(np.asarray(1, dtype="int64"), name="n_rows")
 
 Inside a synk function it is the number of rows that the running slice of this rank holds,
 or 1 where nothing is scattered. Outside one (a plain ``pytensor.function``) it is 1.
+"""
+
+ranks = SharedVariable(type=generic, value=LoneCommunicator(), strict=True, name="ranks")
+"""Shared variable: the communicator of the ranks that run a function together.
+
+For Ops that need all ranks in the middle of a graph. Outside a synk function it is that of one rank alone.
 """
 
 

@@ -16,9 +16,9 @@ from pytensor.tensor.random.type import RandomType
 
 from synk.compile import serialize, substitute
 from synk.functions.symbolic import Definition, Update, dtype_of
-from synk.rank.program import ProgramSpec, UpdateSpec
+from synk.rank.spec import ProgramSpec, UpdateSpec
 from synk.reduction import check_mode
-from synk.variables import n_rows
+from synk.variables import n_rows, ranks
 
 
 def to_spec(definition: Definition, identify: Callable[[SharedVariable], int]) -> ProgramSpec:
@@ -33,12 +33,12 @@ def to_spec(definition: Definition, identify: Callable[[SharedVariable], int]) -
     rows_of = {variable: _rows_variable(variable) for variable in definition.sliceables}
     # A static length is that of the whole array, and a rank gets a part of it.
     scattered = {variable: _rows_variable(variable) for variable in definition.inputs}
-    count = n_rows.type("n_rows")
+    count, together = n_rows.type("n_rows"), ranks.type("ranks")
     results = [*definition.outputs, *(update.value for update in definition.updates)]
-    results = substitute(results, {**scattered, **rows_of, n_rows: count})
+    results = substitute(results, {**scattered, **rows_of, n_rows: count, ranks: together})
     values = results[len(definition.outputs) :]
-    row_inputs = {*scattered.values(), *rows_of.values(), count}
-    graph_inputs = [*scattered.values(), *definition.bcast_inputs, *rows_of.values(), count]
+    row_inputs = {*scattered.values(), *rows_of.values(), count, together}
+    graph_inputs = [*scattered.values(), *definition.bcast_inputs, *rows_of.values(), count, together]
     return ProgramSpec(
         name=definition.name,
         graph=serialize.dumps(graph_inputs, results, identify),
@@ -54,6 +54,7 @@ def to_spec(definition: Definition, identify: Callable[[SharedVariable], int]) -
             for update, value in zip(definition.updates, values, strict=True)
         ),
         mode=definition.mode,
+        needs_ranks=together in set(ancestors(results)),
     )
 
 

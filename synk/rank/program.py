@@ -14,7 +14,6 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -24,43 +23,15 @@ from pytensor.graph.traversal import ancestors
 from pytensor.link.utils import raise_with_op
 from pytensor.tensor.random.op import RandomVariable
 
+from synk.comm import Communicator, LoneCommunicator
 from synk.compile import serialize
 from synk.compile.debug import Debug
 from synk.compile.profile import observed_mode
 from synk.device import Device
 from synk.plan import Rows, slices
+from synk.rank.spec import ProgramSpec, UpdateSpec
 from synk.reduction import Accumulator, Partial, cast, identity
 from synk.variables import RankVariables
-
-
-@dataclass(frozen=True)
-class UpdateSpec:
-    """How one shared variable is updated."""
-
-    variable: int  # identity
-    mode: str | None  # how slices accumulate; None keeps the last
-    needs_rows: bool
-    advances: bool  # a random state: every slice starts from the state that the last one left
-
-
-@dataclass(frozen=True)
-class ProgramSpec:
-    """A function in the form that travels: symbolic, the same for all ranks."""
-
-    name: str
-    graph: bytes  # inputs: scattered, broadcast, rows of sliceables, n_rows; outputs, then updates
-    n_scattered: int
-    n_broadcast: int
-    sliceables: tuple[int, ...]  # identities
-    output_modes: tuple[str | None, ...]
-    updates: tuple[UpdateSpec, ...]
-    mode: Any = None  # PyTensor Mode; None for the device's own, "debug" for that with every node checked
-
-    @property
-    def has_rows(self) -> bool:
-        """Whether anything is scattered or sliced."""
-        return bool(self.n_scattered or self.sliceables)
-
 
 # Attributes of a program that hold compiled variants.
 VARIANTS = {"_whole", "_sliced", "_rowless"}
@@ -71,6 +42,7 @@ class ProgramContext(NamedTuple):
 
     device: Device
     variables: RankVariables
+    ranks: Callable[[], Communicator] = LoneCommunicator  # the present one
     compiling: Callable[[], AbstractContextManager[None]] = nullcontext  # entered while it compiles
 
 
@@ -85,6 +57,16 @@ class RowInput(NamedTuple):
         return self.rows.part(start, stop).of(self.array, self.room)
 
 
+class Absent:
+    """The ranks, seen by one without rows: it adds nothing, even where its mean of nothing is NaN."""
+
+    def __init__(self, ranks: Communicator):
+        self._ranks = ranks
+
+    def all_reduce(self, array: Any, op: str) -> Any:
+        return self._ranks.all_reduce(np.zeros_like(array), op)
+
+
 class Program:
     """A function, compiled for this rank."""
 
@@ -92,6 +74,7 @@ class Program:
         self.spec = spec
         self._variables = context.variables
         self._device = context.device
+        self._ranks = context.ranks
         self._compiling = context.compiling
         self._mode = self._chosen_mode()
 
@@ -131,19 +114,24 @@ class Program:
         row_inputs = [*scattered, *sliced]
         n_rows = len(row_inputs[0].rows)
         if n_rows == 0 and any_rows:
+            self._attend(row_inputs, broadcast, num_slices)
             self._run_rowless(broadcast)
             return [None for _ in self.spec.output_modes]
         parts = slices(n_rows, num_slices) or ((0, 0),)
-        if len(parts) == 1:
+        absent = num_slices - len(parts) if self.spec.needs_ranks and any_rows else 0
+        if len(parts) == 1 and not absent:
             return self._run_whole([entry.part(0, n_rows) for entry in row_inputs], broadcast, n_rows)
-        return self._run_sliced(parts, row_inputs, broadcast)
+        results = self._run_sliced(parts, row_inputs, broadcast)
+        self._attend(row_inputs, broadcast, absent)
+        return results
 
     def run_alone(self, arrays: Sequence[Any]) -> list[Any]:
         """Run as one process would, on all rows of ``arrays``; return all outputs."""
         scattered, broadcast = arrays[: self.spec.n_scattered], arrays[self.spec.n_scattered :]
         rows = [*scattered, *(self._variables.value(identity) for identity in self.spec.sliceables)]
         n_rows = len(rows[0]) if rows else 1
-        return [result.value for result in self._run_whole(rows, broadcast, n_rows)]
+        values = _called(self._whole, [*self._arguments(rows, broadcast, n_rows)[:-1], LoneCommunicator()])
+        return list(values)
 
     # --- the three variants ------------------------------------------------------------------
 
@@ -170,6 +158,13 @@ class Program:
             del rows, values  # the next slice may have their memory
         self._apply(totals)
         return [result.partial() for result in results]
+
+    def _attend(self, row_inputs: Sequence[RowInput], broadcast: Sequence[Any], times: int) -> None:
+        """Meet the others in slices for which this rank has no rows, and change nothing."""
+        if self.spec.needs_ranks:
+            *arguments, ranks = self._arguments([entry.part(0, 0) for entry in row_inputs], broadcast, 0)
+            for _ in range(times):
+                _called(self._sliced, [*arguments, Absent(ranks)])
 
     def _apply(self, totals: Sequence[Accumulator]) -> None:
         for update, total in zip(self.spec.updates, totals, strict=True):
@@ -226,9 +221,10 @@ class Program:
     # --- compilation ---------------------------------------------------------------------------
 
     def _arguments(self, rows: Sequence[Any], broadcast: Sequence[Any], n_rows: int) -> list[Any]:
-        """Put arguments in the graph's order: scattered, broadcast, sliced, n_rows."""
+        """Put arguments in the graph's order: scattered, broadcast, sliced, n_rows, ranks."""
         n_scattered = self.spec.n_scattered
-        return [*rows[:n_scattered], *broadcast, *rows[n_scattered:], np.asarray(n_rows, dtype="int64")]
+        count = np.asarray(n_rows, dtype="int64")
+        return [*rows[:n_scattered], *broadcast, *rows[n_scattered:], count, self._ranks()]
 
     @cached_property
     def _graph(self) -> tuple[list[Any], list[Any]]:

@@ -59,7 +59,7 @@ class Rank:
         self.segments = segments
         self.variables = variables
         self.join(communicator, control, barrier)
-        self._context = ProgramContext(device, variables, self._compiling)
+        self._context = ProgramContext(device, variables, lambda: self.communicator, self._compiling)
         self._programs: dict[int, Program] = {}
         self._shards = Shards(self.rank, self.n_ranks)
 

@@ -1,0 +1,126 @@
+"""Sums over all ranks in the middle of a graph, for statistics of the whole batch.
+
+    x on every rank -> all_sum -> the same sum on every rank
+
+The ranks meet where the program has reached the sum: equally often, because all compile the same graph, and a rank
+that has no rows for a slice takes part with none; in the same order, because a rewrite makes each sum wait for
+the one before it.
+
+Imports PyTensor, ``compile`` and ``variables``.
+"""
+
+from __future__ import annotations
+
+from itertools import count, pairwise
+from typing import Any
+
+import pytensor.tensor as pt
+from pytensor.compile.mode import optdb
+from pytensor.gradient import DisconnectedType
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.op import Op
+from pytensor.graph.rewriting.basic import GraphRewriter
+from pytensor.tensor.type import TensorType
+
+from synk.compile import array_funcify
+from synk.variables import ranks
+
+_numbers = count()
+
+
+def all_sum(x: Any) -> Variable:
+    """Return the sum over all ranks of what each has for ``x``.
+
+    Parameters
+    ----------
+    x : tensor of any shape, the same on every rank
+        In a function that does not scatter it is added once per rank all the same.
+
+    Returns
+    -------
+    tensor of the shape and dtype of ``x``
+        The same bits on every rank. With one rank, and in a plain ``pytensor.function``: ``x``.
+
+    Notes
+    -----
+    The gradient is that of the sum of all ranks' losses: the sum over ranks of the gradients of the result.
+    """
+    return AllSum(next(_numbers))(pt.as_tensor_variable(x))
+
+
+class AllSum(Op):
+    """Add the values of all ranks.
+
+    Parameters
+    ----------
+    number : int
+        Keeps two sums apart, of which one rank could compute only one if they had the same operand.
+    """
+
+    __props__ = ("number",)
+
+    def __init__(self, number: int):
+        self.number = number
+
+    def make_node(self, x: Any, together: Any = ranks) -> Apply:
+        return Apply(self, [x, together], [TensorType(x.type.dtype, x.type.shape)()])
+
+    def infer_shape(self, *arguments: Any) -> list:  # those of versions before 3.1 have the graph in front
+        return [arguments[-1][0]]
+
+    def perform(self, node: Apply, inputs: Any, output_storage: Any) -> None:
+        x, together = inputs
+        output_storage[0][0] = together.all_reduce(x.copy(), "sum")
+
+    def pullback(self, inputs: Any, outputs: Any, cotangents: Any) -> list[Variable]:
+        return [all_sum(cotangents[0]), DisconnectedType()()]
+
+    def connection_pattern(self, node: Apply) -> list[list[bool]]:
+        return [[True], [False]]
+
+
+class After(Op):
+    """The ranks, once a sum has been formed."""
+
+    __props__ = ()
+    view_map = {0: [0]}  # noqa: RUF012  (PyTensor's convention)
+
+    def make_node(self, together: Any, previous: Any) -> Apply:
+        return Apply(self, [together, previous], [together.type()])
+
+    def perform(self, node: Apply, inputs: Any, output_storage: Any) -> None:
+        output_storage[0][0] = inputs[0]
+
+
+class SumsInTurn(GraphRewriter):
+    """Make each sum over ranks wait for the one before it, in an order that does not depend on the process."""
+
+    def apply(self, fgraph: FunctionGraph) -> None:
+        """Chain the sums of ``fgraph``: first those that need no others, by number."""
+        behind: dict[Variable, int] = {}  # how many sums lie behind a variable, one after another
+        sums = []
+        for node in fgraph.toposort():
+            depth = max([behind.get(variable, 0) for variable in node.inputs], default=0)
+            if isinstance(node.op, AllSum):
+                sums.append((depth, node.op.number, node))
+                depth += 1
+            behind.update(dict.fromkeys(node.outputs, depth))
+        sums.sort(key=lambda entry: entry[:2])
+        for (*_, previous), (*_, node) in pairwise(sums):
+            fgraph.change_node_input(node, 1, After()(node.inputs[1], previous.outputs[0]), reason="in_turn")
+
+
+@array_funcify.register(AllSum)
+def all_sum_entry(op, node, xp):
+    """Through the communicator of the rank, which may overwrite what it is given."""
+    return lambda x, together: together.all_reduce(xp.array(x), "sum")
+
+
+@array_funcify.register(After)
+def after(op, node, xp):
+    """The first input as it is."""
+    return lambda together, previous: together
+
+
+optdb.register("sums_over_ranks_in_turn", SumsInTurn(), "fast_run", position=48.6)

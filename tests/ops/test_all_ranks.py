@@ -1,0 +1,99 @@
+"""Sums over all ranks in the middle of a graph: the statistics of the whole batch on every rank."""
+
+import numpy as np
+import pytensor
+import pytensor.graph.replace
+import pytensor.tensor as pt
+import pytest
+
+import synk
+from synk.compile import array_mode
+from synk.ops.all_ranks import AllSum, all_sum
+
+
+@pytest.fixture(scope="module", params=[1, 2, 3], ids=["1 rank", "2 ranks", "3 ranks"], autouse=True)
+def module_ranks(request):
+    """One run for the whole module: the number of ranks."""
+    yield synk.fork(request.param)
+    synk.close()
+
+
+def standardised(x, total):
+    """Standardise rows by the statistics of all of them, which ``total`` adds up."""
+    count = total(x.shape[0].astype("float64"))
+    mean = total(x.sum(0)) / count
+    variance = total(((x - mean) ** 2).sum(0)) / count
+    return (x - mean) / pt.sqrt(variance + 0.1)
+
+
+def loss_and_gradient(total):
+    x, w = pt.matrix("x"), pytensor.shared(np.array([1.0, -2.0, 0.5]), name="w")
+    loss = (standardised(x * w, total) ** 3 * [1.0, 2.0, 3.0]).mean()
+    return x, loss, pt.grad(loss * synk.n_rows, w)
+
+
+@pytest.fixture(scope="module")
+def both(module_ranks):
+    """The function on all ranks, and that of one process without any of it."""
+    x, loss, gradient = loss_and_gradient(all_sum)
+    on_ranks = synk.function([x], [loss, (gradient, "sum")])
+    x, loss, gradient = loss_and_gradient(lambda value: value)
+    alone = pytensor.function([x], [loss, gradient * x.shape[0]], mode=array_mode())
+    return on_ranks, alone
+
+
+def rows(n, seed=3):
+    return np.random.default_rng(seed).gamma(2.0, size=(n, 3))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 8, 100])
+def test_statistics_and_gradients_are_those_of_one_process(both, n):
+    on_ranks, alone = both
+    for got, expected in zip(on_ranks(rows(n)), alone(rows(n)), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_ranks_without_rows_for_a_slice_take_part(module_ranks):
+    x = pt.matrix("x")
+    total = synk.function([x], [(all_sum(x.sum(0)), None)])
+    values = rows(module_ranks + 1)  # the last slice has a row on rank 0 only
+    n_slices = 2
+    (got,) = total(values, num_slices=n_slices)
+    np.testing.assert_allclose(got, values[1] if module_ranks > 1 else values[-1])
+
+
+def test_updates_of_ranks_without_rows_stay_as_they_were(module_ranks):
+    x, seen = pt.matrix("x"), pytensor.shared(np.zeros(3), name="seen")
+    remember = synk.function([x], updates=[(seen, all_sum(x.sum(0)))])
+    remember(rows(1))
+    np.testing.assert_allclose(synk.gather(seen)[0], rows(1)[0])
+
+
+def test_all_sum_as_pytensor_is_that_of_one_process(both):
+    on_ranks, alone = both
+    for got, expected in zip(on_ranks.as_pytensor(rows(5)), alone(rows(5)), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_sums_wait_for_each_other_in_the_order_they_were_written():
+    x = pt.matrix("x")
+    first, second = all_sum(x.sum(0)), all_sum(x.sum(1))
+    for outputs in ([first, second], [second, first]):
+        graph = pytensor.function([x], outputs, mode=array_mode()).maker.fgraph
+        numbers = [node.op.number for node in graph.toposort() if isinstance(node.op, AllSum)]
+        assert len(numbers) == 2
+        assert numbers == sorted(numbers)
+
+
+def test_a_sum_may_wait_for_one_that_was_written_later():
+    x, y = pt.vector("x"), pt.vector("y")
+    first, second = all_sum(y), all_sum(x * 2)
+    chained = pytensor.graph.replace.clone_replace(first, {y: second})
+    doubled = pytensor.function([x], [chained, second], mode=array_mode())
+    np.testing.assert_allclose(doubled([1.0, 2.0]), [[2.0, 4.0]] * 2)
+
+
+def test_the_same_sum_written_twice_is_formed_twice():
+    x = pt.matrix("x")
+    graph = pytensor.function([x], [all_sum(x), all_sum(x)], mode=array_mode()).maker.fgraph
+    assert sum(isinstance(node.op, AllSum) for node in graph.apply_nodes) == 2
