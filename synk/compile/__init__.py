@@ -6,6 +6,7 @@ The way of a graph through ``pytensor.function(..., mode=array_mode())``; each n
     rewrites         chooses PyTensor's; adds keep (the user's lines), shapes (in linear time), kernels.fusion
     linker           hands the rewritten graph to emit, and runs its program when the function is called
     emit             asks the passes in turn, and has their Plan written down:
+      schedule         the order in which nodes let go of memory soonest
       lazy             the order of the nodes, and which run only if a condition holds
       place            host or device for each node, and which values cross
         dispatch         the implementation of each node, one entry per Op, some of them kernels

@@ -13,7 +13,7 @@ graph needs:
 Nodes that only one branch of an ``IfElse`` needs stand in an ``if`` block. The passes are asked one after
 another, each with what those before it found:
 
-    graph -> plan_lazy -> place -> find_destinations -> find_reuse -> Plan
+    graph -> schedule -> plan_lazy -> place -> find_destinations -> find_reuse -> Plan
     Plan, last_uses -> Writer -> Program
 """
 
@@ -34,6 +34,7 @@ from synk.compile.memory import Memory
 from synk.compile.place import Placement, Step, place, stay
 from synk.compile.program import Program
 from synk.compile.reuse import find_reuse
+from synk.compile.schedule import schedule
 from synk.compile.writer import Plan, Writer
 
 Observer = Callable[[Apply, Callable], Callable]  # node, implementation -> what runs in its place
@@ -58,8 +59,8 @@ def emit(
     xp : module
         Array module handed to the entries.
     order : sequence of Apply, optional
-        Nodes in the order to run them; default ``fgraph.toposort()``, which puts the readers of an
-        array before the node that destroys it.
+        Nodes in an order in which they can run; default ``fgraph.toposort()``, which puts the readers of
+        an array before the node that destroys it.
     unpack : bool
         Let a graph with one output return it bare, as the entry of a node with one output does.
     observe : callable, optional
@@ -71,7 +72,7 @@ def emit(
         Inputs that come from the host and outputs that go there; see `synk.compile.place.place`. With
         NumPy they make no difference.
     """
-    order = fgraph.toposort() if order is None else order
+    order = schedule(fgraph, fgraph.toposort() if order is None else order)
     plan = make_plan(fgraph, xp, order, updates or {}, given, fetched)
     steps = plan.placed.steps
     writer = Writer(fgraph.inputs, xp, plan)

@@ -14,7 +14,8 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
-from synk.compile import serialize, substitute
+from synk.compile import serialize
+from synk.compile.substitute import substitute
 from synk.functions.symbolic import Definition, Update, dtype_of
 from synk.rank.spec import ProgramSpec, UpdateSpec
 from synk.reduction import check_mode

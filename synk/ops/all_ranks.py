@@ -2,9 +2,9 @@
 
     x on every rank -> all_sum -> the same sum on every rank
 
-The ranks meet where the program has reached the sum: equally often, because all compile the same graph, and a rank
-that has no rows for a slice takes part with none; in the same order, because a rewrite makes each sum wait for
-the one before it.
+The ranks meet where the program has reached the sum: equally often, because all compile the same graph, and
+a rank that has no rows for a slice takes part with none; in the same order, because a rewrite makes each sum
+wait for the one before it.
 
 Imports PyTensor, ``compile`` and ``variables``.
 """
@@ -94,7 +94,7 @@ class After(Op):
 
 
 class SumsInTurn(GraphRewriter):
-    """Make each sum over ranks wait for the one before it, in an order that does not depend on the process."""
+    """Make each sum over ranks wait for the one before it, in an order that is the same on all ranks."""
 
     def apply(self, fgraph: FunctionGraph) -> None:
         """Chain the sums of ``fgraph``: first those that need no others, by number."""
