@@ -16,6 +16,7 @@ from synk.compile import shapes
 from synk.compile.keep import KeepLines
 from synk.compile.kernels import kernels_for
 from synk.compile.kernels.fusion import TAG, register_fusion
+from synk.compile.supervisor import SuperviseQuickly
 
 WANTED = (
     "fast_run",
@@ -43,7 +44,7 @@ def array_query(xp: ModuleType = np) -> RewriteDatabaseQuery:
     return RewriteDatabaseQuery(
         include=(*WANTED, *fusion),
         exclude=(*UNWANTED, *((shapes.REPLACED,) if near else ())),
-        extra_rewrites=[(KeepLines(), -1), *([(shapes.NearShapes(), shapes.POSITION)] if near else [])],
+        extra_rewrites=[(KeepLines(), -1), (SuperviseQuickly(), -1), *([(shapes.NearShapes(), shapes.POSITION)] if near else [])],
     )
 
 

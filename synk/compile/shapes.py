@@ -24,6 +24,11 @@ NEEDED = hasattr(ShapeFeature, "update_shape")  # later versions keep shapes ano
 class NearShapeFeature(ShapeFeature):
     """Shapes of all variables, merged where that is easy to decide."""
 
+    def get_node_infer_shape(self, node):
+        # Most shapes of networks are in the types, and asking Ops takes a graph for each length.
+        static = [getattr(output.type, "shape", (None,)) for output in node.outputs]
+        return super().get_node_infer_shape(node) if any(None in shape for shape in static) else static
+
     def update_shape(self, r, other_r):
         if r in self.shape_of and self._is_deep(self.shape_of.get(other_r) or ()):
             return
