@@ -202,12 +202,18 @@ def data(
     oversize: float = 1,
     name: str | None = None,
 ) -> Data:
-    """Put values into shared memory, for input to functions.
+    """Put values into shared memory, or have ranks read them from a file, for input to functions.
+
+    A `numpy.memmap`, such as ``np.load(path, mmap_mode="r")``, or the path of a .npy file gives Data that
+    stays in the file: nothing is copied, and every rank reads its rows from the system's page cache, so the
+    file may be larger than memory. What is written goes to the file, if that was opened with
+    ``mmap_mode="r+"``; paths are opened read-only. The dtype is the file's, and the shape may shrink, but not
+    grow beyond the file's.
 
     Parameters
     ----------
-    value : array_like, optional
-        Values to store.
+    value : array_like, str or PathLike, optional
+        Values to store, or the path of a .npy file.
     var : PyTensor variable, optional
         Gives dtype and number of dimensions.
     dtype : dtype, optional
@@ -232,6 +238,9 @@ def data(
     ------
     TypeError
         If dtype or number of dimensions are not known, or the value does not fit them.
+    OSError, ValueError
+        If a file cannot be opened, or its array cannot be read in place: not in C order, cut, opened
+        copy-on-write.
     SharedMemoryFull
         If there is no room.
     """

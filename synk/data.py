@@ -80,6 +80,11 @@ class Data:
         return self._name
 
     @property
+    def filename(self) -> Any:
+        """The file that the values are in, as `numpy.memmap.filename`; None where they are in memory."""
+        return None
+
+    @property
     def data(self) -> NDArray[Any]:
         """The values: a NumPy array over the shared memory, not a copy."""
         self._changes += 1  # the caller may write to it
@@ -215,7 +220,10 @@ class Data:
         self._ref, self._shape = None, tuple(shape)
 
     def _allocate(self, size: int) -> None:
-        number = self._owner.segments.allocate(size * self._dtype.itemsize)
+        self._hold(self._owner.segments.allocate(size * self._dtype.itemsize), size)
+
+    def _hold(self, number: int, size: int) -> None:
+        """Take a segment with room for ``size`` items in the place of the one there was."""
         if self._finalizer is not None:
             self._finalizer()
         self._ref, self._segment, self._alloc_size = None, number, size
@@ -228,38 +236,6 @@ class Data:
 
     def _label(self) -> str:
         return f"Data {self._name!r}" if self._name else "this Data"
-
-
-def make_data(
-    owner: Owner,
-    value: Any = None,
-    var: Any = None,
-    dtype: Any = None,
-    ndim: int | None = None,
-    shape: Any = None,
-    minibatch: bool = False,
-    force_cast: bool = False,
-    oversize: float = 1,
-    name: str | None = None,
-) -> Data:
-    """Make a Data; see `synk.data`."""
-    if value is not None and var is None:
-        value = np.asarray(value)
-    if var is not None:
-        dtype, ndim = var.dtype, var.ndim
-    elif value is not None:
-        dtype = value.dtype if dtype is None else dtype
-        ndim = value.ndim if ndim is None else ndim
-    if ndim is None and shape is not None:
-        ndim = len(shape)
-    if dtype is None or ndim is None:
-        raise TypeError("data() needs a value, a variable, or dtype and either ndim or shape")
-    result = Data(owner, dtype, ndim, minibatch, name)
-    if value is not None:
-        result.set_value(value, force_cast, oversize)
-    elif shape is not None:
-        result.set_shape(shape, oversize)
-    return result
 
 
 def _checked_dtype(dtype: Any) -> np.dtype[Any]:

@@ -39,6 +39,8 @@ class Attach(NamedTuple):
 
     segment: int
     nbytes: int
+    offset: int = 0  # bytes before it, in what the descriptor means
+    writable: bool = True
 
 
 class Detach(NamedTuple):

@@ -17,7 +17,7 @@ from typing import Any
 from synk import messages
 from synk.comm import Communicator, HostCommunicator, LoneCommunicator
 from synk.compile.profile import Profile
-from synk.data import Data, make_data
+from synk.data import Data
 from synk.device import CpuDevice
 from synk.errors import SegmentLost, SynkStateError
 from synk.functions.collectives import HANDED_OUT, Collectives
@@ -26,6 +26,7 @@ from synk.functions.items import sequence_item
 from synk.functions.sequence import SequenceFunction
 from synk.functions.symbolic import define
 from synk.homes import Homes
+from synk.making import make_data
 from synk.memory.segments import SegmentTable, StagingBuffers
 from synk.memory.shm import Segment
 from synk.processes.cuda_check import check_cuda

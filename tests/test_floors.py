@@ -28,7 +28,18 @@ FLOORS = (
     # 1: shared memory; words and messages; who lives and hangs; one communicator interface; the compiler
     {"memory", "wire", "processes", "comm", "compile"},
     # 2: arrays, variables, devices; symbolic operations and their kernels
-    {"data", "owner", "variables", "shared_table", "homes", "device", "ops", "kernels"},
+    {
+        "data",
+        "file_data",
+        "making",
+        "owner",
+        "variables",
+        "shared_table",
+        "homes",
+        "device",
+        "ops",
+        "kernels",
+    },
     # 3: what a rank runs
     {"rank"},
     # 4: workers and commands; what the user calls, in classes that are given what they need

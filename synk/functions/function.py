@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 
 from synk.compile.profile import Profile
 from synk.compile.report import Report
-from synk.data import Data, make_data
+from synk.data import Data
 from synk.functions.calls import CallOptions, as_input, check_subset
+from synk.making import make_data
 from synk.owner import Owner
 from synk.variables import describe
 

@@ -1,6 +1,6 @@
 """The segments that all ranks have attached: the master makes them, workers follow.
 
-    SegmentTable.allocate -> Attach and a descriptor to every worker -> SegmentTable.attach there
+    SegmentTable.allocate, map_file -> Attach and a descriptor to every worker -> SegmentTable.attach there
 
 Imports ``errors``, ``messages`` and ``shm``.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import itertools
 from collections.abc import Callable, Mapping
+from io import FileIO
 from typing import Any
 
 from numpy.typing import NDArray
@@ -47,15 +48,36 @@ class SegmentTable:
             If there is no room; nothing has changed then.
         """
         assert self._post is not None, "only the master allocates"
-        segment = Segment.create(nbytes)
+        number = self._hand_out(Segment.create(nbytes))
+        self._segments[number].seal()
+        return number
+
+    def map_file(self, file: FileIO, nbytes: int, offset: int, writable: bool) -> int:
+        """Have every rank map a part of a file, which is closed with the segment; return its number.
+
+        Raises
+        ------
+        OSError
+            If it cannot be mapped; the file is closed then.
+        """
+        try:
+            segment = Segment(file, nbytes, offset, writable)
+        except BaseException:
+            file.close()
+            raise
+        # Not sealed: the master asks again and again how long the file is.
+        return self._hand_out(segment)
+
+    def _hand_out(self, segment: Segment) -> int:
+        assert self._post is not None, "only the master hands out"
         number = next(self._numbers)
         self._segments[number] = segment
+        message = messages.Attach(number, segment.nbytes, segment.offset, segment.writable)
         try:
-            self._post(messages.Attach(number, nbytes), segment.descriptor)
+            self._post(message, segment.descriptor)
         except BaseException:
             self.drop(number)
             raise
-        segment.seal()
         return number
 
     @classmethod
@@ -63,6 +85,8 @@ class SegmentTable:
         """Return the table of a worker that has these segments mapped already."""
         table = cls()
         table._segments.update(segments)
+        for segment in segments.values():
+            segment.seal()  # descriptors of files are the master's
         return table
 
     def mapped(self) -> dict[int, Segment]:
@@ -80,7 +104,7 @@ class SegmentTable:
         if descriptor is None:
             self._lost.add(message.segment)
             raise _lost()
-        segment = Segment.attach(descriptor, message.nbytes)
+        segment = Segment.attach(descriptor, message.nbytes, message.offset, message.writable)
         self._segments[message.segment] = segment
         return segment
 

@@ -1,7 +1,8 @@
 """Segments of POSIX shared memory that leave no name behind.
 
 A segment never has a name; other processes attach through its descriptor, which the channel carries.
-Whatever dies and whenever, the kernel frees the memory with the last mapping.
+Whatever dies and whenever, the kernel frees the memory with the last mapping. A part of a file on disk is a
+segment, too, if it is given by its descriptor.
 
     Segment.create -> descriptor over the channel -> Segment.attach -> array
 
@@ -32,6 +33,7 @@ FILE_SYSTEM_HINT = "drop Data that is no longer used, or raise the limit (in a c
 NO_NAMELESS_FILES = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)  # what file systems without them say
 MAP_FAILED = ctypes.c_void_p(-1).value
 MAP_FIXED = 0x10  # Linux's on every processor that Python runs on; the mmap module does not tell it
+MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # told from Python 3.13 on
 
 # In one piece, handlers of signals would wait for the end; and kernels that let a signal interrupt undo what
 # was done and begin anew, which with a fast timer has no end.
@@ -44,17 +46,30 @@ _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ct
 
 
 class Segment:
-    """A stretch of shared memory, mapped into this process.
+    """A stretch of shared memory or of a file, mapped into this process.
 
     ``close`` drops the mapping once no array made from it is left.
 
     A signal handler may raise between any two lines, so what must be given back belongs, from the moment it
     is there, to objects that do so in C.
+
+    Parameters
+    ----------
+    file : FileIO
+        Closed by `seal`.
+    nbytes : int
+    offset : int
+        Bytes of the file before the first.
+    writable : bool
+        Whether arrays may be written to.
     """
 
-    def __init__(self, file: FileIO, nbytes: int):
-        self.nbytes = nbytes
-        self._memory: Any = _mapped(file.fileno(), max(nbytes, 1))
+    def __init__(self, file: FileIO, nbytes: int, offset: int = 0, writable: bool = True):
+        self.nbytes, self.offset, self.writable = nbytes, offset, writable
+        self._start = offset % mmap.ALLOCATIONGRANULARITY  # of the first byte in the mapping
+        self._memory: Any = _mapped(
+            file.fileno(), max(nbytes, 1) + self._start, offset - self._start, writable
+        )
         self._file: FileIO | None = file
 
     @classmethod
@@ -75,10 +90,10 @@ class Segment:
             raise
 
     @classmethod
-    def attach(cls, descriptor: int, nbytes: int) -> Segment:
+    def attach(cls, descriptor: int, nbytes: int, offset: int = 0, writable: bool = True) -> Segment:
         """Map the segment behind ``descriptor``, which is then closed."""
-        with FileIO(descriptor, "r+") as file:
-            segment = cls(file, nbytes)
+        with FileIO(descriptor, "r+" if writable else "r") as file:
+            segment = cls(file, nbytes, offset, writable)
         segment.seal()
         return segment
 
@@ -87,6 +102,11 @@ class Segment:
         """File descriptor to send to other processes, until `seal`."""
         assert self._file is not None, "sealed segments have no descriptor"
         return self._file.fileno()
+
+    @property
+    def file_bytes(self) -> int:
+        """Present length of the file, until `seal`: others may cut it, and reading beyond it is SIGBUS."""
+        return os.fstat(self.descriptor).st_size
 
     def seal(self) -> None:
         """Close the descriptor: the mapping stays, nobody else can attach."""
@@ -97,7 +117,7 @@ class Segment:
     def array(self, dtype: Any, shape: tuple[int, ...], offset: int = 0) -> NDArray[Any]:
         """Return an array over the segment, starting at byte ``offset``."""
         assert self._memory is not None, "closed segments have no arrays"
-        return np.ndarray(shape, dtype, buffer=self._memory, offset=offset)
+        return np.ndarray(shape, dtype, buffer=self._memory, offset=self._start + offset)
 
     def words(self, count: int) -> memoryview:
         """Return the first ``count`` 8-byte signed integers: reads and writes take 30 ns."""
@@ -144,17 +164,20 @@ def _unlinked_file() -> FileIO:
         raise
 
 
-def _mapped(descriptor: int, nbytes: int) -> Any:
+def _mapped(descriptor: int, nbytes: int, offset: int, writable: bool) -> Any:
     """Return the memory behind ``descriptor`` as a buffer that unmaps it when dropped.
 
     Python's own mmap keeps a duplicate of the descriptor for as long: one for every array. So it gets private
-    memory, which takes none and is never touched, and the segment is laid over that.
+    memory, which takes none and is never touched, and the segment is laid over that. Nor is that memory
+    accounted for: a file may be larger than all there is.
     """
-    memory = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE)
-    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+    memory = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | MAP_NORESERVE, protection)
+    address = np.ndarray((1,), np.uint8, buffer=memory).__array_interface__["data"][0]
     flags = mmap.MAP_SHARED | MAP_FIXED
-    if _libc.mmap(address, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, flags, descriptor, 0) == MAP_FAILED:
-        raise OSError(ctypes.get_errno(), "shared memory cannot be mapped")
+    if _libc.mmap(address, nbytes, protection, flags, descriptor, offset) == MAP_FAILED:
+        code = ctypes.get_errno()
+        raise OSError(code, f"shared memory cannot be mapped: {os.strerror(code)}")
     return memory
 
 
