@@ -1,11 +1,13 @@
-"""What is built on the public verbs: training functions, update rules, batches, checkpoints.
+"""What is built on the public verbs: layers, training functions, update rules, batches, checkpoints.
 
+    layers -> loss, params
     batches -> train.make_train_function(loss, params, inputs, updates.adam) -> checkpoint.save
 
-Nothing here is needed by synk itself, and nothing here uses more of it than any script can.
+Nothing here is needed by synk itself, and nothing here uses more of it than any script can. ``layers`` is
+imported by who wants it, ``from synk.extensions import layers``: it loads `synk.ops`, which takes a moment.
 """
 
-from synk.extensions import checkpoint, gradients, train, updates
+from synk.extensions import checkpoint, gradients, initialisers, schedules, train, updates
 from synk.extensions.batches import batches
 
-__all__ = ["batches", "checkpoint", "gradients", "train", "updates"]
+__all__ = ["batches", "checkpoint", "gradients", "initialisers", "schedules", "train", "updates"]

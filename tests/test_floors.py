@@ -51,6 +51,7 @@ FLOORS = (
     # above all, on the public API
     {"extensions"},
 )
+PUBLIC_PACKAGES = {"ops"}  # of synk, beside what `import synk` brings
 MAY_ASSIGN_GLOBALS = {"synk.session"}
 
 FOLDERS = {"synk": ROOT / "synk", "synk.extensions": ROOT / "extensions"}
@@ -177,11 +178,13 @@ def circles(modules: list[Module]) -> Iterator[str]:
 def private(modules: list[Module]) -> Iterator[str]:
     """Yield a complaint for everything in ``extensions`` that reaches behind synk's public names."""
     public = next((public_names(module) for module in modules if module.name == "synk"), set())
+    public |= PUBLIC_PACKAGES
     for module in modules:
         if not inside_extensions(module.name):
             continue
         for asked in imports(module):
             of_synk = asked.source == "synk" and (asked.name is None or asked.name in public)
+            of_synk |= asked.source in {f"synk.{name}" for name in PUBLIC_PACKAGES}
             if not of_synk and not inside_extensions(asked.target({"synk.extensions"})):
                 yield f"{module.name}:{asked.line} imports {asked}, which is not in synk.__all__"
         for node in ast.walk(module.tree):
@@ -273,6 +276,7 @@ def made_up(sources):
         ),
         (private, {"extensions.a": "import synk.plan"}, "imports synk.plan"),
         (private, {"extensions.a": "from ..plan import f"}, "imports f from synk.plan"),
+        (private, {"extensions.a": "from synk.ops.pool import f"}, "imports f from synk.ops.pool"),
         (
             private,
             {"extensions.a": "import synk\nsynk.session.end()"},
@@ -309,6 +313,9 @@ def test_a_violation_is_found(rule, sources, complaint):
                 "data": "",
                 "extensions.a": "import synk\nfrom synk import data\nfrom .b import c\nsynk.fork()",
                 "extensions.b": "from synk.extensions import a",
+                "ops.": "",
+                "ops.pool": "",
+                "extensions.c": "from synk import ops\nimport synk.ops\nfrom synk.ops import f\nsynk.ops.f()",
             },
         ),
         (assigned_globals, {"session": "def f():\n    global current\n    current = 1"}),

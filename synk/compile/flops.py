@@ -1,4 +1,4 @@
-"""Count the floating-point operations of nodes, where shapes alone tell: of matrix products, and what registers.
+"""Count the floating-point operations of nodes, where shapes alone tell: matrix products, and what registers.
 
 Imports PyTensor only.
 """

@@ -44,7 +44,11 @@ def array_query(xp: ModuleType = np) -> RewriteDatabaseQuery:
     return RewriteDatabaseQuery(
         include=(*WANTED, *fusion),
         exclude=(*UNWANTED, *((shapes.REPLACED,) if near else ())),
-        extra_rewrites=[(KeepLines(), -1), (SuperviseQuickly(), -1), *([(shapes.NearShapes(), shapes.POSITION)] if near else [])],
+        extra_rewrites=[
+            (KeepLines(), -1),
+            (SuperviseQuickly(), -1),
+            *([(shapes.NearShapes(), shapes.POSITION)] if near else []),
+        ],
     )
 
 

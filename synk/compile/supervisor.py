@@ -1,7 +1,7 @@
 """Watch over protected inputs in linear time: no node may overwrite what the caller keeps.
 
-After every replacement PyTensor asks, one by one, whether each input and output is destroyed, which in a network
-with hundreds of parameters takes as long as the replacements. The same answer is in one table.
+After every replacement PyTensor asks, one by one, whether each input and output is destroyed, which in a
+network with hundreds of parameters takes as long as the replacements. The same answer is in one table.
 
 Imports PyTensor only.
 """
@@ -24,7 +24,7 @@ class SuperviseQuickly(GraphRewriter):
         """Exchange the supervisor, if the graph has one."""
         for feature in list(fgraph._features):
             if type(feature) is Supervisor:
-                feature.on_validate = QuickLook(feature.protected)  # type: ignore[method-assign]
+                feature.on_validate = QuickLook(feature.protected)
 
     def apply(self, fgraph: FunctionGraph) -> None:
         """Change nothing."""

@@ -8,6 +8,7 @@ import pytest
 
 import synk
 from synk.compile import array_mode
+from synk.ops import batch_norm
 from synk.ops.all_ranks import AllSum, all_sum
 
 
@@ -97,3 +98,29 @@ def test_the_same_sum_written_twice_is_formed_twice():
     x = pt.matrix("x")
     graph = pytensor.function([x], [all_sum(x), all_sum(x)], mode=array_mode()).maker.fgraph
     assert sum(isinstance(node.op, AllSum) for node in graph.apply_nodes) == 2
+
+
+def batch_normalised(all_ranks):
+    """The loss of a batch norm, the gradients of its parameters, and what its statistics become."""
+    x = pt.tensor4("x")
+    gamma, beta = (
+        pytensor.shared(np.array(v), name=n) for n, v in (("gamma", [1.0, 2.0]), ("beta", [0.5, -1.0]))
+    )
+    running = [pytensor.shared(np.zeros(2), name="mean"), pytensor.shared(np.ones(2), name="var")]
+    y, updates = batch_norm(x, gamma, beta, *running, train=True, all_ranks=all_ranks)
+    loss = (y**3 + pt.tanh(y)).mean()
+    gradients = pt.grad(loss * synk.n_rows, [gamma, beta])
+    return x, loss, gradients, [new for _, new in updates]
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 12])
+def test_batch_norm_of_all_ranks_is_that_of_one_process(module_ranks, n):
+    values = np.random.default_rng(n).normal(3.0, 2.0, size=(n, 2, 3, 3))
+    x, loss, gradients, statistics = batch_normalised(all_ranks=True)
+    on_ranks = synk.function([x], [loss, *((g, "sum") for g in gradients), *statistics])
+    x, loss, gradients, statistics = batch_normalised(all_ranks=False)
+    alone = pytensor.function(
+        [x], [loss, *(g * x.shape[0] for g in gradients), *statistics], mode=array_mode()
+    )
+    for got, expected in zip(on_ranks(values), alone(values), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-8, atol=1e-9)

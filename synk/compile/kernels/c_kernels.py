@@ -6,7 +6,6 @@ program cost one start of the compiler, and nothing where the store has them.
     Elemwise node -> CKernels.kernel -> Kernel -> (first call) -> CKernels.build -> function in C
 """
 
-import hashlib
 import tempfile
 import warnings
 import weakref
@@ -21,7 +20,7 @@ from synk.compile.kernels.c_source import CSource, c_source, prelude, translatio
 from synk.compile.kernels.compiler import CompileError, Compiler, vector_functions
 from synk.compile.kernels.dialect import c_dialect
 from synk.compile.kernels.library import load_kernel
-from synk.compile.kernels.store import Store
+from synk.compile.kernels.store import Store, name_of
 
 
 class Kernel:
@@ -100,8 +99,7 @@ class CKernels:
 
     def name(self, source: CSource) -> str:
         """Return the name of a kernel: a digest of all that its machine code depends on."""
-        parts = [self._environment, source.text, *map(str, sorted(source.functions))]
-        return f"k{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:24]}"
+        return name_of(self._environment, source.text, *map(str, sorted(source.functions)))
 
     @cached_property
     def _environment(self) -> str:

@@ -52,6 +52,11 @@ class Store:
         return self.folder / f"{name}.so"
 
 
+def name_of(*parts: str) -> str:
+    """Return the name of a library: a digest of all that its machine code depends on."""
+    return f"k{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:24]}"
+
+
 def _digest(name: str, content: bytes) -> bytes:
     return hashlib.sha256(name.encode() + content).digest()
 

@@ -1,0 +1,33 @@
+"""Layers of networks, as graphs: a small set, to be read, and to write one's own beside.
+
+    rng -> layers, which own shared variables -> model(x), model.training(x) -> loss -> make_train_function
+
+    model = Sequential(conv=Conv(3, 64, 3, rng=rng), relu=ReLU(), ..., head=Dense(512, 10, rng=rng))
+    logits, updates = model.training(x)      # model(x) as for testing
+    model.params                             # {"conv.W": ..., "conv.b": ..., ...}
+    model.state                              # running statistics and random states
+
+A layer only builds graphs: there is no training loop inside, and nothing here knows of ranks. Images are
+(images, channels, height, width). Importing this package imports `synk.ops`.
+"""
+
+from synk.extensions.layers.base import Layer
+from synk.extensions.layers.networks import Residual, Sequential
+from synk.extensions.layers.plain import AvgPool, Flatten, GlobalAvgPool, MaxPool, ReLU
+from synk.extensions.layers.regularise import BatchNorm, Dropout
+from synk.extensions.layers.weights import Conv, Dense
+
+__all__ = [
+    "AvgPool",
+    "BatchNorm",
+    "Conv",
+    "Dense",
+    "Dropout",
+    "Flatten",
+    "GlobalAvgPool",
+    "Layer",
+    "MaxPool",
+    "ReLU",
+    "Residual",
+    "Sequential",
+]

@@ -1,0 +1,80 @@
+"""What layers hold their inputs and numbers to, with errors that name the layer.
+
+    layer, x -> checked -> x as a tensor, or an error before anything is computed
+
+Imports NumPy, PyTensor and ``base``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytensor.tensor as pt
+
+from synk.extensions.layers.base import Layer
+
+IMAGES = "images, channels, height, width"
+
+
+def checked(
+    layer: Layer, x: Any, axes: Sequence[str], *, length: int | None = None, dtype: str | None = None
+) -> Any:
+    """Return an input as a tensor, if it is one that a layer takes.
+
+    Parameters
+    ----------
+    layer : Layer
+        Named in what is raised.
+    x : PyTensor tensor, or what makes one
+    axes : sequence of str
+        What the input may look like, such as ``"rows, units"``; a comma between two axes.
+    length : int, optional
+        Of axis 1, where that is known before anything is computed.
+    dtype : str, optional
+        Another one would change that of all that follows.
+
+    Returns
+    -------
+    PyTensor tensor
+
+    Raises
+    ------
+    TypeError
+        Another dtype.
+    ValueError
+        Another number of axes, or another length of axis 1.
+    """
+    x = pt.as_tensor_variable(x)
+    shape = f"shape {x.type.shape}"
+    if x.type.ndim not in [len(these.split(",")) for these in axes]:
+        raise ValueError(f"{layer!r} takes {_one_of(axes)}, but its input has {x.type.ndim} axes: {shape}")
+    if length is not None and x.type.shape[1] not in (None, length):
+        what = axes[0].split(", ")[1].removesuffix("s" if length == 1 else "")
+        raise ValueError(f"{layer!r} takes {length} {what}, but its input has {x.type.shape[1]}: {shape}")
+    if dtype is not None and x.type.dtype != dtype:
+        raise TypeError(
+            f"{layer!r} takes {dtype}, but its input is {x.type.dtype}; cast it, x.astype({dtype!r}), "
+            "or make all layers with another dtype="
+        )
+    return x
+
+
+def _one_of(axes: Sequence[str]) -> str:
+    return " or ".join(f"({these})" for these in axes)
+
+
+def count(name: str, value: Any) -> int:
+    """Return a number of units or channels.
+
+    Raises
+    ------
+    TypeError, ValueError
+        It is no integer, or not positive.
+    """
+    if not isinstance(value, int | np.integer) or isinstance(value, bool):
+        raise TypeError(f"{name}={value!r} is no integer; pass a number of units or channels")
+    if value < 1:
+        raise ValueError(f"{name}={value} is not positive; pass a number of units or channels")
+    return int(value)

@@ -1,0 +1,129 @@
+"""Layers without parameters: rectifiers, pooling, flattening.
+
+    x -> one operation of `synk.ops` -> y
+
+Imports PyTensor, the public API, ``base`` and ``checks``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytensor.tensor as pt
+
+from synk import ops
+from synk.extensions.layers.base import Layer
+from synk.extensions.layers.checks import IMAGES, checked
+
+
+class ReLU(Layer):
+    """The positive part of every value: ``max(0, x)``."""
+
+    def __call__(self, x: Any) -> Any:
+        """Return `synk.ops.relu` of `x`."""
+        return ops.relu(x)
+
+
+class _Pool(Layer):
+    """A pooling operation with its options."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.options = options
+
+    def describe(self) -> str:
+        """Tell the options."""
+        return ", ".join(f"{key}={value}" for key, value in self.options.items())
+
+
+class MaxPool(_Pool):
+    """The largest value in every window: `synk.ops.max_pool2d`.
+
+    Parameters
+    ----------
+    size : int or (int, int)
+        Height and width of the window.
+    stride : int or (int, int), optional
+        From window to window; by default its size.
+    padding
+        As of `synk.ops.max_pool2d`.
+    """
+
+    def __init__(self, size: Any, stride: Any = None, *, padding: Any = 0) -> None:
+        super().__init__(size=size, stride=stride, padding=padding)
+
+    def __call__(self, x: Any) -> Any:
+        """Return the largest values, shape (images, channels, windows down, windows across).
+
+        Parameters
+        ----------
+        x : 4-D tensor, shape (images, channels, height, width)
+
+        Raises
+        ------
+        TypeError, ValueError
+            `x` has another number of axes, or as of `synk.ops.max_pool2d`.
+        """
+        return ops.max_pool2d(checked(self, x, [IMAGES]), **self.options)
+
+
+class AvgPool(_Pool):
+    """The mean of every window: `synk.ops.avg_pool2d`.
+
+    Parameters
+    ----------
+    size, stride, padding
+        As of `MaxPool`.
+    count_padding : bool
+        Whether padding counts as zeros; otherwise means are over the pixels of the image alone.
+    """
+
+    def __init__(
+        self, size: Any, stride: Any = None, *, padding: Any = 0, count_padding: bool = True
+    ) -> None:
+        super().__init__(size=size, stride=stride, padding=padding, count_padding=count_padding)
+
+    def __call__(self, x: Any) -> Any:
+        """Return the means, shape (images, channels, windows down, windows across).
+
+        Parameters
+        ----------
+        x : 4-D tensor, shape (images, channels, height, width)
+
+        Raises
+        ------
+        TypeError, ValueError
+            `x` has another number of axes, or as of `synk.ops.avg_pool2d`.
+        """
+        return ops.avg_pool2d(checked(self, x, [IMAGES]), **self.options)
+
+
+class GlobalAvgPool(Layer):
+    """The mean of every channel of every image: `synk.ops.global_avg_pool2d`."""
+
+    def __call__(self, x: Any) -> Any:
+        """Return the means, shape (images, channels).
+
+        Parameters
+        ----------
+        x : 4-D tensor, shape (images, channels, height, width)
+
+        Raises
+        ------
+        ValueError
+            `x` has another number of axes.
+        """
+        return ops.global_avg_pool2d(checked(self, x, [IMAGES]))
+
+
+class Flatten(Layer):
+    """Every row as a vector: all axes but the first joined, in C order."""
+
+    def __call__(self, x: Any) -> Any:
+        """Return a matrix, shape (rows, values of a row).
+
+        Parameters
+        ----------
+        x : tensor of at least one axis
+        """
+        return pt.flatten(x, 2)

@@ -1,0 +1,262 @@
+"""Learning rates that follow the number of steps, as expressions of a shared counter.
+
+    counter = schedules.counter()                                   # steps done
+    rate = schedules.cosine(counter, 0.1, n_steps, warm_up=500)
+    rule = schedules.counting(updates.momentum, counter)            # as the rule, and counts
+    step = train.make_train_function(loss, params, inputs, rule, learning_rate=rate)
+
+The counter advances with the parameters, in the update that every rank runs once a step: by one, whatever
+the slices, and also where a rank has no rows. So every rank has the same rate. A step has the rate of the
+number of steps done *before* it: 0 for the first.
+
+Rates are float64 scalars, ``t`` in the formulas below is the counter; update rules round them to the
+parameters' dtype. Those that take a rate take a number, or another schedule:
+``schedules.warm_up(counter, schedules.steps(counter, 0.1, {30_000: 0.1}), 500)``.
+
+Imports NumPy and PyTensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from operator import index
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Variable
+
+__all__ = ["cosine", "counter", "counting", "scaled", "steps", "warm_up"]
+
+
+def counter(start: int = 0, name: str = "step") -> Any:
+    """Make the shared number of steps done.
+
+    Save and load it with the parameters, or a run that goes on begins its schedule anew.
+
+    Parameters
+    ----------
+    start : int
+    name : str
+
+    Returns
+    -------
+    shared int64 scalar
+
+    Raises
+    ------
+    TypeError, ValueError
+        `start` is no integer, or negative.
+    """
+    return pytensor.shared(np.asarray(_count("start", start, at_least=0), "int64"), name=name)
+
+
+def counting(rule: Callable[..., Any], counter: Any) -> Callable[..., Any]:
+    """Return an update rule that does what `rule` does, and counts its steps.
+
+    Each step does ``t := t + 1`` beside the updates of the rule, which read the old ``t``.
+
+    (An update ``(counter, counter + 1)`` among the `updates` of `synk.extensions.train.make_train_function`
+    would also count once a step; but those come with the gradient, before the parameters, and the first rate
+    would be that of ``t = 1``.)
+
+    Parameters
+    ----------
+    rule : callable
+        As in `synk.extensions.updates`.
+    counter : shared scalar
+        As `counter` makes it.
+
+    Returns
+    -------
+    callable
+        ``counted(loss, params, **options)``, as `rule`.
+
+    Raises
+    ------
+    TypeError
+        `counter` is no shared scalar of integers.
+    """
+    _check_counter(counter)
+    if not isinstance(counter, SharedVariable):
+        raise TypeError(f"counter {counter} is not a shared variable; make it by schedules.counter()")
+
+    def counted(loss: Any, params: Any, **options: Any) -> Any:
+        made = rule(loss, params, **options)
+        return made._replace(param_updates=[*made.param_updates, (counter, counter + 1)])
+
+    return counted
+
+
+def steps(counter: Any, base: Any, factors: Mapping[int, float]) -> Any:
+    """Return a rate that is multiplied by a factor at certain steps.
+
+    ``base`` times all factors whose step is ``<= t``: with ``{30_000: 0.1, 60_000: 0.1}``, `base` is
+    followed by a tenth and then by a hundredth of it.
+
+    Parameters
+    ----------
+    counter : scalar of integers
+    base : number or scalar
+        The first rate.
+    factors : dict of int to float
+        By the number of steps done before.
+
+    Returns
+    -------
+    0-d float64 PyTensor tensor
+
+    Raises
+    ------
+    TypeError, ValueError
+        A step is no integer or not positive, or an argument is not a scalar.
+    """
+    _check_counter(counter)
+    rate = _scalar("base", base)
+    for first, factor in sorted(factors.items()):
+        first = _count("a key of factors", first, at_least=1)
+        rate = pt.switch(pt.ge(counter, first), rate * _scalar(f"factors[{first}]", factor), rate)
+    return rate
+
+
+def cosine(counter: Any, peak: Any, n_steps: int, *, warm_up: int = 0, final: Any = 0.0) -> Any:
+    """Return a rate that rises to a peak along a line, and falls from it along half a cosine.
+
+    With ``s = (t - warm_up) / (n_steps - warm_up)``::
+
+        peak * (t + 1) / (warm_up + 1)                        while t < warm_up
+        final + (peak - final) * (1 + cos(pi * s)) / 2        while t < n_steps
+        final                                                 then
+
+    Parameters
+    ----------
+    counter : scalar of integers
+    peak : number or scalar
+        The largest rate, of step ``t = warm_up``.
+    n_steps : int
+        Steps altogether, those of the warm-up included.
+    warm_up : int
+        Steps before the peak.
+    final : number or scalar
+
+    Returns
+    -------
+    0-d float64 PyTensor tensor
+
+    Raises
+    ------
+    TypeError, ValueError
+        A number of steps is no integer or negative, the warm-up takes all steps, or an argument is not a
+        scalar.
+
+    References
+    ----------
+    Loshchilov and Hutter (2016), arXiv:1608.03983, equation 5 without restarts; the warm-up as in
+    Goyal and others (2017), arXiv:1706.02677.
+    """
+    _check_counter(counter)
+    n_steps, before = _count("n_steps", n_steps, at_least=1), _count("warm_up", warm_up, at_least=0)
+    if before >= n_steps:
+        raise ValueError(f"warm_up={before} leaves none of n_steps={n_steps}; pass fewer, or more steps")
+    peak, final = _scalar("peak", peak), _scalar("final", final)
+    t = _as_float(counter)
+    fallen = pt.clip((t - before) / (n_steps - before), 0.0, 1.0)
+    falling = final + (peak - final) * (1 + pt.cos(np.float64(np.pi) * fallen)) / 2
+    return pt.switch(t < before, peak * (t + 1) / (before + 1), falling)
+
+
+def warm_up(counter: Any, rate: Any, n_steps: int, *, start: Any = 0.0) -> Any:
+    """Return a rate that grows along a line to what it would be without.
+
+    ``rate * (start + (1 - start) * (t + 1) / (n_steps + 1))`` while ``t < n_steps``, then ``rate``.
+
+    Parameters
+    ----------
+    counter : scalar of integers
+    rate : number or scalar
+        Constant, or a schedule.
+    n_steps : int
+        Steps with a smaller rate.
+    start : number or scalar
+        The factor of ``t = -1``, so that no step is lost on a rate of zero; ``1 / k`` for a rate that is
+        scaled by ``k``.
+
+    Returns
+    -------
+    0-d float64 PyTensor tensor
+
+    Raises
+    ------
+    TypeError, ValueError
+        `n_steps` is no integer or negative, or an argument is not a scalar.
+
+    References
+    ----------
+    Goyal and others (2017), arXiv:1706.02677, section 2.2, "gradual warmup".
+    """
+    _check_counter(counter)
+    n_steps = _count("n_steps", n_steps, at_least=0)
+    rate, start = _scalar("rate", rate), _scalar("start", start)
+    risen = pt.minimum((_as_float(counter) + 1) / (n_steps + 1), 1.0)
+    return rate * (start + (1 - start) * risen)
+
+
+def scaled(rate: Any, n_ranks: int) -> Any:
+    """Return a rate times the number of ranks, for batches that grow with them.
+
+    The linear scaling rule: "when the minibatch size is multiplied by k, multiply the learning rate by k". A
+    step of synk is that of one process on the whole batch, on however many ranks; so this is for scripts that
+    give every rank as many rows as one would have had, and for those only.
+
+    Parameters
+    ----------
+    rate : number or scalar
+        For the batch of one rank.
+    n_ranks : int
+        As `synk.fork` returns it.
+
+    Returns
+    -------
+    0-d float64 PyTensor tensor
+
+    Raises
+    ------
+    TypeError, ValueError
+        `n_ranks` is no integer or not positive, or the rate is not a scalar.
+
+    References
+    ----------
+    Goyal and others (2017), arXiv:1706.02677, section 2.1.
+    """
+    return _scalar("rate", rate) * float(_count("n_ranks", n_ranks, at_least=1))
+
+
+def _as_float(counter: Any) -> Any:
+    """Return a count as float64, which is exact up to 2**53 steps."""
+    return pt.cast(counter, "float64")
+
+
+def _scalar(name: str, value: Any) -> Any:
+    """Return a rate or factor as a float64 scalar: a float32 step count would stop at 2**24."""
+    if np.ndim(value) != 0:
+        raise ValueError(f"{name} has {np.ndim(value)} dimensions; pass a number or a 0-d tensor")
+    return pt.cast(value, "float64") if isinstance(value, Variable) else pt.constant(value, dtype="float64")
+
+
+def _check_counter(counter: Any) -> None:
+    """Raise unless steps can be counted by it."""
+    dtype = getattr(counter, "dtype", None)
+    if not isinstance(counter, Variable) or counter.ndim != 0 or np.dtype(dtype).kind not in "iu":
+        raise TypeError(f"counter={counter!r} is no scalar of integers; make it by schedules.counter()")
+
+
+def _count(name: str, value: Any, at_least: int) -> int:
+    try:
+        count = index(value)
+    except TypeError:
+        raise TypeError(f"{name} is {value!r}, no integer; pass a number of steps or ranks") from None
+    if count < at_least:
+        raise ValueError(f"{name} is {value!r}, less than {at_least}; pass a number of steps or ranks")
+    return count

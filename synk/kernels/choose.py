@@ -1,0 +1,37 @@
+"""Choose the provider of kernels for an array module and a dtype.
+
+    xp, dtype -> convolution_kernels, pooling_kernels, norm_kernels -> what makes implementations
+
+A provider's functions take the geometry of an Op and return a function of arrays that accepts ``out=``. For
+arrays of NumPy, convolutions are oneDNN's where the extra is installed, and all else loops in C where there
+is a compiler; both fall back by themselves to the providers that are written in array operations. These serve
+every other module.
+
+Imports the providers.
+"""
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from synk.kernels import loops, onednn
+from synk.kernels.im2col import Im2col
+from synk.kernels.plain_norm import PlainNorm
+from synk.kernels.plain_pool import PlainPool
+
+
+def convolution_kernels(xp: ModuleType, dtype: str) -> Any:
+    """Return what has ``forward``, ``input_gradient`` and ``weight_gradient`` of convolutions."""
+    plain = Im2col(xp)
+    return onednn.OneDnn(plain) if xp is np and dtype == "float32" and onednn.available() else plain
+
+
+def pooling_kernels(xp: ModuleType, dtype: str) -> Any:
+    """Return what has ``max_pool``, ``avg_pool``, their gradients and ``global_avg_pool``."""
+    return loops if xp is np else PlainPool(xp)
+
+
+def norm_kernels(xp: ModuleType, dtype: str) -> Any:
+    """Return what has batch norm, layer norm, cross-entropy, and their gradients."""
+    return loops if xp is np else PlainNorm(xp)

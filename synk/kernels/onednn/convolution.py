@@ -1,0 +1,202 @@
+"""The provider: implementations of convolution and its gradients for float32 arrays.
+
+    OneDnn(instead).forward(convolution, relu, has_bias) -> f(x, w[, bias], out=None)
+
+An implementation keeps a plan for each set of shapes that it has met, up to `MOST_PLANS`; the oldest goes
+first. Where oneDNN has nothing for a convolution, the same implementation of another provider is kept in its
+place. Without elements there is nothing to plan.
+
+Imports NumPy, ``kernels.window`` and this package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from synk.kernels.onednn import recipes
+from synk.kernels.onednn.binding import Unsupported
+from synk.kernels.onednn.engine import engine
+from synk.kernels.onednn.memory import FLOAT32, checked
+from synk.kernels.onednn.planner import Planner
+from synk.kernels.onednn.recipes import Recipe
+from synk.kernels.onednn.shapes import Shapes
+from synk.kernels.window import Convolution, lengths, ordered
+
+MOST_PLANS = 64  # of one implementation; a plan is some primitives and no arrays
+
+Compute = Callable[..., Any]  # (out, *arrays)
+
+
+class OneDnn:
+    """Convolutions by oneDNN.
+
+    Parameters
+    ----------
+    instead : provider, optional
+        Has the same three methods; computes what oneDNN has no fast implementation for. Without one, such a
+        convolution raises `Unsupported` when it runs.
+    """
+
+    def __init__(self, instead: Any = None):
+        self.instead = instead
+
+    def forward(self, convolution: Convolution, relu: bool = False, has_bias: bool = False) -> Forward:
+        """Return ``f(x, w[, bias], out=None)``: the convolution, plus a bias per channel, then max(0, .)."""
+        instead = self.instead and partial(self.instead.forward, convolution, relu, has_bias)
+        return Forward(convolution, instead, relu, has_bias)
+
+    def input_gradient(self, convolution: Convolution) -> InputGradient:
+        """Return ``f(gy, w, height, width, out=None)``: the gradient for images of height x width."""
+        return InputGradient(convolution, self.instead and partial(self.instead.input_gradient, convolution))
+
+    def weight_gradient(self, convolution: Convolution) -> WeightGradient:
+        """Return ``f(x, gy, kh, kw, out=None)``: the gradient for weights of kh x kw."""
+        return WeightGradient(
+            convolution, self.instead and partial(self.instead.weight_gradient, convolution)
+        )
+
+
+class Implementation:
+    """What the three implementations share: plans by shapes.
+
+    Parameters
+    ----------
+    convolution : Convolution
+    instead : callable or None
+        Makes an implementation that takes over.
+
+    Attributes
+    ----------
+    plans : dict
+        By shapes: the shape of the result, and what computes it.
+    """
+
+    takes_out = True  # the mark of synk.compile.dispatch.out
+
+    def __init__(self, convolution: Convolution, instead: Callable[[], Any] | None):
+        self.convolution = convolution
+        self.plans: dict[tuple, tuple[tuple[int, ...], Compute]] = {}
+        self._instead = instead
+
+    def plan(
+        self, key: tuple, shapes: Shapes, result: tuple[int, ...], ways: Iterator[Recipe], *others: int
+    ) -> tuple[tuple[int, ...], Compute]:
+        """Make and keep what computes for ``shapes``.
+
+        Parameters
+        ----------
+        key : tuple
+            Under which it is kept.
+        shapes : Shapes
+            Of all arrays.
+        result : tuple of int
+            Shape of the result.
+        ways : iterator of Recipe
+            The best first.
+        *others : int
+            What the other provider's implementation takes behind the arrays.
+        """
+        made = result, self.nothing if shapes.is_empty else self._first(shapes, ways, others)
+        if len(self.plans) >= MOST_PLANS:
+            del self.plans[next(iter(self.plans))]
+        self.plans[key] = made
+        return made
+
+    def nothing(self, out: np.ndarray, *arrays: np.ndarray) -> None:
+        """Compute where no product has a factor."""
+        out.fill(0)
+
+    def _first(self, shapes: Shapes, ways: Iterator[Recipe], others: tuple[int, ...]) -> Compute:
+        reasons = []
+        for recipe in ways:
+            try:
+                with Planner(engine()) as planner:
+                    recipe(planner, shapes)
+                    return planner.finish()
+            except Unsupported as error:
+                reasons.append(str(error))
+        if self._instead is None:
+            raise Unsupported(f"{'; '.join(reasons)}, which is {shapes}; give OneDnn another provider")
+        other = self._instead()
+        return lambda out, *arrays: other(*arrays, *others, out=out)
+
+
+class Forward(Implementation):
+    """``f(x, w[, bias], out=None)``."""
+
+    def __init__(self, convolution: Convolution, instead: Any, relu: bool, has_bias: bool):
+        super().__init__(convolution, instead)
+        self.relu, self.has_bias = relu, has_bias
+
+    def __call__(self, x: np.ndarray, w: np.ndarray, *bias: np.ndarray, out: Any = None) -> np.ndarray:
+        """Return the result, a new array or ``out``."""
+        key = x.shape, w.shape, engine().threads
+        shape, compute = self.plans.get(key) or self._plan(key)
+        result = np.empty(shape, FLOAT32) if out is None else out
+        if bias:
+            compute(result, checked(x), checked(w), checked(bias[0], shape=(w.shape[0],)))
+        else:
+            compute(result, checked(x), checked(w))
+        return result
+
+    def nothing(self, out: np.ndarray, *arrays: np.ndarray) -> None:
+        """Compute where no product has a factor: what is left is the bias."""
+        out.fill(0)
+        if self.has_bias:
+            bias = np.maximum(arrays[2], 0) if self.relu else arrays[2]
+            out += bias if self.convolution.layout == "NHWC" else bias[:, None, None]
+
+    def _plan(self, key: tuple) -> Any:
+        shapes = Shapes.of(self.convolution, *key[:2])
+        return self.plan(key, shapes, shapes.result_shape, recipes.forward(shapes, self.relu, self.has_bias))
+
+
+class InputGradient(Implementation):
+    """``f(gy, w, height, width, out=None)``."""
+
+    def __call__(self, gy: np.ndarray, w: np.ndarray, height: Any, width: Any, out: Any = None) -> np.ndarray:
+        """Return the gradient for images of height x width, a new array or ``out``."""
+        key = gy.shape, w.shape, int(height), int(width), engine().threads
+        shape, compute = self.plans.get(key) or self._plan(key)
+        result = np.empty(shape, FLOAT32) if out is None else out
+        compute(result, checked(gy), checked(w))
+        return result
+
+    def _plan(self, key: tuple) -> Any:
+        gy, w, height, width, _ = key
+        convolution = self.convolution
+        image = ordered(convolution.layout, gy[0], w[1] * convolution.groups, height, width)
+        shapes = Shapes.of(convolution, image, w)
+        _same_result(shapes, gy)
+        ways = recipes.input_gradient(shapes)
+        return self.plan(key, shapes, image, ways, height, width)
+
+
+class WeightGradient(Implementation):
+    """``f(x, gy, kh, kw, out=None)``."""
+
+    def __call__(self, x: np.ndarray, gy: np.ndarray, kh: Any, kw: Any, out: Any = None) -> np.ndarray:
+        """Return the gradient for weights of kh x kw, a new array or ``out``."""
+        key = x.shape, gy.shape, int(kh), int(kw), engine().threads
+        shape, compute = self.plans.get(key) or self._plan(key)
+        result = np.empty(shape, FLOAT32) if out is None else out
+        compute(result, checked(x), checked(gy))
+        return result
+
+    def _plan(self, key: tuple) -> Any:
+        x, gy, kh, kw, _ = key
+        convolution = self.convolution
+        channels, outputs = lengths(convolution.layout, x)[1], lengths(convolution.layout, gy)[1]
+        shapes = Shapes.of(convolution, x, (outputs, channels // convolution.groups, kh, kw))
+        _same_result(shapes, gy)
+        return self.plan(key, shapes, shapes.weights_shape, recipes.weight_gradient(shapes), kh, kw)
+
+
+def _same_result(shapes: Shapes, gy: tuple[int, ...]) -> None:
+    """Raise ValueError if a gradient is not of the shape of the result: oneDNN would read beyond its end."""
+    if shapes.result_shape != gy:
+        raise ValueError(f"a gradient of shape {gy} does not go with a result of {shapes.result_shape}")

@@ -1,0 +1,117 @@
+"""oneDNN as a process uses it: one engine, one stream, one workspace, one thread.
+
+oneDNN asks OpenMP for the number of threads when a primitive is created, and again when it runs. OpenMP's
+pool does not survive a fork: a child of a process that computed with two threads hangs. So the number is one
+unless `threads` says otherwise; ranks are the parallelism.
+
+All kernels share one workspace: oneDNN's scratchpads, and weights in its own order of axes, live only while
+one kernel runs. A lock keeps Python threads from using it at the same time.
+
+Imports NumPy and ``library``, ``binding``.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from synk.kernels.onednn import binding, library
+from synk.kernels.onednn.binding import created
+
+PAGE = 4096  # bytes; also where buffers in the workspace start
+
+
+class Workspace:
+    """Memory that a kernel uses while it runs; grows to what the most demanding one needs.
+
+    Attributes
+    ----------
+    address : int
+        Where it starts, on a page; changes when it grows.
+    size : int
+        In bytes.
+    """
+
+    def __init__(self) -> None:
+        self.size = self.address = 0
+        self._buffer: Any = None
+
+    def grow(self, size: int) -> None:
+        """Have at least ``size`` bytes; what was in there is lost."""
+        if size > self.size:
+            self._buffer = None  # first, so that both are never there at once
+            self._buffer = np.empty(size + PAGE, "uint8")
+            start = self._buffer.ctypes.data
+            self.address = start + -start % PAGE
+            self.size = size
+
+
+class Engine:
+    """The library with its engine, stream and workspace.
+
+    Parameters
+    ----------
+    found : ctypes.CDLL
+        oneDNN.
+
+    Attributes
+    ----------
+    threads : int
+        With which primitives are created and run.
+    lock : threading.RLock
+        Held while a kernel is prepared or runs.
+    """
+
+    def __init__(self, found: Any):
+        self.api = binding.bind(found)
+        self.handle = created(self.api.dnnl_engine_create, binding.CPU, 0)
+        self.stream = created(self.api.dnnl_stream_create, self.handle, binding.IN_ORDER)
+        self.workspace = Workspace()
+        self.threads = 1
+        # The runtime that oneDNN itself is linked to, whichever that is: a handle finds what it depends on.
+        self._get_threads = getattr(found, "omp_get_max_threads", lambda: 1)
+        self.set_threads = getattr(found, "omp_set_num_threads", lambda number: None)
+        self.renew_lock()
+        os.register_at_fork(after_in_child=self.renew_lock)
+
+    def renew_lock(self) -> None:
+        """Take a new lock: in a forked child the old one may be held by a thread that is not there."""
+        self.lock = threading.RLock()
+
+    def use_threads(self) -> int:
+        """Have OpenMP use our number of threads; return which it used, for `set_threads` afterwards.
+
+        It is a setting of the calling thread, and other libraries heed it too.
+        """
+        before = self._get_threads()
+        self.set_threads(self.threads)
+        return before
+
+
+@cache
+def engine() -> Engine:
+    """Return the engine of this process; children inherit it.
+
+    Raises
+    ------
+    OneDnnError
+        There is no oneDNN; says why.
+    """
+    found = library.find()
+    if found.library is None:
+        raise binding.OneDnnError(found.reason)
+    return Engine(found.library)
+
+
+def threads(number: int) -> None:
+    """Compute with ``number`` threads from now on.
+
+    With more than one, this process must not fork after its first kernel: its children would hang.
+    """
+    if number < 1:
+        raise ValueError(f"threads({number}): compute with one thread or more")
+    engine().threads = number

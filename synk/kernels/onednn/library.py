@@ -1,0 +1,142 @@
+"""Find oneDNN's shared library, or say why there is none.
+
+    sys.prefix/lib -> files of the wheel -> the system's libraries -> Found(library, reason)
+
+Loading maps 50 MB of code and starts no thread, so a process may fork after it. Imports the standard library
+only.
+"""
+
+import ctypes
+import platform
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+FILE = "libdnnl.so.3"  # the 3 is the version of its interface
+OPENMP = "libgomp.so.1"
+DISTRIBUTION = "onednn-cpu-gomp"
+REMEDY = "install synk[onednn]"
+
+# Runtimes of threads whose number `omp_set_num_threads` sets, or that have one thread.
+SEQUENTIAL, OMP = 1, 2
+RUNTIMES = (SEQUENTIAL, OMP)
+
+
+class Version(ctypes.Structure):
+    """What ``dnnl_version`` returns a pointer to."""
+
+    _fields_ = (
+        ("major", ctypes.c_int),
+        ("minor", ctypes.c_int),
+        ("patch", ctypes.c_int),
+        ("hash", ctypes.c_char_p),
+        ("cpu_runtime", ctypes.c_uint),
+        ("gpu_runtime", ctypes.c_uint),
+    )
+
+
+@dataclass(frozen=True)
+class Found:
+    """The outcome of a search.
+
+    Attributes
+    ----------
+    library : ctypes.CDLL or None
+        oneDNN, if it can be used here.
+    reason : str
+        Why not; empty where it can.
+    """
+
+    library: ctypes.CDLL | None
+    reason: str = ""
+
+
+@cache
+def find() -> Found:
+    """Search once in a process."""
+    return search(places())
+
+
+def available() -> bool:
+    """Tell whether oneDNN can be used here; loads it."""
+    return find().library is not None
+
+
+def reason() -> str:
+    """Return why oneDNN cannot be used here, and what to do; empty where it can."""
+    return find().reason
+
+
+def search(candidates: Iterable[str], openmp: str = OPENMP) -> Found:
+    """Load the first of ``candidates`` that is oneDNN 3.
+
+    Parameters
+    ----------
+    candidates : iterable of str
+        Paths, or names that the system's loader knows.
+    openmp : str
+        The library that starts oneDNN's threads.
+    """
+    if sys.platform != "linux" or platform.machine() not in ("x86_64", "AMD64"):
+        return Found(None, f"oneDNN needs x86-64 Linux, and this is {sys.platform} on {platform.machine()}")
+    try:
+        ctypes.CDLL(openmp)
+    except OSError:
+        return Found(None, f"oneDNN needs {openmp}, which is missing: install the system's package libgomp1")
+    problems = []
+    for candidate in candidates:
+        try:
+            library = ctypes.CDLL(candidate)
+        except OSError as error:
+            problems.append(f"{candidate} does not load ({error})")
+            continue
+        problem = unfit(library)
+        if not problem:
+            return Found(library)
+        problems.append(f"{candidate} {problem}")
+    said = "; ".join(problems) or "oneDNN is not installed"
+    return Found(None, f"{said}: {REMEDY}")
+
+
+def places() -> Iterator[str]:
+    """Yield where the library may be: what the wheel brought first, then what the system's loader finds."""
+    paths = [Path(sys.prefix, "lib", FILE), *_files_of_the_wheel()]
+    found = [str(path) for path in dict.fromkeys(path.resolve() for path in paths) if path.exists()]
+    yield from found
+    # Only its own name can be asked of the loader, so a failure says nothing that a reader can use.
+    if not found and _loads(FILE):
+        yield FILE
+
+
+def unfit(library: ctypes.CDLL) -> str:
+    """Say what is wrong with a library that should be oneDNN 3, or nothing."""
+    try:
+        library.dnnl_version.restype = ctypes.POINTER(Version)
+        version = library.dnnl_version().contents
+    except AttributeError:
+        return "is not oneDNN"
+    if version.major != 3:
+        return f"is oneDNN {version.major}.{version.minor}, and not 3"
+    if version.cpu_runtime not in RUNTIMES:
+        return "starts its threads by something else than OpenMP"
+    return ""
+
+
+def _files_of_the_wheel() -> list[Path]:
+    """Return where pip put the library, which is elsewhere with ``--user`` or ``--target``."""
+    try:
+        files = metadata.distribution(DISTRIBUTION).files or []
+    except metadata.PackageNotFoundError:
+        return []
+    return [Path(str(file.locate())) for file in files if file.name == FILE]
+
+
+def _loads(name: str) -> bool:
+    try:
+        ctypes.CDLL(name)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,106 @@
+"""Primitives and their memory objects for one set of shapes, ready to run.
+
+    Plan(arrays): addresses into the memory objects, then one step after the other
+
+``planner`` makes it, which takes milliseconds; running it costs microseconds of Python. Imports NumPy,
+ctypes, weakref and ``binding``, ``engine``, ``memory``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from synk.kernels.onednn.binding import failure
+from synk.kernels.onednn.engine import Engine
+from synk.kernels.onednn.memory import pointer_reader
+
+
+class Step(NamedTuple):
+    """A primitive, its arguments, and oneDNN's name of what it runs."""
+
+    primitive: int
+    arguments: Any  # ctypes array of Argument
+    implementation: str
+
+
+class Parts(NamedTuple):
+    """What a plan is made of."""
+
+    slots: tuple[int, ...]  # memory objects of the result and of the inputs
+    steps: tuple[Step, ...]
+    placed: tuple[tuple[int, int], ...]  # memory object, offset in the workspace
+    workspace: int  # bytes
+    zeroes: bool  # whether the result is filled with zeros first
+    constants: tuple[np.ndarray, ...]
+    handles: tuple[tuple[Callable, int], ...]  # how to destroy what
+
+
+class Plan:
+    """What computes one result from arrays of one set of shapes.
+
+    Attributes
+    ----------
+    implementations : tuple of str
+        oneDNN's names of what the steps run.
+    workspace : int
+        Bytes of the engine's workspace that it uses.
+    """
+
+    def __init__(self, engine: Engine, parts: Parts):
+        self.workspace = parts.workspace
+        self.implementations = tuple(step.implementation for step in parts.steps)
+        self._engine, self._parts, self._base = engine, parts, 0
+        self._steps = tuple(
+            (s.primitive, len(s.arguments), ctypes.addressof(s.arguments)) for s in parts.steps
+        )
+        self._set, self._execute = engine.api.dnnl_memory_set_data_handle, engine.api.dnnl_primitive_execute
+        self._pointer = pointer_reader()
+        # At exit the system takes everything back, and the library may be gone by then.
+        weakref.finalize(self, destroy_all, parts.handles).atexit = False
+
+    def __call__(self, out: np.ndarray, *arrays: np.ndarray) -> None:
+        """Compute from ``arrays``, in the order in which the planner was told of them, to ``out``.
+
+        All are C-contiguous float32, of the shapes that this was made for.
+        """
+        engine = self._engine
+        with engine.lock:
+            if self.workspace:
+                self._place()
+            set_handle, pointer = self._set, self._pointer
+            for slot, array in zip(self._parts.slots, (out, *arrays), strict=True):
+                set_handle(slot, pointer(array))
+            if self._parts.zeroes:
+                out.fill(0)
+            before = engine.use_threads()
+            try:
+                self._run()
+            finally:
+                engine.set_threads(before)
+
+    def _run(self) -> None:
+        execute, stream = self._execute, self._engine.stream
+        for primitive, count, arguments in self._steps:
+            status = execute(primitive, stream, count, arguments)
+            if status:
+                raise failure(status, "dnnl_primitive_execute")
+
+    def _place(self) -> None:
+        """Tell the memory objects where their place in the workspace is, if that has moved."""
+        workspace = self._engine.workspace
+        workspace.grow(self.workspace)
+        if self._base != workspace.address:
+            self._base = workspace.address
+            for handle, offset in self._parts.placed:
+                self._set(handle, self._base + offset)
+
+
+def destroy_all(handles: Sequence[tuple[Callable, int]]) -> None:
+    """Destroy primitives and memory objects."""
+    for destroy, handle in handles:
+        destroy(handle)

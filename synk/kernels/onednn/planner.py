@@ -1,0 +1,190 @@
+"""Makes plans: primitives, their memory objects, and their places in the workspace.
+
+    array(layout), buffer(descriptors), step(primitive descriptor, memory objects), ... -> finish() -> Plan
+
+A buffer lies in the engine's workspace, and so do the scratchpads of the steps, which share one place behind
+the buffers. Imports NumPy, ctypes, contextlib and ``binding``, ``engine``, ``memory``, ``plan``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from synk.kernels.onednn import binding
+from synk.kernels.onednn.binding import Argument, Unsupported, created
+from synk.kernels.onednn.engine import PAGE, Engine
+from synk.kernels.onednn.memory import Layout, contiguous, describe
+from synk.kernels.onednn.plan import Parts, Plan, Step, destroy_all
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A memory object and its descriptor, which lives as long as the planner."""
+
+    handle: int
+    descriptor: int
+
+
+class Planner:
+    """A context manager that releases what only planning needs.
+
+    Attributes
+    ----------
+    zeroes : bool
+        Whether the result is to be filled with zeros before the first step.
+    """
+
+    def __init__(self, engine: Engine):
+        self.engine, self.api, self.zeroes = engine, engine.api, False
+        self._temporary = contextlib.ExitStack()
+        self._handles: list[tuple[Callable, int]] = []
+        self._slots: list[int] = []
+        self._steps: list[Step] = []
+        self._placed: list[tuple[int, int]] = []  # memory object, offset
+        self._scratchpads: list[tuple[int, int]] = []  # memory object, bytes
+        self._constants: list[np.ndarray] = []
+        self._buffers = 0  # bytes
+
+    def __enter__(self) -> Planner:
+        self._temporary.enter_context(self.engine.lock)
+        self._temporary.callback(self.engine.set_threads, self.engine.use_threads())
+        return self
+
+    def __exit__(self, kind: Any, *rest: Any) -> None:
+        self._temporary.close()
+        if kind is not None:
+            destroy_all(self._handles)
+
+    def finish(self) -> Plan:
+        """Return the plan of the steps so far."""
+        scratchpads = [(handle, self._buffers) for handle, _ in self._scratchpads]
+        parts = Parts(
+            slots=tuple(self._slots),
+            steps=tuple(self._steps),
+            placed=(*self._placed, *scratchpads),
+            workspace=self._buffers + max((size for _, size in self._scratchpads), default=0),
+            zeroes=self.zeroes,
+            constants=tuple(self._constants),
+            handles=tuple(self._handles),
+        )
+        return Plan(self.engine, parts)
+
+    def array(self, layout: Layout) -> Memory:
+        """Return the memory object of an array that each run is given: the result first, then the inputs."""
+        memory = self._memory(self.descriptor(layout))
+        self._slots.append(memory.handle)
+        return memory
+
+    def buffer(self, *descriptors: int) -> tuple[Memory, ...]:
+        """Return memory objects of one place in the workspace, seen in several ways."""
+        memories = tuple(self._memory(descriptor) for descriptor in descriptors)
+        self._placed += [(memory.handle, self._buffers) for memory in memories]
+        size = max(self.api.dnnl_memory_desc_get_size(descriptor) for descriptor in descriptors)
+        self._buffers += size + -size % PAGE
+        return memories
+
+    def descriptor(self, layout: Layout) -> int:
+        """Return a memory descriptor."""
+        return self._for_now(describe(self.api, layout), self.api.dnnl_memory_desc_destroy)
+
+    def attributes(self, relu: bool = False) -> int:
+        """Return the attributes of a primitive, with max(0, .) after it if wanted.
+
+        oneDNN's own ReLU makes NaN zero, which would hide that a training diverges; its leaky one with a
+        slope of zero, ``prelu``, keeps NaN at no cost, makes -0.0 of negative numbers and NaN of minus
+        infinity. A step of such a primitive gets `slope`.
+        """
+        api = self.api
+        attributes = self._for_now(created(api.dnnl_primitive_attr_create), api.dnnl_primitive_attr_destroy)
+        api.dnnl_primitive_attr_set_scratchpad_mode(attributes, binding.USER_SCRATCHPAD)
+        if relu:
+            operations = self._for_now(created(api.dnnl_post_ops_create), api.dnnl_post_ops_destroy)
+            api.dnnl_post_ops_append_prelu(operations, 0)
+            api.dnnl_primitive_attr_set_post_ops(attributes, operations)
+        return attributes
+
+    def slope(self, ndim: int) -> dict[int, Memory]:
+        """Return the argument of a primitive with ReLU, whose result has ``ndim`` axes."""
+        memory = self._memory(self.descriptor(contiguous(*[1] * ndim)))
+        # One number is read, but by some implementations as a vector.
+        zeros = np.zeros(16, "float32")
+        self._constants.append(zeros)
+        self.api.dnnl_memory_set_data_handle(memory.handle, zeros.ctypes.data)
+        return {binding.FIRST_POST_OPERATION | binding.WEIGHTS: memory}
+
+    def primitive(self, function: Any, *arguments: Any, prefer: str = "") -> int:
+        """Return a primitive descriptor by one of oneDNN's functions.
+
+        Parameters
+        ----------
+        function, *arguments
+            The function and what it takes after the place for its result.
+        prefer : str
+            Take the first implementation with this in its name, if there is one.
+
+        Raises
+        ------
+        Unsupported
+            There is no implementation, or only the one that shows what is meant, a loop over elements.
+        """
+        first = self._made(function, arguments)
+        if implementation(self.api, first).startswith("ref"):
+            raise Unsupported(f"oneDNN has only {implementation(self.api, first)} for this")
+        if prefer:
+            wanted = self._made(function, arguments)
+            while prefer not in implementation(self.api, wanted):
+                if self.api.dnnl_primitive_desc_next_impl(wanted) != binding.SUCCESS:
+                    return first
+            return wanted
+        return first
+
+    def step(self, primitive_descriptor: int, arguments: Mapping[int, Memory]) -> None:
+        """Add a primitive, with what its memory objects are to it."""
+        api = self.api
+        primitive = created(api.dnnl_primitive_create, primitive_descriptor)
+        self._handles.append((api.dnnl_primitive_destroy, primitive))
+        given = [(kind, memory.handle) for kind, memory in arguments.items()]
+        scratchpad = self.query(primitive_descriptor, binding.SCRATCHPAD_DESCRIPTOR)
+        size = api.dnnl_memory_desc_get_size(scratchpad) if scratchpad else 0
+        if size:
+            handle = self._memory(scratchpad).handle
+            self._scratchpads.append((handle, size))
+            given.append((binding.SCRATCHPAD, handle))
+        array = (Argument * len(given))(*(Argument(*pair) for pair in given))
+        self._steps.append(Step(primitive, array, implementation(api, primitive_descriptor)))
+
+    def reorder(self, source: Memory, target: Memory) -> None:
+        """Add a step that copies elements to where another descriptor has them."""
+        api, engine = self.api, self.engine.handle
+        ends = source.descriptor, engine, target.descriptor, engine
+        primitive = self.primitive(api.dnnl_reorder_primitive_desc_create, *ends, self.attributes())
+        self.step(primitive, {binding.SOURCE: source, binding.TARGET: target})
+
+    def query(self, primitive_descriptor: int, what: int) -> int:
+        """Return one of a primitive's memory descriptors."""
+        return self.api.dnnl_primitive_desc_query_md(primitive_descriptor, what, 0)
+
+    def _made(self, function: Any, arguments: tuple) -> int:
+        return self._for_now(created(function, *arguments), self.api.dnnl_primitive_desc_destroy)
+
+    def _for_now(self, handle: int, destroy: Callable) -> int:
+        self._temporary.callback(destroy, handle)
+        return handle
+
+    def _memory(self, descriptor: int) -> Memory:
+        handle = created(self.api.dnnl_memory_create, descriptor, self.engine.handle, None)
+        self._handles.append((self.api.dnnl_memory_destroy, handle))
+        return Memory(handle, descriptor)
+
+
+def implementation(api: Any, primitive_descriptor: int) -> str:
+    """Return oneDNN's name of what computes a primitive, such as ``brgconv:avx512_core``."""
+    name = ctypes.c_char_p()
+    api.dnnl_primitive_desc_query(primitive_descriptor, binding.IMPLEMENTATION, 0, ctypes.byref(name))
+    return (name.value or b"").decode()

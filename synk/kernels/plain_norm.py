@@ -1,0 +1,246 @@
+"""Batch norm, layer norm and cross-entropy in array operations, for NumPy and for modules like it.
+
+These are the definitions; the loops in C compute the same where there is a compiler, and fall back to these.
+Each method returns an implementation, which takes ``out=``: of several results a tuple, with None for those
+that are to be new. No input is written to, and an empty batch gives what NumPy gives, without its warnings.
+
+    PlainNorm(xp).batch_norm(eps, relu, "NHWC") -> f(x, gamma, beta) -> y, mean, inv_std
+
+Imports NumPy only.
+"""
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+
+class PlainNorm:
+    """Kernels for normalisation and cross-entropy.
+
+    Parameters
+    ----------
+    xp : module
+        Array module.
+    """
+
+    def __init__(self, xp: ModuleType):
+        self._xp = xp
+
+    def batch_norm(self, eps: float, relu: bool, layout: str) -> Callable:
+        """Return forward: normalise each channel by the statistics of the batch.
+
+        ``y = (x - mean) * (gamma * inv_std) + beta``, then, with ``relu``, ``max(0, y)``, where NaN stays;
+        ``inv_std = 1 / sqrt(variance + eps)`` with the biased variance.
+
+        Parameters
+        ----------
+        eps : float
+            Keeps the denominator from 0.
+        relu : bool
+            Whether negative results become 0.
+        layout : str
+            "NCHW" or "NHWC": the order of the axes of a four-dimensional x. Of (N, C) it says nothing.
+
+        Returns
+        -------
+        callable
+            ``f(x, gamma, beta, out=None) -> (y, mean, inv_std)``; all but x and y have shape (C,).
+        """
+
+        xp = self._xp
+
+        def forward(x, gamma, beta, out=None):
+            axes, spread = channel_axes(x.ndim, layout)
+            mean, variance = moments(x, axes)
+            inv_std = (1 / xp.sqrt(variance + eps)).astype(x.dtype, copy=False)
+            y = normalised(x, gamma, beta, mean, inv_std, spread)
+            if relu:
+                y = xp.where(y < 0, x.dtype.type(0), y)
+            return deliver(out, x.dtype, y, mean, inv_std)
+
+        return forward
+
+    def batch_norm_gradient(self, relu: bool, layout: str) -> Callable:
+        """Return backward of `batch_norm`, for the gradient with respect to y.
+
+        With ``relu``, g is gy where y was positive, which is found by forward's arithmetic, and 0 elsewhere::
+
+            ggamma = Σ g * (x - mean) * inv_std        gbeta = Σ g
+            gx = gamma * inv_std * (g - gbeta / n - (x - mean) * inv_std * ggamma / n)
+
+        Returns
+        -------
+        callable
+            ``f(gy, x, gamma, beta, mean, inv_std, out=None) -> (gx, ggamma, gbeta)``.
+        """
+
+        xp = self._xp
+
+        def backward(gy, x, gamma, beta, mean, inv_std, out=None):
+            axes, spread = channel_axes(x.ndim, layout)
+            g = gy
+            if relu:
+                g = xp.where(normalised(x, gamma, beta, mean, inv_std, spread) > 0, gy, gy.dtype.type(0))
+            n = max(1, x.size // max(1, mean.size))
+            deviation = x - mean[spread]
+            gbeta = g.sum(axes, dtype="float64")
+            ggamma = (g * deviation).sum(axes, dtype="float64")
+            ggamma = ggamma * inv_std if x.size else ggamma  # of nothing inv_std is NaN
+            offset, slope = ((gbeta / n).astype(x.dtype), (ggamma / n * inv_std).astype(x.dtype))
+            gx = (gamma * inv_std)[spread] * (g - offset[spread] - deviation * slope[spread])
+            return deliver(out, x.dtype, gx, ggamma, gbeta)
+
+        return backward
+
+    def layer_norm(self, eps: float, n_axes: int) -> Callable:
+        """Return forward: normalise each row, that is, the last ``n_axes`` axes together.
+
+        Returns
+        -------
+        callable
+            ``f(x, gamma, beta, out=None) -> (y, mean, inv_std)``; gamma and beta have the shape of those
+            axes, mean and inv_std that of the others.
+        """
+
+        xp = self._xp
+
+        def forward(x, gamma, beta, out=None):
+            axes = tuple(range(x.ndim - n_axes, x.ndim))
+            spread = (...,) + (None,) * n_axes
+            mean, variance = moments(x, axes)
+            inv_std = (1 / xp.sqrt(variance + eps)).astype(x.dtype, copy=False)
+            y = (x - mean[spread]) * inv_std[spread] * gamma + beta
+            return deliver(out, x.dtype, y, mean, inv_std)
+
+        return forward
+
+    def layer_norm_gradient(self, n_axes: int) -> Callable:
+        """Return backward of `layer_norm`, where ``h = (x - mean) * inv_std``::
+
+            ggamma = Σ gy * h        gbeta = Σ gy        (over rows)
+            gx = inv_std * (gy * gamma - mean(gy * gamma) - h * mean(gy * gamma * h))        (means of a row)
+
+        Returns
+        -------
+        callable
+            ``f(gy, x, gamma, mean, inv_std, out=None) -> (gx, ggamma, gbeta)``.
+        """
+
+        def backward(gy, x, gamma, mean, inv_std, out=None):
+            lead, axes = tuple(range(x.ndim - n_axes)), tuple(range(x.ndim - n_axes, x.ndim))
+            spread = (...,) + (None,) * n_axes
+            n = max(1, gamma.size)
+            h = (x - mean[spread]) * inv_std[spread]
+            g = gy * gamma
+            rest = g - (g.sum(axes) / n)[spread] - h * ((g * h).sum(axes) / n)[spread]
+            ggamma, gbeta = (gy * h).sum(lead, dtype="float64"), gy.sum(lead, dtype="float64")
+            return deliver(out, x.dtype, inv_std[spread] * rest, ggamma, gbeta)
+
+        return backward
+
+    def softmax_cross_entropy(self) -> Callable:
+        """Return forward: ``losses[i] = log_sum[i] - logits[i, labels[i]]``, ``log_sum = log Σ exp(logits)``.
+
+        Returns
+        -------
+        callable
+            ``f(logits, labels, out=None) -> (losses, log_sum)``, both of shape (rows,). A label that is no
+            column is an IndexError with NumPy, and makes a loss of NaN on a device.
+        """
+
+        xp = self._xp
+
+        def forward(logits, labels, out=None):
+            rows, columns = logits.shape
+            wrong, labels = checked(labels, columns, xp)
+            highest = logits.max(1) if columns else xp.zeros(rows, logits.dtype)
+            # Infinity minus itself would be NaN, where all logits of a row are minus infinity too.
+            anchor = xp.where(xp.isinf(highest), logits.dtype.type(0), highest)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                log = xp.log(xp.exp(logits - anchor[:, None]).sum(1, dtype="float64"))
+                losses = log - (logits[xp.arange(rows), labels] - anchor)
+            return deliver(out, logits.dtype, xp.where(wrong, xp.nan, losses), anchor + log)
+
+        return forward
+
+    def softmax_cross_entropy_gradient(self) -> Callable:
+        """Return backward: ``glogits[i, j] = g[i] * (softmax(logits[i])[j] - (j == labels[i]))``.
+
+        Returns
+        -------
+        callable
+            ``f(g, logits, labels, log_sum, out=None) -> glogits``.
+        """
+
+        xp = self._xp
+
+        def backward(g, logits, labels, log_sum, out=None):
+            rows, columns = logits.shape
+            _, labels = checked(labels, columns, xp)
+            with np.errstate(invalid="ignore"):
+                power = xp.exp(logits - log_sum[:, None])
+                # A log_sum of 1e4 is rounded to 5e-4 in float32, and so would every power be.
+                soft = power / power.sum(1)[:, None]
+            soft[xp.arange(rows), labels] -= 1
+            (result,) = deliver(None if out is None else (out,), logits.dtype, soft * g[:, None])
+            return result
+
+        return backward
+
+
+def channel_axes(ndim: int, layout: str) -> tuple[tuple[int, ...], tuple]:
+    """Return the axes to sum over, and the index that spreads (C,) over all."""
+    if ndim == 4 and layout == "NCHW":
+        return (0, 2, 3), (slice(None), None, None)
+    return tuple(range(ndim - 1)), (slice(None),)
+
+
+def moments(x: Any, axes: tuple[int, ...]) -> tuple[Any, Any]:
+    """Return mean and biased variance, added in float64: NumPy adds along the first axis one by one."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        n = float(np.prod([x.shape[axis] for axis in axes]))
+        mean = (x.sum(axes, dtype="float64", keepdims=True) / n).astype(x.dtype, copy=False)
+        deviation = x - mean
+        variance = (deviation * deviation).sum(axes, dtype="float64") / n
+    return mean.reshape(variance.shape), variance
+
+
+def normalised(x: Any, gamma: Any, beta: Any, mean: Any, inv_std: Any, spread: tuple) -> Any:
+    """Return ``(x - mean) * (gamma * inv_std) + beta``, whose sign backward must find again."""
+    return (x - mean[spread]) * (gamma * inv_std)[spread] + beta[spread]
+
+
+def checked(labels: Any, columns: int, xp: Any) -> tuple[Any, Any]:
+    """Return which labels are no column, and the labels with 0 instead of those.
+
+    Raises
+    ------
+    IndexError
+        There are such labels, in an array of NumPy. To learn that from a device would wait for it.
+    """
+    wrong = (labels < 0) | (labels >= columns)
+    if xp is np and wrong.any():
+        row = int(wrong.argmax())
+        raise wrong_label(row, int(labels[row]), columns)
+    return wrong, xp.where(wrong, 0, labels)
+
+
+def wrong_label(row: int, label: int, columns: int) -> IndexError:
+    """Return the error for a label that is no column."""
+    return IndexError(f"label {label} in row {row} is no class: logits have {columns} columns, from 0")
+
+
+def deliver(out: Any, dtype: Any, *values: Any) -> tuple:
+    """Return each value, or write it to its place in the tuple ``out``."""
+    places = (None,) * len(values) if out is None else out
+    return tuple(
+        value.astype(dtype, copy=False) if place is None else _write(place, value)
+        for place, value in zip(places, values, strict=True)
+    )
+
+
+def _write(place: Any, value: Any) -> Any:
+    place[...] = value
+    return place

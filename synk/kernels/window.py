@@ -1,0 +1,252 @@
+"""Where the windows of a convolution or of pooling lie in an image.
+
+Pure arithmetic on lengths in pixels; no array is touched. A window of k places starts every ``stride`` pixels
+of the padded image, and its places are ``dilation`` pixels apart:
+
+    output o, place p -> pixel o * stride + p * dilation - padding before, if the image has it
+
+Imports nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+# Where each layout of a batch of images has its channels, rows and columns; axis 0 is the image.
+AXES = {"NCHW": (1, 2, 3), "NHWC": (3, 1, 2)}
+LAYOUTS = tuple(AXES)
+
+DIRECTIONS = ("height", "width")
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Window:
+    """Windows over height and width, in this order.
+
+    Parameters
+    ----------
+    size : (int, int) or None
+        Places; None where the weights tell.
+    stride : (int, int)
+        Pixels from one window to the next.
+    padding : ((int, int), (int, int))
+        Pixels added (top, bottom), (left, right).
+    dilation : (int, int)
+        Pixels from one place to the next.
+
+    Raises
+    ------
+    ValueError
+        A size, stride or dilation is less than one, or a padding negative.
+    """
+
+    size: Pair | None = None
+    stride: Pair = (1, 1)
+    padding: tuple[Pair, Pair] = ((0, 0), (0, 0))
+    dilation: Pair = (1, 1)
+
+    def __post_init__(self) -> None:
+        for name in ("size", "stride", "dilation"):
+            pair = getattr(self, name)
+            if pair is not None and min(pair) < 1:
+                raise ValueError(f"{name}={pair} must be 1 or more in height and width")
+        if min(map(min, self.padding)) < 0:
+            raise ValueError(f"padding={self.padding} must not be negative; crop the image instead")
+
+    def count(self, direction: int, length: Any, places: Any) -> Any:
+        """Return how many windows fit, one or more, without a check; lengths may be symbolic.
+
+        Parameters
+        ----------
+        direction : int
+            0: height, 1: width.
+        length : int or symbolic
+            Pixels of the image.
+        places : int or symbolic
+            Of the window.
+        """
+        room = length + sum(self.padding[direction]) - self.dilation[direction] * (places - 1) - 1
+        return room // self.stride[direction] + 1
+
+    def output_length(self, direction: int, length: int, places: int) -> int:
+        """Return how many windows fit in one direction; parameters as in `count`.
+
+        Raises
+        ------
+        ValueError
+            None does.
+        """
+        extent = self.dilation[direction] * (places - 1) + 1
+        padded = length + sum(self.padding[direction])
+        if places < 1 or extent > padded:
+            raise ValueError(
+                f"a window of {places} places, {extent} pixels, does not fit in a {DIRECTIONS[direction]} of "
+                f"{length} pixels with padding {self.padding[direction]}; pad more or take a smaller window"
+            )
+        return self.count(direction, length, places)
+
+    def output_lengths(self, height: int, width: int, kh: int, kw: int) -> Pair:
+        """Return how many windows of kh x kw places fit in an image: a last one that does not is left out.
+
+        Raises
+        ------
+        ValueError
+            None does.
+        """
+        return self.output_length(0, height, kh), self.output_length(1, width, kw)
+
+    def inside(self, direction: int, place: int, length: int, outputs: int) -> tuple[slice, slice]:
+        """Return the outputs whose window has ``place`` inside the image, and the pixels that lie there.
+
+        Parameters
+        ----------
+        direction : int
+            0: height, 1: width.
+        place : int
+            Of the window.
+        length : int
+            Pixels of the image.
+        outputs : int
+            Number of windows.
+
+        Returns
+        -------
+        slice, slice
+            Of outputs, and of pixels; of equal length, maybe zero.
+        """
+        stride = self.stride[direction]
+        offset = place * self.dilation[direction] - self.padding[direction][0]
+        first = max(0, -(offset // stride))  # -(a // b) is -a / b, rounded up
+        stop = min(outputs, (length - 1 - offset) // stride + 1)
+        if stop <= first:
+            return slice(0, 0), slice(0, 0)
+        start = first * stride + offset
+        return slice(first, stop), slice(start, start + (stop - first - 1) * stride + 1, stride)
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """The geometry of a convolution.
+
+    Parameters
+    ----------
+    window : Window
+        Its size is None.
+    groups : int
+        Parts of the channels that are convolved apart.
+    layout : {"NCHW", "NHWC"}
+        Order of the axes of images. Weights are always (output channels, input channels / groups, kh, kw).
+
+    Raises
+    ------
+    ValueError
+        Less than one group, or no such layout.
+    """
+
+    window: Window
+    groups: int = 1
+    layout: str = "NCHW"
+
+    def __post_init__(self) -> None:
+        check_layout(self.layout)
+        if self.groups < 1:
+            raise ValueError(f"groups={self.groups} must be 1 or more")
+
+    def check_channels(self, of_image: int | None, of_weights: int | None, outputs: int | None) -> None:
+        """Raise ValueError if these numbers of channels do not go together; None is unknown."""
+        for name, channels in (("input", of_image), ("output", outputs)):
+            if channels is not None and channels % self.groups:
+                raise ValueError(
+                    f"groups={self.groups} does not divide {channels} {name} channels; choose a divisor"
+                )
+        if None not in (of_image, of_weights) and of_image != of_weights * self.groups:  # type: ignore[operator]
+            raise ValueError(
+                f"the image has {of_image} channels; weights for {of_weights} input channels in "
+                f"{self.groups} group(s) need {of_weights * self.groups}"  # type: ignore[operator]
+            )
+
+    def output_shape(self, image: tuple[int, ...], weights: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of the result, in the layout.
+
+        Raises
+        ------
+        ValueError
+            The weights do not go with the image, or the window does not fit in it.
+        """
+        n_images, channels, height, width = lengths(self.layout, image)
+        outputs, of_weights, kh, kw = weights
+        self.check_channels(channels, of_weights, outputs)
+        return ordered(self.layout, n_images, outputs, *self.window.output_lengths(height, width, kh, kw))
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """The geometry of pooling.
+
+    Parameters
+    ----------
+    window : Window
+        Its size is given and its dilation 1; its padding is less than its size, so that no window lies
+        wholly in the padding.
+    layout : {"NCHW", "NHWC"}
+        Order of the axes of images.
+
+    Raises
+    ------
+    ValueError
+        It is otherwise.
+    """
+
+    window: Window
+    layout: str = "NCHW"
+
+    def __post_init__(self) -> None:
+        check_layout(self.layout)
+        window = self.window
+        if window.size is None or window.dilation != (1, 1):
+            raise ValueError(f"pooling needs a size, and a dilation of 1: {window}")
+        if any(max(padding) >= size for padding, size in zip(window.padding, window.size, strict=True)):
+            raise ValueError(
+                f"padding={window.padding} must be less than size={window.size}; pad the image instead"
+            )
+
+    @property
+    def size(self) -> Pair:
+        """Places of the window: height, width."""
+        assert self.window.size is not None
+        return self.window.size
+
+    def output_shape(self, image: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of the result, in the layout.
+
+        Raises
+        ------
+        ValueError
+            No window fits in the image, or images have no pixels.
+        """
+        n_images, channels, height, width = lengths(self.layout, image)
+        if height == 0 or width == 0:
+            raise ValueError(f"images of {height} x {width} pixels have nothing to pool")
+        return ordered(
+            self.layout, n_images, channels, *self.window.output_lengths(height, width, *self.size)
+        )
+
+
+def lengths(layout: str, shape: tuple[Any, ...]) -> tuple[Any, Any, Any, Any]:
+    """Return images, channels, height and width of a shape in ``layout``."""
+    channels, height, width = AXES[layout]
+    return shape[0], shape[channels], shape[height], shape[width]
+
+
+def ordered(layout: str, images: Any, channels: Any, height: Any, width: Any) -> tuple[Any, ...]:
+    """Return the shape in ``layout``."""
+    return (images, channels, height, width) if layout == "NCHW" else (images, height, width, channels)
+
+
+def check_layout(layout: str) -> None:
+    """Raise ValueError if there is no such layout."""
+    if layout not in AXES:
+        raise ValueError(f"layout={layout!r} is unknown; choose one of {', '.join(LAYOUTS)}")

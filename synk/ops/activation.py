@@ -1,0 +1,74 @@
+"""The rectifier, as one scalar Op: it fuses with its neighbours, and its gradient reads its output alone.
+
+    relu(x) -> Elemwise{ReLU} -> fused into the kernel of what is around it
+
+``maximum(x, 0)`` would keep x for its gradient, which is of the size of an image.
+
+Imports PyTensor, the tables of the compiler, and ``checks``.
+"""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+from pytensor.scalar import basic
+from pytensor.tensor.elemwise import Elemwise
+
+from synk.compile.dispatch import array_scalar
+from synk.compile.kernels import template
+from synk.ops.checks import float_tensor
+
+
+class ReLU(basic.UnaryScalarOp):
+    """``max(0, x)`` of a floating-point number; NaN stays NaN."""
+
+    preserves_zero = True
+
+    def impl(self, x):
+        # NaN is not less than zero.
+        return type(x)(0) if x < 0 else x
+
+    def pullback(self, inputs, outputs, cotangents):
+        # Also where y is NaN or gz infinite: a choice, not a product.
+        (y,), (gz,) = outputs, cotangents
+        zero = basic.constant(0, dtype=y.type.dtype)
+        return [basic.switch(basic.gt(y, zero), gz, zero)]
+
+    def c_code(self, node, name, inputs, outputs, sub):
+        return f"{outputs[0]} = {inputs[0]} < 0 ? 0 : {inputs[0]};"
+
+    def c_code_cache_version(self):
+        return (1,)
+
+
+rectify = Elemwise(ReLU(basic.same_out, name="relu"))
+
+
+def relu(x: Any) -> Any:
+    """Return ``max(0, x)``, element by element.
+
+    The gradient is that of the output where x > 0, else 0; 0 at x = 0, as in torch.
+
+    Parameters
+    ----------
+    x : tensor of float32 or float64
+
+    Returns
+    -------
+    tensor
+        Shape and dtype of ``x``.
+    """
+    return rectify(float_tensor("x", x))
+
+
+@template.register(ReLU)
+def relu_text(scalar_op, write, inputs, dtype):
+    """Write it with one comparison, which becomes the machine's own maximum."""
+    (x,) = inputs
+    return f"{x} < {write.literal(0, dtype)} ? {write.literal(0, dtype)} : {x}"
+
+
+@array_scalar.register(ReLU)
+def relu_of_arrays(scalar_op, node, xp):
+    """Compute it by a ufunc, where it stands alone."""
+    return partial(xp.maximum, np.zeros((), node.outputs[0].type.dtype)[()])

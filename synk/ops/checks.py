@@ -1,0 +1,102 @@
+"""What symbolic Ops ask of their inputs, and how their gradients refuse to be differentiated.
+
+Imports PyTensor and the compiler's mark of implementations that take ``out=``.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import pytensor.tensor as pt
+from pytensor.tensor.type import integer_dtypes
+
+from synk.compile.dispatch.out import takes_out
+
+FLOATS = ("float32", "float64")
+LAYOUTS = ("NCHW", "NHWC")
+
+
+def float_tensor(name: str, value: Any, ndims: Sequence[int] = (), dtype: str | None = None) -> Any:
+    """Return ``value`` as a symbolic tensor of floating-point numbers.
+
+    Parameters
+    ----------
+    name : str
+        To call it in an error.
+    value : tensor-like
+    ndims : sequence of int
+        Numbers of axes that it may have; none: any.
+    dtype : str, optional
+        The one it must have; default: float32 or float64.
+
+    Raises
+    ------
+    TypeError
+        It has another dtype.
+    ValueError
+        It has another number of axes.
+    """
+    variable = pt.as_tensor_variable(value)
+    wanted = FLOATS if dtype is None else (dtype,)
+    if variable.type.dtype not in wanted:
+        names = " or ".join(wanted)
+        raise TypeError(
+            f"{name} must be {names}, not {variable.type.dtype}: use {name}.astype('{wanted[0]}')"
+        )
+    return with_axes(name, variable, ndims)
+
+
+def integer_tensor(name: str, value: Any, ndims: Sequence[int] = ()) -> Any:
+    """Return ``value`` as a symbolic tensor of integers; parameters and errors as in `float_tensor`."""
+    variable = pt.as_tensor_variable(value)
+    if variable.type.dtype not in integer_dtypes:
+        raise TypeError(f"{name} must be integers, not {variable.type.dtype}: use {name}.astype('int64')")
+    return with_axes(name, variable, ndims)
+
+
+def with_axes(name: str, variable: Any, ndims: Sequence[int]) -> Any:
+    """Return ``variable`` if its number of axes is one of ``ndims``, or those are none."""
+    if ndims and variable.type.ndim not in ndims:
+        numbers = " or ".join(map(str, ndims))
+        raise ValueError(f"{name} must have {numbers} axes, not {variable.type.ndim}: reshape it")
+    return variable
+
+
+def common_length(what: str, *lengths: int | None) -> int | None:
+    """Return the one length that is known of several that must be equal; None if none is known."""
+    known = {int(length) for length in lengths if length is not None}
+    if len(known) > 1:
+        numbers = " and ".join(map(str, sorted(known)))
+        raise ValueError(f"{what} must be equal, here they are {numbers}: give them one length")
+    return next(iter(known), None)
+
+
+def looked_at(check: Callable, run: Callable) -> Callable:
+    """Return ``run`` as an implementation that takes ``out=`` and has ``check`` look at its inputs first.
+
+    Graphs often know no lengths, and a kernel in C would read beyond the end of what is too short.
+    """
+
+    def implementation(*inputs, out=None):
+        check(*inputs)
+        return run(*inputs, out=out)
+
+    return takes_out(implementation)
+
+
+def same_shape(what: str, *arrays: Any) -> None:
+    """Raise ValueError unless all arrays have the shape of the first."""
+    for array in arrays:
+        if array.shape != arrays[0].shape:
+            raise ValueError(f"{what} must have one shape, not {arrays[0].shape} and {array.shape}")
+
+
+def layout_of(value: str) -> str:
+    """Return ``value`` if it is a layout of images."""
+    if value not in LAYOUTS:
+        raise ValueError(f"layout={value!r} is unknown; choose one of {', '.join(LAYOUTS)}")
+    return value
+
+
+def refuse_second(name: str) -> NoReturn:
+    """Raise the error of a gradient that is differentiated."""
+    raise NotImplementedError(f"second derivatives of {name} are not available")

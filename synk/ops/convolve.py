@@ -1,0 +1,198 @@
+"""Convolution of a batch of images, as a symbolic Op.
+
+    conv2d(x, w, bias) -> Conv2d -> kernels of `choose`; its gradients are in `convolve_gradients`
+
+What users call a convolution is a correlation: the weights are not turned around.
+
+Imports PyTensor, the tables of the compiler, the geometry and choice of kernels, and this package.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytensor.tensor as pt
+from numpy.lib.stride_tricks import sliding_window_view
+from pytensor.graph.basic import Apply, Variable
+
+from synk.compile.dispatch.out import takes_out
+from synk.compile.dispatch.table import array_funcify
+from synk.compile.flops import flops_of
+from synk.kernels.choose import convolution_kernels
+from synk.kernels.window import AXES, Convolution, Window, lengths, ordered
+from synk.ops.checks import float_tensor
+from synk.ops.convolve_gradients import (
+    Conv2dInputGradient,
+    Conv2dWeightGradient,
+    known_length,
+    padded,
+    to_nchw,
+)
+from synk.ops.image import ImageOp, one_dtype, padding_pairs, pair, result, spatial_lengths
+
+
+class Conv2d(ImageOp):
+    """``y = conv(x, w) + bias``, then ``max(0, y)`` if ``relu``.
+
+    Inputs are x in the layout, w (output channels, input channels / groups, kh, kw), and maybe bias (output
+    channels,).
+    """
+
+    __props__ = ("convolution", "relu")
+
+    def __init__(self, convolution: Convolution, relu: bool = False):
+        self.convolution, self.relu = convolution, relu
+
+    def make_node(self, x, w, bias=None):
+        """Infer the shape as far as it is known."""
+        x, w = float_tensor("x", x, (4,)), float_tensor("w", w, (4,))
+        inputs = [x, w]
+        if bias is not None:
+            bias = float_tensor("bias", bias, (1,))
+            inputs.append(bias)
+        dtype = one_dtype(x=x, w=w, bias=bias)
+        n_images, channels, height, width = lengths(self.layout, x.type.shape)
+        outputs, of_weights, kh, kw = w.type.shape
+        self.convolution.check_channels(channels, of_weights, outputs)
+        if bias is not None:
+            outputs = common_outputs(outputs, bias.type.shape[0])
+        window = self.convolution.window
+        sides = known_length(window, 0, height, kh), known_length(window, 1, width, kw)
+        return Apply(self, inputs, [result(dtype, ordered(self.layout, n_images, outputs, *sides))])
+
+    def output_shapes(self, node, shapes):
+        """Count the windows that fit."""
+        n_images, _, height, width = lengths(self.layout, shapes[0])
+        outputs, _, kh, kw = shapes[1]
+        count = self.convolution.window.count
+        return [ordered(self.layout, n_images, outputs, count(0, height, kh), count(1, width, kw))]
+
+    def perform(self, node, inputs, outputs):
+        """Multiply every window with the weights, in float64."""
+        x, w, *bias = inputs
+        check_bias(w, *bias)
+        shape = lengths(self.layout, self.convolution.output_shape(x.shape, w.shape))
+        groups, window = self.convolution.groups, self.convolution.window
+        image = padded(to_nchw(x, self.layout).astype("float64"), window)
+        extents = [d * (k - 1) + 1 for d, k in zip(window.dilation, w.shape[2:], strict=True)]
+        (down, right), (dh, dw) = window.stride, window.dilation
+        windows = sliding_window_view(image, extents, axis=(2, 3))[:, :, ::down, ::right, ::dh, ::dw]
+        windows = windows.reshape(shape[0], groups, w.shape[1], *windows.shape[2:])
+        weights = w.reshape(groups, shape[1] // groups, *w.shape[1:])
+        y = np.einsum("ngcyxhw,gochw->ngoyx", windows, weights, optimize=True).reshape(shape)
+        if bias:
+            y = y + bias[0][:, None, None]
+        if self.relu:
+            y = np.maximum(y, 0)
+        y = y if self.layout == "NCHW" else y.transpose(0, 2, 3, 1)
+        outputs[0][0] = np.ascontiguousarray(y, dtype=node.outputs[0].type.dtype)
+
+    def pullback(self, inputs, outputs, cotangents):
+        """Give each input its own Op: the gradient for x keeps no x, that for w keeps no w."""
+        (x, w, *bias), (gy,) = inputs, cotangents
+        if self.relu:
+            gy = pt.switch(outputs[0] > 0, gy, np.zeros((), gy.type.dtype))
+        gx = Conv2dInputGradient(self.convolution)(gy, w, *spatial_lengths(self.layout, x))
+        gw = Conv2dWeightGradient(self.convolution)(x, gy, *spatial_lengths("NCHW", w))
+        if any(b is None and a is not None for a, b in zip(w.type.shape, gw.type.shape, strict=True)):
+            # Where x does not tell its channels w may, and a gradient of known size needs no copy later.
+            gw = pt.specify_shape(gw, w.type.shape)
+        others = [axis for axis in range(4) if axis != AXES[self.layout][0]]
+        return [gx, gw, *[gy.sum(axis=others) for _ in bias]]
+
+
+def common_outputs(of_weights: int | None, of_bias: int | None) -> int | None:
+    """Return the number of output channels; ValueError if weights and bias tell different ones."""
+    if None not in (of_weights, of_bias) and of_weights != of_bias:
+        raise ValueError(f"bias has {of_bias} elements; give it one per output channel of w, {of_weights}")
+    return of_bias if of_weights is None else of_weights
+
+
+def check_bias(w: Any, bias: Any = None) -> None:
+    """Raise ValueError unless the bias has an element per output channel."""
+    if bias is not None:
+        common_outputs(w.shape[0], len(bias))
+
+
+def conv2d(
+    x: Any,
+    w: Any,
+    bias: Any = None,
+    *,
+    stride: int | tuple[int, int] = 1,
+    padding: Any = 0,
+    dilation: int | tuple[int, int] = 1,
+    groups: int = 1,
+) -> Variable:
+    """Convolve images with weights, channel by channel, and sum.
+
+    ``y[n, o, i, j] = bias[o] + sum(w[o, c, p, q] * x[n, c, i * stride + p * dilation - padding, ...])``
+
+    Parameters
+    ----------
+    x : tensor of float32 or float64, shape (images, channels, height, width)
+    w : tensor of x's dtype, shape (output channels, channels / groups, kh, kw)
+    bias : tensor of x's dtype, shape (output channels,), optional
+    stride : int or (int, int)
+        Pixels from one window to the next.
+    padding : int, (int, int), ((top, bottom), (left, right)), "valid" or "same"
+        Zeros around the image. "valid": none. "same": as many as keep height and width, of an odd number one
+        more after than before; for stride 1 and a w whose shape is known.
+    dilation : int or (int, int)
+        Pixels from one place of the window to the next.
+    groups : int
+        Parts of the channels that are convolved apart; must divide both numbers of channels.
+
+    Returns
+    -------
+    tensor of x's dtype, shape (images, output channels, height', width')
+        Where ``height' = (height + padding - dilation * (kh - 1) - 1) // stride + 1``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is none of these; a number of channels or a window does not fit.
+    """
+    x, w = float_tensor("x", x, (4,)), float_tensor("w", w, (4,))
+    steps, spread = pair("stride", stride), pair("dilation", dilation)
+    if isinstance(padding, str):
+        padding = named_padding(padding, w.type.shape[2:], steps, spread)
+    window = Window(None, steps, padding_pairs(padding), spread)
+    return Conv2d(Convolution(window, groups))(x, w, *([] if bias is None else [bias]))
+
+
+def named_padding(name: str, size: Any, stride: Any, dilation: Any) -> Any:
+    """Return the padding that a name stands for.
+
+    Raises
+    ------
+    ValueError
+        There is no such name, or it does not go with the rest.
+    """
+    if name == "valid":
+        return 0
+    if name != "same":
+        raise ValueError(f'padding={name!r} is unknown; give numbers, "valid" or "same"')
+    if stride != (1, 1):
+        raise ValueError(f'padding="same" with stride={stride} cannot keep the size; give numbers')
+    if None in size:
+        raise ValueError(
+            f'padding="same" needs the size of w, known here: {size}; use pt.specify_shape(w, ...)'
+        )
+    totals = [d * (k - 1) for d, k in zip(dilation, size, strict=True)]
+    return tuple((total // 2, total - total // 2) for total in totals)
+
+
+@flops_of.register(Conv2d)
+def count_flops(op):
+    """Every result sums a product for each weight of its channel."""
+    return lambda inputs, results: 2 * int(results[0].size) * int(inputs[1][0].size)
+
+
+@array_funcify.register(Conv2d)
+def convolution_entry(op, node, xp):
+    """A kernel for the result of a convolution."""
+    kernels = convolution_kernels(xp, node.outputs[0].type.dtype)
+    run = kernels.forward(op.convolution, op.relu, len(node.inputs) == 3)
+    return takes_out(run)

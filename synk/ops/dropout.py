@@ -1,0 +1,53 @@
+"""Dropout: a graph of a Bernoulli draw and a choice, both of which the compiler has fast forms of.
+
+    kept ~ Bernoulli(1 - rate),  y = x / (1 - rate) where kept, else 0
+
+The draw takes one byte an element and is all that the gradient keeps: choices and products are fused into
+the kernels around it, forward and backward. Imports PyTensor and ``checks``.
+"""
+
+from typing import Any
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.tensor.random.type import RandomGeneratorType
+
+from synk.ops.checks import float_tensor
+
+
+def dropout(x: Any, rate: float, rng: Any) -> tuple[Any, tuple[Any, Any]]:
+    """Set each element to 0 with probability ``rate``, and scale the others to keep the mean.
+
+    Parameters
+    ----------
+    x : tensor of float32 or float64
+    rate : float
+        At least 0, less than 1.
+    rng : random state
+        A shared one: ``pytensor.tensor.random.shared_rng(seed=...)``; each call needs one of its own.
+
+    Returns
+    -------
+    y : tensor
+        Shape and dtype of ``x``. What is dropped is 0 even where x is NaN or infinite.
+    update : (rng, next_rng)
+        Advances the state from call to call; without it, every call drops the same elements. With
+        ``rate=0`` nothing is drawn: y is ``x`` itself and the new state is the old one.
+
+    References
+    ----------
+    Srivastava et al. (2014), http://jmlr.org/papers/v15/srivastava14a.html.
+    """
+    x = float_tensor("x", x)
+    if not (isinstance(rate, int | float | np.number) and 0 <= rate < 1):
+        raise ValueError(f"rate={rate!r} must be at least 0 and less than 1: it is the share that is dropped")
+    if not isinstance(getattr(rng, "type", None), RandomGeneratorType):
+        remedy = "use pytensor.tensor.random.shared_rng(seed=0)"
+        raise TypeError(f"rng must be a random state, not {rng!r}: {remedy}")
+    if rate == 0:
+        return x, (rng, rng)
+    next_rng, kept = rng.bernoulli(1 - rate, size=x.shape, dtype="bool")
+    dtype = x.type.dtype
+    scale, zero = (pt.constant(np.asarray(value, dtype)) for value in (1 / (1 - rate), 0))
+    # A product would hand on NaN from what is dropped, and keep a mask of the size of x.
+    return pt.switch(kept, x * scale, zero), (rng, next_rng)

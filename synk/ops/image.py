@@ -1,0 +1,170 @@
+"""What Ops on images share: their layout, the lengths that they know, and what they refuse.
+
+Imports PyTensor, ``kernels.window`` and ``checks``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.op import Op
+from pytensor.tensor.type import TensorType
+
+from synk.kernels.window import lengths
+from synk.ops.checks import refuse_second
+
+
+class ImageOp(Op):
+    """An Op whose images have the axes in the order of its ``layout``.
+
+    Attributes
+    ----------
+    image_inputs, image_outputs : tuple of int
+        Positions of the inputs and outputs that are images.
+    """
+
+    image_inputs: tuple[int, ...] = (0,)
+    image_outputs: tuple[int, ...] = (0,)
+
+    @property
+    def layout(self) -> str:
+        """The order of the axes, "NCHW" or "NHWC": that of the first property, a geometry."""
+        return getattr(self, self.__props__[0]).layout
+
+    def with_layout(self, layout: str) -> ImageOp:
+        """Return the Op on images of another layout."""
+        geometry, *others = [getattr(self, name) for name in self.__props__]
+        return type(self)(replace(geometry, layout=layout), *others)
+
+    def infer_shape(self, *arguments):
+        """Return the symbolic shapes of the outputs."""
+        *_, node, shapes = arguments  # PyTensor before 3.1 has the graph in front
+        return self.output_shapes(node, shapes)
+
+    def output_shapes(self, node: Any, shapes: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """Return the shapes of the outputs, from those of the inputs."""
+        raise NotImplementedError
+
+
+class ImageGradient(ImageOp):
+    """The gradient of an image Op: it has none itself.
+
+    Attributes
+    ----------
+    differentiated : str
+        The function whose gradient this is.
+    n_lengths : int
+        How many of the last inputs are lengths.
+    """
+
+    differentiated: str
+    n_lengths = 2
+
+    def connection_pattern(self, node):
+        """Lengths have no gradient."""
+        n_arrays = len(node.inputs) - self.n_lengths
+        return [[True]] * n_arrays + [[False]] * self.n_lengths
+
+    def pullback(self, inputs, outputs, cotangents):
+        """Refuse."""
+        refuse_second(self.differentiated)
+
+
+def read_lengths(op: ImageGradient, node: Any) -> range:
+    """Return the positions of lengths: Python reads them."""
+    return range(len(node.inputs) - op.n_lengths, len(node.inputs))
+
+
+def length(value: Any) -> Variable:
+    """Return a length as a symbolic int64.
+
+    Raises
+    ------
+    TypeError
+        It is something else than one integer.
+    """
+    variable = pt.as_tensor_variable(value)
+    if variable.type.ndim or not variable.type.dtype.startswith(("int", "uint")):
+        raise TypeError(f"a length is one integer, not a variable of type {variable.type}")
+    if isinstance(variable, Constant):
+        return pt.constant(variable.data, dtype="int64")
+    return variable if variable.type.dtype == "int64" else pt.cast(variable, "int64")
+
+
+def known(variable: Variable) -> int | None:
+    """Return the value of a length if it is known."""
+    return int(variable.data) if isinstance(variable, Constant) else None
+
+
+def spatial_lengths(layout: str, image: Any) -> list[Any]:
+    """Return height and width of a symbolic image: numbers where its type knows them."""
+    return list(lengths(layout, tuple(known_lengths(image)))[2:])
+
+
+def known_lengths(image: Any) -> list[Any]:
+    """Return the shape of a symbolic image: numbers where its type knows them."""
+    return [image.shape[k] if n is None else n for k, n in enumerate(image.type.shape)]
+
+
+def one_dtype(**tensors: Any) -> str:
+    """Return the dtype that all have.
+
+    Raises
+    ------
+    TypeError
+        They have several.
+    """
+    dtypes = {name: tensor.type.dtype for name, tensor in tensors.items() if tensor is not None}
+    first = next(iter(dtypes.values()))
+    for name, dtype in dtypes.items():
+        if dtype != first:
+            listed = ", ".join(f"{n} is {d}" for n, d in dtypes.items())
+            raise TypeError(f"{listed}: give all one dtype, such as {name}.astype({first!r})")
+    return first
+
+
+def result(dtype: str, shape: Sequence[int | None]) -> Variable:
+    """Return a new variable."""
+    return TensorType(dtype, shape=tuple(shape))()
+
+
+def pair(name: str, value: Any) -> tuple[int, int]:
+    """Return an int, or a pair of them, as a pair for height and width.
+
+    Raises
+    ------
+    TypeError
+        It is something else.
+    """
+    values = (value, value) if is_int(value) else value
+    if not isinstance(values, tuple | list) or len(values) != 2 or not all(map(is_int, values)):
+        raise TypeError(f"{name}={value!r} must be an int or a pair of ints (height, width)")
+    return int(values[0]), int(values[1])
+
+
+def padding_pairs(value: Any) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return padding as ((top, bottom), (left, right)); an int or a pair of ints pads both ends alike.
+
+    Raises
+    ------
+    TypeError
+        It is something else.
+    """
+    if (
+        isinstance(value, tuple | list)
+        and len(value) == 2
+        and all(isinstance(p, tuple | list) for p in value)
+    ):
+        return pair("padding", value[0]), pair("padding", value[1])
+    height, width = pair("padding", value)
+    return (height, height), (width, width)
+
+
+def is_int(value: Any) -> bool:
+    """Tell whether ``value`` is a whole number, and not a truth value."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)

@@ -1,0 +1,127 @@
+"""How the loops come to be: compiled at the first call, kept for the next process, or replaced."""
+
+import ctypes
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from synk.compile.kernels.compiler import CompileError, Compiler, find_compiler
+from synk.compile.kernels.store import Store
+from synk.kernels.loops import available, library
+
+needs_compiler = pytest.mark.skipif(not available(), reason="there is no C compiler")
+
+FALL_BACK = """
+import warnings
+import numpy as np
+from synk.kernels import loops
+from synk.kernels.plain_norm import PlainNorm
+from synk.kernels.plain_pool import PlainPool
+from synk.kernels.window import Pooling, Window
+
+x = np.random.default_rng(0).normal(size=(2, 4, 4, 3)).astype("float32")
+one, labels = np.ones(3, "float32"), np.array([0, 2])
+pooling = Pooling(Window((2, 2), (2, 2)), "NHWC")
+plain, pool = PlainNorm(np), PlainPool(np)
+_, mean, inv_std = plain.batch_norm(0.1, True, "NHWC")(x, one, one)
+y, index = pool.max_pool(pooling, "uint8")(x)
+rows = x[0, 0, :2]
+CASES = [
+    (plain, "batch_norm", (0.1, True, "NHWC"), (x, one, one)),
+    (plain, "batch_norm_gradient", (True, "NHWC"), (x, x, one, one, mean, inv_std)),
+    (plain, "layer_norm", (0.1, 1), (rows, one, one)),
+    (plain, "layer_norm_gradient", (1,), (rows, rows, one, one[:2], one[:2])),
+    (plain, "softmax_cross_entropy", (), (rows, labels)),
+    (plain, "softmax_cross_entropy_gradient", (), (one[:2], rows, labels, one[:2])),
+    (pool, "max_pool", (pooling, "uint8"), (x,)),
+    (pool, "max_pool_gradient", (pooling,), (y, index, 4, 4)),
+    (pool, "avg_pool", (pooling, True), (x,)),
+    (pool, "avg_pool_gradient", (pooling, True), (y, 4, 4)),
+    (pool, "global_avg_pool", ("NHWC",), (x,)),
+]
+assert {case[1] for case in CASES} == set(loops.__all__) - {"available"}
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    for instead, name, settings, inputs in CASES:
+        for _ in range(2):
+            results = getattr(loops, name)(*settings)(*inputs)
+        expected = getattr(instead, name)(*settings)(*inputs)
+        if not isinstance(expected, tuple):
+            results, expected = [results], [expected]
+        for value, wanted in zip(results, expected, strict=True):
+            np.testing.assert_array_equal(value, wanted)
+print(loops.available(), len(caught), "run in NumPy" in str(caught[0].message), caught[0].message)
+"""
+
+
+def fall_back(**environment):
+    """Run all functions in a process of this environment, and return what it says."""
+    command = [sys.executable, "-c", FALL_BACK]
+    ended = subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=60
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def test_without_a_compiler_numpy_computes_after_one_warning(tmp_path):
+    said = fall_back(CC=str(tmp_path / "none"), SYNK_CACHE=str(tmp_path))
+    assert said.startswith("False 1 True there is no C compiler")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_compiler_that_fails_is_said_once(tmp_path):
+    said = fall_back(CC="false", SYNK_CACHE=str(tmp_path))
+    assert said.startswith("True 1 True false ")
+    assert "set CC to a C compiler that works" in said
+
+
+class Forbidden(Compiler):
+    def compile(self, source, folder):
+        raise AssertionError("nothing should be compiled")
+
+
+TEXT = "int answer_of_the_test(void) { return 42; }"
+
+
+@needs_compiler
+def test_the_second_process_compiles_nothing(tmp_path):
+    command = find_compiler().command
+    assert library.load(Compiler(command), Store(tmp_path), TEXT).answer_of_the_test() == 42
+    (path,) = tmp_path.iterdir()
+    assert library.load(Forbidden(command), Store(tmp_path), TEXT).answer_of_the_test() == 42
+    path.unlink()  # the old file is mapped into this process
+    path.write_bytes(b"damaged")
+    assert library.load(Compiler(command), Store(tmp_path), TEXT).answer_of_the_test() == 42
+    assert len(path.read_bytes()) > 1000
+
+
+@needs_compiler
+def test_a_text_that_does_not_compile_is_an_error(tmp_path):
+    with pytest.raises(CompileError, match="failed"):
+        library.load(find_compiler(), Store(tmp_path), "no C")
+
+
+@needs_compiler
+@pytest.mark.parametrize("file", ["batch_norm", "pool", "layer_norm", "cross_entropy"])
+def test_other_instruction_sets_are_served(tmp_path, file):
+    """Without the vectors of this machine: the plain branches of common.c compile, and are loaded."""
+    baseline = Compiler((*find_compiler().command, "-DTEST_OF_BASELINE"))
+    text = "#undef __AVX512F__\n#undef __AVX__\n#undef __SSE2__\n" + library.source(file)
+    compiled = library.load(baseline, Store(tmp_path), text)
+    assert isinstance(compiled, ctypes.CDLL)
+    assert compiled[f"{file if file != 'pool' else 'max_pool'}_float64"]
+
+
+def test_nothing_is_compiled_by_an_import(tmp_path):
+    code = "import synk.kernels.loops as loops; loops.batch_norm(0.1, True, 'NHWC')"
+    environment = {**os.environ, "SYNK_CACHE": str(tmp_path), "CC": "false"}
+    subprocess.run([sys.executable, "-W", "error", "-c", code], env=environment, check=True, timeout=60)
+
+
+def test_a_loop_asks_for_the_dtypes_it_has():
+    with pytest.raises(TypeError, match="batch_norm takes float32 and float64, not int64; cast its input"):
+        library.Loop("batch_norm", "batch_norm", "a").form(np.dtype("int64"))

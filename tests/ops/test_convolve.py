@@ -1,0 +1,126 @@
+"""Convolution as a symbolic Op."""
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from image_cases import check_shapes, convolutions, normal, perform
+
+from synk.compile import array_mode
+from synk.ops import conv2d
+from synk.ops.convolve import Conv2d
+
+
+def evaluate(variable, mode="FAST_COMPILE"):
+    return pytensor.function([], variable, mode=mode)()
+
+
+def test_a_convolution_by_hand():
+    x = np.arange(9.0).reshape(1, 1, 3, 3)
+    w = np.array([[1.0, 0], [0, -10]]).reshape(1, 1, 2, 2)
+    expected = [[0 - 40, 1 - 50], [3 - 70, 4 - 80]]
+    np.testing.assert_array_equal(evaluate(conv2d(x, w))[0, 0], expected)
+    np.testing.assert_array_equal(evaluate(conv2d(x, w, [100.0]))[0, 0], np.add(expected, 100))
+    padded = evaluate(conv2d(x, w, padding=((1, 0), (0, 0))))
+    np.testing.assert_array_equal(padded[0, 0], [[-10, -20], *expected])
+
+
+@given(convolutions(), st.booleans())
+def test_definition_against_loops(case, relu):
+    convolution, shape, weights, outputs = case
+    x, w, bias = normal(shape), normal(weights, 1), normal(weights[0], 2)
+    window, groups = convolution.window, convolution.groups
+    last = convolution.layout == "NHWC"
+    image = np.pad(x.transpose(0, 3, 1, 2) if last else x, ((0, 0), (0, 0), *window.padding))
+    expected = np.zeros([outputs[k] for k in ((0, 3, 1, 2) if last else range(4))])
+    (sh, sw), (dh, dw) = window.stride, window.dilation
+    for n, o, i, j in np.ndindex(*expected.shape):
+        group = o // (weights[0] // groups)
+        channels = slice(group * weights[1], (group + 1) * weights[1])
+        seen = image[n, channels, i * sh :: dh, j * sw :: dw][:, : weights[2], : weights[3]]
+        expected[n, o, i, j] = (seen * w[o]).sum() + bias[o]
+    expected = np.maximum(expected, 0) if relu else expected
+    (y,) = perform(Conv2d(convolution, relu), x, w, bias)
+    y = y.transpose(0, 3, 1, 2) if last else y
+    np.testing.assert_allclose(y, expected, rtol=1e-12, atol=1e-12)
+
+
+@settings(max_examples=15)
+@given(convolutions())
+def test_shapes(case):
+    convolution, x, w, _ = case
+    check_shapes(Conv2d(convolution), normal(x), normal(w, 1))
+
+
+@pytest.mark.parametrize("size", [(1, 1), (2, 3), (5, 4)])
+@pytest.mark.parametrize("dilation", [1, 2])
+def test_same_keeps_the_size(size, dilation):
+    x, w = normal((2, 3, 7, 6)), normal((4, 3, *size))
+    y = conv2d(x, w, padding="same", dilation=dilation)
+    assert y.type.shape == (2, 4, 7, 6)
+    assert evaluate(y).shape == (2, 4, 7, 6)
+    centre = np.zeros((1, 1, *size))
+    centre[0, 0, (size[0] - 1) // 2, (size[1] - 1) // 2] = 1
+    kept = conv2d(x[:, :1], centre, padding="same", dilation=dilation)
+    if dilation == 1:
+        np.testing.assert_array_equal(evaluate(kept), x[:, :1])
+
+
+def test_valid_has_no_padding():
+    x, w = normal((2, 3, 7, 6)), normal((4, 3, 2, 2))
+    assert conv2d(x, w, padding="valid").type.shape == (2, 4, 6, 5)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "error", "message"),
+    [
+        ({"stride": 0}, ValueError, r"stride=\(0, 0\) must be 1 or more"),
+        ({"stride": 1.5}, TypeError, "stride=1.5 must be an int or a pair of ints"),
+        ({"dilation": (1, 0)}, ValueError, r"dilation=\(1, 0\) must be 1 or more"),
+        ({"padding": -1}, ValueError, "must not be negative; crop the image instead"),
+        ({"padding": "full"}, ValueError, 'padding=\'full\' is unknown; give numbers, "valid" or "same"'),
+        ({"padding": "same", "stride": 2}, ValueError, r"stride=\(2, 2\) cannot keep the size"),
+        ({"groups": 2}, ValueError, "groups=2 does not divide 3 input channels"),
+        ({"groups": 0}, ValueError, "groups=0 must be 1 or more"),
+        ({"dilation": 4}, ValueError, "9 pixels, does not fit in a height of 8 pixels"),
+    ],
+)
+def test_arguments_that_are_refused(keywords, error, message):
+    with pytest.raises(error, match=message):
+        conv2d(normal((2, 3, 8, 8)), normal((4, 3, 3, 3)), **keywords)
+
+
+def test_same_needs_the_size_of_the_weights():
+    x, w = pt.tensor4("x", dtype="float32"), pt.tensor4("w", dtype="float32")
+    with pytest.raises(ValueError, match=r"needs the size of w, known here: \(None, None\)"):
+        conv2d(x, w, padding="same")
+
+
+def test_arrays_that_do_not_go_together():
+    x, w = normal((2, 3, 8, 8)), normal((4, 3, 3, 3))
+    with pytest.raises(ValueError, match="the image has 3 channels; weights for 2"):
+        conv2d(x, w[:, :2])
+    with pytest.raises(ValueError, match="bias has 3 elements; give it one per output channel of w, 4"):
+        conv2d(x, w, np.zeros(3))
+    with pytest.raises(TypeError, match=r"x is float64, w is float32: give all one dtype"):
+        conv2d(x, w.astype("float32"))
+
+
+@pytest.mark.parametrize("mode", ["FAST_COMPILE", array_mode()])
+def test_shapes_that_do_not_go_together_when_run(mode):
+    x, w, b = pt.tensor4(dtype="float64"), pt.tensor4(dtype="float64"), pt.dvector()
+    function = pytensor.function([x, w, b], conv2d(x, w, b), mode=mode)
+    with pytest.raises(ValueError, match="the image has 2 channels"):
+        function(normal((1, 2, 4, 4)), normal((4, 3, 3, 3)), np.zeros(4))
+    with pytest.raises(ValueError, match="bias has"):
+        function(normal((1, 3, 4, 4)), normal((4, 3, 3, 3)), np.zeros(3))
+
+
+def test_shape_of_a_convolution_does_not_compute_it():
+    x, w = pt.tensor4(dtype="float64"), pt.tensor4(dtype="float64")
+    y = conv2d(x, w, stride=2, padding=1)
+    function = pytensor.function([x, w], y.shape, mode=array_mode())
+    assert not any(isinstance(node.op, Conv2d) for node in function.maker.fgraph.apply_nodes)
+    assert function(normal((3, 2, 7, 8)), normal((5, 2, 3, 3))).tolist() == [3, 5, 4, 4]
