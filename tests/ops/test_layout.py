@@ -40,11 +40,13 @@ def count(function, kind):
 
 
 def moved_images(function):
-    """Nodes that move the channels of an image."""
+    """Nodes that move the channels of an image of more than a pixel."""
     return [
         node
         for node in function.maker.fgraph.apply_nodes
-        if isinstance(node.op, DimShuffle) and tuple(node.op.new_order) in LAST_FIRST
+        if isinstance(node.op, DimShuffle)
+        and tuple(node.op.new_order) in LAST_FIRST
+        and 1 not in node.inputs[0].type.shape
     ]
 
 
