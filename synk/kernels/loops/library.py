@@ -26,6 +26,10 @@ from synk.compile.kernels.store import Store, name_of
 TYPES = {"float32": ("float", "int", "expf"), "float64": ("double", "long", "exp")}
 
 
+# By file: those that come before it.
+NEEDS = {"batch_norm": ("moments",)}
+
+
 class ArrayArgument:
     """A C-contiguous array as an argument of a function of C: the address of its first element."""
 
@@ -129,7 +133,9 @@ def load(compiler: Compiler, store: Store, text: str) -> ctypes.CDLL:
 
 def source(file: str) -> str:
     """Return the text of a C file, once for each dtype."""
-    common, text = (files(__package__).joinpath(f"{name}.c").read_text() for name in ("common", file))
+    folder = files(__package__)
+    common = folder.joinpath("common.c").read_text()
+    text = "\n".join(folder.joinpath(f"{name}.c").read_text() for name in (*NEEDS.get(file, ()), file))
     vectors = '__attribute__((simd("notinbranch")))' if "exp" in vector_functions() else ""
     parts = [f"#define VECTORS {vectors}", common]
     for dtype, (real, integer, exp) in TYPES.items():

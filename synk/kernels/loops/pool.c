@@ -45,10 +45,10 @@ INLINE void NAME(visit)(const int kind, long n, REAL *restrict x, const long ste
         for (int k = 0; k < places; k++) {
             REAL *pixel = x + i * step + k * gap;
             if (kind == MAX) {
-                /* NaN is taken, and is not given up. */
-                const int better = !(*pixel <= value) & (value == value);
-                value = better ? *pixel : value;
-                at = better ? here + k : at;
+                /* NaN is taken, and is not given up: by two choices, which become vector instructions. */
+                const REAL best = value, larger = *pixel <= best ? best : *pixel;
+                value = best == best ? larger : best;
+                at = (*pixel <= best) | (best != best) ? at : here + k;
             } else if (kind == MAX_GRADIENT)
                 *pixel += at == here + k ? value : 0;
             else if (kind == MEAN)
