@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup mnist test test-serial check slow faults chaos linker-suite bench figures clean
+.PHONY: help setup mnist test test-serial check slow faults chaos linker-suite torch-suite bench figures clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -65,6 +65,9 @@ BENCH := .venv-bench
 BENCH_READY := $(BENCH)/.ready
 ROUNDS ?= 40
 
+torch-suite: $(BENCH_READY)  ## hold the Ops of networks against torch
+	$(BENCH)/bin/python -m pytest -q tests/ops
+
 bench: $(BENCH_READY)  ## compare with PyTensor's own linkers, torch and Open MPI, minutes
 	$(BENCH)/bin/python benchmarks/linker.py --rounds $(ROUNDS)
 	$(BENCH)/bin/python benchmarks/ddp.py
@@ -77,7 +80,7 @@ figures: $(BENCH_READY)  ## measure collectives, calls and batches again, into d
 
 $(BENCH_READY): setup.cfg pyproject.toml
 	test -x $(BENCH)/bin/python || $(PYTHON) -m venv $(BENCH)
-	$(BENCH)/bin/python -m pip install --quiet --editable '.[demos,bench]'
+	$(BENCH)/bin/python -m pip install --quiet --editable '.[demos,bench,onednn]'
 	touch $@
 
 clean:  ## remove the environment, builds and caches

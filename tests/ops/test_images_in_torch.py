@@ -44,11 +44,12 @@ def last(image):
     return np.ascontiguousarray(np.transpose(image, (0, 2, 3, 1)))
 
 
-def in_torch(convolution, relu=False):
+def in_torch(convolution, relu=False, layout=torch.contiguous_format):
     window = convolution.window
     (top, bottom), (left, right) = window.padding
 
     def run(x, w, *bias):
+        x, w = x.to(memory_format=layout), w.to(memory_format=layout)
         x = functional.pad(x, (left, right, top, bottom))
         groups = convolution.groups
         y = functional.conv2d(x, w, *bias, stride=window.stride, dilation=window.dilation, groups=groups)
@@ -107,9 +108,10 @@ def test_global_mean_in_float64():
         np.testing.assert_allclose(result, expected, rtol=1e-10, atol=1e-10)
 
 
-# Both sum products in an order of their own: the errors are two draws of one size, of which either may be the
-# larger. A product in half precision, or a sum of 50,000 terms one by one, would be off by a power of ten.
-FACTOR = 3
+# torch computes by other libraries in its two layouts, whose errors differ up to fivefold; that of channels-last
+# is the same as ours, to the digit, but for products of 1 x 1, whose sums are cut into other pieces. A product in
+# half precision, or a sum of 50,000 terms one by one, would be off by a power of ten.
+FACTOR = 1.6
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
@@ -126,16 +128,19 @@ def test_error_of_convolutions_in_float32(layout, channels, outputs, k, stride, 
         in_torch(convolution), [v.astype("f4").astype("f8") for v in (x, w)], g.astype("f4").astype("f8")
     )
     x, w, g = (v.astype("float32") for v in (x, w, g))
-    theirs = torchs(in_torch(convolution), [x, w], g)
+    theirs = [
+        torchs(in_torch(convolution, layout=memory), [x, w], g)
+        for memory in (torch.contiguous_format, torch.channels_last)
+    ]
     if layout == "NHWC":
         y, gx, gw = ours(Conv2d(convolution), [last(x), w], last(g))
         results = [y.transpose(0, 3, 1, 2), gx.transpose(0, 3, 1, 2), gw]
     else:
         results = ours(Conv2d(convolution), [x, w], g)
-    for result, peer, reference in zip(results, theirs, exact, strict=True):
+    for result, *peers, reference in zip(results, *theirs, exact, strict=True):
         assert result.dtype == "float32"
-        error, tolerated = (np.sqrt(((r - reference) ** 2).mean()) for r in (result, peer))
-        assert error <= FACTOR * tolerated
+        error, *tolerated = (np.sqrt(((r - reference) ** 2).mean()) for r in (result, *peers))
+        assert error <= FACTOR * max(tolerated)
 
 
 def test_error_of_means_in_float32():
