@@ -12,7 +12,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup mnist test test-serial check slow faults chaos linker-suite torch-suite bench figures clean
+.PHONY: help setup mnist resnet test test-serial check slow faults chaos linker-suite torch-suite bench \
+    figures clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -27,6 +28,9 @@ $(READY): setup.cfg pyproject.toml
 
 mnist: $(READY)  ## train a perceptron on MNIST digits with two ranks
 	$(BIN)/python demos/mnist/train_mnist.py --ranks 2
+
+resnet: $(READY)  ## train a small residual network on synthetic images with two ranks
+	$(BIN)/python demos/resnet/train_resnet.py --ranks 2 --depth 18 --size 64 --classes 10
 
 # Three at a time: the compiler's tests need one process, those of survival wait most of the time, the others fork.
 SURVIVAL := tests/survival tests/faults
@@ -71,6 +75,7 @@ torch-suite: $(BENCH_READY)  ## hold the Ops of networks against torch
 bench: $(BENCH_READY)  ## compare with PyTensor's own linkers, torch and Open MPI, minutes
 	$(BENCH)/bin/python benchmarks/linker.py --rounds $(ROUNDS)
 	$(BENCH)/bin/python benchmarks/ddp.py
+	$(BENCH)/bin/python benchmarks/resnet.py
 	$(BENCH)/bin/python benchmarks/collectives.py
 
 figures: $(BENCH_READY)  ## measure collectives, calls and batches again, into docs/performance.rst

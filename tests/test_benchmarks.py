@@ -73,6 +73,65 @@ def test_what_is_no_mask_is_found(module):
             dropout.check("wrong", wrong, (100, 80))
 
 
+# --- crews -------------------------------------------------------------------------------------------
+
+LEADER = """
+import os, sys
+sys.path.insert(0, {benchmarks!r})
+import lines
+weight = float(sys.argv[1])
+if weight < 0:
+    raise SystemExit("no such weight")
+if weight == 0:
+    lines.say(dict(ready=0))
+    raise SystemExit("gone after a word")
+lines.serve(lambda number: weight * number, [os.getpid()], ready=weight)
+"""
+
+
+@pytest.fixture
+def leader(tmp_path):
+    """A script whose losses are the numbers of the steps, times its argument."""
+    path = tmp_path / "leader.py"
+    path.write_text(LEADER.format(benchmarks=str(BENCHMARKS)))
+    return str(path)
+
+
+def test_crew_reports_means_over_its_leaders(module, leader):
+    with module("lines").Crew([leader, "1"], [leader, "3"]) as crew:
+        assert crew.ready() == 3
+        assert crew.run(2).losses == [0, 2]
+        block = crew.run(1)
+    assert block.losses == [4]  # steps go on where they were
+    assert block.seconds > 0
+    assert len(block.peaks) == 2
+    assert all(1e6 < peak < 1e9 for peak in block.peaks)
+
+
+def test_leader_that_does_not_start_is_named(module, leader):
+    with (
+        module("lines").Crew([leader, "-1"]) as crew,
+        pytest.raises(SystemExit, match="leader.py broke down"),
+    ):
+        crew.ready()
+
+
+def test_leader_that_breaks_down_later_is_named(module, leader):
+    with module("lines").Crew([leader, "1"], [leader, "0"]) as crew:
+        crew.ready()
+        with pytest.raises(SystemExit, match="leader.py broke down"):
+            crew.run(1)
+
+
+def test_crews_that_lose_otherwise_are_not_timed(module, capsys):
+    resnet = module("resnet")
+    losses = [7.0, 6.5, 6.0]
+    resnet.check({"synk": losses, "torch": [loss * (1 + 0.9 * resnet.TOLERANCE) for loss in losses]})
+    for wrong in ([7.0, 6.5, 6.01], [7.0, 6.5, float("nan")]):
+        with pytest.raises(SystemExit, match="losses differ"):
+            resnet.check({"synk": losses, "torch": wrong})
+
+
 # --- scripts -----------------------------------------------------------------------------------------
 
 
@@ -82,6 +141,7 @@ def test_what_is_no_mask_is_found(module):
         (["linker.py", "--only", "adam", "dropout"], ["Adam, 2,000 parameters", "dropout applied, 25 × 80"]),
         (["serialise.py"], ["chain of 200 nodes", "MLP and its gradient"]),
         (["collectives.py"], ["median", "× in a step", "4 kB"]),
+        (["resnet.py", "--only", "step"], ["ResNet-18, 64 × 64, batch 4", "peak memory of a rank"]),
         (["per_op.py", "--rows", "2", "--steps", "1"], ["Dot22"]),
     ],
     ids=lambda value: value[0],

@@ -1,10 +1,11 @@
-"""Train a perceptron on MNIST digits, on several ranks.
+"""Train a perceptron, or a network of convolutions, on MNIST digits, on several ranks.
 
     python train_mnist.py --ranks 2
+    python train_mnist.py --ranks 2 --model cnn --epochs 16
     python train_mnist.py --ranks 2 --data scattered --plot curve.png
 
-Beside this file: `digits` reads the data, `model` has the network, `feeds` gives both to the ranks,
-`report` and `curve` show how it goes.
+Beside this file: `digits` reads the data, `model` has the perceptron and `cnn` the other network, `feeds`
+gives data and network to the ranks. In ../shared/, `report` and `curve` show how it goes.
 """
 
 import argparse
@@ -12,6 +13,9 @@ import json
 import sys
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "shared"))
+
+import cnn
 import curve
 import digits
 import feeds
@@ -22,6 +26,8 @@ from report import Report
 import synk
 from synk.extensions import batches, updates
 
+# With the share of the learning rates that suits them: convolutions have the gradients of all places at once.
+MODELS = {"mlp": ("perceptron", model.build, 1.0), "cnn": ("CNN", cnn.build, 0.3)}
 FEEDS = {"host": feeds.from_host, "scattered": feeds.from_ranks}
 LEARNING_RATES = {"adam": 0.001, "nesterov_momentum": 0.1, "momentum": 0.1, "rmsprop": 0.0005, "sgd": 0.1}
 
@@ -30,12 +36,13 @@ def main() -> None:
     options = parse()
     n_ranks = synk.fork(options.ranks)
     training, testing = digits.load(options.data_dir, options.seed)
-    network = model.build(options.seed, options.dropout)
-    rule, rate = getattr(updates, options.rule), LEARNING_RATES[options.rule]
+    kind, build, share = MODELS[options.model]
+    network = build(options.seed, options.dropout)
+    rule, rate = getattr(updates, options.rule), share * LEARNING_RATES[options.rule]
     step, test = FEEDS[options.data](network, training, testing, rule, learning_rate=rate)
 
     n_rows = len(training.labels)
-    title = f"MNIST perceptron, {n_ranks} rank{'s' * (n_ranks > 1)}, {options.data} data, {options.rule}"
+    title = f"MNIST {kind}, {n_ranks} rank{'s' * (n_ranks > 1)}, {options.data} data, {options.rule}"
     with Report(title, options.epochs, n_rows) as report:
         for epoch in range(options.epochs):
             # The same rows in the same order, whatever the number of ranks.
@@ -53,11 +60,12 @@ def main() -> None:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        description="Train a perceptron on MNIST digits, on several ranks.",
+        description="Train a network on MNIST digits, on several ranks.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = parser.add_argument
     add("--ranks", type=int, help="processes; None is one for each core")
+    add("--model", choices=MODELS, default="mlp", help="a perceptron, or two convolutions")
     add("--data", choices=FEEDS, default="host", help="in memory of the host, or scattered to the ranks")
     add(
         "--data-dir",

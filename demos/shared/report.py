@@ -48,13 +48,13 @@ class Report:
             progress.BarColumn(bar_width=None),
             progress.TextColumn("loss {task.fields[loss]}"),
             progress.TextColumn("test [green]{task.fields[accuracy]}[/]"),
-            progress.TextColumn("[cyan]{task.fields[speed]:>7,.0f} images/s[/]"),
+            progress.TextColumn("[cyan]{task.fields[speed]:>7} images/s[/]"),
             progress.TimeRemainingColumn(compact=True),
             progress.TextColumn("left"),
             console=self._console,
             transient=True,  # the lines of the epochs stay, the bar goes
         )
-        unknown = {"loss": "–", "accuracy": "–", "speed": 0.0}
+        unknown = {"loss": "–", "accuracy": "–", "speed": "–"}
         self._task = self._bar.add_task("compiling", total=n_epochs * n_rows, **unknown)
 
     def __enter__(self) -> "Report":
@@ -71,6 +71,10 @@ class Report:
         if not self._n_timed:
             return 0.0
         return self._n_timed / (self._last_step_at - self._first_step_at)
+
+    def speed_in_digits(self) -> str:
+        """Return the speed for reading: large networks make a few images per second."""
+        return f"{self.speed:,.0f}" if self.speed >= 100 else f"{self.speed:.1f}"
 
     def step(self, loss: float, n_rows: int) -> None:
         """Note the end of a training step."""
@@ -89,7 +93,7 @@ class Report:
             advance=n_rows,
             description=f"epoch {len(self.step_losses):>3}",
             loss=f"{float(loss):.4f}",
-            speed=self.speed,
+            speed=self.speed_in_digits(),
         )
 
     def epoch(self, test_loss: float, accuracy: float) -> None:
@@ -119,7 +123,7 @@ class Report:
         results.add_row("test loss", f"{self.test_losses[-1]:.4f}")
         results.add_row("training loss", f"{self.train_losses[-1]:.4f}")
         results.add_row("epochs", f"{self.n_epochs}")
-        results.add_row("speed", f"{self.speed:,.0f} images/s")
+        results.add_row("speed", f"{self.speed_in_digits()} images/s")
         results.add_row("time from start to end", f"{seconds_since_start():.1f} s")
         self._console.print(results)
         print(f"test accuracy {self.accuracies[-1]:.2f} %")  # plain, whatever the terminal

@@ -1,0 +1,139 @@
+"""Processes that train when they are told to, by lines of JSON on their standard input and output.
+
+    Crew.run(steps) -> {"steps": 3} -> serve, in every leader -> {"seconds": …, "losses": …} -> Block
+
+A leader is a script of its own, and not a child of `multiprocessing`: such a child would import what
+this process has imported, and its memory would be counted. So this module imports nothing but the
+standard library: leaders use it too.
+"""
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+PATIENCE = 60  # seconds for a leader to end
+HERE = Path(__file__).parent
+
+
+class Block(NamedTuple):
+    """What a crew did after a word."""
+
+    seconds: float  # of the slowest leader
+    losses: list[float]  # of each step, mean over the leaders
+    peaks: list[int]  # bytes, of each rank: the most memory that it ever had at once
+
+
+class Crew:
+    """A context around leaders that wait for `run`.
+
+    Parameters
+    ----------
+    *commands : sequence of str
+        A script beside this file with its arguments, for each leader.
+    environment : dict, optional
+        Beside that of this process.
+    """
+
+    def __init__(self, *commands: list[str], environment: dict[str, str] | None = None):
+        self._commands, self._environment = commands, os.environ | (environment or {})
+
+    def __enter__(self) -> "Crew":
+        self._leaders = [self._start(*command) for command in self._commands]
+        return self
+
+    def _start(self, script: str, *arguments: str) -> subprocess.Popen:
+        command, pipe = [sys.executable, str(HERE / script), *arguments], subprocess.PIPE
+        return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=self._environment)
+
+    def __exit__(self, *error: object) -> None:
+        for leader in self._leaders:
+            with contextlib.suppress(BrokenPipeError):  # of one that is dead
+                leader.stdin.close()  # the end of its input is a leader's word to leave
+        for leader in self._leaders:
+            try:
+                leader.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                leader.kill()
+                leader.wait()
+            leader.stdout.close()
+
+    def ready(self) -> float:
+        """Wait until every leader could make its first step; return the most seconds that one took."""
+        return max(float(self._receive(leader)["ready"]) for leader in self._leaders)
+
+    def run(self, steps: int) -> Block:
+        """Let the crew make some steps."""
+        for leader in self._leaders:
+            with contextlib.suppress(BrokenPipeError):  # of one that is dead: its answer will miss
+                leader.stdin.write(json.dumps({"steps": steps}) + "\n")
+                leader.stdin.flush()
+        answers = [self._receive(leader) for leader in self._leaders]
+        of_steps = zip(*(answer["losses"] for answer in answers), strict=True)
+        return Block(
+            seconds=max(answer["seconds"] for answer in answers),
+            losses=[sum(losses) / len(losses) for losses in of_steps],
+            peaks=[peak for answer in answers for peak in answer["peaks"]],
+        )
+
+    def _receive(self, leader: subprocess.Popen) -> dict:
+        line = leader.stdout.readline()
+        if not line:
+            raise SystemExit(f"{leader.args[1]} broke down; see above")
+        return json.loads(line)
+
+
+def free_port() -> int:
+    """Return a port of this machine that nobody listens at."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+# --- in the leaders ----------------------------------------------------------------------------------
+
+
+def serve(step: Callable[[int], float], pids: Iterable[int], ready: float) -> None:
+    """Make as many steps as the input says, again and again, until it ends.
+
+    Parameters
+    ----------
+    step : callable
+        ``step(number)`` returns the loss.
+    pids : iterable of int
+        Processes whose peaks of memory to report.
+    ready : float
+        Seconds that it took until here, from where the leader counts them.
+    """
+    pids, number = list(pids), 0
+    say({"ready": ready})
+    for line in sys.stdin:
+        losses, start = [], time.perf_counter()
+        for _ in range(json.loads(line)["steps"]):
+            losses.append(float(step(number)))
+            number += 1
+        say(
+            {
+                "seconds": time.perf_counter() - start,
+                "losses": losses,
+                "peaks": [peak(pid) for pid in pids],
+            }
+        )
+
+
+def say(answer: dict) -> None:
+    """Send a line."""
+    print(json.dumps(answer), flush=True)
+
+
+def peak(pid: int) -> int:
+    """Return the most memory that a process had at once, in bytes, with shared memory that it touched."""
+    # Unlike ru_maxrss this begins anew with the program, and can be read of other processes.
+    fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return 1024 * int(fields["VmHWM"].removesuffix("kB"))
