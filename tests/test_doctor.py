@@ -34,6 +34,7 @@ from synk.doctor import (
 )
 from synk.doctor.finding import Finding, Level, grade
 from synk.doctor.machine import GIB, MIB, Machine, Space, size
+from synk.kernels.onednn import library as onednn
 
 ROOT = Path(__file__).parent.parent
 UNLIMITED = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
@@ -458,6 +459,48 @@ def test_an_ignored_sigchld(machine):
 def test_debuggers(machine, scope, uid, level):
     here = machine({"/proc/sys/kernel/yama/ptrace_scope": scope}, uid=uid)
     assert processes.debuggers(here).level is level
+
+
+# --- oneDNN ------------------------------------------------------------------------------------------
+
+
+def onednn_file():
+    return next(onednn.places(), None)
+
+
+@pytest.mark.skipif(onednn_file() is None, reason="needs the extra onednn")
+def test_onednn_is_found_with_version_and_place(machine):
+    found = compiling.onednn(machine())
+    assert found.level is Level.OK
+    assert re.fullmatch(rf"3\.\d+\.\d+ in {re.escape(onednn_file())}", found.found)
+
+
+def test_onednn_is_an_extra(machine):
+    found = compiling.onednn(machine(), onednn.search([]), installed=False)
+    assert (found.level, found.found) == (Level.NOTE, "oneDNN is not installed")
+    assert found.remedy.endswith("install synk[onednn]")
+
+
+def test_onednn_that_is_there_for_nothing(machine, tmp_path):
+    broken = tmp_path / onednn.FILE
+    broken.write_bytes(b"no library")
+    found = compiling.onednn(machine(), onednn.search([str(broken)], openmp="libm.so.6"), installed=True)
+    assert found.level is Level.WARNING
+    assert found.found.startswith(f"{broken} does not load")
+    assert found.remedy.endswith("install synk[onednn]")
+
+
+def test_onednn_without_its_threads(machine):
+    found = compiling.onednn(machine(), onednn.search([], openmp="libmissing.so.1"), installed=True)
+    assert (found.level, found.found) == (Level.WARNING, "oneDNN needs libmissing.so.1, which is missing")
+    assert found.remedy.endswith("install the system's package libgomp1")
+
+
+def test_onednn_on_another_processor(machine, monkeypatch):
+    monkeypatch.setattr(onednn.platform, "machine", lambda: "aarch64")
+    found = compiling.onednn(machine(), onednn.search([]))
+    assert (found.level, found.remedy) == (Level.OK, "")
+    assert "linux on aarch64" in found.found
 
 
 # --- software ----------------------------------------------------------------------------------------

@@ -89,5 +89,13 @@ def test_every_module_is_imported_from_the_wheel(installed, tmp_path):
     assert {name: file for name, file in elsewhere.items() if file not in excused} == {}
 
 
-def test_the_wheel_says_that_it_is_typed(installed):
-    assert (installed / "synk" / "py.typed").exists()
+def test_the_wheel_holds_every_other_file_of_the_tree(installed):
+    """The C sources of kernels, and the mark that says that all is typed."""
+    files = {
+        f"{top.replace('.', '/')}/{path.relative_to(folder)}"
+        for top, folder in FOLDERS.items()
+        for path in folder.rglob("*")
+        if path.is_file() and path.suffix not in (".py", ".pyc")
+    }
+    assert {"synk/py.typed", "synk/kernels/loops/common.c", "synk/compile/kernels/prelude.c"} <= files
+    assert {name for name in files if not (installed / name).is_file()} == set()

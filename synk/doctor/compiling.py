@@ -1,6 +1,6 @@
-"""Checks of compiled kernels: the compiler, and the folder that keeps them.
+"""Checks of compiled kernels: the compiler, the folder that keeps what it makes, and oneDNN.
 
-Imports ``finding`` and ``machine``; ``synk.compile`` only when a check runs.
+Imports ``finding`` and ``machine``; ``synk.compile`` and ``synk.kernels`` only when a check runs.
 """
 
 from __future__ import annotations
@@ -98,4 +98,31 @@ def _open_to_others(folder: Path) -> bool:
     return folder.is_dir() and bool(os.stat(folder).st_mode & 0o022)
 
 
-CHECKS = (compiler, array_layout, kernel_cache)
+def onednn(machine: Machine, found: Any = None, installed: bool | None = None) -> Finding:
+    """Convolutions of float32 are oneDNN's where it can be loaded, and products of NumPy elsewhere.
+
+    Parameters
+    ----------
+    machine : Machine
+    found : Found, optional
+        The outcome of the search for the library, which is searched for where it is not given.
+    installed : bool, optional
+        Whether there is a file of that name: then something is wrong if it is not used.
+    """
+    library = import_module("synk.kernels.onednn.library")
+    if found is None:
+        found = library.find()
+    if found.library is not None:
+        version = found.library.dnnl_version().contents
+        numbers = f"{version.major}.{version.minor}.{version.patch}"
+        return Finding(Level.OK, "oneDNN", f"{numbers} in {found.library._name}")
+    reason, _, remedy = found.reason.rpartition(": ")
+    if not reason:  # nothing can be done on this kind of machine
+        return Finding(Level.OK, "oneDNN", f"{found.reason}: convolutions run in NumPy")
+    if installed is None:
+        installed = next(library.places(), None) is not None
+    level = Level.WARNING if installed else Level.NOTE
+    return Finding(level, "oneDNN", reason, f"convolutions run in NumPy, slower: {remedy}")
+
+
+CHECKS = (compiler, array_layout, kernel_cache, onednn)

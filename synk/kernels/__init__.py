@@ -1,8 +1,12 @@
 """Kernels on arrays and their geometry: what `synk.ops` computes with.
 
     window      the geometry of convolutions and pooling
-    choose      picks the provider of kernels for an array module and a dtype
-    im2col      convolutions by matrix products           plain_pool  pooling by slices
+    choose      picks the provider of kernels for an array module and a dtype, of these:
+    onednn      convolutions by oneDNN, where the extra is installed
+    loops       all that is bound by memory, in C, where there is a compiler
+    im2col      convolutions by matrix products, of arrays of any module; `columns` makes the matrices
+    plain_pool  pooling by slices
+    plain_norm  normalisation and cross-entropy in array operations
 
 Knows nothing of symbolic graphs. Imports of synk only its C compiler, ``compile.kernels``, and ``errors``.
 """

@@ -59,7 +59,7 @@ def batch_norm(
         Added to variances.
     all_ranks : bool, default False
         Whether the batch is that of all ranks: then the step equals that of one process, for the price of
-        four small all-reduces, in which every rank waits for the others.
+        five small all-reduces a step, in which every rank waits for the others.
 
     Returns
     -------

@@ -44,7 +44,12 @@ class ImageOp(Op):
     def infer_shape(self, *arguments):
         """Return the symbolic shapes of the outputs."""
         *_, node, shapes = arguments  # PyTensor before 3.1 has the graph in front
-        return self.output_shapes(node, shapes)
+        # Numbers where they are known: counting windows of symbolic lengths makes graphs, which take time.
+        lengths = [
+            [symbolic if n is None else n for n, symbolic in zip(variable.type.shape, shape, strict=True)]
+            for variable, shape in zip(node.inputs, shapes, strict=True)
+        ]
+        return self.output_shapes(node, lengths)
 
     def output_shapes(self, node: Any, shapes: Sequence[Any]) -> list[tuple[Any, ...]]:
         """Return the shapes of the outputs, from those of the inputs."""

@@ -106,14 +106,15 @@ def test_a_text_that_does_not_compile_is_an_error(tmp_path):
 
 
 @needs_compiler
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("file", ["batch_norm", "pool", "layer_norm", "cross_entropy"])
-def test_other_instruction_sets_are_served(tmp_path, file):
+def test_other_instruction_sets_are_served(tmp_path, file, dtype):
     """Without the vectors of this machine: the plain branches of common.c compile, and are loaded."""
     baseline = Compiler((*find_compiler().command, "-DTEST_OF_BASELINE"))
-    text = "#undef __AVX512F__\n#undef __AVX__\n#undef __SSE2__\n" + library.source(file)
+    text = "#undef __AVX512F__\n#undef __AVX__\n#undef __SSE2__\n" + library.source(file, dtype)
     compiled = library.load(baseline, Store(tmp_path), text)
     assert isinstance(compiled, ctypes.CDLL)
-    assert compiled[f"{file if file != 'pool' else 'max_pool'}_float64"]
+    assert compiled[f"{file if file != 'pool' else 'max_pool'}_{dtype}"]
 
 
 def test_nothing_is_compiled_by_an_import(tmp_path):

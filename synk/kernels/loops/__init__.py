@@ -1,7 +1,7 @@
 """Loops in C for what is bound by memory: normalisation, pooling and cross-entropy, of NumPy arrays.
 
-Each C file is compiled, for float32 and float64, when one of its functions is first called, and kept in the
-store of kernels. Where nothing can be compiled, NumPy versions run instead, after a warning.
+Each C file is compiled for a dtype when one of its functions is first called with that, and kept in the store
+of kernels. Where nothing can be compiled, NumPy versions run instead, after a warning.
 
     name.py (arrays) -> name.c, after common.c (loops) -> library (compiler, store, ctypes)
 

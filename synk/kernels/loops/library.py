@@ -1,10 +1,10 @@
 """Compile the C files of this package when they are first used, and find functions in them.
 
-A file is compiled once a machine, for float and double, by the compiler that elementwise kernels use, and
-kept in their store. Where that is not possible, a warning says so once and `Loop.form` answers None: the
-caller has a NumPy version.
+A file is compiled once a machine and dtype, by the compiler that elementwise kernels use, and kept in their
+store. Where that is not possible, a warning says so once and `Loop.form` answers None: the caller has a NumPy
+version.
 
-    common.c, name.c -> source -> Compiler, Store -> library -> Loop.form(dtype) -> function of C
+    common.c, name.c, dtype -> source -> Compiler, Store -> library -> Loop.form(dtype) -> function of C
 
 Imports NumPy and the compiler and store of ``synk.compile.kernels``.
 """
@@ -80,7 +80,7 @@ class Loop:
         if kind not in self._forms:
             if kind not in TYPES:
                 raise TypeError(f"{self.name} takes float32 and float64, not {kind}; cast its input")
-            compiled = library(self.file)
+            compiled = library(self.file, kind)
             if compiled is None:
                 return None
             function = compiled[f"{self.name}_{kind}"]
@@ -95,14 +95,14 @@ def available() -> bool:
 
 
 @cache
-def library(file: str) -> ctypes.CDLL | None:
-    """Return the compiled form of a C file, or None, with a warning, where there can be none."""
+def library(file: str, dtype: str) -> ctypes.CDLL | None:
+    """Return the compiled form of a C file for a dtype, or None, with a warning, where there can be none."""
     compiler = find_compiler()
     if compiler is None:
         _warn("there is no C compiler", "install gcc, or set CC to a compiler")
         return None
     try:
-        return load(compiler, Store(), source(file))
+        return load(compiler, Store(), source(file, dtype))
     except (CompileError, OSError) as error:
         _warn(str(error), "set CC to a C compiler that works")
         return None
@@ -131,18 +131,16 @@ def load(compiler: Compiler, store: Store, text: str) -> ctypes.CDLL:
     return compiled
 
 
-def source(file: str) -> str:
-    """Return the text of a C file, once for each dtype."""
+def source(file: str, dtype: str) -> str:
+    """Return the text of a C file for arrays of a dtype."""
     folder = files(__package__)
     common = folder.joinpath("common.c").read_text()
     text = "\n".join(folder.joinpath(f"{name}.c").read_text() for name in (*NEEDS.get(file, ()), file))
     vectors = '__attribute__((simd("notinbranch")))' if "exp" in vector_functions() else ""
-    parts = [f"#define VECTORS {vectors}", common]
-    for dtype, (real, integer, exp) in TYPES.items():
-        values = {"REAL": real, "INT": integer, "EXP": exp, "NAME(f)": f"f##_{dtype}"}
-        parts += [f"#define {macro} {value}" for macro, value in values.items()]
-        parts += [text, *(f"#undef {macro.split('(')[0]}" for macro in values)]
-    return "\n".join(parts)
+    real, integer, exp = TYPES[dtype]
+    values = {"REAL": real, "INT": integer, "EXP": exp, "NAME(f)": f"f##_{dtype}"}
+    macros = [f"#define {macro} {value}" for macro, value in values.items()]
+    return "\n".join([f"#define VECTORS {vectors}", common, *macros, text])
 
 
 def _warn(reason: str, remedy: str) -> None:
