@@ -160,8 +160,8 @@ def test_losses_do_not_depend_on_ranks_nor_on_where_data_is(tmp_path, needs_extr
 def test_losses_of_convolutions_do_not_depend_on_ranks(tmp_path, needs_extras):
     options = ["--model=cnn", "--rule=sgd", "--batch-size=401"]
     alone, shared = (losses(tmp_path, ranks, "host", *options) for ranks in (1, 2))
-    # Where two pixels of a window are equal to rounding, another one may get the gradient: momentum, and a last
-    # batch of a few images, would make much of that.
+    # Where two pixels of a window are equal to rounding, another one may get the gradient: momentum, and a
+    # last batch of a few images, would make much of that.
     np.testing.assert_allclose(shared, alone, rtol=2e-5)
 
 
