@@ -32,13 +32,16 @@ mnist: $(READY)  ## train a perceptron on MNIST digits with two ranks
 resnet: $(READY)  ## train a small residual network on synthetic images with two ranks
 	$(BIN)/python demos/resnet/train_resnet.py --ranks 2 --depth 18 --size 64 --classes 10
 
-# Three at a time: the compiler's tests need one process, those of survival wait most of the time, the others fork.
-SURVIVAL := tests/survival tests/faults
+# Three at a time: the compiler's tests need one process, those of survival and the demos wait most of the time, the
+# others fork.
+COMPILER := tests/compile tests/kernels tests/ops
+SURVIVAL := tests/survival tests/faults tests/demos
+FAST := $(BIN)/python -m pytest -q -m 'not slow'
 
 test: $(READY)  ## run the fast tests
-	$(BIN)/python -m pytest -q -m 'not slow' tests/compile & compiler=$$!; \
-	$(BIN)/python -m pytest -q -m 'not slow' $(SURVIVAL) & survival=$$!; \
-	$(BIN)/python -m pytest -q -m 'not slow' --ignore=tests/compile $(addprefix --ignore=,$(SURVIVAL)); others=$$?; \
+	$(FAST) $(COMPILER) & compiler=$$!; \
+	$(FAST) $(SURVIVAL) & survival=$$!; \
+	$(FAST) $(addprefix --ignore=,$(COMPILER) $(SURVIVAL)); others=$$?; \
 	wait $$compiler && wait $$survival && exit $$others
 
 test-serial: $(READY)  ## run the fast tests one by one

@@ -190,7 +190,7 @@ def test_numbers_must_be_integers(module):
 # --- the script --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n_ranks", [1, 2])
+@pytest.mark.parametrize("n_ranks", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_small_network_is_trained(n_ranks, tmp_path, needs_extras):
     losses = tmp_path / "losses.json"
     options = ["--ranks", n_ranks, "--synthetic=40", "--classes=4", "--losses", losses]
