@@ -39,6 +39,7 @@ FACTS = {
         "alloc_size",
         "minibatch",
         "name",
+        "filename",
         "condition_data",
     }
     | {"__len__", "__repr__"},
