@@ -49,6 +49,7 @@ class Profile:
         self._slices: deque[Slice] = deque(maxlen=MAX_SLICES)
         self._calls: list[Slice] = []
         self._collectives: dict[str, Record] = {}
+        self._collected = 0  # nanoseconds in collectives so far
         self._ledger: Ledger | None = None
         self._measured = Ledger()
         self._nameless = self.of("")
@@ -101,12 +102,16 @@ class Profile:
         clock, note = perf_counter_ns, self._note
 
         def timed(*inputs, **keywords):
-            begin = clock()
+            before, begin = self._collected, clock()
             result = run(*inputs, **keywords)
             end = clock()
+            # A node in which the ranks meet takes what the collective leaves of its time.
+            taken = end - begin - (self._collected - before)
+            if not of_node:
+                self._collected += taken
             results = result if isinstance(result, tuple) else (result,)
             if self._ledger is None:
-                note(record, begin, end, inputs, results)
+                note(record, begin, end, taken, inputs, results)
             elif of_node:
                 self._ledger.add(record.node, inputs, results)
             return result
@@ -114,10 +119,10 @@ class Profile:
         return timed
 
     def _note(
-        self, record: Record, begin: int, end: int, inputs: Sequence[Any], results: Sequence[Any]
+        self, record: Record, begin: int, end: int, taken: int, inputs: Sequence[Any], results: Sequence[Any]
     ) -> None:
         outputs = tuple([(getattr(v, "dtype", type(v).__name__), getattr(v, "shape", ())) for v in results])
-        record.add(end - begin, inputs, results, outputs)
+        record.add(taken, inputs, results, outputs)
         self._slices.append(Slice(record.node, record.op, begin, end, outputs))
 
 

@@ -27,6 +27,10 @@ from synk.compile.origin import pack, unpack
 
 Variables = list[Variable]
 
+# Attributes of an Op that belong to this process, and what stands for nothing: its compiled inner function,
+# and the closures that build the gradients it was asked for.
+MADE_HERE: dict[str, Any] = {"_fn": None, "_lop_op_cache": {}, "_rop_op_cache": None}
+
 
 def dumps(inputs: Sequence[Variable], outputs: Sequence[Variable], share: Callable[[Any], int]) -> bytes:
     """Serialise the graph that leads to ``outputs``.
@@ -111,10 +115,9 @@ class _GraphPickler(pickle.Pickler):
         if isinstance(obj, FunctionGraph):
             nodes = topological(obj.outputs, obj.inputs)
             return make_graph, (obj.inputs, nodes, obj.outputs, pack(nodes))
-        if isinstance(obj, Op) and getattr(obj, "_fn", None) is not None:
-            # A compiled inner function belongs to this process.
+        if isinstance(obj, Op) and any(getattr(obj, name, none) != none for name, none in MADE_HERE.items()):
             obj = copy(obj)
-            obj._fn = None
+            vars(obj).update({name: none for name, none in MADE_HERE.items() if hasattr(obj, name)})
             return obj.__reduce_ex__(5)
         if isinstance(obj, ExternalCOp):
             # Each holds the text of a source file, of its own; one stands for all that are equal.

@@ -9,6 +9,7 @@ Imports PyTensor, the tables of the compiler, the geometry and choice of kernels
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -187,7 +188,7 @@ def named_padding(name: str, size: Any, stride: Any, dilation: Any) -> Any:
 @flops_of.register(Conv2d)
 def count_flops(op):
     """Every result sums a product for each weight of its channel."""
-    return lambda inputs, results: 2 * int(results[0].size) * int(inputs[1][0].size)
+    return lambda inputs, results: 2 * int(results[0].size) * prod(inputs[1].shape[1:])
 
 
 @array_funcify.register(Conv2d)

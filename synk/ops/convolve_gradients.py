@@ -11,6 +11,7 @@ Imports PyTensor, the tables of the compiler, the geometry and choice of kernels
 from __future__ import annotations
 
 from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -150,13 +151,13 @@ host_inputs.register(ConvolutionGradient)(read_lengths)
 @flops_of.register(Conv2dInputGradient)
 def count_input_flops(op):
     """As many as the convolution itself."""
-    return lambda inputs, results: 2 * int(inputs[0].size) * int(inputs[1][0].size)
+    return lambda inputs, results: 2 * int(inputs[0].size) * prod(inputs[1].shape[1:])
 
 
 @flops_of.register(Conv2dWeightGradient)
 def count_weight_flops(op):
     """As many as the convolution itself."""
-    return lambda inputs, results: 2 * int(inputs[1].size) * int(results[0][0].size)
+    return lambda inputs, results: 2 * int(inputs[1].size) * prod(results[0].shape[1:])
 
 
 @array_funcify.register(Conv2dInputGradient)

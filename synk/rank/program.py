@@ -25,10 +25,11 @@ from pytensor.tensor.random.op import RandomVariable
 
 from synk.comm import Communicator, LoneCommunicator
 from synk.compile import serialize
-from synk.compile.debug import Debug
+from synk.compile.debug import Debug, of_nothing
 from synk.compile.profile import observed_mode
 from synk.device import Device
 from synk.plan import Rows, slices
+from synk.rank.absent import Absent
 from synk.rank.spec import ProgramSpec, UpdateSpec
 from synk.reduction import Accumulator, Partial, cast, identity
 from synk.variables import RankVariables
@@ -55,16 +56,6 @@ class RowInput(NamedTuple):
 
     def part(self, start: int, stop: int) -> Any:
         return self.rows.part(start, stop).of(self.array, self.room)
-
-
-class Absent:
-    """The ranks, seen by one without rows: it adds nothing, even where its mean of nothing is NaN."""
-
-    def __init__(self, ranks: Communicator):
-        self._ranks = ranks
-
-    def all_reduce(self, array: Any, op: str) -> Any:
-        return self._ranks.all_reduce(np.zeros_like(array), op)
 
 
 class Program:
@@ -163,8 +154,9 @@ class Program:
         """Meet the others in slices for which this rank has no rows, and change nothing."""
         if self.spec.needs_ranks:
             *arguments, ranks = self._arguments([entry.part(0, 0) for entry in row_inputs], broadcast, 0)
-            for _ in range(times):
-                _called(self._sliced, [*arguments, Absent(ranks)])
+            with of_nothing(self._mode):
+                for _ in range(times):
+                    _called(self._sliced, [*arguments, Absent(ranks)])
 
     def _apply(self, totals: Sequence[Accumulator]) -> None:
         for update, total in zip(self.spec.updates, totals, strict=True):

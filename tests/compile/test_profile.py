@@ -60,6 +60,19 @@ def profiled(n_calls=3):
     return profile.report("f")
 
 
+def test_time_in_a_collective_is_not_that_of_the_node_that_calls_it_too():
+    profile = Profile()
+    meet = profile.collective("all_reduce", lambda x: time.sleep(0.02) or x)
+    x = pt.dmatrix("x")
+    node = Sleep(0.0)(x).owner
+    watched = profile(node, lambda x: meet(x).copy())
+    with profile.call("f"):
+        watched(np.ones((4, 5)))
+    report = profile.report("f")
+    assert report.collective_seconds >= 0.02
+    assert report.outside_seconds >= 0
+
+
 def test_nodes_are_timed_by_node_and_by_op():
     report = profiled()
     assert report.n_calls == 3

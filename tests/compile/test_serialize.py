@@ -166,6 +166,15 @@ def test_compiled_functions_stay():
     assert b.owner.op._fn is None
 
 
+def test_an_op_travels_that_was_differentiated():
+    x, w = pt.matrix("x"), pt.matrix("w")
+    gradient = pytensor.grad(pt.sqr(pt.einsum("ij,jk->ik", x, w)).sum(), w)  # the Op keeps how it was made
+    (x2, w2), (travelled,) = loads(dumps([x, w], [gradient], None), None)
+    values = np.arange(6.0).reshape(3, 2), np.arange(8.0).reshape(2, 4)
+    function = pytensor.function([x2, w2], travelled, mode=array_mode())
+    np.testing.assert_allclose(function(*values), 2 * values[0].T @ (values[0] @ values[1]))
+
+
 def test_scan_travels():
     x = pt.dvector("x")
     sums = pytensor.scan(

@@ -76,11 +76,12 @@ def test_all_sum_as_pytensor_is_that_of_one_process(both):
         np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-9)
 
 
-def test_sums_wait_for_each_other_in_the_order_they_were_written():
+@pytest.mark.parametrize("mode", [array_mode(), "FAST_COMPILE"], ids=["array_mode", "FAST_COMPILE"])
+def test_sums_wait_for_each_other_in_the_order_they_were_written(mode):
     x = pt.matrix("x")
     first, second = all_sum(x.sum(0)), all_sum(x.sum(1))
     for outputs in ([first, second], [second, first]):
-        graph = pytensor.function([x], outputs, mode=array_mode()).maker.fgraph
+        graph = pytensor.function([x], outputs, mode=mode).maker.fgraph
         numbers = [node.op.number for node in graph.toposort() if isinstance(node.op, AllSum)]
         assert len(numbers) == 2
         assert numbers == sorted(numbers)
@@ -124,3 +125,36 @@ def test_batch_norm_of_all_ranks_is_that_of_one_process(module_ranks, n):
     )
     for got, expected in zip(on_ranks(values), alone(values), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("n", [1, 3, 8], ids="{} rows".format)
+def test_debug_mode_finds_nothing_wrong_where_some_ranks_have_no_rows(n):
+    x, loss, gradient = loss_and_gradient(all_sum)
+    checked = synk.function([x], [loss, (gradient, "sum")], mode="debug")
+    plain = synk.function([x], [loss, (gradient, "sum")])
+    for n_slices in (1, 2):
+        results = zip(checked(rows(n), num_slices=n_slices), plain(rows(n), num_slices=n_slices), strict=True)
+        for got, expected in results:
+            np.testing.assert_allclose(got, expected)
+
+
+def test_sums_in_the_steps_of_a_scan_have_gradients(module_ranks):
+    def looped(total):
+        x, w = pt.matrix("x"), pytensor.shared(np.array([1.0, -2.0, 0.5]), name="w")
+        states = pytensor.scan(
+            lambda state, w: state * w + total(state.sum(0)),
+            outputs_info=[x],
+            non_sequences=[w],
+            n_steps=3,
+            return_updates=False,
+        )
+        loss = pt.tanh(states[-1]).mean()
+        return x, loss, pt.grad(loss * synk.n_rows, w)
+
+    x, loss, gradient = looped(all_sum)
+    on_ranks = synk.function([x], [loss, (gradient, "sum")])
+    x, loss, gradient = looped(lambda value: value)
+    alone = pytensor.function([x], [loss, gradient * x.shape[0]], mode=array_mode())
+    for n in (1, 2, 5):
+        for got, expected in zip(on_ranks(rows(n)), alone(rows(n)), strict=True):
+            np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-9)

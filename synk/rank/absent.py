@@ -1,0 +1,27 @@
+"""What a rank without rows brings where the ranks meet in the middle of a program: nothing.
+
+    Program, for slices without rows -> Absent -> the communicator of the rank
+
+Imports NumPy and ``comm``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from synk.comm import Communicator
+
+
+class Absent:
+    """The ranks, seen by one without rows: it adds nothing, even where its mean of nothing is NaN."""
+
+    def __init__(self, ranks: Communicator):
+        self._ranks = ranks
+
+    def __deepcopy__(self, memo: Any) -> Absent:
+        return self  # as communicators do
+
+    def all_reduce(self, array: Any, op: str) -> Any:
+        return self._ranks.all_reduce(np.zeros_like(array), op)
