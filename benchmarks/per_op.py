@@ -14,7 +14,7 @@ import mlp
 import rivals
 
 from synk.compile import ArrayLinker, array_mode
-from synk.compile.profile import Profile
+from synk.compile.observe.profile import Profile
 
 WARMUP = 3  # steps
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from synk import messages
 from synk.comm import Communicator, HostCommunicator, LoneCommunicator
-from synk.compile.profile import Profile
+from synk.compile.observe.profile import Profile
 from synk.data import Data
 from synk.device import CpuDevice
 from synk.errors import SegmentLost, SynkStateError

@@ -18,7 +18,7 @@ from pytensor.link.c.type import generic
 
 from synk import messages
 from synk.comm import LoneCommunicator, SharedArrays
-from synk.compile.buffers import is_writeable
+from synk.compile.programs.buffers import is_writeable
 
 n_rows = shared(np.asarray(1, dtype="int64"), name="n_rows")
 """0-d int64 shared variable: the rows of the running slice.

@@ -29,7 +29,7 @@ import pytest
 from pytensor.compile.mode import Mode, get_mode
 
 from synk.compile import ArrayLinker
-from synk.compile.rewrites import UNWANTED
+from synk.compile.rewriting.rewrites import UNWANTED
 
 DOCUMENTED = Path(__file__).parents[1] / "docs" / "linker.rst"  # names the tests that fail, and why
 WANTED_SHARE = 0.85  # of the tests, without host Ops

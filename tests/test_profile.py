@@ -11,7 +11,7 @@ from pytensor.graph.op import Op
 
 import synk
 from synk.compile import array_funcify, array_mode
-from synk.compile.debug import DebugError
+from synk.compile.observe.debug import DebugError
 
 ROWS = np.arange(24.0).reshape(8, 3)
 MASTER = os.getpid()

@@ -24,18 +24,18 @@ import numpy as np
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.fg import FunctionGraph
 
-from synk.compile.buffers import assemble
-from synk.compile.destination import find_destinations
 from synk.compile.dispatch.host import HostCall
 from synk.compile.dispatch.out import accepts_out
 from synk.compile.dispatch.table import HOST, array_funcify
-from synk.compile.lazy import plan_lazy
-from synk.compile.memory import Memory
-from synk.compile.place import Placement, Step, place, stay
-from synk.compile.program import Program
-from synk.compile.reuse import find_reuse
-from synk.compile.schedule import schedule
-from synk.compile.writer import Plan, Writer
+from synk.compile.passes.destination import find_destinations
+from synk.compile.passes.lazy import plan_lazy
+from synk.compile.passes.memory import Memory
+from synk.compile.passes.place import Placement, Step, place, stay
+from synk.compile.passes.reuse import find_reuse
+from synk.compile.passes.schedule import schedule
+from synk.compile.programs.buffers import assemble
+from synk.compile.programs.program import Program
+from synk.compile.programs.writer import Plan, Writer
 
 Observer = Callable[[Apply, Callable], Callable]  # node, implementation -> what runs in its place
 
@@ -69,7 +69,7 @@ def emit(
     updates : mapping of int to int, optional
         Which output is the new value of which input: it is returned in the array of that input.
     given, fetched : collection of int
-        Inputs that come from the host and outputs that go there; see `synk.compile.place.place`. With
+        Inputs that come from the host and outputs that go there; see `synk.compile.passes.place.place`. With
         NumPy they make no difference.
     """
     order = schedule(fgraph, fgraph.toposort() if order is None else order)

@@ -17,9 +17,9 @@ from pytensor.link.utils import raise_with_op
 
 from synk.compile.dispatch.table import DEVICE, HOST
 from synk.compile.emit import Observer, emit
-from synk.compile.program import Program
-from synk.compile.rewrites import UNWANTED
-from synk.compile.transfer import to_device
+from synk.compile.programs.program import Program
+from synk.compile.programs.transfer import to_device
+from synk.compile.rewriting.rewrites import UNWANTED
 
 HOST_OPS = ("allow", "warn", "raise")
 

@@ -8,7 +8,7 @@ Imports PyTensor, ``linker`` and ``rewrites``.
 from pytensor.compile.mode import Mode
 
 from synk.compile.linker import ArrayLinker
-from synk.compile.rewrites import array_query
+from synk.compile.rewriting.rewrites import array_query
 
 
 def array_mode(linker: ArrayLinker | None = None) -> Mode:

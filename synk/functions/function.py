@@ -14,8 +14,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from synk.compile.profile import Profile
-from synk.compile.report import Report
+from synk.compile.observe.profile import Profile
+from synk.compile.observe.report import Report
 from synk.data import Data
 from synk.functions.calls import CallOptions, as_input, check_subset
 from synk.making import make_data

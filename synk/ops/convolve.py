@@ -19,7 +19,7 @@ from pytensor.graph.basic import Apply, Variable
 
 from synk.compile.dispatch.out import takes_out
 from synk.compile.dispatch.table import array_funcify
-from synk.compile.flops import flops_of
+from synk.compile.observe.flops import flops_of
 from synk.kernels.choose import convolution_kernels
 from synk.kernels.window import AXES, Convolution, Window, lengths, ordered
 from synk.ops.checks import float_tensor

@@ -19,7 +19,7 @@ from pytensor.graph.basic import Apply
 
 from synk.compile.dispatch.out import takes_out
 from synk.compile.dispatch.table import array_funcify, host_inputs
-from synk.compile.flops import flops_of
+from synk.compile.observe.flops import flops_of
 from synk.kernels.choose import convolution_kernels
 from synk.kernels.window import Convolution, Window, lengths, ordered
 from synk.ops.checks import float_tensor

@@ -25,8 +25,8 @@ from pytensor.tensor.random.op import RandomVariable
 
 from synk.comm import Communicator, LoneCommunicator
 from synk.compile import serialize
-from synk.compile.debug import Debug, of_nothing
-from synk.compile.profile import observed_mode
+from synk.compile.observe.debug import Debug, of_nothing
+from synk.compile.observe.profile import observed_mode
 from synk.device import Device
 from synk.plan import Rows, slices
 from synk.rank.absent import Absent

@@ -11,7 +11,7 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import Op
 
 from synk.compile import array_funcify, array_mode, emit
-from synk.compile.debug import Debug, DebugError, debug_mode
+from synk.compile.observe.debug import Debug, DebugError, debug_mode
 
 A, B = np.arange(4.0), np.ones(4)
 

@@ -11,7 +11,7 @@ from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 
 from synk.compile import ArrayLinker, array_funcify, array_mode, emit
 from synk.compile.compat import IfElse, optional_class
-from synk.compile.lazy import plan_lazy
+from synk.compile.passes.lazy import plan_lazy
 
 ifelse = optional_class("ifelse", "pytensor.conditional.op", "pytensor.ifelse")
 

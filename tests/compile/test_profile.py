@@ -10,10 +10,10 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 
 from synk.compile import ArrayLinker, array_funcify, array_mode
-from synk.compile.flops import flops_of
-from synk.compile.ledger import Ledger, memory_of
-from synk.compile.profile import Profile, observed_mode
-from synk.compile.report import TOP, Record, Report, Slice, table
+from synk.compile.observe.flops import flops_of
+from synk.compile.observe.ledger import Ledger, memory_of
+from synk.compile.observe.profile import Profile, observed_mode
+from synk.compile.observe.report import TOP, Record, Report, Slice, table
 
 MILLISECOND = 1_000_000  # nanoseconds
 

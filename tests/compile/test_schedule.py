@@ -9,7 +9,7 @@ import pytest
 from pytensor.graph.fg import FunctionGraph
 
 from synk.compile import array_mode
-from synk.compile.schedule import schedule, size
+from synk.compile.passes.schedule import schedule, size
 
 LAYERS, ROWS, WIDTH = 12, 400, 50
 

@@ -10,7 +10,7 @@ from pytensor.tensor.basic import ScalarFromTensor, TensorFromScalar
 
 from synk.compile.compat import IfElse, LazyIfElse, inner_graph
 from synk.compile.dispatch.table import array_funcify
-from synk.compile.rewrites import inner_rewriter
+from synk.compile.rewriting.rewrites import inner_rewriter
 
 
 @array_funcify.register(OpFromGraph)

@@ -18,7 +18,7 @@ from synk.compile.compat import step_graph
 from synk.compile.dispatch.graph import copy_value
 from synk.compile.dispatch.scan_memory import Memory, disposable, plan_memory, traces_of
 from synk.compile.dispatch.table import array_funcify
-from synk.compile.rewrites import ELEMWISE_IN_PLACE, UNWANTED, inner_rewriter
+from synk.compile.rewriting.rewrites import ELEMWISE_IN_PLACE, UNWANTED, inner_rewriter
 
 
 @array_funcify.register(Scan)

@@ -14,7 +14,7 @@ from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.type import TensorType
 
 from synk.compile.dispatch.table import array_funcify, array_scalar
-from synk.compile.transfer import to_host
+from synk.compile.programs.transfer import to_host
 
 
 @array_funcify.register(ScalarLoop)

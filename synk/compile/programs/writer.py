@@ -14,16 +14,16 @@ import numpy as np
 from pytensor.graph.basic import Apply, Variable
 from pytensor.tensor.type import TensorType
 
-from synk.compile.buffers import open_buffer, part, settle
 from synk.compile.compat import IfElse
-from synk.compile.destination import Buffer, Destinations
 from synk.compile.dispatch.table import DEVICE, HOST
-from synk.compile.lazy import Guard
-from synk.compile.place import Placement, Step
-from synk.compile.program import Program
-from synk.compile.reuse import Reuse
-from synk.compile.text import Text, label
-from synk.compile.transfer import CROSSINGS
+from synk.compile.passes.destination import Buffer, Destinations
+from synk.compile.passes.lazy import Guard
+from synk.compile.passes.place import Placement, Step
+from synk.compile.passes.reuse import Reuse
+from synk.compile.programs.buffers import open_buffer, part, settle
+from synk.compile.programs.program import Program
+from synk.compile.programs.text import Text, label
+from synk.compile.programs.transfer import CROSSINGS
 
 
 class Plan(NamedTuple):

@@ -19,7 +19,7 @@ from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.tensor.type import DenseTensorType
 
 from synk.compile.dispatch.table import DEVICE, FOLLOW, HOST, MOVED, free_inputs, host_inputs, side
-from synk.compile.transfer import NO_TRANSFERS, Transfers
+from synk.compile.programs.transfer import NO_TRANSFERS, Transfers
 
 SCALAR = "scalar"  # a NumPy scalar, for launches on the device
 SMALL = 64  # elements that NumPy handles sooner than a launch starts

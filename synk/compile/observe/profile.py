@@ -26,12 +26,12 @@ from pytensor.graph.basic import Apply
 from pytensor.tensor.blockwise import Blockwise
 
 from synk.compile.emit import Observer
-from synk.compile.flops import flops_of
-from synk.compile.ledger import Ledger
 from synk.compile.linker import ArrayLinker
-from synk.compile.origin import nearest_lines
-from synk.compile.report import Record, Report, Slice
-from synk.compile.text import label
+from synk.compile.observe.flops import flops_of
+from synk.compile.observe.ledger import Ledger
+from synk.compile.observe.report import Record, Report, Slice
+from synk.compile.programs.origin import nearest_lines
+from synk.compile.programs.text import label
 
 MAX_SLICES = 200_000  # the latest runs are kept for the trace
 

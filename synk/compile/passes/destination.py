@@ -27,7 +27,7 @@ from pytensor.tensor.shape import Reshape, SpecifyShape
 from pytensor.tensor.type import TensorType
 
 from synk.compile.compat import join_pieces
-from synk.compile.memory import Memory
+from synk.compile.passes.memory import Memory
 
 REGROUPS = (Reshape, JoinDims, SplitDims)
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from pytensor.graph.basic import Apply
 
-from synk.compile.blame import blame, values_at
-from synk.compile.transfer import NO_TRANSFERS, Transfers
+from synk.compile.programs.blame import blame, values_at
+from synk.compile.programs.transfer import NO_TRANSFERS, Transfers
 
 
 class Program:

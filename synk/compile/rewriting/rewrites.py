@@ -12,11 +12,11 @@ from pytensor.compile.mode import optdb
 from pytensor.graph.rewriting.basic import GraphRewriter
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 
-from synk.compile import shapes
-from synk.compile.keep import KeepLines
 from synk.compile.kernels import kernels_for
 from synk.compile.kernels.fusion import TAG, register_fusion
-from synk.compile.supervisor import SuperviseQuickly
+from synk.compile.rewriting import shapes
+from synk.compile.rewriting.keep import KeepLines
+from synk.compile.rewriting.supervisor import SuperviseQuickly
 
 WANTED = (
     "fast_run",

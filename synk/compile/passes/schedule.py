@@ -22,7 +22,7 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.tensor.basic import Join
 from pytensor.tensor.type import TensorType
 
-from synk.compile.memory import Memory
+from synk.compile.passes.memory import Memory
 
 UNKNOWN = 32  # elements along an axis of unknown length: mostly that of rows
 

@@ -20,8 +20,6 @@ from pytensor.graph.basic import Apply
 from pytensor.tensor.basic import AllocEmpty
 from pytensor.tensor.random.op import RandomVariable
 
-from synk.compile.blame import built_by
-from synk.compile.checks import new_numbers, on_host, wrong_sharing, wrong_type, wrong_values, wrong_writing
 from synk.compile.compat import inner_graph
 from synk.compile.dispatch.graph import Branches, copy_value
 from synk.compile.dispatch.host import HostCall
@@ -29,8 +27,17 @@ from synk.compile.dispatch.sampler import same_numbers
 from synk.compile.emit import Observer, emit
 from synk.compile.linker import ArrayLinker
 from synk.compile.mode import array_mode
-from synk.compile.program import Program
-from synk.compile.rewrites import inner_rewriter
+from synk.compile.observe.checks import (
+    new_numbers,
+    on_host,
+    wrong_sharing,
+    wrong_type,
+    wrong_values,
+    wrong_writing,
+)
+from synk.compile.programs.blame import built_by
+from synk.compile.programs.program import Program
+from synk.compile.rewriting.rewrites import inner_rewriter
 
 ANSWERS = ("raise", "warn", "ignore")
 JUNK = 97  # what uninitialised memory is filled with: no NaN by chance, and the same each time

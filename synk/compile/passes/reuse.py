@@ -17,8 +17,8 @@ from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.type import DenseTensorType
 
-from synk.compile.destination import Destinations
-from synk.compile.memory import Memory
+from synk.compile.passes.destination import Destinations
+from synk.compile.passes.memory import Memory
 
 Reuse = dict[Apply, list[Variable | None]]
 

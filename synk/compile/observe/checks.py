@@ -17,7 +17,7 @@ from pytensor.tensor.elemwise import CAReduce, Elemwise
 from pytensor.tensor.math import Dot
 from pytensor.tensor.type import TensorType
 
-from synk.compile.blame import describe
+from synk.compile.programs.blame import describe
 
 SUMMING = (CAReduce, Dot, Dot22, Dot22Scalar, BatchedDot, Gemm, Gemv)
 

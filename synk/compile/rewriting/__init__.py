@@ -1,0 +1,1 @@
+"""Which rewrites a graph goes through before it is compiled, and those that PyTensor lacks."""
