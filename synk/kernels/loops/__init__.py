@@ -1,6 +1,6 @@
 """Loops in C for what is bound by memory: normalisation, pooling and cross-entropy, of NumPy arrays.
 
-Each C file is compiled for a dtype when one of its functions is first called with that, and kept in the store
+The C files are compiled for a dtype when a function is first called with that, and kept in the store
 of kernels. Where nothing can be compiled, NumPy versions run instead, after a warning.
 
     name.py (arrays) -> name.c, after common.c (loops) -> library (compiler, store, ctypes)

@@ -1,8 +1,8 @@
 """Compile the C files of this package when they are first used, and find functions in them.
 
-A file is compiled once a machine and dtype, by the compiler that elementwise kernels use, and kept in their
-store. Where that is not possible, a warning says so once and `Loop.form` answers None: the caller has a NumPy
-version.
+The files are compiled once a machine and dtype, all at a time, by the compiler that elementwise kernels
+use, and kept in their store. Where that is not possible, a warning says so once and `Loop.form` answers None:
+the caller has a NumPy version.
 
     common.c, name.c, dtype -> source -> Compiler, Store -> library -> Loop.form(dtype) -> function of C
 
@@ -13,6 +13,7 @@ import ctypes
 import tempfile
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -25,6 +26,8 @@ from synk.compile.kernels.store import Store, name_of
 # By dtype: the type of an element, an integer of its size, and the exponential function.
 TYPES = {"float32": ("float", "int", "expf"), "float64": ("double", "long", "exp")}
 
+
+FILES = ("batch_norm", "cross_entropy", "layer_norm", "pool")
 
 # By file: those that come before it.
 NEEDS = {"batch_norm": ("moments",)}
@@ -80,7 +83,7 @@ class Loop:
         if kind not in self._forms:
             if kind not in TYPES:
                 raise TypeError(f"{self.name} takes float32 and float64, not {kind}; cast its input")
-            compiled = library(self.file, kind)
+            compiled = libraries(kind)[self.file]
             if compiled is None:
                 return None
             function = compiled[f"{self.name}_{kind}"]
@@ -95,17 +98,23 @@ def available() -> bool:
 
 
 @cache
-def library(file: str, dtype: str) -> ctypes.CDLL | None:
-    """Return the compiled form of a C file for a dtype, or None, with a warning, where there can be none."""
+def libraries(dtype: str) -> dict[str, ctypes.CDLL | None]:
+    """Return the compiled forms of all files for a dtype; None, with a warning, where there can be none."""
     compiler = find_compiler()
     if compiler is None:
         _warn("there is no C compiler", "install gcc, or set CC to a compiler")
-        return None
-    try:
-        return load(compiler, Store(), source(file, dtype))
-    except (CompileError, OSError) as error:
-        _warn(str(error), "set CC to a C compiler that works")
-        return None
+        return dict.fromkeys(FILES)
+    found: dict[str, ctypes.CDLL | None] = {}
+    # The compiler runs in processes of its own: a network needs most files, and waits for the longest only.
+    with ThreadPoolExecutor(len(FILES)) as pool:
+        loading = {file: pool.submit(load, compiler, Store(), source(file, dtype)) for file in FILES}
+    for file, loaded in loading.items():
+        try:
+            found[file] = loaded.result()
+        except (CompileError, OSError) as error:
+            _warn(str(error), "set CC to a C compiler that works")
+            found[file] = None
+    return found
 
 
 def load(compiler: Compiler, store: Store, text: str) -> ctypes.CDLL:
