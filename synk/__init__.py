@@ -19,6 +19,7 @@ from synk import session as _session
 from synk.data import Data as Data
 from synk.errors import CollectiveMismatch as CollectiveMismatch
 from synk.errors import CudaInitialisedError as CudaInitialisedError
+from synk.errors import CudaUnavailable as CudaUnavailable
 from synk.errors import NonFinite as NonFinite
 from synk.errors import RankState as RankState
 from synk.errors import RemoteError as RemoteError
@@ -36,6 +37,7 @@ __version__ = "0.1.0"
 __all__ = [
     "CollectiveMismatch",
     "CudaInitialisedError",
+    "CudaUnavailable",
     "Data",
     "Function",
     "NonFinite",
@@ -88,6 +90,9 @@ def fork(
     device: str | None = None,
     threads: int | None = None,
     timeout: float | None = None,
+    *,
+    memory_limit: float | None = None,
+    precision: str | None = None,
 ) -> int:
     """Start a run: fork one worker process for each rank but this one.
 
@@ -96,14 +101,22 @@ def fork(
     Parameters
     ----------
     n_parallel : int, optional
-        Ranks, this process included; by default one per core that this process may use.
-    device : {"cpu"}, optional
-        What to compute on.
+        Ranks, this process included; by default one per GPU, or per core that this process may use. More
+        ranks than GPUs share these, which a `SynkWarning` tells.
+    device : {"cpu", "cuda"}, optional
+        What to compute on; by default GPUs, if CuPy is installed and there are any, else cores. Rank i has
+        the i-th of the GPUs that ``CUDA_VISIBLE_DEVICES`` leaves visible.
     threads : int, optional
         Threads that matrix products of each rank use; by default cores // ranks, at least one.
     timeout : float, optional
         Seconds that every command may take before `SynkTimeout` is raised; by default as many as it
         needs. `timeout` sets others for some commands.
+    memory_limit : float, optional
+        The fraction of each GPU's memory that the arrays of all ranks on it may take together; by default
+        0.9.
+    precision : {"float32", "tf32"}, optional
+        What GPUs multiply float32 matrices in: "tf32" is faster and keeps 10 bits of each factor. By default
+        "float32", unless ``CUPY_TF32`` says otherwise.
 
     Returns
     -------
@@ -114,8 +127,12 @@ def fork(
     ------
     SynkStateError
         If a run is open already.
+    CudaUnavailable
+        If GPUs are asked for and driver, GPU or CuPy is missing or fails.
+    CudaInitialisedError
+        If this process has used a GPU already, so that those it forks cannot.
     """
-    return _session.fork(n_parallel, device, threads, timeout)
+    return _session.fork(n_parallel, device, threads, timeout, memory_limit, precision)
 
 
 def close() -> None:

@@ -24,6 +24,10 @@ class CudaInitialisedError(SynkStateError):
     """CUDA was initialised before ``fork``; child processes cannot use it."""
 
 
+class CudaUnavailable(SynkError, RuntimeError):
+    """GPUs are asked for, and driver, GPU or CuPy is missing or fails."""
+
+
 class SharedMemoryFull(SynkError, MemoryError):
     """The shared-memory file system has no room for a segment."""
 

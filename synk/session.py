@@ -18,7 +18,7 @@ from synk import messages
 from synk.comm import Communicator, HostCommunicator, LoneCommunicator
 from synk.compile.observe.profile import Profile
 from synk.data import Data
-from synk.device import CpuDevice
+from synk.device import Devices
 from synk.errors import SegmentLost, SynkStateError
 from synk.functions.collectives import HANDED_OUT, Collectives
 from synk.functions.graph_function import GraphFunction
@@ -33,7 +33,7 @@ from synk.processes.cuda_check import check_cuda
 from synk.processes.hold import hold
 from synk.processes.termination import Termination
 from synk.rank.worker import Rank
-from synk.run.arguments import checked_size, checked_timeout
+from synk.run.arguments import checked_devices, checked_timeout
 from synk.run.commands import Commands
 from synk.run.crew import Crew
 from synk.run.launch import launch
@@ -52,23 +52,21 @@ class Session:
 
     Parameters
     ----------
-    n_ranks : int
-        Processes that compute, this one included.
-    threads : int
-        Threads per rank.
+    devices : Devices
+        Of all ranks.
     timeout : float, optional
         Seconds for every command.
     """
 
-    def __init__(self, n_ranks: int, threads: int, timeout: float | None = None):
-        self.n_ranks = n_ranks
-        self._make_device = lambda rank: CpuDevice(threads)
+    def __init__(self, devices: Devices, timeout: float | None = None):
+        self.n_ranks = devices.n_ranks
+        self._devices = devices
         self._turns = Turns(timeout)
-        self._crew = Crew(n_ranks)
+        self._crew = Crew(self.n_ranks)
 
     def start(self) -> None:
         """Fork the workers. They inherit what is there by now, and so know that they are not the master."""
-        launch(self._crew, self._make_device)
+        launch(self._crew, self._devices.make)
         try:
             self._lead()
         except BaseException:
@@ -77,9 +75,9 @@ class Session:
 
     def _lead(self) -> None:
         self._commands = Commands(self._crew, self._turns, self._drop_handed_out)
-        self._device = self._make_device(0)
+        self._device = self._devices.make(0)
         self._device.activate()
-        self._variables = RankVariables(rank=0)
+        self._variables = RankVariables(0, self._device.to_host)
         self.segments = SegmentTable(self._commands.post, self._commands.release)
         self.staging = StagingBuffers(self.segments)
         self.shared = SharedTable(self._commands.post, self._commands.release, self._variables, self.n_ranks)
@@ -157,6 +155,11 @@ class Session:
 
     def restart(self) -> None:
         """Put new workers in the place of the present ones."""
+        if self._devices.gpus and self.n_ranks > 1:
+            raise SynkStateError(
+                "restart: this process has used a GPU, and what is forked of it now cannot; save what is "
+                "needed and start the script anew"
+            )
         with self._commands.renewal("restart"), self.shared.held(), hold():
             self._crew.dismiss(seconds=0)
             self._rank.rest()
@@ -166,7 +169,7 @@ class Session:
                 self.segments.drop(self._arena)
                 self._arena = None
             self._crew = Crew(self.n_ranks)
-            launch(self._crew, self._make_device, self._recovery.seed(self._rank.builds()))
+            launch(self._crew, self._devices.make, self._recovery.seed(self._rank.builds()))
             self._commands.follow(self._crew)
             self._rank.join(*self._connections())
             self._commands.mend()
@@ -217,6 +220,7 @@ class Session:
                 del communicator.__dict__[verb]
 
     def run_alone(self, function: int, arrays: Sequence[Any]) -> list[Any]:
+        self._device.bind()
         return self._rank.program(function).run_alone(arrays)
 
     def install(self, message: messages.Build) -> None:
@@ -262,6 +266,7 @@ class Session:
         with self._commands.ending("close") as seconds:
             self._crew.dismiss(seconds)
             self._rank.rest()
+            self._variables.leave_device()
             self._variables.move_out()
             self.segments.close()
             self.shared.close()
@@ -293,19 +298,21 @@ def fork(
     device: str | None = None,
     threads: int | None = None,
     timeout: float | None = None,
+    memory_limit: float | None = None,
+    precision: str | None = None,
 ) -> int:
     """Start a run; see `synk.fork`."""
     global _current
     if _current is not None:
         _current.check_open("fork")  # in a process that somebody forked of the master, this says so
         raise SynkStateError("fork: a run is open already; synk.close() it first")
-    n_ranks, n_threads = checked_size(n_parallel, device, threads)
-    if device != "cpu":
-        check_cuda("fork")
     seconds = checked_timeout(timeout)
+    devices = checked_devices(n_parallel, device, threads, memory_limit, precision)
+    if device != "cpu" and devices.n_ranks > 1:
+        check_cuda("fork")
     try:
         with hold():  # so that what an interrupt finds can be closed
-            _current = Session(n_ranks, n_threads, seconds)
+            _current = Session(devices, seconds)
             try:
                 _current.start()
             except BaseException:
@@ -314,7 +321,7 @@ def fork(
     except BaseException:
         close()
         raise
-    return n_ranks
+    return devices.n_ranks
 
 
 def close() -> None:

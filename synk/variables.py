@@ -2,12 +2,13 @@
 
     Share -> RankVariables.add ... value, assign, homes -> programs and collectives
 
-Imports NumPy, PyTensor, ``comm``, ``compile``, ``errors`` and ``messages``.
+Imports NumPy, PyTensor, ``comm``, ``compile``, ``errors``, ``messages`` and ``processes``.
 """
 
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,8 @@ from pytensor.link.c.type import generic
 from synk import messages
 from synk.comm import LoneCommunicator, SharedArrays
 from synk.compile.programs.buffers import is_writeable
+from synk.errors import SynkWarning
+from synk.processes.vigil import level_of_the_script
 
 n_rows = shared(np.asarray(1, dtype="int64"), name="n_rows")
 """0-d int64 shared variable: the rows of the running slice.
@@ -45,10 +48,20 @@ def copy_of(value: Any) -> Any:
 
 
 class RankVariables:
-    """One rank's shared variables, by identity."""
+    """One rank's shared variables, by identity.
 
-    def __init__(self, rank: int):
+    Programs leave values on their device; what goes to other ranks, or to the script, is read `on_host`.
+
+    Parameters
+    ----------
+    rank : int
+    to_host : callable
+        As of the rank's `Device`.
+    """
+
+    def __init__(self, rank: int, to_host: Callable[[Any], Any] = lambda value: value):
         self._rank = rank
+        self._to_host = to_host
         self._variables: dict[int, SharedVariable] = {}
         self._homes: dict[int, SharedArrays] = {}  # by identity, the arrays of all ranks
         self.on_drop: Callable[[int], None] = lambda identity: None
@@ -83,6 +96,10 @@ class RankVariables:
         """Return the value itself, not a copy."""
         return self._variables[identity].container.storage[0]
 
+    def on_host(self, identity: int) -> Any:
+        """Return the value itself where it is on the host, else a copy."""
+        return self._to_host(self.value(identity))
+
     def assign(self, identity: int, value: Any) -> None:
         """Put ``value`` in place of the old one: in an array that is there for it, if there is one."""
         storage = self._variables[identity].container.storage
@@ -107,7 +124,8 @@ class RankVariables:
         value = self._variables[identity].container.storage[0]
         homes = self._homes.get(identity)
         for array in (value,) if homes is None else (homes[self._rank], value):
-            if (array.dtype, array.shape) == (dtype, shape) and is_writeable(array):
+            fits = isinstance(array, np.ndarray) and (array.dtype, array.shape) == (dtype, shape)
+            if fits and is_writeable(array):
                 return array
         return None
 
@@ -137,8 +155,8 @@ class RankVariables:
         if value is not mine:
             if (value.dtype, value.shape) != (mine.dtype, mine.shape):
                 return None
-            # It was moved in just now, or set_value has put another array in its place.
-            mine[...] = value
+            # It was moved in just now, or set_value, or a program on a device, has put another in its place.
+            mine[...] = self._to_host(value)
             storage[0] = mine
         return homes
 
@@ -157,6 +175,16 @@ class RankVariables:
             if not storage[0].flags.owndata:  # it is in its home, or still in one that it had before
                 storage[0] = storage[0].copy()
         self._homes.clear()
+
+    def leave_device(self) -> None:
+        """Have the values that programs left on their device on the host again."""
+        try:
+            for variable in self._variables.values():
+                storage = variable.container.storage
+                storage[0] = self._to_host(storage[0])
+        except Exception as error:  # a GPU that failed gives nothing back, and the run ends all the same
+            message = f"close: values of shared variables could not be read back: {error}"
+            warnings.warn(message, SynkWarning, stacklevel=level_of_the_script())
 
 
 def stream(generator: np.random.Generator, rank: int) -> np.random.Generator:

@@ -4,3 +4,5 @@ from synk.comm.base import Communicator as Communicator
 from synk.comm.base import SharedArrays as SharedArrays
 from synk.comm.host import HostCommunicator as HostCommunicator
 from synk.comm.lone import LoneCommunicator as LoneCommunicator
+from synk.comm.nccl import NcclCommunicator as NcclCommunicator
+from synk.comm.staged import StagedCommunicator as StagedCommunicator

@@ -35,8 +35,9 @@ def copies(arrays: Sequence[Any]) -> Any:
 class Communicator(ABC):
     """Collectives among the ranks of a run.
 
-    Arrays are of the device's array module. Reductions go in rank order, so the same run gives
-    the same bits, and all ranks receive the same bits. An average of finite values is finite.
+    Arrays are of the device's array module. Reductions go in an order that is fixed, so the same run
+    gives the same bits, and all ranks receive the same bits: rank order, or with NCCL its own. An
+    average of finite values is finite.
 
     All take ``homes``: where the arrays of all ranks are, seen from here; ``homes[rank]`` is the
     array given. Where every rank has them, nothing is copied on the way. What is read through

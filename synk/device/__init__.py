@@ -1,4 +1,12 @@
-"""Devices: what a rank computes on."""
+"""Devices: what a rank computes on.
+
+``choose`` decides for a run: cores (``cpu``) or GPUs (``cuda``), which ``probe`` counts in a process that
+runs ``driver``; ``cupy_library`` imports CuPy.
+"""
 
 from synk.device.base import Device as Device
+from synk.device.choose import MEMORY_LIMIT as MEMORY_LIMIT
+from synk.device.choose import Devices as Devices
+from synk.device.choose import choose_devices as choose_devices
 from synk.device.cpu import CpuDevice as CpuDevice
+from synk.device.cuda import CudaDevice as CudaDevice

@@ -29,6 +29,9 @@ class Device(ABC):
     def activate(self) -> None:
         """Prepare the device in this process, after the fork."""
 
+    def bind(self) -> None:  # noqa: B027  (most devices have nothing to do)
+        """Have the calling thread compute on the device; every thread does so before it runs a program."""
+
     @abstractmethod
     def deactivate(self) -> None:
         """Give back what `activate` changed in this process."""
@@ -49,4 +52,4 @@ class Device(ABC):
 
     @abstractmethod
     def to_host(self, array: Any) -> Any:
-        """Return an array of the device as a NumPy array."""
+        """Return an array of the device as a NumPy array; other values as they are."""

@@ -2,38 +2,30 @@
 
 CUDA that is initialised survives no fork, so nothing here runs where a run may start.
 
-    python gpu_probe.py -> one line of JSON
+    python gpu_probe.py -> device/driver.py, CuPy -> one line of JSON
 
 Imports the standard library only, and CuPy where it is.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
+import runpy
+from pathlib import Path
 from typing import Any
+
+# By its path: importing its package would import PyTensor, which may be what is missing.
+DRIVER = Path(__file__).parents[1] / "device" / "driver.py"
 
 
 def driver() -> dict[str, Any]:
     """Return the version of CUDA that the driver speaks, and its GPUs."""
-    try:
-        cuda = ctypes.CDLL("libcuda.so.1")
-    except OSError:
+    facts = runpy.run_path(str(DRIVER))["look"]()
+    if "missing" in facts:
         return {}
-    error = cuda.cuInit(0)
-    version, count = ctypes.c_int(), ctypes.c_int()
-    cuda.cuDriverGetVersion(ctypes.byref(version))
-    if error:
-        return {"driver": version.value, "error": error}
-    cuda.cuDeviceGetCount(ctypes.byref(count))
-    return {"driver": version.value, "gpus": [_name(cuda, number) for number in range(count.value)]}
-
-
-def _name(cuda: ctypes.CDLL, number: int) -> str:
-    device, name = ctypes.c_int(), ctypes.create_string_buffer(256)
-    cuda.cuDeviceGet(ctypes.byref(device), number)
-    cuda.cuDeviceGetName(name, len(name), device)
-    return name.value.decode(errors="replace")
+    if "error" in facts:
+        return {"driver": facts["version"], "error": facts["error"], "error_name": facts["error_name"]}
+    return {"driver": facts["version"], "gpus": [gpu["name"] for gpu in facts["gpus"]]}
 
 
 def cupy() -> dict[str, Any]:

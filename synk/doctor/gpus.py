@@ -46,8 +46,7 @@ def cuda_driver(facts: dict[str, Any]) -> Finding:
         return Finding(Level.OK, "CUDA driver", "none: ranks compute on cores")
     return grade(
         "CUDA driver",
-        f"speaks CUDA {version}"
-        + (f", but cuInit fails with error {known['error']}" if "error" in known else ""),
+        f"speaks CUDA {version}" + (f", but fails with {_error(known)}" if "error" in known else ""),
         (known.get("error") == 100, Level.NOTE, "it sees no GPU; in a container: docker run --gpus all"),
         (
             "error" in known,
@@ -55,6 +54,10 @@ def cuda_driver(facts: dict[str, Any]) -> Finding:
             "look at nvidia-smi and dmesg; reload the driver or restart the machine",
         ),
     )
+
+
+def _error(known: dict[str, Any]) -> str:
+    return f"error {known['error']} {known.get('error_name', '')}".rstrip()
 
 
 def gpus(facts: dict[str, Any]) -> Finding:

@@ -24,6 +24,7 @@ from pytensor.graph.rewriting.basic import GraphRewriter
 from pytensor.tensor.type import TensorType
 
 from synk.compile import array_funcify
+from synk.compile.dispatch.table import DEVICE, HOST, free_inputs, host_inputs, side
 from synk.variables import ranks
 
 _numbers = count()
@@ -122,6 +123,30 @@ def all_sum_entry(op, node, xp):
 def after(op, node, xp):
     """The first input as it is."""
     return lambda together, previous: together
+
+
+@side.register(AllSum)
+def side_of_sums(op, node):
+    """Where the arrays of the rank are, as its communicator takes them."""
+    return DEVICE
+
+
+@host_inputs.register(AllSum)
+def host_inputs_of_sums(op, node):
+    """The ranks are no array."""
+    return (1,)
+
+
+@side.register(After)
+def side_of_waiting(op, node):
+    """Neither reads an array."""
+    return HOST
+
+
+@free_inputs.register(After)
+def free_inputs_of_waiting(op, node):
+    """That there is a sum is enough."""
+    return (1,)
 
 
 optdb.register("sums_over_ranks_in_turn", SumsInTurn(), "fast_run", "fast_compile", position=48.6)

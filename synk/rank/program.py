@@ -119,7 +119,7 @@ class Program:
     def run_alone(self, arrays: Sequence[Any]) -> list[Any]:
         """Run as one process would, on all rows of ``arrays``; return all outputs."""
         scattered, broadcast = arrays[: self.spec.n_scattered], arrays[self.spec.n_scattered :]
-        rows = [*scattered, *(self._variables.value(identity) for identity in self.spec.sliceables)]
+        rows = [*scattered, *(self._variables.on_host(identity) for identity in self.spec.sliceables)]
         n_rows = len(rows[0]) if rows else 1
         values = _called(self._whole, [*self._arguments(rows, broadcast, n_rows)[:-1], LoneCommunicator()])
         return list(values)
@@ -165,7 +165,7 @@ class Program:
             self._assign(update, result.value)
 
     def _run_rowless(self, broadcast: Sequence[Any]) -> None:
-        old = {update: self._variables.value(update.variable) for update in self.spec.updates}
+        old = {update: self._variables.on_host(update.variable) for update in self.spec.updates}
         if not all(update.needs_rows for update in self.spec.updates):
             _called(self._rowless, broadcast)
         for update, value in old.items():

@@ -59,9 +59,9 @@ def broadcast(rank: Rank, step: messages.Broadcast) -> None:
     for variable in step.variables:
         variables = rank.variables
         if rank.rank == 0:
-            homes, array = variables.homes(variable), variables.value(variable)
+            homes, array = variables.homes(variable), variables.on_host(variable)
         else:
-            homes, array = variables.places(variable), variables.value(variable)
+            homes, array = variables.places(variable), variables.on_host(variable)
             if homes is not None and homes[0].shape == homes[rank.rank].shape:
                 array = homes[rank.rank]  # whatever the value is now
             else:
@@ -79,7 +79,9 @@ def all_reduce(rank: Rank, step: messages.AllReduce) -> None:
         if homes is not None:
             communicator.all_reduce(homes[rank.rank], step.op, homes)
         else:
-            variables.assign(variable, communicator.all_reduce(variables.value(variable), step.op))
+            # Alone, a rank has nothing to send: the value stays on its device.
+            value = variables.value(variable) if rank.n_ranks == 1 else variables.on_host(variable)
+            variables.assign(variable, communicator.all_reduce(value, step.op))
 
 
 def reduce(rank: Rank, step: messages.Reduce) -> list[Any] | None:
@@ -87,7 +89,7 @@ def reduce(rank: Rank, step: messages.Reduce) -> list[Any] | None:
     results = []
     for variable in step.variables:
         homes = rank.variables.homes(variable)
-        value = rank.variables.value(variable)
+        value = rank.variables.on_host(variable)
         result = rank.communicator.reduce(value, step.op, homes=homes, in_place=step.in_place)
         if rank.rank == 0 and step.in_place:
             rank.variables.assign(variable, result)
@@ -99,7 +101,7 @@ def all_gather(rank: Rank, step: messages.AllGather) -> None:
     """Join the values of all ranks, on all."""
     for variable in step.variables:
         homes = rank.variables.homes(variable)
-        joined = rank.communicator.all_gather(rank.variables.value(variable), homes, np.concatenate)
+        joined = rank.communicator.all_gather(rank.variables.on_host(variable), homes, np.concatenate)
         rank.variables.assign(variable, joined)
 
 
@@ -109,7 +111,7 @@ def gather(rank: Rank, step: messages.Gather) -> list[Any] | None:
     for variable in step.variables:
         homes = rank.variables.homes(variable)
         read = partial(joined_or_copied, stacked=step.nd_up == 1)
-        results.append(rank.communicator.gather(rank.variables.value(variable), homes=homes, read=read))
+        results.append(rank.communicator.gather(rank.variables.on_host(variable), homes=homes, read=read))
     return results if rank.rank == 0 else None
 
 
@@ -125,11 +127,11 @@ def fetch(rank: Rank, step: messages.Fetch) -> list[Any] | None:
     """Return the values of one rank: on rank 0 where they can be read from there, else on that rank."""
     results = []
     for number, variable in enumerate(step.variables):
-        value = rank.variables.value(variable)
+        value = rank.variables.on_host(variable)
         if step.read and step.read[number]:
             homes = rank.variables.homes(variable)
             value = rank.communicator.gather(
-                rank.variables.value(variable), homes=homes, read=_only_copied, only=step.rank
+                rank.variables.on_host(variable), homes=homes, read=_only_copied, only=step.rank
             )
         else:
             # A copy even where it is sent: that happens after all steps, which may write to it.
@@ -151,7 +153,7 @@ def check_finite(rank: Rank, step: messages.CheckFinite) -> None:
     """Raise if a value holds NaN or infinities."""
     bad = []
     for variable in step.variables:
-        value = rank.variables.value(variable)
+        value = rank.variables.on_host(variable)
         count = value.size - np.count_nonzero(np.isfinite(value))
         if count:
             said = f"{count} of {value.size} values ({np.count_nonzero(np.isnan(value))} NaN)"

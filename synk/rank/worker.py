@@ -17,8 +17,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from synk import messages
-from synk.comm import Communicator
+from synk.comm import Communicator, StagedCommunicator
 from synk.device import Device
 from synk.errors import Failure
 from synk.memory.segments import SegmentTable
@@ -59,7 +61,7 @@ class Rank:
         self.segments = segments
         self.variables = variables
         self.join(communicator, control, barrier)
-        self._context = ProgramContext(device, variables, lambda: self.communicator, self._compiling)
+        self._context = ProgramContext(device, variables, self._ranks_of_programs, self._compiling)
         self._programs: dict[int, Program] = {}
         self._shards = Shards(self.rank, self.n_ranks)
 
@@ -114,6 +116,7 @@ class Rank:
         """Do this rank's part of every step and return its results, one per step."""
         self.barrier.begin(command.number)
         try:
+            self._context.device.bind()
             return tuple([self._step(step) for step in command.steps])
         except BaseException:
             # Before anything else: the others may be waiting for this rank.
@@ -130,6 +133,11 @@ class Rank:
     def enter(self, phase: int) -> None:
         """Tell the other ranks what this one is doing."""
         self._control.set(self.rank, sync.PHASE, phase)
+
+    def _ranks_of_programs(self) -> Communicator:
+        """Return what programs meet the other ranks through: it takes arrays of the device."""
+        device, ranks = self._context.device, self.communicator
+        return ranks if device.xp is np else StagedCommunicator(ranks, device.to_host, device.from_host)
 
     @contextmanager
     def _compiling(self) -> Iterator[None]:
@@ -165,7 +173,7 @@ class Rank:
         if step.shares is None:
             return []
         rows = rows_of(step.shares[self.rank], indices)
-        return [RowInput(self.variables.value(variable), rows) for variable in program.spec.sliceables]
+        return [RowInput(self.variables.on_host(variable), rows) for variable in program.spec.sliceables]
 
     def _indices(self, ref: messages.ArrayRef | None) -> Any:
         return None if ref is None else self.segments.array(ref)

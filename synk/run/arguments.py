@@ -9,19 +9,27 @@ from typing import Any
 
 import numpy as np
 
-from synk.device.cpu import count_cores
+from synk.device import MEMORY_LIMIT, Devices, choose_devices
+from synk.device.choose import KINDS
+from synk.device.cuda import PRECISIONS
 
 
-def checked_size(n_parallel: Any, device: Any, threads: Any) -> tuple[int, int]:
-    """Return the number of ranks, and of the threads that each computes with.
+def checked_devices(
+    n_parallel: Any, device: Any, threads: Any, memory_limit: Any = None, precision: Any = None
+) -> Devices:
+    """Return how many ranks there will be, and what they compute on.
 
     Raises
     ------
     TypeError, ValueError
         Naming the argument.
+    CudaUnavailable
+        If GPUs are asked for and cannot be had.
     """
-    if device not in (None, "cpu"):
-        raise ValueError(f"device={device!r} is not available; this version computes on 'cpu'")
+    if device is not None and device not in KINDS:
+        raise ValueError(
+            f"device={device!r} is unknown; choose one of {', '.join(KINDS)} (GPUs by CUDA_VISIBLE_DEVICES)"
+        )
     for name, value in (("n_parallel", n_parallel), ("threads", threads)):
         if value is None:
             continue
@@ -29,8 +37,19 @@ def checked_size(n_parallel: Any, device: Any, threads: Any) -> tuple[int, int]:
             raise TypeError(f"{name}={value!r} is not an integer")
         if value < 1:
             raise ValueError(f"{name}={value} is less than 1")
-    n_ranks = count_cores() if n_parallel is None else n_parallel
-    return n_ranks, threads or max(1, count_cores() // n_ranks)
+    if precision is not None and precision not in PRECISIONS:
+        raise ValueError(f"precision={precision!r} is unknown; choose one of {', '.join(PRECISIONS)}")
+    return choose_devices(device, n_parallel, threads, _checked_fraction(memory_limit), precision)
+
+
+def _checked_fraction(limit: Any) -> float:
+    if limit is None:
+        return MEMORY_LIMIT
+    if isinstance(limit, bool) or not isinstance(limit, int | float | np.number):
+        raise TypeError(f"memory_limit={limit!r} is not a fraction of a GPU's memory")
+    if not 0 < limit <= 1:
+        raise ValueError(f"memory_limit={limit} is not a fraction of a GPU's memory, above 0 and at most 1")
+    return float(limit)
 
 
 def checked_timeout(seconds: Any) -> float | None:

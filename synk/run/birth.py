@@ -125,7 +125,7 @@ def _make_rank(birth: Birth, crew: Crew, master: Process, channel: WorkerChannel
         lives=[master.fileno()],
         on_death=lambda descriptor: os._exit(1),
     )
-    segments, variables = birth.seed.segments(), RankVariables(birth.rank)
+    segments, variables = birth.seed.segments(), RankVariables(birth.rank, device.to_host)
     communicator = HostCommunicator(
         birth.rank, crew.control, barrier, lambda nbytes: _follow_growth(channel, barrier, segments)
     )

@@ -180,6 +180,24 @@ class Barrier:
             if (self._command in failed or ABANDONED in failed) and not readable.poll(0):
                 raise Aborted
 
+    def look(self) -> None:
+        """Look around once, while this rank waits for something else than the others' words.
+
+        Raises
+        ------
+        Aborted
+            If a rank failed in this command, so what this rank waits for may never come.
+        """
+        for descriptor, _ in self._poll.poll(0):
+            if descriptor == self._bell:
+                self._bells.quiet(self._rank)
+            else:
+                self._on_death(descriptor)
+        failed = [self._control.get(other, FAILED) for other in self._others]
+        if self._command in failed or ABANDONED in failed:
+            raise Aborted
+        self._patience(self._others)
+
     def wait(self) -> None:
         """Return once every rank has called ``wait`` equally often in this command.
 

@@ -368,3 +368,35 @@ def test_who_has_abandoned_all_commands_does_not_come_back_to_one():
     finally:
         bells.close()
         control.close()
+
+
+def test_a_look_around_finds_failures_and_asks_for_patience():
+    with shared(2) as (control, bells):
+        asked = []
+        mine = Barrier(control, bells, 0, patience=asked.append)
+        other = Barrier(control, bells, 1)
+        for command, give_up in enumerate([other.fail, other.abandon], start=1):
+            mine.begin(command)
+            other.begin(command)
+            mine.look()  # returns at once, whoever is missing
+            give_up()
+            with pytest.raises(Aborted):
+                mine.look()
+        assert asked == [[1], [1]]
+
+
+def test_a_look_around_finds_a_death():
+    with shared(2) as (control, bells):
+        reading, writing = os.pipe()
+
+        def told(descriptor):
+            raise EOFError(descriptor)
+
+        mine = Barrier(control, bells, 0, lives=[reading], on_death=told)
+        mine.begin(1)
+        bells.ring(0)
+        mine.look()
+        os.close(writing)
+        with pytest.raises(EOFError):
+            mine.look()
+        os.close(reading)

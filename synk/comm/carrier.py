@@ -1,0 +1,149 @@
+"""In what form arrays travel through a reduction of NCCL, so that the result is the documented one.
+
+NCCL reduces eight dtypes, rounds float16 at every step, loses NaN in "min" and "max", and may
+overflow in the sum behind an average. So arrays are packed before and unpacked after:
+
+    array -> pack: bytes seen as, widened to, scaled or ordered as what NCCL reduces -> NCCL -> unpack
+
+Arithmetic of the array module alone: every rule here is tested with NumPy.
+
+Imports NumPy and ``reduction``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from synk.reduction import check_operation
+
+REDUCED = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float32", "float64")
+SEEN_AS = {"bool": "uint8", "complex64": "float32", "complex128": "float64"}
+WIDENED_TO = {"float16": "float32", "bfloat16": "float32", "int16": "int32", "uint16": "uint32"}
+
+Change = Callable[[Any, Any], Any]  # (array module, flat array) -> flat array
+
+
+class Step(NamedTuple):
+    """One change of form and its inverse."""
+
+    pack: Change
+    unpack: Change
+
+
+class Carrier(NamedTuple):
+    """The form in which arrays of one dtype travel.
+
+    Attributes
+    ----------
+    dtype : str
+        One of `REDUCED`.
+    op : {"avg", "sum", "prod", "min", "max"}
+        What NCCL is to do in that form.
+    steps : tuple of Step
+    """
+
+    dtype: str
+    op: str
+    steps: tuple[Step, ...]
+
+    def pack(self, xp: Any, array: Any) -> Any:
+        """Return what NCCL is given: flat, contiguous, in the array's own memory where that will do."""
+        flat = contiguous(array).reshape(-1)
+        for step in self.steps:
+            flat = step.pack(xp, flat)
+        return flat
+
+    def unpack(self, xp: Any, flat: Any, shape: tuple[int, ...]) -> Any:
+        """Return the result in the dtype of the array."""
+        for step in reversed(self.steps):
+            flat = step.unpack(xp, flat)
+        return flat.reshape(shape)
+
+
+def contiguous(array: Any) -> Any:
+    """Return an array, or a copy of it, whose elements lie in C order without gaps."""
+    return array if array.flags.c_contiguous else array.copy()
+
+
+def carrier_of(op: str, dtype: Any, n_ranks: int) -> Carrier | None:
+    """Return how arrays of ``dtype`` travel, or None if NCCL has nothing for ``op`` on them.
+
+    Parameters
+    ----------
+    op : {"avg", "sum", "prod", "min", "max"}
+    dtype : dtype
+    n_ranks : int
+
+    Raises
+    ------
+    TypeError
+        If ``op`` has no meaning for the dtype, as in `check_operation`, or NCCL does not know it.
+    """
+    check_operation(op, dtype.str, "the array")
+    if dtype.kind == "c" and op == "prod":
+        return None  # a product of parts is not the parts' product
+    name, steps = dtype.name, []
+    if name in SEEN_AS:
+        steps.append(_seen_as(SEEN_AS[name], dtype))
+        name = SEEN_AS[name]
+    elif name in WIDENED_TO:
+        steps.append(_widened(WIDENED_TO[name], dtype))
+        name = WIDENED_TO[name]
+    if name not in REDUCED:
+        raise TypeError(f"NCCL cannot reduce an array of {dtype}; cast it to one of {', '.join(REDUCED)}")
+    if name.startswith("float"):
+        if op in ("min", "max"):
+            steps.append(_ordered(name, op))
+            name = name.replace("float", "int")
+        elif op == "avg" and n_ranks & (n_ranks - 1):
+            steps.append(_scaled(name, n_ranks))
+            op = "sum"
+        # NCCL_AVG multiplies by 1 / n_ranks first: exact, and it cannot overflow, if that is a power of two.
+    return Carrier(name, op, tuple(steps))
+
+
+def _seen_as(name: str, dtype: Any) -> Step:
+    return Step(lambda xp, flat: flat.view(name), lambda xp, flat: flat.view(dtype))
+
+
+def _widened(name: str, dtype: Any) -> Step:
+    return Step(lambda xp, flat: flat.astype(name), lambda xp, flat: flat.astype(dtype))
+
+
+def _scaled(name: str, n_ranks: int) -> Step:
+    """Average as a sum of terms so small that it cannot overflow.
+
+    A power of two costs no bits, so ``(Σ x / s) / n · s`` has the bits of ``(Σ x) / n``.
+    """
+    real = np.dtype(name).type
+    scale, largest = real(1 << (n_ranks - 1).bit_length()), np.finfo(name).max
+
+    def unpack(xp: Any, total: Any) -> Any:
+        average = total / real(n_ranks) * scale
+        # All terms were finite where the sum is; the average may be rounded beyond the largest of them.
+        return xp.where(xp.isfinite(total), xp.clip(average, -largest, largest), average)
+
+    return Step(lambda xp, flat: flat * (1 / scale), unpack)
+
+
+def _ordered(name: str, op: str) -> Step:
+    """Compare floats as integers of the same order, in which NaN is the extreme that wins.
+
+    The bits of positive floats grow with them; those of negative ones shrink, so all but the sign
+    are turned over. The result's bits are those of one of the terms, or a NaN's.
+    """
+    integer = np.dtype(name.replace("float", "int"))
+    limits = np.iinfo(integer)
+    extreme = integer.type(limits.max if op == "max" else limits.min)
+    magnitude, sign_shift = integer.type(limits.max), integer.type(limits.bits - 1)
+
+    def turned(keys: Any) -> Any:
+        return keys ^ ((keys >> sign_shift) & magnitude)
+
+    def pack(xp: Any, flat: Any) -> Any:
+        return xp.where(xp.isnan(flat), extreme, turned(flat.view(integer)))
+
+    return Step(pack, lambda xp, keys: turned(keys).view(name))

@@ -1,0 +1,148 @@
+"""NCCL as CuPy has it: which version, what it is called with, and when it may be used.
+
+    devices of all ranks, version -> connection -> "nccl" or "staged"
+    array -> pointer; stream; mark -> whether the device is through
+
+What NCCL does on GPUs is *unrun*: it is written from its documentation and sources.
+
+Imports CuPy when a library is made, in the rank's process, never before the fork.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+SHARES_A_GPU = 23000  # NCCL 2.30 is the first that lets several ranks have one GPU
+ID_BYTES = 128
+NOT_READY = 600  # cudaErrorNotReady
+
+DATATYPES = {
+    "int8": "NCCL_INT8",
+    "uint8": "NCCL_UINT8",
+    "int32": "NCCL_INT32",
+    "uint32": "NCCL_UINT32",
+    "int64": "NCCL_INT64",
+    "uint64": "NCCL_UINT64",
+    "float32": "NCCL_FLOAT32",
+    "float64": "NCCL_FLOAT64",
+}
+OPERATIONS = {"avg": "NCCL_AVG", "sum": "NCCL_SUM", "prod": "NCCL_PROD", "min": "NCCL_MIN", "max": "NCCL_MAX"}
+
+
+def connection(devices: Sequence[Hashable], version: int | None) -> str:
+    """Decide how ranks are connected.
+
+    Parameters
+    ----------
+    devices : sequence of hashable
+        By rank, what tells its GPU from others: an index, or a UUID.
+    version : int or None
+        NCCL's, as `Library.version` has it; None where there is none.
+
+    Returns
+    -------
+    {"nccl", "staged"}
+        "staged" goes through host memory, see `StagedCommunicator`.
+    """
+    if version is None:
+        return "staged"
+    shared = len(set(devices)) < len(devices)
+    return "staged" if shared and version < SHARES_A_GPU else "nccl"
+
+
+def allow_sharing(devices: Sequence[Hashable], environ: MutableMapping[str, str]) -> None:
+    """Set what NCCL must find in the environment when several ranks have one GPU.
+
+    It is read once, so this comes before NCCL is first called. What the user has set stays.
+    """
+    most = max(Counter(devices).values(), default=0)
+    if most > 1:
+        environ.setdefault("NCCL_MULTI_RANK_GPU_ENABLE", "1")
+    if most > 2:
+        # Kernels of all ranks wait for each other on the GPU, so they must fit there together.
+        environ.setdefault("NCCL_MAX_CTAS", "2")
+
+
+def import_nccl() -> Any | None:
+    """Return CuPy's module of NCCL, or None where either is not installed."""
+    try:
+        from cupy.cuda import nccl
+    except ImportError:
+        return None
+    return nccl if nccl.available else None
+
+
+class Library:
+    """What a communicator needs of NCCL and CuPy, for the device that is current when this is made.
+
+    Parameters
+    ----------
+    cupy, nccl : module
+        ``cupy`` and ``cupy.cuda.nccl``, release 14 or later.
+
+    Attributes
+    ----------
+    xp : module
+        The array module.
+    Error : type
+        What calls of NCCL raise.
+    """
+
+    def __init__(self, cupy: Any, nccl: Any):
+        self.xp = cupy
+        self.Error = nccl.NcclError
+        self._nccl = nccl
+        self._device = cupy.cuda.runtime.getDevice()
+
+    def version(self) -> int:
+        """Return NCCL's version, 23004 for 2.30.4."""
+        return self._nccl.get_version()
+
+    def unique_id(self) -> bytes:
+        """Return what ranks find each other by, new each time; `ID_BYTES` of them."""
+        return self._nccl.get_unique_id()
+
+    def connect(self, n_ranks: int, unique_id: bytes, rank: int) -> Any:
+        """Return this rank's communicator, once all ranks have called this; on any thread."""
+        with self.xp.cuda.Device(self._device):  # another thread may have another one
+            return self._nccl.NcclCommunicator(n_ranks, unique_id, rank)
+
+    @contextmanager
+    def group(self) -> Iterator[None]:
+        """Have what is launched inside run at the same time."""
+        self._nccl.groupStart()
+        try:
+            yield
+        finally:
+            self._nccl.groupEnd()
+
+    def datatype(self, name: str) -> int:
+        return getattr(self._nccl, DATATYPES[name])
+
+    def operation(self, name: str) -> int:
+        return getattr(self._nccl, OPERATIONS[name])
+
+    def pointer(self, array: Any) -> int:
+        """Return the address of an array on the device."""
+        return array.data.ptr
+
+    def stream(self) -> int:
+        """Return the stream on which the arrays of this thread are computed."""
+        return self.xp.cuda.get_current_stream().ptr
+
+    def mark(self) -> Callable[[], bool]:
+        """Return a function that tells whether the stream has done all it was given until now."""
+        event = self.xp.cuda.Event(disable_timing=True)
+        event.record()
+        runtime = self.xp.cuda.runtime
+
+        def done() -> bool:
+            status = runtime.eventQuery(event.ptr)
+            if status not in (0, NOT_READY):
+                raise runtime.CUDARuntimeError(status)
+            return status == 0
+
+        return done

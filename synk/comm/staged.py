@@ -1,0 +1,123 @@
+"""Collectives of device arrays by way of host memory: it always works.
+
+    device array -> to_host -> HostCommunicator -> from_host -> device array
+
+For ranks that share a GPU where NCCL does not let them, and where there is no NCCL.
+
+Imports ``comm.base``, ``errors`` and ``reduction``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from synk.comm.base import Communicator, SharedArrays, copies
+from synk.errors import CollectiveMismatch
+from synk.reduction import Accumulator, cast
+
+Read = Callable[[Sequence[Any]], Any]
+
+
+class StagedCommunicator(Communicator):
+    """Collectives of device arrays through a communicator of host arrays.
+
+    Where arrays of other ranks are (``homes``) is of no use here: a device's memory is its rank's own.
+
+    Parameters
+    ----------
+    host : Communicator
+        Of NumPy arrays.
+    to_host, from_host : callable
+        The device's. What ``from_host`` is given may change once it has returned.
+    """
+
+    def __init__(self, host: Communicator, to_host: Callable[[Any], Any], from_host: Callable[[Any], Any]):
+        super().__init__(host.rank, host.n_ranks)
+        self._host = host
+        self._to_host = to_host
+        self._from_host = from_host
+
+    def all_reduce(self, array: Any, op: str, homes: SharedArrays | None = None) -> Any:
+        if is_bfloat16(array):
+            return self._put(self._reduced_bfloat16(array, op), array)
+        return self._put(self._host.all_reduce(self._to_host(array), op), array)
+
+    def reduce(
+        self, array: Any, op: str, root: int = 0, homes: SharedArrays | None = None, in_place: bool = False
+    ) -> Any | None:
+        if is_bfloat16(array):
+            result = self._reduced_bfloat16(array, op)
+        else:
+            result = self._host.reduce(self._to_host(array), op, root, in_place=in_place)
+        if self.rank != root:
+            return None
+        return self._put(result, array) if in_place else self._from_host(result)
+
+    def broadcast(self, array: Any, root: int = 0, homes: SharedArrays | None = None) -> Any:
+        result = self._host.broadcast(self._plain(array), root)
+        if self.rank == root:
+            return array
+        result = result.view(array.dtype)
+        return self._put(result, array) if homes is not None else self._from_host(result)
+
+    def all_gather(self, array: Any, homes: SharedArrays | None = None, read: Read = copies) -> Any:
+        return self._host.all_gather(self._plain(array), read=self._reading(read, array.dtype))
+
+    def gather(
+        self,
+        array: Any,
+        root: int = 0,
+        homes: SharedArrays | None = None,
+        read: Read = copies,
+        only: int | None = None,
+    ) -> Any | None:
+        return self._host.gather(self._plain(array), root, read=self._reading(read, array.dtype), only=only)
+
+    def _plain(self, array: Any) -> Any:
+        """Return an array on the host in a dtype of NumPy's own, which shared memory is described by."""
+        array = self._to_host(array)
+        return array.view(np.uint16) if is_bfloat16(array) else array
+
+    def _reading(self, read: Read, dtype: Any) -> Read:
+        return lambda arrays: read([self._from_host(array.view(dtype)) for array in arrays])
+
+    def _put(self, result: Any, array: Any) -> Any:
+        """Return ``array`` with the result in it; where it cannot hold one, the result."""
+        if result is array:
+            return array
+        if not is_writable(array):
+            return self._from_host(result)
+        array[...] = self._from_host(result)
+        return array
+
+    def _reduced_bfloat16(self, array: Any, op: str) -> Any:
+        """Combine arrays of a dtype that NumPy's reductions do not know, in float32, on every rank."""
+
+        def read(slots: Sequence[Any]) -> Any:
+            if len({slot.shape for slot in slots}) > 1:
+                brought = "; ".join(f"rank {rank}: {list(slot.shape)}" for rank, slot in enumerate(slots))
+                raise CollectiveMismatch(
+                    f"ranks disagree on a collective: {op!r} of {array.dtype}, {brought}"
+                )
+            total = Accumulator(op)
+            for slot in slots:
+                total.add(slot.view(array.dtype).astype(np.float32), 1)
+            result = total.partial()
+            assert result is not None, "there is a slot for each rank"
+            return cast(result.value, array.dtype)
+
+        return self._host.all_gather(self._plain(array), read=read)
+
+
+def is_bfloat16(array: Any) -> bool:
+    """Return whether an array has the dtype that NumPy knows by an extension only."""
+    return array.dtype.name == "bfloat16"
+
+
+def is_writable(array: Any) -> bool:
+    """Return whether each element of an array has a place of its own that may be written to."""
+    flags = array.flags
+    return (flags.c_contiguous or flags.f_contiguous) and getattr(flags, "writeable", True)

@@ -1,0 +1,137 @@
+"""Choose what the ranks of a run compute on, before any of them is started.
+
+    fork -> choose_devices -> probe, find_cupy -> Devices -> make(rank), in each rank's own process
+
+Imports the other modules of ``device``, ``errors`` and ``processes``.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+from synk.device.base import Device
+from synk.device.cpu import CpuDevice, count_cores
+from synk.device.cuda import CudaDevice
+from synk.device.cupy_library import find_cupy, import_cupy, remedy
+from synk.device.probe import Gpu, Survey, survey
+from synk.errors import CudaUnavailable, SynkWarning
+from synk.processes.vigil import level_of_the_script
+
+KINDS = ("cpu", "cuda")
+MEMORY_LIMIT = 0.9  # the rest is for contexts, NCCL and other libraries, which allocate by themselves
+
+
+@dataclass(frozen=True)
+class Devices:
+    """What the ranks of a run compute on.
+
+    Attributes
+    ----------
+    n_ranks : int
+    threads : int
+        Of each rank, on cores.
+    gpus : tuple of Gpu
+        Rank i has GPU i modulo their number; without any, ranks compute on cores.
+    memory_limit : float
+        Fraction of each GPU's memory for all ranks on it together.
+    precision : {"float32", "tf32"}, optional
+        As of `CudaDevice`.
+    """
+
+    n_ranks: int
+    threads: int
+    gpus: tuple[Gpu, ...] = ()
+    memory_limit: float = MEMORY_LIMIT
+    precision: str | None = None
+
+    def make(self, rank: int) -> Device:
+        """Return the device of one rank, not activated."""
+        if not self.gpus:
+            return CpuDevice(self.threads)
+        return CudaDevice(
+            self.gpus[rank % len(self.gpus)],
+            self.threads,
+            self.memory_limit / len(self.neighbours(rank)),
+            self.precision,
+            host_ops="warn" if rank == 0 else "allow",  # all ranks have the same programs
+        )
+
+    def neighbours(self, rank: int) -> range:
+        """Return the ranks on the same GPU, this one included."""
+        return range(rank % len(self.gpus), self.n_ranks, len(self.gpus))
+
+
+def choose_devices(
+    device: str | None,
+    n_parallel: int | None,
+    threads: int | None,
+    memory_limit: float = MEMORY_LIMIT,
+    precision: str | None = None,
+) -> Devices:
+    """Return what ranks compute on; arguments are those of `synk.fork`, checked.
+
+    Without a word on the device: GPUs, if CuPy is installed and there are any, else cores. Of a driver that
+    fails, a `SynkWarning` tells then. ``device="cpu"`` asks nobody.
+
+    Raises
+    ------
+    CudaUnavailable
+        If GPUs are asked for and cannot be had, naming what is missing.
+    """
+    gpus = () if device == "cpu" else _demanded() if device == "cuda" else _offered()
+    n_ranks = n_parallel or len(gpus) or count_cores()
+    devices = Devices(
+        n_ranks, threads or max(1, count_cores() // n_ranks), gpus[:n_ranks], memory_limit, precision
+    )
+    if len(devices.gpus) < n_ranks and devices.gpus:
+        _warn(f"fork: {_crowding(devices)}. {SHARING}")
+    return devices
+
+
+SHARING = (
+    "They compute one after the other and divide its memory: good for trying things out, not for speed. "
+    "Leave n_parallel out for one rank per GPU, or compute on cores: device='cpu'"
+)
+
+
+def _demanded() -> tuple[Gpu, ...]:
+    """Return the GPUs, of which there must be some."""
+    found = survey()
+    if not found.gpus:
+        also = "" if find_cupy() else f"; CuPy is not installed either: {remedy(found.version)}"
+        raise CudaUnavailable(
+            f"device='cuda': {found.reason}{also}. `python -m synk doctor` looks further; device='cpu' "
+            "computes on cores"
+        )
+    import_cupy(found.version)
+    return found.gpus
+
+
+def _offered() -> tuple[Gpu, ...]:
+    """Return the GPUs that can be used, if any."""
+    if not find_cupy():
+        return ()
+    found = survey()
+    if found.gpus:
+        try:
+            import_cupy(found.version)
+        except CudaUnavailable as error:
+            found = Survey(reason=f"there is {found.gpus[0]}, but {error}", is_trouble=True)
+    if found.is_trouble:
+        _warn(f"fork computes on cores: {found.reason}. device='cpu' asks for no GPU")
+    return found.gpus
+
+
+def _crowding(devices: Devices) -> str:
+    """Say which ranks share which GPU."""
+    shares = [
+        f"ranks {', '.join(map(str, devices.neighbours(number)))} share {gpu}"
+        for number, gpu in enumerate(devices.gpus)
+        if len(devices.neighbours(number)) > 1
+    ]
+    return "; ".join(shares)
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, SynkWarning, stacklevel=level_of_the_script())

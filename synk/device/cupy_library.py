@@ -1,0 +1,55 @@
+"""CuPy, imported when a GPU is wanted and not before.
+
+Importing it loads no driver, so it may happen before the fork: workers have it then.
+
+    find_cupy, import_cupy -> the module, or CudaUnavailable: which extra to install
+
+Imports ``errors``.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from synk.errors import CudaUnavailable
+
+CUDA_13 = 13000
+
+
+def find_cupy() -> bool:
+    """Tell whether CuPy is installed, without importing it."""
+    return find_spec("cupy") is not None
+
+
+def import_cupy(version: int = 0) -> Any:
+    """Return the module ``cupy``.
+
+    Parameters
+    ----------
+    version : int
+        Of CUDA, as the driver speaks it, 0 where that is not known.
+
+    Raises
+    ------
+    CudaUnavailable
+        If it is not installed, or cannot be imported.
+    """
+    try:
+        return import_module("cupy")
+    except ModuleNotFoundError as error:
+        if error.name != "cupy":
+            raise CudaUnavailable(f"CuPy cannot be imported: {error}; {remedy(version)}") from error
+        raise CudaUnavailable(f"GPUs need CuPy, which is not installed: {remedy(version)}") from None
+    except Exception as error:  # libraries of CUDA that are not there, or not those it was built with
+        raise CudaUnavailable(
+            f"CuPy cannot be imported: {type(error).__name__}: {error}; {remedy(version)}"
+        ) from error
+
+
+def remedy(version: int = 0) -> str:
+    """Return the command that installs the CuPy which suits a driver."""
+    if not version:
+        return "pip install synk[cuda13] (for drivers that speak CUDA 12 only: synk[cuda12])"
+    return f"pip install synk[{'cuda13' if version >= CUDA_13 else 'cuda12'}]"

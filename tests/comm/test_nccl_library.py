@@ -1,0 +1,221 @@
+"""What is asked of NCCL and CuPy: decisions without either, and the names where CuPy is installed."""
+
+import os
+from types import SimpleNamespace
+
+import pytest
+from communicator_suite import RankGroup
+
+from synk.comm import NcclCommunicator, nccl_library
+from synk.comm.nccl_library import (
+    DATATYPES,
+    OPERATIONS,
+    SHARES_A_GPU,
+    Library,
+    allow_sharing,
+    connection,
+)
+
+
+@pytest.mark.parametrize(
+    ("devices", "version", "expected"),
+    [
+        ([0, 1], 22907, "nccl"),
+        ([0, 1], None, "staged"),
+        ([0, 0], None, "staged"),
+        ([0, 0], 22907, "staged"),
+        ([0, 0], 23000, "nccl"),
+        ([0, 1, 1], 22907, "staged"),
+        (["GPU-a", "GPU-a"], 23004, "nccl"),
+    ],
+)
+def test_ranks_that_share_a_gpu_are_staged_where_nccl_refuses(devices, version, expected):
+    assert connection(devices, version) == expected
+
+
+@pytest.mark.parametrize(
+    ("devices", "expected"),
+    [
+        ([0, 1], {}),
+        ([0, 0], {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}),
+        ([0, 0, 0], {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "2"}),
+    ],
+)
+def test_sharing_is_allowed_where_it_happens(devices, expected):
+    environ = {}
+    allow_sharing(devices, environ)
+    assert environ == expected
+
+
+def test_what_the_user_has_set_stays():
+    environ = {"NCCL_MULTI_RANK_GPU_ENABLE": "0", "NCCL_MAX_CTAS": "8"}
+    allow_sharing([0, 0, 0], environ)
+    assert environ == {"NCCL_MULTI_RANK_GPU_ENABLE": "0", "NCCL_MAX_CTAS": "8"}
+
+
+class CudaError(RuntimeError):
+    pass
+
+
+def fake_cupy():
+    """Return the part of CuPy that a library calls, which notes what it was asked."""
+    calls = []
+
+    class Event:
+        ptr = 5
+
+        def __init__(self, disable_timing):
+            assert disable_timing
+
+        def record(self):
+            calls.append("record")
+
+    class Device:
+        def __init__(self, number):
+            self.number = number
+
+        def __enter__(self):
+            calls.append(f"device {self.number}")
+
+        def __exit__(self, *_):
+            calls.append("device before")
+
+    runtime = SimpleNamespace(getDevice=lambda: 3, eventQuery=lambda ptr: 600, CUDARuntimeError=CudaError)
+    cuda = SimpleNamespace(
+        runtime=runtime, Event=Event, Device=Device, get_current_stream=lambda: SimpleNamespace(ptr=11)
+    )
+    return SimpleNamespace(cuda=cuda), calls
+
+
+def fake_nccl(calls):
+    names = [*DATATYPES.values(), *OPERATIONS.values()]
+    return SimpleNamespace(
+        NcclError=RuntimeError,
+        groupStart=lambda: calls.append("start"),
+        groupEnd=lambda: calls.append("end"),
+        NcclCommunicator=lambda *arguments: arguments,
+        get_version=lambda: 23004,
+        get_unique_id=lambda: b"\1" * 128,
+        **{name: number for number, name in enumerate(names)},
+    )
+
+
+def test_ranks_connect_on_their_own_device():
+    cupy, calls = fake_cupy()
+    library = Library(cupy, fake_nccl(calls))
+    assert library.connect(2, b"id", 1) == (2, b"id", 1)
+    assert calls == ["device 3", "device before"]
+    assert library.version() == 23004
+    assert library.unique_id() == b"\1" * 128
+
+
+def test_a_mark_is_passed_or_not_or_the_device_has_failed():
+    cupy, calls = fake_cupy()
+    library = Library(cupy, fake_nccl(calls))
+    done = library.mark()
+    assert calls == ["record"]
+    assert not done()
+    cupy.cuda.runtime.eventQuery = lambda ptr: 700 if ptr == 5 else 0
+    with pytest.raises(CudaError, match="700"):
+        done()
+    cupy.cuda.runtime.eventQuery = lambda ptr: 0
+    assert done()
+
+
+def test_a_group_ends_whatever_happens():
+    cupy, calls = fake_cupy()
+    library = Library(cupy, fake_nccl(calls))
+    with pytest.raises(ZeroDivisionError), library.group():
+        1 / 0  # noqa: B018
+    assert calls == ["start", "end"]
+
+
+def test_arrays_and_streams_are_told_by_address():
+    cupy, calls = fake_cupy()
+    library = Library(cupy, fake_nccl(calls))
+    assert library.stream() == 11
+    assert library.pointer(SimpleNamespace(data=SimpleNamespace(ptr=64))) == 64
+    assert len({library.datatype(name) for name in DATATYPES}) == len(DATATYPES)
+    assert len({library.operation(name) for name in OPERATIONS}) == len(OPERATIONS)
+
+
+def test_without_nccl_there_is_none(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "cupy", None)
+    assert nccl_library.import_nccl() is None
+
+
+def test_cupy_has_what_is_asked_of_it():
+    cupy = pytest.importorskip("cupy")
+    for name in ("getDevice", "eventQuery", "CUDARuntimeError"):
+        assert hasattr(cupy.cuda.runtime, name)
+    for name in ("Event", "Device", "get_current_stream"):
+        assert hasattr(cupy.cuda, name)
+    nccl = nccl_library.import_nccl()
+    if nccl is None:
+        pytest.skip("CuPy finds no NCCL")
+    for name in ("NcclError", "groupStart", "groupEnd", "get_version", "get_unique_id"):
+        assert hasattr(nccl, name)
+    for name in (*DATATYPES.values(), *OPERATIONS.values()):
+        assert isinstance(getattr(nccl, name), int)
+    methods = ["allReduce", "reduce", "broadcast", "allGather", "send", "recv", "abort", "check_async_error"]
+    assert all(hasattr(nccl.NcclCommunicator, name) for name in methods)
+
+
+# --- on a GPU: these have never run ------------------------------------------------------------------
+
+
+class GpuGroup(RankGroup):
+    """Ranks on threads that share the current GPU, each with a stream of its own."""
+
+    def __init__(self, n_ranks):
+        self.cupy = pytest.importorskip("cupy")
+        nccl = nccl_library.import_nccl()
+        if nccl is None or connection([0] * n_ranks, nccl.get_version()) != "nccl":
+            pytest.skip(f"needs NCCL, from version {SHARES_A_GPU} on for several ranks")
+        super().__init__(n_ranks)
+        self.communicators = [
+            NcclCommunicator(rank, self.control, self.barriers[rank], Library(self.cupy, nccl))
+            for rank in range(n_ranks)
+        ]
+
+    def run(self, work):
+        def on_stream(comm):
+            with self.cupy.cuda.Stream(non_blocking=True):
+                return work(comm)
+
+        return super().run(on_stream)
+
+    def close(self):
+        # Together: NCCL may keep a rank in its abort until the others abort too.
+        super().run(lambda comm: comm.close())
+        super().close()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_ranks_on_one_gpu(n_ranks, monkeypatch):
+    with monkeypatch.context() as patch:
+        environ = {}
+        allow_sharing([0] * n_ranks, environ)
+        for name, value in environ.items():
+            patch.setenv(name, os.environ.get(name, value))
+        group = GpuGroup(n_ranks)
+        cupy, total = group.cupy, sum(range(1, n_ranks + 1))
+
+        def work(comm):
+            mine = comm.rank + 1
+            return [
+                *(
+                    comm.all_reduce(cupy.full(1000, mine).astype(dtype), "sum").get()
+                    for dtype in ("float16", "float32", "float64", "int16", "int64", "complex64")
+                ),
+                comm.all_reduce(cupy.full(1000, mine, "float32"), "avg").get() * n_ranks,
+                comm.all_reduce(cupy.full(1000, mine, "float32"), "max").get() - n_ranks + total,
+                cupy.concatenate(comm.all_gather(cupy.ones(mine))).get(),
+            ]
+
+        for *results, gathered in group.run(work):
+            for result in results:
+                assert set(result.tolist()) == {total}
+            assert gathered.size == total
+        group.close()

@@ -1,0 +1,420 @@
+"""A rank on a GPU: what it asks CuPy for, and whole runs; CuPy is a stand-in that computes with NumPy."""
+
+import os
+import subprocess
+import sys
+import threading
+from importlib.util import find_spec
+from pathlib import Path
+
+import fake_cupy
+import fake_driver
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+import stand_in
+
+import synk
+from synk import ops
+from synk.device import CudaDevice
+from synk.device.probe import Gpu
+from synk.ops import all_sum
+
+H200 = Gpu(1, "NVIDIA H200")
+
+
+@pytest.fixture
+def cupy(monkeypatch):
+    """Return the stand-in for CuPy, which ``import cupy`` finds."""
+    before = {*sys.modules}
+    monkeypatch.delenv("CUPY_TF32", raising=False)
+    yield fake_cupy.make()
+    for name in {*sys.modules} - before:
+        if name.partition(".")[0] in ("cupy", "cupyx"):
+            del sys.modules[name]
+
+
+# --- the device ------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_touched_before_activation(cupy):
+    CudaDevice(H200)
+    assert cupy.calls == []
+
+
+def test_activation_and_its_way_back(cupy):
+    device = CudaDevice(H200, memory=0.25, precision="tf32")
+    device.activate()
+    assert cupy.calls[:2] == [("device", 1), ("limit", 0.25)]
+    assert ("compute type", "float32", 0) in cupy.calls
+    assert cupy.calls[-1] == ("stream", "non-blocking")
+    assert cupy.cuda.get_current_stream() is device.stream
+    assert cupy.cuda.get_allocator().__name__ == "malloc"
+    assert os.environ["CUPY_TF32"] == "1"
+    cupy.calls.clear()
+    device.deactivate()
+    assert "CUPY_TF32" not in os.environ
+    assert cupy.calls == [
+        ("compute type", "float32", 0),
+        ("waited for", "non-blocking"),
+        ("stream", "null"),
+        ("freed",),
+        ("device", 0),
+    ]
+    assert cupy.cuda.get_allocator() == "the default pool"
+    cupy.calls.clear()
+    device.deactivate()
+    assert cupy.calls == []
+
+
+def test_float32_products_are_float32_unless_asked(cupy, monkeypatch):
+    assert CudaDevice(H200).precision == "float32"
+    monkeypatch.setenv("CUPY_TF32", "1")
+    assert CudaDevice(H200).precision == "tf32"
+    device = CudaDevice(H200, precision="float32")
+    device.activate()
+    assert os.environ["CUPY_TF32"] == "0"
+    device.deactivate()
+    assert os.environ["CUPY_TF32"] == "1"
+    monkeypatch.setenv("CUPY_TF32", "yes")
+    with pytest.raises(ValueError, match="CUPY_TF32='yes' is not a number"):
+        CudaDevice(H200)
+
+
+def test_a_refused_gpu_is_named_and_nothing_stays_changed(cupy):
+    environment = dict(os.environ)
+    device = CudaDevice(Gpu(7, "NVIDIA H200"), threads=1)
+    with pytest.raises(synk.CudaUnavailable, match=r"GPU 7 \(NVIDIA H200\) cannot be used: .*cudaError"):
+        device.activate()
+    assert dict(os.environ) == environment
+    assert cupy.calls == [("device", 0)]  # the way back
+
+
+def test_a_gpu_that_failed_can_be_left(cupy, monkeypatch):
+    def fail(stream):
+        raise RuntimeError("cudaErrorIllegalAddress")
+
+    monkeypatch.setattr(cupy.cuda.Stream, "synchronize", fail)
+    device = CudaDevice(H200)
+    device.activate()
+    device.deactivate()
+    assert ("freed",) in cupy.calls
+    assert cupy.cuda.get_allocator() == "the default pool"
+
+
+def test_every_thread_gets_the_stream_once(cupy):
+    device = CudaDevice(H200)
+    device.activate()
+    seen = []
+
+    def compute():
+        seen.append(cupy.cuda.get_current_stream().name)
+        device.bind()
+        seen.append(cupy.cuda.get_current_stream() is device.stream)
+        count = len(cupy.calls)
+        device.bind()
+        seen.append(len(cupy.calls) - count)
+
+    thread = threading.Thread(target=compute)
+    thread.start()
+    thread.join()
+    device.deactivate()
+    assert seen == ["null", True, 0]
+
+
+def test_arrays_go_there_and_back(cupy):
+    device = CudaDevice(H200)
+    values = np.arange(6.0).reshape(2, 3)
+    there = device.from_host(values)
+    assert isinstance(there, stand_in.ndarray)
+    np.testing.assert_array_equal(device.to_host(there), values)
+    generator = np.random.default_rng(1)
+    assert device.to_host(generator) is generator
+    assert device.to_host(values) is values
+
+
+def test_programs_compute_on_the_device(cupy):
+    x = pt.matrix("x", dtype="float64")
+    function = pytensor.function([x], pt.tanh(x @ x.T).sum(0), mode=CudaDevice(H200).mode())
+    stand_in.counts.reset()
+    values = np.arange(6.0).reshape(2, 3) / 10
+    np.testing.assert_allclose(function(values), np.tanh(values @ values.T).sum(0))
+    assert (stand_in.counts.uploads, stand_in.counts.downloads) == (1, 1)
+
+
+def test_an_op_on_the_host_is_told_of_where_asked(cupy):
+    matrix = pt.matrix("matrix", dtype="float64")
+    values = pt.linalg.eigvalsh(matrix, matrix)  # of two matrices: CuPy has no such routine
+    with pytest.warns(UserWarning, match="Eigvalsh.*: runs on the host"):
+        pytensor.function([matrix], values, mode=CudaDevice(H200).mode())
+    pytensor.function([matrix], values, mode=CudaDevice(H200, host_ops="allow").mode())
+
+
+# --- whole runs ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def gpus(cupy, monkeypatch):
+    """Fork on so many GPUs that are not there."""
+
+    def fork(n_ranks, n_gpus=2):
+        found = synk.device.probe.Survey(tuple(Gpu(number, "NVIDIA H200") for number in range(n_gpus)))
+        monkeypatch.setattr("synk.device.choose.survey", lambda: found)
+        return synk.fork(n_ranks, device="cuda")
+
+    yield fork
+    synk.close()
+
+
+def shared(value, name):
+    return pytensor.shared(np.asarray(value, dtype="float64"), name=name)
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_training_on_gpus_gives_the_numbers_of_one_process(gpus, n_ranks):
+    assert gpus(n_ranks) == n_ranks
+    rng = np.random.default_rng(3)
+    rows, targets, start = rng.normal(size=(7, 3)), rng.normal(size=7), rng.normal(size=3)
+    w, flat = shared(start, "w"), shared(np.zeros(4), "flat")
+    x, y = pt.matrix("x", dtype="float64"), pt.vector("y", dtype="float64")
+    loss = pt.sqr(x @ w - y).mean()
+    weighted = pt.concatenate([pytensor.grad(loss * synk.n_rows, w), pt.stack([synk.n_rows * 1.0])])
+    gradient = synk.function([x, y], loss, updates=[(flat, weighted, "sum")])
+    update = synk.function([], updates=[(w, w - 0.1 * flat[:-1] / flat[-1])])
+    step = synk.sequence(gradient, (synk.all_reduce, flat, "sum"), update)
+    expected = start.copy()
+    for num_slices in (1, 2, 1):
+        error = rows @ expected - targets
+        np.testing.assert_allclose(step(rows, targets, num_slices=num_slices), np.mean(error**2))
+        expected -= 0.1 * 2 * rows.T @ error / 7
+    for rank in range(n_ranks):
+        np.testing.assert_allclose(synk.get_value(rank, w), expected)
+    synk.close()
+    assert type(w.get_value()) is np.ndarray
+    np.testing.assert_allclose(w.get_value(), expected)
+
+
+@pytest.mark.parametrize(("n_ranks", "room"), [(1, True), (2, True), (2, False)])
+def test_collectives_find_values_that_programs_left_on_the_device(gpus, monkeypatch, n_ranks, room):
+    def full(homes, sizes):
+        raise synk.SharedMemoryFull
+
+    if not room:
+        monkeypatch.setattr("synk.homes.Homes._allocate", full)
+    gpus(n_ranks)
+    v = shared([1.0, 2.0], "v")
+    double = synk.function([], v.sum(), updates=[(v, 2 * v)])
+    assert double() == 3
+    np.testing.assert_array_equal(synk.gather(v), [[2, 4]] * n_ranks)
+    double()
+    synk.all_reduce(v, "sum")
+    np.testing.assert_array_equal(synk.get_value(n_ranks - 1, v), np.array([4, 8]) * n_ranks)
+    double()
+    np.testing.assert_array_equal(synk.reduce(v, "max", in_place=False), np.array([8, 16]) * n_ranks)
+    synk.set_value(n_ranks - 1, v, np.array([1.0, 1.0]))
+    double()
+    synk.broadcast(v)
+    double()
+    synk.check_finite(v)
+    assert synk.get_shapes(v) == [(2,)] * n_ranks
+    synk.scatter(v, np.arange(4.0))
+    double()
+    np.testing.assert_array_equal(synk.gather(v, nd_up=0), 2 * np.arange(4.0))
+    double()
+    synk.all_gather(v)
+    np.testing.assert_array_equal(synk.get_value(0, v), 4 * np.arange(4.0))
+    double()
+    np.testing.assert_array_equal(synk.get_value(n_ranks - 1, v), 8 * np.arange(4.0))
+
+
+def test_ranks_without_rows_and_sliceable_variables(gpus):
+    gpus(2)
+    total, table = shared([5.0], "total"), shared([[1.0], [2.0], [3.0]], "table")
+    x = pt.matrix("x", dtype="float64")
+    count = synk.function([x], updates=[(total, x.sum(0) + 0 * total, "sum")])
+    synk.function([], updates=[(table, table + 1), (total, total + 1)])()
+    count(np.ones((1, 1)))
+    assert [synk.get_value(rank, total) for rank in range(2)] == [[1.0], [0.0]]
+    chosen = synk.function([], (table.sum(), "sum"), sliceable_shareds=[table])
+    assert chosen(batch_s=[0, 2]) == 2 * (2 + 4)
+
+
+def test_any_thread_of_the_script_computes_on_the_stream_of_its_rank(cupy, gpus):
+    gpus(1)
+    function = synk.function([], pt.as_tensor(1.0))
+    function()
+    cupy.calls.clear()
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join()
+    assert cupy.calls == [("device", 0), ("stream", "non-blocking")]
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_sums_over_ranks_in_the_middle_of_a_graph(gpus, n_ranks):
+    gpus(n_ranks)
+    x = pt.matrix("x")
+    deviations = synk.function([x], (x - all_sum(x.sum(0)) / all_sum(x.shape[0]), "gather"))
+    values = np.arange(15.0).reshape(5, 3) ** 2
+    np.testing.assert_allclose(deviations(values), values - values.mean(0))
+
+
+def test_networks_of_convolutions_compute_on_the_device(gpus):
+    """By kernels in array operations, until there are others: nothing runs on the host."""
+    gpus(2)
+    rng = np.random.default_rng(0)
+    w, gamma, beta = (
+        shared(rng.normal(size=(4, 2, 3, 3)), "w"),
+        shared(np.ones(4), "gamma"),
+        shared(np.zeros(4), "beta"),
+    )
+    x, labels = pt.tensor("x", shape=(None, 2, 8, 8), dtype="float64"), pt.lvector("labels")
+    y = ops.conv2d(x, w, padding=1)
+    y, _ = ops.batch_norm(y, gamma, beta, np.zeros(4), np.ones(4), train=True, all_ranks=True)
+    logits = ops.global_avg_pool2d(ops.max_pool2d(ops.relu(y), 2))
+    loss = ops.softmax_cross_entropy(logits, labels).mean()
+    outputs = [loss, *((g, "avg") for g in pt.grad(loss * synk.n_rows, [w, gamma, beta]))]
+    values = rng.normal(size=(5, 2, 8, 8)), rng.integers(4, size=5)
+    results = synk.function([x, labels], outputs)(*values)
+    synk.close()
+    synk.fork(2, device="cpu")
+    for got, expected in zip(results, synk.function([x, labels], outputs)(*values), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_workers_on_gpus_are_not_replaced(gpus):
+    gpus(2)
+    with pytest.raises(synk.SynkStateError, match="restart: this process has used a GPU"):
+        synk.restart()
+
+
+def test_one_rank_on_a_gpu_restarts(gpus):
+    gpus(1)
+    v = shared([1.0], "v")
+    synk.function([], updates=[(v, v + 1)])()
+    synk.commit()
+    synk.restart()
+    assert synk.get_value(0, v) == 2
+
+
+def test_a_worker_whose_gpu_fails_says_so(cupy, gpus):
+    gpus(4, n_gpus=4)  # two more than the stand-in has
+    f = synk.function([], pt.as_tensor(1.0))
+    with pytest.raises(synk.WorkerDied, match=r"GPU \d \(NVIDIA H200\) cannot be used"):
+        f()
+
+
+def test_a_gpu_that_gives_nothing_back_does_not_keep_a_run_open(cupy, gpus, monkeypatch):
+    gpus(1)
+    v = shared([1.0], "v")
+    synk.function([], updates=[(v, v + 1)])()
+
+    def fail(array):
+        raise RuntimeError("cudaErrorIllegalAddress")
+
+    monkeypatch.setattr(stand_in, "asnumpy", fail)
+    with pytest.warns(synk.SynkWarning, match="could not be read back: cudaErrorIllegalAddress"):
+        synk.close()
+
+
+# --- the master before the fork ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return fake_driver.build(tmp_path_factory.mktemp("driver"))
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, {tests!r})
+if {cupy}:
+    import fake_cupy
+    fake_cupy.make()
+import synk
+n = synk.fork(device={device})
+mapped = "libcuda" in open("/proc/self/maps").read()
+print(n, type(synk.session._current._device).__name__, "in the master" if mapped else "elsewhere")
+"""
+
+
+def said(folder, device=None, cupy=True, **told):
+    """Run a script that forks, where the driver is told this; return what it prints, or its last error."""
+    root = Path(synk.__file__).parents[1]
+    text = SCRIPT.format(tests=str(root / "tests"), cupy=cupy, device=repr(device))
+    environment = {**os.environ, "PYTHONPATH": str(root), "LD_LIBRARY_PATH": str(folder), **told}
+    environment.pop("CUDA_VISIBLE_DEVICES", None)
+    ended = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, timeout=60, env=environment
+    )
+    return (ended.stdout or ended.stderr.strip().splitlines()[-1]).strip()
+
+
+def test_the_master_loads_no_driver(folder):
+    assert said(folder, FAKE_GPUS="2") == "2 CudaDevice elsewhere"
+    assert said(folder, FAKE_GPUS="0") == f"{len(os.sched_getaffinity(0))} CpuDevice elsewhere"
+
+
+def test_who_computes_on_cores_starts_no_probe(folder, tmp_path):
+    note = tmp_path / "note"
+    told = {"FAKE_GPUS": "2", "FAKE_NOTE": str(note)}
+    assert "CpuDevice elsewhere" in said(folder, "cpu", **told)
+    assert "CpuDevice elsewhere" in said(folder, None, cupy=False, **told)
+    assert not note.exists()
+    assert "CudaDevice elsewhere" in said(folder, "cuda", **told)
+    assert note.exists()
+
+
+def test_what_is_missing_is_named(folder):
+    error = said(folder, "cuda", FAKE_ERROR="999")
+    assert error.startswith("synk.errors.CudaUnavailable: device='cuda': the driver fails with error 999")
+
+
+REAL = """
+import cupy
+from cupy._core._routines_linalg import set_compute_type
+set_compute_type("float32", 0)
+needed = {"Device.use", "MemoryPool.set_limit", "MemoryPool.malloc", "MemoryPool.free_all_blocks",
+          "Stream.use", "Stream.synchronize", "get_current_stream", "get_allocator", "set_allocator"}
+for name in needed:
+    found = cupy.cuda
+    for part in name.split("."):
+        found = getattr(found, part)
+cupy.asnumpy, cupy.asarray, cupy.full, cupy.ndarray
+print("libcuda.so" in open("/proc/self/maps").read())
+"""
+
+
+@pytest.mark.skipif(find_spec("cupy") is None, reason="needs CuPy, but no GPU")
+def test_cupy_has_what_is_asked_of_it_and_loads_no_driver():
+    ended = subprocess.run([sys.executable, "-c", REAL], capture_output=True, text=True, timeout=60)
+    assert ended.stdout == "False\n", ended.stderr
+
+
+# --- on a GPU ----------------------------------------------------------------------------------------------
+
+GPU = """
+import numpy as np, pytensor, pytensor.tensor as pt, warnings
+import synk
+warnings.simplefilter("ignore", synk.SynkWarning)
+assert synk.fork({n_ranks}, device="cuda", precision="tf32") == {n_ranks}
+v = pytensor.shared(np.arange(3.0), name="v")
+x = pt.matrix("x", dtype="float64")
+f = synk.function([x], (x.sum(), "sum"), updates=[(v, 2 * v)])
+print(float(f(np.ones((4, 2)))))
+synk.all_reduce(v, "sum")
+print(synk.get_value({n_ranks} - 1, v).tolist())
+synk.close()
+print(type(v.get_value()).__name__)
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_a_real_gpu(n_ranks):
+    ended = subprocess.run(
+        [sys.executable, "-c", GPU.format(n_ranks=n_ranks)], capture_output=True, text=True, timeout=110
+    )
+    expected = str((2 * n_ranks * np.arange(3.0)).tolist())
+    assert ended.stdout.splitlines() == ["8.0", expected, "ndarray"], ended.stderr

@@ -1,0 +1,84 @@
+"""A module that passes for CuPy: arrays of `stand_in`, and a CUDA that only writes down what is asked of it.
+
+    sys.modules["cupy"] = fake_cupy.make()
+
+A GPU is refused unless it is below ``N_GPUS``. Pools, streams and devices have the methods of CuPy 14 that
+synk calls, and no others; what is current is so per thread, as in CUDA.
+"""
+
+import sys
+import threading
+from importlib.machinery import ModuleSpec
+from types import ModuleType, SimpleNamespace
+
+import stand_in
+
+N_GPUS = 2
+
+
+class Log(list):
+    """What was asked, in order."""
+
+
+def make(n_gpus=N_GPUS):
+    """Return the module, and have ``cupy._core._routines_linalg`` be found beside it."""
+    stand_in.install()
+    cupy = ModuleType("cupy")
+    cupy.__spec__ = ModuleSpec("cupy", None)
+    cupy.__getattr__ = lambda name: getattr(stand_in, name)
+    cupy.calls = Log()
+    cupy.cuda = _cuda(cupy.calls, n_gpus)
+    linalg = ModuleType("cupy._core._routines_linalg")
+    linalg.set_compute_type = lambda dtype, kind: cupy.calls.append(("compute type", dtype, kind))
+    sys.modules.update({"cupy": cupy, "cupy._core": ModuleType("cupy._core"), linalg.__name__: linalg})
+    return cupy
+
+
+def _cuda(log, n_gpus):
+    current = threading.local()
+    state = SimpleNamespace(allocator="the default pool")
+
+    class Device:
+        def __init__(self, number=None):
+            self.id = getattr(current, "gpu", 0) if number is None else number
+
+        def use(self):
+            if self.id >= n_gpus:
+                raise RuntimeError("cudaErrorInvalidDevice: invalid device ordinal")
+            current.gpu = self.id
+            log.append(("device", self.id))
+
+    class MemoryPool:
+        def set_limit(self, size=None, fraction=None):
+            log.append(("limit", fraction))
+
+        def malloc(self, nbytes):
+            raise AssertionError("arrays of the stand-in are NumPy's")
+
+        def free_all_blocks(self):
+            log.append(("freed",))
+
+    class Stream:
+        def __init__(self, null=False, non_blocking=False):
+            self.name = "null" if null else "non-blocking" if non_blocking else "blocking"
+
+        def use(self):
+            current.stream = self
+            log.append(("stream", self.name))
+
+        def synchronize(self):
+            log.append(("waited for", self.name))
+
+    null = Stream(null=True)
+
+    def set_allocator(allocator):
+        state.allocator = allocator
+
+    return SimpleNamespace(
+        Device=Device,
+        MemoryPool=MemoryPool,
+        Stream=Stream,
+        get_current_stream=lambda: getattr(current, "stream", null),
+        get_allocator=lambda: state.allocator,
+        set_allocator=set_allocator,
+    )
