@@ -7,8 +7,7 @@ The way of a graph through ``pytensor.function(..., mode=array_mode())``; names 
                      linear time); kernels.fusion is chosen too
     linker           hands the rewritten graph to emit, and runs its program when the function is called
     emit             asks the passes in turn, and has their Plan written down:
-      passes/          schedule      the order in which nodes let go of memory soonest
-                       lazy          which nodes run only if a condition holds
+      passes/          lazy          the order of the nodes, and which run only if a condition holds
                        place         host or device for each node, and which values cross
                        memory        which values share memory
                        destination   which results are written where an update, or a join, wants them

@@ -13,7 +13,7 @@ graph needs:
 Nodes that only one branch of an ``IfElse`` needs stand in an ``if`` block. The passes are asked one after
 another, each with what those before it found:
 
-    graph -> schedule -> plan_lazy -> place -> find_destinations -> find_reuse -> Plan
+    graph -> plan_lazy -> place -> find_destinations -> find_reuse -> Plan
     Plan, last_uses -> Writer -> Program
 """
 
@@ -32,7 +32,6 @@ from synk.compile.passes.lazy import plan_lazy
 from synk.compile.passes.memory import Memory
 from synk.compile.passes.place import Placement, Step, place, stay
 from synk.compile.passes.reuse import find_reuse
-from synk.compile.passes.schedule import schedule
 from synk.compile.programs.buffers import assemble
 from synk.compile.programs.program import Program
 from synk.compile.programs.writer import Plan, Writer
@@ -59,8 +58,8 @@ def emit(
     xp : module
         Array module handed to the entries.
     order : sequence of Apply, optional
-        Nodes in an order in which they can run; default ``fgraph.toposort()``, which puts the readers of
-        an array before the node that destroys it.
+        Nodes in the order to run them; default ``fgraph.toposort()``, which puts the readers of an
+        array before the node that destroys it.
     unpack : bool
         Let a graph with one output return it bare, as the entry of a node with one output does.
     observe : callable, optional
@@ -72,7 +71,7 @@ def emit(
         Inputs that come from the host and outputs that go there; see `synk.compile.passes.place.place`. With
         NumPy they make no difference.
     """
-    order = schedule(fgraph, fgraph.toposort() if order is None else order)
+    order = fgraph.toposort() if order is None else order
     plan = make_plan(fgraph, xp, order, updates or {}, given, fetched)
     steps = plan.placed.steps
     writer = Writer(fgraph.inputs, xp, plan)

@@ -1,4 +1,4 @@
 """Decisions about a graph before its program is written: pure, graphs in, decisions out.
 
-schedule -> lazy -> place -> memory -> destination -> reuse
+lazy -> place -> memory -> destination -> reuse
 """
