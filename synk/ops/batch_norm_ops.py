@@ -19,7 +19,8 @@ from pytensor.tensor.type import TensorType
 
 from synk.compile import array_funcify
 from synk.kernels.choose import norm_kernels
-from synk.ops.checks import common_length, float_tensor, layout_of, looked_at, refuse_second, same_shape
+from synk.kernels.window import check_layout
+from synk.ops.checks import common_length, float_tensor, looked_at, refuse_second, same_shape
 from synk.ops.image import ImageOp
 
 CHANNELS = "the lengths of the channels and of their parameters"
@@ -68,7 +69,8 @@ class BatchNorm(BatchNormOp):
     def __init__(self, eps: float, relu: bool = False, layout: str = "NCHW"):
         if not eps > 0:
             raise ValueError(f"eps={eps!r} must be positive: a constant channel has variance 0")
-        self.eps, self.relu, self.image_layout = float(eps), bool(relu), layout_of(layout)
+        check_layout(layout)
+        self.eps, self.relu, self.image_layout = float(eps), bool(relu), layout
 
     def check_inputs(self, x: Any, gamma: Any, beta: Any) -> tuple[Any, Any, Any]:
         """Return the inputs as variables that fit each other."""
@@ -131,7 +133,8 @@ class BatchNormGradient(BatchNormOp):
     image_outputs = (0,)
 
     def __init__(self, relu: bool = False, layout: str = "NCHW"):
-        self.relu, self.image_layout = bool(relu), layout_of(layout)
+        check_layout(layout)
+        self.relu, self.image_layout = bool(relu), layout
 
     def make_node(self, gy, x, gamma, beta, mean, inv_std):
         x = float_tensor("x", x, (2, 4))

@@ -12,7 +12,6 @@ from pytensor.tensor.type import integer_dtypes
 from synk.compile.dispatch.out import takes_out
 
 FLOATS = ("float32", "float64")
-LAYOUTS = ("NCHW", "NHWC")
 
 
 def float_tensor(name: str, value: Any, ndims: Sequence[int] = (), dtype: str | None = None) -> Any:
@@ -88,13 +87,6 @@ def same_shape(what: str, *arrays: Any) -> None:
     for array in arrays:
         if array.shape != arrays[0].shape:
             raise ValueError(f"{what} must have one shape, not {arrays[0].shape} and {array.shape}")
-
-
-def layout_of(value: str) -> str:
-    """Return ``value`` if it is a layout of images."""
-    if value not in LAYOUTS:
-        raise ValueError(f"layout={value!r} is unknown; choose one of {', '.join(LAYOUTS)}")
-    return value
 
 
 def refuse_second(name: str) -> NoReturn:

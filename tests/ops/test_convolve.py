@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from image_cases import check_shapes, convolutions, normal, perform
 
 from synk.compile import array_mode
+from synk.compile.observe.flops import flops_of
 from synk.ops import conv2d
 from synk.ops.convolve import Conv2d
 
@@ -25,6 +26,19 @@ def test_a_convolution_by_hand():
     np.testing.assert_array_equal(evaluate(conv2d(x, w, [100.0]))[0, 0], np.add(expected, 100))
     padded = evaluate(conv2d(x, w, padding=((1, 0), (0, 0))))
     np.testing.assert_array_equal(padded[0, 0], [[-10, -20], *expected])
+
+
+def test_operations_are_counted():
+    """Two for each product: with 3 x 3 weights of 4 channels in 2 groups, 18 products a result."""
+    x, w = pt.tensor4("x"), pt.tensor4("w")
+    y = conv2d(x, w, groups=2)
+    gradients = [node.owner for node in pt.grad(y.sum(), [x, w])]
+    shapes = {"x": (2, 4, 5, 6), "w": (6, 2, 3, 3), "y": (2, 6, 3, 4)}
+    arrays = {name: np.zeros(shape) for name, shape in shapes.items()}
+    calls = [(y.owner, "xw", "y"), (gradients[0], "yw", "x"), (gradients[1], "xy", "w")]
+    for node, inputs, result in calls:
+        count = flops_of(node.op)
+        assert count([arrays[name] for name in inputs], [arrays[result]]) == 2 * 18 * arrays["y"].size
 
 
 @given(convolutions(), st.booleans())
