@@ -11,10 +11,12 @@ Imports ``shm`` and the standard library.
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import socket
 import struct
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -23,6 +25,8 @@ from synk.memory.shm import Segment
 HEAD = struct.Struct("<QQQ")  # bytes of pickle, number of buffers, bytes of the outbox or 0
 SIZE = struct.Struct("<Q")
 TIMED_OUT = "timed out"  # what a socket says, always
+CROWDED_SECONDS = 5.0  # to wait for descriptors in flight, of all programs of this user, to arrive
+CROWDED_PAUSE = 0.001  # between looks whether they have
 INLINE_BYTES = 1 << 16  # larger replies go through the outbox, which saves two copies by the kernel
 
 
@@ -120,7 +124,23 @@ def send(end: socket.socket, frame: Frame, patience: Patience = endless) -> None
 
 
 def _send_some(end: socket.socket, part: memoryview, descriptors: list[int]) -> int:
-    return socket.send_fds(end, [part], descriptors) if descriptors else end.send(part)
+    return _send_with(end, part, descriptors) if descriptors else end.send(part)
+
+
+def _send_with(end: socket.socket, part: memoryview, descriptors: list[int]) -> int:
+    """Send descriptors along; wait while too many of this user's are on their way.
+
+    Linux allows no more descriptors in flight than a process may have open, and counts those of all
+    processes of the user. They are few for a moment only, as their receivers take them in.
+    """
+    deadline = time.monotonic() + CROWDED_SECONDS
+    while True:
+        try:
+            return socket.send_fds(end, [part], descriptors)
+        except OSError as error:
+            if error.errno != errno.ETOOMANYREFS or time.monotonic() >= deadline:
+                raise
+            time.sleep(CROWDED_PAUSE)
 
 
 def patiently(patience: Patience, call: Callable[..., Any], *arguments: Any) -> Any:
