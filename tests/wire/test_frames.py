@@ -276,6 +276,22 @@ def test_a_descriptor_waits_while_too_many_are_in_flight(ends, few_in_flight):
     sender.join()
 
 
+def test_crowded_descriptors_are_sent_again(ends, monkeypatch):
+    refusals = [OSError(errno.ETOOMANYREFS, "too many")] * 3
+    original = socket.send_fds
+
+    def crowded(*arguments):
+        if refusals:
+            raise refusals.pop()
+        return original(*arguments)
+
+    monkeypatch.setattr(socket, "send_fds", crowded)
+    send(ends[0], encode("one of many")._replace(descriptor=ends[0].fileno()))
+    message, descriptor = Receiver(ends[1]).receive()
+    os.close(descriptor)
+    assert (message, refusals) == ("one of many", [])
+
+
 def test_too_many_descriptors_in_flight_for_long_are_an_error(ends, monkeypatch):
     def crowded(*arguments):
         raise OSError(errno.ETOOMANYREFS, "too many")
