@@ -93,6 +93,7 @@ def fork(
     *,
     memory_limit: float | None = None,
     precision: str | None = None,
+    cuda_graphs: bool = False,
 ) -> int:
     """Start a run: fork one worker process for each rank but this one.
 
@@ -117,6 +118,9 @@ def fork(
     precision : {"float32", "tf32"}, optional
         What GPUs multiply float32 matrices in: "tf32" is faster and keeps 10 bits of each factor. By default
         "float32", unless ``CUPY_TF32`` says otherwise.
+    cuda_graphs : bool
+        Whether GPUs record what a function launches, once it has been called a few times with the same
+        shapes, and launch all of it together from then on. A warning tells where that cannot be done.
 
     Returns
     -------
@@ -132,7 +136,7 @@ def fork(
     CudaInitialisedError
         If this process has used a GPU already, so that those it forks cannot.
     """
-    return _session.fork(n_parallel, device, threads, timeout, memory_limit, precision)
+    return _session.fork(n_parallel, device, threads, timeout, memory_limit, precision, cuda_graphs)
 
 
 def close() -> None:

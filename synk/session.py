@@ -300,6 +300,7 @@ def fork(
     timeout: float | None = None,
     memory_limit: float | None = None,
     precision: str | None = None,
+    cuda_graphs: bool = False,
 ) -> int:
     """Start a run; see `synk.fork`."""
     global _current
@@ -307,7 +308,7 @@ def fork(
         _current.check_open("fork")  # in a process that somebody forked of the master, this says so
         raise SynkStateError("fork: a run is open already; synk.close() it first")
     seconds = checked_timeout(timeout)
-    devices = checked_devices(n_parallel, device, threads, memory_limit, precision)
+    devices = checked_devices(n_parallel, device, threads, memory_limit, precision, cuda_graphs)
     if device != "cpu" and devices.n_ranks > 1:
         check_cuda("fork")
     try:

@@ -8,10 +8,12 @@ synk calls, and no others; what is current is so per thread, as in CUDA.
 
 import sys
 import threading
+from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
 
 import stand_in
+from tape import Tape, refuse
 
 N_GPUS = 2
 
@@ -67,18 +69,47 @@ def _cuda(log, n_gpus):
             log.append(("stream", self.name))
 
         def synchronize(self):
+            if stand_in.tape is not None:
+                refuse()
             log.append(("waited for", self.name))
+
+        def begin_capture(self, mode=None):
+            if self.name == "null":
+                raise RuntimeError("cudaErrorStreamCaptureUnsupported: the null stream cannot capture")
+            stand_in.tape = Tape()
+
+        def end_capture(self):
+            tape, stand_in.tape = stand_in.tape, None
+            return Graph(tape.end(), self)
+
+    class Graph:
+        def __init__(self, replay, stream):
+            self._replay = replay
+
+        def launch(self, stream=None):
+            log.append(("graph", (stream or cuda.get_current_stream()).name))
+            self._replay()
 
     null = Stream(null=True)
 
     def set_allocator(allocator):
         state.allocator = allocator
 
-    return SimpleNamespace(
+    @contextmanager
+    def using_allocator(allocator):
+        before, current.allocator = getattr(current, "allocator", None), allocator
+        try:
+            yield
+        finally:
+            current.allocator = before
+
+    cuda = SimpleNamespace(
         Device=Device,
         MemoryPool=MemoryPool,
         Stream=Stream,
         get_current_stream=lambda: getattr(current, "stream", null),
         get_allocator=lambda: state.allocator,
         set_allocator=set_allocator,
+        using_allocator=using_allocator,
     )
+    return cuda

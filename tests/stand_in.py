@@ -22,6 +22,7 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import scipy.linalg
+from tape import refuse
 
 inf, nan, pi, e, newaxis = np.inf, np.nan, np.pi, np.e, None
 
@@ -61,6 +62,7 @@ class Counts:
 
 
 counts = Counts()
+tape = None  # where launches are noted while a graph is captured
 
 
 def _refuse(name):
@@ -100,6 +102,16 @@ class ndarray:
 
     def get(self):
         return asnumpy(self)
+
+    def set(self, value, stream=None):
+        if not isinstance(value, np.ndarray) or value.dtype != self.dtype:
+            raise TypeError(f"set takes an array of NumPy of {self.dtype}")
+        if value.shape != self.shape:
+            raise ValueError(f"an array of shape {value.shape} does not fit into {self.shape}")
+        if tape is not None:
+            refuse()
+        counts.uploads += 1
+        self._value[...] = value
 
     def __getattr__(self, name):
         if name not in METHODS:
@@ -210,8 +222,23 @@ def _run(function, args, keywords, is_view=False, waits=False):
     counts.launches += not is_view
     counts.downloads += waits
     out = keywords.get("out")
-    result = function(*map(_inside, args), **{name: _inside(x) for name, x in keywords.items()})
-    return out if isinstance(out, ndarray) else _outside(result)
+    inside, keywords_inside = [*map(_inside, args)], {name: _inside(x) for name, x in keywords.items()}
+    if tape is not None:
+        if waits:
+            refuse()
+        tape.meet(function, inside, keywords_inside)
+    result = function(*inside, **keywords_inside)
+    returned = out if isinstance(out, ndarray) else _outside(result)
+    if tape is not None:
+        tape.note(function, inside, keywords_inside, _held(returned))
+    return returned
+
+
+def _held(value):
+    """Return the arrays of NumPy behind what was returned."""
+    if isinstance(value, ndarray):
+        return value._value
+    return [_held(part) for part in value] if isinstance(value, tuple | list) else ()
 
 
 def _inside(value):
@@ -237,6 +264,8 @@ def asnumpy(array):
     """Copy an array to the host."""
     if not isinstance(array, ndarray):
         return np.asarray(array)
+    if tape is not None:
+        refuse()
     counts.downloads += 1
     return array._value.copy()
 
@@ -254,6 +283,8 @@ def array(value, dtype=None, copy=True):
         return _run(np.array, (value,), {"dtype": dtype})
     if isinstance(value, tuple | list) and any(isinstance(x, ndarray) for x in value):
         return _run(np.array, (value,), {"dtype": dtype})
+    if tape is not None:
+        refuse()
     counts.uploads += 1
     return ndarray(np.array(value, dtype))
 
@@ -309,7 +340,10 @@ class _Twin(ModuleType):
 def _call(function, name, args, keywords):
     if name in CREATES:  # lengths are numbers of the host
         counts.launches += name != "empty"
-        return ndarray(function(*args, **keywords))
+        made = ndarray(function(*args, **keywords))
+        if tape is not None:
+            tape.note(function, args, keywords, made._value)
+        return made
     return _run(function, args, keywords, name in VIEWS, name in WAITS)
 
 

@@ -17,6 +17,7 @@ from pytensor.link.utils import raise_with_op
 
 from synk.compile.dispatch.table import DEVICE, HOST
 from synk.compile.emit import Observer, emit
+from synk.compile.programs.captured import Captured, Recorder, obstacle
 from synk.compile.programs.program import Program
 from synk.compile.programs.transfer import to_device
 from synk.compile.rewriting.rewrites import UNWANTED
@@ -54,6 +55,7 @@ class ArrayLinker(JITLinker):
         allow_gc: bool = True,
         observe: Observer | None = None,
         outputs: str = "host",
+        recorder: Recorder | None = None,
     ):
         if host_ops not in HOST_OPS:
             raise ValueError(f"host_ops={host_ops!r} is unknown; choose one of {', '.join(HOST_OPS)}")
@@ -64,6 +66,7 @@ class ArrayLinker(JITLinker):
         self.outputs = outputs
         self.host_ops = host_ops
         self.observe = observe
+        self.recorder = recorder
 
     def __copy__(self) -> "ArrayLinker":
         linker = type(self).__new__(type(self))
@@ -72,7 +75,7 @@ class ArrayLinker(JITLinker):
 
     def __getstate__(self) -> dict[str, Any]:
         # Modules do not pickle, and a mode travels to the workers with the function that asks for it.
-        return self.__dict__ | {"xp": self.xp.__name__}
+        return self.__dict__ | {"xp": self.xp.__name__, "recorder": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, xp=import_module(state["xp"]))
@@ -88,18 +91,48 @@ class ArrayLinker(JITLinker):
 
     def fgraph_convert(self, fgraph, order, input_storage, output_storage, storage_map, **kwargs) -> Program:
         """Return the program that computes ``fgraph`` in the given order."""
+        given = [k for k, variable in enumerate(fgraph.inputs) if not isinstance(variable, SharedVariable)]
+        program = self._emitted(fgraph, order, given, self._fetched(fgraph))
+        self._judge_host_nodes(program)
+        return program
+
+    def _fetched(self, fgraph) -> list[int]:
         updates = fgraph.update_mapping or {}
-        program = emit(
+        return [k for k in range(len(fgraph.outputs)) if k not in updates and self.outputs == HOST]
+
+    def _emitted(self, fgraph, order, given, fetched) -> Program:
+        return emit(
             fgraph,
             self.xp,
             order,
             observe=self.observe,
-            updates=updates,
-            given=[k for k, variable in enumerate(fgraph.inputs) if not isinstance(variable, SharedVariable)],
-            fetched=[k for k in range(len(fgraph.outputs)) if k not in updates and self.outputs == HOST],
+            updates=fgraph.update_mapping or {},
+            given=given,
+            fetched=fetched,
         )
-        self._judge_host_nodes(program)
-        return program
+
+    def _captured(self, fgraph, order) -> Captured | None:
+        """Return the program as it is recorded; None where nobody records, or that cannot be done."""
+        if self.recorder is None or self.observe is not None:
+            return None
+        program = self._emitted(fgraph, order, given=(), fetched=())
+        reason = obstacle(program, fgraph)
+        if reason is None:
+            return self._recorded(fgraph, program)
+        if self.host_ops != "allow":
+            warnings.warn(f"a function is not captured in a CUDA graph: {reason}", stacklevel=2)
+        return None
+
+    def _recorded(self, fgraph, program) -> Captured:
+        return Captured(
+            program,
+            self.xp,
+            self.recorder,
+            shared=[k for k, variable in enumerate(fgraph.inputs) if isinstance(variable, SharedVariable)],
+            unread=[k for k, variable in enumerate(fgraph.inputs) if not fgraph.clients[variable]],
+            updates=fgraph.update_mapping or {},
+            fetched=self._fetched(fgraph),
+        )
 
     def create_thunk_inputs(self, storage_map) -> list[list]:
         """Return the one-element cells that hold the values of the graph's inputs."""
@@ -112,7 +145,11 @@ class ArrayLinker(JITLinker):
     def create_jitable_thunk(self, compute_map, order, input_storage, output_storage, storage_map):
         """Return ``([thunk], nodes, program)``; unlike the base class's, the thunk blames the right node."""
         fgraph = self.fgraph
-        program = self.fgraph_convert(fgraph, order, input_storage, output_storage, storage_map)
+        captured = self._captured(fgraph, order)
+        if captured is None:
+            run = program = self.fgraph_convert(fgraph, order, input_storage, output_storage, storage_map)
+        else:
+            run, program = captured, captured.program
         inputs = self.create_thunk_inputs(storage_map)
         outputs = [storage_map[variable] for variable in fgraph.outputs]
         on_device = [
@@ -127,7 +164,7 @@ class ArrayLinker(JITLinker):
             try:
                 # Infinities and NaN are values here, as in every other linker.
                 with np.errstate(all="ignore"):
-                    values = program(*[cell[0] for cell in inputs])
+                    values = run(*[cell[0] for cell in inputs])
             except Exception as error:
                 node = program.failed_node(error)
                 if node is None:

@@ -37,6 +37,8 @@ class Devices:
         Fraction of each GPU's memory for all ranks on it together.
     precision : {"float32", "tf32"}, optional
         As of `CudaDevice`.
+    cuda_graphs : bool
+        As of `CudaDevice`.
     """
 
     n_ranks: int
@@ -44,6 +46,7 @@ class Devices:
     gpus: tuple[Gpu, ...] = ()
     memory_limit: float = MEMORY_LIMIT
     precision: str | None = None
+    cuda_graphs: bool = False
 
     def make(self, rank: int) -> Device:
         """Return the device of one rank, not activated."""
@@ -55,6 +58,7 @@ class Devices:
             self.memory_limit / len(self.neighbours(rank)),
             self.precision,
             host_ops="warn" if rank == 0 else "allow",  # all ranks have the same programs
+            cuda_graphs=self.cuda_graphs,
         )
 
     def neighbours(self, rank: int) -> range:
@@ -68,6 +72,7 @@ def choose_devices(
     threads: int | None,
     memory_limit: float = MEMORY_LIMIT,
     precision: str | None = None,
+    cuda_graphs: bool = False,
 ) -> Devices:
     """Return what ranks compute on; arguments are those of `synk.fork`, checked.
 
@@ -81,9 +86,8 @@ def choose_devices(
     """
     gpus = () if device == "cpu" else _demanded() if device == "cuda" else _offered()
     n_ranks = n_parallel or len(gpus) or count_cores()
-    devices = Devices(
-        n_ranks, threads or max(1, count_cores() // n_ranks), gpus[:n_ranks], memory_limit, precision
-    )
+    n_threads = threads or max(1, count_cores() // n_ranks)
+    devices = Devices(n_ranks, n_threads, gpus[:n_ranks], memory_limit, precision, cuda_graphs)
     if len(devices.gpus) < n_ranks and devices.gpus:
         _warn(f"fork: {_crowding(devices)}. {SHARING}")
     return devices

@@ -4,7 +4,7 @@
 
 Has run on a stand-in for CuPy only, and on no GPU yet.
 
-Imports ``base``, ``cpu``, ``cupy_library`` and ``probe`` of ``device``, ``compile`` and ``errors``.
+Imports ``base``, ``cpu``, ``cupy_library``, ``graphs``, ``probe``, and ``compile`` and ``errors``.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from synk.compile.programs.transfer import to_device
 from synk.device.base import Device
 from synk.device.cpu import CpuDevice
 from synk.device.cupy_library import import_cupy, remedy
+from synk.device.graphs import Graphs
 from synk.device.probe import Gpu
 from synk.errors import CudaUnavailable
 
@@ -47,6 +48,8 @@ class CudaDevice(Device):
         what ``CUPY_TF32`` says, else "float32".
     host_ops : {"allow", "warn", "raise"}
         What to do about Ops that compute on the host in the middle of a program.
+    cuda_graphs : bool
+        Whether programs that are called with the same shapes are recorded, and launched as one.
 
     Attributes
     ----------
@@ -65,6 +68,7 @@ class CudaDevice(Device):
         memory: float = 1.0,
         precision: str | None = None,
         host_ops: str = "warn",
+        cuda_graphs: bool = False,
     ):
         self.gpu = gpu
         self.memory = memory
@@ -74,6 +78,8 @@ class CudaDevice(Device):
         self.stream: Any = None
         self._host = CpuDevice(threads)
         self._host_ops = host_ops
+        self._cuda_graphs = cuda_graphs
+        self._graphs: Graphs | None = None
         self._undo = ExitStack()
         self._threads = threading.local()  # which of them compute here
 
@@ -119,6 +125,9 @@ class CudaDevice(Device):
         undo.callback(self.stream.synchronize)
         undo.callback(_set_tf32, os.environ.get(TF32))
         _set_tf32("1" if self.precision == "tf32" else "0")
+        if self._cuda_graphs:
+            self._graphs = Graphs(cupy, self.stream, self.memory)
+            undo.callback(self._graphs.close)
 
     def bind(self) -> None:
         """Have the calling thread compute here: with CUDA, each has a GPU and a stream of its own."""
@@ -135,10 +144,11 @@ class CudaDevice(Device):
         with suppress(RuntimeError):  # of CUDA: who met it first has told, and all is given back by then
             self._undo.close()
         self._threads = threading.local()
-        self.stream = None
+        self.stream = self._graphs = None
 
     def mode(self, observe: Any = None) -> Any:
-        return array_mode(ArrayLinker(self.xp, host_ops=self._host_ops, observe=observe))
+        linker = ArrayLinker(self.xp, host_ops=self._host_ops, observe=observe, recorder=self._graphs)
+        return array_mode(linker)
 
     def from_host(self, array: Any) -> Any:
         return to_device(array, self.xp)

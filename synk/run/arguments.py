@@ -15,7 +15,12 @@ from synk.device.cuda import PRECISIONS
 
 
 def checked_devices(
-    n_parallel: Any, device: Any, threads: Any, memory_limit: Any = None, precision: Any = None
+    n_parallel: Any,
+    device: Any,
+    threads: Any,
+    memory_limit: Any = None,
+    precision: Any = None,
+    cuda_graphs: Any = False,
 ) -> Devices:
     """Return how many ranks there will be, and what they compute on.
 
@@ -39,7 +44,10 @@ def checked_devices(
             raise ValueError(f"{name}={value} is less than 1")
     if precision is not None and precision not in PRECISIONS:
         raise ValueError(f"precision={precision!r} is unknown; choose one of {', '.join(PRECISIONS)}")
-    return choose_devices(device, n_parallel, threads, _checked_fraction(memory_limit), precision)
+    if not isinstance(cuda_graphs, bool):
+        raise TypeError(f"cuda_graphs={cuda_graphs!r} is neither True nor False")
+    fraction = _checked_fraction(memory_limit)
+    return choose_devices(device, n_parallel, threads, fraction, precision, cuda_graphs)
 
 
 def _checked_fraction(limit: Any) -> float:

@@ -1,0 +1,222 @@
+"""A program whose launches are recorded once and then launched together: a CUDA graph.
+
+    inputs -> what is read on the host, shapes -> recording -> feed -> replay -> results
+
+Launching costs the host some microseconds a kernel, which is most of the time of a small network. A
+recording repeats the same kernels on the same addresses, so
+
+- inputs of a call are copied to arrays of the recording's own, the slots;
+- shared variables are read where they lie, and their new values are written there too;
+- what Python reads on the host is fixed: another value, like another shape, needs another recording.
+
+Knows no device: one that records is passed in. *Unrun* on GPUs.
+
+Imports ``transfer``, NumPy and PyTensor.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import ModuleType
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from pytensor.graph.fg import FunctionGraph
+from pytensor.tensor.type import DenseTensorType
+
+from synk.compile.programs.program import Program
+from synk.compile.programs.transfer import is_on_host, to_host
+
+WARM_UP = 2  # calls before a recording: kernels compile in the first, and libraries choose theirs
+MOST = 8  # recordings of a program, and moves of its shared variables; beyond, it runs as it is
+LARGEST = 1024  # bytes of an array that is fixed by its value
+
+
+class Recorder(Protocol):
+    """What records launches on a device."""
+
+    def warm(self, run: Callable[[], Any]) -> Any:
+        """Return ``run()``, with memory from where recordings have theirs."""
+
+    def record(self, run: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
+        """Return ``run()``, of which no launch happens, and what makes all of them happen."""
+
+
+class Recording(NamedTuple):
+    """A program on the addresses of one recording."""
+
+    slots: Mapping[int, Any]  # arrays that hold inputs of a call
+    places: Mapping[int, Any]  # arrays of shared variables
+    values: Sequence[Any]
+    replay: Callable[[], None]
+
+
+class Captured:
+    """A program that is recorded when it has been called a few times with the same shapes.
+
+    Call it as the program itself.
+
+    Parameters
+    ----------
+    program : Program
+        All its inputs may come from the device, and its results stay there.
+    xp : module
+    recorder : Recorder
+    shared : collection of int
+        Inputs that are shared variables.
+    unread : collection of int
+        Inputs that the program does not look at.
+    updates : mapping of int to int
+        Which output is the new value of which input.
+    fetched : collection of int
+        Outputs to return on the host.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        xp: ModuleType,
+        recorder: Recorder,
+        *,
+        shared: Collection[int],
+        unread: Collection[int],
+        updates: Mapping[int, int],
+        fetched: Collection[int],
+    ):
+        self.program = program
+        self._xp = xp
+        self._recorder = recorder
+        self._updates = dict(updates)
+        self._fetched = frozenset(fetched)
+        on_device = frozenset(program.device_inputs)
+        self._places = on_device & frozenset(shared)
+        self._slots = on_device - self._places
+        self._passed_over = self._places | frozenset(unread)
+        self._calls: dict[Any, int] = {}
+        self._recordings: dict[Any, Recording] = {}
+        self._made = 0
+
+    def __call__(self, *inputs: Any) -> list[Any]:
+        key = self._key(inputs)
+        recording = self._recordings.get(key)
+        if recording is None or not self._holds(recording, inputs):
+            calls = self._calls[key] = self._calls.get(key, 0) + 1
+            if key is None or calls <= WARM_UP or self._made > MOST:
+                return self._plain(inputs, calls)
+            recording = self._record(key, inputs)
+            if recording is None:
+                return self._plain(inputs, calls)
+        for k, slot in recording.slots.items():
+            fill(slot, inputs[k])
+        recording.replay()
+        return [self._result(k, value) for k, value in enumerate(recording.values)]
+
+    # --- which recording ---------------------------------------------------------------------------
+
+    def _key(self, inputs: Sequence[Any]) -> Any:
+        """Return what another recording is needed for, or None where an input cannot be compared."""
+        key: list[Any] = []
+        for k, value in enumerate(inputs):
+            if k in self._passed_over:
+                continue
+            if k in self._slots:
+                key.append((value.shape, value.dtype.str))
+            elif isinstance(value, np.ndarray | np.generic) and value.nbytes <= LARGEST:
+                key.append((value.shape, value.dtype.str, value.tobytes()))
+            elif isinstance(value, np.ndarray | np.generic):
+                return None
+        return tuple(key)
+
+    def _holds(self, recording: Recording, inputs: Sequence[Any]) -> bool:
+        return all(inputs[k] is place for k, place in recording.places.items())
+
+    # --- how it runs -------------------------------------------------------------------------------
+
+    def _plain(self, inputs: Sequence[Any], calls: int) -> list[Any]:
+        def run() -> Any:
+            return self.program(*inputs)
+
+        values = self._recorder.warm(run) if calls == WARM_UP else run()
+        return [self._home(k, value) for k, value in enumerate(values)]
+
+    def _record(self, key: Any, inputs: Sequence[Any]) -> Recording | None:
+        """Make a recording; return None, and never try again, where that fails."""
+        self._recordings.pop(key, None)
+        self._made += 1
+        if self._made > MOST:
+            self._give_up(
+                f"it was recorded {MOST} times, since shapes, values that are read on the host, or the "
+                "places of shared variables keep changing"
+            )
+            return None
+        slots = {k: self._xp.empty(inputs[k].shape, inputs[k].dtype) for k in self._slots}
+        places = {k: inputs[k] for k in self._places}
+        arguments = [slots.get(k, value) for k, value in enumerate(inputs)]
+        try:
+            values, replay = self._recorder.record(lambda: self._settled(arguments))
+        except Exception as error:
+            self._made = MOST + 1
+            self._give_up(f"{type(error).__name__}: {error}")
+            return None
+        recording = self._recordings[key] = Recording(slots, places, values, replay)
+        return recording
+
+    def _give_up(self, reason: str) -> None:
+        self._recordings.clear()
+        warnings.warn(f"a function is no longer captured in a CUDA graph: {reason}", stacklevel=2)
+
+    def _settled(self, arguments: Sequence[Any]) -> list[Any]:
+        """Run the program; put new values of shared variables where the old ones are."""
+        values = list(self.program(*arguments))
+        moved = {}
+        for k, source in self._updates.items():
+            target, value = arguments[source], values[k]
+            if source not in self._places or value is target:
+                continue
+            if (value.shape, value.dtype) != (target.shape, target.dtype):
+                shapes = f"{list(target.shape)} takes a value of shape {list(value.shape)}"
+                raise ValueError(f"a shared variable of shape {shapes}")
+            moved[k] = value.copy()  # it may be, or be read by, another one that is written now
+        for k, value in moved.items():
+            target = arguments[self._updates[k]]
+            target[...] = value
+            values[k] = target
+        return values
+
+    # --- what is returned ------------------------------------------------------------------------------
+
+    def _home(self, k: int, value: Any) -> Any:
+        return to_host(value, self._xp) if k in self._fetched else value
+
+    def _result(self, k: int, value: Any) -> Any:
+        """Return an output that the next replay does not write over."""
+        if k in self._fetched and not is_on_host(value):
+            return to_host(value, self._xp)
+        return value if k in self._updates and not is_on_host(value) else value.copy()
+
+
+def fill(slot: Any, value: Any) -> None:
+    """Copy an input of a call to where a recording reads it."""
+    if is_on_host(value) and value.size == 1:
+        slot.fill(value.reshape(())[()])  # the number travels with the launch
+    elif is_on_host(value):
+        slot.set(np.ascontiguousarray(value))
+    else:
+        slot[...] = value
+
+
+def obstacle(program: Program, fgraph: FunctionGraph) -> str | None:
+    """Say why launches of a program cannot be recorded, or return None.
+
+    Whatever Python computes or reads in the middle of a program would be recorded as it was that time.
+    """
+    if program.host_nodes:
+        names = ", ".join(sorted({str(node.op) for node in program.host_nodes}))
+        return f"{names} compute on the host"
+    if program.transfers.uploads or program.transfers.downloads:
+        return f"arrays cross between host and device in the middle of it: {program.transfers}"
+    for variable in fgraph.inputs:
+        if not isinstance(variable.type, DenseTensorType) and fgraph.clients.get(variable):
+            return f"it reads {variable}, which is no array"
+    return None

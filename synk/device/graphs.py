@@ -1,0 +1,63 @@
+"""CUDA graphs: launches of one GPU recorded, and launched again together.
+
+    Graphs.record(run) -> begin capture, run, end capture -> (what run returned, replay)
+
+What is recorded keeps its addresses, so it allocates from a pool that serves recordings alone; all of
+them share it, as none has anything there while another runs. *Unrun* on GPUs.
+
+Imports nothing of synk; CuPy is passed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+
+class Graphs:
+    """Records launches in the stream of a GPU, as `synk.compile.programs.captured` asks for.
+
+    Parameters
+    ----------
+    cupy : module
+    stream : cupy.cuda.Stream
+        The one in which programs launch.
+    memory : float
+        The fraction of the GPU's memory that recordings may take.
+    """
+
+    def __init__(self, cupy: Any, stream: Any, memory: float = 1.0):
+        self._cupy = cupy
+        self._stream = stream
+        self._pool = cupy.cuda.MemoryPool()
+        self._pool.set_limit(fraction=memory)
+
+    def warm(self, run: Callable[[], Any]) -> Any:
+        """Return ``run()``, which leaves its memory in the pool of recordings."""
+        with self._cupy.cuda.using_allocator(self._pool.malloc):
+            return run()
+
+    def record(self, run: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
+        """Return ``run()``, none of whose launches happen, and what makes all of them happen.
+
+        Raises
+        ------
+        Exception
+            What ``run`` raised, or CUDA where a call cannot be recorded; nothing has happened then.
+        """
+        with self._cupy.cuda.using_allocator(self._pool.malloc):
+            self._stream.begin_capture()
+            try:
+                values = run()
+            except BaseException:
+                with suppress(Exception):  # the recording was broken off: CUDA says so again
+                    self._stream.end_capture()
+                raise
+            graph = self._stream.end_capture()
+        return values, partial(graph.launch, self._stream)
+
+    def close(self) -> None:
+        """Give back what no recording holds any more."""
+        self._pool.free_all_blocks()

@@ -1,0 +1,198 @@
+import warnings
+
+import fake_cupy
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+import stand_in
+import tape
+from pytensor.graph.op import Op
+
+from synk.compile import ArrayLinker, array_mode
+from synk.compile.programs.captured import MOST, WARM_UP
+from synk.device.graphs import Graphs
+
+
+class Doubled(Op):
+    """Twice its input, which is computed on the host."""
+
+    itypes = otypes = (pt.dvector,)
+    __props__ = ()
+
+    def perform(self, node, inputs, outputs):
+        outputs[0][0] = 2 * inputs[0]
+
+    def __str__(self):
+        return "Doubled"
+
+
+ROWS = np.arange(12.0).reshape(3, 4)
+
+
+@pytest.fixture
+def graphs(device):
+    """Return what records on the stand-in."""
+    cupy = fake_cupy.make()
+    return Graphs(cupy, cupy.cuda.Stream(non_blocking=True))
+
+
+@pytest.fixture
+def build(device, graphs):
+    """Return a way to build a function that is captured; the stand-in counts what it does."""
+
+    def function(inputs, outputs=(), host_ops="warn", **keywords):
+        mode = array_mode(ArrayLinker(device, host_ops=host_ops, recorder=graphs))
+        return pytensor.function(inputs, list(outputs), mode=mode, **keywords)
+
+    return function
+
+
+def launches(function, *arguments):
+    stand_in.counts.reset()
+    results = function(*arguments)
+    return results, stand_in.counts.launches
+
+
+def warm_up(function, *arguments):
+    for _ in range(WARM_UP):
+        function(*arguments)
+
+
+def test_a_replay_computes_from_the_arguments_of_its_call(build):
+    x, rate = pt.matrix("x"), pt.scalar("rate")
+    f = build([x, rate], [pt.tanh(x @ x.T) * rate, (x * rate).sum()])
+    for k in range(WARM_UP + 4):
+        value = ROWS / (k + 1)
+        outer, total = f(value, k)
+        np.testing.assert_allclose(outer, np.tanh(value @ value.T) * k, rtol=1e-15)
+        np.testing.assert_allclose(total, (value * k).sum(), rtol=1e-15)
+
+
+def test_a_replay_launches_nothing_but_what_fills_its_slots(build):
+    x, rate = pt.matrix("x"), pt.scalar("rate")
+    f = build([x, rate], [pt.exp(pt.tanh(x @ x.T) * rate).sum(axis=0)])
+    warm_up(f, ROWS, 2.0)
+    _, plain = launches(f, ROWS, 2.0)  # the recording itself
+    _, replayed = launches(f, ROWS, 2.0)
+    assert plain > 3
+    assert replayed == 1  # fills the rate; x is uploaded
+    assert stand_in.counts.uploads == 1
+
+
+def test_results_of_a_call_outlive_the_next(build):
+    x = pt.vector("x")
+    f = build([x], [x * 2])
+    warm_up(f, np.ones(3))
+    (first,) = f(np.ones(3))
+    f(np.zeros(3))
+    np.testing.assert_array_equal(first, [2, 2, 2])
+
+
+def test_updates_go_where_the_old_values_are(build, device):
+    x = pt.vector("x")
+    v = pytensor.shared(np.zeros(3), name="v")
+    f = build([x], [v.sum()], updates=[(v, pt.sqrt(v * v + x))])
+    expected = np.zeros(3)
+    for k in range(WARM_UP + 3):
+        np.testing.assert_allclose(f(np.full(3, k + 1.0)), [expected.sum()], rtol=1e-14)
+        expected = np.sqrt(expected**2 + k + 1)
+        if k == WARM_UP:
+            place = v.container.storage[0]
+    assert v.container.storage[0] is place
+    np.testing.assert_allclose(device.asnumpy(place), expected, rtol=1e-14)
+
+
+def test_shared_variables_may_trade_places(build, device):
+    a, b = pytensor.shared(np.zeros(2), name="a"), pytensor.shared(np.ones(2), name="b")
+    f = build([], updates=[(a, b), (b, a)])
+    for _ in range(WARM_UP + 3):
+        f()
+    assert device.asnumpy(a.container.storage[0]).tolist() == [1, 1]
+    assert device.asnumpy(b.container.storage[0]).tolist() == [0, 0]
+
+
+def test_each_shape_has_its_recording(build, graphs):
+    x = pt.matrix("x")
+    f = build([x], [x.mean(axis=0)])
+    for _ in range(WARM_UP + 2):
+        for n_rows in (1, 2, 3):
+            np.testing.assert_allclose(f(ROWS[:n_rows]), [ROWS[:n_rows].mean(axis=0)], rtol=1e-15)
+
+
+def test_what_is_read_on_the_host_is_part_of_the_recording(build):
+    x, length = pt.vector("x"), pt.lscalar("length")
+    f = build([x, length], [(x * 2)[:length]])
+    for _ in range(WARM_UP + 2):
+        for n in (1, 2, 3):
+            (found,) = f(np.arange(4.0), n)
+            np.testing.assert_array_equal(found, 2.0 * np.arange(n))
+
+
+def test_what_is_not_read_makes_no_difference(build):
+    x, unread = pt.vector("x"), pt.scalar("unread")
+    f = build([x, unread], [x * 2], on_unused_input="ignore")
+    warm_up(f, np.ones(3), 0.0)
+    f(np.ones(3), 1.0)
+    _, replayed = launches(f, np.ones(3), 2.0)
+    assert replayed == 0
+
+
+def test_a_value_that_is_set_is_recorded_anew(build):
+    v = pytensor.shared(np.zeros(3), name="v")
+    f = build([], [v + 1])
+    warm_up(f)
+    for k in range(3):
+        f()
+        v.set_value(np.full(3, float(k)))
+        np.testing.assert_array_equal(f(), [np.full(3, k + 1.0)])
+
+
+def test_places_that_keep_changing_end_it_with_a_warning(build):
+    v = pytensor.shared(np.zeros(3), name="v")
+    f = build([], [v + 1])
+    warm_up(f)
+
+    def move(k):
+        v.set_value(np.full(3, float(k)))
+        np.testing.assert_array_equal(f(), [np.full(3, k + 1.0)])
+
+    for k in range(MOST):
+        move(k)
+    with pytest.warns(UserWarning, match=f"recorded {MOST} times"):
+        move(MOST)
+    v.set_value(np.full(3, 9.0))
+    np.testing.assert_array_equal(f(), [np.full(3, 10.0)])
+
+
+def test_what_computes_on_the_host_is_not_captured(build):
+    x = pt.vector("x")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        f = build([x], [Doubled()(x) + 1])
+    assert "not captured in a CUDA graph: Doubled compute on the host" in " ".join(
+        str(warning.message) for warning in caught
+    )
+    for k in range(WARM_UP + 2):
+        np.testing.assert_array_equal(f(np.full(2, k)), [np.full(2, 2.0 * k + 1)])
+
+
+def test_a_launch_that_cannot_be_recorded_ends_it_with_a_warning(build, graphs, monkeypatch):
+    x = pt.vector("x")
+    v = pytensor.shared(np.zeros(3), name="v")
+    f = build([x], updates=[(v, v + x)])
+    warm_up(f, np.ones(3))
+
+    record = graphs.record
+    monkeypatch.setattr(graphs, "record", lambda run: record(lambda: (run(), tape.refuse())))
+    with pytest.warns(UserWarning, match="operation not permitted when stream is capturing"):
+        f(np.ones(3))
+    f(np.ones(3))
+    np.testing.assert_array_equal(stand_in.asnumpy(v.container.storage[0]), np.full(3, WARM_UP + 2.0))
+
+
+def test_an_error_names_its_node_in_a_captured_function(build):
+    x, y = pt.vector("x"), pt.vector("y")
+    f = build([x, y], [x + y])
+    with pytest.raises(ValueError, match="x: "):
+        f(np.ones(2), np.ones(3))
