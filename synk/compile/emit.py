@@ -13,7 +13,7 @@ graph needs:
 Nodes that only one branch of an ``IfElse`` needs stand in an ``if`` block. The passes are asked one after
 another, each with what those before it found:
 
-    graph -> plan_lazy -> place -> find_destinations -> find_reuse -> Plan
+    graph -> plan_lazy -> place -> find_destinations -> find_reuse -> find_finished -> Plan
     Plan, last_uses -> Writer -> Program
 """
 
@@ -28,6 +28,7 @@ from synk.compile.dispatch.host import HostCall
 from synk.compile.dispatch.out import accepts_out
 from synk.compile.dispatch.table import HOST, array_funcify
 from synk.compile.passes.destination import find_destinations
+from synk.compile.passes.finish import Actions, find_finished
 from synk.compile.passes.lazy import plan_lazy
 from synk.compile.passes.memory import Memory
 from synk.compile.passes.place import Placement, Step, place, stay
@@ -48,6 +49,7 @@ def emit(
     updates: Mapping[int, int] | None = None,
     given: Collection[int] = (),
     fetched: Collection[int] = (),
+    finished: Callable[..., None] | None = None,
 ) -> Program:
     """Compile a graph to a `Program`.
 
@@ -70,11 +72,14 @@ def emit(
     given, fetched : collection of int
         Inputs that come from the host and outputs that go there; see `synk.compile.passes.place.place`. With
         NumPy they make no difference.
+    finished : callable, optional
+        ``finished(variable, array, start=...)`` is called where the elements from ``start`` on, in C order,
+        of a join that updates ``variable`` are final: nothing of the program reads or writes them any more.
     """
     order = fgraph.toposort() if order is None else order
-    plan = make_plan(fgraph, xp, order, updates or {}, given, fetched)
+    plan = make_plan(fgraph, xp, order, updates or {}, given, fetched, finished is not None)
     steps = plan.placed.steps
-    writer = Writer(fgraph.inputs, xp, plan)
+    writer = Writer(fgraph.inputs, xp, plan, finished)
     for step, dead in zip(steps, last_uses(steps, outlasting(plan)), strict=True):
         if step.node is None:
             writer.crossing(step)
@@ -92,8 +97,9 @@ def make_plan(
     updates: Mapping[int, int],
     given: Collection[int],
     fetched: Collection[int],
+    announced: bool = False,
 ) -> Plan:
-    """Ask the passes; parameters as in `emit`."""
+    """Ask the passes; parameters as in `emit`, and whether somebody wants to know what is finished."""
     inputs, outputs = fgraph.inputs, fgraph.outputs
     nodes, guards = plan_lazy(fgraph, order)
 
@@ -114,7 +120,12 @@ def make_plan(
     memory = Memory(nodes)
     found = find_destinations(nodes, inputs, outputs, updates, accepts, memory, placed.on_host)
     reuse = find_reuse(nodes, outputs, memory, found, accepts, owned)
-    return Plan(guards, placed, found, reuse)
+    actions: Actions = {}
+    if announced:
+        read = {step.node: step.inputs for step in placed.steps if step.node is not None}
+        actions, joins = find_finished(found, outputs, memory, guards, read)
+        found = found._replace(joins=joins)
+    return Plan(guards, placed, found, reuse, actions)
 
 
 def implementation(node: Apply, plan: Plan) -> Callable:

@@ -6,6 +6,7 @@ Usable without the rest of synk: ``pytensor.function(..., mode=Mode(ArrayLinker(
 """
 
 import warnings
+from collections.abc import Callable
 from copy import copy
 from importlib import import_module
 from typing import Any
@@ -43,6 +44,12 @@ class ArrayLinker(JITLinker):
     outputs : {"host", "device"}
         Where a function returns its results, if ``xp`` is not NumPy. Updates are not results: shared
         variables move to the device when a function first reads them there, and stay.
+    recorder : Recorder, optional
+        Records the launches of programs that are called with the same shapes, and repeats them together;
+        see `synk.compile.programs.captured`. Not where nodes are observed.
+    finished : callable, optional
+        Told which parts of a flat vector are final; see `synk.compile.emit.emit`. Not where programs are
+        recorded.
     """
 
     incompatible_rewrites = UNWANTED
@@ -56,6 +63,7 @@ class ArrayLinker(JITLinker):
         observe: Observer | None = None,
         outputs: str = "host",
         recorder: Recorder | None = None,
+        finished: Callable[..., None] | None = None,
     ):
         if host_ops not in HOST_OPS:
             raise ValueError(f"host_ops={host_ops!r} is unknown; choose one of {', '.join(HOST_OPS)}")
@@ -67,6 +75,7 @@ class ArrayLinker(JITLinker):
         self.host_ops = host_ops
         self.observe = observe
         self.recorder = recorder
+        self.finished = finished
 
     def __copy__(self) -> "ArrayLinker":
         linker = type(self).__new__(type(self))
@@ -75,7 +84,7 @@ class ArrayLinker(JITLinker):
 
     def __getstate__(self) -> dict[str, Any]:
         # Modules do not pickle, and a mode travels to the workers with the function that asks for it.
-        return self.__dict__ | {"xp": self.xp.__name__, "recorder": None}
+        return self.__dict__ | {"xp": self.xp.__name__, "recorder": None, "finished": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, xp=import_module(state["xp"]))
@@ -109,6 +118,7 @@ class ArrayLinker(JITLinker):
             updates=fgraph.update_mapping or {},
             given=given,
             fetched=fetched,
+            finished=self.finished if self.recorder is None else None,
         )
 
     def _captured(self, fgraph, order) -> Captured | None:
@@ -124,6 +134,7 @@ class ArrayLinker(JITLinker):
         return None
 
     def _recorded(self, fgraph, program) -> Captured:
+        assert self.recorder is not None
         return Captured(
             program,
             self.xp,

@@ -1,6 +1,6 @@
 """What programs call to write results where they are to live; ``destination`` decides which do.
 
-    open_buffer -> array -> part -> out= of a node
+    open_buffer -> array -> part -> out= of a node; put: a piece that is made elsewhere
     assemble: the pieces of a join that no node wrote there; settle: the updates that no node wrote there
 
 Imports the standard library only.
@@ -32,6 +32,22 @@ def part(start: int, stop: int, shape: tuple[int, ...]) -> Callable[[Any], Any]:
     return lambda buffer: buffer.reshape(-1)[start:stop].reshape(shape)
 
 
+def put(start: int, stop: int) -> Callable[[Any, Any], None]:
+    """Return ``put(buffer, piece)``, which copies a piece to its elements ``start:stop`` in C order."""
+
+    def put(buffer, piece):
+        check_piece(piece, stop - start)
+        buffer.reshape(-1)[start:stop] = piece.reshape(-1)
+
+    return put
+
+
+def check_piece(piece: Any, size: int) -> None:
+    """Raise ValueError if a piece of a join has not the size of its static shape."""
+    if piece.size != size:
+        raise ValueError(f"a piece has {piece.size} elements, not the {size} of its static shape")
+
+
 def assemble(pieces: Sequence[tuple[int, int, bool]]) -> Callable[..., Any]:
     """Return the implementation of a join along the first axis: copy the pieces that are not there yet.
 
@@ -49,10 +65,7 @@ def assemble(pieces: Sequence[tuple[int, int, bool]]) -> Callable[..., Any]:
         flat = out.reshape(-1)
         for index, start, stop in missing:
             piece = inputs[index]
-            if piece.size != stop - start:
-                raise ValueError(
-                    f"a piece has {piece.size} elements, not the {stop - start} of its static shape"
-                )
+            check_piece(piece, stop - start)
             flat[start:stop] = piece.reshape(-1)
         return out
 

@@ -17,10 +17,11 @@ from pytensor.tensor.type import TensorType
 from synk.compile.compat import IfElse
 from synk.compile.dispatch.table import DEVICE, HOST
 from synk.compile.passes.destination import Buffer, Destinations
+from synk.compile.passes.finish import Actions, Copy, Finish
 from synk.compile.passes.lazy import Guard
 from synk.compile.passes.place import Placement, Step
 from synk.compile.passes.reuse import Reuse
-from synk.compile.programs.buffers import open_buffer, part, settle
+from synk.compile.programs.buffers import open_buffer, part, put, settle
 from synk.compile.programs.program import Program
 from synk.compile.programs.text import Text, label
 from synk.compile.programs.transfer import CROSSINGS
@@ -33,6 +34,7 @@ class Plan(NamedTuple):
     placed: Placement
     found: Destinations
     reuse: Reuse
+    actions: Actions  # what is done after which node
 
     def target(self, variable: Variable) -> Variable:
         """Return the copy of an input in whose array its new value belongs."""
@@ -48,10 +50,18 @@ class Writer:
         Of the graph.
     xp : module
     plan : Plan
+    finished : callable, optional
+        As of `synk.compile.emit.emit`.
     """
 
-    def __init__(self, inputs: Sequence[Variable], xp: ModuleType, plan: Plan):
-        self._xp, self._plan = xp, plan
+    def __init__(
+        self,
+        inputs: Sequence[Variable],
+        xp: ModuleType,
+        plan: Plan,
+        finished: Callable[..., None] | None = None,
+    ):
+        self._xp, self._plan, self._finished = xp, plan, finished
         self._text = Text(inputs)
         self._names = self._text.names
         self._conditions = conditions_of(plan.placed.steps)
@@ -69,6 +79,19 @@ class Writer:
         out = self._out(node, dict(zip(node.inputs, step.inputs, strict=True)))
         self._text.call(step.outputs, self._names.bind(implementation, label(node)), step.inputs, out)
         self._node_at[self._text.n_lines] = node
+        for action in self._plan.actions.get(node, ()):
+            self._act(action)
+
+    def _act(self, action: Copy | Finish) -> None:
+        """Add the line that copies a piece into its place, or that tells what is final."""
+        buffer = self._buffer(action.buffer)
+        if isinstance(action, Copy):
+            copy = self._names.bind(put(action.start, action.stop), "put")
+            self._text.add(f"{copy}({buffer}, {self._names[action.piece]})")
+        else:
+            assert self._finished is not None, "nobody else asks for it"
+            tell = partial(self._finished, action.variable, start=action.start)
+            self._text.add(f"{self._names.bind(tell, 'finished')}({buffer})")
 
     def crossing(self, step: Step) -> None:
         """Add the line that brings a value to the other side, in the block where it was made."""
