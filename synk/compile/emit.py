@@ -28,7 +28,7 @@ from synk.compile.dispatch.host import HostCall
 from synk.compile.dispatch.out import accepts_out
 from synk.compile.dispatch.table import HOST, array_funcify
 from synk.compile.passes.destination import find_destinations
-from synk.compile.passes.finish import Actions, find_finished
+from synk.compile.passes.finish import Actions, Announcer, find_finished
 from synk.compile.passes.lazy import plan_lazy
 from synk.compile.passes.memory import Memory
 from synk.compile.passes.place import Placement, Step, place, stay
@@ -49,7 +49,7 @@ def emit(
     updates: Mapping[int, int] | None = None,
     given: Collection[int] = (),
     fetched: Collection[int] = (),
-    finished: Callable[..., None] | None = None,
+    announcer: Announcer | None = None,
 ) -> Program:
     """Compile a graph to a `Program`.
 
@@ -72,14 +72,13 @@ def emit(
     given, fetched : collection of int
         Inputs that come from the host and outputs that go there; see `synk.compile.passes.place.place`. With
         NumPy they make no difference.
-    finished : callable, optional
-        ``finished(variable, array, start=...)`` is called where the elements from ``start`` on, in C order,
-        of a join that updates ``variable`` are final: nothing of the program reads or writes them any more.
+    announcer : Announcer, optional
+        Told which parts of a join that updates a shared variable are final, while the rest is computed.
     """
     order = fgraph.toposort() if order is None else order
-    plan = make_plan(fgraph, xp, order, updates or {}, given, fetched, finished is not None)
+    plan = make_plan(fgraph, xp, order, updates or {}, given, fetched, announcer is not None)
     steps = plan.placed.steps
-    writer = Writer(fgraph.inputs, xp, plan, finished)
+    writer = Writer(fgraph.inputs, xp, plan, announcer)
     for step, dead in zip(steps, last_uses(steps, outlasting(plan)), strict=True):
         if step.node is None:
             writer.crossing(step)

@@ -6,7 +6,6 @@ Usable without the rest of synk: ``pytensor.function(..., mode=Mode(ArrayLinker(
 """
 
 import warnings
-from collections.abc import Callable
 from copy import copy
 from importlib import import_module
 from typing import Any
@@ -18,6 +17,7 @@ from pytensor.link.utils import raise_with_op
 
 from synk.compile.dispatch.table import DEVICE, HOST
 from synk.compile.emit import Observer, emit
+from synk.compile.passes.finish import Announcer
 from synk.compile.programs.captured import Captured, Recorder, obstacle
 from synk.compile.programs.program import Program
 from synk.compile.programs.transfer import to_device
@@ -47,7 +47,7 @@ class ArrayLinker(JITLinker):
     recorder : Recorder, optional
         Records the launches of programs that are called with the same shapes, and repeats them together;
         see `synk.compile.programs.captured`. Not where nodes are observed.
-    finished : callable, optional
+    announcer : Announcer, optional
         Told which parts of a flat vector are final; see `synk.compile.emit.emit`. Not where programs are
         recorded.
     """
@@ -63,7 +63,7 @@ class ArrayLinker(JITLinker):
         observe: Observer | None = None,
         outputs: str = "host",
         recorder: Recorder | None = None,
-        finished: Callable[..., None] | None = None,
+        announcer: Announcer | None = None,
     ):
         if host_ops not in HOST_OPS:
             raise ValueError(f"host_ops={host_ops!r} is unknown; choose one of {', '.join(HOST_OPS)}")
@@ -75,7 +75,7 @@ class ArrayLinker(JITLinker):
         self.host_ops = host_ops
         self.observe = observe
         self.recorder = recorder
-        self.finished = finished
+        self.announcer = announcer
 
     def __copy__(self) -> "ArrayLinker":
         linker = type(self).__new__(type(self))
@@ -84,7 +84,7 @@ class ArrayLinker(JITLinker):
 
     def __getstate__(self) -> dict[str, Any]:
         # Modules do not pickle, and a mode travels to the workers with the function that asks for it.
-        return self.__dict__ | {"xp": self.xp.__name__, "recorder": None, "finished": None}
+        return self.__dict__ | {"xp": self.xp.__name__, "recorder": None, "announcer": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, xp=import_module(state["xp"]))
@@ -118,7 +118,7 @@ class ArrayLinker(JITLinker):
             updates=fgraph.update_mapping or {},
             given=given,
             fetched=fetched,
-            finished=self.finished if self.recorder is None else None,
+            announcer=self.announcer if self.recorder is None else None,
         )
 
     def _captured(self, fgraph, order) -> Captured | None:

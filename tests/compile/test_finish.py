@@ -20,9 +20,13 @@ class Told:
         self.xp = xp
         self.starts = []
         self.variables = set()
+        self.expected = set()
         self._stop = None
 
-    def __call__(self, variable, array, start):
+    def expect(self, variable, shape, dtype):
+        self.expected.add((variable.name, shape, dtype))
+
+    def finished(self, variable, array, start):
         stop = len(array) if self._stop is None else self._stop
         assert start < stop or start == stop == 0
         self.variables.add(variable.name)
@@ -55,7 +59,7 @@ def check(xp, told):
             mode = array_mode(ArrayLinker(xp, **options))
             return pytensor.function(inputs, outputs, updates=[(flat, expression)], mode=mode)
 
-        plain, telling = build(), build(finished=told)
+        plain, telling = build(), build(announcer=told)
         before = _on_host(flat)
         expected = plain(*values)
         vector = _on_host(flat)
@@ -116,6 +120,7 @@ def test_the_last_layers_are_final_first(network, check, told):
     assert starts[-1] == 0
     assert 25 in starts  # the second layer, before the first is computed
     assert told.variables == {"flat"}
+    assert told.expected == {("flat", (44,), "float64")}
 
 
 def test_what_is_read_late_is_final_late(network, check):

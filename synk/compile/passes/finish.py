@@ -13,13 +13,27 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from pytensor.graph.basic import Apply, Variable
 
 from synk.compile.compat import join_pieces
 from synk.compile.passes.destination import Buffer, Destinations, Layout
 from synk.compile.passes.memory import Memory
+
+
+class Announcer(Protocol):
+    """Who wants to know what is final."""
+
+    def expect(self, variable: Variable, shape: tuple[int, ...], dtype: str) -> None:
+        """Learn, when a program is made, that it will tell of this shared variable's new value."""
+
+    def finished(self, variable: Variable, array: Any, start: int) -> None:
+        """Learn that the elements of ``array`` from ``start`` on, in C order, are final.
+
+        Nothing of the program reads or writes them any more. The array becomes the value of ``variable``,
+        or is copied to where the old one is: then it is another array than the old value.
+        """
 
 
 class Copy(NamedTuple):

@@ -17,7 +17,7 @@ from pytensor.tensor.type import TensorType
 from synk.compile.compat import IfElse
 from synk.compile.dispatch.table import DEVICE, HOST
 from synk.compile.passes.destination import Buffer, Destinations
-from synk.compile.passes.finish import Actions, Copy, Finish
+from synk.compile.passes.finish import Actions, Announcer, Copy, Finish
 from synk.compile.passes.lazy import Guard
 from synk.compile.passes.place import Placement, Step
 from synk.compile.passes.reuse import Reuse
@@ -50,7 +50,7 @@ class Writer:
         Of the graph.
     xp : module
     plan : Plan
-    finished : callable, optional
+    announcer : Announcer, optional
         As of `synk.compile.emit.emit`.
     """
 
@@ -59,9 +59,9 @@ class Writer:
         inputs: Sequence[Variable],
         xp: ModuleType,
         plan: Plan,
-        finished: Callable[..., None] | None = None,
+        announcer: Announcer | None = None,
     ):
-        self._xp, self._plan, self._finished = xp, plan, finished
+        self._xp, self._plan, self._announcer = xp, plan, announcer
         self._text = Text(inputs)
         self._names = self._text.names
         self._conditions = conditions_of(plan.placed.steps)
@@ -89,8 +89,10 @@ class Writer:
             copy = self._names.bind(put(action.start, action.stop), "put")
             self._text.add(f"{copy}({buffer}, {self._names[action.piece]})")
         else:
-            assert self._finished is not None, "nobody else asks for it"
-            tell = partial(self._finished, action.variable, start=action.start)
+            assert self._announcer is not None, "nobody else asks for it"
+            kind = action.buffer.output.type
+            self._announcer.expect(action.variable, kind.shape, kind.dtype)
+            tell = partial(self._announcer.finished, action.variable, start=action.start)
             self._text.add(f"{self._names.bind(tell, 'finished')}({buffer})")
 
     def crossing(self, step: Step) -> None:
