@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
 
+import fake_cublas
 import stand_in
 from tape import Tape, refuse
 
@@ -23,7 +24,7 @@ class Log(list):
 
 
 def make(n_gpus=N_GPUS):
-    """Return the module, and have ``cupy._core._routines_linalg`` be found beside it."""
+    """Return the module; ``cupy._core._routines_linalg`` and a cuBLAS are found beside it."""
     stand_in.install()
     cupy = ModuleType("cupy")
     cupy.__spec__ = ModuleSpec("cupy", None)
@@ -33,6 +34,7 @@ def make(n_gpus=N_GPUS):
     linalg = ModuleType("cupy._core._routines_linalg")
     linalg.set_compute_type = lambda dtype, kind: cupy.calls.append(("compute type", dtype, kind))
     sys.modules.update({"cupy": cupy, "cupy._core": ModuleType("cupy._core"), linalg.__name__: linalg})
+    fake_cublas.install(cupy)
     return cupy
 
 

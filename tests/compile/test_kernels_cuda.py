@@ -9,13 +9,13 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from kernel_cases import ALL, CASES, MIXED, MIXED_OPS, arity
+from kernel_cases import ALL, CASES, FLOATS, INTEGERS, MIXED, MIXED_OPS, arity
 from pytensor.scalar import basic
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.type import TensorType
 
 from synk.compile import array_mode
-from synk.compile.kernels import cuda_source, has_template
+from synk.compile.kernels import cuda_source, has_template, philox_source
 from synk.compile.kernels.body import elemwise_body
 from synk.compile.kernels.dialect import CUDA
 from synk.extensions import updates
@@ -120,6 +120,20 @@ def test_kernels_of_training(rule):
                 bodies[cuda_source.source(body, "kernel")] = body
     assert bodies
     check(list(bodies.values()))
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtypes"),
+    [
+        *[(kind, FLOATS) for kind in philox_source.REAL],
+        ("integers", ["bool", *INTEGERS]),
+        ("bernoulli", ["bool", "int64", "float32"]),
+    ],
+)
+def test_random_numbers(kind, dtypes):
+    for dtype in dtypes:
+        code = compile_cuda(philox_source.source(kind, dtype))
+        assert philox_source.kernel_name(kind, dtype).encode() in code
 
 
 def test_compiler_refuses_what_is_no_cuda():

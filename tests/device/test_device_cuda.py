@@ -31,7 +31,7 @@ def cupy(monkeypatch):
     monkeypatch.delenv("CUPY_TF32", raising=False)
     yield fake_cupy.make()
     for name in {*sys.modules} - before:
-        if name.partition(".")[0] in ("cupy", "cupyx"):
+        if name.partition(".")[0] in ("cupy", "cupyx", "cupy_backends"):
             del sys.modules[name]
 
 

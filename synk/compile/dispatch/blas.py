@@ -13,6 +13,7 @@ from pytensor.tensor.math import Dot
 
 from synk.compile.compat import Ger
 from synk.compile.dispatch.out import takes_out
+from synk.compile.dispatch.products import matmul_of
 from synk.compile.dispatch.table import array_funcify
 
 
@@ -38,13 +39,14 @@ def scaled_dot(op, node, xp):
 @array_funcify.register(BatchedDot)
 def batched_dot(op, node, xp):
     """``x[i] @ y[i]`` for every i."""
+    matmul = matmul_of(xp)
 
     def product(x, y, out=None):
         if len(x) != len(y):
             raise TypeError(
                 f"batches of {len(x)} and {len(y)} matrices cannot be multiplied; make them equal"
             )
-        return xp.matmul(x, y, out=out)
+        return matmul(x, y, out=out)
 
     return takes_out(product)
 

@@ -13,6 +13,7 @@ from pytensor.tensor.blockwise import Blockwise
 from synk.compile.dispatch.broadcast import length_check
 from synk.compile.dispatch.host import HostCall
 from synk.compile.dispatch.lapack import as_declared
+from synk.compile.dispatch.products import matmul_of
 from synk.compile.dispatch.table import array_funcify
 
 
@@ -34,7 +35,8 @@ def batched_function(op: Blockwise, xp):
     spec = op.gufunc_spec or getattr(op.core_op, "gufunc_spec", None)
     if spec is None or len(op.outputs_sig) > 1 or spec[0].startswith("scipy."):
         return None
-    return attrgetter(spec[0].removeprefix("numpy."))(xp)
+    name = spec[0].removeprefix("numpy.")
+    return matmul_of(xp) if name == "matmul" else attrgetter(name)(xp)
 
 
 class Batch:

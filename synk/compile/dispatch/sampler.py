@@ -9,7 +9,7 @@ PyTensor's, of the same distribution, as fast as NumPy draws them or faster:
 - integers of 8 and 16 bits are drawn as such, not as 64 bits and cut;
 - Bernoulli ones compare 32 random bits to ``p``, where PyTensor asks SciPy, ten times slower.
 
-A state gives the same numbers, and the same next state, in all modes.
+A state gives the same numbers, and the same next state, in all modes on the host.
 """
 
 from collections.abc import Callable

@@ -177,6 +177,12 @@ def numbers(op, node):
     return [i for i, v in enumerate(node.inputs) if all(v.type.broadcastable) and i not in destroyed]
 
 
+@free_inputs.register(RandomVariable)
+def numbers_of_a_distribution(op, node):
+    """Single parameters of a draw on the device."""
+    return [i for i, v in enumerate(node.inputs) if i > 1 and all(v.type.broadcastable)]
+
+
 @free_inputs.register(Alloc)
 def value_of_fill(op, node):
     """A single element to fill with."""

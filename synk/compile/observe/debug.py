@@ -21,6 +21,7 @@ from pytensor.tensor.basic import AllocEmpty
 from pytensor.tensor.random.op import RandomVariable
 
 from synk.compile.compat import inner_graph
+from synk.compile.dispatch.device_random import device_sampler
 from synk.compile.dispatch.graph import Branches, copy_value
 from synk.compile.dispatch.host import HostCall
 from synk.compile.dispatch.sampler import same_numbers
@@ -132,7 +133,7 @@ class Debug:
 
     def _reference(self, node: Apply, implementation: Callable) -> Callable | None:
         """Return what a node should compute, or None where there is nothing to compare."""
-        if isinstance(implementation, HostCall | Program | Branches) or not comparable(node.op):
+        if isinstance(implementation, HostCall | Program | Branches) or not comparable(node.op, self.xp):
             return None
         try:
             return Reference(node, self._skip)
@@ -196,8 +197,8 @@ def inner_program(op: Any, xp: Any, observe: Observer | None = None) -> Program:
     return emit(inner_graph(op, inner_rewriter(xp)), xp, unpack=True, observe=observe)
 
 
-def comparable(op: Any) -> bool:
+def comparable(op: Any, xp: Any) -> bool:
     """Tell whether equal values are promised: not of memory as it was found, nor of all random numbers."""
     if isinstance(op, RandomVariable):
-        return same_numbers(op)
+        return same_numbers(op) and device_sampler(op, xp) is None
     return not isinstance(op, AllocEmpty)

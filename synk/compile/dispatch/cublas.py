@@ -1,0 +1,104 @@
+"""Matrix products by cuBLAS, where CuPy's own take a detour.
+
+CuPy multiplies batches of float16 as float32, of bfloat16 by a kernel for integers, and of float32 without
+TF32 whatever its switch says; and no product of it has results of another dtype than its factors.
+
+    product(xp, left, right, result) -> layouts (gemm_layout) -> gemmEx, or gemmStridedBatchedEx for a batch
+
+Handle, stream and the switch for TF32 are CuPy's. Scalars are read from the host, which is how CuPy leaves
+its handles. Checked against the signatures of CuPy 14.2 and by a cuBLAS of the tests' own that reads the
+memory it is told; unrun on GPUs.
+
+Imports ``gemm_layout``; of CuPy, what is needed when it is needed.
+"""
+
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from synk.compile.dispatch.gemm_layout import Layout, element_strides, matrix_layout, plan_batch
+
+# Of CUDA's library_types.h. All of 16 bits accumulate in float32.
+DATA_TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
+RESULTS = {
+    "float16": ("float16", "float32"),
+    "bfloat16": ("bfloat16", "float32"),
+    "float32": ("float32",),
+    "float64": ("float64",),
+}
+SCALARS = {name: tuple(np.array(value, name) for value in (1, 0)) for name in ("float32", "float64")}
+AS_STORED, TRANSPOSED = 0, 1  # CUBLAS_OP_N, CUBLAS_OP_T
+
+
+def can_multiply(factors: Any, result: Any) -> bool:
+    """Tell whether cuBLAS multiplies two matrices of dtype ``factors`` to one of dtype ``result``."""
+    return result.name in RESULTS.get(factors.name, ())
+
+
+def multiply(xp: Any, left: Any, right: Any, result: Any) -> None:
+    """Write ``left @ right`` to ``result``.
+
+    Parameters
+    ----------
+    xp : module
+        CuPy.
+    left, right : array, shapes (..., m, k) and (..., k, n)
+        Of one dtype, with as many axes as ``result``; an axis of the batch may have length 1. They are read
+        where they are, transposed or broadcast, and copied if their rows and columns both have gaps.
+    result : array, shape (..., m, n)
+        In C order, and apart from the factors. Not empty, and k > 0.
+    """
+    left, left_strides, left_layout = _readable(xp, left)
+    right, right_strides, right_layout = _readable(xp, right)
+    result_strides = tuple(stride // result.itemsize for stride in result.strides)
+    # Columns first, all is transposed, so the factors change places.
+    places = [(right, right_layout.leading), (left, left_layout.leading), (result, result.shape[-1])]
+    plan = plan_batch(result.shape[:-2], [s[:-2] for s in (right_strides, left_strides, result_strides)])
+    head = (
+        xp.cuda.device.get_cublas_handle(),
+        *[TRANSPOSED if layout.by_columns else AS_STORED for layout in (right_layout, left_layout)],
+        *(result.shape[-1], result.shape[-2], left.shape[-1]),
+    )
+    compute = compute_type(left.dtype.name)
+    for starts in plan.starts:
+        operands = [
+            (array.data.ptr + start * array.itemsize, DATA_TYPES[array.dtype.name], leading)
+            for (array, leading), start in zip(places, starts, strict=True)
+        ]
+        _call(head, operands, plan.steps, plan.n_matrices, compute)
+
+
+def _readable(xp: Any, factor: Any) -> tuple[Any, tuple[int, ...], Layout]:
+    """Return a factor that a BLAS can read, or its copy, its strides and its layout."""
+    strides = element_strides(factor.shape, factor.strides, factor.itemsize)
+    layout = None if strides is None else matrix_layout(factor.shape[-2:], strides[-2:])
+    if strides is None or layout is None:
+        return _readable(xp, xp.ascontiguousarray(factor))
+    return factor, strides, layout
+
+
+def _call(head: tuple, operands: list, steps: tuple[int, ...], n_matrices: int, compute: int) -> None:
+    cublas = import_module("cupy_backends.cuda.libs.cublas")
+    one, zero = SCALARS["float64" if compute == cublas.CUBLAS_COMPUTE_64F else "float32"]
+    first, second, result = operands
+    alpha, beta = one.ctypes.data, zero.ctypes.data
+    tail = (compute, cublas.CUBLAS_GEMM_DEFAULT)
+    if n_matrices == 1:
+        cublas.gemmEx(*head, alpha, *first, *second, beta, *result, *tail)
+        return
+    a, b, c = [(*operand, step) for operand, step in zip(operands, steps, strict=True)]
+    cublas.gemmStridedBatchedEx(*head, alpha, *a, *b, beta, *c, n_matrices, *tail)
+
+
+def compute_type(factors: str) -> int:
+    """Return what products of factors of a dtype are computed in, as cuBLAS numbers it."""
+    cublas = import_module("cupy_backends.cuda.libs.cublas")
+    if factors == "float64":
+        return cublas.CUBLAS_COMPUTE_64F
+    if factors == "float32":
+        linalg = import_module("cupy._core._routines_linalg")
+        # Asked each time: the switch is CuPy's, and so is the memory of what it said.
+        if linalg.get_compute_type(factors) == linalg.COMPUTE_TYPE_TF32:
+            return cublas.CUBLAS_COMPUTE_32F_FAST_TF32
+    return cublas.CUBLAS_COMPUTE_32F

@@ -1,0 +1,142 @@
+"""A cuBLAS that multiplies on the host: what it is told of memory, by columns, is what it reads and writes.
+
+    fake_cublas.install(cupy)        # a module that passes for CuPy, whose arrays have addresses
+
+``gemmEx`` and ``gemmStridedBatchedEx`` have the arguments of ``cupy_backends.cuda.libs.cublas`` in CuPy 14.2,
+and refuse what cuBLAS refuses: leading dimensions that are too short, types that do not go together. The
+types with which products were computed are in ``computed``. float32 by TF32 keeps 10 bits of each factor.
+"""
+
+import ctypes
+import os
+import sys
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import stand_in
+
+HANDLE = 4711
+COMPUTE_32F, COMPUTE_64F, COMPUTE_TF32 = 68, 70, 77
+R_32F, R_64F, R_16F, R_16BF = 0, 1, 2, 14
+SIZES = {R_32F: 4, R_64F: 8, R_16F: 2, R_16BF: 2}
+COMBINATIONS = {
+    COMPUTE_32F: {(R_16F, R_16F), (R_16F, R_32F), (R_16BF, R_16BF), (R_16BF, R_32F), (R_32F, R_32F)},
+    COMPUTE_TF32: {(R_32F, R_32F)},
+    COMPUTE_64F: {(R_64F, R_64F)},
+}
+computed = []
+
+
+class CUBLASError(RuntimeError):
+    """What cuBLAS answers, by name."""
+
+
+# The names are CuPy's.
+def gemmEx(
+    handle,
+    transa,
+    transb,
+    m,
+    n,
+    k,
+    alpha,
+    A,
+    Atype,
+    lda,
+    B,
+    Btype,
+    ldb,
+    beta,
+    C,
+    Ctype,
+    ldc,
+    computeType,
+    algo,
+):
+    """One product."""
+    a, b, c = (A, Atype, lda, 0), (B, Btype, ldb, 0), (C, Ctype, ldc, 0)
+    gemmStridedBatchedEx(handle, transa, transb, m, n, k, alpha, *a, *b, beta, *c, 1, computeType, algo)
+
+
+def gemmStridedBatchedEx(
+    handle, transa, transb, m, n, k, alpha,
+    A, Atype, lda, strideA, B, Btype, ldb, strideB, beta, C, Ctype, ldc, strideC,
+    batchCount, computeType, algo,
+):  # fmt: skip
+    """A batch of them."""
+    refuse(handle != HANDLE, "CUBLAS_STATUS_NOT_INITIALIZED")
+    lengths_fit = min(m, n, k) > 0 and lda >= (k if transa else m) and ldb >= (n if transb else k)
+    strides_fit = batchCount == 1 or (strideA >= 0 and strideB >= 0 and strideC >= ldc * (n - 1) + m)
+    refuse(not (lengths_fit and ldc >= m and strides_fit and batchCount > 0), "CUBLAS_STATUS_INVALID_VALUE")
+    known = Atype == Btype and (Atype, Ctype) in COMBINATIONS[computeType] and algo == -1
+    refuse(not known, "CUBLAS_STATUS_NOT_SUPPORTED")
+    scalar = "float64" if computeType == COMPUTE_64F else "float32"
+    size = np.dtype(scalar).itemsize
+    scalars = [np.frombuffer((ctypes.c_char * size).from_address(p), scalar)[0] for p in (alpha, beta)]
+    assert scalars == [1, 0]
+    computed.append((computeType, Atype, Ctype, batchCount))
+    stand_in.counts.launches += 1
+    for i in range(batchCount):
+        left = read(A, Atype, i * strideA, (k, m) if transa else (m, k), lda)
+        right = read(B, Btype, i * strideB, (n, k) if transb else (k, n), ldb)
+        left, right = [x.T if trans else x for x, trans in ((left, transa), (right, transb))]
+        if computeType == COMPUTE_TF32:
+            left, right = short(left), short(right)
+        write(C, Ctype, i * strideC, (m, n), ldc, (left.astype(scalar) @ right.astype(scalar)))
+
+
+def refuse(condition, status):
+    if condition:
+        raise CUBLASError(status)
+
+
+def columns(address, kind, start, shape, leading):
+    """Return the memory of a matrix that lies by columns, as integers of its width."""
+    size = SIZES[kind]
+    rows, length = shape
+    n_items = leading * (length - 1) + rows
+    raw = (ctypes.c_char * (n_items * size)).from_address(address + start * size)
+    items = np.frombuffer(raw, f"u{size}")
+    return np.lib.stride_tricks.as_strided(items, shape, (size, leading * size))
+
+
+def read(address, kind, start, shape, leading):
+    words = columns(address, kind, start, shape, leading)
+    if kind == R_16BF:
+        return (words.astype("u4") << 16).view("f4")
+    return words.copy().view(f"f{SIZES[kind]}")
+
+
+def write(address, kind, start, shape, leading, values):
+    words = columns(address, kind, start, shape, leading)
+    if kind == R_16BF:
+        bits = values.astype("f4").view("u4")
+        words[...] = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16  # to the nearest, ties to even
+    else:
+        words[...] = values.astype(f"f{SIZES[kind]}").view(words.dtype)
+
+
+def short(x):
+    """Keep 10 bits of the fraction."""
+    return (np.ascontiguousarray(x).view("u4") & np.uint32(0xFFFFE000)).view("f4")
+
+
+def get_compute_type(dtype):
+    """As CuPy's: what the environment says of float32."""
+    return 7 if np.dtype(dtype) == "float32" and os.environ.get("CUPY_TF32", "0") == "1" else 1
+
+
+def install(cupy, setitem=dict.__setitem__):
+    """Give a CuPy that is none a handle, a library and a switch."""
+    cupy.cuda.device = SimpleNamespace(get_cublas_handle=lambda: HANDLE)
+    library = ModuleType("cupy_backends.cuda.libs.cublas")
+    library.gemmEx, library.gemmStridedBatchedEx = gemmEx, gemmStridedBatchedEx
+    library.CUBLAS_COMPUTE_32F, library.CUBLAS_COMPUTE_64F = COMPUTE_32F, COMPUTE_64F
+    library.CUBLAS_COMPUTE_32F_FAST_TF32, library.CUBLAS_GEMM_DEFAULT = COMPUTE_TF32, -1
+    parent = ""
+    for name in library.__name__.split("."):
+        full = f"{parent}.{name}".lstrip(".")
+        setitem(sys.modules, full, library if full == library.__name__ else ModuleType(full))
+        parent = full
+    linalg = sys.modules["cupy._core._routines_linalg"]
+    linalg.get_compute_type, linalg.COMPUTE_TYPE_TF32 = get_compute_type, 7
