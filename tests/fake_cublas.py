@@ -10,12 +10,15 @@ types with which products were computed are in ``computed``. float32 by TF32 kee
 import ctypes
 import os
 import sys
+from functools import wraps
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import stand_in
 
-HANDLE = 4711
+from synk.compile.dispatch import cublas_library
+
+HANDLE, OWN_HANDLE = 4711, 4712  # CuPy's, and one that somebody made
 COMPUTE_32F, COMPUTE_64F, COMPUTE_TF32 = 68, 70, 77
 R_32F, R_64F, R_16F, R_16BF = 0, 1, 2, 14
 SIZES = {R_32F: 4, R_64F: 8, R_16F: 2, R_16BF: 2}
@@ -85,6 +88,76 @@ def gemmStridedBatchedEx(
         write(C, Ctype, i * strideC, (m, n), ldc, (left.astype(scalar) @ right.astype(scalar)))
 
 
+def own_library():
+    """Return cuBLAS as ctypes has it: what is given to a function is converted as its C types say."""
+    c_int, pointer, long = ctypes.c_int, ctypes.c_void_p, ctypes.c_longlong
+    operand, batched = (pointer, c_int, c_int), (pointer, c_int, c_int, long)
+    head = (pointer, c_int, c_int, c_int, c_int, c_int, pointer)
+
+    def create(handle):
+        handle[0] = OWN_HANDLE
+        return 0
+
+    def function(fake, *types):
+        return ctypes.CFUNCTYPE(c_int, *types)(fake)
+
+    return SimpleNamespace(
+        cublasCreate_v2=function(create, ctypes.POINTER(pointer)),
+        cublasSetStream_v2=function(lambda handle, stream: 0, pointer, pointer),
+        cublasSetWorkspace_v2=function(
+            lambda _, where, size: 0 if where and size >= 1 << 22 else 7, pointer, pointer, ctypes.c_size_t
+        ),
+        cublasGemmEx=function(_noted(gemmEx), *head, *operand, *operand, pointer, *operand, c_int, c_int),
+        cublasGemmStridedBatchedEx=function(
+            _noted(gemmStridedBatchedEx),
+            *head, *batched, *batched, pointer, *batched, c_int, c_int, c_int,
+        ),
+    )  # fmt: skip
+
+
+def _refusing(gemm):
+    """Return a product as CuPy wraps it: it is not to be recorded."""
+
+    @wraps(gemm)
+    def call(*arguments):
+        if stand_in.tape is not None:
+            raise NotImplementedError("calling cuBLAS API during stream capture is currently unsupported")
+        gemm(*arguments)
+
+    return call
+
+
+def _noted(gemm):
+    """Return a product that is noted where launches are recorded, and answers by a status."""
+
+    def again(*arguments):
+        gemm(HANDLE, *arguments)
+        stand_in.counts.launches -= 1  # the graph is launched, not what is in it
+
+    def call(handle, *arguments):
+        assert handle == OWN_HANDLE
+        try:
+            if stand_in.tape is not None:
+                stand_in.tape.meet(written(gemm, arguments))
+                stand_in.tape.note(again, arguments, {}, ())
+            gemm(HANDLE, *arguments)
+        except CUBLASError:
+            return 15
+        return 0
+
+    return call
+
+
+def written(gemm, arguments):
+    """Return the memory that a product writes to."""
+    _, _, m, n, _, *_ = arguments
+    if gemm is gemmEx:
+        *_, address, kind, leading, _, _ = arguments
+        return columns(address, kind, 0, (m, n), leading)
+    *_, address, kind, leading, step, count, _, _ = arguments
+    return columns(address, kind, 0, (m, n + step * (count - 1) // leading), leading)
+
+
 def refuse(condition, status):
     if condition:
         raise CUBLASError(status)
@@ -130,7 +203,7 @@ def install(cupy, setitem=dict.__setitem__):
     """Give a CuPy that is none a handle, a library and a switch."""
     cupy.cuda.device = SimpleNamespace(get_cublas_handle=lambda: HANDLE)
     library = ModuleType("cupy_backends.cuda.libs.cublas")
-    library.gemmEx, library.gemmStridedBatchedEx = gemmEx, gemmStridedBatchedEx
+    library.gemmEx, library.gemmStridedBatchedEx = _refusing(gemmEx), _refusing(gemmStridedBatchedEx)
     library.CUBLAS_COMPUTE_32F, library.CUBLAS_COMPUTE_64F = COMPUTE_32F, COMPUTE_64F
     library.CUBLAS_COMPUTE_32F_FAST_TF32, library.CUBLAS_GEMM_DEFAULT = COMPUTE_TF32, -1
     parent = ""
@@ -138,5 +211,6 @@ def install(cupy, setitem=dict.__setitem__):
         full = f"{parent}.{name}".lstrip(".")
         setitem(sys.modules, full, library if full == library.__name__ else ModuleType(full))
         parent = full
+    cublas_library.load = own_library
     linalg = sys.modules["cupy._core._routines_linalg"]
     linalg.get_compute_type, linalg.COMPUTE_TYPE_TF32 = get_compute_type, 7

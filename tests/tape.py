@@ -42,7 +42,7 @@ class Tape:
 
     def end(self):
         """Undo all of it; return what does it again."""
-        for owner, held in self._before.values():
+        for owner, held in reversed(self._before.values()):
             owner[...] = held
         for owner in self._made.values():
             owner.view("u1" if owner.ndim and owner.flags.c_contiguous else owner.dtype).fill(0x5A)

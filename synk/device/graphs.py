@@ -5,7 +5,7 @@
 What is recorded keeps its addresses, so it allocates from a pool that serves recordings alone; all of
 them share it, as none has anything there while another runs. *Unrun* on GPUs.
 
-Imports nothing of synk; CuPy is passed in.
+Imports ``cublas_library`` of ``compile``; CuPy is passed in.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
+
+from synk.compile.dispatch import cublas_library
 
 
 class Graphs:
@@ -48,9 +50,11 @@ class Graphs:
             What ``run`` raised, or CUDA where a call cannot be recorded; nothing has happened then.
         """
         with self._cupy.cuda.using_allocator(self._pool.malloc):
+            cublas_library.prepare(self._cupy)
             self._stream.begin_capture()
             try:
-                values = run()
+                with cublas_library.recording():
+                    values = run()
             except BaseException:
                 with suppress(Exception):  # the recording was broken off: CUDA says so again
                     self._stream.end_capture()
@@ -60,4 +64,5 @@ class Graphs:
 
     def close(self) -> None:
         """Give back what no recording holds any more."""
+        cublas_library.forget()
         self._pool.free_all_blocks()

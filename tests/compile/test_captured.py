@@ -1,3 +1,4 @@
+import sys
 import warnings
 
 import fake_cupy
@@ -10,6 +11,7 @@ import tape
 from pytensor.graph.op import Op
 
 from synk.compile import ArrayLinker, array_mode
+from synk.compile.dispatch import cublas_library
 from synk.compile.programs.captured import MOST, WARM_UP
 from synk.device.graphs import Graphs
 
@@ -31,18 +33,27 @@ ROWS = np.arange(12.0).reshape(3, 4)
 
 
 @pytest.fixture
-def graphs(device):
+def cupy(device, monkeypatch):
+    """Return what passes for CuPy, which ``import cupy`` finds meanwhile."""
+    before = {*sys.modules}
+    yield fake_cupy.make()
+    for name in {*sys.modules} - before:
+        if name.partition(".")[0] in ("cupy", "cupyx", "cupy_backends"):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def graphs(cupy):
     """Return what records on the stand-in."""
-    cupy = fake_cupy.make()
     return Graphs(cupy, cupy.cuda.Stream(non_blocking=True))
 
 
 @pytest.fixture
-def build(device, graphs):
+def build(cupy, graphs):
     """Return a way to build a function that is captured; the stand-in counts what it does."""
 
     def function(inputs, outputs=(), host_ops="warn", **keywords):
-        mode = array_mode(ArrayLinker(device, host_ops=host_ops, recorder=graphs))
+        mode = array_mode(ArrayLinker(cupy, host_ops=host_ops, recorder=graphs))
         return pytensor.function(inputs, list(outputs), mode=mode, **keywords)
 
     return function
@@ -196,3 +207,23 @@ def test_an_error_names_its_node_in_a_captured_function(build):
     f = build([x, y], [x + y])
     with pytest.raises(ValueError, match="x: "):
         f(np.ones(2), np.ones(3))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_products_are_recorded_on_a_handle_of_their_own(build, dtype):
+    x, y, v = pt.tensor3("x", dtype=dtype), pt.tensor3("y", dtype=dtype), pt.vector("v", dtype=dtype)
+    f = build([x, y, v], [x @ y, x[0] @ y[1], x[0] @ v, v @ y[0]])
+    for k in range(WARM_UP + 3):
+        left = np.arange(24.0, dtype=dtype).reshape(2, 3, 4) + k
+        right = np.arange(40.0, dtype=dtype).reshape(2, 4, 5) - k
+        vector = np.full(4, 1.0 + k, dtype)
+        expected = [left @ right, left[0] @ right[1], left[0] @ vector, vector @ right[0]]
+        for one, other in zip(f(left, right, vector), expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+def test_a_status_of_cublas_is_an_error(cupy):
+    cublas_library.prepare(cupy)
+    with cublas_library.recording(), pytest.raises(RuntimeError, match="cublasGemmEx failed with status 15"):
+        cublas_library.recorder().gemmEx(0, *[0] * 18)
+    assert cublas_library.recorder() is None

@@ -226,7 +226,6 @@ def test_the_switch_for_tf32_is_that_of_cupy(cupy, monkeypatch):
 def test_others_are_multiplied_by_the_module(cupy):
     for dtype in ("int32", "complex64", "complex128"):
         check_module(cupy, whole((2, 3, 4), dtype), whole((2, 4, 5), dtype, 1))
-    check_module(cupy, whole((2, 3, 4), "float32"), whole(4, "float32", 1))
     assert fake_cublas.computed == []
     check(cupy, whole((2, 3, 4), "float16"), whole((2, 4, 5), "float32", 1))
     assert len(fake_cublas.computed) == 1
@@ -323,3 +322,13 @@ def test_a_real_gpu_multiplies():
         [sys.executable, "-c", GPU], env=environment, capture_output=True, text=True, timeout=110
     )
     assert ended.stdout.split() == ["equal"], ended.stderr
+
+
+@pytest.mark.parametrize(("left", "right"), [((4,), (4,)), ((3, 4), (4,)), ((4,), (4, 2)), ((5, 3, 4), (4,))])
+def test_vectors_are_multiplied_as_matrices(cupy, left, right):
+    check(cupy, whole(left, "float32"), whole(right, "float32", 1))
+    assert len(fake_cublas.computed) == 1
+    out = stand_in.ndarray(np.empty(np.matmul(np.empty(left), np.empty(right)).shape, "float32"))
+    factors = [stand_in.ndarray(whole(shape, "float32", 2)) for shape in (left, right)]
+    assert product(cupy, *factors, out=out) is out
+    np.testing.assert_array_equal(out.get(), np.matmul(*[factor.get() for factor in factors]))

@@ -13,7 +13,7 @@ from pytensor.tensor.math import Dot
 
 from synk.compile.compat import Ger
 from synk.compile.dispatch.out import takes_out
-from synk.compile.dispatch.products import matmul_of
+from synk.compile.dispatch.products import dot_of, matmul_of
 from synk.compile.dispatch.table import array_funcify
 
 
@@ -21,15 +21,16 @@ from synk.compile.dispatch.table import array_funcify
 @array_funcify.register(Dot22)
 def dot(op, node, xp):
     """``x @ y`` of matrices or vectors."""
-    return xp.dot
+    return dot_of(xp)
 
 
 @array_funcify.register(Dot22Scalar)
 def scaled_dot(op, node, xp):
     """``alpha * (x @ y)``."""
+    dot = dot_of(xp)
 
     def product(x, y, alpha, out=None):
-        result = xp.dot(x, y, out=out)
+        result = dot(x, y, out=out)
         result *= alpha
         return result
 
@@ -55,10 +56,10 @@ def batched_dot(op, node, xp):
 def gemm(op, node, xp):
     """``beta * z + alpha * (x @ y)`` of matrices."""
 
-    inplace = op.inplace
+    inplace, dot = op.inplace, dot_of(xp)
 
     def update(z, alpha, x, y, beta, out=None):
-        return _update(z, alpha, xp.dot(x, y, out=out), beta, inplace)
+        return _update(z, alpha, dot(x, y, out=out), beta, inplace)
 
     return update if inplace else takes_out(update)
 
@@ -67,14 +68,14 @@ def gemm(op, node, xp):
 def gemv(op, node, xp):
     """``beta * y + alpha * (matrix @ x)`` of a vector."""
 
-    inplace = op.inplace
+    inplace, dot = op.inplace, dot_of(xp)
 
     def update(y, alpha, matrix, x, beta, out=None):
         if matrix.shape != (len(y), len(x)):
             raise ValueError(
                 f"gemv: a matrix of shape {matrix.shape} does not map {len(x)} values to {len(y)}"
             )
-        return _update(y, alpha, xp.dot(matrix, x, out=out), beta, inplace)
+        return _update(y, alpha, dot(matrix, x, out=out), beta, inplace)
 
     return update if inplace else takes_out(update)
 

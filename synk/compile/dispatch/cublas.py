@@ -5,11 +5,11 @@ TF32 whatever its switch says; and no product of it has results of another dtype
 
     product(xp, left, right, result) -> layouts (gemm_layout) -> gemmEx, or gemmStridedBatchedEx for a batch
 
-Handle, stream and the switch for TF32 are CuPy's. Scalars are read from the host, which is how CuPy leaves
-its handles. Checked against the signatures of CuPy 14.2 and by a cuBLAS of the tests' own that reads the
-memory it is told; unrun on GPUs.
+Handle, stream and the switch for TF32 are CuPy's, but where launches are recorded. Scalars are read from
+the host, which is how CuPy leaves its handles. Checked against the signatures of CuPy 14.2 and by a cuBLAS
+of the tests' own that reads the memory it is told; unrun on GPUs.
 
-Imports ``gemm_layout``; of CuPy, what is needed when it is needed.
+Imports ``cublas_library`` and ``gemm_layout``; of CuPy, what is needed when it is needed.
 """
 
 from importlib import import_module
@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from synk.compile.dispatch.cublas_library import recorder
 from synk.compile.dispatch.gemm_layout import Layout, element_strides, matrix_layout, plan_batch
 
 # Of CUDA's library_types.h. All of 16 bits accumulate in float32.
@@ -80,15 +81,16 @@ def _readable(xp: Any, factor: Any) -> tuple[Any, tuple[int, ...], Layout]:
 
 def _call(head: tuple, operands: list, steps: tuple[int, ...], n_matrices: int, compute: int) -> None:
     cublas = import_module("cupy_backends.cuda.libs.cublas")
+    library = recorder() or cublas
     one, zero = SCALARS["float64" if compute == cublas.CUBLAS_COMPUTE_64F else "float32"]
     first, second, result = operands
     alpha, beta = one.ctypes.data, zero.ctypes.data
     tail = (compute, cublas.CUBLAS_GEMM_DEFAULT)
     if n_matrices == 1:
-        cublas.gemmEx(*head, alpha, *first, *second, beta, *result, *tail)
+        library.gemmEx(*head, alpha, *first, *second, beta, *result, *tail)
         return
     a, b, c = [(*operand, step) for operand, step in zip(operands, steps, strict=True)]
-    cublas.gemmStridedBatchedEx(*head, alpha, *a, *b, beta, *c, n_matrices, *tail)
+    library.gemmStridedBatchedEx(*head, alpha, *a, *b, beta, *c, n_matrices, *tail)
 
 
 def compute_type(factors: str) -> int:
