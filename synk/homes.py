@@ -35,13 +35,19 @@ class Homes:
     own : RankVariables
         Rank 0's.
     n_ranks : int
+    wanted : bool
+        Whether variables are to live there at all. Those on GPUs are not: NCCL moves them, or they are
+        staged, and a home would cost memory and copies.
     """
 
-    def __init__(self, segments: SegmentTable, post: Any, own: RankVariables, n_ranks: int):
+    def __init__(
+        self, segments: SegmentTable, post: Any, own: RankVariables, n_ranks: int, wanted: bool = True
+    ):
         self._segments = segments
         self._post = post
         self._own = own
         self._n_ranks = n_ranks
+        self._wanted = wanted and n_ranks > 1
         self._homes: dict[int, tuple[messages.ArrayRef, ...]] = {}
         self._outgrown: set[int] = set()
         own.on_drop = self.release
@@ -55,7 +61,7 @@ class Homes:
         alike : bool
             All ranks' values are to have the shape of rank 0's; else it is enough that this one fits.
         """
-        if self._n_ranks == 1:
+        if not self._wanted:
             return
         for identity in identities:
             value, known = self._own.value(identity), self._homes.get(identity)
@@ -80,9 +86,9 @@ class Homes:
         Returns
         -------
         list of array or None
-            The homes; None if there is a single rank, or no room.
+            The homes; None if there are to be none, or there is no room.
         """
-        if self._n_ranks == 1:
+        if not self._wanted:
             return None
         self._outgrown.discard(identity)
         known = self._homes.get(identity)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import itertools
+import os
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -32,6 +33,7 @@ from synk.memory.shm import Segment
 from synk.processes.cuda_check import check_cuda
 from synk.processes.hold import hold
 from synk.processes.termination import Termination
+from synk.rank.connection import decide
 from synk.rank.worker import Rank
 from synk.run.arguments import checked_devices, checked_timeout
 from synk.run.commands import Commands
@@ -66,25 +68,31 @@ class Session:
 
     def start(self) -> None:
         """Fork the workers. They inherit what is there by now, and so know that they are not the master."""
-        launch(self._crew, self._devices.make)
-        try:
+        with ExitStack() as undo:
+            self._connection = decide(self._devices, os.environ)
+            undo.callback(self._connection.withdraw, os.environ)
+            launch(self._crew, self._devices.make, connection=self._connection)
+            undo.callback(self._crew.dismiss, seconds=0)
             self._lead()
-        except BaseException:
-            self._crew.dismiss(seconds=0)
-            raise
+            undo.pop_all()
 
     def _lead(self) -> None:
         self._commands = Commands(self._crew, self._turns, self._drop_handed_out)
         self._device = self._devices.make(0)
         self._device.activate()
-        self._variables = RankVariables(0, self._device.to_host)
+        self._variables = RankVariables(0, self._device.to_host, self._device.from_host)
         self.segments = SegmentTable(self._commands.post, self._commands.release)
         self.staging = StagingBuffers(self.segments)
-        self.shared = SharedTable(self._commands.post, self._commands.release, self._variables, self.n_ranks)
-        self.homes = Homes(self.segments, self._commands.post, self._variables, self.n_ranks)
+        commands, read = self._commands, self._to_host if self._devices.gpus else None
+        self.shared = SharedTable(commands.post, commands.release, self._variables, self.n_ranks, read)
+        self.homes = Homes(
+            self.segments, commands.post, self._variables, self.n_ranks, wanted=not self._devices.gpus
+        )
         self.collectives = Collectives(self)
         self._recovery = Recovery(self.shared, self._variables, self.homes, self.segments)
-        self._rank = Rank(*self._connections(), self._device, self.segments, self._variables)
+        self._rank = Rank(
+            *self._connections(), self._device, self.segments, self._variables, self._connection
+        )
         self._commands.lead(self._rank)
         self._termination = Termination()
         self._termination.install()
@@ -101,6 +109,11 @@ class Session:
         if self.n_ranks == 1:
             return LoneCommunicator(), control, barrier
         return HostCommunicator(0, control, barrier, self._grow_arena), control, barrier
+
+    def _to_host(self, value: Any) -> Any:
+        """Return a value of rank 0 on the host, once what computes it is through; on any thread."""
+        self._device.bind()
+        return self._device.to_host(value)
 
     # --- what the public verbs ask for ---------------------------------------------------------------
 
@@ -266,6 +279,8 @@ class Session:
         with self._commands.ending("close") as seconds:
             self._crew.dismiss(seconds)
             self._rank.rest()
+            self._rank.part()
+            self._connection.withdraw(os.environ)
             self._variables.leave_device()
             self._variables.move_out()
             self.segments.close()

@@ -5,51 +5,21 @@ unless asked for.
 
     SharedTable.identify (master) -> Share -> RankVariables.add (worker)
 
-Imports ``errors``, ``messages`` and ``variables``.
+Imports ``containers``, ``messages`` and ``variables``.
 """
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.link.basic import Container
 
 from synk import messages
-from synk.errors import SynkWarning
+from synk.containers import adopt, give_back
 from synk.variables import RankVariables, describe
-
-
-class TravelledContainer(Container):
-    """The container of a variable that the workers have, too.
-
-    ``set_value`` goes through `value`; updates and collectives write to the storage and do
-    not. So this sees just what the workers do not see.
-    """
-
-    warned = False
-
-    @property
-    def value(self) -> Any:
-        return self.storage[0]
-
-    @value.setter
-    def value(self, new: Any) -> None:
-        if not self.warned:
-            self.warned = True
-            warnings.warn(
-                f"set_value of {self.name or 'a shared variable'!r} changed rank 0 only: the other ranks "
-                "have a value of their own; synk.broadcast(variable, value) sets it everywhere",
-                SynkWarning,
-                stacklevel=3,
-            )
-        Container.value.fset(self, new)
-
-    data = value
 
 
 class SharedTable:
@@ -64,6 +34,8 @@ class SharedTable:
     own : RankVariables
         Rank 0's.
     n_ranks : int
+    to_host : callable, optional
+        By which the script reads values that programs left on the device of rank 0, on any thread.
     """
 
     def __init__(
@@ -72,11 +44,14 @@ class SharedTable:
         release: Callable[[Any], None],
         own: RankVariables,
         n_ranks: int,
+        to_host: Callable[[Any], Any] | None = None,
     ):
         self._post = post
         self._release = release
         self._own = own
         self._n_ranks = n_ranks
+        self._to_host = to_host or (lambda value: value)
+        self._adopts = n_ranks > 1 or to_host is not None
         self._identities: dict[int, int] = {}  # id(variable) -> identity
         self._references: dict[int, weakref.ref[SharedVariable]] = {}
         self._last = 0
@@ -101,8 +76,8 @@ class SharedTable:
         self._identities[id(variable)] = identity
         self._references[identity] = weakref.ref(variable)
         weakref.finalize(variable, self._forget, id(variable), identity).atexit = False
-        if self._n_ranks > 1:
-            variable.container.__class__ = TravelledContainer
+        if self._adopts:
+            adopt(variable.container, self._to_host, travelled=self._n_ranks > 1)
         return identity
 
     def _post_value(self, identity: int, variable: SharedVariable) -> None:
@@ -115,9 +90,8 @@ class SharedTable:
                 f"the value of shared variable {describe(variable)} cannot travel to the workers: {error}"
             ) from error
 
-    @staticmethod
-    def _share(identity: int, variable: SharedVariable) -> messages.Share:
-        value = variable.container.storage[0]
+    def _share(self, identity: int, variable: SharedVariable) -> messages.Share:
+        value = self._to_host(variable.container.storage[0])
         return messages.Share(identity, type(variable), variable.type, variable.name, value)
 
     def resend(self, identity: int) -> None:
@@ -153,5 +127,4 @@ class SharedTable:
         for reference in self._references.values():
             variable = reference()
             if variable is not None:
-                variable.container.__class__ = Container
-                vars(variable.container).pop("warned", None)
+                give_back(variable.container)

@@ -50,18 +50,25 @@ def copy_of(value: Any) -> Any:
 class RankVariables:
     """One rank's shared variables, by identity.
 
-    Programs leave values on their device; what goes to other ranks, or to the script, is read `on_host`.
+    Programs leave values on their device; what goes to the script is read `on_host`, and what goes to other
+    ranks `on_device`.
 
     Parameters
     ----------
     rank : int
-    to_host : callable
+    to_host, from_host : callable
         As of the rank's `Device`.
     """
 
-    def __init__(self, rank: int, to_host: Callable[[Any], Any] = lambda value: value):
+    def __init__(
+        self,
+        rank: int,
+        to_host: Callable[[Any], Any] = lambda value: value,
+        from_host: Callable[[Any], Any] = lambda value: value,
+    ):
         self._rank = rank
         self._to_host = to_host
+        self._from_host = from_host
         self._variables: dict[int, SharedVariable] = {}
         self._homes: dict[int, SharedArrays] = {}  # by identity, the arrays of all ranks
         self.on_drop: Callable[[int], None] = lambda identity: None
@@ -99,6 +106,10 @@ class RankVariables:
     def on_host(self, identity: int) -> Any:
         """Return the value itself where it is on the host, else a copy."""
         return self._to_host(self.value(identity))
+
+    def on_device(self, identity: int) -> Any:
+        """Return the value itself where it is on the device, else a copy there; of arrays only."""
+        return self._from_host(self.value(identity))
 
     def assign(self, identity: int, value: Any) -> None:
         """Put ``value`` in place of the old one: in an array that is there for it, if there is one."""
@@ -155,8 +166,8 @@ class RankVariables:
         if value is not mine:
             if (value.dtype, value.shape) != (mine.dtype, mine.shape):
                 return None
-            # It was moved in just now, or set_value, or a program on a device, has put another in its place.
-            mine[...] = self._to_host(value)
+            # It was moved in just now, or set_value has put another in its place.
+            mine[...] = value
             storage[0] = mine
         return homes
 

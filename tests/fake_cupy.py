@@ -65,7 +65,10 @@ def _cuda(log, n_gpus):
     class Stream:
         def __init__(self, null=False, non_blocking=False):
             self.name = "null" if null else "non-blocking" if non_blocking else "blocking"
-            self.ptr = 0 if null else id(self)
+
+        @property
+        def ptr(self):
+            return 0 if self.name == "null" else id(self)
 
         def use(self):
             current.stream = self

@@ -89,6 +89,8 @@ class ndarray:
     size = property(lambda self: self._value.size)
     itemsize = property(lambda self: self._value.itemsize)
     nbytes = property(lambda self: self._value.nbytes)
+    __cuda_array_interface__ = property(lambda self: {"shape": self.shape, "version": 3})  # it has one
+    data = property(lambda self: SimpleNamespace(ptr=self._value.ctypes.data))  # an address, no buffer
     T = property(lambda self: ndarray(self._value.T))
     mT = property(lambda self: ndarray(self._value.mT))
     real = property(lambda self: ndarray(self._value.real))
@@ -311,7 +313,16 @@ def _stride_trick(name):
     return lambda array, *args, **keywords: _run(function, (array, *args), keywords, True)
 
 
-OVERRIDES = {"solve_triangular": solve_triangular, "lu_factor": lu_factor}
+def may_share_memory(one, other):
+    """Compare addresses: nothing is read."""
+    return np.may_share_memory(one._value, other._value)
+
+
+OVERRIDES = {
+    "solve_triangular": solve_triangular,
+    "lu_factor": lu_factor,
+    "may_share_memory": may_share_memory,
+}
 lib = SimpleNamespace(
     stride_tricks=SimpleNamespace(
         as_strided=_stride_trick("as_strided"), sliding_window_view=_stride_trick("sliding_window_view")

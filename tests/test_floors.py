@@ -34,6 +34,7 @@ FLOORS = (
         "making",
         "owner",
         "variables",
+        "containers",
         "shared_table",
         "homes",
         "device",

@@ -58,6 +58,14 @@ class Communicator(ABC):
         """Return itself: what copies the inputs of a node, as debug mode does, means the arrays."""
         return self
 
+    @property
+    def on_host(self) -> Communicator:
+        """The communicator of the same ranks that takes NumPy arrays: this one, unless it is of a device."""
+        return self
+
+    def close(self) -> None:  # noqa: B027  (most have nothing to give up)
+        """Give up what links this rank to the others; their processes may have ended."""
+
     @abstractmethod
     def all_reduce(self, array: Any, op: str, homes: SharedArrays | None = None) -> Any:
         """Return the arrays of all ranks combined by ``op``, on every rank.

@@ -41,15 +41,30 @@ class NcclCommunicator(Communicator):
         The run's shared words and this rank's barrier on them.
     library : Library
         Made in this process, with the rank's device current.
+    host : Communicator, optional
+        Of the same ranks, on the same words and barrier, for NumPy arrays.
     """
 
-    def __init__(self, rank: int, control: ControlBlock, barrier: Barrier, library: Library):
+    def __init__(
+        self,
+        rank: int,
+        control: ControlBlock,
+        barrier: Barrier,
+        library: Library,
+        host: Communicator | None = None,
+    ):
         super().__init__(rank, control.n_ranks)
+        self._host = host
         self._library = library
         self._xp = library.xp
         self._barrier = barrier
         self._meeting = Meeting(rank, control, barrier)
         self._link = Link(rank, control, barrier, library)
+
+    @property
+    def on_host(self) -> Communicator:
+        assert self._host is not None, "made without one"
+        return self._host
 
     def all_reduce(self, array: Any, op: str, homes: SharedArrays | None = None) -> Any:
         carrier = carrier_of(op, array.dtype, self.n_ranks)
@@ -123,7 +138,6 @@ class NcclCommunicator(Communicator):
         return read([parts[rank] for rank in wanted]) if self.rank == root else None
 
     def close(self) -> None:
-        """Give up the link to the other ranks; their processes may have ended."""
         self._link.abort()
 
     def _meet(self, kind: str, op: str, array: Any, shapes: bool = True) -> list[Shape]:

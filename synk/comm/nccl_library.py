@@ -11,11 +11,12 @@ Imports CuPy when a library is made, in the rank's process, never before the for
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 SHARES_A_GPU = 23000  # NCCL 2.30 is the first that lets several ranks have one GPU
+SHARING = "NCCL_MULTI_RANK_GPU_ENABLE"
 ID_BYTES = 128
 NOT_READY = 600  # cudaErrorNotReady
 
@@ -32,7 +33,9 @@ DATATYPES = {
 OPERATIONS = {"avg": "NCCL_AVG", "sum": "NCCL_SUM", "prod": "NCCL_PROD", "min": "NCCL_MIN", "max": "NCCL_MAX"}
 
 
-def connection(devices: Sequence[Hashable], version: int | None) -> str:
+def connection(
+    devices: Sequence[Hashable], version: int | None, environ: Mapping[str, str] | None = None
+) -> str:
     """Decide how ranks are connected.
 
     Parameters
@@ -41,6 +44,8 @@ def connection(devices: Sequence[Hashable], version: int | None) -> str:
         By rank, what tells its GPU from others: an index, or a UUID.
     version : int or None
         NCCL's, as `Library.version` has it; None where there is none.
+    environ : mapping, optional
+        In which somebody may have forbidden that ranks share a GPU.
 
     Returns
     -------
@@ -50,20 +55,24 @@ def connection(devices: Sequence[Hashable], version: int | None) -> str:
     if version is None:
         return "staged"
     shared = len(set(devices)) < len(devices)
-    return "staged" if shared and version < SHARES_A_GPU else "nccl"
+    forbidden = (environ or {}).get(SHARING) == "0"
+    return "staged" if shared and (version < SHARES_A_GPU or forbidden) else "nccl"
 
 
-def allow_sharing(devices: Sequence[Hashable], environ: MutableMapping[str, str]) -> None:
-    """Set what NCCL must find in the environment when several ranks have one GPU.
+def allow_sharing(devices: Sequence[Hashable], environ: MutableMapping[str, str]) -> tuple[str, ...]:
+    """Set what NCCL must find in the environment when several ranks have one GPU; return its names.
 
-    It is read once, so this comes before NCCL is first called. What the user has set stays.
+    It is read once, so this comes before NCCL is first called. What the user has set stays, and is not
+    among those names.
     """
     most = max(Counter(devices).values(), default=0)
-    if most > 1:
-        environ.setdefault("NCCL_MULTI_RANK_GPU_ENABLE", "1")
+    wanted = {SHARING: "1"} if most > 1 else {}
     if most > 2:
         # Kernels of all ranks wait for each other on the GPU, so they must fit there together.
-        environ.setdefault("NCCL_MAX_CTAS", "2")
+        wanted["NCCL_MAX_CTAS"] = "2"
+    missing = {name: value for name, value in wanted.items() if name not in environ}
+    environ.update(missing)
+    return tuple(missing)
 
 
 def import_nccl() -> Any | None:

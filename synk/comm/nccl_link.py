@@ -94,7 +94,8 @@ class Link:
         """Give up the link; what it still runs ends. Another process need not know."""
         communicator, self._communicator, self.number = self._communicator, None, 0
         if communicator is not None:
-            communicator.abort()  # destroy would wait for the other ranks, which may be gone
+            with suppress(self._library.Error):  # of a GPU that has failed
+                communicator.abort()  # destroy would wait for the other ranks, which may be gone
 
     def _give_up(self) -> None:
         # Told first: NCCL may keep this rank in its abort until the others abort too.

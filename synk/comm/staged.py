@@ -40,6 +40,10 @@ class StagedCommunicator(Communicator):
         self._to_host = to_host
         self._from_host = from_host
 
+    @property
+    def on_host(self) -> Communicator:
+        return self._host
+
     def all_reduce(self, array: Any, op: str, homes: SharedArrays | None = None) -> Any:
         if is_bfloat16(array):
             return self._put(self._reduced_bfloat16(array, op), array)

@@ -23,5 +23,19 @@ class Absent:
     def __deepcopy__(self, memo: Any) -> Absent:
         return self  # as communicators do
 
+    @property
+    def on_host(self) -> Absent:
+        """The same, for NumPy arrays."""
+        return Absent(self._ranks.on_host)
+
     def all_reduce(self, array: Any, op: str) -> Any:
-        return self._ranks.all_reduce(np.zeros_like(array), op)
+        return self._ranks.all_reduce(nothing_like(array), op)
+
+
+def nothing_like(array: Any) -> Any:
+    """Return zeros, on the side of host and device where ``array`` is."""
+    if isinstance(array, np.ndarray | np.generic):
+        return np.zeros_like(array)
+    zeros = array.copy()
+    zeros.fill(0)
+    return zeros

@@ -59,9 +59,9 @@ def broadcast(rank: Rank, step: messages.Broadcast) -> None:
     for variable in step.variables:
         variables = rank.variables
         if rank.rank == 0:
-            homes, array = variables.homes(variable), variables.on_host(variable)
+            homes, array = variables.homes(variable), rank.value(variable)
         else:
-            homes, array = variables.places(variable), variables.on_host(variable)
+            homes, array = variables.places(variable), rank.value(variable)
             if homes is not None and homes[0].shape == homes[rank.rank].shape:
                 array = homes[rank.rank]  # whatever the value is now
             else:
@@ -79,9 +79,7 @@ def all_reduce(rank: Rank, step: messages.AllReduce) -> None:
         if homes is not None:
             communicator.all_reduce(homes[rank.rank], step.op, homes)
         else:
-            # Alone, a rank has nothing to send: the value stays on its device.
-            value = variables.value(variable) if rank.n_ranks == 1 else variables.on_host(variable)
-            variables.assign(variable, communicator.all_reduce(value, step.op))
+            variables.assign(variable, communicator.all_reduce(rank.value(variable), step.op))
 
 
 def reduce(rank: Rank, step: messages.Reduce) -> list[Any] | None:
@@ -89,11 +87,12 @@ def reduce(rank: Rank, step: messages.Reduce) -> list[Any] | None:
     results = []
     for variable in step.variables:
         homes = rank.variables.homes(variable)
-        value = rank.variables.on_host(variable)
+        value = rank.value(variable)
         result = rank.communicator.reduce(value, step.op, homes=homes, in_place=step.in_place)
         if rank.rank == 0 and step.in_place:
             rank.variables.assign(variable, result)
-        results.append(result)
+        elif rank.rank == 0:
+            results.append(rank.device.to_host(result))
     return None if rank.rank > 0 or step.in_place else results
 
 
@@ -101,7 +100,8 @@ def all_gather(rank: Rank, step: messages.AllGather) -> None:
     """Join the values of all ranks, on all."""
     for variable in step.variables:
         homes = rank.variables.homes(variable)
-        joined = rank.communicator.all_gather(rank.variables.on_host(variable), homes, np.concatenate)
+        value = rank.value(variable)
+        joined = rank.communicator.all_gather(value, homes, _module(rank, value).concatenate)
         rank.variables.assign(variable, joined)
 
 
@@ -110,13 +110,17 @@ def gather(rank: Rank, step: messages.Gather) -> list[Any] | None:
     results = []
     for variable in step.variables:
         homes = rank.variables.homes(variable)
-        read = partial(joined_or_copied, stacked=step.nd_up == 1)
-        results.append(rank.communicator.gather(rank.variables.on_host(variable), homes=homes, read=read))
+        read = partial(joined_or_copied, stacked=step.nd_up == 1, to_host=rank.device.to_host)
+        results.append(rank.communicator.gather(rank.value(variable), homes=homes, read=read))
     return results if rank.rank == 0 else None
 
 
-def joined_or_copied(arrays: Sequence[Any], stacked: bool) -> Any:
-    """Return arrays joined along axis 0, or stacked on a new one; a list of copies where that cannot be."""
+def joined_or_copied(arrays: Sequence[Any], stacked: bool, to_host: Callable[[Any], Any]) -> Any:
+    """Return arrays joined along axis 0, or stacked on a new one; a list of copies where that cannot be.
+
+    All of it on the host, where memory is less dear than on a device.
+    """
+    arrays = [to_host(array) for array in arrays]
     start = 0 if stacked else 1
     if any(array.shape[start:] != arrays[0].shape[start:] for array in arrays[1:]):
         return [array.copy() for array in arrays]
@@ -127,21 +131,26 @@ def fetch(rank: Rank, step: messages.Fetch) -> list[Any] | None:
     """Return the values of one rank: on rank 0 where they can be read from there, else on that rank."""
     results = []
     for number, variable in enumerate(step.variables):
-        value = rank.variables.on_host(variable)
+        asked = step.rank in (None, rank.rank)
         if step.read and step.read[number]:
             homes = rank.variables.homes(variable)
             value = rank.communicator.gather(
-                rank.variables.on_host(variable), homes=homes, read=_only_copied, only=step.rank
+                rank.value(variable), homes=homes, read=_only_copied, only=step.rank
             )
         else:
             # A copy even where it is sent: that happens after all steps, which may write to it.
-            value = copy_of(value) if step.rank in (None, rank.rank) else None
+            value = _own_copy(rank, variable) if asked else None
         results.append(value)
     return results
 
 
 def _only_copied(arrays: Sequence[Any]) -> Any:
     return arrays[0].copy()
+
+
+def _own_copy(rank: Rank, variable: int) -> Any:
+    value = rank.variables.on_host(variable)
+    return copy_of(value) if value is rank.variables.value(variable) else value
 
 
 def shapes(rank: Rank, step: messages.Shapes) -> list[tuple[int, ...]]:
@@ -153,13 +162,25 @@ def check_finite(rank: Rank, step: messages.CheckFinite) -> None:
     """Raise if a value holds NaN or infinities."""
     bad = []
     for variable in step.variables:
-        value = rank.variables.on_host(variable)
-        count = value.size - np.count_nonzero(np.isfinite(value))
+        value = rank.variables.value(variable)
+        xp = _module(rank, value)
+        count = value.size - _number(rank, xp.count_nonzero(xp.isfinite(value)))
         if count:
-            said = f"{count} of {value.size} values ({np.count_nonzero(np.isnan(value))} NaN)"
+            n_nan = _number(rank, xp.count_nonzero(xp.isnan(value)))
+            said = f"{count} of {value.size} values ({n_nan} NaN)"
             bad.append(f"{said} of {describe(rank.variables[variable])}")
     if bad:
         raise NonFinite(f"not finite on rank {rank.rank}: {', '.join(bad)}")
+
+
+def _module(rank: Rank, array: Any) -> Any:
+    """Return the module that computes with an array where it is."""
+    return np if isinstance(array, np.ndarray) else rank.device.xp
+
+
+def _number(rank: Rank, count: Any) -> int:
+    """Return a count that was made where its array is."""
+    return int(rank.device.to_host(count))
 
 
 HANDLERS: dict[type, Callable[[Rank, Any], Any]] = {

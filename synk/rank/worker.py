@@ -17,14 +17,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from synk import messages
-from synk.comm import Communicator, StagedCommunicator
+from synk.comm import Communicator
 from synk.device import Device
 from synk.errors import Failure
 from synk.memory.segments import SegmentTable
 from synk.rank import shared_steps
+from synk.rank.connection import Connection
 from synk.rank.program import Program, ProgramContext, RowInput
 from synk.rank.shards import Shards, rows_of
 from synk.variables import RankVariables
@@ -33,6 +32,8 @@ from synk.wire.channel import WorkerChannel
 from synk.wire.frames import Disconnected
 from synk.wire.sync import Aborted, Barrier, ControlBlock
 
+IN_HOST_MEMORY = Connection()
+
 
 class Rank:
     """One rank of a run: its device, segments, variables, programs and connection.
@@ -40,11 +41,13 @@ class Rank:
     Parameters
     ----------
     communicator : Communicator
-        Knows the rank's number and the size of the run.
+        Of NumPy arrays. Knows the rank's number and the size of the run.
     control, barrier
         The run's shared words, and this rank's barrier on them.
     device, segments, variables
         This rank's.
+    connection : Connection
+        How the arrays of all ranks' devices meet.
     """
 
     def __init__(
@@ -55,13 +58,16 @@ class Rank:
         device: Device,
         segments: SegmentTable,
         variables: RankVariables,
+        connection: Connection = IN_HOST_MEMORY,
     ):
         self.rank = communicator.rank
         self.n_ranks = communicator.n_ranks
         self.segments = segments
         self.variables = variables
+        self.device = device
+        self._connection = connection
         self.join(communicator, control, barrier)
-        self._context = ProgramContext(device, variables, self._ranks_of_programs, self._compiling)
+        self._context = ProgramContext(device, variables, lambda: self.communicator, self._compiling)
         self._programs: dict[int, Program] = {}
         self._shards = Shards(self.rank, self.n_ranks)
 
@@ -69,9 +75,17 @@ class Rank:
         """End the thread of this rank, if it has one: before a fork, and at the end of the run."""
         self._shards.rest()
 
+    def part(self) -> None:
+        """Give up the link to the other ranks, whose processes have ended.
+
+        The master does so. A worker just leaves: NCCL might keep it waiting for the others here.
+        """
+        self.communicator.close()
+
     def join(self, communicator: Communicator, control: ControlBlock, barrier: Barrier) -> None:
         """Work with these ranks from now on."""
-        self.communicator = communicator
+        # What shared variables and programs meet the other ranks through: it takes arrays of the device.
+        self.communicator = self._connection.communicator(communicator, control, barrier, self.device)
         self.barrier = barrier
         self._control = control
 
@@ -103,6 +117,14 @@ class Rank:
         if self.rank > 0:
             gc.collect()
 
+    def value(self, variable: int) -> Any:
+        """Return the value of a shared variable where the communicator takes it.
+
+        Which side that is follows from the run alone, so all ranks bring it from the same.
+        """
+        # Alone, a rank has nothing to send: the value stays where it is.
+        return self.variables.value(variable) if self.n_ranks == 1 else self.variables.on_device(variable)
+
     def program(self, function: int) -> Program:
         return self._programs[function]
 
@@ -116,7 +138,7 @@ class Rank:
         """Do this rank's part of every step and return its results, one per step."""
         self.barrier.begin(command.number)
         try:
-            self._context.device.bind()
+            self.device.bind()
             return tuple([self._step(step) for step in command.steps])
         except BaseException:
             # Before anything else: the others may be waiting for this rank.
@@ -133,11 +155,6 @@ class Rank:
     def enter(self, phase: int) -> None:
         """Tell the other ranks what this one is doing."""
         self._control.set(self.rank, sync.PHASE, phase)
-
-    def _ranks_of_programs(self) -> Communicator:
-        """Return what programs meet the other ranks through: it takes arrays of the device."""
-        device, ranks = self._context.device, self.communicator
-        return ranks if device.xp is np else StagedCommunicator(ranks, device.to_host, device.from_host)
 
     @contextmanager
     def _compiling(self) -> Iterator[None]:

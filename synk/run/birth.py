@@ -33,6 +33,7 @@ from synk.processes.hold import Held
 from synk.processes.stacks import Stacks
 from synk.processes.stderr_log import STDERR, StderrLog
 from synk.processes.watch import Process, die_with, forbid_core_dumps
+from synk.rank.connection import Connection
 from synk.rank.worker import Rank, serve
 from synk.run.crew import Crew, spin_seconds
 from synk.run.seed import Seed
@@ -51,6 +52,7 @@ class Birth(NamedTuple):
     stacks: Stacks
     make_device: Callable[[int], Device]
     seed: Seed
+    connection: Connection
     signals: Held  # since before the fork
 
 
@@ -125,11 +127,12 @@ def _make_rank(birth: Birth, crew: Crew, master: Process, channel: WorkerChannel
         lives=[master.fileno()],
         on_death=lambda descriptor: os._exit(1),
     )
-    segments, variables = birth.seed.segments(), RankVariables(birth.rank, device.to_host)
+    segments = birth.seed.segments()
+    variables = RankVariables(birth.rank, device.to_host, device.from_host)
     communicator = HostCommunicator(
         birth.rank, crew.control, barrier, lambda nbytes: _follow_growth(channel, barrier, segments)
     )
-    rank = Rank(communicator, crew.control, barrier, device, segments, variables)
+    rank = Rank(communicator, crew.control, barrier, device, segments, variables, birth.connection)
     for message in birth.seed.messages(birth.rank):
         rank.prepare(message)
     return rank

@@ -21,13 +21,19 @@ from synk.processes.hold import hold
 from synk.processes.stacks import Stacks
 from synk.processes.vigil import level_of_the_script
 from synk.processes.watch import Process
+from synk.rank.connection import Connection
 from synk.run.birth import Birth, Family, live
 from synk.run.crew import Crew, Worker
 from synk.run.seed import Seed
 from synk.wire.frames import pair
 
 
-def launch(crew: Crew, make_device: Callable[[int], Device], seed: Seed | None = None) -> None:
+def launch(
+    crew: Crew,
+    make_device: Callable[[int], Device],
+    seed: Seed | None = None,
+    connection: Connection | None = None,
+) -> None:
     """Fork the workers of a crew that has none yet; the calling process is rank 0.
 
     Parameters
@@ -37,6 +43,8 @@ def launch(crew: Crew, make_device: Callable[[int], Device], seed: Seed | None =
         ``make_device(rank) -> Device``, called in each worker.
     seed : Seed, optional
         What the workers have from the start.
+    connection : Connection, optional
+        How arrays go from one rank to another; by default in host memory.
 
     Raises
     ------
@@ -48,7 +56,7 @@ def launch(crew: Crew, make_device: Callable[[int], Device], seed: Seed | None =
             _warn_of_threads()
             _flush()
         for rank in range(1, crew.n_ranks):
-            _start(crew, rank, make_device, seed or Seed())
+            _start(crew, rank, make_device, seed or Seed(), connection or Connection())
     except BaseException:
         crew.dismiss()
         raise
@@ -72,7 +80,9 @@ def _warn_of_threads() -> None:
         )
 
 
-def _start(crew: Crew, rank: int, make_device: Callable[[int], Device], seed: Seed) -> None:
+def _start(
+    crew: Crew, rank: int, make_device: Callable[[int], Device], seed: Seed, connection: Connection
+) -> None:
     # A handler that raised in here would make the child a second master, or leave it and descriptors behind.
     with hold() as signals, ExitStack() as made:  # closed again if no process comes of it
         ours, theirs = map(made.enter_context, pair())
@@ -81,7 +91,7 @@ def _start(crew: Crew, rank: int, make_device: Callable[[int], Device], seed: Se
         family = Family(os.getpid(), threading.current_thread() is threading.main_thread(), crew, ours)
         pid = _fork()
         if pid == 0:
-            live(Birth(rank, theirs, log, stacks, make_device, seed, signals), family)
+            live(Birth(rank, theirs, log, stacks, make_device, seed, connection, signals), family)
         crew.workers.append(Worker(_watched(pid), ours, log, stacks))
         made.pop_all()
         theirs.close()

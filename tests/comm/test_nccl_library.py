@@ -43,14 +43,16 @@ def test_ranks_that_share_a_gpu_are_staged_where_nccl_refuses(devices, version, 
 )
 def test_sharing_is_allowed_where_it_happens(devices, expected):
     environ = {}
-    allow_sharing(devices, environ)
+    assert set(allow_sharing(devices, environ)) == expected.keys()
     assert environ == expected
 
 
-def test_what_the_user_has_set_stays():
+def test_what_the_user_has_set_stays_and_counts():
     environ = {"NCCL_MULTI_RANK_GPU_ENABLE": "0", "NCCL_MAX_CTAS": "8"}
-    allow_sharing([0, 0, 0], environ)
+    assert allow_sharing([0, 0, 0], environ) == ()
     assert environ == {"NCCL_MULTI_RANK_GPU_ENABLE": "0", "NCCL_MAX_CTAS": "8"}
+    assert connection([0, 0], 23004, environ) == "staged"
+    assert connection([0, 1], 23004, environ) == "nccl"
 
 
 class CudaError(RuntimeError):

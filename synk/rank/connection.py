@@ -1,0 +1,78 @@
+"""How the ranks of a run are connected: decided once, by the master, before it forks.
+
+    devices, environment -> decide -> Connection ... in each rank's own process: communicator, for its arrays
+
+Imports ``comm``, ``device`` and ``wire``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import NamedTuple
+
+from synk.comm import Communicator, NcclCommunicator, StagedCommunicator
+from synk.comm.nccl_library import Library, allow_sharing, connection, import_nccl
+from synk.device import Device, Devices
+from synk.wire.sync import Barrier, ControlBlock
+
+
+class Connection(NamedTuple):
+    """How arrays go from one rank to another.
+
+    Attributes
+    ----------
+    kind : {"host", "nccl", "staged"}
+        "host": they are in host memory anyway, or there is one rank. On GPUs they go through NCCL, or are
+        "staged" in host memory.
+    added : tuple of str
+        Variables of the environment that were set for NCCL.
+    """
+
+    kind: str = "host"
+    added: tuple[str, ...] = ()
+
+    def communicator(
+        self, host: Communicator, control: ControlBlock, barrier: Barrier, device: Device
+    ) -> Communicator:
+        """Return what takes the arrays of a rank's device, made in its process once the device is active.
+
+        Ranks are linked at their first collective, not here.
+
+        Parameters
+        ----------
+        host : Communicator
+            The rank's for NumPy arrays.
+        control, barrier
+            The run's shared words, and this rank's barrier on them.
+        device : Device
+            The rank's.
+        """
+        if self.kind == "staged":
+            return StagedCommunicator(host, device.to_host, device.from_host)
+        if self.kind == "nccl":
+            library = Library(device.xp, import_nccl())
+            return NcclCommunicator(host.rank, control, barrier, library, host)
+        return host
+
+    def withdraw(self, environ: MutableMapping[str, str]) -> None:
+        """Take back what was set for NCCL, at the end of the run."""
+        for name in self.added:
+            environ.pop(name, None)
+
+
+def decide(devices: Devices, environ: MutableMapping[str, str]) -> Connection:
+    """Return how the ranks of a run on these devices are connected.
+
+    Parameters
+    ----------
+    devices : Devices
+    environ : mapping
+        That of the process, from which ranks inherit; NCCL is told there where ranks may share a GPU.
+    """
+    if devices.n_ranks == 1 or not devices.gpus:
+        return Connection()
+    numbers = [devices.gpus[rank % len(devices.gpus)].number for rank in range(devices.n_ranks)]
+    added = allow_sharing(numbers, environ)
+    nccl = import_nccl()
+    version = None if nccl is None else nccl.get_version()
+    return Connection(connection(numbers, version, environ), added)

@@ -1,0 +1,41 @@
+"""Runs on GPUs that are not there: stand-ins for CuPy, and for NCCL between processes."""
+
+import sys
+
+import fake_cupy
+import fake_nccl_runs
+import pytest
+
+import synk
+from synk.device.probe import Gpu, Survey
+
+SHARING = "NCCL_MULTI_RANK_GPU_ENABLE"
+
+
+@pytest.fixture
+def cupy(monkeypatch):
+    """Return the stand-in for CuPy, which ``import cupy`` finds."""
+    before = {*sys.modules}
+    for name in ("CUPY_TF32", SHARING, "NCCL_MAX_CTAS"):
+        monkeypatch.delenv(name, raising=False)
+    yield fake_cupy.make(n_gpus=3)
+    for name in {*sys.modules} - before:
+        if name.partition(".")[0] in ("cupy", "cupyx"):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def gpus(cupy, monkeypatch):
+    """Fork on GPUs, with this version of NCCL (None for none); return the fake of NCCL."""
+
+    def fork(n_ranks, n_gpus=None, version=23004, before=None):
+        found = Survey(tuple(Gpu(number, "NVIDIA H200") for number in range(n_gpus or n_ranks)))
+        monkeypatch.setattr("synk.device.choose.survey", lambda: found)
+        nccl = fake_nccl_runs.install(cupy, n_ranks, version or 0)
+        nccl.available = version is not None
+        nccl.before = before or nccl.before
+        synk.fork(n_ranks, device="cuda")
+        return nccl
+
+    yield fork
+    synk.close()
