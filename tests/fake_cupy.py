@@ -2,6 +2,9 @@
 
     sys.modules["cupy"] = fake_cupy.make()
 
+Kernels in CUDA run on `cuda_emulator`, where there is g++; else there is no ``RawModule``, and synk computes
+in array operations.
+
 A GPU is refused unless it is below ``N_GPUS``. Pools, streams and devices have the methods of CuPy 14 that
 synk calls, and no others; what is current is so per thread, as in CUDA.
 """
@@ -12,6 +15,7 @@ from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
 
+import cuda_emulator
 import fake_cublas
 import stand_in
 from tape import Tape, refuse
@@ -31,6 +35,8 @@ def make(n_gpus=N_GPUS):
     cupy.__getattr__ = lambda name: getattr(stand_in, name)
     cupy.calls = Log()
     cupy.cuda = _cuda(cupy.calls, n_gpus)
+    if cuda_emulator.available():
+        cupy.RawModule, cupy.RawKernel = cuda_emulator.RawModule, cuda_emulator.RawKernel
     linalg = ModuleType("cupy._core._routines_linalg")
     linalg.set_compute_type = lambda dtype, kind: cupy.calls.append(("compute type", dtype, kind))
     sys.modules.update({"cupy": cupy, "cupy._core": ModuleType("cupy._core"), linalg.__name__: linalg})

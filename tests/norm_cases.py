@@ -6,6 +6,7 @@ their rounding alone moves every result by 5e-4.
 
 import numpy as np
 import pytest
+from cuda_provider import OnHost, needs_emulator
 from hypothesis import strategies as st
 
 from synk.kernels import loops
@@ -20,6 +21,8 @@ PROVIDERS = [
         loops, id="loops", marks=pytest.mark.skipif(not available(), reason="there is no C compiler")
     ),
 ]
+# These, and the kernels in CUDA on an emulator.
+EVERY = [*PROVIDERS, pytest.param(OnHost(), id="cuda", marks=needs_emulator)]
 TOLERANCE = {"float32": 3e-6, "float64": 1e-13}
 
 dtypes = st.sampled_from(["float32", "float64"])

@@ -95,7 +95,7 @@ class ndarray:
     mT = property(lambda self: ndarray(self._value.mT))
     real = property(lambda self: ndarray(self._value.real))
     imag = property(lambda self: ndarray(self._value.imag))
-    data = property(lambda self: SimpleNamespace(ptr=self._value.ctypes.data))
+    data = property(lambda self: SimpleNamespace(ptr=self._value.ctypes.data))  # for libraries of CUDA
 
     @property
     def flags(self):

@@ -4,8 +4,8 @@
 
 A provider's functions take the geometry of an Op and return a function of arrays that accepts ``out=``. For
 arrays of NumPy, convolutions are oneDNN's where the extra is installed, and all else loops in C where there
-is a compiler; both fall back by themselves to the providers that are written in array operations. These serve
-every other module.
+is a compiler; for those of CuPy, all but convolutions are kernels in CUDA. All fall back by themselves to the
+providers that are written in array operations. These serve every other module.
 
 Imports the providers.
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from synk.kernels import loops, onednn
+from synk.kernels import cuda, loops, onednn
 from synk.kernels.im2col import Im2col
 from synk.kernels.plain_norm import PlainNorm
 from synk.kernels.plain_pool import PlainPool
@@ -29,9 +29,13 @@ def convolution_kernels(xp: ModuleType, dtype: str) -> Any:
 
 def pooling_kernels(xp: ModuleType, dtype: str) -> Any:
     """Return what has ``max_pool``, ``avg_pool``, their gradients and ``global_avg_pool``."""
-    return loops if xp is np else PlainPool(xp)
+    if xp is np:
+        return loops
+    return cuda.CudaKernels(xp) if cuda.serves(xp) else PlainPool(xp)
 
 
 def norm_kernels(xp: ModuleType, dtype: str) -> Any:
     """Return what has batch norm, layer norm, cross-entropy, and their gradients."""
-    return loops if xp is np else PlainNorm(xp)
+    if xp is np:
+        return loops
+    return cuda.CudaKernels(xp) if cuda.serves(xp) else PlainNorm(xp)

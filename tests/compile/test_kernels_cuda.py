@@ -1,15 +1,11 @@
 """CUDA text of every kernel, compiled for a GPU that need not be there."""
 
-import ctypes
-from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
-
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
 from kernel_cases import ALL, CASES, FLOATS, INTEGERS, MIXED, MIXED_OPS, arity
+from nvrtc import compile_cuda
 from pytensor.scalar import basic
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.type import TensorType
@@ -19,37 +15,6 @@ from synk.compile.kernels import cuda_source, has_template, philox_source
 from synk.compile.kernels.body import elemwise_body
 from synk.compile.kernels.dialect import CUDA
 from synk.extensions import updates
-
-ARCHITECTURE = "sm_90"
-
-
-@cache
-def nvrtc():
-    try:
-        spec = find_spec("nvidia.cuda_nvrtc")
-    except ModuleNotFoundError:
-        spec = None
-    if spec is None:
-        pytest.skip('NVRTC is not installed: pip install "synk[nvrtc]"')
-    (library,) = Path(next(iter(spec.submodule_search_locations)), "lib").glob("libnvrtc.so*")
-    return ctypes.CDLL(str(library))
-
-
-def compile_cuda(text):
-    """Return the machine code, or fail with what the compiler says."""
-    library, program, size = nvrtc(), ctypes.c_void_p(), ctypes.c_size_t()
-    assert library.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"k.cu", 0, None, None) == 0
-    options = [option.encode() for option in (f"--gpu-architecture={ARCHITECTURE}", *cuda_source.OPTIONS)]
-    status = library.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
-    library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
-    log = ctypes.create_string_buffer(size.value)
-    library.nvrtcGetProgramLog(program, log)
-    assert status == 0, log.value.decode()
-    library.nvrtcGetCUBINSize(program, ctypes.byref(size))
-    code = ctypes.create_string_buffer(size.value)
-    assert library.nvrtcGetCUBIN(program, code) == 0
-    library.nvrtcDestroyProgram(ctypes.byref(program))
-    return code.raw
 
 
 def body(scalar_op, dtypes, shape=(None,)):

@@ -1,0 +1,162 @@
+/* What every file of kernels starts with. Before it stand, for the dtype of the arrays, STORED as the type of an
+   element in memory, REAL as the type to compute in, EXP as a function of that, and WIDEN and NARROW: how
+   STORED becomes REAL, and REAL STORED; and VECTOR, the number of elements that one instruction reads or writes.
+   If that is not 1, rows are multiples of it and start at 16 bytes.
+
+   All arrays are C-contiguous, and no result is an input. Sums have a fixed order, that of the launch's shape, so
+   that the same input gives the same bits. */
+
+#define INLINE static __device__ __forceinline__
+#define KERNEL extern "C" __global__ void __launch_bounds__(256)
+
+typedef long long Length;
+
+enum {
+    THREADS = 256, /* in a block, at most */
+    LANES = 32,
+    V = VECTOR,
+    ROWS = 4, /* packs that a thread asks memory for at once, and adds up in REAL; such chunks add up in double */
+};
+
+#define ALL_LANES 0xffffffffu
+
+/* The numbers of 16 bits are taken as bits: no header of CUDA need be installed. */
+struct Half {
+    unsigned short bits;
+};
+struct Brain {
+    unsigned short bits;
+};
+
+INLINE REAL same(REAL x)
+{
+    return x;
+}
+
+INLINE float from_half(Half x)
+{
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(x.bits));
+    return value;
+}
+
+INLINE Half to_half(float value)
+{
+    Half x;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(x.bits) : "f"(value));
+    return x;
+}
+
+INLINE float from_brain(Brain x)
+{
+    return __uint_as_float((unsigned)x.bits << 16);
+}
+
+/* The nearest, of two that are as near the even one: in whole numbers, since older GPUs have no instruction. */
+INLINE Brain to_brain(float value)
+{
+    const unsigned bits = __float_as_uint(value), nearest = bits + 0x7fff + (bits >> 16 & 1);
+    Brain x;
+    x.bits = value == value ? nearest >> 16 : 0x7fff;
+    return x;
+}
+
+/* V elements that are read or written by one instruction. */
+template <class T> struct alignas(V * sizeof(T)) Pack {
+    T item[V];
+};
+
+INLINE void load(const STORED *from, REAL *to)
+{
+    const Pack<STORED> pack = *(const Pack<STORED> *)from;
+#pragma unroll
+    for (int v = 0; v < V; v++)
+        to[v] = WIDEN(pack.item[v]);
+}
+
+INLINE void store(const REAL *from, STORED *to)
+{
+    Pack<STORED> pack;
+#pragma unroll
+    for (int v = 0; v < V; v++)
+        pack.item[v] = NARROW(from[v]);
+    *(Pack<STORED> *)to = pack;
+}
+
+INLINE Length shorter(Length a, Length b)
+{
+    return a < b ? a : b;
+}
+
+INLINE REAL infinity()
+{
+    return __int_as_float(0x7f800000);
+}
+
+INLINE REAL not_a_number()
+{
+    return __int_as_float(0x7fc00000);
+}
+
+/* Two sums that are formed together. */
+struct Sums {
+    double first, second;
+};
+
+INLINE Sums merged(Sums a, Sums b)
+{
+    return {a.first + b.first, a.second + b.second};
+}
+
+/* Merge what the threads have of each column of the block, over threadIdx.y; the result is that of row 0. The
+   number of rows is a power of two, and `shared` has a place for each thread. */
+template <class T> INLINE T merge_block(T mine, T *shared)
+{
+    const int here = threadIdx.y * blockDim.x + threadIdx.x;
+    shared[here] = mine;
+    __syncthreads();
+    for (int half = blockDim.y / 2; half; half /= 2) {
+        if (threadIdx.y < half)
+            shared[here] = merged(shared[here], shared[here + half * blockDim.x]);
+        __syncthreads();
+    }
+    mine = shared[here];
+    __syncthreads(); /* the next merge writes there */
+    return mine;
+}
+
+/* Merge what the lanes of a warp have; the result is that of lane 0. */
+INLINE Sums merge_warp(Sums mine)
+{
+    for (int by = LANES / 2; by; by /= 2) {
+        const Sums other = {__shfl_down_sync(ALL_LANES, mine.first, by), __shfl_down_sync(ALL_LANES, mine.second, by)};
+        mine = merged(mine, other);
+    }
+    return mine;
+}
+
+/* The sums over all threads of a block of one row, for each of them; `shared` has a place for each warp. */
+INLINE Sums sum_block(Sums mine, Sums *shared)
+{
+    const int warps = blockDim.x / LANES;
+    mine = merge_warp(mine);
+    if (threadIdx.x % LANES == 0)
+        shared[threadIdx.x / LANES] = mine;
+    __syncthreads();
+    Sums total = shared[0];
+    for (int warp = 1; warp < warps; warp++)
+        total = merged(total, shared[warp]);
+    __syncthreads();
+    return total;
+}
+
+/* What part of a split's rows is a thread's: rows from + threadIdx.y, and every blockDim.y-th after it. */
+struct Rows {
+    Length from, to;
+};
+
+INLINE Rows rows_of_split(Length rows)
+{
+    const Length each = (rows + gridDim.y - 1) / gridDim.y, from = shorter(rows, blockIdx.y * each);
+    return {from, shorter(rows, from + each)};
+}

@@ -1,0 +1,82 @@
+"""Texts of the CUDA files for each dtype, and kernels of them by name.
+
+    common.cu, name.cu, dtype -> source -> CuPy's RawModule (NVRTC, its cache on disk) -> kernel
+
+Imports NumPy, and the options of elementwise kernels.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from synk.compile.kernels.cuda_source import OPTIONS
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the text of a kernel says of a dtype.
+
+    Attributes
+    ----------
+    real : str
+        The dtype to compute in, which is also that of parameters.
+    vector : int
+        Elements in 16 bytes.
+    macros : dict
+        Names of the text, and what they stand for.
+    """
+
+    real: str
+    vector: int
+    macros: dict[str, str]
+
+
+def _kind(real: str, stored: str, vector: int, widen: str = "same", narrow: str = "same") -> Kind:
+    name, exp = ("double", "exp") if real == "float64" else ("float", "expf")
+    macros = {"STORED": stored, "REAL": name, "EXP": exp, "WIDEN": widen, "NARROW": narrow}
+    return Kind(real, vector, macros)
+
+
+KINDS = {
+    "float32": _kind("float32", "float", 4),
+    "float64": _kind("float64", "double", 2),
+    "float16": _kind("float32", "Half", 8, "from_half", "to_half"),
+    "bfloat16": _kind("float32", "Brain", 8, "from_brain", "to_brain"),
+}
+
+FILES = ("batch_norm", "cross_entropy", "layer_norm", "pool")
+
+# By width of places in windows, and by whether there are too many elements to count in 32 bits.
+PLACES = {"uint8": "unsigned char", "int32": "int"}
+INDICES = {False: "int", True: "long long"}
+
+
+def source(file: str, dtype: str, **macros: str | int) -> str:
+    """Return the CUDA text of a file for arrays of a dtype; ``VECTOR`` is one of the other macros."""
+    folder = files(__package__)
+    lines = [f"#define {name} {value}" for name, value in (KINDS[dtype].macros | macros).items()]
+    return "\n".join([*lines, *(folder.joinpath(f"{name}.cu").read_text() for name in ("common", file))])
+
+
+@cache
+def kernel(xp: ModuleType, file: str, name: str, dtype: str, **macros: str | int) -> Callable:
+    """Return a kernel: ``kernel(grid, block, arguments)``.
+
+    Its file is compiled when a kernel of it is first asked for; CuPy has a form of that for each GPU.
+    """
+    return _module(xp, file, dtype, tuple(sorted(macros.items()))).get_function(name)
+
+
+@cache
+def _module(xp: ModuleType, file: str, dtype: str, macros: tuple[tuple[str, str | int], ...]) -> Any:
+    return xp.RawModule(code=source(file, dtype, **dict(macros)), options=OPTIONS)
+
+
+def lengths(*values: int) -> list[Any]:
+    """Return what kernels take as ``long long``."""
+    return [np.int64(value) for value in values]

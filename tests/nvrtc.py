@@ -1,0 +1,42 @@
+"""NVRTC, which compiles CUDA for a GPU that need not be there."""
+
+import ctypes
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from synk.compile.kernels.cuda_source import OPTIONS
+
+ARCHITECTURE = "sm_90"
+
+
+@cache
+def library():
+    """Return the library, or skip the test where it is not installed."""
+    try:
+        spec = find_spec("nvidia.cuda_nvrtc")
+    except ModuleNotFoundError:
+        spec = None
+    if spec is None:
+        pytest.skip('NVRTC is not installed: pip install "synk[nvrtc]"')
+    (path,) = Path(next(iter(spec.submodule_search_locations)), "lib").glob("libnvrtc.so*")
+    return ctypes.CDLL(str(path))
+
+
+def compile_cuda(text):
+    """Return the machine code, or fail with what the compiler says."""
+    nvrtc, program, size = library(), ctypes.c_void_p(), ctypes.c_size_t()
+    assert nvrtc.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"k.cu", 0, None, None) == 0
+    options = [option.encode() for option in (f"--gpu-architecture={ARCHITECTURE}", *OPTIONS)]
+    status = nvrtc.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
+    nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+    log = ctypes.create_string_buffer(size.value)
+    nvrtc.nvrtcGetProgramLog(program, log)
+    assert status == 0, log.value.decode()
+    nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size))
+    code = ctypes.create_string_buffer(size.value)
+    assert nvrtc.nvrtcGetCUBIN(program, code) == 0
+    nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+    return code.raw
