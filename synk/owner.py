@@ -21,6 +21,7 @@ class Owner(Protocol):
     """A run, as `session.Session` is one."""
 
     n_ranks: int
+    reads_in_place: bool  # ranks read rows where they are, if those are next to each other
     segments: SegmentTable
     staging: StagingBuffers
     shared: SharedTable

@@ -62,6 +62,7 @@ class Session:
 
     def __init__(self, devices: Devices, timeout: float | None = None):
         self.n_ranks = devices.n_ranks
+        self.reads_in_place = not devices.gpus  # which have them copied
         self._devices = devices
         self._turns = Turns(timeout)
         self._crew = Crew(self.n_ranks)

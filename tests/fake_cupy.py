@@ -1,4 +1,4 @@
-"""A module that passes for CuPy: arrays of `stand_in`, and a CUDA that only writes down what is asked of it.
+"""A module that passes for CuPy: arrays of `stand_in`, streams of `fake_streams`, and what was asked.
 
     sys.modules["cupy"] = fake_cupy.make()
 
@@ -17,8 +17,8 @@ from types import ModuleType, SimpleNamespace
 
 import cuda_emulator
 import fake_cublas
+import fake_streams
 import stand_in
-from tape import Tape, refuse
 
 N_GPUS = 2
 
@@ -68,41 +68,8 @@ def _cuda(log, n_gpus):
         def free_all_blocks(self):
             log.append(("freed",))
 
-    class Stream:
-        def __init__(self, null=False, non_blocking=False):
-            self.name = "null" if null else "non-blocking" if non_blocking else "blocking"
-
-        @property
-        def ptr(self):
-            return 0 if self.name == "null" else id(self)
-
-        def use(self):
-            current.stream = self
-            log.append(("stream", self.name))
-
-        def synchronize(self):
-            if stand_in.tape is not None:
-                refuse()
-            log.append(("waited for", self.name))
-
-        def begin_capture(self, mode=None):
-            if self.name == "null":
-                raise RuntimeError("cudaErrorStreamCaptureUnsupported: the null stream cannot capture")
-            stand_in.tape = Tape()
-
-        def end_capture(self):
-            tape, stand_in.tape = stand_in.tape, None
-            return Graph(tape.end(), self)
-
-    class Graph:
-        def __init__(self, replay, stream):
-            self._replay = replay
-
-        def launch(self, stream=None):
-            log.append(("graph", (stream or cuda.get_current_stream()).name))
-            self._replay()
-
-    null = Stream(null=True)
+    machine = fake_streams.Machine(log, current)
+    null = machine.Stream(null=True)
 
     def set_allocator(allocator):
         state.allocator = allocator
@@ -118,7 +85,12 @@ def _cuda(log, n_gpus):
     cuda = SimpleNamespace(
         Device=Device,
         MemoryPool=MemoryPool,
-        Stream=Stream,
+        Stream=machine.Stream,
+        Event=machine.Event,
+        PinnedMemory=machine.PinnedMemory,
+        PinnedMemoryPointer=fake_streams.PinnedMemoryPointer,
+        runtime=machine.runtime,
+        machine=machine,
         get_current_stream=lambda: getattr(current, "stream", null),
         get_allocator=lambda: state.allocator,
         set_allocator=set_allocator,

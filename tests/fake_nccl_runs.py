@@ -17,7 +17,6 @@ import sys
 import threading
 import time
 from itertools import count
-from types import SimpleNamespace
 
 import numpy as np
 from fake_nccl import AVG, COLLECTIVES, DEADLINE, DTYPES, MAX, MIN, PROD, SUM, TYPES, NcclError, Operation
@@ -40,11 +39,9 @@ def install(cupy, n_ranks, version=23004):
 
     cuda.Device.__enter__, cuda.Device.__exit__ = enter, lambda device, *error: devices.before.use()
     cuda.Stream.ptr = property(id)
-    cuda.Event, cuda.nccl = nccl.event, nccl
-    cuda.runtime = getattr(cuda, "runtime", SimpleNamespace())
+    cuda.Event, cuda.nccl = event_class(nccl, cuda.Event), nccl
     cuda.runtime.getDevice = lambda: cuda.Device().id
     cuda.runtime.eventQuery = lambda pointer: 0 if nccl.events[pointer]() else NOT_READY
-    cuda.runtime.CUDARuntimeError = RuntimeError
     sys.modules["cupy.cuda"] = cuda
     return nccl
 
@@ -106,9 +103,20 @@ class Nccl:
         if communicator is not None:
             communicator.post(list(operations))
 
-    def event(self, disable_timing):
-        pointer = len(self.events) + 1
-        return SimpleNamespace(ptr=pointer, record=lambda: self.events.update({pointer: self.last}))
+
+def event_class(nccl, base):
+    """Return events that know whether what was launched before them is done."""
+
+    class Event(base):
+        def __init__(self, *arguments, **keywords):
+            super().__init__(*arguments, **keywords)
+            self.ptr = len(nccl.events) + 1
+
+        def record(self, stream=None):
+            super().record(stream)
+            nccl.events[self.ptr] = nccl.last
+
+    return Event
 
 
 class Communicator:

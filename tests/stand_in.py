@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from weakref import WeakValueDictionary
 
 import numpy as np
 import scipy.linalg
@@ -64,6 +65,29 @@ class Counts:
 
 counts = Counts()
 tape = None  # where launches are noted while a graph is captured
+on_use = None  # on_use(array, waits=False) is told of what functions read and write, behind `ndarray`
+
+# Memory whose address somebody has asked for, by address, for as long as it is there.
+_memories = WeakValueDictionary()
+
+
+class MemoryPointer:
+    """Where an array lies."""
+
+    def __init__(self, array):
+        memory = array
+        while isinstance(memory.base, np.ndarray):
+            memory = memory.base
+        _memories[memory.__array_interface__["data"][0]] = memory
+        self.ptr = array.__array_interface__["data"][0]
+
+
+def memory_at(address, size):
+    """Return the whole array that the bytes belong to, None if there is no such array any more."""
+    for start, memory in _memories.items():
+        if start <= address and address + size <= start + memory.nbytes:
+            return memory
+    return None
 
 
 def _refuse(name):
@@ -90,12 +114,11 @@ class ndarray:
     itemsize = property(lambda self: self._value.itemsize)
     nbytes = property(lambda self: self._value.nbytes)
     __cuda_array_interface__ = property(lambda self: {"shape": self.shape, "version": 3})  # it has one
-    data = property(lambda self: SimpleNamespace(ptr=self._value.ctypes.data))  # an address, no buffer
+    data = property(lambda self: MemoryPointer(self._value))
     T = property(lambda self: ndarray(self._value.T))
     mT = property(lambda self: ndarray(self._value.mT))
     real = property(lambda self: ndarray(self._value.real))
     imag = property(lambda self: ndarray(self._value.imag))
-    data = property(lambda self: SimpleNamespace(ptr=self._value.ctypes.data))  # for libraries of CUDA
 
     @property
     def flags(self):
@@ -225,6 +248,9 @@ def _run(function, args, keywords, is_view=False, waits=False):
         keywords = {"kind": "stable"} | keywords  # the only kind of a device
     counts.launches += not is_view
     counts.downloads += waits
+    if on_use is not None and not is_view:
+        for value in (*args, *keywords.values()):
+            _tell(value)
     out = keywords.get("out")
     inside, keywords_inside = [*map(_inside, args)], {name: _inside(x) for name, x in keywords.items()}
     if tape is not None:
@@ -243,6 +269,14 @@ def _held(value):
     if isinstance(value, ndarray):
         return value._value
     return [_held(part) for part in value] if isinstance(value, tuple | list) else ()
+
+
+def _tell(value, waits=False):
+    if isinstance(value, ndarray):
+        on_use(value._value, waits)
+    elif type(value) in (tuple, list):
+        for one in value:
+            _tell(one, waits)
 
 
 def _inside(value):
@@ -271,6 +305,8 @@ def asnumpy(array):
     if tape is not None:
         refuse()
     counts.downloads += 1
+    if on_use is not None:
+        _tell(array, waits=True)
     return array._value.copy()
 
 

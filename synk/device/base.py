@@ -46,6 +46,10 @@ class Device(ABC):
             Put around every node of the programs; see `synk.compile.emit`.
         """
 
+    def feeder(self) -> Any:
+        """Return what brings rows of the host to this device, a `feed.Feeder`; None if they are there."""
+        return None
+
     @abstractmethod
     def from_host(self, array: Any) -> Any:
         """Return a NumPy array as an array of the device."""

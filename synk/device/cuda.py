@@ -4,7 +4,7 @@
 
 Has run on a stand-in for CuPy only, and on no GPU yet.
 
-Imports ``base``, ``cpu``, ``cupy_library``, ``graphs``, ``probe``, and ``compile`` and ``errors``.
+Imports ``base``, ``cpu``, ``cupy_library``, ``feed``, ``graphs``, ``probe``, and ``compile`` and ``errors``.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from synk.compile.programs.transfer import to_device
 from synk.device.base import Device
 from synk.device.cpu import CpuDevice
 from synk.device.cupy_library import import_cupy, remedy
+from synk.device.feed import Feeder
 from synk.device.graphs import Graphs
 from synk.device.probe import Gpu
 from synk.errors import CudaUnavailable
@@ -149,6 +150,9 @@ class CudaDevice(Device):
     def mode(self, observe: Any = None) -> Any:
         linker = ArrayLinker(self.xp, host_ops=self._host_ops, observe=observe, recorder=self._graphs)
         return array_mode(linker)
+
+    def feeder(self) -> Feeder:
+        return Feeder(self.xp, self.stream, self.bind, self._host.threads)
 
     def from_host(self, array: Any) -> Any:
         return to_device(array, self.xp)

@@ -132,10 +132,13 @@ def select_batch(
     return rows
 
 
-def select_following(variables: Sequence[Any], entries: Sequence[Any], next_batch: Any) -> Rows | None:
-    """Return the rows that ``next_batch`` selects, or None if there is nothing to gather ahead.
+def select_following(
+    variables: Sequence[Any], entries: Sequence[Any], next_batch: Any, in_place: bool
+) -> Rows | None:
+    """Return the rows that ``next_batch`` selects, or None if there is nothing to do ahead.
 
-    Arrays and minibatch Data are other ones in the next call, and stretches of rows are read in place.
+    Arrays and minibatch Data are other ones in the next call; with `in_place`, ranks read stretches of rows
+    where they are.
 
     Raises
     ------
@@ -148,7 +151,7 @@ def select_following(variables: Sequence[Any], entries: Sequence[Any], next_batc
     lengths = [len(entries[position]) for position in lasting]
     names = [_called(variables[position], position) for position in lasting]
     rows = select_common(next_batch, lengths, names, "next_batch")
-    return None if rows.indices is None else rows
+    return None if rows.indices is None and in_place else rows
 
 
 def is_gathered(entry: Any) -> bool:

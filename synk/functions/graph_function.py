@@ -191,7 +191,9 @@ class GraphFunction(Function):
         if scattered:
             batch = select_batch(self._definition.inputs, scattered, options.batch, length)
             if options.next_batch is not None:
-                following = select_following(self._definition.inputs, scattered, options.next_batch)
+                following = select_following(
+                    self._definition.inputs, scattered, options.next_batch, self._owner.reads_in_place
+                )
             total = len(batch)
         sliceables = self._definition.sliceables
         if sliceables:

@@ -38,6 +38,7 @@ class SegmentTable:
         self._segments: dict[int, Segment] = {}
         self._lost: set[int] = set()
         self._numbers = itertools.count(1)  # threads may allocate at the same time
+        self.before_allocation: Callable[[], None] = lambda: None  # gives back what was held on to
 
     def allocate(self, nbytes: int) -> int:
         """Create a segment, have every worker attach it, and return its number.
@@ -48,6 +49,7 @@ class SegmentTable:
             If there is no room; nothing has changed then.
         """
         assert self._post is not None, "only the master allocates"
+        self.before_allocation()
         number = self._hand_out(Segment.create(nbytes))
         self._segments[number].seal()
         return number

@@ -69,6 +69,11 @@ class Program:
         self._compiling = context.compiling
         self._mode = self._chosen_mode()
 
+    @property
+    def on_device(self) -> bool:
+        """Whether it computes on the rank's device, not in a mode that the function was given."""
+        return self.spec.mode in (None, "debug")
+
     def compile(self) -> None:
         """Compile the variant that most calls need, if that has not happened yet."""
         self._whole  # noqa: B018  (cached on first access)

@@ -3,18 +3,28 @@
     Call, arrays, index list -> Shards.inputs -> a RowInput each -> Program.run
                              -> Gatherer.start, where the call says what comes next
 
-Imports ``gathering``, ``messages``, ``plan`` and ``program``.
+On a device that is fed, a FedInput each instead, which brings the rows there.
+
+Imports ``device``, ``fed``, ``gathering``, ``messages``, ``plan``, ``program``, ``segments`` and
+``variables``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 from synk import messages
+from synk.device import Device
 from synk.memory.gathering import Gatherer, Source
-from synk.plan import Rows, split
+from synk.memory.segments import SegmentTable
+from synk.plan import Rows, slices, split
+from synk.rank.fed import FedInput, ResidentInput, first_of_next
 from synk.rank.program import RowInput
+from synk.variables import RankVariables
+
+NOTHING = nullcontext()
 
 
 class Shards:
@@ -23,14 +33,25 @@ class Shards:
     Parameters
     ----------
     rank, n_ranks : int
+    device : Device
+        That the rank computes on.
+    segments : SegmentTable
+        This rank's.
     """
 
-    def __init__(self, rank: int, n_ranks: int):
+    def __init__(self, rank: int, n_ranks: int, device: Device, segments: SegmentTable):
         self._rank = rank
         self._n_ranks = n_ranks
         self._gatherer = Gatherer()
+        self._device = device
+        self._segments = segments
+        self._feeder = device.feeder()
+        if self._feeder is not None:
+            segments.before_allocation = self._feeder.sweep
 
-    def inputs(self, step: messages.Call, arrays: Sequence[Any], indices: Any) -> list[RowInput]:
+    def inputs(
+        self, step: messages.Call, arrays: Sequence[Any], indices: Any, to_device: bool = True
+    ) -> list[Any]:
         """Return the rows of this rank.
 
         Parameters
@@ -40,9 +61,17 @@ class Shards:
             The scattered inputs, all rows of them.
         indices : int64 array or None
             What listed spans of the step refer to.
+        to_device : bool
+            Whether the program reads them there, if the device is one that is fed.
+
+        Returns
+        -------
+        list of RowInput or FedInput
         """
         if step.batch is None:
             return []
+        if self._feeder is not None and to_device:
+            return self._fed(step, step.batch, arrays, indices)
         there = self._gathered(step, arrays, indices)
         picked, paired = self._share(step.batch, indices)
         inputs = []
@@ -75,13 +104,71 @@ class Shards:
             self._gatherer.start(step.function, step.ahead.token, sources)
         return there
 
+    # --- on a device that is fed ---------------------------------------------------------------
+
+    def _fed(
+        self, step: messages.Call, batch: messages.Span, arrays: Sequence[Any], indices: Any
+    ) -> list[Any]:
+        """Return the rows of this rank for a program that reads them on the device."""
+        picked, paired = self._share(batch, indices)
+        token, coming = 0, Rows(0, 0)
+        if step.ahead is not None:
+            # Kept: the next call writes its own list over this one.
+            token, coming = step.ahead.token, self._share(step.ahead.rows, indices)[0].kept()
+        parts = slices(len(picked), step.num_slices)
+        key = step.gathered or object()  # nobody has another's
+        inputs: list[Any] = []
+        for position, (array, minibatch) in enumerate(zip(arrays, step.minibatch, strict=True)):
+            rows = paired if minibatch else picked
+            if not self._feeder.suits(array):
+                inputs.append(RowInput(array, rows))
+                continue
+            lane = self._feeder.lane(step.function, position)
+            memory = self._segments[step.inputs[position].segment].lockable
+            following = None if minibatch else first_of_next(token, array, coming, step.num_slices, memory)
+            inputs.append(FedInput(array, rows, lane, key, parts, following, memory))
+        return inputs
+
+    def sliced(self, variables: RankVariables, identity: int, rows: Rows, to_device: bool = True) -> Any:
+        """Return rows of a shared variable; where the device is fed, its value moves there and stays."""
+        if self._feeder is None or not to_device:
+            return RowInput(variables.on_host(identity), rows)
+        # As programs do with the variables that they read: what sets a value puts an array of the host there.
+        storage = variables[identity].container.storage
+        storage[0] = self._device.from_host(storage[0])
+        return ResidentInput(storage[0], rows, self._device)
+
+    def read(self) -> AbstractContextManager[None]:
+        """Have a program read its inputs in the body; afterwards the caller may write to them."""
+        return NOTHING if self._feeder is None else self._fed_read()
+
+    @contextmanager
+    def _fed_read(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            with suppress(Exception):  # the GPU may be what failed
+                self._feeder.finish()
+            raise
+        self._feeder.finish()
+
     def forget(self, function: int) -> None:
         """Free what is kept for a function."""
         self._gatherer.forget(function)
+        if self._feeder is not None:
+            self._feeder.forget(function)
+
+    def detach(self, number: int) -> None:
+        """Drop a segment, in a worker."""
+        self._segments.drop(number)
+        if self._feeder is not None:
+            self._feeder.sweep()
 
     def rest(self) -> None:
-        """End the thread that gathers, if there is one."""
+        """End the threads that gather, if there are any."""
         self._gatherer.close()
+        if self._feeder is not None:
+            self._feeder.close()
 
 
 def rows_of(span: messages.Span, indices: Any) -> Rows:

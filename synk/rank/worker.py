@@ -15,6 +15,7 @@ import os
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 from synk import messages
@@ -24,7 +25,7 @@ from synk.errors import Failure
 from synk.memory.segments import SegmentTable
 from synk.rank import shared_steps
 from synk.rank.connection import Connection
-from synk.rank.program import Program, ProgramContext, RowInput
+from synk.rank.program import Program, ProgramContext
 from synk.rank.shards import Shards, rows_of
 from synk.variables import RankVariables
 from synk.wire import sync
@@ -69,7 +70,7 @@ class Rank:
         self.join(communicator, control, barrier)
         self._context = ProgramContext(device, variables, lambda: self.communicator, self._compiling)
         self._programs: dict[int, Program] = {}
-        self._shards = Shards(self.rank, self.n_ranks)
+        self._shards = Shards(self.rank, self.n_ranks, device, segments)
 
     def rest(self) -> None:
         """End the thread of this rank, if it has one: before a fork, and at the end of the run."""
@@ -94,6 +95,9 @@ class Rank:
     def prepare(self, message: Any, descriptor: int | None = None) -> Any:
         """Follow a message that needs no answer."""
         return PREPARATIONS[type(message)](self, message, descriptor)
+
+    def detach(self, message: messages.Detach) -> None:
+        self._shards.detach(message.segment)
 
     def build(self, message: messages.Build) -> None:
         self._programs[message.function] = Program(message.spec, self._context)
@@ -175,22 +179,25 @@ class Rank:
         n_scattered = program.spec.n_scattered
         scattered, broadcast = step.inputs[:n_scattered], step.inputs[n_scattered:]
         indices = self._indices(step.indices)
-        results = program.run(
-            self._shards.inputs(step, [self.segments.array(ref) for ref in scattered], indices),
-            [self.segments.array(ref) for ref in broadcast],
-            self._sliced(step, program, indices),
-            any_rows=step.total_rows > 0,
-            num_slices=step.num_slices,
-        )
+        arrays = [self.segments.array(ref) for ref in scattered]
+        with self._shards.read():
+            results = program.run(
+                self._shards.inputs(step, arrays, indices, program.on_device),
+                [self.segments.array(ref) for ref in broadcast],
+                self._sliced(step, program, indices),
+                any_rows=step.total_rows > 0,
+                num_slices=step.num_slices,
+            )
         if step.total_rows == 0 and program.spec.has_rows and self.rank > 0:
             return [None] * len(results)  # all computed the same on empty input
         return results
 
-    def _sliced(self, step: messages.Call, program: Program, indices: Any) -> list[RowInput]:
+    def _sliced(self, step: messages.Call, program: Program, indices: Any) -> list[Any]:
         if step.shares is None:
             return []
         rows = rows_of(step.shares[self.rank], indices)
-        return [RowInput(self.variables.on_host(variable), rows) for variable in program.spec.sliceables]
+        sliced = partial(self._shards.sliced, self.variables, rows=rows, to_device=program.on_device)
+        return [sliced(variable) for variable in program.spec.sliceables]
 
     def _indices(self, ref: messages.ArrayRef | None) -> Any:
         return None if ref is None else self.segments.array(ref)
@@ -211,7 +218,7 @@ STEPS: dict[type, Handler] = {
 
 PREPARATIONS: dict[type, Callable[[Rank, Any, int | None], Any]] = {
     messages.Attach: lambda rank, message, descriptor: rank.segments.attach(message, descriptor),
-    messages.Detach: lambda rank, message, _: rank.segments.drop(message.segment),
+    messages.Detach: lambda rank, message, _: rank.detach(message),
     messages.Share: lambda rank, message, _: rank.variables.add(message),
     messages.MoveIn: lambda rank, message, _: rank.move_in(message),
     messages.Unshare: lambda rank, message, _: rank.unshare(message),

@@ -5,6 +5,7 @@ import sys
 import fake_cupy
 import fake_nccl_runs
 import pytest
+import stand_in
 
 import synk
 from synk.device.probe import Gpu, Survey
@@ -14,14 +15,17 @@ SHARING = "NCCL_MULTI_RANK_GPU_ENABLE"
 
 @pytest.fixture
 def cupy(monkeypatch):
-    """Return the stand-in for CuPy, which ``import cupy`` finds."""
+    """Return the stand-in for CuPy, which ``import cupy`` finds; mistakes its streams see fail the test."""
     before = {*sys.modules}
     for name in ("CUPY_TF32", SHARING, "NCCL_MAX_CTAS"):
         monkeypatch.delenv(name, raising=False)
-    yield fake_cupy.make(n_gpus=3)
+    made = fake_cupy.make(n_gpus=3)
+    yield made
+    stand_in.on_use = None
     for name in {*sys.modules} - before:
-        if name.partition(".")[0] in ("cupy", "cupyx"):
+        if name.partition(".")[0] in ("cupy", "cupyx", "cupy_backends"):
             del sys.modules[name]
+    assert made.cuda.machine.mistakes == []
 
 
 @pytest.fixture

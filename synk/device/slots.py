@@ -1,0 +1,145 @@
+"""Memory that rows pass through on their way to a GPU, and the events that say when it may be used again.
+
+    array, rows -> Slot.load: page-locked memory -> copying stream -> memory of the GPU
+                -> Slot.hand_out: an array there, for which the computing stream waits -> Slot.retire
+
+Two orders hold, each by an event: nobody writes to page-locked memory that is still being copied from (the
+host waits), and nobody copies over rows that are still being read (the copying stream waits). Has run on a
+stand-in for CuPy only, and on no GPU yet.
+
+Imports NumPy, ``plan`` and the standard library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from synk.plan import Rows, split
+
+PIECE_BYTES = 4 << 20  # gathered together; the GPU fetches one while the next is gathered
+
+# gather(array, parts of the rows, where each goes): yields when each part is there, in order
+Gather = Callable[[Any, list[Rows], list[NDArray[Any]]], Iterable[Any]]
+
+
+class Streams(NamedTuple):
+    """Where a GPU computes, and where rows are copied to it meanwhile."""
+
+    computing: Any
+    copying: Any
+
+
+class Slot:
+    """Room for the rows of one call, on both sides.
+
+    Whoever calls a method has the GPU bound to its thread.
+
+    Parameters
+    ----------
+    xp : module
+        CuPy.
+    streams : Streams
+
+    Attributes
+    ----------
+    is_direct : bool
+        Whether rows were last copied from where they are, so that they must stay as they are until then.
+    """
+
+    def __init__(self, xp: Any, streams: Streams):
+        self._xp = xp
+        self._streams = streams
+        # Who waits sleeps: another thread may need the core.
+        self._copied = xp.cuda.Event(block=True, disable_timing=True)
+        self._read = xp.cuda.Event(disable_timing=True)
+        self._locked = np.empty(0, np.uint8)
+        self._there: Any = None
+        self._array: Any = None
+        self.is_direct = False
+
+    def load(self, array: NDArray[Any], rows: Rows, gather: Gather, is_locked: bool = False) -> None:
+        """Have rows copied to the GPU, when what was here before has been read.
+
+        Parameters
+        ----------
+        array : array
+            On the host, its rows contiguous.
+        rows : Rows
+            Not none.
+        gather : callable
+        is_locked : bool
+            Whether the array is page-locked and the rows are next to each other: then they are copied from
+            where they are.
+        """
+        shape = (len(rows), *array.shape[1:])
+        nbytes = prod(shape) * array.dtype.itemsize
+        self.wait()
+        self._array, self.is_direct = None, False
+        self._reserve(nbytes, on_host=not is_locked)
+        there = self._there[:nbytes].view(array.dtype).reshape(shape)
+        self._streams.copying.wait_event(self._read)
+        try:
+            if is_locked:
+                self.is_direct = True
+                self._copy(there, 0, rows.of(array))
+            else:
+                self._gathered(array, rows, there, gather)
+        finally:
+            self._streams.copying.record(self._copied)
+        self._array = there
+
+    def _gathered(self, array: NDArray[Any], rows: Rows, there: Any, gather: Gather) -> None:
+        """Gather piece by piece, and have each copied as soon as it is there."""
+        locked = np.ndarray(there.shape, there.dtype, buffer=self._locked)
+        spans = list(pieces(len(rows), array.dtype.itemsize * prod(array.shape[1:])))
+        targets = [locked[start:stop] for start, stop in spans]
+        ready = gather(array, [rows.part(*span) for span in spans], targets)
+        offset = 0
+        for target, _ in zip(targets, ready, strict=True):
+            self._copy(there, offset, target)
+            offset += target.nbytes
+
+    def _copy(self, there: Any, offset: int, here: NDArray[Any]) -> None:
+        runtime, address = self._xp.cuda.runtime, here.__array_interface__["data"][0]
+        kind = runtime.memcpyHostToDevice
+        runtime.memcpyAsync(there.data.ptr + offset, address, here.nbytes, kind, self._streams.copying.ptr)
+
+    def _reserve(self, nbytes: int, on_host: bool) -> None:
+        if on_host and self._locked.nbytes < nbytes:
+            self._locked = np.empty(0, np.uint8)  # given back first: there may not be room for both
+            self._locked = page_locked(self._xp, nbytes)
+        if self._there is None or self._there.nbytes < nbytes:
+            self._there = None
+            self._there = self._xp.empty(nbytes, np.uint8)
+            # The pool's memory may be that of an array which the computing stream still reads.
+            self._streams.computing.record(self._read)
+
+    def hand_out(self) -> Any:
+        """Return the rows on the GPU: what is launched from now on waits until they are there."""
+        self._streams.computing.wait_event(self._copied)
+        return self._array
+
+    def retire(self) -> None:
+        """Note that all readers of the rows have been launched."""
+        self._streams.computing.record(self._read)
+
+    def wait(self) -> None:
+        """Wait for the copy out of page-locked memory, if one is under way."""
+        self._copied.synchronize()
+
+
+def pieces(n_rows: int, row_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yield the rows ``start, stop`` of each piece, of `PIECE_BYTES` or somewhat less."""
+    yield from split(n_rows, min(n_rows, -(-n_rows * row_bytes // PIECE_BYTES)))
+
+
+def page_locked(xp: Any, nbytes: int) -> NDArray[np.uint8]:
+    """Return page-locked memory, which is freed with the last array over it."""
+    # Not from CuPy's pool, which would keep it page-locked to the end of the process.
+    pointer = xp.cuda.PinnedMemoryPointer(xp.cuda.PinnedMemory(nbytes), 0)
+    return np.frombuffer(pointer, np.uint8, nbytes)
