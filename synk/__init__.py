@@ -115,9 +115,11 @@ def fork(
     memory_limit : float, optional
         The fraction of each GPU's memory that the arrays of all ranks on it may take together; by default
         0.9.
-    precision : {"float32", "tf32"}, optional
-        What GPUs multiply float32 matrices in: "tf32" is faster and keeps 10 bits of each factor. By default
-        "float32", unless ``CUPY_TF32`` says otherwise.
+    precision : {"float32", "tf32", "bfloat16", "float16"}, optional
+        What GPUs multiply float32 matrices in: "tf32" is faster and keeps 10 bits of each factor. With
+        "bfloat16" (7 bits) and "float16" (10 bits, nothing above 65504), arrays between products are kept in
+        16 bits too; shared variables, updates and results stay float32. By default "float32", unless
+        ``CUPY_TF32`` says otherwise.
     cuda_graphs : bool
         Whether GPUs record what a function launches, once it has been called a few times with the same
         shapes, and launch all of it together from then on. A warning tells where that cannot be done.

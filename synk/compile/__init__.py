@@ -9,6 +9,7 @@ The way of a graph through ``pytensor.function(..., mode=array_mode())``; names 
     emit             asks the passes in turn, and has their Plan written down:
       passes/          lazy          the order of the nodes, and which run only if a condition holds
                        place         host or device for each node, and which values cross
+                       narrow        which values are kept in 16 bits, if that is asked for
                        memory        which values share memory
                        destination   which results are written where an update, or a join, wants them
                        reuse         which results are written over an input that nothing needs any more

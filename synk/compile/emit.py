@@ -13,11 +13,13 @@ graph needs:
 Nodes that only one branch of an ``IfElse`` needs stand in an ``if`` block. The passes are asked one after
 another, each with what those before it found:
 
-    graph -> plan_lazy -> place -> find_destinations -> find_reuse -> find_finished -> Plan
+    graph -> plan_lazy -> place -> narrow, if asked -> find_destinations -> find_reuse -> find_finished
+          -> Plan
     Plan, last_uses -> Writer -> Program
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from types import ModuleType
 
 import numpy as np
@@ -26,11 +28,13 @@ from pytensor.graph.fg import FunctionGraph
 
 from synk.compile.dispatch.host import HostCall
 from synk.compile.dispatch.out import accepts_out
+from synk.compile.dispatch.rounded import rounded
 from synk.compile.dispatch.table import HOST, array_funcify
 from synk.compile.passes.destination import find_destinations
 from synk.compile.passes.finish import Actions, Announcer, find_finished
 from synk.compile.passes.lazy import plan_lazy
 from synk.compile.passes.memory import Memory
+from synk.compile.passes.narrow import narrow as narrow_placement
 from synk.compile.passes.place import Placement, Step, place, stay
 from synk.compile.passes.reuse import find_reuse
 from synk.compile.programs.buffers import assemble
@@ -50,6 +54,7 @@ def emit(
     given: Collection[int] = (),
     fetched: Collection[int] = (),
     announcer: Announcer | None = None,
+    narrow: str | None = None,
 ) -> Program:
     """Compile a graph to a `Program`.
 
@@ -74,9 +79,11 @@ def emit(
         NumPy they make no difference.
     announcer : Announcer, optional
         Told which parts of a join that updates a shared variable are final, while the rest is computed.
+    narrow : {"float16", "bfloat16"}, optional
+        What to keep some float32 arrays in; see `synk.compile.passes.narrow`. Inner graphs stay float32.
     """
     order = fgraph.toposort() if order is None else order
-    plan = make_plan(fgraph, xp, order, updates or {}, given, fetched, announcer is not None)
+    plan = make_plan(fgraph, xp, order, updates or {}, given, fetched, narrow, announcer is not None)
     steps = plan.placed.steps
     writer = Writer(fgraph.inputs, xp, plan, announcer)
     for step, dead in zip(steps, last_uses(steps, outlasting(plan)), strict=True):
@@ -96,6 +103,7 @@ def make_plan(
     updates: Mapping[int, int],
     given: Collection[int],
     fetched: Collection[int],
+    dtype: str | None = None,
     announced: bool = False,
 ) -> Plan:
     """Ask the passes; parameters as in `emit`, and whether somebody wants to know what is finished."""
@@ -110,15 +118,24 @@ def make_plan(
     else:
         placed = place(nodes, inputs, outputs, implement, given=given, fetched=fetched, updates=updates)
 
+    stored: Collection[Variable] = ()
+    if dtype is not None:
+        placed, stored = narrow_placement(
+            placed, outputs, dtype, partial(rounded, xp=xp, dtype=dtype), bool(guards)
+        )
+
     def accepts(node: Apply) -> bool:
         return node.outputs[0] not in placed.on_host and accepts_out(placed.implementations[node], xp)
+
+    def accepts_float32(node: Apply) -> bool:
+        return node.outputs[0] not in stored and accepts(node)
 
     def owned(value: Variable) -> bool:
         return value not in placed.on_host and not isinstance(placed.implementations[value.owner], HostCall)
 
     memory = Memory(nodes)
-    found = find_destinations(nodes, inputs, outputs, updates, accepts, memory, placed.on_host)
-    reuse = find_reuse(nodes, outputs, memory, found, accepts, owned)
+    found = find_destinations(nodes, inputs, outputs, updates, accepts_float32, memory, placed.on_host)
+    reuse = find_reuse(nodes, outputs, memory, found, accepts, owned, stored)
     actions: Actions = {}
     if announced:
         read = {step.node: step.inputs for step in placed.steps if step.node is not None}

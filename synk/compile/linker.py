@@ -20,7 +20,7 @@ from synk.compile.emit import Observer, emit
 from synk.compile.passes.finish import Announcer
 from synk.compile.programs.captured import Captured, Recorder, obstacle
 from synk.compile.programs.program import Program
-from synk.compile.programs.transfer import to_device
+from synk.compile.programs.transfer import check_narrow, to_device
 from synk.compile.rewriting.rewrites import UNWANTED
 
 HOST_OPS = ("allow", "warn", "raise")
@@ -50,6 +50,9 @@ class ArrayLinker(JITLinker):
     announcer : Announcer, optional
         Told which parts of a flat vector are final; see `synk.compile.emit.emit`. Not where programs are
         recorded.
+    narrow : {"float16", "bfloat16"}, optional
+        Keep float32 arrays between nodes in 16 bits where products read them; inputs, results and shared
+        variables stay float32. See `synk.compile.passes.narrow`.
     """
 
     incompatible_rewrites = UNWANTED
@@ -64,11 +67,14 @@ class ArrayLinker(JITLinker):
         outputs: str = "host",
         recorder: Recorder | None = None,
         announcer: Announcer | None = None,
+        narrow: str | None = None,
     ):
         if host_ops not in HOST_OPS:
             raise ValueError(f"host_ops={host_ops!r} is unknown; choose one of {', '.join(HOST_OPS)}")
         if outputs not in (HOST, DEVICE):
             raise ValueError(f"outputs={outputs!r} is unknown; choose one of {HOST}, {DEVICE}")
+        if narrow is not None:
+            check_narrow(narrow)
         super().__init__(allow_gc=allow_gc)
         self.xp = xp
         self.outputs = outputs
@@ -76,6 +82,7 @@ class ArrayLinker(JITLinker):
         self.observe = observe
         self.recorder = recorder
         self.announcer = announcer
+        self.narrow = narrow
 
     def __copy__(self) -> "ArrayLinker":
         linker = type(self).__new__(type(self))
@@ -88,9 +95,12 @@ class ArrayLinker(JITLinker):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, xp=import_module(state["xp"]))
+        if self.narrow is not None:
+            check_narrow(self.narrow)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.xp.__name__}, host_ops={self.host_ops!r})"
+        narrow = f", narrow={self.narrow!r}" if self.narrow else ""
+        return f"{type(self).__name__}({self.xp.__name__}, host_ops={self.host_ops!r}{narrow})"
 
     def accept(self, fgraph, no_recycling=None, profile=None):
         # A linker holds one graph; for the next one the base class would rebuild it without xp and host_ops.
@@ -119,6 +129,7 @@ class ArrayLinker(JITLinker):
             given=given,
             fetched=fetched,
             announcer=self.announcer if self.recorder is None else None,
+            narrow=self.narrow,
         )
 
     def _captured(self, fgraph, order) -> Captured | None:

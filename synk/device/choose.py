@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 
+from synk.compile.programs.transfer import NARROW, check_narrow
 from synk.device.base import Device
 from synk.device.cpu import CpuDevice, count_cores
 from synk.device.cuda import CudaDevice
@@ -35,7 +36,7 @@ class Devices:
         Rank i has GPU i modulo their number; without any, ranks compute on cores.
     memory_limit : float
         Fraction of each GPU's memory for all ranks on it together.
-    precision : {"float32", "tf32"}, optional
+    precision : {"float32", "tf32", "bfloat16", "float16"}, optional
         As of `CudaDevice`.
     cuda_graphs : bool
         As of `CudaDevice`.
@@ -83,8 +84,18 @@ def choose_devices(
     ------
     CudaUnavailable
         If GPUs are asked for and cannot be had, naming what is missing.
+    ValueError
+        If 16 bits are asked for and cores are to compute.
+    ImportError
+        If bfloat16 is asked for, and the package that has it is not installed.
     """
+    if precision in NARROW:
+        check_narrow(precision)
+        if device == "cpu":
+            raise ValueError(_wide_cores(precision))
     gpus = () if device == "cpu" else _demanded() if device == "cuda" else _offered()
+    if precision in NARROW and not gpus:
+        raise ValueError(_wide_cores(precision))
     n_ranks = n_parallel or len(gpus) or count_cores()
     n_threads = threads or max(1, count_cores() // n_ranks)
     devices = Devices(n_ranks, n_threads, gpus[:n_ranks], memory_limit, precision, cuda_graphs)
@@ -97,6 +108,15 @@ SHARING = (
     "They compute one after the other and divide its memory: good for trying things out, not for speed. "
     "Leave n_parallel out for one rank per GPU, or compute on cores: device='cpu'"
 )
+
+
+def _wide_cores(precision: str) -> str:
+    """Say that cores compute in float32."""
+    return (
+        f"precision={precision!r} is for GPUs, and this run computes on cores, in float32: leave precision "
+        f"out; for its numbers on cores, pass mode=array_mode(ArrayLinker(narrow={precision!r})), of "
+        "synk.compile, to synk.function"
+    )
 
 
 def _demanded() -> tuple[Gpu, ...]:

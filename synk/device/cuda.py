@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import Any
 
 from synk.compile import ArrayLinker, array_mode
-from synk.compile.programs.transfer import to_device
+from synk.compile.programs.transfer import NARROW, to_device
 from synk.device.base import Device
 from synk.device.cpu import CpuDevice
 from synk.device.cupy_library import import_cupy, remedy
@@ -25,7 +25,7 @@ from synk.device.graphs import Graphs
 from synk.device.probe import Gpu
 from synk.errors import CudaUnavailable
 
-PRECISIONS = ("float32", "tf32")
+PRECISIONS = ("float32", "tf32", *NARROW)
 TF32 = "CUPY_TF32"  # read by CuPy when it first multiplies float32 matrices
 UNDECIDED = 0  # COMPUTE_TYPE_TBD: the next product reads the variable again
 
@@ -44,9 +44,10 @@ class CudaDevice(Device):
     memory : float, optional
         The fraction of the GPU's memory that this rank's arrays may take; more raises CuPy's
         ``OutOfMemoryError``. Contexts and workspaces of libraries come on top.
-    precision : {"float32", "tf32"}, optional
-        What products of float32 matrices are computed in; "tf32" keeps 10 bits of each factor. By default
-        what ``CUPY_TF32`` says, else "float32".
+    precision : {"float32", "tf32", "bfloat16", "float16"}, optional
+        What products of float32 matrices are computed in; "tf32" keeps 10 bits of each factor, the last two
+        keep arrays between nodes in 16 bits as well (`synk.compile.passes.narrow`). By default what
+        ``CUPY_TF32`` says, else "float32".
     host_ops : {"allow", "warn", "raise"}
         What to do about Ops that compute on the host in the middle of a program.
     cuda_graphs : bool
@@ -76,6 +77,7 @@ class CudaDevice(Device):
         self.precision = default_precision() if precision is None else precision
         if self.precision not in PRECISIONS:
             raise ValueError(f"precision={precision!r} is unknown; choose one of {', '.join(PRECISIONS)}")
+        self._narrow = self.precision if self.precision in NARROW else None
         self.stream: Any = None
         self._host = CpuDevice(threads)
         self._host_ops = host_ops
@@ -148,7 +150,13 @@ class CudaDevice(Device):
         self.stream = self._graphs = None
 
     def mode(self, observe: Any = None) -> Any:
-        linker = ArrayLinker(self.xp, host_ops=self._host_ops, observe=observe, recorder=self._graphs)
+        linker = ArrayLinker(
+            self.xp,
+            host_ops=self._host_ops,
+            observe=observe,
+            recorder=self._graphs,
+            narrow=self._narrow,
+        )
         return array_mode(linker)
 
     def feeder(self) -> Feeder:

@@ -59,6 +59,21 @@ def test_broadcasting_several_outputs_and_constants():
         check([elemwise_body(Elemwise(both)(*inputs, return_list=True)[0].owner, CUDA)])
 
 
+@pytest.mark.parametrize("stored", ["float16", "bfloat16"])
+def test_arrays_of_16_bits_are_converted_as_they_are_read_and_written(stored):
+    x, y = basic.float32("x"), basic.float32("y")
+    both = basic.Composite([x, y], [basic.maximum(x * y, x), x > y])
+    kinds = [TensorType("float32", shape)() for shape in ((None, None), (1, None))]
+    node = Elemwise(both)(*kinds, return_list=True)[0].owner
+    whole = elemwise_body(node, CUDA, ["", stored], [stored, ""])
+    check([whole, elemwise_body(node, CUDA, [stored, ""], ["", ""]), elemwise_body(node, CUDA)])
+    text = cuda_source.source(whole, "kernel")
+    assert "const float *p0, const unsigned short *p1, unsigned short *p2, unsigned char *p3" in text
+    assert f"const float x1 = from_{stored}(p1[i]);" in text
+    assert f"p2[i] = to_{stored}(y0);" in text
+    assert "unsigned short" not in cuda_source.source(elemwise_body(node, CUDA), "kernel")
+
+
 RULES = ["sgd", "nesterov_momentum", "adagrad", "rmsprop", "adadelta", "adam", "adamax"]
 
 

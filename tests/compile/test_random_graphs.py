@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pytensor.compile.mode import Mode
 
-from synk.compile import ArrayLinker, array_mode, debug_mode
+from synk.compile import ArrayLinker, Debug, array_mode, debug_mode
 from synk.compile.compat import optional_class
 from synk.compile.kernels.compiler import find_compiler
 from synk.compile.kernels.fusion import TAG
@@ -217,6 +217,13 @@ recipes = st.fixed_dictionaries(
 )
 
 
+def with_products(recipe):
+    """Return a recipe with a product of the newest matrix, float32, after every step but casts."""
+    steps = [step for step in recipe["steps"] if step[0] not in (casts, branches, loops)]
+    steps = [part for step in steps for part in (step, (dots, 0, *step[2:]))]
+    return recipe | {"dtypes": ["float32"] * 8, "steps": [(dots, 0, 1, 2), *steps]}
+
+
 def array(seed, dtype, layout, *shape):
     value = np.random.default_rng(seed).standard_normal(shape)
     # Layouts make views; astype would make them plain.
@@ -330,18 +337,27 @@ def check(recipe, oracle, mode):
         kept = own
 
 
+needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
+
+
+def narrow(linker):
+    """Return a mode whose "16 bits" are 32: what is read, kept and overwritten is that of 16 bits."""
+    linker.narrow = "float32"
+    return unfused(array_mode(linker))
+
+
 modes = {
     "unfused": lambda device: unfused(array_mode()),
     "fused": lambda device: array_mode(),
     "device": lambda device: array_mode(ArrayLinker(device)),
     "debug": lambda device: unfused(debug_mode(nan="ignore")),
+    "narrow": lambda device: narrow(ArrayLinker(observe=Debug(nan="ignore"))),
+    "narrow device": lambda device: narrow(ArrayLinker(device)),
 }
+NAMES = ["unfused", pytest.param("fused", marks=needs_compiler), "device", "debug", "narrow", "narrow device"]
 
 
-needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
-
-
-@pytest.mark.parametrize("name", ["unfused", pytest.param("fused", marks=needs_compiler), "device", "debug"])
+@pytest.mark.parametrize("name", NAMES)
 @given(recipe=recipes)
 @settings(
     max_examples=N_EXAMPLES or 25,
@@ -352,6 +368,8 @@ needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="there is no
     suppress_health_check=list(HealthCheck),
 )
 def test_random_graphs_give_the_numbers_of_the_oracle(name, oracle, device, recipe):
+    if name.startswith("narrow"):
+        recipe = with_products(recipe)
     check(recipe, oracle, modes[name](device))
 
 

@@ -160,6 +160,27 @@ def test_what_the_script_wants_reaches_the_devices(machine):
     assert (device.memory, device.precision) == (0.5, "tf32")
 
 
+def test_16_bits_reach_the_programs_of_devices(machine):
+    machine(Survey(H200))
+    device = checked_devices(1, "cuda", 1, precision="float16").make(0)
+    assert device.precision == "float16"
+
+
+@pytest.mark.parametrize(("device", "found"), [("cpu", Survey(H200)), (None, Survey())])
+def test_cores_compute_in_float32(machine, device, found):
+    machine(found)
+    with pytest.raises(ValueError, match="precision='float16' is for GPUs, and this run computes on cores"):
+        checked_devices(2, device, 1, precision="float16")
+
+
+def test_bfloat16_needs_a_package(machine, monkeypatch):
+    asked = machine(Survey(H200))
+    monkeypatch.setattr("synk.compile.programs.transfer.find_spec", lambda name: None)
+    with pytest.raises(ImportError, match="pip install ml_dtypes"):
+        checked_devices(1, "cuda", 1, precision="bfloat16")
+    assert asked == []
+
+
 def test_only_rank_0_tells_of_ops_on_the_host(machine):
     machine(Survey(H200))
     devices = choose_devices("cuda", 2, None)

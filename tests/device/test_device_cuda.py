@@ -7,6 +7,7 @@ import threading
 from importlib.util import find_spec
 from pathlib import Path
 
+import fake_cublas
 import fake_cupy
 import fake_driver
 import numpy as np
@@ -19,6 +20,8 @@ import synk
 from synk import ops
 from synk.device import CudaDevice
 from synk.device.probe import Gpu
+from synk.extensions import updates
+from synk.extensions.train import make_train_function
 from synk.ops import all_sum
 
 H200 = Gpu(1, "NVIDIA H200")
@@ -158,10 +161,10 @@ def test_an_op_on_the_host_is_told_of_where_asked(cupy):
 def gpus(cupy, monkeypatch):
     """Fork on so many GPUs that are not there."""
 
-    def fork(n_ranks, n_gpus=2):
+    def fork(n_ranks, n_gpus=2, **keywords):
         found = synk.device.probe.Survey(tuple(Gpu(number, "NVIDIA H200") for number in range(n_gpus)))
         monkeypatch.setattr("synk.device.choose.survey", lambda: found)
-        return synk.fork(n_ranks, device="cuda")
+        return synk.fork(n_ranks, device="cuda", **keywords)
 
     yield fork
     synk.close()
@@ -193,6 +196,47 @@ def test_training_on_gpus_gives_the_numbers_of_one_process(gpus, n_ranks):
     synk.close()
     assert type(w.get_value()) is np.ndarray
     np.testing.assert_allclose(w.get_value(), expected)
+
+
+DTYPES = [
+    "float16",
+    pytest.param("bfloat16", marks=pytest.mark.skipif(find_spec("ml_dtypes") is None, reason="ml_dtypes")),
+]
+
+
+def train_classifier(n_steps=100):
+    """Train a small network on the present run; return the losses, and the weights of rank 1."""
+    rng = np.random.default_rng(11)
+    rows = rng.normal(size=(48, 5)).astype("float32")
+    labels = (np.abs(rows[:, :2]).sum(1) > 1.5).astype("int32")
+    x, y = pt.fmatrix("x"), pt.ivector("y")
+    first, bias, second = (
+        pytensor.shared(rng.normal(size=shape, scale=0.5).astype("float32"), name=name)
+        for name, shape in (("first", (5, 16)), ("bias", (16,)), ("second", (16, 2)))
+    )
+    loss = ops.softmax_cross_entropy(ops.relu(x @ first + bias) @ second, y).mean()
+    parameters = [first, bias, second]
+    train = make_train_function(loss, parameters, [x, y], updates.sgd, learning_rate=0.5)
+    losses = [float(train(rows, labels)) for _ in range(n_steps)]
+    return losses, [synk.get_value(1, variable) for variable in parameters]
+
+
+@pytest.mark.parametrize("precision", DTYPES)
+def test_training_in_16_bits_converges_as_in_float32(gpus, precision):
+    gpus(2)
+    plain, _ = train_classifier()
+    synk.close()
+    gpus(2, precision=precision)
+    fake_cublas.computed.clear()
+    losses, weights = train_classifier()
+    code = fake_cublas.R_16F if precision == "float16" else fake_cublas.R_16BF
+    kinds = {(code, code), (code, fake_cublas.R_32F)}
+    assert {(factors, result) for _, factors, result, _ in fake_cublas.computed} == kinds
+    assert {v.dtype for v in weights} == {np.dtype("float32")}
+    np.testing.assert_allclose(losses[:5], plain[:5], rtol=0.02)
+    assert losses != plain
+    assert losses[-1] < 0.3 * losses[0]
+    np.testing.assert_allclose(losses[-1], plain[-1], rtol=0.1)
 
 
 @pytest.mark.parametrize(("n_ranks", "room"), [(1, True), (2, True), (2, False)])

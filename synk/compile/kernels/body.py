@@ -26,10 +26,13 @@ class Operand:
         Element type.
     broadcast : tuple of bool
         By axis, whether the one element along it serves all.
+    stored : str
+        "float16" or "bfloat16" where a float32 is read from, and rounded to, one of these in memory.
     """
 
     dtype: str
     broadcast: tuple[bool, ...]
+    stored: str = ""
 
 
 @dataclass(frozen=True)
@@ -60,8 +63,17 @@ class Body:
         return len(self.outputs[0].broadcast)
 
 
-def elemwise_body(node: Apply, dialect: Dialect) -> Body:
+def elemwise_body(
+    node: Apply, dialect: Dialect, reads: Sequence[str] = (), gives: Sequence[str] = ()
+) -> Body:
     """Write the body of an Elemwise node.
+
+    Parameters
+    ----------
+    node : Apply
+    dialect : Dialect
+    reads, gives : sequence of str, optional
+        How inputs and outputs are stored, as of `Operand`; CUDA alone knows of it.
 
     Raises
     ------
@@ -72,11 +84,18 @@ def elemwise_body(node: Apply, dialect: Dialect) -> Body:
     inputs = [Value(f"x{i}", variable.type.dtype) for i, variable in enumerate(node.inputs)]
     results = apply_scalar_op(node.op.scalar_op, write, inputs, [v.type.dtype for v in node.outputs])
     return Body(
-        tuple(Operand(v.type.dtype, tuple(v.type.broadcastable)) for v in node.inputs),
-        tuple(Operand(v.type.dtype, tuple(v.type.broadcastable)) for v in node.outputs),
+        _operands(node.inputs, reads),
+        _operands(node.outputs, gives),
         tuple(write.lines),
         tuple(map(str, results)),
         frozenset(write.functions),
+    )
+
+
+def _operands(variables: Sequence[Any], stored: Sequence[str]) -> tuple[Operand, ...]:
+    return tuple(
+        Operand(variable.type.dtype, tuple(variable.type.broadcastable), kind)
+        for variable, kind in zip(variables, stored or [""] * len(variables), strict=True)
     )
 
 

@@ -11,6 +11,10 @@ that it does not broadcast (`stride_axes`):
     NAME_strided(n, length_0, ..., stride_0_0, ..., x0, x1, ..., y0, ...)
 
 Pure text: compiling and launching are the business of the array module. All integers are ``long long``.
+
+Operands that are stored in 16 bits are arrays of ``unsigned short``; what is between is computed in float.
+NVRTC comes without ``cuda_fp16.h``, so conversions are the instructions themselves. Files with such operands
+begin with `CONVERSIONS`, once however many kernels they have.
 """
 
 from string import Template
@@ -22,8 +26,37 @@ from synk.compile.kernels.writer import type_name
 # As for C: without contraction a fused graph rounds as the same graph unfused.
 OPTIONS = ("--fmad=false", "-std=c++17")
 
+# To the nearest number, ties to the even one. The upper half of a float is a bfloat16.
+CONVERSIONS = """\
+#ifndef SYNK_CONVERSIONS
+#define SYNK_CONVERSIONS
+static __device__ __forceinline__ float from_float16(unsigned short bits)
+{
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
+    return x;
+}
+static __device__ __forceinline__ unsigned short to_float16(float x)
+{
+    unsigned short bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+    return bits;
+}
+static __device__ __forceinline__ float from_bfloat16(unsigned short bits)
+{
+    return __uint_as_float((unsigned int)bits << 16);
+}
+static __device__ __forceinline__ unsigned short to_bfloat16(float x)
+{
+    unsigned short bits;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+    return bits;
+}
+#endif
+"""
+
 TEMPLATE = Template("""\
-$element
+$conversions$element
 extern "C" __global__ void ${name}_flat($flat_parameters)
 {
     for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < n;
@@ -56,7 +89,7 @@ def source(body: Body, name: str) -> str:
     operands = [*body.inputs, *body.outputs]
     names = [f"x{i}" for i in range(len(body.inputs))] + [f"y{i}" for i in range(len(body.outputs))]
     pointers = [
-        f"{'const ' if k < len(body.inputs) else ''}{type_name(operand.dtype)} *p{k}"
+        f"{'const ' if k < len(body.inputs) else ''}{_type_in_memory(operand)} *p{k}"
         for k, operand in enumerate(operands)
     ]
     lengths = [f"length_{axis}" for axis in range(body.ndim)]
@@ -65,6 +98,7 @@ def source(body: Body, name: str) -> str:
     integers = [f"long long {word}" for word in ("n", *lengths, *strides)]
     return TEMPLATE.substitute(
         name=name,
+        conversions=CONVERSIONS if any(operand.stored for operand in operands) else "",
         element=element(body, "static __device__ __forceinline__").replace(NAME, name),
         flat_parameters=", ".join(["long long n", *pointers]),
         flat=_body(body, name, names, [f"p{k}[{_flat(operand)}]" for k, operand in enumerate(operands)]),
@@ -79,13 +113,21 @@ def stride_axes(operand: Operand) -> tuple[int, ...]:
     return tuple(axis for axis, broadcast in enumerate(operand.broadcast) if not broadcast)
 
 
+def _type_in_memory(operand: Operand) -> str:
+    return "unsigned short" if operand.stored else type_name(operand.dtype)
+
+
+def _converted(direction: str, operand: Operand, text: str) -> str:
+    return f"{direction}_{operand.stored}({text})" if operand.stored else text
+
+
 def _flat(operand: Operand) -> str:
     return "0" if operand.broadcast and all(operand.broadcast) else "i"
 
 
 def _strided(k: int, operand: Operand, read: bool) -> str:
     steps = [f"i{axis} * stride_{k}_{axis}" for axis in stride_axes(operand)]
-    kind = f"{'const ' if read else ''}{type_name(operand.dtype)}"
+    kind = f"{'const ' if read else ''}{_type_in_memory(operand)}"
     byte = "const char" if read else "char"
     return f"*({kind} *)(({byte} *)p{k}{''.join(f' + {step}' for step in steps)})"
 
@@ -103,10 +145,13 @@ def _body(body: Body, name: str, names: list[str], places: list[str]) -> str:
     n_inputs = len(body.inputs)
     arguments = [*names[:n_inputs], *(f"&{word}" for word in names[n_inputs:])]
     lines = [
-        f"const {type_name(operand.dtype)} {word} = {place};"
+        f"const {type_name(operand.dtype)} {word} = {_converted('from', operand, place)};"
         for operand, word, place in zip(body.inputs, names, places, strict=False)
     ]
     lines += [f"{type_name(o.dtype)} {word};" for o, word in zip(body.outputs, names[n_inputs:], strict=True)]
     lines += [f"{name}_element({', '.join(arguments)});"]
-    lines += [f"{place} = {word};" for word, place in zip(names[n_inputs:], places[n_inputs:], strict=True)]
+    lines += [
+        f"{place} = {_converted('to', operand, word)};"
+        for operand, word, place in zip(body.outputs, names[n_inputs:], places[n_inputs:], strict=True)
+    ]
     return "\n".join(f"        {line}" for line in lines)

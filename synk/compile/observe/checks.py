@@ -19,11 +19,17 @@ from pytensor.tensor.type import TensorType
 
 from synk.compile.programs.blame import describe
 
+# Relative and absolute error of arrays that a program keeps in 16 bits: twice that of rounding.
+ROUNDED = {"float16": (2.0**-10, 2.0**-24), "bfloat16": (2.0**-7, 0.0)}
+
 SUMMING = (CAReduce, Dot, Dot22, Dot22Scalar, BatchedDot, Gemm, Gemv)
 
 
-def wrong_type(node: Apply, results: Sequence[Any]) -> Iterator[str]:
-    """Hold outputs to the number, dtype, number of axes and static shape that the node declares."""
+def wrong_type(node: Apply, results: Sequence[Any], stored: Sequence[str] = ()) -> Iterator[str]:
+    """Hold outputs to the number, dtype, number of axes and static shape that the node declares.
+
+    ``stored`` gives the dtype of each output where a program keeps some in 16 bits.
+    """
     if len(results) != len(node.outputs):
         yield f"returned {len(results)} values, the node declares {len(node.outputs)}"
         return
@@ -33,8 +39,11 @@ def wrong_type(node: Apply, results: Sequence[Any]) -> Iterator[str]:
             continue
         if not hasattr(value, "dtype") or not hasattr(value, "shape"):
             yield f"output {position} is a {type(value).__name__}, not an array"
-        elif value.dtype != kind.dtype:
-            yield f"output {position} has dtype {value.dtype}, the node declares {kind.dtype}"
+        elif value.dtype != (stored[position] if stored else kind.dtype):
+            wanted = (
+                f"the program keeps it in {stored[position]}" if stored else f"the node declares {kind.dtype}"
+            )
+            yield f"output {position} has dtype {value.dtype}, {wanted}"
         elif not _fits(value.shape, kind.shape):
             yield f"output {position} has shape {value.shape}, the node declares {kind.shape}"
 
@@ -67,9 +76,9 @@ def wrong_writing(
 def new_numbers(inputs: Sequence[Any], results: Sequence[Any], what: str) -> Iterator[str]:
     """Look for outputs with NaN (``what="nan"``) or infinities (``"inf"``) where no input has any."""
     found = np.isnan if what == "nan" else np.isinf
-    if any(found(value).any() for value in map(on_host, inputs) if _inexact(value)):
+    if any(found(value).any() for value in map(widened, inputs) if _inexact(value)):
         return
-    for position, value in enumerate(map(on_host, results)):
+    for position, value in enumerate(map(widened, results)):
         count = int(found(value).sum()) if _inexact(value) else 0
         if count:
             yield f"{count} of {value.size} values of output {position} are {what}, none of any input is"
@@ -79,15 +88,19 @@ def wrong_values(
     node: Apply, inputs: Sequence[Any], results: Sequence[Any], expected: Sequence[Any]
 ) -> Iterator[str]:
     """Compare outputs with those of the Op's own implementation."""
-    for position, (result, right) in enumerate(zip(results, expected, strict=True)):
-        result, right = on_host(result), on_host(right)
+    for position, (kept, right) in enumerate(zip(results, expected, strict=True)):
+        result, right = widened(kept), on_host(right)
         if not isinstance(right, np.ndarray):
             if isinstance(right, np.random.Generator) and not same(result, right):
                 yield f"output {position} is a generator in another state than that of perform"
         elif result.shape != right.shape:
             yield f"output {position} is {describe(result)}, that of perform {describe(right)}"
         else:
-            yield from _different(position, result, right, _allowance(node, inputs, right))
+            coarse, tiny = (
+                ROUNDED.get(str(kept.dtype), (0.0, 0.0)) if kept.dtype != right.dtype else (0.0, 0.0)
+            )
+            allowance = max(_allowance(node, inputs, right), tiny)
+            yield from _different(position, result, right, allowance, coarse)
 
 
 def sources(node: Apply, output: int) -> list[int]:
@@ -120,8 +133,16 @@ def on_host(value: Any) -> Any:
     return np.asarray(value) if isinstance(value, np.ndarray | np.generic) else value
 
 
-def _different(position: int, result: Any, right: Any, allowance: float) -> Iterator[str]:
-    rtol = _precision(right) if _inexact(right) else 0.0
+def widened(value: Any) -> Any:
+    """Return an array as NumPy's, and as float32 if it has 16 bits; leave other values as they are."""
+    value = on_host(value)
+    return value.astype("float32") if str(getattr(value, "dtype", "")) in ROUNDED else value
+
+
+def _different(
+    position: int, result: Any, right: Any, allowance: float, coarse: float = 0.0
+) -> Iterator[str]:
+    rtol = max(_precision(right), coarse) if _inexact(right) else 0.0
     close = np.isclose(result, right, rtol=rtol, atol=allowance, equal_nan=True) if rtol else result == right
     if not np.all(close):
         at = tuple(int(axis[0]) for axis in np.nonzero(~np.atleast_1d(close)))[: right.ndim]
@@ -135,7 +156,7 @@ def _allowance(node: Apply, inputs: Sequence[Any], right: Any) -> float:
     """Return the absolute error that is allowed: sums may cancel, elements by themselves hardly do."""
     if not _inexact(right):
         return 0.0
-    counted = [right, *map(on_host, inputs)] if isinstance(node.op, SUMMING) else [right]
+    counted = [right, *map(widened, inputs)] if isinstance(node.op, SUMMING) else [right]
     largest = max([float(np.abs(v[np.isfinite(v)]).max(initial=0)) for v in counted if _inexact(v)])
     return _precision(right) * largest * (1e-3 if isinstance(node.op, Elemwise) else 1)
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.mode import Mode
-from pytensor.graph.basic import Apply
+from pytensor.graph.basic import Apply, Variable
 from pytensor.tensor.basic import AllocEmpty
 from pytensor.tensor.random.op import RandomVariable
 
@@ -31,6 +31,7 @@ from synk.compile.mode import array_mode
 from synk.compile.observe.checks import (
     new_numbers,
     on_host,
+    widened,
     wrong_sharing,
     wrong_type,
     wrong_values,
@@ -92,6 +93,7 @@ class Debug:
         """Return ``implementation`` with checks around it."""
         implementation = self._look_inside(node, implementation)
         reference = self._reference(node, implementation)
+        stored = getattr(implementation, "stored", ())  # in 16 bits, maybe
 
         def checked(*inputs, **keywords):
             before = [copy_value(value) for value in inputs]
@@ -99,7 +101,7 @@ class Debug:
             results = result if len(node.outputs) > 1 else (result,)
             if isinstance(node.op, AllocEmpty):
                 result.fill(JUNK)
-            self._tell(node, self._broken(node, inputs, before, results, given(keywords)), "raise")
+            self._tell(node, self._broken(node, inputs, before, results, given(keywords), stored), "raise")
             self._tell(node, new_numbers(before, results, "nan"), self.nan)
             self._tell(node, new_numbers(before, results, "inf"), self.inf)
             expected = None if reference is None else reference(before)
@@ -109,8 +111,8 @@ class Debug:
 
         return checked
 
-    def _broken(self, node, inputs, before, results, out) -> Iterator[str]:
-        yield from wrong_type(node, results)
+    def _broken(self, node, inputs, before, results, out, stored) -> Iterator[str]:
+        yield from wrong_type(node, results, stored)
         yield from wrong_sharing(node, inputs, results, out, self.xp)
         yield from wrong_writing(node, inputs, before, out, self.xp)
 
@@ -178,12 +180,19 @@ class Reference:
             with np.errstate(all="ignore"), warnings.catch_warnings():
                 # Python's own ``~True`` is -2: where the Op's implementation meets that, it is wrong.
                 warnings.simplefilter("error", DeprecationWarning)
-                result = self._run(*map(on_host, inputs))
+                result = self._run(*map(as_declared, inputs, self._node.inputs))
         except Exception as error:
             self._run = None
             self._skip(self._node, error)
             return None
         return result if len(self._node.outputs) > 1 else (result,)
+
+
+def as_declared(value: Any, variable: Variable) -> Any:
+    """Return a value on the host, in the dtype of its variable if the program keeps it in 16 bits."""
+    value = on_host(value)
+    dtype = getattr(variable.type, "dtype", None)
+    return widened(value) if str(getattr(value, "dtype", dtype)) != dtype else value
 
 
 def given(keywords: dict[str, Any]) -> tuple[Any, ...]:

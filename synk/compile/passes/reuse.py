@@ -11,7 +11,7 @@ Pure: graphs in, decisions out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.tensor.elemwise import Elemwise
@@ -30,6 +30,7 @@ def find_reuse(
     found: Destinations,
     accepts: Callable[[Apply], bool],
     owned: Callable[[Variable], bool],
+    stored: Collection[Variable] = (),
 ) -> Reuse:
     """Decide which inputs are overwritten.
 
@@ -47,12 +48,16 @@ def find_reuse(
         Tells whether the implementation of a node accepts ``out=``, of several outputs as a tuple.
     owned : callable
         Tells whether a computed value is an array that is the program's own, to write over.
+    stored : collection of Variable
+        Values of 16 bits, whatever their dtype in the graph; only such results fit there.
     """
     targets = {outputs[k]: target for k, target in found.settled.items()}
     held = {memory.root(output) for output in outputs}
 
     def fits(source: Variable, node: Apply, output: Variable, taken: list[Variable]) -> bool:
         root = memory.root(source)
+        if (source in stored) != (output in stored):
+            return False
         if root in taken or root in held or not memory.read_last(root, node):
             return False
         if any(other is not source and memory.root(other) is root for other in node.inputs):

@@ -1,10 +1,14 @@
 """The ways of a value from one side to the other, and how many of them a program takes.
 
     host (NumPy) -- to_device --> device (arrays of another module) -- to_host --> host
+    float32 -- to_dtype --> float16 or bfloat16, and back
 
-Programs take these where ``place`` says so. Imports NumPy only.
+Programs take these where ``place`` and ``narrow`` say so. Imports NumPy, and ml_dtypes for bfloat16.
 """
 
+from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -46,4 +50,28 @@ def is_on_host(value: Any) -> bool:
     return isinstance(value, np.ndarray | np.generic)
 
 
-CROSSINGS = {"host": to_host, "device": to_device, "scalar": to_scalar}
+def to_dtype(value: Any, xp: ModuleType, dtype: str) -> Any:
+    """Return a copy of ``value`` in another dtype."""
+    return value.astype(dtype)
+
+
+NARROW = ("float16", "bfloat16")  # what float32 arrays may be rounded to
+
+CROSSINGS: dict[str, Callable[..., Any]] = {
+    "host": to_host,
+    "device": to_device,
+    "scalar": to_scalar,
+    **{dtype: partial(to_dtype, dtype=dtype) for dtype in ("float32", *NARROW)},
+}
+
+
+def check_narrow(dtype: str) -> None:
+    """Raise ValueError unless ``dtype`` is one of 16 bits, ImportError if what has it is not installed."""
+    if dtype not in NARROW:
+        raise ValueError(f"narrow={dtype!r} is unknown; choose one of {', '.join(NARROW)}")
+    if dtype == "bfloat16":
+        if find_spec("ml_dtypes") is None:
+            raise ImportError(
+                "bfloat16 is a dtype of ml_dtypes, which is not installed: pip install ml_dtypes"
+            )
+        import ml_dtypes  # noqa: F401  (NumPy knows the dtype by its name from then on)

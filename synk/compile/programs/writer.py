@@ -67,9 +67,12 @@ class Writer:
         self._conditions = conditions_of(plan.placed.steps)
         self._node_at: dict[int, Apply] = {}
         self._buffers: dict[Buffer, str] = {}
+        values: dict[Variable, Any] = {}
         for step in plan.placed.constants:
-            value = CROSSINGS[step.to](step.inputs[0].data, xp)
-            self._names[step.outputs[0]] = self._names.bind(value, "c")
+            (source,), (copy,) = step.inputs, step.outputs
+            value = values[source] if source in values else source.data  # noqa: SIM401  (copies have no data)
+            values[copy] = CROSSINGS[step.to](value, xp)
+            self._names[copy] = self._names.bind(values[copy], "c")
 
     def node(self, step: Step, implementation: Callable) -> None:
         """Add the line that runs a node, in the block of its guard."""
@@ -96,7 +99,7 @@ class Writer:
             self._text.add(f"{self._names.bind(tell, 'finished')}({buffer})")
 
     def crossing(self, step: Step) -> None:
-        """Add the line that brings a value to the other side, in the block where it was made."""
+        """Add the line that brings a value to the other side, or to another dtype, in the open block."""
         function = self._names.bind(partial(CROSSINGS[step.to], xp=self._xp), f"to_{step.to}")
         self._text.call(step.outputs, function, step.inputs)
 

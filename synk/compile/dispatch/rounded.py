@@ -1,0 +1,159 @@
+"""Implementations of nodes that read or give arrays of 16 bits; they compute in float32.
+
+    rounded -> of matrices, on a GPU       -> products: factors of 16 bits, sums of 32, a result of either
+            -> a ufunc, or a sum           -> told to compute in float32, which converts as it reads
+            -> views and parts             -> as they are
+            -> kernels that go by dtypes   -> as they are, where what they give is what is wanted
+            -> anything else               -> inputs converted, results converted
+
+Imports NumPy, PyTensor and the tables.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+from pytensor.graph.basic import Apply
+from pytensor.scalar import basic
+from pytensor.tensor.blas import BatchedDot, Dot22, Dot22Scalar, Gemm
+from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.elemwise import CAReduce, Elemwise
+from pytensor.tensor.math import Dot
+
+from synk.compile.dispatch.broadcast import length_check
+from synk.compile.dispatch.out import accepts_out, takes_out
+from synk.compile.dispatch.products import product as multiplied
+from synk.compile.dispatch.table import array_funcify, array_scalar
+from synk.compile.dispatch.width import goes_by_dtype, width
+
+WIDE = "float32"
+PRODUCTS = (Dot, Dot22, Dot22Scalar, Gemm, BatchedDot, Blockwise)
+
+
+def rounded(
+    node: Apply,
+    implementation: Callable,
+    reads: Sequence[bool],
+    gives: Sequence[bool],
+    *,
+    xp: ModuleType,
+    dtype: str,
+) -> Callable:
+    """Return an implementation of a node some of whose arrays are of 16 bits.
+
+    Parameters
+    ----------
+    node : Apply
+    implementation : callable
+        That of the node as it stands.
+    reads, gives : sequence of bool
+        Of each input and output, whether it is of ``dtype``.
+    xp : module
+    dtype : {"float16", "bfloat16"}
+
+    Returns
+    -------
+    callable
+        With an attribute ``stored``: the dtype of each output.
+    """
+    # An attribute of the node's own: functions of the module serve others too.
+    run = partial(_chosen(node, implementation, reads, gives, xp, dtype))
+    run.stored = tuple(  # type: ignore[attr-defined]
+        dtype if narrow else getattr(v.type, "dtype", "")
+        for v, narrow in zip(node.outputs, gives, strict=True)
+    )
+    return run
+
+
+def _chosen(node, implementation, reads, gives, xp, dtype) -> Callable:
+    rule = width(node.op, node)
+    if rule.keeps:
+        return implementation
+    led = all(reads[k] for k in rule.wants or rule.leads)
+    if goes_by_dtype(node.op, node, xp) and led and (not rule.gives or gives[0]):
+        return _by_dtype(implementation, gives)
+    if isinstance(node.op, CAReduce) and isinstance(node.op.scalar_op, basic.Add) and xp is not np:
+        return _sum(node)
+    if isinstance(node.op, Elemwise):
+        ufunc = _ufunc(node, xp)
+        if ufunc is not None:
+            return _told(ufunc, node, xp, dtype if gives[0] else node.outputs[0].type.dtype)
+    if xp.__name__ != "cupy" or not isinstance(node.op, PRODUCTS):
+        return _around(implementation, node, reads, gives, xp, dtype)
+    product = partial(multiplied, xp)
+    if isinstance(node.op, Dot | Dot22 | BatchedDot | Blockwise):
+        return takes_out(partial(product, out_dtype=dtype if gives[0] else WIDE))
+    # These call nothing of the module but ``dot``.
+    products: Any = SimpleNamespace(__name__="products", dot=partial(product, out_dtype=WIDE))
+    wide = array_funcify(node.op, node, products)
+    return _around(wide, node, [False] * len(reads), gives, xp, dtype)
+
+
+def _around(implementation, node, reads, gives, xp, dtype) -> Callable:
+    """Convert what an implementation reads and gives."""
+    converted = [k for k, narrow in enumerate(reads) if narrow]
+    kinds = [dtype if narrow else None for narrow in gives]
+    passes_out = True not in gives and accepts_out(implementation, xp)
+    single = len(kinds) == 1
+
+    def run(*inputs, out=None):
+        arrays = list(inputs)
+        for k in converted:
+            arrays[k] = arrays[k].astype(WIDE)
+        if passes_out:
+            return implementation(*arrays, out=out)
+        results = implementation(*arrays)
+        if single:
+            return _delivered(results, kinds[0], out)
+        places = out or [None] * len(kinds)
+        return tuple([_delivered(*parts) for parts in zip(results, kinds, places, strict=True)])
+
+    return takes_out(run)
+
+
+def _by_dtype(implementation: Callable, gives: Sequence[bool]) -> Callable:
+    """Hand arrays of 16 bits to a kernel that goes by them; a single result may be wanted as float32."""
+    if len(gives) > 1:
+        return lambda *inputs, out=None: implementation(*inputs, out=out)
+    if gives[0]:
+        return takes_out(lambda *inputs, out=None: implementation(*inputs, out=out))
+    return takes_out(lambda *inputs, out=None: _delivered(implementation(*inputs), WIDE, out))
+
+
+def _delivered(value: Any, dtype: str | None, out: Any) -> Any:
+    if out is None:
+        return value if dtype is None else value.astype(dtype)
+    out[...] = value
+    return out
+
+
+def _sum(node: Apply) -> Callable:
+    """Add up in float32, without a copy that is."""
+    axes = None if node.op.axis is None else tuple(sorted(node.op.axis))
+    return takes_out(lambda x, out=None: x.sum(axis=axes, dtype=WIDE, out=out))
+
+
+def _ufunc(node: Apply, xp: ModuleType) -> Callable | None:
+    """Return the ufunc that computes an Elemwise node in float32, or compares, if it is one."""
+    if len(node.outputs) > 1 or node.outputs[0].type.dtype not in (WIDE, "bool"):
+        return None
+    function = array_scalar(node.op.scalar_op, node, xp)
+    inner = function.func if isinstance(function, partial) else function
+    return function if type(inner).__name__ == np.ufunc.__name__ else None
+
+
+def _told(ufunc: Callable, node: Apply, xp: ModuleType, dtype: str) -> Callable:
+    """Have a ufunc compute in float32, whatever it reads and writes."""
+    check = length_check([variable.type.shape for variable in node.inputs])
+    computed = {} if dtype == "bool" else {"dtype": WIDE}
+
+    def run(*inputs, out=None):
+        if check is not None:
+            check(inputs)
+        if out is None:
+            out = xp.empty(np.broadcast_shapes(*[x.shape for x in inputs]), dtype)
+        return ufunc(*inputs, out=out, **computed)
+
+    return takes_out(run)

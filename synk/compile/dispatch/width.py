@@ -1,0 +1,165 @@
+"""Which inputs and outputs of an Op may be arrays of 16 bits where the graph says float32.
+
+Products gain from it: their factors are rounded, their sums are not. Elementwise Ops, reductions and views
+read what there is, and compute in float32. Everything else gets float32, and gives it. The table is open:
+
+    @width.register(MyOp)
+    def my_op(op, node):
+        return Width(takes=(0,), gives=(0,))
+
+Imports PyTensor only.
+"""
+
+from collections.abc import Collection
+from functools import singledispatch
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from pytensor.graph.basic import Apply, Variable
+from pytensor.scalar import basic, math
+from pytensor.scalar.basic import Composite
+from pytensor.tensor.basic import Alloc
+from pytensor.tensor.blas import BatchedDot, Dot22, Dot22Scalar, Gemm
+from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
+from pytensor.tensor.extra_ops import CpuContiguous
+from pytensor.tensor.math import Dot
+from pytensor.tensor.reshape import JoinDims, SplitDims
+from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
+from pytensor.tensor.subtensor import Subtensor
+from pytensor.tensor.type import DenseTensorType
+
+
+class Width(NamedTuple):
+    """What a node does about arrays of 16 bits; numbers are positions of inputs and outputs.
+
+    Attributes
+    ----------
+    wants : collection of int
+        Inputs that it reads in 16 bits, whatever they are.
+    takes : collection of int
+        Inputs that it reads as they are.
+    leads : collection of int
+        Inputs that must all be of 16 bits for the outputs to be.
+    gives : collection of int
+        Outputs that may be of 16 bits.
+    keeps : bool
+        Whether the output has the width in which the first input is read: it has the same elements, or some.
+    pulls : bool
+        Whether to round the inputs, or the result, is as good as to round it where it is read.
+    """
+
+    wants: Collection[int] = ()
+    takes: Collection[int] = ()
+    leads: Collection[int] = ()
+    gives: Collection[int] = ()
+    keeps: bool = False
+    pulls: bool = False
+
+
+WIDE = Width()
+
+# Small relative errors of what they read, or of their result, are large ones of what follows.
+DELICATE = (
+    *(basic.Exp, basic.Exp2, basic.Expm1, basic.Log, basic.Log2, basic.Log10, basic.Log1p),
+    *(basic.Pow, basic.Reciprocal, math.Softplus, math.Log1mexp),
+)
+
+
+def is_float_array(variable: Variable) -> bool:
+    """Tell whether a variable is float32 and has axes."""
+    kind = variable.type
+    return isinstance(kind, DenseTensorType) and kind.dtype == "float32" and kind.ndim > 0
+
+
+@singledispatch
+def width(op: Any, node: Apply) -> Width:
+    """Return what ``node`` does about arrays of 16 bits; an Op that is not listed reads and gives float32."""
+    return WIDE
+
+
+@singledispatch
+def goes_by_dtype(op: Any, node: Apply, xp: ModuleType) -> bool:
+    """Tell whether the implementation of ``node`` itself computes with arrays of 16 bits, in float32.
+
+    It gives arrays of 16 bits where the inputs that lead have 16 bits.
+    """
+    return False
+
+
+@width.register(Dot)
+@width.register(Dot22)
+@width.register(Dot22Scalar)
+@width.register(BatchedDot)
+def product(op, node):
+    """The two factors."""
+    return Width(wants=(0, 1), gives=(0,))
+
+
+@width.register(Gemm)
+def product_and_sum(op, node):
+    """The two factors; what the product is added to stays."""
+    return Width(wants=(2, 3))
+
+
+@width.register(Blockwise)
+def batched(op, node):
+    """Products of batches of matrices."""
+    return Width(wants=(0, 1), gives=(0,)) if isinstance(op.core_op, Dot) else WIDE
+
+
+@width.register(Elemwise)
+def elemwise(op, node):
+    """All inputs; the result has the width of those that have its shape."""
+    arrays = [k for k, variable in enumerate(node.inputs) if is_float_array(variable)]
+    if op.destroy_map or not arrays:
+        return WIDE
+    if is_delicate(op.scalar_op):
+        return Width(takes=arrays)
+    pattern = node.outputs[0].type.broadcastable
+    whole = [k for k in arrays if node.inputs[k].type.broadcastable == pattern]
+    several = [k for k in arrays if not all(node.inputs[k].type.broadcastable)]
+    return Width(takes=arrays, leads=whole or several, gives=range(len(node.outputs)), pulls=True)
+
+
+def is_delicate(scalar_op: Any) -> bool:
+    """Tell whether a scalar Op, or one of a Composite, should give float32."""
+    if isinstance(scalar_op, Composite):
+        return any(is_delicate(node.op) for node in scalar_op.fgraph.apply_nodes)
+    return isinstance(scalar_op, DELICATE)
+
+
+@width.register(CAReduce)
+def reduction(op, node):
+    """What is reduced."""
+    return Width(takes=(0,))
+
+
+@width.register(Shape)
+@width.register(Shape_i)
+def shape(op, node):
+    """Whatever it is: only its shape is read."""
+    return Width(takes=(0,))
+
+
+@width.register(Alloc)
+def fill(op, node):
+    """An array that is repeated."""
+    return Width(takes=(0,), leads=(0,), gives=(0,), pulls=True)
+
+
+@width.register(CpuContiguous)
+@width.register(DimShuffle)
+@width.register(Reshape)
+@width.register(JoinDims)
+@width.register(SplitDims)
+@width.register(SpecifyShape)
+def all_elements(op, node):
+    """All elements, in another shape or order."""
+    return Width(leads=(0,), gives=(0,), keeps=True, pulls=True)
+
+
+@width.register(Subtensor)
+def some_elements(op, node):
+    """Some elements: to round all for these could cost more than it saves."""
+    return Width(leads=(0,), gives=(0,), keeps=True)
