@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup mnist resnet test test-serial check slow faults chaos linker-suite torch-suite bench \
+.PHONY: help setup mnist resnet test test-serial check slow faults chaos linker-suite torch-suite gpu-plans bench \
     figures clean
 
 help:  ## list the targets
@@ -75,6 +75,24 @@ ROUNDS ?= 40
 torch-suite: $(BENCH_READY)  ## hold the Ops of networks against torch
 	$(BENCH)/bin/python -m pytest -q tests/ops
 
+# CUDA's libraries are large too, and these tests need them but no GPU. They are skipped where cuDNN does not load,
+# so that is asked first.
+GPU := .venv-gpu
+GPU_READY := $(GPU)/.ready
+NO_GPU := $(addprefix tests/kernels/cudnn/test_cudnn_,plans.py names.py library.py convolution.py) \
+    tests/test_real_cupy.py tests/device/test_device_cuda.py::test_cupy_has_what_is_asked_of_it_and_loads_no_driver
+
+gpu-plans: $(GPU_READY)  ## check what needs CuPy, NVRTC and cuDNN, but no GPU
+	$(GPU)/bin/python -c 'from synk.kernels.cudnn import available, reason; assert available(), reason()'
+	$(GPU)/bin/python -m pytest -q tests/compile/test_kernels_cuda.py & nvrtc=$$!; \
+	$(GPU)/bin/python -m pytest -q $(NO_GPU) -k 'not oracle'; others=$$?; \
+	wait $$nvrtc && exit $$others
+
+$(GPU_READY): setup.cfg pyproject.toml
+	test -x $(GPU)/bin/python || $(PYTHON) -m venv $(GPU)
+	$(GPU)/bin/python -m pip install --quiet --editable '.[gpu-plans]'
+	touch $@
+
 bench: $(BENCH_READY)  ## compare with PyTensor's own linkers, torch and Open MPI, minutes
 	$(BENCH)/bin/python benchmarks/linker.py --rounds $(ROUNDS)
 	$(BENCH)/bin/python benchmarks/ddp.py
@@ -92,5 +110,5 @@ $(BENCH_READY): setup.cfg pyproject.toml
 	touch $@
 
 clean:  ## remove the environment, builds and caches
-	rm -rf $(VENV) $(BENCH) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(BENCH) $(GPU) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './.venv*' -prune -exec rm -rf {} +

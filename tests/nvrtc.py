@@ -15,14 +15,15 @@ ARCHITECTURE = "sm_90"
 @cache
 def library():
     """Return the library, or skip the test where it is not installed."""
-    try:
-        spec = find_spec("nvidia.cuda_nvrtc")
-    except ModuleNotFoundError:
-        spec = None
-    if spec is None:
-        pytest.skip('NVRTC is not installed: pip install "synk[nvrtc]"')
-    (path,) = Path(next(iter(spec.submodule_search_locations)), "lib").glob("libnvrtc.so*")
-    return ctypes.CDLL(str(path))
+    for package in ("nvidia.cuda_nvrtc", "nvidia.cu13"):  # where wheels for CUDA 12 and 13 have it
+        try:
+            spec = find_spec(package)
+        except ModuleNotFoundError:
+            spec = None
+        folders = [] if spec is None else spec.submodule_search_locations
+        for path in (path for folder in folders for path in Path(folder, "lib").glob("libnvrtc.so*")):
+            return ctypes.CDLL(str(path))
+    pytest.skip('NVRTC is not installed: pip install "synk[nvrtc]"')
 
 
 def compile_cuda(text):

@@ -3,6 +3,7 @@
     window      the geometry of convolutions and pooling
     choose      picks the provider of kernels for an array module and a dtype, of these:
     onednn      convolutions by oneDNN, where the extra is installed
+    cudnn       convolutions by cuDNN on NVIDIA GPUs, where the extra is installed
     loops       all that is bound by memory, in C, where there is a compiler
     cuda        the same in CUDA, for CuPy's arrays
     im2col      convolutions by matrix products, of arrays of any module; `columns` makes the matrices

@@ -4,8 +4,9 @@
 
 A provider's functions take the geometry of an Op and return a function of arrays that accepts ``out=``. For
 arrays of NumPy, convolutions are oneDNN's where the extra is installed, and all else loops in C where there
-is a compiler; for those of CuPy, all but convolutions are kernels in CUDA. All fall back by themselves to the
-providers that are written in array operations. These serve every other module.
+is a compiler; for those of CuPy, convolutions are cuDNN's where that is installed, and all else kernels in
+CUDA. All fall back by themselves to the providers that are written in array operations. These serve every
+other module.
 
 Imports the providers.
 """
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from synk.kernels import cuda, loops, onednn
+from synk.kernels import cuda, cudnn, loops, onednn
 from synk.kernels.im2col import Im2col
 from synk.kernels.plain_norm import PlainNorm
 from synk.kernels.plain_pool import PlainPool
@@ -24,7 +25,10 @@ from synk.kernels.plain_pool import PlainPool
 def convolution_kernels(xp: ModuleType, dtype: str) -> Any:
     """Return what has ``forward``, ``input_gradient`` and ``weight_gradient`` of convolutions."""
     plain = Im2col(xp)
-    return onednn.OneDnn(plain) if xp is np and dtype == "float32" and onednn.available() else plain
+    if xp is np:
+        return onednn.OneDnn(plain) if dtype == "float32" and onednn.available() else plain
+    # It looks at the dtype of each array itself: programs may hold 16 bits where graphs say float32.
+    return cudnn.CuDnn(xp, plain) if cudnn.serves(xp) else plain
 
 
 def pooling_kernels(xp: ModuleType, dtype: str) -> Any:

@@ -30,6 +30,8 @@ class CudaKernels:
         CuPy.
     """
 
+    by_dtype = True  # arrays of 16 bits are taken, and given, as they are
+
     def __init__(self, xp: ModuleType):
         self._xp = xp
 

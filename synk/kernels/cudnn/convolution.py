@@ -1,0 +1,172 @@
+"""The provider: implementations of convolution and its gradients for arrays of CuPy.
+
+    CuDnn(cupy, instead).forward(convolution, relu, has_bias) -> f(x, w[, bias], out=None)
+
+An implementation keeps a plan for each set of shapes that it has met. Where cuDNN has nothing (a geometry, a
+dtype, arrays of different dtypes, arrays without elements) the same implementation of another provider
+computes. Has run on a stand-in for cuDNN only, and on no GPU yet.
+
+Imports ``engine``, ``planner`` and ``problem``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+from synk.kernels.cudnn import problem
+from synk.kernels.cudnn.engine import engine, plan_or_none
+from synk.kernels.cudnn.planner import DTYPES, Plan
+from synk.kernels.cudnn.problem import Problem
+from synk.kernels.window import Convolution
+
+MOST_SHAPES = 64  # that one implementation remembers
+ALIGNMENT = 16  # bytes: what cuDNN expects of every address
+TF32 = "CUPY_TF32"  # by which CuPy computes products, and `synk.device.cuda` sets it
+
+
+class CuDnn:
+    """Convolutions by cuDNN.
+
+    Parameters
+    ----------
+    xp : module
+        CuPy.
+    instead : provider
+        Has the same three methods; computes what cuDNN has nothing for.
+    """
+
+    by_dtype = True  # arrays of 16 bits are taken, and given, as they are
+
+    def __init__(self, xp: ModuleType, instead: Any):
+        self._xp, self._instead = xp, instead
+
+    def forward(self, convolution: Convolution, relu: bool = False, has_bias: bool = False) -> Forward:
+        """Return ``f(x, w[, bias], out=None)``: the convolution, plus a bias per channel, then max(0, .)."""
+        instead = self._instead.forward(convolution, relu, has_bias)
+        return Forward(self._xp, partial(problem.forward, convolution), instead, relu)
+
+    def input_gradient(self, convolution: Convolution) -> Gradient:
+        """Return ``f(gy, w, height, width, out=None)``: the gradient for images of height x width."""
+        instead = self._instead.input_gradient(convolution)
+        return Gradient(self._xp, partial(problem.input_gradient, convolution), instead)
+
+    def weight_gradient(self, convolution: Convolution) -> Gradient:
+        """Return ``f(x, gy, kh, kw, out=None)``: the gradient for weights of kh x kw."""
+        instead = self._instead.weight_gradient(convolution)
+        return Gradient(self._xp, partial(problem.weight_gradient, convolution), instead)
+
+
+class Implementation:
+    """What the implementations share: plans by shapes, and arrays as cuDNN takes them.
+
+    Parameters
+    ----------
+    xp : module
+    state : callable
+        Takes shapes and lengths, dtype and more, and returns the problem.
+    instead : callable
+        Computes where there is no plan.
+    """
+
+    takes_out = True  # the mark of synk.compile.dispatch.out
+
+    def __init__(self, xp: Any, state: Callable[..., Problem], instead: Callable[..., Any]):
+        self._xp, self._state, self._instead = xp, state, instead
+        self._plans: dict[tuple, Plan | None] = {}
+
+    def plan(self, arrays: tuple[Any, ...], *lengths: int, **rest: Any) -> Plan | None:
+        """Return the plan for arrays of these shapes, or None.
+
+        Parameters
+        ----------
+        arrays : tuple
+            Those whose shapes make the problem come first, two of them.
+        *lengths : int
+            That make the problem, too.
+        **rest
+            Of the problem.
+        """
+        dtype, tf32, gpu = arrays[0].dtype, tf32_is_allowed(), self._xp.cuda.get_device_id()
+        key = tuple([(array.shape, array.dtype) for array in arrays]), lengths, tf32, gpu
+        try:
+            return self._plans[key]
+        except KeyError:
+            pass
+        stated = self._state(arrays[0].shape, arrays[1].shape, *lengths, dtype=dtype.name, tf32=tf32, **rest)
+        is_taken = dtype.name in DTYPES and all(array.dtype == dtype for array in arrays)
+        plan = plan_or_none(self._xp, stated) if is_taken else None
+        if len(self._plans) >= MOST_SHAPES:
+            del self._plans[next(iter(self._plans))]
+        self._plans[key] = plan
+        return plan
+
+    def execute(self, plan: Plan, arrays: tuple[Any, ...], out: Any) -> Any:
+        """Return the result of a plan, a new array or ``out``."""
+        stated = plan.problem
+        dtype = arrays[0].dtype
+        fits = out is not None and out.dtype == dtype and lies_well(out)
+        result = out if fits else self._xp.empty(stated.shape(stated.target), dtype)
+        arrays = tuple([self._taken(array) for array in arrays])
+        pointers = {uid: array.data.ptr for uid, array in zip(stated.inputs, arrays, strict=True)}
+        pointers[stated.target] = result.data.ptr
+        engine(self._xp).execute(plan, pointers)
+        if out is None or fits:
+            return result
+        out[...] = result
+        return out
+
+    def _taken(self, array: Any) -> Any:
+        """Return the array, or a copy that lies as cuDNN expects it."""
+        if lies_well(array):
+            return array
+        copy = self._xp.empty(array.shape, array.dtype)
+        copy[...] = array
+        return copy
+
+
+class Forward(Implementation):
+    """``f(x, w[, bias], out=None)``."""
+
+    def __init__(self, xp: Any, state: Callable[..., Problem], instead: Callable[..., Any], relu: bool):
+        super().__init__(xp, state, instead)
+        self._relu = relu
+
+    def __call__(self, x: Any, w: Any, *bias: Any, out: Any = None) -> Any:
+        """Return the result, a new array or ``out``."""
+        if bias and bias[0].shape != w.shape[:1]:
+            raise ValueError(f"bias has shape {bias[0].shape}; give it {w.shape[:1]}, one per channel of w")
+        arrays = (x, w, *bias)
+        plan = self.plan(arrays, has_bias=bool(bias))
+        if plan is None:
+            return self._instead(*arrays, out=out)
+        y = self.execute(plan, arrays, out)
+        return self._xp.maximum(y, 0, out=y) if self._relu else y
+
+
+class Gradient(Implementation):
+    """``f(gy, w, height, width, out=None)`` or ``f(x, gy, kh, kw, out=None)``."""
+
+    def __call__(self, left: Any, right: Any, height: Any, width: Any, out: Any = None) -> Any:
+        """Return the gradient for what is of height x width, a new array or ``out``."""
+        size = int(height), int(width)
+        plan = self.plan((left, right), *size)
+        if plan is None:
+            return self._instead(left, right, *size, out=out)
+        return self.execute(plan, (left, right), out)
+
+
+def lies_well(array: Any) -> bool:
+    """Tell whether cuDNN can read or write an array where it is.
+
+    A part of a flat vector may begin at any element.
+    """
+    return array.flags.c_contiguous and array.data.ptr % ALIGNMENT == 0
+
+
+def tf32_is_allowed() -> bool:
+    """Tell whether products of float32 may use TF32: the rule of CuPy's own products."""
+    return os.environ.get(TF32, "0") not in ("", "0")

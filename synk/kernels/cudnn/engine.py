@@ -1,0 +1,135 @@
+"""cuDNN as one thread uses it on one GPU: a handle, bound to CuPy's stream, and workspaces.
+
+    current thread, current GPU -> Engine -> plan (made once in a process) -> execute on the current stream
+
+Handles and plans live as long as the process, as does the CUDA that they belong to: a process never forks
+after it has one. Workspaces come from CuPy's allocator and go back to it with their stream.
+
+Has run on a stand-in for cuDNN only, and on no GPU yet. Imports ``library``, ``planner`` and ``problem``.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from functools import cache
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from synk.kernels.cudnn import library
+from synk.kernels.cudnn.planner import Plan, Unsupported, make_plan
+from synk.kernels.cudnn.problem import Problem
+
+MOST_PLANS = 1024  # of a process; a network has some hundred
+
+
+class Engine:
+    """cuDNN for one thread and one GPU.
+
+    Parameters
+    ----------
+    cudnn : module
+        The front end.
+    cupy : module
+    gpu : int
+        The number of the current GPU.
+    """
+
+    def __init__(self, cudnn: Any, cupy: Any, gpu: int):
+        self.gpu = gpu
+        self._cudnn, self._cupy = cudnn, cupy
+        self._handle = cudnn.create_handle()
+        self._bound: int | None = None  # the stream that the handle launches in
+        self._workspaces: WeakKeyDictionary[Any, tuple[int, Any]] = WeakKeyDictionary()
+
+    def plan(self, problem: Problem) -> Plan:
+        """Return the plan of a problem, the one that this process has or a new one.
+
+        Raises
+        ------
+        Unsupported, RuntimeError
+            As `planner.make_plan` does.
+        """
+        kept, lock = plans()
+        key = self.gpu, problem
+        with lock:
+            plan = kept.get(key)
+            if plan is None:
+                plan = make_plan(self._cudnn, problem, handle=self._handle)
+                if len(kept) >= MOST_PLANS:
+                    del kept[next(iter(kept))]
+                kept[key] = plan
+        return plan
+
+    def execute(self, plan: Plan, pointers: dict[int, int]) -> None:
+        """Launch a plan in the current stream.
+
+        Parameters
+        ----------
+        plan : Plan
+        pointers : dict
+            The address of each array, by uid; a multiple of 16.
+        """
+        stream = self._cupy.cuda.get_current_stream()
+        if stream.ptr != self._bound:
+            self._cudnn.set_stream(handle=self._handle, stream=stream.ptr)
+            self._bound = stream.ptr
+        workspace = self._workspace(stream, plan.workspace) if plan.workspace else 0
+        plan.graph.execute(pointers, workspace, self._handle)
+
+    def _workspace(self, stream: Any, n_bytes: int) -> int:
+        """Return the address of ``n_bytes`` that the next kernels of the stream may write to."""
+        size, memory = self._workspaces.get(stream, (0, None))
+        if size < n_bytes:
+            # Another stream must not take what kernels of this one still write: the allocator sees to it.
+            self._workspaces.pop(stream, None)
+            memory = self._cupy.cuda.alloc(n_bytes)
+            self._workspaces[stream] = n_bytes, memory
+        return memory.ptr
+
+
+@cache
+def plans() -> tuple[dict[tuple[int, Problem], Plan], threading.Lock]:
+    """Return the plans of this process by GPU and problem, and what guards them."""
+    return {}, threading.Lock()
+
+
+@cache
+def _engines() -> threading.local:
+    return threading.local()
+
+
+def engine(cupy: Any) -> Engine:
+    """Return cuDNN for the calling thread and its current GPU.
+
+    Raises
+    ------
+    RuntimeError
+        There is no GPU that cuDNN can use.
+    """
+    gpu = cupy.cuda.get_device_id()
+    of_thread = _engines().__dict__
+    found = of_thread.get(gpu)
+    if found is None:
+        found = of_thread[gpu] = Engine(library.find().module, cupy, gpu)
+    return found
+
+
+def plan_or_none(cupy: Any, problem: Problem) -> Plan | None:
+    """Return a plan, or None where another provider must compute.
+
+    Warns if cuDNN fails, and is silent if it has just nothing for a geometry.
+    """
+    if problem.is_empty:
+        return None
+    try:
+        return engine(cupy).plan(problem)
+    except Unsupported:
+        return None
+    except RuntimeError as error:
+        warnings.warn(
+            f"cuDNN fails, and matrix products take its place, slower: {problem}: {error}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return None

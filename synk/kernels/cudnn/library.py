@@ -1,0 +1,155 @@
+"""Find cuDNN and its Python front end, or say why there is none.
+
+    module cudnn -> its version -> libcudnn -> its version -> libcublasLt -> Found(module, reason)
+
+The front end and the two libraries come in wheels of their own. Loading them starts no CUDA, so what is found
+here is true without a driver too. Imports the standard library only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+FRONT_END = "nvidia-cudnn-frontend"
+OLDEST, TOO_NEW = (1, 22), (2,)  # of the front end
+MAJOR = 9  # of cuDNN
+REMEDY = "install synk[cuda13,cudnn13] (for drivers that speak CUDA 12 only: synk[cuda12,cudnn12])"
+
+
+@dataclass(frozen=True)
+class Found:
+    """The outcome of a search.
+
+    Attributes
+    ----------
+    module : module or None
+        The front end, if cuDNN can be used here.
+    reason : str
+        Why not, and what to do; empty where it can.
+    installed : bool
+        Whether there is a front end at all: then the user wants it used.
+    """
+
+    module: Any
+    reason: str = ""
+    installed: bool = True
+
+
+@cache
+def find() -> Found:
+    """Search once in a process."""
+    return search()
+
+
+def available() -> bool:
+    """Tell whether cuDNN can be used here; loads it."""
+    return find().module is not None
+
+
+def reason() -> str:
+    """Return why cuDNN cannot be used here, and what to do; empty where it can."""
+    return find().reason
+
+
+def serves(xp: ModuleType) -> bool:
+    """Tell whether arrays of ``xp`` are convolved by cuDNN: it is CuPy, and the library is here.
+
+    Warns once if the front end is installed for nothing.
+    """
+    # What passes for CuPy in tests has its name but no memory of a device.
+    if xp.__name__ != "cupy" or not hasattr(xp.cuda, "alloc"):
+        return False
+    found = find()
+    if found.installed and found.reason:
+        _warn_once(found.reason)
+    return found.module is not None
+
+
+@cache
+def _warn_once(reason: str) -> None:
+    warnings.warn(f"convolutions run without cuDNN, slower: {reason}", RuntimeWarning, stacklevel=3)
+
+
+def search(load_cublas: Callable[[int], str] | None = None) -> Found:
+    """Import the front end and look at what it has loaded.
+
+    Parameters
+    ----------
+    load_cublas : callable, optional
+        Takes the major version of CUDA that cuDNN was built for, loads cuBLAS of it, and returns what is
+        wrong with it, or nothing.
+    """
+    if find_spec("cudnn") is None:
+        return Found(None, f"cuDNN's front end is not installed: {REMEDY}", installed=False)
+    try:
+        module = import_module("cudnn")
+    except Exception as error:  # one built for another Python, or a system without what it links to
+        return Found(None, f"{FRONT_END} cannot be imported ({type(error).__name__}: {error}): {REMEDY}")
+    problem = unfit(module)
+    if not problem:
+        problem = (load_cublas or load_cublas_of)(built_for())
+    return Found(None, f"{problem}: {REMEDY}") if problem else Found(module)
+
+
+def unfit(module: Any) -> str:
+    """Say what is wrong with a module that should be the front end of cuDNN 9, or nothing."""
+    version = getattr(module, "__version__", None)
+    if version is None or not hasattr(module, "pygraph"):
+        return f"the module cudnn in {getattr(module, '__file__', 'no file')} is not {FRONT_END}"
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    if not OLDEST <= numbers < TOO_NEW:
+        return f"{FRONT_END} is {version}, and synk was written for {'.'.join(map(str, OLDEST))}"
+    try:
+        number = module.backend_version()
+    except RuntimeError as error:
+        return f"{FRONT_END} {version} finds no cuDNN to load ({error})"
+    thousands = 10000 if number >= 90000 else 1000  # 9.1.0 is 90100, and 8.9.7 was 8907
+    if number // thousands != MAJOR:
+        release = f"{number // thousands}.{number % thousands // 100}"
+        return f"cuDNN is {release}, and synk was written for {MAJOR}"
+    return ""
+
+
+def built_for() -> int:
+    """Return the major version of CUDA that the loaded cuDNN was built for, 0 where it does not tell."""
+    try:
+        library = ctypes.CDLL(f"libcudnn.so.{MAJOR}", mode=os.RTLD_NOLOAD)
+        library.cudnnGetCudartVersion.restype = ctypes.c_size_t
+        return library.cudnnGetCudartVersion() // 1000
+    except (OSError, AttributeError):
+        return 0
+
+
+def load_cublas_of(major: int) -> str:
+    """Load cuBLAS for CUDA ``major``, and say what is wrong with it, or nothing.
+
+    Without it, cuDNN aborts the process when the first plan is made. It looks in folders of its own, so
+    the library must be there by its name beforehand.
+    """
+    name = f"libcublasLt.so.{major}"
+    if not major or _is_there(name):
+        return ""
+    try:  # comes with CuPy, and knows where wheels and systems keep CUDA's libraries
+        import_module("cuda.pathfinder").load_nvidia_dynamic_lib("cublasLt")
+    except Exception as error:
+        return f"cuDNN needs {name}, which cannot be loaded ({type(error).__name__})"
+    if _is_there(name):
+        return ""
+    return f"cuDNN was built for CUDA {major}, whose {name} is not here but that of another CUDA"
+
+
+def _is_there(name: str) -> bool:
+    try:
+        ctypes.CDLL(name, mode=os.RTLD_NOLOAD)
+    except OSError:
+        return False
+    return True

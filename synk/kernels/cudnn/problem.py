@@ -1,0 +1,126 @@
+"""One convolution, or a gradient of one, as cuDNN is told of it.
+
+cuDNN names axes in the order (image, channel, row, column) whatever their order in memory; strides tell that,
+so both layouts are plain arrays to it. Weights are (output, input of the group, row, column) in C order; it
+learns of groups by their inputs being fewer than the channels of the image.
+
+    shapes of arrays -> Problem -> Tensor(uid, lengths, strides) of each array
+
+Pure arithmetic, no library needed. Imports ``kernels.window`` and ``kernels.im2col``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from synk.kernels.im2col import check_gradient
+from synk.kernels.window import Convolution, lengths, ordered
+
+FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = "forward", "input gradient", "weight gradient"
+
+# Which array a pointer belongs to, in each graph.
+IMAGE, WEIGHTS, RESULT, BIAS = 1, 2, 3, 4
+
+# In the order in which implementations take them.
+INPUTS = {FORWARD: (IMAGE, WEIGHTS), INPUT_GRADIENT: (RESULT, WEIGHTS), WEIGHT_GRADIENT: (IMAGE, RESULT)}
+TARGET = {FORWARD: RESULT, INPUT_GRADIENT: IMAGE, WEIGHT_GRADIENT: WEIGHTS}
+
+Shape = tuple[int, ...]
+
+
+class Tensor(NamedTuple):
+    """Lengths of the axes as cuDNN names them, and strides in elements."""
+
+    uid: int
+    lengths: Shape
+    strides: Shape
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is to be computed, of arrays of which shapes.
+
+    Attributes
+    ----------
+    operation : str
+        FORWARD, INPUT_GRADIENT or WEIGHT_GRADIENT.
+    convolution : Convolution
+    image, weights : tuple of int
+        Shapes of the arrays.
+    dtype : str
+        Of all arrays.
+    tf32 : bool
+        Whether factors of float32 may be cut to 10 bits.
+    has_bias : bool
+        Whether a bias for each channel is added; forward only.
+    """
+
+    operation: str
+    convolution: Convolution
+    image: Shape
+    weights: Shape
+    dtype: str
+    tf32: bool = False
+    has_bias: bool = False
+
+    @property
+    def result(self) -> Shape:
+        """Shape of the array of results; ValueError if there is none."""
+        return self.convolution.output_shape(self.image, self.weights)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to compute with."""
+        return 0 in (*self.image, *self.weights, *self.result)
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """What is read, in the order of an implementation's arguments."""
+        return INPUTS[self.operation] + (BIAS,) * self.has_bias
+
+    @property
+    def target(self) -> int:
+        """What is written."""
+        return TARGET[self.operation]
+
+    def shape(self, uid: int) -> Shape:
+        """Return the shape of an array."""
+        return {IMAGE: self.image, WEIGHTS: self.weights, RESULT: self.result, BIAS: self.weights[:1]}[uid]
+
+    def tensor(self, uid: int) -> Tensor:
+        """Return an array as cuDNN is told of it."""
+        if uid == BIAS:
+            outputs = self.weights[0]
+            return Tensor(uid, (1, outputs, 1, 1), (outputs, 1, outputs, outputs))
+        layout = "NCHW" if uid == WEIGHTS else self.convolution.layout
+        _, channels, height, width = named = lengths(layout, self.shape(uid))
+        if layout == "NCHW":
+            return Tensor(uid, named, (channels * height * width, height * width, width, 1))
+        return Tensor(uid, named, (height * width * channels, 1, width * channels, channels))
+
+
+def forward(convolution: Convolution, x: Shape, w: Shape, **rest) -> Problem:
+    """Return the problem of a convolution; ValueError if shapes do not go together."""
+    problem = Problem(FORWARD, convolution, x, w, **rest)
+    convolution.output_shape(x, w)
+    return problem
+
+
+def input_gradient(convolution: Convolution, gy: Shape, w: Shape, height: int, width: int, **rest) -> Problem:
+    """Return the problem of the gradient for images; ValueError if shapes do not go together."""
+    check_gradient(convolution, gy, w, height, width)
+    image = ordered(convolution.layout, gy[0], w[1] * convolution.groups, height, width)
+    return Problem(INPUT_GRADIENT, convolution, image, w, **rest)
+
+
+def weight_gradient(convolution: Convolution, x: Shape, gy: Shape, kh: int, kw: int, **rest) -> Problem:
+    """Return the problem of the gradient for weights; ValueError if shapes do not go together."""
+    _, channels, height, width = lengths(convolution.layout, x)
+    outputs = lengths(convolution.layout, gy)[1]
+    convolution.check_channels(channels, None, outputs)
+    weights = outputs, channels // convolution.groups, kh, kw
+    check_gradient(convolution, gy, weights, height, width)
+    if gy[0] != x[0]:
+        raise ValueError(f"gy has shape {gy}, and x {x}: the convolution gives as many images as it takes")
+    return Problem(WEIGHT_GRADIENT, convolution, x, weights, **rest)

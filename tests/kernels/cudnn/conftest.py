@@ -1,0 +1,28 @@
+"""The stand-ins for cuDNN and CuPy, as the provider finds them."""
+
+import fake_cudnn
+import pytest
+
+from synk.kernels.cudnn import engine, library
+
+
+@pytest.fixture
+def cudnn(monkeypatch):
+    """Return the stand-in for cuDNN, which the provider finds; it is left as it was."""
+    module = fake_cudnn.make()
+    monkeypatch.setattr(library, "find", lambda: library.Found(module))
+    monkeypatch.delenv("CUPY_TF32", raising=False)
+    forget()
+    yield module
+    forget()
+
+
+@pytest.fixture
+def cupy(monkeypatch):
+    return fake_cudnn.make_cupy(monkeypatch)
+
+
+def forget():
+    """Have the next kernel make handles and plans anew."""
+    engine.plans.cache_clear()
+    engine._engines.cache_clear()

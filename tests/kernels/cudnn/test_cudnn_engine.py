@@ -1,0 +1,133 @@
+"""cuDNN as threads use it: handles, streams, workspaces, and the plans that they share."""
+
+import gc
+import threading
+
+import pytest
+
+from synk.kernels.cudnn import engine as engines
+from synk.kernels.cudnn import problem
+from synk.kernels.cudnn.engine import engine, plan_or_none
+from synk.kernels.cudnn.planner import Unsupported
+from synk.kernels.window import Convolution, Window
+
+ONE = problem.forward(Convolution(Window()), (1, 1, 2, 2), (1, 1, 1, 1), dtype="float32")
+TWO = problem.forward(Convolution(Window()), (2, 1, 2, 2), (1, 1, 1, 1), dtype="float32")
+
+
+class Bytes:
+    """Arrays of the three tensors of a problem."""
+
+    def __init__(self, cupy, plan):
+        shapes = [plan.problem.shape(uid) for uid in (1, 2, 3)]
+        self.arrays = [cupy.ones(shape, "float32") for shape in shapes]
+        self.pointers = {uid: array.data.ptr for uid, array in enumerate(self.arrays, 1)}
+
+
+def execute(cupy, stated=ONE):
+    plan = engine(cupy).plan(stated)
+    held = Bytes(cupy, plan)
+    engine(cupy).execute(plan, held.pointers)
+    return held.arrays[2]
+
+
+def test_each_thread_has_a_handle_and_all_share_plans(cudnn, cupy):
+    engine(cupy).plan(ONE)
+    assert engine(cupy) is engine(cupy)
+    found = []
+
+    def other():
+        found.append((engine(cupy), engine(cupy).plan(ONE)))
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join()
+    assert found[0][0] is not engine(cupy)
+    assert found[0][1] is engine(cupy).plan(ONE)
+    assert [entry[0] for entry in cudnn.log] == ["handle", "plan", "handle"]
+
+
+def test_each_gpu_has_a_handle_and_plans_of_its_own(cudnn, cupy):
+    first = engine(cupy)
+    first.plan(ONE)
+    cupy.cuda.Device(1).use()
+    assert engine(cupy) is not first
+    engine(cupy).plan(ONE)
+    assert [entry[0] for entry in cudnn.log] == ["handle", "plan", "handle", "plan"]
+    cupy.cuda.Device(0).use()
+    assert engine(cupy) is first
+
+
+def test_kernels_are_launched_in_the_current_stream(cudnn, cupy):
+    null = cupy.cuda.get_current_stream()
+    execute(cupy)
+    execute(cupy)
+    other = cupy.cuda.Stream(non_blocking=True)
+    other.use()
+    execute(cupy)
+    null.use()
+    execute(cupy)
+    handle = cudnn.log[0][1]
+    assert [entry[3] for entry in cudnn.log if entry[0] == "execute"] == [null.ptr] * 2 + [
+        other.ptr,
+        null.ptr,
+    ]
+    assert [entry[1:] for entry in cudnn.log if entry[0] == "stream"] == [
+        (handle, null.ptr),
+        (handle, other.ptr),
+        (handle, null.ptr),
+    ]
+
+
+def test_a_workspace_is_kept_grows_and_belongs_to_its_stream(cudnn, cupy):
+    def execute_with(size):
+        cudnn.pygraph.workspace_size = size
+        engines.plans.cache_clear()
+        execute(cupy)
+
+    for size in (64, 64, 32, 0, 100, 100, 64):
+        execute_with(size)
+    assert cupy.allocated == [64, 100]
+    stream = cupy.cuda.Stream()
+    stream.use()
+    execute_with(10)
+    assert cupy.allocated == [64, 100, 10]
+    kept = engine(cupy)._workspaces
+    assert len(kept) == 2
+    cupy.cuda.Stream(null=True).use()
+    del stream
+    gc.collect()
+    assert [size for size, _ in kept.values()] == [100]
+
+
+def test_old_plans_go_when_there_are_too_many(cudnn, cupy, monkeypatch):
+    monkeypatch.setattr(engines, "MOST_PLANS", 1)
+    made = engine(cupy)
+    plan = made.plan(ONE)
+    assert made.plan(ONE) is plan
+    made.plan(TWO)
+    assert made.plan(ONE) is not plan
+    assert len(engines.plans()[0]) == 1
+
+
+def test_results_are_those_of_a_matrix_product(cudnn, cupy):
+    assert (execute(cupy).get() == 1).all()
+
+
+def test_what_has_no_plan(cudnn, cupy):
+    empty = problem.forward(Convolution(Window()), (0, 1, 2, 2), (1, 1, 1, 1), dtype="float32")
+    assert plan_or_none(cupy, empty) is None
+    assert cudnn.log == []
+    cudnn.refuses = lambda graph: True
+    with pytest.raises(Unsupported, match="no engine for .*No valid engine configs"):
+        engine(cupy).plan(ONE)
+    assert plan_or_none(cupy, ONE) is None
+
+
+def test_without_a_gpu_the_other_provider_is_told_of(cudnn, cupy, monkeypatch):
+    def fail():
+        raise RuntimeError("cudnnHandle Create failed")
+
+    monkeypatch.setattr(cudnn, "create_handle", fail)
+    with pytest.warns(RuntimeWarning, match="Create failed"):
+        assert plan_or_none(cupy, ONE) is None

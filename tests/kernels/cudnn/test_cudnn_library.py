@@ -1,0 +1,152 @@
+"""Finding cuDNN, or saying why there is none."""
+
+import subprocess
+import sys
+from types import ModuleType, SimpleNamespace
+
+import fake_cudnn
+import numpy as np
+import pytest
+
+from synk.kernels.choose import convolution_kernels
+from synk.kernels.cudnn import library
+from synk.kernels.im2col import Im2col
+
+
+@pytest.fixture
+def front_end(monkeypatch):
+    """Return the stand-in for the front end, which ``import cudnn`` finds."""
+    module = fake_cudnn.make()
+    monkeypatch.setitem(sys.modules, "cudnn", module)
+    monkeypatch.setattr(library, "find_spec", lambda name: "there")
+    return module
+
+
+@pytest.fixture
+def afresh(monkeypatch):
+    """Have everything that is looked for once be looked for again, now and after the test."""
+    monkeypatch.setattr(library, "find", library.search)
+    library._warn_once.cache_clear()
+    yield
+    library._warn_once.cache_clear()
+
+
+def fits(major):
+    return ""
+
+
+def test_what_fits_is_found(front_end):
+    assert library.search(fits) == library.Found(front_end)
+
+
+def test_nothing_installed(monkeypatch):
+    monkeypatch.setattr(library, "find_spec", lambda name: None)
+    found = library.search(fits)
+    assert (found.module, found.installed) == (None, False)
+    assert found.reason == (
+        "cuDNN's front end is not installed: install synk[cuda13,cudnn13] "
+        "(for drivers that speak CUDA 12 only: synk[cuda12,cudnn12])"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("__version__", "1.18.0", "nvidia-cudnn-frontend is 1.18.0, and synk was written for 1.22: install"),
+        ("__version__", "2.0.1", "nvidia-cudnn-frontend is 2.0.1, and synk was written for 1.22: install"),
+        ("backend_version", lambda: 8907, "cuDNN is 8.9, and synk was written for 9: install"),
+        ("backend_version", lambda: 100100, "cuDNN is 10.1, and synk was written for 9: install"),
+    ],
+)
+def test_versions_that_do_not_fit_are_told(front_end, monkeypatch, name, value, told):
+    monkeypatch.setattr(front_end, name, value)
+    found = library.search(fits)
+    assert found.module is None
+    assert found.installed
+    assert found.reason.startswith(told)
+
+
+def test_a_front_end_without_the_library(front_end, monkeypatch):
+    def missing():
+        raise RuntimeError("Unable to find symbol cudnnGetVersion")
+
+    monkeypatch.setattr(front_end, "backend_version", missing)
+    assert "finds no cuDNN to load (Unable to find symbol" in library.search(fits).reason
+
+
+def test_another_module_of_that_name(monkeypatch):
+    other = ModuleType("cudnn")
+    other.__file__ = "somewhere/cudnn.py"
+    monkeypatch.setitem(sys.modules, "cudnn", other)
+    monkeypatch.setattr(library, "find_spec", lambda name: "there")
+    assert library.search(fits).reason.startswith(
+        "the module cudnn in somewhere/cudnn.py is not nvidia-cudnn-frontend: "
+    )
+
+
+def test_a_front_end_that_does_not_import(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cudnn", None)
+    monkeypatch.setattr(library, "find_spec", lambda name: "there")
+    found = library.search(fits)
+    assert found.installed
+    assert found.reason.startswith("nvidia-cudnn-frontend cannot be imported (ModuleNotFoundError: ")
+
+
+def test_without_cublas_cudnn_is_not_used_because_it_would_abort(front_end, monkeypatch):
+    monkeypatch.setattr(library, "built_for", lambda: 13)
+    found = library.search(lambda major: f"cuDNN needs libcublasLt.so.{major}, which cannot be loaded")
+    assert found.module is None
+    assert found.reason.startswith(
+        "cuDNN needs libcublasLt.so.13, which cannot be loaded: install synk[cuda13"
+    )
+    assert library.load_cublas_of(0) == ""
+    assert "libcublasLt.so.99" in library.load_cublas_of(99)
+
+
+def cupy_with_memory():
+    """Return a module by the name of CuPy that has an allocator."""
+    cupy = ModuleType("cupy")
+    cupy.cuda = SimpleNamespace(alloc=None)
+    return cupy
+
+
+def test_cupy_falls_back_silently_where_nothing_is_installed(monkeypatch, afresh):
+    monkeypatch.setattr(library, "find_spec", lambda name: None)
+    assert isinstance(convolution_kernels(cupy_with_memory(), "float32"), Im2col)
+
+
+def test_cupy_falls_back_with_one_warning_where_versions_do_not_fit(front_end, monkeypatch, afresh):
+    monkeypatch.setattr(front_end, "__version__", "1.18.0")
+    with pytest.warns(RuntimeWarning, match="without cuDNN, slower: .* is 1.18.0"):
+        convolution_kernels(cupy_with_memory(), "float32")
+    assert isinstance(convolution_kernels(cupy_with_memory(), "float32"), Im2col)
+
+
+def test_other_modules_do_not_look_for_cudnn(monkeypatch):
+    def fail():
+        raise AssertionError("cuDNN was looked for")
+
+    monkeypatch.setattr(library, "find", fail)
+    cupy = cupy_with_memory()
+    del cupy.cuda.alloc  # a stand-in
+    assert not library.serves(cupy)
+    assert not library.serves(np)
+
+
+def test_importing_loads_nothing():
+    code = (
+        "import sys, synk.ops; from synk.kernels import cudnn\n"
+        "maps = open('/proc/self/maps').read()\n"
+        "raise SystemExit('cudnn' in sys.modules or 'libcudnn' in maps or 'libcuda' in maps)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.skipif(not library.available(), reason=library.reason())
+def test_looking_for_the_real_one_starts_no_cuda():
+    code = (
+        "from synk.kernels.cudnn import available\n"
+        "maps = available() and open('/proc/self/maps').read()\n"
+        "raise SystemExit('libcudnn.so' not in maps or 'libcublasLt.so' not in maps or 'libcuda.so' in maps)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
