@@ -13,7 +13,7 @@ export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help setup mnist resnet test test-serial check slow faults chaos linker-suite torch-suite gpu-plans bench \
-    figures clean
+    figures gpu-test gpu-bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -77,20 +77,20 @@ torch-suite: $(BENCH_READY)  ## hold the Ops of networks against torch
 
 # CUDA's libraries are large too, and these tests need them but no GPU. They are skipped where cuDNN does not load,
 # so that is asked first.
-GPU := .venv-gpu
-GPU_READY := $(GPU)/.ready
+PLANS := .venv-gpu
+PLANS_READY := $(PLANS)/.ready
 NO_GPU := $(addprefix tests/kernels/cudnn/test_cudnn_,plans.py names.py library.py convolution.py) \
     tests/test_real_cupy.py tests/device/test_device_cuda.py::test_cupy_has_what_is_asked_of_it_and_loads_no_driver
 
-gpu-plans: $(GPU_READY)  ## check what needs CuPy, NVRTC and cuDNN, but no GPU
-	$(GPU)/bin/python -c 'from synk.kernels.cudnn import available, reason; assert available(), reason()'
-	$(GPU)/bin/python -m pytest -q tests/compile/test_kernels_cuda.py & nvrtc=$$!; \
-	$(GPU)/bin/python -m pytest -q $(NO_GPU) -k 'not oracle'; others=$$?; \
+gpu-plans: $(PLANS_READY)  ## check what needs CuPy, NVRTC and cuDNN, but no GPU
+	$(PLANS)/bin/python -c 'from synk.kernels.cudnn import available, reason; assert available(), reason()'
+	$(PLANS)/bin/python -m pytest -q tests/compile/test_kernels_cuda.py & nvrtc=$$!; \
+	$(PLANS)/bin/python -m pytest -q $(NO_GPU) -k 'not oracle'; others=$$?; \
 	wait $$nvrtc && exit $$others
 
-$(GPU_READY): setup.cfg pyproject.toml
-	test -x $(GPU)/bin/python || $(PYTHON) -m venv $(GPU)
-	$(GPU)/bin/python -m pip install --quiet --editable '.[gpu-plans]'
+$(PLANS_READY): setup.cfg pyproject.toml
+	test -x $(PLANS)/bin/python || $(PYTHON) -m venv $(PLANS)
+	$(PLANS)/bin/python -m pip install --quiet --editable '.[gpu-plans]'
 	touch $@
 
 bench: $(BENCH_READY)  ## compare with PyTensor's own linkers, torch and Open MPI, minutes
@@ -109,6 +109,26 @@ $(BENCH_READY): setup.cfg pyproject.toml
 	$(BENCH)/bin/python -m pip install --quiet --editable '.[demos,bench,onednn]'
 	touch $@
 
+# A GPU's machine has CuPy, torch and often no network: what it has stays, what is missing comes from the folder
+# WHEELS, or from the index. Tests take four minutes and figures three and a half; both write to the report.
+GPU := build/gpu
+GPU_PYTHON := $(GPU)/venv/bin/python
+GPU_READY := $(GPU)/.ready
+WHEELS ?=
+REPORT ?= docs/gpu_report.rst
+
+gpu-test: $(GPU_READY)  ## run the tests on a GPU and write docs/gpu_report.rst: PYTHON=python3 WHEELS=folder
+	$(GPU_PYTHON) tests/gpu/gpu_tests.py --notes $(GPU); status=$$?; \
+	$(GPU_PYTHON) tests/gpu/gpu_report.py --notes $(GPU) --to $(REPORT) && exit $$status
+
+gpu-bench: $(GPU_READY)  ## measure on a GPU beside torch, into the same report
+	$(GPU_PYTHON) benchmarks/gpu.py --notes $(GPU); status=$$?; \
+	test $$status = 3 || $(GPU_PYTHON) tests/gpu/gpu_report.py --notes $(GPU) --to $(REPORT); exit $$status
+
+$(GPU_READY): setup.cfg pyproject.toml tests/gpu/gpu_environment.py
+	$(PYTHON) tests/gpu/gpu_environment.py $(GPU)/venv $(if $(WHEELS),--wheels $(WHEELS))
+	touch $@
+
 clean:  ## remove the environment, builds and caches
-	rm -rf $(VENV) $(BENCH) $(GPU) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(BENCH) $(PLANS) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './.venv*' -prune -exec rm -rf {} +

@@ -99,25 +99,34 @@ def free_port() -> int:
 # --- in the leaders ----------------------------------------------------------------------------------
 
 
-def serve(step: Callable[[int], float], pids: Iterable[int], ready: float) -> None:
+def serve(
+    step: Callable[[int], float],
+    pids: Iterable[int],
+    ready: float,
+    finish: Callable[[], None] = lambda: None,
+) -> None:
     """Make as many steps as the input says, again and again, until it ends.
 
     Parameters
     ----------
     step : callable
-        ``step(number)`` returns the loss.
+        ``step(number)`` returns the loss, which may be on a GPU: nobody waits for it before the last step.
     pids : iterable of int
         Processes whose peaks of memory to report.
     ready : float
         Seconds that it took until here, from where the leader counts them.
+    finish : callable, optional
+        Waits for what a GPU still computes; it is part of what is timed.
     """
     pids, number = list(pids), 0
     say({"ready": ready})
     for line in sys.stdin:
         losses, start = [], time.perf_counter()
         for _ in range(json.loads(line)["steps"]):
-            losses.append(float(step(number)))
+            losses.append(step(number))
             number += 1
+        losses = [float(loss) for loss in losses]
+        finish()
         say(
             {
                 "seconds": time.perf_counter() - start,

@@ -101,13 +101,13 @@ def compare(options: argparse.Namespace, candidates: Mapping[str, Crew], n_ranks
     return table(title(options, n_ranks), comparison, peaks, n_images)
 
 
-def check(losses: Mapping[str, list[float]]) -> None:
+def check(losses: Mapping[str, list[float]], tolerance: float = TOLERANCE) -> None:
     """Raise SystemExit if losses differ by more than float32 does after that many steps."""
     for name, of_run in losses.items():
         error = np.abs(np.subtract(of_run, losses[SYNK]) / losses[SYNK]).max()
         first, last = f"{of_run[0]:.4f}", f"{of_run[-1]:.4f}"
         print(f"{name}: losses of {len(of_run)} steps {first} to {last}, {error:.1e} off", flush=True)
-        if not error < TOLERANCE:
+        if not error < tolerance:
             raise SystemExit(f"losses differ:\n{losses[SYNK]}\n{of_run}")
 
 

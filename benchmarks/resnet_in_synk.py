@@ -1,6 +1,7 @@
 """ResNet in synk, trained by the ranks that this process forks; a script that `lines.Crew` starts.
 
     python resnet_in_synk.py --weights FILE [--depth 50 --size 224 --batch 8 --ranks 2]
+    python resnet_in_synk.py --weights FILE --device cuda --precision tf32
 
 The network is that of demos/resnet/. Its first weights are written to the file, for torch to begin with.
 """
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 # Before NumPy: it holds the libraries to one thread.
+import gpu_leader
 import lines
 import numpy as np
 import pytensor.tensor as pt
@@ -32,6 +34,7 @@ def parse() -> argparse.Namespace:
     add("--size", type=int, default=224)
     add("--batch", type=int, default=8, help="images a rank")
     add("--ranks", type=int, default=1)
+    gpu_leader.add_options(parser)
     return parser.parse_args()
 
 
@@ -41,7 +44,7 @@ def main() -> None:
     rows = data.N_BATCHES * batch
     pictures = data.pictures(rows, options.size)
     start = time.perf_counter()
-    synk.fork(options.ranks, threads=1)
+    finish = gpu_leader.fork(options)
     x, y = pt.tensor("x", shape=(None, 3, options.size, options.size), dtype="float32"), pt.lvector("y")
     net = model.build(x, y, options.depth, data.N_CLASSES, seed=0)
     damp(net.params)
@@ -58,7 +61,7 @@ def main() -> None:
     def numbered_step(number: int) -> float:
         return step(images, labels, batch=data.span(number, batch, rows))
 
-    lines.serve(numbered_step, pids, time.perf_counter() - start)
+    lines.serve(numbered_step, pids, time.perf_counter() - start, finish)
     synk.close()
 
 

@@ -2,6 +2,7 @@
 
     python resnet_in_torch.py --weights FILE --layout channels_last [--depth 50 --size 224 --batch 8]
     python resnet_in_torch.py --weights FILE --layout channels_last --ranks 2 --rank 0 --port 29500
+    python resnet_in_torch.py --weights FILE --device cuda --precision bfloat16 --compile
 
 The network is "v1.5", as torchvision has it: a bottleneck strides in its 3 x 3 convolution. Modules are
 made in the order of synk's parameters, which the file holds. Nothing of synk or PyTensor is imported.
@@ -11,6 +12,7 @@ import argparse
 import os
 import time
 
+import gpu_torch
 import lines
 import numpy as np
 import resnet_data as data
@@ -92,6 +94,7 @@ def parse() -> argparse.Namespace:
     add("--ranks", type=int, default=1)
     add("--rank", type=int, default=0)
     add("--port", type=int, default=0)
+    gpu_torch.add_options(parser)
     return parser.parse_args()
 
 
@@ -99,10 +102,11 @@ def main() -> None:
     start = time.perf_counter()
     options = parse()
     torch.set_num_threads(1)
+    gpu = gpu_torch.Gpu(options)
     layout = LAYOUTS[options.layout]
     net = resnet(options.depth)
     load(net, options.weights)
-    net = net.to(memory_format=layout)
+    net = gpu.compiled(net.to(gpu.device, memory_format=layout))
     if options.ranks > 1:
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(options.port))
         torch.distributed.init_process_group("gloo", rank=options.rank, world_size=options.ranks)
@@ -113,18 +117,24 @@ def main() -> None:
     batch = options.batch * options.ranks
     rows = data.N_BATCHES * batch
     images, labels = map(torch.from_numpy, data.pictures(rows, options.size))
-    images = images.to(memory_format=layout)  # once, outside of what is timed
+    images, labels = gpu.pinned(images.to(memory_format=layout), labels)  # once, outside of what is timed
 
     def step(number: int) -> float:
         first = data.span(number, batch, rows).start + options.rank * options.batch
         mine = slice(first, first + options.batch)
+        x, y = gpu.here(images[mine], labels[mine])
         update.zero_grad()
-        loss = nn.functional.cross_entropy(net(images[mine]), labels[mine])
+        with gpu.autocast():
+            loss = nn.functional.cross_entropy(net(x), y)
         loss.backward()
         update.step()
-        return loss.item()
+        return loss.detach()
 
-    lines.serve(step, [os.getpid()], time.perf_counter() - start)
+    if options.compile:
+        x, y = gpu.here(images[:batch], labels[:batch])
+        with gpu.autocast():  # compiles while others start; weights stay as they are
+            nn.functional.cross_entropy(net(x), y).backward()
+    lines.serve(step, [os.getpid()], time.perf_counter() - start, gpu.finish)
     if options.ranks > 1:
         torch.distributed.destroy_process_group()
 

@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import leaks
 import pytest
@@ -22,6 +23,9 @@ LEFT_BY_CUDA = frozenset({"descriptors", "threads"})
 
 # What a run makes for a test is released with the run, and looked at then.
 LEFT_TO_THE_RUN = frozenset({"segments", "descriptors"})
+
+# Modules of tests that bring a driver or a CuPy of their own: their GPUs are made up, and not to be hidden.
+MAKE_GPUS = ("fake_driver", "fake_cupy")
 
 real_stderr = pytest.StashKey[int]()
 
@@ -48,7 +52,7 @@ def pytest_runtest_protocol(item):
         faulthandler.cancel_dump_traceback_later()
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     for item in items:
         for marker in item.iter_markers("leaks"):
             if not marker.kwargs.get("reason") or not set(marker.args) <= set(leaks.KINDS):
@@ -56,15 +60,29 @@ def pytest_collection_modifyitems(items):
                     f"{item.nodeid}: the marker leaks takes kinds of {leaks.KINDS} and a reason"
                 )
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
-    if on_gpu and not gpu_works():
-        for item in on_gpu:
-            item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU and CuPy"))
+    missing = on_gpu and missing_gpu()
+    if not missing:
+        return
+    for item in on_gpu:
+        item.add_marker(pytest.mark.skip(reason=f"needs an NVIDIA GPU and CuPy: {missing}"))
+    if "gpu" not in (config.option.markexpr or ""):
+        twins = {item for item in on_gpu if item.get_closest_marker("gpu").kwargs.get("twin")}
+        config.hook.pytest_deselected(items=list(twins))
+        items[:] = [item for item in items if item not in twins]
 
 
-def gpu_works():
-    """Count GPUs in a child process: CUDA must not be initialised here, before the tests fork."""
-    count = "import cupy; raise SystemExit(cupy.cuda.runtime.getDeviceCount() == 0)"
-    return subprocess.run([sys.executable, "-c", count], capture_output=True).returncode == 0
+def missing_gpu():
+    """Return what keeps CuPy from computing, or "".
+
+    A child process looks: CUDA must not be initialised here, before the tests fork.
+    """
+    compute = "import cupy; assert cupy.arange(3).sum().get() == 3"
+    try:
+        ended = subprocess.run([sys.executable, "-c", compute], capture_output=True, text=True, timeout=100)
+    except subprocess.TimeoutExpired:
+        return "no answer from the GPU"
+    said = ended.stderr.strip().splitlines() or [f"exit status {ended.returncode}"]
+    return said[-1] if ended.returncode else ""
 
 
 def open_run():
@@ -105,6 +123,18 @@ def leaves_nothing_behind(request):
     if "module_ranks" in request.fixturenames:
         excused |= LEFT_TO_THE_RUN
     with nothing_left("the test", frozenset(excused)):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def cores_unless_told(request):
+    """Hide GPUs from tests that are not for them, and from their scripts: `synk.fork` would take them."""
+    made_up = any(hasattr(request.module, name) for name in MAKE_GPUS)
+    if not find_spec("cupy") or made_up or request.node.get_closest_marker("gpu"):
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")
         yield
 
 

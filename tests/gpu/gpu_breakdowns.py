@@ -1,0 +1,99 @@
+"""Acts in which something breaks or runs out, and what the script sees of it.
+
+Imports ``gpu_acts``.
+"""
+
+import gc
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytensor.tensor as pt
+from gpu_acts import act, shared
+
+import synk
+
+
+@act
+def killed(fork, n_ranks=2, n_items=4_000_000, after=0.7):
+    """Kill the last rank while ranks do nothing but all-reduce a vector of the device; time what is seen."""
+    fork(n_ranks)
+    v = shared(np.ones(n_items), "v", "float32")
+    touch = synk.function([], updates=[(v, v * 1)])
+    step = synk.sequence(touch, *[(synk.all_reduce, v, "avg")] * 20)
+    step()
+    victim, struck = synk.pids()[-1], []
+
+    def strike():
+        time.sleep(after)
+        struck.append(time.monotonic())
+        os.kill(victim, signal.SIGKILL)
+
+    thread = threading.Thread(target=strike)
+    thread.start()
+    seen = None
+    try:
+        while time.monotonic() < (struck or [time.monotonic()])[0] + 30:
+            step()
+    except synk.WorkerDied as error:
+        seen = {"seconds": time.monotonic() - struck[0], "said": str(error)}
+    thread.join()
+    start = time.monotonic()
+    synk.close()
+    return {"seen": seen, "closing": time.monotonic() - start, "left": left_over()}
+
+
+def left_over():
+    """Return the names of segments of this process, and its children."""
+    segments = [name for name in os.listdir("/dev/shm") if str(os.getpid()) in name]
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return [*segments, *children]
+
+
+@act
+def out_of_memory(fork, n_ranks=1, memory_limit=0.02):
+    """Ask for more than the limit, and then for less."""
+    fork(n_ranks, memory_limit=memory_limit)
+    import cupy
+
+    free, total = cupy.cuda.runtime.memGetInfo()
+    n, limit = pt.lscalar("n"), int(total * memory_limit)
+    one = shared(1.0, "one", "float32")
+    fill = synk.function([], pt.cumsum(pt.alloc(one, n))[-1], bcast_inputs=[n])
+    error = None
+    try:
+        fill(np.int64(limit // 2))  # twice the limit
+    except Exception as raised:
+        error = type(raised).__name__, str(raised)[:200]
+    return {"error": error, "after": float(fill(np.int64(1000))), "limit": limit, "free": free}
+
+
+@act
+def steady(fork, n_ranks, calls=200):
+    """Return the bytes of rank 0's arrays on the device after a few calls, and after many more."""
+    fork(n_ranks)
+    x, w = pt.fmatrix("x"), shared(np.ones((256, 256)), "w", "float32")
+    y = pt.tanh(x @ w)
+    f = synk.function([x], [y.mean(), (y, "gather")], updates=[(w, w - 0.01 * pt.grad(y.mean(), w))])
+    rng = np.random.default_rng(0)
+
+    def call(number):
+        f(rng.random((rng.integers(1, 200), 256), "float32"), num_slices=1 + number % 3)
+        synk.all_reduce(w, "avg")
+
+    def used():
+        import cupy
+
+        gc.collect()
+        return cupy.cuda.get_allocator().__self__.used_bytes()  # of this rank's pool
+
+    for number in range(20):
+        call(number)
+    f(rng.random((200, 256), "float32"))
+    before = used()
+    for number in range(calls):
+        call(number)
+    return {"before": before, "after": used()}

@@ -1,0 +1,85 @@
+"""What a report says of the machine: its GPU, and versions of all that takes part.
+
+    facts -> a child process that uses CUDA -> dict of str; without a GPU "missing" says why, "device" nothing
+
+Imports the standard library only; what it asks is imported in the child.
+"""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+
+LOOK = """
+import json
+import cupy
+runtime = cupy.cuda.runtime
+properties = runtime.getDeviceProperties(0)
+assert cupy.arange(3).sum().get() == 3
+major, minor = properties["major"], properties["minor"]
+print(json.dumps({
+    "device": f"{properties['name'].decode()}, {properties['totalGlobalMem'] / 2**30:.0f} GiB",
+    "compute capability": f"{major}.{minor}",
+    "GPUs": str(runtime.getDeviceCount()),
+    "CUDA of the driver": str(runtime.driverGetVersion()),
+    "CUDA run time": str(runtime.runtimeGetVersion()),
+}))
+"""
+VERSIONS = {
+    "CuPy": "import cupy; print(cupy.__version__)",
+    "NCCL": "from cupy.cuda import nccl; print(nccl.get_version())",
+    "cuDNN": "import cudnn; print(cudnn.backend_version())",
+    "cuDNN of torch": "import torch; print(torch.backends.cudnn.version())",
+    "torch": "import torch; print(torch.__version__)",
+    "PyTensor": "import pytensor; print(pytensor.__version__)",
+    "NumPy": "import numpy; print(numpy.__version__)",
+    "synk": "from importlib.metadata import version; print(version('synk'))",
+}
+SECONDS = 60
+
+
+def facts():
+    """Return what there is, in words."""
+    said, error = ask(LOOK)
+    found = json.loads(said) if said else {"device": ""}
+    known = {"missing": error, **found}
+    if found["device"]:
+        known["driver"] = driver()
+    running = {name: subprocess.Popen(command(code), **PIPES) for name, code in VERSIONS.items()}
+    for name, process in running.items():
+        known[name] = answer(process)[0] or "none"
+    cores = f"{len(os.sched_getaffinity(0))} cores"
+    return known | {"Python": platform.python_version(), "host": f"{cores}, {platform.machine()}"}
+
+
+def driver():
+    try:
+        asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        return subprocess.run(asked, capture_output=True, text=True, timeout=SECONDS).stdout.split("\n")[0]
+    except (OSError, subprocess.TimeoutExpired):
+        return "not told"
+
+
+PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+
+
+def command(code):
+    return [sys.executable, "-W", "ignore", "-c", code]
+
+
+def ask(code):
+    return answer(subprocess.Popen(command(code), **PIPES))
+
+
+def answer(process):
+    """Return what a process printed, and else why it did not."""
+    try:
+        said, errors = process.communicate(timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        return "", f"no answer within {SECONDS} s"
+    if process.returncode:
+        return "", (errors.strip().splitlines() or [f"exit status {process.returncode}"])[-1]
+    return said.strip(), ""

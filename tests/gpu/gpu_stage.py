@@ -1,0 +1,67 @@
+"""Run an act in a process of its own, on a GPU, on the stand-in for one, or on cores.
+
+    Stage("cupy").play("train", n_ranks=2) -> python gpu_acts.py cupy train {"n_ranks": 2} -> its answer
+
+A process that has used CUDA cannot fork a run, so each act has one of its own; what hangs there is ended
+with all that it forked.
+
+Imports the standard library only.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ACTS = Path(__file__).with_name("gpu_acts.py")
+SECONDS = 100  # for an act; a test has 120
+
+
+class Stage:
+    """Where acts are played.
+
+    Parameters
+    ----------
+    place : {"cupy", "stand-in", "cores"}
+    """
+
+    def __init__(self, place):
+        self.place = place
+        self.is_gpu = place == "cupy"
+        self.device = "cpu" if place == "cores" else "cuda"
+
+    def play(self, act, seconds=SECONDS, **keywords):
+        """Return what an act returns.
+
+        Raises
+        ------
+        AssertionError
+            With what it printed, if it fails or takes longer.
+        """
+        command = [sys.executable, str(ACTS), self.place, act, json.dumps(keywords)]
+        pipe = subprocess.PIPE
+        acting = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+        try:
+            said, errors = acting.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(acting.pid, signal.SIGABRT)  # faulthandler tells where each process was
+            time.sleep(1)
+            end(acting)
+            said, errors = acting.communicate()
+            raise AssertionError(f"{act} took more than {seconds} s:\n{said}\n{errors}") from None
+        finally:
+            end(acting)
+        assert acting.returncode == 0, f"{act} ended with {acting.returncode}:\n{said}\n{errors}"
+        return json.loads(said.splitlines()[-1])
+
+
+def end(acting):
+    """End a process and what it has forked."""
+    try:
+        os.killpg(acting.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    acting.wait()

@@ -1,0 +1,43 @@
+"""The benchmarks of a GPU: what they say without one, and that their scripts run on cores."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu.py"
+
+
+def run(*arguments, **environment):
+    command = [sys.executable, str(SCRIPT), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, env=os.environ | environment)
+
+
+def test_without_a_gpu_nothing_is_measured(tmp_path):
+    ended = run("--notes", str(tmp_path / "notes"), CUDA_VISIBLE_DEVICES="")
+    assert ended.returncode == 3, ended.stderr
+    assert ended.stdout.startswith("device: no GPU: ")
+    assert "nothing is measured" in ended.stderr
+    assert not (tmp_path / "notes").exists()
+
+
+@pytest.mark.slow
+def test_scripts_run_on_cores(tmp_path):
+    ended = run("--device=cpu", "--quick", "--only", "all_reduce", "mlp", "--notes", str(tmp_path))
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    reduced, perceptron = json.loads((tmp_path / "bench.json").read_text())["parts"]
+    assert [row[0] for row in reduced["rows"]] == ["synk, staged"]
+    assert perceptron["rows"][0][0] == "synk"
+    assert "MNIST perceptron" in ended.stdout
+
+
+@pytest.mark.slow
+def test_a_part_that_takes_too_long_is_ended_and_named(tmp_path):
+    ended = run("--device=cpu", "--quick", "--only", "mlp", "--seconds=1", "--notes", str(tmp_path))
+    assert ended.returncode == 1
+    assert "MNIST" not in ended.stdout
+    assert "mlp: not measured" in ended.stdout
+    assert "not through after" in ended.stdout

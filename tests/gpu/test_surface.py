@@ -1,0 +1,88 @@
+"""What synk asks of CuPy is there, and a first look at the GPU: the rest can only work if this does."""
+
+import numpy as np
+import pytest
+from array_modules import CUPY_NAMES, ON_A_GPU
+
+pytestmark = ON_A_GPU
+
+OF_CUDA = """
+    Device.use Event.record alloc_pinned_memory get_current_stream get_allocator set_allocator
+    MemoryPool.malloc MemoryPool.set_limit MemoryPool.free_all_blocks MemoryPool.used_bytes
+    Stream.use Stream.synchronize runtime.getDevice runtime.eventQuery runtime.memGetInfo
+    runtime.hostRegister runtime.memcpyAsync
+"""
+NEEDED = [*(f"cuda.{name}" for name in OF_CUDA.split()), "RawModule.get_function", "asnumpy", "ndarray"]
+
+
+@pytest.fixture(scope="module")
+def cupy():
+    return pytest.importorskip("cupy")
+
+
+def test_names_are_there(cupy):
+    missing = [name for name in NEEDED if not found(cupy, name)]
+    assert missing == []
+
+
+def test_functions_that_the_stand_in_has_are_there(cupy):
+    import cupyx.scipy.linalg
+    import cupyx.scipy.signal
+    import cupyx.scipy.special
+
+    twins = {
+        "numpy": cupy,
+        "numpy.linalg": cupy.linalg,
+        "numpy.fft": cupy.fft,
+        "scipy.linalg": cupyx.scipy.linalg,
+        "scipy.signal": cupyx.scipy.signal,
+        "scipy.special": cupyx.scipy.special,
+    }
+    missing = [
+        f"{module}.{name}"
+        for module, twin in twins.items()
+        for name in sorted(CUPY_NAMES[module])
+        if not hasattr(twin, name)
+    ]
+    assert missing == []
+
+
+def found(module, name):
+    for part in name.split("."):
+        if not hasattr(module, part):
+            return False
+        module = getattr(module, part)
+    return True
+
+
+def test_arrays_go_there_and_back(cupy):
+    values = np.arange(12.0).reshape(3, 4)
+    there = cupy.asarray(values)
+    assert type(there) is cupy.ndarray
+    np.testing.assert_array_equal(cupy.asnumpy(there), values)
+    np.testing.assert_array_equal((there @ there.T).get(), values @ values.T)
+    assert type(cupy.exp).__name__ == "ufunc"
+
+
+@pytest.mark.parametrize(
+    "way",
+    [np.asarray, lambda array: np.ones(3) + array, lambda array: array + np.ones(3)],
+)
+def test_silent_transfers_are_refused_as_by_the_stand_in(cupy, way):
+    with pytest.raises(TypeError):
+        way(cupy.arange(3.0))
+
+
+def test_a_kernel_of_our_own_runs(cupy):
+    kernel = cupy.RawModule(code=SOURCE, options=("-std=c++17",)).get_function("twice")
+    x = cupy.arange(1000, dtype="float32")
+    kernel((4,), (256,), (x, np.int32(x.size)))
+    np.testing.assert_array_equal(x.get(), 2 * np.arange(1000))
+
+
+SOURCE = """
+extern "C" __global__ void twice(float* x, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) x[i] *= 2;
+}
+"""
