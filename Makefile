@@ -32,10 +32,10 @@ mnist: $(READY)  ## train a perceptron on MNIST digits with two ranks
 resnet: $(READY)  ## train a small residual network on synthetic images with two ranks
 	$(BIN)/python demos/resnet/train_resnet.py --ranks 2 --depth 18 --size 64 --classes 10
 
-# Three at a time: the compiler's tests need one process, those of survival and the demos wait most of the time, the
-# others fork.
-COMPILER := tests/compile tests/kernels tests/ops
-SURVIVAL := tests/survival tests/faults tests/demos
+# Three at a time, of about the same seconds of CPU: tests that mostly need one process; those whose scripts are
+# processes of their own; the others.
+COMPILER := tests/compile tests/kernels tests/ops tests/comm
+SURVIVAL := tests/survival tests/faults tests/demos tests/test_docs.py
 FAST := $(BIN)/python -m pytest -q -m 'not slow'
 
 test: $(READY)  ## run the fast tests
@@ -73,7 +73,7 @@ BENCH_READY := $(BENCH)/.ready
 ROUNDS ?= 40
 
 torch-suite: $(BENCH_READY)  ## hold the Ops of networks against torch
-	$(BENCH)/bin/python -m pytest -q tests/ops
+	$(BENCH)/bin/python -m pytest -q tests/ops/test_*_in_torch.py
 
 # CUDA's libraries are large too, and these tests need them but no GPU. They are skipped where cuDNN does not load,
 # so that is asked first.

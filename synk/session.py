@@ -13,6 +13,7 @@ import os
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from importlib import import_module
 from typing import Any
 
 from synk import messages
@@ -329,6 +330,9 @@ def fork(
         check_cuda("fork")
     try:
         with hold():  # so that what an interrupt finds can be closed
+            # PyTensor imports this, and SciPy with it, when it compiles for the first time: here it does so
+            # once, and all ranks share the memory.
+            import_module("pytensor.sparse")
             _current = Session(devices, seconds)
             try:
                 _current.start()

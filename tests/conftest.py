@@ -1,7 +1,8 @@
 """Around every test: a deadline, and a look at what it leaves behind; and the fixtures that fork.
 
 ``ranks`` forks for one test, ``module_ranks`` once for all tests of a module. Only these import synk, so the
-tests of the lower floors run without it.
+tests of the lower floors run without it. Scripts of ``survival`` are forked by one process that has imported
+synk, where ``warm_interpreter`` is asked for. Hypothesis gets settings that suit a busy machine.
 """
 
 import contextlib
@@ -15,7 +16,7 @@ from importlib.util import find_spec
 import leaks
 import pytest
 
-DEADLINE = 120  # seconds for one test; then tracebacks are printed and the whole run ends
+DEADLINE = 300  # seconds for one test, idle or not; then tracebacks are printed and the whole run ends
 SLOW_DEADLINE = 600
 
 # CUDA keeps sockets, events and threads of its own once it is initialised.
@@ -26,6 +27,16 @@ LEFT_TO_THE_RUN = frozenset({"segments", "descriptors"})
 
 # Modules of tests that bring a driver or a CuPy of their own: their GPUs are made up, and not to be hidden.
 MAKE_GPUS = ("fake_driver", "fake_cupy")
+
+# On a busy machine any example may take long; and who runs the tests again gets the same ones, but by
+# --hypothesis-profile=random. Environments that only run the GPU's tests are without hypothesis.
+with contextlib.suppress(ImportError):
+    import hypothesis
+
+    patient = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+    hypothesis.settings.register_profile("random", patient)
+    hypothesis.settings.register_profile("synk", patient, derandomize=True)
+    hypothesis.settings.load_profile("synk")
 
 real_stderr = pytest.StashKey[int]()
 
@@ -136,6 +147,17 @@ def cores_unless_told(request):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
         yield
+
+
+@pytest.fixture(scope="session")
+def warm_interpreter():
+    """Have ``scripts.run`` fork instead of starting an interpreter each time."""
+    import scripts
+    from warm import Warm
+
+    with Warm() as scripts.warm:
+        yield
+    scripts.warm = None
 
 
 @pytest.fixture

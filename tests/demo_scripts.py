@@ -7,7 +7,7 @@ from pathlib import Path
 
 DEMOS = Path(__file__).parents[1] / "demos"
 SHARED = DEMOS / "shared"
-SECONDS = 60  # for a script to end
+SECONDS = 200  # for a script to end
 
 # Runs the script in argv[2] as if the package in argv[1] were not installed.
 WITHOUT = """

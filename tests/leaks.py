@@ -16,7 +16,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 KINDS = ("segments", "children", "descriptors", "threads")
@@ -29,13 +29,13 @@ KEPT_OPEN = ("/dev/urandom", "/dev/nvidia")
 
 @dataclass(frozen=True)
 class Process:
-    """One row of the process table."""
+    """One row of the process table; equal to what the row of the same process says later."""
 
     pid: int
     started: int  # clock ticks since boot: tells a process from a later one with the same pid
-    parent: int
-    group: int
-    zombie: bool
+    parent: int = field(compare=False)
+    group: int = field(compare=False)
+    zombie: bool = field(compare=False)
 
     def __str__(self) -> str:
         return f"pid {self.pid}" + (" (zombie: ended, but nobody waited for it)" if self.zombie else "")
@@ -46,7 +46,7 @@ class Snapshot:
     """What this process holds at one moment."""
 
     segments: frozenset[str]  # names in /dev/shm
-    children: frozenset[tuple[int, int]]  # (pid, started) of descendants and orphaned descendants
+    children: frozenset[Process]  # descendants and orphaned descendants
     descriptors: frozenset[tuple[int, str]]  # (number, what it refers to)
     threads: frozenset[threading.Thread]
 
@@ -55,7 +55,7 @@ def take() -> Snapshot:
     """Look at what this process holds now."""
     return Snapshot(
         segments=frozenset(os.listdir(SHARED_MEMORY)),
-        children=frozenset((child.pid, child.started) for child in children()),
+        children=frozenset(children()),
         descriptors=frozenset(descriptors()),
         threads=frozenset(threading.enumerate()),
     )
@@ -97,7 +97,7 @@ def compare(before: Snapshot, excused: frozenset[str] = frozenset()) -> dict[str
     opened = sorted(now.descriptors - before.descriptors)
     found = {
         "segments": ours(now.segments - before.segments),
-        "children": [str(child) for child in children() if (child.pid, child.started) not in before.children],
+        "children": [str(child) for child in now.children - before.children],
         "descriptors": [f"{number} -> {target}" for number, target in opened],
         "threads": [repr(thread) for thread in now.threads - before.threads if thread.is_alive()],
     }
@@ -107,7 +107,7 @@ def compare(before: Snapshot, excused: frozenset[str] = frozenset()) -> dict[str
 def end_children(before: Snapshot) -> None:
     """Kill and reap the children that ``compare`` finds, so no later test and no shell waits for them."""
     for child in children():
-        if (child.pid, child.started) not in before.children:
+        if child not in before.children:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child.pid, signal.SIGKILL)
             if child.parent == os.getpid():
@@ -126,42 +126,72 @@ def descriptors() -> Iterator[tuple[int, str]]:
 
 
 def children() -> list[Process]:
-    """List the descendants of this process, and orphans of its process group: their parent is gone."""
-    table = {process.pid: process for process in processes()}
-    return [process for process in table.values() if descends(process, table) or orphaned(process, table)]
+    """List the descendants of this process, and orphans of its process group: their parent is gone.
+
+    Looked at before and after every test, so the table of all processes is not read for it.
+    """
+    found = {pid: process_of(pid) for pid in descendants(os.getpid())}
+    found |= {process.pid: process for process in orphans()}
+    return [process for process in found.values() if process is not None]
 
 
-def descends(process: Process, table: dict[int, Process]) -> bool:
-    """Say whether this process is an ancestor of the other."""
-    parent = table.get(process.parent)
-    while parent is not None:
-        if parent.pid == os.getpid():
-            return True
-        parent = table.get(parent.parent)
-    return False
+def descendants(pid: int) -> Iterator[int]:
+    """Yield the pids of a process's children, of their children, and so on."""
+    # Processes come and go while we read.
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            for child in map(int, read(f"/proc/{pid}/task/{thread}/children").split()):
+                yield child
+                yield from descendants(child)
 
 
-def orphaned(process: Process, table: dict[int, Process]) -> bool:
-    """Say whether a process of our group has lost its parent, and with it its way back to us.
+def orphans() -> Iterator[Process]:
+    """Yield the processes of our group that have lost their parent, and with it their way back to us.
 
     The leader of the group has a parent outside as well, and so has this process when it leads. An orphan
     that has ended is for the system to reap.
     """
-    parent = table.get(process.parent)
-    outside = parent is None or parent.group != process.group
-    leads = process.pid in (process.group, os.getpid())
-    return process.group == os.getpgrp() and outside and not leads and not process.zombie
+    group = os.getpgrp()
+    for pid in pids():
+        if pid in (group, os.getpid()) or group_of(pid) != group:
+            continue
+        process = process_of(pid)
+        if process and not process.zombie and group_of(process.parent) != group:
+            yield process
 
 
 def processes() -> Iterator[Process]:
     """Yield the process table."""
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        # Processes come and go while we read.
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            stat = Path(f"/proc/{pid}/stat").read_text()
-            # The name, in parentheses, may hold anything: the numbers begin after the last one. See proc(5).
-            fields = stat[stat.rindex(")") + 2 :].split()
-            yield Process(int(pid), int(fields[19]), int(fields[1]), int(fields[2]), fields[0] == "Z")
+    yield from filter(None, map(process_of, pids()))
+
+
+def pids() -> list[int]:
+    """Return the pids of all processes."""
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def group_of(pid: int) -> int | None:
+    """Return the process group of a process, None when it has gone; of parent 0, outside of us all, too."""
+    try:
+        return os.getpgid(pid) if pid else None
+    except ProcessLookupError:
+        return None
+
+
+def process_of(pid: int) -> Process | None:
+    """Return a process's row of the table, or None when it has gone."""
+    try:
+        stat = read(f"/proc/{pid}/stat")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The name, in parentheses, may hold anything: the numbers begin after the last one. See proc(5).
+    fields = stat[stat.rindex(")") + 2 :].split()
+    return Process(pid, int(fields[19]), int(fields[1]), int(fields[2]), fields[0] == "Z")
+
+
+def read(path: str) -> str:
+    with open(path, errors="replace") as file:
+        return file.read()
 
 
 def ours(names: frozenset[str]) -> list[str]:
@@ -170,10 +200,10 @@ def ours(names: frozenset[str]) -> list[str]:
         return []
     family = {os.getpid(), *(child.pid for child in children())}
     foreign: set[str] = set()
-    for process in processes():
-        if process.pid not in family:
+    for pid in pids():
+        if pid not in family:
             # Other users' processes are closed to us.
             with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
-                maps = Path(f"/proc/{process.pid}/maps").read_text()
+                maps = read(f"/proc/{pid}/maps")
                 foreign |= {name for name in names if f"{SHARED_MEMORY}/{name}\n" in maps}
     return sorted(names - foreign)

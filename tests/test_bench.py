@@ -18,7 +18,7 @@ from synk.bench.figures import Asked, Row, Section, once
 from synk.bench.pairs import Comparison, Spread
 from synk.bench.rivals import GLOO, MEMCPY, MPI
 
-SECONDS = 60  # for the command to end
+SECONDS = 200  # for the command to end
 MAIN = "import sys; from synk.bench import main; sys.exit(main(sys.argv[1:]))"
 
 # --- pairs -------------------------------------------------------------------------------------------

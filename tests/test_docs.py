@@ -36,7 +36,7 @@ def test_snippets_run_and_print_what_the_page_says(page, tmp_path):
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        timeout=100,
+        timeout=200,
     )
     assert done.returncode == 0, done.stderr
     said = [line for text in blocks(page, "text") for line in text.splitlines() if line]

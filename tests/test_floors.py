@@ -15,6 +15,7 @@ imported when the program runs.
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -85,8 +86,9 @@ class Import:
         return inner if inner in names else self.source
 
 
+@cache
 def read_modules() -> list[Module]:
-    """Read every module of the source tree."""
+    """Read every module of the source tree; no rule changes them."""
     return [
         Module(name, ast.parse(path.read_text(), str(path)), path.name == "__init__.py")
         for package, folder in FOLDERS.items()
@@ -101,8 +103,13 @@ def module_name(package: str, path: Path) -> str:
     return ".".join([package, *(parts[:-1] if parts[-1] == "__init__" else parts)])
 
 
-def imports(module: Module) -> Iterator[Import]:
-    """Yield every import of synk in a module, also those inside functions."""
+@cache
+def imports(module: Module) -> list[Import]:
+    """Return every import of synk in a module, also those inside functions."""
+    return list(_imports(module))
+
+
+def _imports(module: Module) -> Iterator[Import]:
     for_types = {
         id(inner)
         for node in ast.walk(module.tree)

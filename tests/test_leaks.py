@@ -165,7 +165,7 @@ def test_second(module_ranks): assert module_ranks == 4
 def run_pytest(folder, deadline=120, **modules):
     """Run a small suite under the real ``conftest.py`` in a process of its own."""
     conftest = (HERE / "conftest.py").read_text()
-    (folder / "conftest.py").write_text(conftest.replace("\nDEADLINE = 120", f"\nDEADLINE = {deadline}"))
+    (folder / "conftest.py").write_text(conftest.replace("\nDEADLINE = 300", f"\nDEADLINE = {deadline}"))
     shutil.copy(HERE / "leaks.py", folder)
     shutil.copy(HERE.parent / "pyproject.toml", folder)
     for name, text in modules.items():

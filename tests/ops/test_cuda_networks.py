@@ -2,12 +2,13 @@
 
 import sys
 
+import fake_cupy
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
 import stand_in
-from cuda_provider import CUPY, needs_emulator
+from cuda_provider import needs_emulator
 
 from synk.compile import ArrayLinker, array_mode
 from synk.kernels import cuda
@@ -34,9 +35,19 @@ KERNELS = {f"{file}.{name}" for file, names in NAMES.items() for name in names.s
 
 
 @pytest.fixture
-def asked(monkeypatch):
-    """Return the names of kernels that are launched; a graph on the device finds the stand-in's modules."""
-    stand_in.install(lambda modules, name, module: monkeypatch.setitem(sys.modules, name, module))
+def cupy():
+    """Return what passes for CuPy, which ``import cupy`` finds meanwhile."""
+    before = {*sys.modules}
+    yield fake_cupy.make()
+    stand_in.on_use = None
+    for name in {*sys.modules} - before:
+        if name.partition(".")[0] in ("cupy", "cupyx", "cupy_backends"):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def asked(cupy, monkeypatch):
+    """Return the names of kernels that are launched."""
     names = set()
     for module in (cuda.batch_norm, cuda.layer_norm, cuda.cross_entropy, cuda.pool):
         get = module.kernel
@@ -85,10 +96,10 @@ def steps(dtype, train, linker, n=2):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_training(asked, dtype):
+def test_training(cupy, asked, dtype):
     expected = steps(dtype, True, ArrayLinker())
     assert asked == set()
-    found = steps(dtype, True, ArrayLinker(CUPY))
+    found = steps(dtype, True, ArrayLinker(cupy))
     assert asked == KERNELS
     limit = {"float32": 2e-5, "float64": 1e-12}[dtype]
     for value, reference in zip(found, expected, strict=True):
@@ -96,22 +107,22 @@ def test_training(asked, dtype):
         np.testing.assert_allclose(value, reference, rtol=limit, atol=limit)
 
 
-def test_the_same_run_gives_the_same_bits(asked):
-    first, second = (steps("float32", True, ArrayLinker(CUPY)) for _ in range(2))
+def test_the_same_run_gives_the_same_bits(cupy, asked):
+    first, second = (steps("float32", True, ArrayLinker(cupy)) for _ in range(2))
     for a, b in zip(first, second, strict=True):
         np.testing.assert_array_equal(a, b)
 
 
-def test_inference(asked):
-    expected, found = (steps("float32", False, linker) for linker in (ArrayLinker(), ArrayLinker(CUPY)))
+def test_inference(cupy, asked):
+    expected, found = (steps("float32", False, linker) for linker in (ArrayLinker(), ArrayLinker(cupy)))
     assert not any(name.startswith("batch_norm") for name in asked)  # it is arithmetic with constants then
     for value, reference in zip(found, expected, strict=True):
         np.testing.assert_allclose(value, reference, rtol=2e-5, atol=2e-5)
 
 
-def test_nothing_travels_between_host_and_device(asked):
+def test_nothing_travels_between_host_and_device(cupy, asked):
     inputs, _, _, loss = network("float32", True)
-    function = pytensor.function(inputs, loss, mode=array_mode(ArrayLinker(CUPY)))
+    function = pytensor.function(inputs, loss, mode=array_mode(ArrayLinker(cupy)))
     values = np.ones((2, 3, 9, 7), "float32"), np.array([1, 2])
     function(*values)
     stand_in.counts.reset()

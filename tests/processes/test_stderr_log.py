@@ -9,6 +9,8 @@ from scripts import WORLD, script
 from synk.processes import stderr_log
 from synk.processes.stderr_log import STDERR, TAIL_BYTES, StderrLog
 
+pytestmark = pytest.mark.usefixtures("warm_interpreter")
+
 
 class Word:
     """The shared word, where there is one process."""

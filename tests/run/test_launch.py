@@ -12,6 +12,8 @@ from scripts import DEADLINE, PROLOGUE, WORLD, alive, check_gone, script
 
 from synk.processes.hold import hold
 
+pytestmark = pytest.mark.usefixtures("warm_interpreter")
+
 
 def test_a_fork_that_runs_out_of_descriptors_leaves_nothing():
     script(

@@ -3,7 +3,7 @@
 So a hang fails one test, and nothing that dies is ours. Asserts stand in the scripts: exit code 0 says that
 they held.
 
-    script(body) -> PROLOGUE + body -> subprocess -> exit code, output
+    script(body) -> PROLOGUE + body -> subprocess, or a fork of the process in ``warm`` -> exit code, output
 
 Imports the standard library only.
 """
@@ -15,7 +15,9 @@ import textwrap
 import time
 from pathlib import Path
 
-DEADLINE = 25  # seconds for one script, of which a machine under load may need several to import PyTensor
+warm = None  # a `warm.Warm` while there is one
+
+DEADLINE = 90  # seconds for one script, of which a machine under load may need several to import PyTensor
 
 PROLOGUE = '''
 import faulthandler
@@ -119,16 +121,19 @@ faulthandler.cancel_dump_traceback_later()
 def script(body, *arguments, check=True, deadline=DEADLINE, **keywords):
     """Run ``body`` after the prologue; return its exit code, standard output and standard error."""
     text = PROLOGUE.format(deadline=deadline) + textwrap.dedent(body) + EPILOGUE
-    done = subprocess.run(
-        [sys.executable, "-c", text, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=deadline,
-        **keywords,
-    )
+    done = run(text, *arguments, deadline=deadline, **keywords)
     if check:
         assert done.returncode == 0, done.stdout + done.stderr
     return done
+
+
+def run(text, *arguments, deadline, **keywords):
+    """Run a script as ``python -c`` does, in a new interpreter where it asks for more than that."""
+    arguments = list(map(str, arguments))
+    if warm and not keywords and warm.knows():
+        return warm.run(text, arguments, deadline)
+    command = [sys.executable, "-c", text, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=deadline, **keywords)
 
 
 def alive(pid):

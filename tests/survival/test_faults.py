@@ -477,7 +477,7 @@ assert held()[1:] == (0, []), held()
     ],
 )
 def test_a_death_at_a_random_moment_is_reported_within_a_second(how, phase, n_ranks):
-    script(CHECK_RANDOM_DEATH, how, phase, n_ranks, time.time_ns() % 1_000_000, deadline=60)
+    script(CHECK_RANDOM_DEATH, how, phase, n_ranks, time.time_ns() % 1_000_000, deadline=200)
 
 
 # --- ranks disagree ------------------------------------------------------------------------------------
@@ -701,7 +701,6 @@ def test_an_interrupt_ends_the_call_and_the_run_goes_on(rank, collective):
     assert all(map(gone, pids[1:]))
     assert held()[1:] == (0, [])
     """,
-        deadline=10,
     )
 
 

@@ -9,18 +9,18 @@ import os
 import pty
 import select
 import signal
-import subprocess
 import sys
 import textwrap
 import time
 from pathlib import Path
 
 import pytest
+import scripts
 
 import synk
 
 ROOT = Path(synk.__file__).parents[1]
-DEADLINE = 40  # seconds for one script, of which a machine under load may need many
+DEADLINE = 90  # seconds for one script, of which a machine under load may need many
 
 PROLOGUE = '''
 import faulthandler
@@ -67,14 +67,7 @@ def held():
 def script(body, *arguments, deadline=DEADLINE):
     """Run ``body`` after the prologue; its asserts must hold."""
     text = PROLOGUE.format(deadline=deadline) + textwrap.dedent(body)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", text, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=deadline,
-        env=environment,
-    )
+    done = scripts.run(text, *arguments, deadline=deadline)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.endswith("the end\n"), done.stdout + done.stderr
 
@@ -226,7 +219,7 @@ SENDING = {
     ],
 )
 def test_an_exception_of_a_handler_while_a_message_is_sent(kind, interrupted):
-    script(EVERYTHING + BETWEEN.format(kind=kind, interrupted=interrupted), deadline=15)
+    script(EVERYTHING + BETWEEN.format(kind=kind, interrupted=interrupted))
 
 
 @pytest.mark.slow

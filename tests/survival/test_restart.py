@@ -129,7 +129,7 @@ assert held()[1] <= 1, held()  # the view holds its own
 del view, d, deaths
 assert held()[1:] == (0, []), held()
 """,
-        deadline=60,
+        deadline=200,
     )
 
 
@@ -325,7 +325,7 @@ synk.restart()
 check_back(kept, drawn)
 synk.close()
 """,
-        deadline=40,
+        deadline=200,
     )
 
 
@@ -399,7 +399,7 @@ synk.close()
 del d, view
 assert held()[1:] == (0, []), held()
 """,
-        deadline=60,
+        deadline=200,
     )
 
 
@@ -424,7 +424,7 @@ synk.close()
 del d, view
 assert held()[1:] == (0, []), held()
 """,
-        deadline=60,
+        deadline=200,
     )
 
 
@@ -501,7 +501,7 @@ assert deaths >= 1
 assert [again[number] for number in range(STEPS)] == losses
 assert ended == expected
 """,
-        deadline=60,
+        deadline=200,
     )
 
 

@@ -13,7 +13,7 @@ from scripts import PROLOGUE, WORLD, alive, check_gone, script
 
 from synk.processes.termination import Termination, _unwind
 
-DEADLINE = 40
+DEADLINE = 90
 
 
 @pytest.fixture(autouse=True)

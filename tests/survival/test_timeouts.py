@@ -60,7 +60,6 @@ assert all(map(gone, pids[1:]))
 del act_again
 assert held()[1:] == (0, []), held()
 """,
-        deadline=40,
     )
 
 
@@ -96,7 +95,6 @@ assert error.late == (1,), error.late  # rank 2 had come
 synk.restart()
 assert fine()
 """,
-        deadline=40,
     )
 
 

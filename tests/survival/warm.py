@@ -1,0 +1,136 @@
+"""A process that has imported synk already, and forks one for each script: an import takes a second.
+
+    with Warm() as warm: warm.run(text, arguments, seconds) -> subprocess.CompletedProcess
+
+The fork runs the text at the top level of its ``__main__``, as ``python -c`` does, and ends as any
+interpreter ends. Started as a script itself, this file is that process; what it is told comes by a socket.
+
+Imports the standard library; as a script, what the prologues of tests import.
+"""
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+import warnings
+
+MOST = 1 << 16  # bytes of a text and its arguments
+
+
+class Warm:
+    """The other end: one such process, and what it is told.
+
+    Scripts run one after the other. `knows` says whether it lives, and in the environment of now.
+    """
+
+    def __enter__(self):
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._environment = environment()
+        command = [sys.executable, __file__, str(theirs.fileno())]
+        self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
+        theirs.close()
+        return self
+
+    def __exit__(self, *_):
+        self._socket.close()
+        self._process.wait()
+
+    def knows(self):
+        return self._process.poll() is None and environment() == self._environment
+
+    def run(self, text, arguments, seconds):
+        """Do what ``subprocess.run([sys.executable, "-c", text, *arguments])`` does, output captured."""
+        deadline = time.monotonic() + seconds
+        (out, their_out), (err, their_err) = os.pipe(), os.pipe()
+        message = json.dumps([os.getcwd(), text, *arguments]).encode()
+        socket.send_fds(self._socket, [message], [their_out, their_err])
+        os.close(their_out)
+        os.close(their_err)
+        pid = int(self._socket.recv(MOST))
+        said = {out: b"", err: b""}
+        try:
+            if not read_all(said, deadline):
+                os.kill(pid, signal.SIGKILL)
+        finally:
+            os.close(out)
+            os.close(err)
+        self._socket.settimeout(max(0.0, deadline - time.monotonic()))
+        try:
+            code = int(self._socket.recv(MOST))
+        except (TimeoutError, BlockingIOError):
+            os.kill(pid, signal.SIGKILL)
+            self._socket.settimeout(None)
+            code = int(self._socket.recv(MOST))
+        self._socket.settimeout(None)
+        if time.monotonic() > deadline:
+            raise subprocess.TimeoutExpired(["-c", *arguments], seconds, said[out], said[err])
+        return subprocess.CompletedProcess(["-c", *arguments], code, said[out].decode(), said[err].decode())
+
+
+def environment():
+    """Return the variables, without the one in which pytest tells which test it is at."""
+    return {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+
+
+def read_all(said, deadline):
+    """Add to ``said`` what comes from its descriptors, until all are closed; False when it is too late."""
+    with selectors.DefaultSelector() as selector:
+        for descriptor in said:
+            selector.register(descriptor, selectors.EVENT_READ)
+        while selector.get_map():
+            if (left := deadline - time.monotonic()) <= 0:
+                return False
+            for key, _ in selector.select(left):
+                came = os.read(key.fd, MOST)
+                said[key.fd] += came
+                if not came:
+                    selector.unregister(key.fd)
+    return True
+
+
+def serve(channel):
+    """Fork for every text that comes; return in each child its text and arguments, and None in the end."""
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(channel, MOST, 2)
+        if not message:
+            return None
+        with warnings.catch_warnings():
+            # Python >= 3.12 warns of forks beside the threads of NumPy's BLAS.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+        if pid == 0:
+            channel.close()
+            for standard, descriptor in enumerate(descriptors, 1):
+                os.dup2(descriptor, standard)
+                os.close(descriptor)
+            folder, text, *arguments = json.loads(message)
+            os.chdir(folder)
+            return text, arguments
+        for descriptor in descriptors:
+            os.close(descriptor)
+        # Who asked has gone: so will we, by the next message.
+        with contextlib.suppress(BrokenPipeError):
+            channel.send(str(pid).encode())
+        _, status = os.waitpid(pid, 0)
+        with contextlib.suppress(BrokenPipeError):
+            channel.send(str(os.waitstatus_to_exitcode(status)).encode())
+
+
+if __name__ == "__main__":
+    import pytensor.tensor as pt
+
+    from synk.compile import array_mode
+
+    # The first compilation imports more, SciPy for one, and fills caches of PyTensor.
+    pt.zeros(2).sum().eval(mode=array_mode())
+    if (given := serve(socket.socket(fileno=int(sys.argv[1])))) is not None:
+        text, sys.argv[:] = given[0], ["-c", *given[1]]
+        sys.path[0] = ""
+        main = sys.modules["__main__"] = type(sys)("__main__")
+        del given
+        exec(compile(text, "<string>", "exec"), main.__dict__)
