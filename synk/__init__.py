@@ -94,6 +94,7 @@ def fork(
     memory_limit: float | None = None,
     precision: str | None = None,
     cuda_graphs: bool = False,
+    overlap: bool = False,
 ) -> int:
     """Start a run: fork one worker process for each rank but this one.
 
@@ -123,6 +124,10 @@ def fork(
     cuda_graphs : bool
         Whether GPUs record what a function launches, once it has been called a few times with the same
         shapes, and launch all of it together from then on. A warning tells where that cannot be done.
+    overlap : bool
+        Whether GPUs that are linked by NCCL exchange the parts of a gradient that are done while they compute
+        the rest: in training steps of `synk.extensions.train`, and wherever a `sequence` all-reduces what the
+        function before has joined. Not together with ``cuda_graphs``, which goes first.
 
     Returns
     -------
@@ -138,7 +143,7 @@ def fork(
     CudaInitialisedError
         If this process has used a GPU already, so that those it forks cannot.
     """
-    return _session.fork(n_parallel, device, threads, timeout, memory_limit, precision, cuda_graphs)
+    return _session.fork(n_parallel, device, threads, timeout, memory_limit, precision, cuda_graphs, overlap)
 
 
 def close() -> None:

@@ -318,6 +318,7 @@ def fork(
     memory_limit: float | None = None,
     precision: str | None = None,
     cuda_graphs: bool = False,
+    overlap: bool = False,
 ) -> int:
     """Start a run; see `synk.fork`."""
     global _current
@@ -325,7 +326,7 @@ def fork(
         _current.check_open("fork")  # in a process that somebody forked of the master, this says so
         raise SynkStateError("fork: a run is open already; synk.close() it first")
     seconds = checked_timeout(timeout)
-    devices = checked_devices(n_parallel, device, threads, memory_limit, precision, cuda_graphs)
+    devices = checked_devices(n_parallel, device, threads, memory_limit, precision, cuda_graphs, overlap)
     if device != "cpu" and devices.n_ranks > 1:
         check_cuda("fork")
     try:

@@ -24,7 +24,7 @@ from fake_nccl import AVG, COLLECTIVES, DEADLINE, DTYPES, MAX, MIN, PROD, SUM, T
 from synk.comm.nccl_library import ID_BYTES, NOT_READY
 
 SLOT = 1 << 20  # bytes that a rank can bring
-WORDS = JOINED, DEVICE, POSTED, LENGTH = range(4)
+WORDS = JOINED, DEVICE, POSTED, LENGTH, FINISHED = range(5)
 
 
 def install(cupy, n_ranks, version=23004):
@@ -67,6 +67,7 @@ class Nccl:
         self.before = lambda rank, name: None
         self.events = {}  # by pointer, whether what was launched before is done
         self.last = lambda: True
+        self.look = lambda: None  # raises where a rank should wait no longer
         self.group = None
         self.live = 0  # communicators of this process
         self._ids = count(1)
@@ -155,7 +156,7 @@ class Communicator:
 
     def _launch(self, stream, operation):
         assert not self._aborted
-        assert stream == self._nccl.cupy.cuda.get_current_stream().ptr
+        assert stream in {known.ptr for known in self._nccl.cupy.cuda.machine.streams}
         self._nccl.before(self._rank, operation.name)
         if self._nccl.group is None:
             self.post([operation])
@@ -164,6 +165,7 @@ class Communicator:
 
     def post(self, operations):
         """Bring what this rank sends to where all see it, behind a list of what it has launched."""
+        self._wait_for_the_one_before()
         self._ticket += 1
         told, data, start = [], [], 0
         for operation in operations:
@@ -182,9 +184,20 @@ class Communicator:
             if not finished and (self._wire.words[:, POSTED] == ticket).all():
                 self._finish(operations)
                 finished.append(True)
+                words[FINISHED] = ticket
             return bool(finished)
 
         self._nccl.last = done
+
+    def _wait_for_the_one_before(self):
+        """Wait until all have read what this rank has brought last, so that it may bring something else."""
+        last, words, rank = self._nccl.last, self._wire.words, self._rank
+        mine = int(words[rank, POSTED])
+        deadline = time.monotonic() + DEADLINE
+        while mine == self._ticket and not (last() and (words[:, FINISHED] >= mine).all()):
+            self._nccl.look()
+            assert time.monotonic() < deadline, "a rank never launched"
+            time.sleep(1e-4)
 
     def _finish(self, operations):
         brought = [self._brought(rank) for rank in range(len(self._wire.words))]

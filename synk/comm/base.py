@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 
 class SharedArrays(list[Any]):
@@ -30,6 +30,19 @@ class SharedArrays(list[Any]):
 def copies(arrays: Sequence[Any]) -> Any:
     """Return a list of copies: what a gathering reads unless told otherwise."""
     return [array.copy() for array in arrays]
+
+
+class Parted(Protocol):
+    """An all-reduce that all ranks have agreed on, of an array whose end is final before its start."""
+
+    def finished(self, array: Any, start: int) -> None:
+        """Learn that ``array[start:]`` is final: it may be exchanged, and nobody else touches it any more."""
+
+    def finish(self, array: Any) -> Any:
+        """Return ``array`` with the result in it, once all ranks are through."""
+
+    def abandon(self) -> None:
+        """Give up, as this rank failed."""
 
 
 class Communicator(ABC):
@@ -62,6 +75,18 @@ class Communicator(ABC):
     def on_host(self) -> Communicator:
         """The communicator of the same ranks that takes NumPy arrays: this one, unless it is of a device."""
         return self
+
+    def parted(self, count: int, dtype: Any, op: str) -> Parted | None:
+        """Return an all-reduce of ``count`` elements that may begin before all of them are final.
+
+        None where this communicator has none such, on all ranks alike.
+
+        Raises
+        ------
+        CollectiveMismatch
+            On every rank, if ranks disagree.
+        """
+        return None
 
     def close(self) -> None:  # noqa: B027  (most have nothing to give up)
         """Give up what links this rank to the others; their processes may have ended."""

@@ -142,10 +142,13 @@ class Library:
         """Return the stream on which the arrays of this thread are computed."""
         return self.xp.cuda.get_current_stream().ptr
 
-    def mark(self) -> Callable[[], bool]:
-        """Return a function that tells whether the stream has done all it was given until now."""
+    def mark(self, stream: Any = None) -> Callable[[], bool]:
+        """Return a function that tells whether a stream has done all it was given until now.
+
+        By default that on which the arrays of this thread are computed.
+        """
         event = self.xp.cuda.Event(disable_timing=True)
-        event.record()
+        event.record(stream)
         runtime = self.xp.cuda.runtime
 
         def done() -> bool:
@@ -155,3 +158,30 @@ class Library:
             return status == 0
 
         return done
+
+
+class Side:
+    """A second stream, for what goes on beside the current one.
+
+    Parameters
+    ----------
+    library : Library
+    """
+
+    def __init__(self, library: Library):
+        cuda = library.xp.cuda
+        self._library = library
+        self._stream = cuda.Stream(non_blocking=True)
+        self._event = cuda.Event(disable_timing=True)
+        self.ptr = self._stream.ptr
+
+    def follow(self) -> None:
+        """Have what is launched here next wait for what the current stream has been given."""
+        self._event.record(self._library.xp.cuda.get_current_stream())
+        self._stream.wait_event(self._event)
+
+    def join(self) -> Callable[[], bool]:
+        """Have the current stream wait for what was launched here; return what tells whether it is done."""
+        self._event.record(self._stream)
+        self._library.xp.cuda.get_current_stream().wait_event(self._event)
+        return self._library.mark(self._stream)

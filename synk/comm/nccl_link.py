@@ -13,8 +13,8 @@ Imports ``comm.nccl_library`` and ``sync``.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from threading import Thread
 from typing import Any, NoReturn
 
@@ -80,10 +80,24 @@ class Link:
         RuntimeError
             If NCCL reports an error.
         """
-        try:
-            launch(self._communicator, self._library.stream())
-            self._wait(self._library.mark())
+        self.launch(launch, self._library.stream(), what)
+        self.complete(self._library.mark(), what)
+
+    def launch(self, launch: Launch, stream: int, what: str) -> None:
+        """Launch part of a collective on a stream, and do not wait for it; raises as `run`."""
+        with self._giving_up(what):
+            launch(self._communicator, stream)
+
+    def complete(self, done: Callable[[], bool], what: str) -> None:
+        """Return once what was launched is done here, and over on every rank; raises as `run`."""
+        with self._giving_up(what):
+            self._wait(done)
             self._barrier.wait()
+
+    @contextmanager
+    def _giving_up(self, what: str) -> Iterator[None]:
+        try:
+            yield
         except self._library.Error as error:
             self._explain(error, what)
         except BaseException:

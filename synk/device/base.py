@@ -37,13 +37,15 @@ class Device(ABC):
         """Give back what `activate` changed in this process."""
 
     @abstractmethod
-    def mode(self, observe: Any = None) -> Any:
+    def mode(self, observe: Any = None, announcer: Any = None) -> Any:
         """Return the PyTensor Mode that compiles for this device.
 
         Parameters
         ----------
         observe : callable, optional
             Put around every node of the programs; see `synk.compile.emit`.
+        announcer : Announcer, optional
+            Told which parts of a flat vector are final; where all ranks see all arrays it makes no difference.
         """
 
     def feeder(self) -> Any:

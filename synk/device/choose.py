@@ -40,6 +40,8 @@ class Devices:
         As of `CudaDevice`.
     cuda_graphs : bool
         As of `CudaDevice`.
+    overlap : bool
+        Whether gradients are exchanged while they are computed.
     """
 
     n_ranks: int
@@ -48,6 +50,7 @@ class Devices:
     memory_limit: float = MEMORY_LIMIT
     precision: str | None = None
     cuda_graphs: bool = False
+    overlap: bool = False
 
     def make(self, rank: int) -> Device:
         """Return the device of one rank, not activated."""
@@ -74,6 +77,7 @@ def choose_devices(
     memory_limit: float = MEMORY_LIMIT,
     precision: str | None = None,
     cuda_graphs: bool = False,
+    overlap: bool = False,
 ) -> Devices:
     """Return what ranks compute on; arguments are those of `synk.fork`, checked.
 
@@ -98,7 +102,7 @@ def choose_devices(
         raise ValueError(_wide_cores(precision))
     n_ranks = n_parallel or len(gpus) or count_cores()
     n_threads = threads or max(1, count_cores() // n_ranks)
-    devices = Devices(n_ranks, n_threads, gpus[:n_ranks], memory_limit, precision, cuda_graphs)
+    devices = Devices(n_ranks, n_threads, gpus[:n_ranks], memory_limit, precision, cuda_graphs, overlap)
     if len(devices.gpus) < n_ranks and devices.gpus:
         _warn(f"fork: {_crowding(devices)}. {SHARING}")
     return devices

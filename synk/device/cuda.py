@@ -149,12 +149,13 @@ class CudaDevice(Device):
         self._threads = threading.local()
         self.stream = self._graphs = None
 
-    def mode(self, observe: Any = None) -> Any:
+    def mode(self, observe: Any = None, announcer: Any = None) -> Any:
         linker = ArrayLinker(
             self.xp,
             host_ops=self._host_ops,
             observe=observe,
             recorder=self._graphs,
+            announcer=announcer,
             narrow=self._narrow,
         )
         return array_mode(linker)

@@ -26,10 +26,13 @@ class Connection(NamedTuple):
         "staged" in host memory.
     added : tuple of str
         Variables of the environment that were set for NCCL.
+    overlap : bool
+        Whether all-reduces begin before all that they need is computed.
     """
 
     kind: str = "host"
     added: tuple[str, ...] = ()
+    overlap: bool = False
 
     def communicator(
         self, host: Communicator, control: ControlBlock, barrier: Barrier, device: Device
@@ -75,4 +78,5 @@ def decide(devices: Devices, environ: MutableMapping[str, str]) -> Connection:
     added = allow_sharing(numbers, environ)
     nccl = import_nccl()
     version = None if nccl is None else nccl.get_version()
-    return Connection(connection(numbers, version, environ), added)
+    kind = connection(numbers, version, environ)
+    return Connection(kind, added, overlap=devices.overlap and kind == "nccl")

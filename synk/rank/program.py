@@ -27,6 +27,7 @@ from synk.comm import Communicator, LoneCommunicator
 from synk.compile import serialize
 from synk.compile.observe.debug import Debug, of_nothing
 from synk.compile.observe.profile import observed_mode
+from synk.compile.passes.finish import Announcer
 from synk.device import Device
 from synk.plan import Rows, slices
 from synk.rank.absent import Absent
@@ -45,6 +46,7 @@ class ProgramContext(NamedTuple):
     variables: RankVariables
     ranks: Callable[[], Communicator] = LoneCommunicator  # the present one
     compiling: Callable[[], AbstractContextManager[None]] = nullcontext  # entered while it compiles
+    announcer: Announcer | None = None  # learns what is final while it runs
 
 
 class RowInput(NamedTuple):
@@ -67,6 +69,7 @@ class Program:
         self._device = context.device
         self._ranks = context.ranks
         self._compiling = context.compiling
+        self._announcer = context.announcer
         self._mode = self._chosen_mode()
 
     @property
@@ -212,7 +215,7 @@ class Program:
         if self.spec.mode == "debug":
             return self._device.mode(observe or Debug(xp=self._device.xp))
         if self.spec.mode is None:
-            return self._device.mode(observe)
+            return self._device.mode(observe, self._announcer)
         return self.spec.mode if observe is None else observed_mode(self.spec.mode, observe)
 
     # --- compilation ---------------------------------------------------------------------------

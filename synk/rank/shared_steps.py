@@ -78,8 +78,11 @@ def all_reduce(rank: Rank, step: messages.AllReduce) -> None:
         homes = variables.homes(variable)
         if homes is not None:
             communicator.all_reduce(homes[rank.rank], step.op, homes)
-        else:
-            variables.assign(variable, communicator.all_reduce(rank.value(variable), step.op))
+            continue
+        parted = None if rank.overlap is None else rank.overlap.take(variable)
+        value = rank.value(variable)
+        result = communicator.all_reduce(value, step.op) if parted is None else parted.finish(value)
+        variables.assign(variable, result)
 
 
 def reduce(rank: Rank, step: messages.Reduce) -> list[Any] | None:

@@ -25,6 +25,7 @@ from synk.errors import Failure
 from synk.memory.segments import SegmentTable
 from synk.rank import shared_steps
 from synk.rank.connection import Connection
+from synk.rank.overlap import Overlap
 from synk.rank.program import Program, ProgramContext
 from synk.rank.shards import Shards, rows_of
 from synk.variables import RankVariables
@@ -68,7 +69,10 @@ class Rank:
         self.device = device
         self._connection = connection
         self.join(communicator, control, barrier)
-        self._context = ProgramContext(device, variables, lambda: self.communicator, self._compiling)
+        self.overlap = Overlap(variables) if connection.overlap else None
+        self._context = ProgramContext(
+            device, variables, lambda: self.communicator, self._compiling, self.overlap
+        )
         self._programs: dict[int, Program] = {}
         self._shards = Shards(self.rank, self.n_ranks, device, segments)
 
@@ -143,10 +147,14 @@ class Rank:
         self.barrier.begin(command.number)
         try:
             self.device.bind()
+            if self.overlap is not None:
+                self.overlap.look_ahead(command.steps)
             return tuple([self._step(step) for step in command.steps])
         except BaseException:
             # Before anything else: the others may be waiting for this rank.
             self.barrier.fail()
+            if self.overlap is not None:
+                self.overlap.abandon()
             raise
         finally:
             self.enter(sync.IDLE)
@@ -154,6 +162,8 @@ class Rank:
     def _step(self, step: Any) -> Any:
         phase, handler = STEPS[type(step)]
         self.enter(phase)
+        if self.overlap is not None and isinstance(step, messages.Call):
+            self.overlap.begin(step, self._programs[step.function], self.communicator)
         return handler(self, step)
 
     def enter(self, phase: int) -> None:

@@ -21,6 +21,7 @@ def checked_devices(
     memory_limit: Any = None,
     precision: Any = None,
     cuda_graphs: Any = False,
+    overlap: Any = False,
 ) -> Devices:
     """Return how many ranks there will be, and what they compute on.
 
@@ -44,10 +45,11 @@ def checked_devices(
             raise ValueError(f"{name}={value} is less than 1")
     if precision is not None and precision not in PRECISIONS:
         raise ValueError(f"precision={precision!r} is unknown; choose one of {', '.join(PRECISIONS)}")
-    if not isinstance(cuda_graphs, bool):
-        raise TypeError(f"cuda_graphs={cuda_graphs!r} is neither True nor False")
+    for name, value in (("cuda_graphs", cuda_graphs), ("overlap", overlap)):
+        if not isinstance(value, bool):
+            raise TypeError(f"{name}={value!r} is neither True nor False")
     fraction = _checked_fraction(memory_limit)
-    return choose_devices(device, n_parallel, threads, fraction, precision, cuda_graphs)
+    return choose_devices(device, n_parallel, threads, fraction, precision, cuda_graphs, overlap)
 
 
 def _checked_fraction(limit: Any) -> float:

@@ -69,8 +69,8 @@ def fake_cupy():
         def __init__(self, disable_timing):
             assert disable_timing
 
-        def record(self):
-            calls.append("record")
+        def record(self, stream=None):
+            calls.append(f"record {stream}")
 
     class Device:
         def __init__(self, number):
@@ -115,7 +115,7 @@ def test_a_mark_is_passed_or_not_or_the_device_has_failed():
     cupy, calls = fake_cupy()
     library = Library(cupy, fake_nccl(calls))
     done = library.mark()
-    assert calls == ["record"]
+    assert calls == ["record None"]
     assert not done()
     cupy.cuda.runtime.eventQuery = lambda ptr: 700 if ptr == 5 else 0
     with pytest.raises(CudaError, match="700"):

@@ -32,13 +32,13 @@ def cupy(monkeypatch):
 def gpus(cupy, monkeypatch):
     """Fork on GPUs, with this version of NCCL (None for none); return the fake of NCCL."""
 
-    def fork(n_ranks, n_gpus=None, version=23004, before=None):
+    def fork(n_ranks, n_gpus=None, version=23004, before=None, **options):
         found = Survey(tuple(Gpu(number, "NVIDIA H200") for number in range(n_gpus or n_ranks)))
         monkeypatch.setattr("synk.device.choose.survey", lambda: found)
         nccl = fake_nccl_runs.install(cupy, n_ranks, version or 0)
         nccl.available = version is not None
         nccl.before = before or nccl.before
-        synk.fork(n_ranks, device="cuda")
+        synk.fork(n_ranks, device="cuda", **options)
         return nccl
 
     yield fork

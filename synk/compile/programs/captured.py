@@ -151,6 +151,8 @@ class Captured:
             )
             return None
         slots = {k: self._xp.empty(inputs[k].shape, inputs[k].dtype) for k in self._slots}
+        for k, slot in slots.items():
+            fill(slot, inputs[k])
         places = {k: inputs[k] for k in self._places}
         arguments = [slots.get(k, value) for k, value in enumerate(inputs)]
         try:

@@ -1,0 +1,91 @@
+"""All-reduces that begin while the function before them still computes: those of a flat gradient.
+
+    sequence: Call, AllReduce -> begin -> program: finished, finished, ... -> take -> finish
+
+Where a sequence has a function and then an all-reduce of what it updates, and the program tells which parts of
+the new value are final, ranks agree before the function runs and exchange the parts meanwhile. What decides is
+the same on all ranks: the steps, the program, the kind of connection.
+
+Imports ``comm``, ``messages`` and ``variables``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from synk import messages
+from synk.comm import Communicator
+from synk.comm.base import Parted
+from synk.rank.program import Program
+from synk.variables import RankVariables
+
+
+class Expected(NamedTuple):
+    """What a program will tell of."""
+
+    length: int
+    dtype: np.dtype[Any]
+
+
+class Overlap:
+    """What one rank has begun; programs announce to it.
+
+    Parameters
+    ----------
+    variables : RankVariables
+    """
+
+    def __init__(self, variables: RankVariables):
+        self._variables = variables
+        self._expected: dict[int, Expected] = {}  # by identity of a variable's storage, which programs know
+        self._begun: dict[int, Parted] = {}
+        self._following: dict[int, Any] = {}  # by identity of a step of the present command
+
+    # --- what programs tell ------------------------------------------------------------------------
+
+    def expect(self, variable: Any, shape: tuple[int, ...], dtype: str) -> None:
+        self._expected[id(variable.container.storage)] = Expected(int(np.prod(shape)), np.dtype(dtype))
+
+    def finished(self, variable: Any, array: Any, start: int) -> None:
+        storage = variable.container.storage
+        parted = self._begun.get(id(storage))
+        # Another array is copied to where the value belongs only when the program ends.
+        if parted is not None and storage[0] is array:
+            parted.finished(array, start)
+
+    # --- what the rank does --------------------------------------------------------------------------
+
+    def look_ahead(self, steps: Sequence[Any]) -> None:
+        """Learn which steps come next."""
+        self._following = {id(step): following for step, following in pairwise(steps)}
+
+    def begin(self, step: messages.Call, program: Program, communicator: Communicator) -> None:
+        """Agree with the other ranks on what goes out while a program computes, if the next step asks for it."""
+        following = self._following.get(id(step))
+        if not isinstance(following, messages.AllReduce):
+            return
+        program.compile()  # it tells then what it will tell of; a rank without rows would not need it
+        updated = {update.variable for update in program.spec.updates}
+        for identity in updated.intersection(following.variables):
+            storage = self._storage(identity)
+            expected = self._expected.get(storage)
+            parted = expected and communicator.parted(expected.length, expected.dtype, following.op)
+            if parted:
+                self._begun[storage] = parted
+
+    def take(self, identity: int) -> Parted | None:
+        """Return what was begun for a variable, once."""
+        return self._begun.pop(self._storage(identity), None)
+
+    def abandon(self) -> None:
+        """Give up what was begun, since this rank failed."""
+        begun, self._begun = self._begun, {}
+        for parted in begun.values():
+            parted.abandon()
+
+    def _storage(self, identity: int) -> int:
+        return id(self._variables[identity].container.storage)

@@ -1,0 +1,149 @@
+"""All-reduces in parts, which go out while the gradient is computed."""
+
+import mmap
+import os
+import signal
+
+import numpy as np
+import pytest
+from small_training import network, train
+
+import synk
+from synk.comm import parted
+from synk.comm.parted import PartedReduction
+from synk.extensions import updates
+from synk.extensions.train import make_train_function
+from synk.rank.overlap import Overlap
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch):
+    monkeypatch.setattr(parted, "PART_BYTES", 256)
+
+
+@pytest.fixture
+def log(monkeypatch):
+    """Return what rank 0 launches, and when it comes to the end."""
+    entries = []
+    launch, finish = PartedReduction._launch, PartedReduction.finish
+
+    def launched(self, start):
+        entries.append(start)
+        launch(self, start)
+
+    def finished(self, array):
+        entries.append("finish")
+        return finish(self, array)
+
+    monkeypatch.setattr(PartedReduction, "_launch", launched)
+    monkeypatch.setattr(PartedReduction, "finish", finished)
+    return entries
+
+
+@pytest.mark.parametrize("n_ranks", [2, 3])
+def test_training_gives_the_same_bits(gpus, log, n_ranks):
+    gpus(n_ranks)
+    expected_losses, expected, _ = train()
+    assert log == []
+    synk.close()
+    gpus(n_ranks, overlap=True)
+    losses, values, _ = train()
+    assert losses == expected_losses
+    for value, there in zip(values, expected, strict=True):
+        np.testing.assert_array_equal(value, there)
+    first = log.index("finish")
+    early, late = log[:first], log[first + 1 : log.index("finish", first + 1)]
+    assert len(early) >= 2  # the second layer's, before the first layer's are computed
+    assert early == sorted(early, reverse=True)
+    assert 0 in log
+    assert late
+
+
+def test_parts_cover_the_vector_once(gpus, log):
+    gpus(2, overlap=True)
+    train(n_steps=1)
+    starts = [entry for entry in log if entry != "finish"]
+    count = 6 * 40 + 40 + 40 * 3 + 3 + 1
+    n_parts = -(-count * 8 // 256)
+    assert starts == [count * part // n_parts for part in reversed(range(n_parts))]
+
+
+@pytest.mark.parametrize(("n_rows", "num_slices"), [(1, 1), (2, 1), (7, 2), (7, 3)])
+def test_ranks_without_rows_and_slices(gpus, n_rows, num_slices):
+    def run():
+        rng = np.random.default_rng(5)
+        loss, inputs, parameters = network(rng)
+        step = make_train_function(loss, parameters, inputs, updates.sgd, learning_rate=0.1)
+        rows, labels = rng.normal(size=(7, 6)), rng.integers(3, size=7)
+        losses = [float(step(rows, labels, batch=n_rows, num_slices=num_slices)) for _ in range(3)]
+        return losses, [synk.gather(parameter) for parameter in parameters]
+
+    gpus(3, overlap=True)
+    losses, values = run()
+    synk.close()
+    gpus(3)
+    expected_losses, expected = run()
+    assert losses == expected_losses
+    for value, there in zip(values, expected, strict=True):
+        np.testing.assert_array_equal(value, there)
+
+
+def make_step():
+    rng = np.random.default_rng(5)
+    loss, inputs, parameters = network(rng)
+    step = make_train_function(loss, parameters, inputs, updates.sgd, learning_rate=0.0)
+    rows, labels = rng.normal(size=(7, 6)), rng.integers(3, size=7)
+    return lambda: float(step(rows, labels))
+
+
+@pytest.fixture
+def armed():
+    """Return a byte, in an array, that all ranks see."""
+    return mmap.mmap(-1, 1)
+
+
+def test_a_rank_that_dies_before_its_parts_is_told(gpus, armed):
+    def die(rank, name):
+        if rank == 1 and armed[0]:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    gpus(2, overlap=True, before=die)
+    step = make_step()
+    step()
+    armed[0] = 1
+    with pytest.raises(synk.WorkerDied, match="rank 1"):
+        step()
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_rank_that_fails_after_its_first_parts_leaves_the_run_usable(gpus, armed, monkeypatch, failing):
+    finished = Overlap.finished
+
+    def fail(self, variable, array, start):
+        finished(self, variable, array, start)
+        if armed[0] and self._variables._rank == failing and start < 200:
+            raise ValueError("in the middle of the gradient")
+
+    monkeypatch.setattr(Overlap, "finished", fail)
+    gpus(2, overlap=True)
+    step = make_step()
+    first = step()
+    armed[0] = 1
+    with pytest.raises(ValueError, match="in the middle of the gradient"):
+        step()
+    armed[0] = 0
+    assert step() == first
+
+
+def test_ranks_that_share_a_gpu_without_nccl_do_as_ever(gpus, log):
+    gpus(2, version=None, overlap=True)
+    step = make_step()
+    assert step() == step()
+    assert log == []
+
+
+def test_together_with_graphs_nothing_goes_out_early(gpus, log):
+    gpus(2, overlap=True, cuda_graphs=True)
+    step = make_step()
+    assert len({step() for _ in range(4)}) == 1
+    assert log == []
