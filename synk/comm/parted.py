@@ -48,7 +48,7 @@ class PartedReduction:
         self._array: Any = None
 
     def finished(self, array: Any, start: int) -> None:
-        """Launch the parts that lie in ``array[start:]``, which is final for what the stream has been given."""
+        """Launch the parts in ``array[start:]``, which is final for what the stream has been given."""
         if self._array is None and (array.size == self._count and array.flags.c_contiguous):
             self._array = array
         if array is not self._array or not self._starts or start > self._starts[-1]:
@@ -69,8 +69,8 @@ class PartedReduction:
             self.finished(array, self._count)  # looks at the array, and launches nothing
         if array is not self._array:
             raise ValueError(
-                f"a value of shape {list(array.shape)} cannot be all-reduced in parts: {self._count} elements "
-                "were expected, in C order, where the old value was"
+                f"a value of shape {list(array.shape)} cannot be all-reduced in parts: {self._count} "
+                "elements were expected, in C order, where the old value was"
             )
         self.finished(array, 0)
         self._link.complete(self._side.join(), "all_reduce")

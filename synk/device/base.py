@@ -45,7 +45,7 @@ class Device(ABC):
         observe : callable, optional
             Put around every node of the programs; see `synk.compile.emit`.
         announcer : Announcer, optional
-            Told which parts of a flat vector are final; where all ranks see all arrays it makes no difference.
+            Told which parts of a flat vector are final; on cores nobody is.
         """
 
     def feeder(self) -> Any:

@@ -2,9 +2,9 @@
 
     sequence: Call, AllReduce -> begin -> program: finished, finished, ... -> take -> finish
 
-Where a sequence has a function and then an all-reduce of what it updates, and the program tells which parts of
-the new value are final, ranks agree before the function runs and exchange the parts meanwhile. What decides is
-the same on all ranks: the steps, the program, the kind of connection.
+Where a sequence has a function and then an all-reduce of what it updates, and the program tells which parts
+of the new value are final, ranks agree before the function runs and exchange the parts meanwhile. What
+decides is the same on all ranks: the steps, the program, the kind of connection.
 
 Imports ``comm``, ``messages`` and ``variables``.
 """
@@ -64,7 +64,7 @@ class Overlap:
         self._following = {id(step): following for step, following in pairwise(steps)}
 
     def begin(self, step: messages.Call, program: Program, communicator: Communicator) -> None:
-        """Agree with the other ranks on what goes out while a program computes, if the next step asks for it."""
+        """Agree with the other ranks on what goes out while a program computes, if the next step wants it."""
         following = self._following.get(id(step))
         if not isinstance(following, messages.AllReduce):
             return
