@@ -214,25 +214,30 @@ class Data:
         size = math.prod(shape)
         if size > self._alloc_size or self._segment is None:
             old = self.data.reshape(-1)
-            self._allocate(max(size, int(size * oversize)))
-            if keep:
-                self._items()[: old.size] = old
+            self._allocate(max(size, int(size * oversize)), kept=old if keep else old[:0])
         self._ref, self._shape = None, tuple(shape)
 
-    def _allocate(self, size: int) -> None:
-        self._hold(self._owner.segments.allocate(size * self._dtype.itemsize), size)
+    def _allocate(self, size: int, kept: NDArray[Any] | None = None) -> None:
+        segments = self._owner.segments
+        number = segments.allocate(size * self._dtype.itemsize)
+        try:
+            if kept is not None:
+                segments[number].array(self._dtype, (size,))[: kept.size] = kept
+        except BaseException:  # of a signal handler
+            segments.release(number)
+            raise
+        self._hold(number, size)
 
     def _hold(self, number: int, size: int) -> None:
-        """Take a segment with room for ``size`` items in the place of the one there was."""
-        if self._finalizer is not None:
-            self._finalizer()
-        self._ref, self._segment, self._alloc_size = None, number, size
-        self._finalizer = weakref.finalize(self, self._owner.segments.release, number)
-        self._finalizer.atexit = False
+        """Take a segment with room for ``size`` items in the place of the one there was.
 
-    def _items(self) -> NDArray[Any]:
-        assert self._segment is not None
-        return self._owner.segments[self._segment].array(self._dtype, (self._alloc_size,))
+        An exception of a signal handler may come at any call; the values are in their place all the time.
+        """
+        old, new = self._finalizer, weakref.finalize(self, self._owner.segments.release, number)
+        new.atexit = False
+        self._ref, self._segment, self._alloc_size, self._finalizer = None, number, size, new
+        if old is not None:
+            old()
 
     def _label(self) -> str:
         return f"Data {self._name!r}" if self._name else "this Data"

@@ -2,6 +2,7 @@
 
 import gc
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -377,3 +378,27 @@ def test_a_scalar_is_there_before_it_is_set():
 def test_bytes_in_another_order_become_native():
     x = pt.vector("x")
     assert synk.function([x], (x.sum(), "sum"))(synk.data(np.arange(3, dtype=">f8"))) == 3
+
+
+@pytest.mark.parametrize("call", ["allocate", "release", "__getitem__"])
+def test_an_exception_of_a_signal_handler_while_data_grow_leaves_them_as_they_were(run, monkeypatch, call):
+    """It may come after any call: here after that of the memory's, and the values are one of the two."""
+    data = synk.data(np.arange(5.0))
+    segments = type(synk.session.current("test").segments)
+    original, armed = getattr(segments, call), [True]
+
+    def interrupted(self, *arguments):
+        result = original(self, *arguments)
+        ours = call != "__getitem__" or sys._getframe(1).f_code.co_name == "_allocate"
+        if armed and ours:
+            armed.clear()
+            raise KeyboardInterrupt
+        return result
+
+    monkeypatch.setattr(segments, call, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        data.set_length(5000)
+    assert armed == []
+    np.testing.assert_array_equal(data[:5], np.arange(5.0))
+    data.set_length(9000)
+    np.testing.assert_array_equal(data[:5], np.arange(5.0))

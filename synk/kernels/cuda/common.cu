@@ -62,7 +62,7 @@ INLINE Brain to_brain(float value)
 }
 
 /* V elements that are read or written by one instruction. */
-template <class T> struct alignas(V * sizeof(T)) Pack {
+template <class T> struct alignas(V * sizeof(T) < 16 ? V * sizeof(T) : 16) Pack {
     T item[V];
 };
 
