@@ -383,9 +383,8 @@ def test_bytes_in_another_order_become_native():
 @pytest.mark.parametrize("call", ["allocate", "release", "__getitem__"])
 def test_an_exception_of_a_signal_handler_while_data_grow_leaves_them_as_they_were(run, monkeypatch, call):
     """It may come after any call: here after that of the memory's, and the values are one of the two."""
-    data = synk.data(np.arange(5.0))
     segments = type(synk.session.current("test").segments)
-    original, armed = getattr(segments, call), [True]
+    original, armed = getattr(segments, call), []
 
     def interrupted(self, *arguments):
         result = original(self, *arguments)
@@ -396,6 +395,8 @@ def test_an_exception_of_a_signal_handler_while_data_grow_leaves_them_as_they_we
         return result
 
     monkeypatch.setattr(segments, call, interrupted)
+    data = synk.data(np.arange(5.0))
+    armed.append(True)
     with pytest.raises(KeyboardInterrupt):
         data.set_length(5000)
     assert armed == []
