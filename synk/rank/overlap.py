@@ -66,16 +66,19 @@ class Overlap:
     def begin(self, step: messages.Call, program: Program, communicator: Communicator) -> None:
         """Agree with the other ranks on what goes out while a program computes, if the next step wants it."""
         following = self._following.get(id(step))
-        if not isinstance(following, messages.AllReduce):
+        # What a program asks of the others itself, or a second variable, would come in another order on ranks
+        # without rows, which launch nothing before the function is through.
+        if not isinstance(following, messages.AllReduce) or program.spec.needs_ranks:
+            return
+        identity = following.variables[0]
+        if identity not in {update.variable for update in program.spec.updates}:
             return
         program.compile()  # it tells then what it will tell of; a rank without rows would not need it
-        updated = {update.variable for update in program.spec.updates}
-        for identity in updated.intersection(following.variables):
-            storage = self._storage(identity)
-            expected = self._expected.get(storage)
-            parted = expected and communicator.parted(expected.length, expected.dtype, following.op)
-            if parted:
-                self._begun[storage] = parted
+        storage = self._storage(identity)
+        expected = self._expected.get(storage)
+        parted = expected and communicator.parted(expected.length, expected.dtype, following.op)
+        if parted:
+            self._begun[storage] = parted
 
     def take(self, identity: int) -> Parted | None:
         """Return what was begun for a variable, once."""

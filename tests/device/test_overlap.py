@@ -5,10 +5,12 @@ import os
 import signal
 
 import numpy as np
+import pytensor.tensor as pt
 import pytest
-from small_training import network, train
+from small_training import network, shared, train
 
 import synk
+from synk import ops
 from synk.comm import parted
 from synk.comm.parted import PartedReduction
 from synk.extensions import updates
@@ -147,3 +149,35 @@ def test_together_with_graphs_nothing_goes_out_early(gpus, log):
     step = make_step()
     assert len({step() for _ in range(4)}) == 1
     assert log == []
+
+
+def train_with_statistics(all_ranks, n_rows):
+    """Train with running statistics, which are all-reduced beside the gradient; return what all ranks hold."""
+    rng = np.random.default_rng(5)
+    x, labels = pt.matrix("x", dtype="float64"), pt.lvector("labels")
+    w0, w1 = (shared(rng.normal(size=shape), f"w{k}") for k, shape in enumerate([(6, 30), (30, 3)]))
+    gamma, beta = shared(np.ones(30), "gamma"), shared(np.zeros(30), "beta")
+    mean, var = shared(np.zeros(30), "mean"), shared(np.ones(30), "var")
+    hidden = (x @ w0).reshape((-1, 30, 1, 1))
+    hidden, statistics = ops.batch_norm(hidden, gamma, beta, mean, var, train=True, all_ranks=all_ranks)
+    loss = ops.softmax_cross_entropy(hidden.reshape((-1, 30)) @ w1, labels).mean()
+    parameters = [w0, gamma, beta, w1]
+    rule = updates.sgd
+    step = make_train_function(loss, parameters, [x, labels], rule, updates=statistics, learning_rate=0.1)
+    rows, targets = rng.normal(size=(7, 6)), rng.integers(3, size=7)
+    losses = [float(step(rows, targets, batch=n_rows)) for _ in range(3)]
+    return losses, [synk.gather(variable) for variable in [*parameters, mean, var]]
+
+
+@pytest.mark.parametrize("all_ranks", [False, True])
+@pytest.mark.parametrize("n_rows", [2, 7])
+def test_other_collectives_keep_their_order(gpus, all_ranks, n_rows):
+    """With two rows the third rank has none."""
+    gpus(3, overlap=True)
+    losses, values = train_with_statistics(all_ranks, n_rows)
+    synk.close()
+    gpus(3)
+    expected_losses, expected = train_with_statistics(all_ranks, n_rows)
+    assert losses == expected_losses
+    for value, there in zip(values, expected, strict=True):
+        np.testing.assert_array_equal(value, there)
