@@ -152,7 +152,7 @@ def test_together_with_graphs_nothing_goes_out_early(gpus, log):
 
 
 def train_with_statistics(all_ranks, n_rows):
-    """Train with running statistics, which are all-reduced beside the gradient; return what all ranks hold."""
+    """Train with running statistics, all-reduced beside the gradient; return what all ranks hold."""
     rng = np.random.default_rng(5)
     x, labels = pt.matrix("x", dtype="float64"), pt.lvector("labels")
     w0, w1 = (shared(rng.normal(size=shape), f"w{k}") for k, shape in enumerate([(6, 30), (30, 3)]))
