@@ -6,11 +6,13 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from pytensor.ifelse import ifelse
 
 from synk import ops
 from synk.compile import ArrayLinker, array_mode
+from synk.compile.compat import optional_class
 from synk.extensions.gradients import flatten
+
+ifelse = optional_class("ifelse", "pytensor.conditional.op", "pytensor.ifelse")
 
 
 class Told:

@@ -12,13 +12,15 @@ import pytest
 from pytensor.graph.basic import Apply
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import Op
-from pytensor.ifelse import ifelse
 
 from synk.compile import ArrayLinker, Profile, array_funcify, array_mode
+from synk.compile.compat import optional_class
 from synk.compile.dispatch.width import Width, goes_by_dtype, width
 from synk.compile.observe.debug import Debug, DebugError
 from synk.compile.passes.narrow import narrow, widths
 from synk.compile.passes.place import stay
+
+ifelse = optional_class("ifelse", "pytensor.conditional.op", "pytensor.ifelse")
 
 needs_ml_dtypes = pytest.mark.skipif(find_spec("ml_dtypes") is None, reason="bfloat16 needs ml_dtypes")
 DTYPES = ["float16", pytest.param("bfloat16", marks=needs_ml_dtypes)]
