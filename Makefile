@@ -12,8 +12,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup mnist resnet test test-serial check slow faults chaos linker-suite torch-suite gpu-plans bench \
-    figures gpu-test gpu-bench clean
+.PHONY: help setup mnist resnet test test-serial check slow faults chaos linker-suite torch-suite gpu-plans \
+    gpu-plans-ready bench figures gpu-test gpu-bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -87,6 +87,8 @@ gpu-plans: $(PLANS_READY)  ## check what needs CuPy, NVRTC and cuDNN, but no GPU
 	$(PLANS)/bin/python -m pytest -q tests/compile/test_kernels_cuda.py & nvrtc=$$!; \
 	$(PLANS)/bin/python -m pytest -q $(NO_GPU) -k 'not oracle'; others=$$?; \
 	wait $$nvrtc && exit $$others
+
+gpu-plans-ready: $(PLANS_READY)
 
 $(PLANS_READY): setup.cfg pyproject.toml
 	test -x $(PLANS)/bin/python || $(PYTHON) -m venv $(PLANS)
