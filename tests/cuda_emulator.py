@@ -1,6 +1,6 @@
 """Run CUDA C without a GPU: g++ compiles it as host code, with the threads of a block as fibers.
 
-    text -> compiled (once a process) -> Kernel(grid, block, arguments): run forwards, run backwards, compare
+    text -> compiled (once, and kept) -> Kernel(grid, block, arguments): run forwards, run backwards, compare
 
 ``cuda_emulator.h`` runs fibers, ``cuda_words.h`` has what CUDA brings: shuffles, atomics, 16-bit types. Every
 launch runs twice, on copies of its arrays: threads and blocks once in order and once in the reverse, with
@@ -24,6 +24,8 @@ import numpy as np
 import stand_in
 from cuda_errors import CompileError, LaunchError, Race
 from cuda_regions import Regions
+
+from synk.compile.kernels.store import Store, name_of
 
 HEADER = Path(__file__).with_name("cuda_emulator.h")
 FLAGS = ["-std=c++17", "-O1", "-fPIC", "-w", "-ffp-contract=off", "-fno-strict-aliasing"]
@@ -140,13 +142,7 @@ class Library:
         bounds = launch_bounds(code, macros) | dict.fromkeys(name_expressions, MAX_THREADS)
         names = list(bounds)
         ends = [f"EMULATED_KERNEL({k}, {name})" for k, name in enumerate(names)]
-        with tempfile.TemporaryDirectory(prefix="emulated-") as folder:
-            unlinked, target = str(Path(folder, "kernels.o")), str(Path(folder, "kernels.so"))
-            command = ["g++", "-x", "c++", "-include", str(HEADER), "-", "-c", "-o", unlinked]
-            _run([*command, *FLAGS, *macros], "\n".join([code, *ends]))
-            # Linked on its own, it takes the header's functions for those of the sanitizer's library.
-            _run(["g++", "-shared", unlinked, "-o", target])
-            self.library = ctypes.CDLL(target)
+        self.library = _load("\n".join([code, *ends]), macros)
         self.library.emulated_launch.restype = ctypes.c_char_p
         self.functions = {name: Kernel(self.library, name, k, bounds[name]) for k, name in enumerate(names)}
         self.expressions = name_expressions
@@ -162,6 +158,23 @@ class Library:
         if name not in self.functions or not (name in self.expressions or hasattr(self.library, name)):
             raise LaunchError(f'CUDA_ERROR_NOT_FOUND: named symbol not found: {name}; is it extern "C"?')
         return self.functions[name]
+
+
+def _load(text, macros):
+    """Return the library of a text; those of earlier runs are where synk keeps its own."""
+    words = [path.read_text() for path in (HEADER, HEADER.with_name("cuda_words.h"))]
+    store, name = Store(), name_of("emulated", text, *words, *FLAGS, *macros)
+    path = store.find(name)
+    if path is not None:
+        return ctypes.CDLL(str(path))
+    with tempfile.TemporaryDirectory(prefix="emulated-") as folder:
+        unlinked, target = Path(folder, "kernels.o"), Path(folder, "kernels.so")
+        command = ["g++", "-x", "c++", "-include", str(HEADER), "-", "-c", "-o", str(unlinked)]
+        _run([*command, *FLAGS, *macros], text)
+        # Linked on its own, it takes the header's functions for those of the sanitizer's library.
+        _run(["g++", "-shared", str(unlinked), "-o", str(target)])
+        store.keep(name, target)
+        return ctypes.CDLL(str(target))
 
 
 def translated(code):
@@ -218,6 +231,17 @@ class Kernel:
             raise LaunchError(f"CUDA_ERROR_INVALID_VALUE: {shared_mem} bytes of shared memory")
         values = self.checked(args)
         stand_in.counts.launches += 1
+        arrays = [value for value in values if isinstance(value, np.ndarray)]
+        if stand_in.on_use is not None:
+            for array in arrays:
+                stand_in.on_use(array, False)
+        if stand_in.tape is not None:
+            stand_in.tape.meet(arrays)
+            stand_in.tape.note(self.compute, (values, grid, block, shared_mem), {}, ())
+        self.compute(values, grid, block, shared_mem)
+
+    def compute(self, values, grid, block, shared_mem):
+        """Run it twice, and compare."""
         regions = Regions([value for value in values if isinstance(value, np.ndarray)])
         first = self.run(values, regions, grid, block, shared_mem, backwards=False, garbage=0xFF)
         second = self.run(values, regions, grid, block, shared_mem, backwards=True, garbage=0x2E)

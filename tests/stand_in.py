@@ -246,7 +246,8 @@ def _run(function, args, keywords, is_view=False, waits=False):
     """Call a function of NumPy with what device arrays hold, and count it."""
     if getattr(function, "__name__", "") in ("sort", "argsort"):
         keywords = {"kind": "stable"} | keywords  # the only kind of a device
-    counts.launches += not is_view
+    # Memory alone is no launch.
+    counts.launches += not is_view and getattr(function, "__name__", "") != "empty_like"
     counts.downloads += waits
     if on_use is not None and not is_view:
         for value in (*args, *keywords.values()):

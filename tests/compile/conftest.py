@@ -4,6 +4,9 @@ Every comparison runs on NumPy and on the stand-in for a GPU's array module, whe
 and once more, as a test for GPUs, on CuPy.
 """
 
+import sys
+
+import fake_cupy
 import numpy as np
 import pytensor
 import pytest
@@ -50,6 +53,16 @@ HOST_ON_DEVICE = {
 def device(monkeypatch):
     """Return the stand-in for a GPU's array module, its counts at zero."""
     return import_arrays("stand-in", monkeypatch)
+
+
+@pytest.fixture
+def cupy(device):
+    """Return what passes for CuPy, which ``import cupy`` finds meanwhile: the stand-in, with kernels."""
+    before = {*sys.modules}
+    yield fake_cupy.make()
+    for name in {*sys.modules} - before:
+        if name.partition(".")[0] in ("cupy", "cupyx", "cupy_backends"):
+            del sys.modules[name]
 
 
 @pytest.fixture(params=TWINS)

@@ -1,7 +1,6 @@
-import sys
 import warnings
 
-import fake_cupy
+import cuda_emulator
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
@@ -10,6 +9,7 @@ import stand_in
 import tape
 from pytensor.graph.op import Op
 
+import synk.ops
 from synk.compile import ArrayLinker, array_mode
 from synk.compile.dispatch import cublas_library
 from synk.compile.programs.captured import MOST, WARM_UP
@@ -30,16 +30,6 @@ class Doubled(Op):
 
 
 ROWS = np.arange(12.0).reshape(3, 4)
-
-
-@pytest.fixture
-def cupy(device, monkeypatch):
-    """Return what passes for CuPy, which ``import cupy`` finds meanwhile."""
-    before = {*sys.modules}
-    yield fake_cupy.make()
-    for name in {*sys.modules} - before:
-        if name.partition(".")[0] in ("cupy", "cupyx", "cupy_backends"):
-            del sys.modules[name]
 
 
 @pytest.fixture
@@ -220,6 +210,32 @@ def test_products_are_recorded_on_a_handle_of_their_own(build, dtype):
         expected = [left @ right, left[0] @ right[1], left[0] @ vector, vector @ right[0]]
         for one, other in zip(f(left, right, vector), expected, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+@pytest.mark.skipif(not cuda_emulator.available(), reason="there is no g++ to emulate a GPU")
+def test_kernels_are_recorded(build):
+    x, bias, rate = pt.fmatrix("x"), pt.fvector("bias"), pt.fscalar("rate")
+    images, scale = pt.ftensor4("images"), pt.fvector("scale")
+    v = pytensor.shared(np.zeros((3, 4), "float32"), "v")
+    means, variances = [pytensor.shared(np.ones(3, "float32"), name) for name in ("means", "variances")]
+    normed, _ = synk.ops.batch_norm(
+        synk.ops.max_pool2d(images, 2), scale, scale, means, variances, train=True
+    )
+    f = build([x, bias, rate, images, scale], [normed * 2 + 1], updates=[(v, pt.tanh(v + bias * rate) - x)])
+    expected = np.zeros((3, 4), "float32")
+    for k in range(WARM_UP + 4):
+        value, added = ROWS.astype("float32") / (k + 2), np.arange(4, dtype="float32") - k
+        image = np.random.default_rng(k).normal(size=(2, 3, 4, 6)).astype("float32")
+        weight = np.arange(1.0, 4.0, dtype="float32") + k
+        (result,), n_launches = launches(f, value, added, 0.5 + k, image, weight)
+        expected = np.tanh(expected + added * np.float32(0.5 + k)) - value
+        np.testing.assert_allclose(v.container.storage[0].get(), expected, rtol=1e-5, atol=1e-6)
+        pooled = image.reshape(2, 3, 2, 2, 3, 2).max(axis=(3, 5))
+        mean, variance = pooled.mean(axis=(0, 2, 3), keepdims=True), pooled.var(axis=(0, 2, 3), keepdims=True)
+        normal = (pooled - mean) / np.sqrt(variance + 1e-5)
+        factor = weight[None, :, None, None]
+        np.testing.assert_allclose(result, (normal * factor + factor) * 2 + 1, rtol=1e-3, atol=1e-3)
+    assert n_launches == 1  # fills the rate; all else is replayed
 
 
 def test_a_status_of_cublas_is_an_error(cupy):

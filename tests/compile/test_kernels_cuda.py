@@ -35,6 +35,11 @@ def test_templates_of(dtype):
     check([body(op, [dtype] * arity(op)) for op, kind in CASES if kind == dtype])
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_functions_that_c_leaves_to_numpy(dtype):
+    check([body(basic.pow, [dtype] * 2), body(basic.arccosh, [dtype])])
+
+
 def test_casts():
     check([body(basic.Cast(basic.get_scalar_type(target)), [source]) for source in ALL for target in ALL])
 

@@ -3,18 +3,19 @@
 import warnings
 from functools import cache
 
+import cuda_emulator
 import numpy as np
 import pytest
+import stand_in
 from kernel_cases import ALL, CASES, EXACT, MIXED, MIXED_OPS, ROUNDED, arguments, arity, awkward
 from pytensor.scalar import basic, math
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.type import TensorType
 
-from synk.compile.kernels import CKernels, NoTemplate, has_template, template
+from synk.compile.kernels import CKernels, CupyKernels, NoTemplate, has_template, template
 from synk.compile.kernels.compiler import find_compiler
+from synk.compile.kernels.dialect import CUDA
 from synk.compile.kernels.store import Store
-
-pytestmark = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
 
 
 def node_of(scalar_op, *dtypes):
@@ -24,9 +25,8 @@ def node_of(scalar_op, *dtypes):
 class Batch:
     """Kernels of many scalar Ops: one for all that take the same values, for the compiler's time."""
 
-    def __init__(self, folder):
-        self.kernels = CKernels(find_compiler(), Store(folder))
-        self.made = {}
+    def __init__(self, kernels):
+        self.kernels, self.made = kernels, {}
 
     def add(self, ops, *dtypes):
         scalars = [basic.get_scalar_type(dtype)() for dtype in dtypes]
@@ -42,13 +42,28 @@ class Batch:
         position, node, kernel = self.made[dtypes]
         values = [*values, *(np.zeros(len(values[0]), dtype) for dtype in dtypes[len(values) :])]
         results = [np.empty(len(values[0]), output.type.dtype) for output in node.outputs]
-        assert kernel.function(*values, *results) == 0
+        arrays = [*values, *results]
+        if self.kernels.dialect is CUDA:
+            arrays = [stand_in.ndarray(array) for array in arrays]
+        assert kernel.function(*arrays) == 0
         return results[position[scalar_op]]
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    made = Batch(tmp_path_factory.mktemp("kernels"))
+def c_kernels(folder):
+    if find_compiler() is None:
+        pytest.skip("there is no C compiler")
+    return CKernels(find_compiler(), Store(folder))
+
+
+def cupy_kernels(folder):
+    if not cuda_emulator.available():
+        pytest.skip("there is no g++ to emulate a GPU")
+    return CupyKernels(cuda_emulator)
+
+
+@pytest.fixture(scope="module", params=[c_kernels, cupy_kernels], ids=["C", "CUDA"])
+def run(request, tmp_path_factory):
+    made = Batch(request.param(tmp_path_factory.mktemp("kernels")))
     for dtype in ALL:
         made.add([op for op, kind in CASES if kind == dtype], dtype, dtype, dtype)
         made.add([cast_to(target) for target in ALL], dtype)
@@ -139,7 +154,5 @@ def test_the_table_is_open(run):
         Half, lambda scalar_op, write, inputs, dtype: f"{inputs[0]} / {write.literal(2, dtype)}"
     )
     half = Half()
-    kernel = run.kernels.kernel(node_of(half, "float32"), None)
-    x, result = np.array([1, 3], "float32"), np.empty(2, "float32")
-    assert kernel.function(x, result) == 0
-    assert result.tolist() == [0.5, 1.5]
+    run.add([half], "float32")
+    assert run(half, ("float32",), [np.array([1, 3], "float32")]).tolist() == [0.5, 1.5]

@@ -157,6 +157,15 @@ def test_a_shared_variable_that_the_host_reads_stays_there(device):
     assert type(i.get_value(borrow=True)) is np.ndarray
 
 
+def test_a_new_value_from_the_device_is_copied_to_a_variable_of_the_host(device):
+    y, s = pt.vector("y"), pytensor.shared(np.ones(3), shape=(3,))
+    part = pt.specify_shape(y[: s.sum().astype("int64")], (3,))
+    mode = array_mode(ArrayLinker(device))
+    f = pytensor.function([y], [], updates=[(s, part / 2 + 0.25)], mode=mode)
+    f(np.array([2.0, 1, 1, 9]))
+    np.testing.assert_array_equal(s.get_value(), [1.25, 0.75, 0.75])
+
+
 def test_a_shared_variable_may_come_from_the_other_side(device):
     x, n = pt.fvector("x"), pytensor.shared(np.asarray(2))
     on_host = pytensor.function([x], x[:n], mode=array_mode(ArrayLinker(device)))

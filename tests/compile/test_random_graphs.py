@@ -11,6 +11,7 @@ places, viewed, overwritten and joined:
 import os
 from dataclasses import dataclass, field
 
+import cuda_emulator
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
@@ -341,6 +342,9 @@ def check(recipe, oracle, mode):
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
 
 
+needs_emulator = pytest.mark.skipif(not cuda_emulator.available(), reason="there is no g++ to emulate a GPU")
+
+
 def narrow(linker):
     """Return a mode whose "16 bits" are 32: what is read, kept and overwritten is that of 16 bits."""
     linker.narrow = "float32"
@@ -351,6 +355,7 @@ modes = {
     "unfused": lambda device: unfused(array_mode()),
     "fused": lambda device: array_mode(),
     "device": lambda device: array_mode(ArrayLinker(device)),
+    "kernels": lambda device: array_mode(ArrayLinker(device)),
     "cupy": lambda device: array_mode(ArrayLinker(pytest.importorskip("cupy"))),
     "debug": lambda device: unfused(debug_mode(nan="ignore")),
     "narrow": lambda device: narrow(ArrayLinker(observe=Debug(nan="ignore"))),
@@ -358,6 +363,7 @@ modes = {
 }
 NAMES = [
     *("unfused", pytest.param("fused", marks=needs_compiler), "device"),
+    pytest.param("kernels", marks=needs_emulator),
     pytest.param("cupy", marks=[*TWIN_ON_A_GPU, pytest.mark.slow]),  # many kernels to compile
     *("debug", "narrow", "narrow device"),
 ]
@@ -373,10 +379,11 @@ NAMES = [
     phases=[Phase.explicit, Phase.generate],  # to shrink a failure takes longer than a test may
     suppress_health_check=list(HealthCheck),
 )
-def test_random_graphs_give_the_numbers_of_the_oracle(name, oracle, device, recipe):
+def test_random_graphs_give_the_numbers_of_the_oracle(name, oracle, device, recipe, request):
     if name.startswith("narrow"):
         recipe = with_products(recipe)
-    check(recipe, oracle, modes[name](device))
+    # What passes for CuPy has kernels, which g++ compiles.
+    check(recipe, oracle, modes[name](request.getfixturevalue("cupy") if name == "kernels" else device))
 
 
 x = pt.tensor("x", dtype="float64", shape=(2, 2))

@@ -11,10 +11,11 @@ from pytensor.scalar.basic import Composite
 from pytensor.tensor.elemwise import Elemwise
 
 from synk.compile.dispatch.broadcast import length_check
-from synk.compile.dispatch.fused import fused, unfused
+from synk.compile.dispatch.fused import fused
 from synk.compile.dispatch.host import HostCall
 from synk.compile.dispatch.out import accepts_out, takes_out
 from synk.compile.dispatch.table import array_funcify, array_scalar
+from synk.compile.dispatch.unfused import unfused
 
 # Without a ufunc they take several passes over memory, or the ufunc computes one number at a time.
 KERNEL_ALONE = (

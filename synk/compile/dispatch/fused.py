@@ -1,26 +1,30 @@
 """Elemwise nodes by kernels: loops compiled for one node, in place and into given outputs too.
 
-Where there is no kernel, a Composite runs as its scalar Ops, one after another on whole arrays.
+    node -> fused -> kernels_for(xp): a kernel -> an implementation; None -> `unfused`, or array functions
+
+Kernels of GPUs read and write arrays of 16 bits, and take NumPy's scalars along. Imports NumPy and PyTensor.
 """
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from types import ModuleType
 from typing import Any
 
 import numpy as np
-from pytensor.graph.basic import Apply, Constant, Variable
-from pytensor.graph.fg import FunctionGraph
-from pytensor.scalar import basic
-from pytensor.scalar.basic import Composite
-from pytensor.tensor.basic import constant
-from pytensor.tensor.elemwise import Elemwise
+from pytensor.graph.basic import Apply
 
 from synk.compile.dispatch.broadcast import length_check
 from synk.compile.dispatch.out import takes_out
-from synk.compile.kernels import NoTemplate, kernels_for
+from synk.compile.kernels import CupyKernels, NoTemplate, kernels_for
 
 
-def fused(node: Apply, xp: ModuleType, instead: Callable[[], Callable]) -> Callable | None:
+def fused(
+    node: Apply,
+    xp: ModuleType,
+    instead: Callable[[], Callable],
+    reads: Sequence[str] = (),
+    gives: Sequence[str] = (),
+) -> Callable | None:
     """Return an implementation of an Elemwise node by a kernel, or None if it cannot have one.
 
     Parameters
@@ -31,10 +35,15 @@ def fused(node: Apply, xp: ModuleType, instead: Callable[[], Callable]) -> Calla
         Array module.
     instead : callable
         Makes the implementation to use should the kernel turn out not to compile.
+    reads, gives : sequence of str, optional
+        Which inputs and outputs are stored in 16 bits, and as what; "" for others. There are kernels for
+        that on GPUs.
     """
     kernels = kernels_for(xp)
-    if kernels is None:
+    if kernels is None or (any((*reads, *gives)) and not isinstance(kernels, CupyKernels)):
         return None
+    instead = cache(instead)
+    stored = (reads, gives) if any((*reads, *gives)) else ()
 
     def without_kernel(*arrays):
         outputs = arrays[len(node.inputs) :]
@@ -42,16 +51,29 @@ def fused(node: Apply, xp: ModuleType, instead: Callable[[], Callable]) -> Calla
         return 0
 
     try:
-        kernel = kernels.kernel(node, without_kernel)
+        kernel = kernels.kernel(node, without_kernel, *stored)
     except NoTemplate:
         return None
-    return _implementation(kernel, node, xp)
+    return _implementation(kernel, node, xp, *_dtypes(node, reads, gives))
 
 
-def _implementation(kernel: Any, node: Apply, xp: ModuleType) -> Callable:
-    allocate = [_allocator(i, node, xp) for i in range(len(node.outputs))]
-    make_fit = _repair(kernel, node, xp)
-    scalars = node.outputs[0].type.ndim == 0
+def _dtypes(node: Apply, reads: Sequence[str], gives: Sequence[str]) -> tuple[list[np.dtype], list[np.dtype]]:
+    """Return the dtypes of a node's inputs and outputs in memory."""
+
+    def of(variables, kinds):
+        kinds = kinds or [""] * len(variables)
+        return [np.dtype(kind or v.type.dtype) for v, kind in zip(variables, kinds, strict=True)]
+
+    return of(node.inputs, reads), of(node.outputs, gives)
+
+
+def _implementation(
+    kernel: Any, node: Apply, xp: ModuleType, inputs: Sequence[np.dtype], outputs: Sequence[np.dtype]
+) -> Callable:
+    allocate = [_allocator(i, node, xp, dtype) for i, dtype in enumerate(outputs)]
+    make_fit = _repair(kernel, node, xp, [*inputs, *outputs])
+    # A kernel of a GPU takes NumPy's scalars as they are.
+    scalars = node.outputs[0].type.ndim == 0 and xp is np
     (create, *others) = allocate
 
     def single(*inputs, out=None):
@@ -75,11 +97,10 @@ def _implementation(kernel: Any, node: Apply, xp: ModuleType) -> Callable:
     return lambda *inputs, out=None: function(*[xp.asarray(x) for x in inputs], out=out)
 
 
-def _allocator(position: int, node: Apply, xp: ModuleType) -> Callable[[Sequence], Any]:
+def _allocator(position: int, node: Apply, xp: ModuleType, dtype: np.dtype) -> Callable[[Sequence], Any]:
     """Return a function of the inputs that makes an output, or finds the input that it overwrites."""
     output = node.outputs[position]
     destination = node.op.inplace_pattern.get(position)
-    dtype = np.dtype(output.type.dtype)
     if output.type.ndim == 0:
         return lambda inputs: xp.empty((), dtype)
     if destination is not None:
@@ -89,17 +110,23 @@ def _allocator(position: int, node: Apply, xp: ModuleType) -> Callable[[Sequence
     if pattern in patterns:
         model = patterns.index(pattern)
         # In the model's order of axes, so that both are walked alike.
-        return lambda inputs: xp.empty_like(inputs[model], dtype, subok=False)
-    givers = [next((k for k, p in enumerate(patterns) if not p[axis]), 0) for axis in range(len(pattern))]
-    return lambda inputs: xp.empty([inputs[k].shape[axis] for axis, k in enumerate(givers)], dtype)
+        plain = {"subok": False} if xp is np else {}  # CuPy has one class of arrays, and no such choice
+        return lambda inputs: xp.empty_like(inputs[model], dtype, **plain)
+    givers = [next((k for k, p in enumerate(patterns) if not p[axis]), None) for axis in range(len(pattern))]
+    return lambda inputs: xp.empty(
+        tuple([1 if k is None else inputs[k].shape[axis] for axis, k in enumerate(givers)]), dtype
+    )
 
 
-def _repair(kernel: Any, node: Apply, xp: ModuleType) -> Callable[[Sequence, Sequence], None]:
+def _repair(
+    kernel: Any, node: Apply, xp: ModuleType, dtypes: Sequence[np.dtype]
+) -> Callable[[Sequence, Sequence], None]:
     """Return what to do when a kernel refuses: say which lengths differ, or bring the arrays in form."""
     check = length_check([variable.type.shape for variable in node.inputs])
-    dtypes = [np.dtype(variable.type.dtype) for variable in (*node.inputs, *node.outputs)]
 
     def plain(array, dtype):
+        if xp is not np:
+            return array.astype(dtype, copy=False)
         # The view stands for subclasses, and for dtypes that are equal but have another number.
         return xp.require(array, dtype, "A").view(xp.ndarray).view(dtype)
 
@@ -108,82 +135,10 @@ def _repair(kernel: Any, node: Apply, xp: ModuleType) -> Callable[[Sequence, Seq
             check(inputs)
         arrays = [plain(a, dtype) for a, dtype in zip((*inputs, *outputs), dtypes, strict=True)]
         if kernel.function(*arrays):
-            shapes = ", ".join(str(np.shape(array)) for array in (*inputs, *outputs))
+            shapes = ", ".join(str(array.shape) for array in (*inputs, *outputs))
             raise ValueError(f"shapes {shapes} of inputs and outputs differ, or an output is read-only")
         for output, array in zip(outputs, arrays[len(inputs) :], strict=True):
-            if not np.may_share_memory(output, array):
+            if output is not array and not xp.may_share_memory(output, array):
                 output[...] = array
 
     return make_fit
-
-
-def unfused(node: Apply, xp: ModuleType) -> "Unfused":
-    """Return an implementation of a Composite that calls array functions one after another."""
-    # Not at the top: the emitter asks this table for its entries.
-    from synk.compile.emit import emit
-
-    return Unfused(emit(expand(node), xp), node)
-
-
-class Unfused:
-    """Run the program of an expanded Composite, whose results are fresh, and copy them where they belong.
-
-    Parameters
-    ----------
-    program : Program
-        See `expand`.
-    node : Apply
-        The Composite's Elemwise, maybe in place.
-    """
-
-    def __init__(self, program: Any, node: Apply):
-        self.host_nodes = program.host_nodes
-        self._program = program
-        self._single = len(node.outputs) == 1
-        # A 0-d array may arrive as a NumPy scalar, which nothing can be written to.
-        self._destinations = node.op.inplace_pattern if node.outputs[0].type.ndim else {}
-
-    def __call__(self, *inputs, out=None):
-        results = list(self._program(*inputs))
-        if out is None:
-            given = {k: inputs[i] for k, i in self._destinations.items()}
-        else:
-            given = dict(enumerate([out] if self._single else out))
-        for k, target in given.items():
-            target[...] = results[k]
-            results[k] = target
-        return results[0] if self._single else tuple(results)
-
-
-def expand(node: Apply) -> FunctionGraph:
-    """Return the graph of an Elemwise node with one Elemwise for each scalar Op, none in place."""
-    inputs = [variable.type() for variable in node.inputs]
-    outputs = _expand(node.op.scalar_op, inputs)
-    pattern = node.outputs[0].type.broadcastable
-    fresh: list[Variable] = []
-    for output in outputs:
-        if output in (*inputs, *fresh) or isinstance(output, Constant):
-            output = Elemwise(basic.identity)(output)
-        if output.type.broadcastable != pattern:
-            # It does not depend on all inputs, but has the common shape.
-            for variable in inputs:
-                output = Elemwise(basic.second)(variable, output)
-        fresh.append(output)
-    return FunctionGraph(inputs, fresh, clone=False)
-
-
-def _expand(scalar_op: Any, inputs: Sequence) -> list:
-    if not isinstance(scalar_op, Composite):
-        return Elemwise(scalar_op)(*inputs, return_list=True)
-    ndim = inputs[0].type.ndim if inputs else 0
-    values = dict(zip(scalar_op.fgraph.inputs, inputs, strict=True))
-
-    def value_of(variable):
-        if isinstance(variable, Constant):
-            return constant(np.asarray(variable.data).reshape((1,) * ndim), dtype=variable.type.dtype)
-        return values[variable]
-
-    for node in scalar_op.fgraph.toposort():
-        arguments = [value_of(variable) for variable in node.inputs]
-        values.update(zip(node.outputs, _expand(node.op, arguments), strict=True))
-    return [value_of(variable) for variable in scalar_op.fgraph.outputs]

@@ -1,6 +1,7 @@
 """Implementations of nodes that read or give arrays of 16 bits; they compute in float32.
 
     rounded -> of matrices, on a GPU       -> products: factors of 16 bits, sums of 32, a result of either
+            -> elementwise, on a GPU       -> a kernel that converts as it reads and writes
             -> a ufunc, or a sum           -> told to compute in float32, which converts as it reads
             -> views and parts             -> as they are
             -> kernels that go by dtypes   -> as they are, where what they give is what is wanted
@@ -23,10 +24,12 @@ from pytensor.tensor.elemwise import CAReduce, Elemwise
 from pytensor.tensor.math import Dot
 
 from synk.compile.dispatch.broadcast import length_check
+from synk.compile.dispatch.fused import fused
 from synk.compile.dispatch.out import accepts_out, takes_out
 from synk.compile.dispatch.products import product as multiplied
 from synk.compile.dispatch.table import array_funcify, array_scalar
 from synk.compile.dispatch.width import goes_by_dtype, width
+from synk.compile.programs.transfer import NARROW
 
 WIDE = "float32"
 PRODUCTS = (Dot, Dot22, Dot22Scalar, Gemm, BatchedDot, Blockwise)
@@ -76,6 +79,15 @@ def _chosen(node, implementation, reads, gives, xp, dtype) -> Callable:
         return _by_dtype(implementation, gives)
     if isinstance(node.op, CAReduce) and isinstance(node.op.scalar_op, basic.Add) and xp is not np:
         return _sum(node)
+    if isinstance(node.op, Elemwise):
+        kinds = [[dtype if narrow and dtype in NARROW else "" for narrow in side] for side in (reads, gives)]
+        instead = partial(_without_kernel, node, implementation, reads, gives, xp, dtype)
+        kernel = fused(node, xp, instead, *kinds) if any(map(any, kinds)) else None
+        return instead() if kernel is None else kernel
+    return _without_kernel(node, implementation, reads, gives, xp, dtype)
+
+
+def _without_kernel(node, implementation, reads, gives, xp, dtype) -> Callable:
     if isinstance(node.op, Elemwise):
         ufunc = _ufunc(node, xp)
         if ufunc is not None:

@@ -2,23 +2,34 @@
 
     Elemwise node -> body (templates, one expression per scalar Op)
                   -> c_source -> c_kernels (compiler, store, library), for NumPy
-                  -> cuda_source, for NVIDIA GPUs
+                  -> cuda_source -> cuda_kernels (CuPy's compiler and store, cuda_layout), for NVIDIA GPUs
 
 `kernels_for` tells whether an array module has kernels. Imports NumPy and PyTensor only.
 """
 
 import warnings
+from collections.abc import Callable
 from functools import cache
 from types import ModuleType
 
 from synk.compile.kernels.body import has_template
 from synk.compile.kernels.c_kernels import CKernels
 from synk.compile.kernels.compiler import find_compiler
+from synk.compile.kernels.cuda_kernels import CupyKernels, cupy_kernels
 from synk.compile.kernels.library import layout_is_known
 from synk.compile.kernels.templates import template
 from synk.compile.kernels.writer import NoTemplate
 
-__all__ = ["CKernels", "NoTemplate", "has_template", "kernels_for", "numpy_kernels", "template"]
+__all__ = [
+    "CKernels",
+    "CupyKernels",
+    "NoTemplate",
+    "cupy_kernels",
+    "has_template",
+    "kernels_for",
+    "numpy_kernels",
+    "template",
+]
 
 
 @cache
@@ -35,10 +46,13 @@ def numpy_kernels() -> CKernels | None:
     return None
 
 
-BACKENDS = {"numpy": numpy_kernels}
+BACKENDS: dict[str, Callable[[ModuleType], CKernels | CupyKernels | None]] = {
+    "numpy": lambda xp: numpy_kernels(),
+    "cupy": cupy_kernels,
+}
 
 
-def kernels_for(xp: ModuleType) -> CKernels | None:
+def kernels_for(xp: ModuleType) -> CKernels | CupyKernels | None:
     """Return the kernels of an array module, or None if it has none."""
     backend = BACKENDS.get(xp.__name__)
-    return None if backend is None else backend()
+    return None if backend is None else backend(xp)

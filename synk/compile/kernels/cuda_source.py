@@ -5,6 +5,9 @@ operands that broadcast along every axis have one element there:
 
     NAME_flat(n, x0, x1, ..., y0, ...)
 
+An input of one element is two parameters: its address and, for an address of 0, its value, which then travels
+with the launch (`is_number`).
+
 ``NAME_strided`` takes any: lengths of the axes, then the strides, in bytes, of each operand along the axes
 that it does not broadcast (`stride_axes`):
 
@@ -55,10 +58,31 @@ static __device__ __forceinline__ unsigned short to_bfloat16(float x)
 #endif
 """
 
+# Division of 64 bits takes a GPU several times as long as that of 32, which does but for huge arrays.
+STEP = """\
+#ifndef SYNK_STEP
+#define SYNK_STEP
+static __device__ __forceinline__ long long step(long long &rest, long long length)
+{
+    if (length == 1)
+        return 0;
+    if ((unsigned long long)rest >> 32 | (unsigned long long)length >> 32) {
+        const long long index = rest % length;
+        rest /= length;
+        return index;
+    }
+    const unsigned int number = rest, divisor = length, quotient = number / divisor;
+    rest = quotient;
+    return number - quotient * divisor;
+}
+#endif
+"""
+
 TEMPLATE = Template("""\
-$conversions$element
+$conversions$step$element
 extern "C" __global__ void ${name}_flat($flat_parameters)
 {
+$numbers
     for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < n;
          i += (long long)blockDim.x * gridDim.x) {
 $flat
@@ -67,6 +91,7 @@ $flat
 
 extern "C" __global__ void ${name}_strided($strided_parameters)
 {
+$numbers
     for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < n;
          i += (long long)blockDim.x * gridDim.x) {
 $index
@@ -88,10 +113,7 @@ def source(body: Body, name: str) -> str:
     """
     operands = [*body.inputs, *body.outputs]
     names = [f"x{i}" for i in range(len(body.inputs))] + [f"y{i}" for i in range(len(body.outputs))]
-    pointers = [
-        f"{'const ' if k < len(body.inputs) else ''}{_type_in_memory(operand)} *p{k}"
-        for k, operand in enumerate(operands)
-    ]
+    pointers = [word for k in range(len(operands)) for word in _parameters(body, k)]
     lengths = [f"length_{axis}" for axis in range(body.ndim)]
     strides = [f"stride_{k}_{axis}" for k, operand in enumerate(operands) for axis in stride_axes(operand)]
     places = [_strided(k, operand, k < len(body.inputs)) for k, operand in enumerate(operands)]
@@ -99,7 +121,9 @@ def source(body: Body, name: str) -> str:
     return TEMPLATE.substitute(
         name=name,
         conversions=CONVERSIONS if any(operand.stored for operand in operands) else "",
+        step=STEP if body.ndim > 1 else "",
         element=element(body, "static __device__ __forceinline__").replace(NAME, name),
+        numbers="\n".join(_number(k, operand) for k, operand in enumerate(body.inputs) if is_number(operand)),
         flat_parameters=", ".join(["long long n", *pointers]),
         flat=_body(body, name, names, [f"p{k}[{_flat(operand)}]" for k, operand in enumerate(operands)]),
         strided_parameters=", ".join([*integers, *pointers]),
@@ -108,9 +132,28 @@ def source(body: Body, name: str) -> str:
     )
 
 
+def is_number(operand: Operand) -> bool:
+    """Tell whether an input has one element, which may come by value."""
+    return all(operand.broadcast)
+
+
 def stride_axes(operand: Operand) -> tuple[int, ...]:
     """Return the axes along which the strided function is told the operand's stride."""
     return tuple(axis for axis, broadcast in enumerate(operand.broadcast) if not broadcast)
+
+
+def _parameters(body: Body, k: int) -> list[str]:
+    n_inputs = len(body.inputs)
+    operand = (*body.inputs, *body.outputs)[k]
+    words = [f"{'const ' if k < n_inputs else ''}{_type_in_memory(operand)} *p{k}"]
+    return [*words, f"{type_name(operand.dtype)} v{k}"] if k < n_inputs and is_number(operand) else words
+
+
+def _number(k: int, operand: Operand) -> str:
+    """Read an input of one element, before the loop."""
+    return (
+        f"    const {type_name(operand.dtype)} x{k} = p{k} ? {_converted('from', operand, f'*p{k}')} : v{k};"
+    )
 
 
 def _type_in_memory(operand: Operand) -> str:
@@ -122,7 +165,7 @@ def _converted(direction: str, operand: Operand, text: str) -> str:
 
 
 def _flat(operand: Operand) -> str:
-    return "0" if operand.broadcast and all(operand.broadcast) else "i"
+    return "0" if all(operand.broadcast) else "i"
 
 
 def _strided(k: int, operand: Operand, read: bool) -> str:
@@ -134,10 +177,9 @@ def _strided(k: int, operand: Operand, read: bool) -> str:
 
 def _indices(ndim: int) -> str:
     """Take the number of an element apart into one index for each axis, the last axis first."""
-    lines = ["long long rest = i;"] if ndim else []
-    for axis in reversed(range(ndim)):
-        lines.append(f"const long long i{axis} = rest % length_{axis};")
-        lines.append(f"rest /= length_{axis};")
+    lines = ["long long rest = i;"] if ndim > 1 else []
+    lines += [f"const long long i{axis} = step(rest, length_{axis});" for axis in range(ndim - 1, 0, -1)]
+    lines += [f"const long long i0 = {'rest' if ndim > 1 else 'i'};"] if ndim else []
     return "\n".join(f"        {line}" for line in lines)
 
 
@@ -147,6 +189,7 @@ def _body(body: Body, name: str, names: list[str], places: list[str]) -> str:
     lines = [
         f"const {type_name(operand.dtype)} {word} = {_converted('from', operand, place)};"
         for operand, word, place in zip(body.inputs, names, places, strict=False)
+        if not is_number(operand)
     ]
     lines += [f"{type_name(o.dtype)} {word};" for o, word in zip(body.outputs, names[n_inputs:], strict=True)]
     lines += [f"{name}_element({', '.join(arguments)});"]

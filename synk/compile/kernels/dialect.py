@@ -80,7 +80,7 @@ def c_dialect(vectorised: frozenset[str] = ELEMENTARY) -> Dialect:
 
 CUDA = Dialect(
     "CUDA",
-    PLAIN | ELEMENTARY,
+    PLAIN | ELEMENTARY | {"pow", "acosh"},
     {
         "float32": ("__int_as_float(0x7f800000)", "__int_as_float(0x7fc00000)"),
         "float64": (

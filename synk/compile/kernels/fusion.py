@@ -4,10 +4,11 @@ PyTensor's own decides by whether a scalar Op has C code for PyTensor's C linker
 about kernels; so those without a template are hidden from it while it looks for groups.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from pytensor.compile.mode import optdb
+from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.basic import dfs_rewriter
 from pytensor.graph.rewriting.db import SequenceDB
@@ -21,9 +22,10 @@ from pytensor.tensor.rewriting.elemwise import (
 
 from synk.compile.kernels.body import has_template
 from synk.compile.kernels.compiler import vector_functions
-from synk.compile.kernels.dialect import Dialect, c_dialect
+from synk.compile.kernels.dialect import CUDA, Dialect, c_dialect
 
 TAG = "numpy_kernels"
+TAGS = {"C": TAG, "CUDA": "cuda_kernels"}  # by name of the dialect
 
 
 class Apart(ScalarOp):
@@ -51,11 +53,15 @@ class KernelFusion(FusionOptimizer):
     ----------
     dialect : Dialect
         Language of the kernels.
+    apart : callable, optional
+        Returns, of nodes in the order they run, variables whose nodes must stay by themselves.
     """
 
-    def __init__(self, dialect: Dialect):
+    def __init__(
+        self, dialect: Dialect, apart: Callable[[Sequence[Apply]], Collection[Variable]] | None = None
+    ):
         super().__init__()
-        self.dialect = dialect
+        self.dialect, self.apart = dialect, apart
 
     def apply(self, fgraph):
         with self._apart(fgraph):
@@ -63,11 +69,13 @@ class KernelFusion(FusionOptimizer):
 
     @contextmanager
     def _apart(self, fgraph: FunctionGraph) -> Iterator[None]:
+        apart = () if self.apart is None else self.apart(fgraph.toposort())
         # The Op is exchanged in the node itself: a new node would have all rewrites look at the graph again.
         hidden = [
             (node, node.op)
             for node in fgraph.apply_nodes
-            if isinstance(node.op, Elemwise) and not has_template(node, self.dialect)
+            if isinstance(node.op, Elemwise)
+            and (not has_template(node, self.dialect) or any(v in apart for v in node.outputs))
         ]
         try:
             for node, op in hidden:
@@ -78,14 +86,26 @@ class KernelFusion(FusionOptimizer):
                 node.op = op
 
 
-def register_fusion() -> None:
-    """Add the rewrite to PyTensor's, just before those that make Ops work in place."""
-    sequence = SequenceDB()
-    optdb.register("kernel_fusion", sequence, TAG, position=49)
-    clean_up = {
-        "unused_kernel_outputs": dfs_rewriter(local_useless_composite_outputs),
-        "constants_into_kernels": dfs_rewriter(local_inline_composite_constants, ignore_newtrees=True),
+def register_fusion(read_on_host: Callable[[Sequence[Apply]], Collection[Variable]]) -> None:
+    """Add the rewrites to PyTensor's, just before those that make Ops work in place.
+
+    Parameters
+    ----------
+    read_on_host : callable
+        Returns, of nodes in the order they run, the variables that are read on the host. Fused with what a
+        GPU computes, a length would come from there.
+    """
+    fusions = {
+        "C": KernelFusion(c_dialect(vector_functions())),
+        "CUDA": KernelFusion(CUDA, read_on_host),
     }
-    sequence.register("elemwise_into_kernels", KernelFusion(c_dialect(vector_functions())), TAG, position=1)
-    for position, (name, rewriter) in enumerate(clean_up.items(), start=2):
-        sequence.register(name, rewriter, TAG, position=position)
+    for language, fusion in fusions.items():
+        sequence, tag = SequenceDB(), TAGS[language]
+        optdb.register(f"fusion_into_{tag}", sequence, tag, position=49)
+        rewrites = {
+            f"elemwise_into_{tag}": fusion,
+            f"unused_outputs_of_{tag}": dfs_rewriter(local_useless_composite_outputs),
+            f"constants_into_{tag}": dfs_rewriter(local_inline_composite_constants, ignore_newtrees=True),
+        }
+        for position, (name, rewriter) in enumerate(rewrites.items(), start=1):
+            sequence.register(name, rewriter, tag, position=position)

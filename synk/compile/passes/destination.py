@@ -98,7 +98,9 @@ def find_destinations(
     for k, output in enumerate(outputs):
         if output in memory.parents or output in memory.overwritten or output in apart or not _known(output):
             continue  # computed in place already, or a view, or elsewhere, or of unknown size
-        target = None if settled.get(k) in kept else settled.get(k)
+        target = settled.get(k)
+        if target in kept or target in apart:
+            target = None
         claim = _Claim(found, memory, returned, output, target, accepts)
         if isinstance(output.owner.op, Join):
             claim.join()

@@ -13,7 +13,8 @@ from pytensor.graph.rewriting.basic import GraphRewriter
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 
 from synk.compile.kernels import kernels_for
-from synk.compile.kernels.fusion import TAG, register_fusion
+from synk.compile.kernels.fusion import TAGS, register_fusion
+from synk.compile.passes.place import wanted_on_host
 from synk.compile.rewriting import shapes
 from synk.compile.rewriting.keep import KeepLines
 from synk.compile.rewriting.supervisor import SuperviseQuickly
@@ -34,12 +35,13 @@ UNWANTED = (
     "scan_reduce_trace_prealloc",  # asks for the virtual machine's own Scan
 )
 
-register_fusion()
+register_fusion(wanted_on_host)
 
 
 def array_query(xp: ModuleType = np) -> RewriteDatabaseQuery:
     """Return the query that selects the rewrites: in place too, and fusion where ``xp`` has kernels."""
-    fusion = (TAG,) if kernels_for(xp) is not None else ()
+    kernels = kernels_for(xp)
+    fusion = () if kernels is None else (TAGS[kernels.dialect.name],)
     near = shapes.NEEDED
     return RewriteDatabaseQuery(
         include=(*WANTED, *fusion),

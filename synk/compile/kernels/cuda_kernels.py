@@ -1,0 +1,192 @@
+"""Kernels of CuPy's arrays, compiled by NVRTC through ``cupy.RawModule``, which keeps them on disk.
+
+A kernel is compiled when it is first called, together with all others that wait by then: those of one
+program are one module.
+
+    Elemwise node -> CupyKernels.kernel -> Kernel -> (first call) -> CupyKernels.build -> launches
+
+*Unrun* on GPUs: tests compile the kernels by NVRTC, and run them on an emulator. Imports NumPy and PyTensor.
+"""
+
+import warnings
+import weakref
+from collections.abc import Callable, Sequence
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from pytensor.graph.basic import Apply
+
+from synk.compile.kernels.body import Body, Operand, elemwise_body
+from synk.compile.kernels.c_source import MISMATCH, NAME, UNFIT
+from synk.compile.kernels.cuda_layout import THREADS, Layout, lay_out
+from synk.compile.kernels.cuda_source import OPTIONS, is_number, source
+from synk.compile.kernels.dialect import CUDA
+from synk.compile.kernels.store import name_of
+
+MOST_LAYOUTS = 256  # kept by a kernel; a program that meets more shapes works them out anew
+
+Functions = tuple[Callable[..., None], Callable[..., None]]  # flat, strided
+
+
+class Kernel:
+    """One elementwise kernel.
+
+    Attributes
+    ----------
+    function : callable
+        Takes the arrays, inputs first, fills in the outputs, and returns 0, ``MISMATCH`` or ``UNFIT``. Inputs
+        of one element may be NumPy's numbers, which travel with the launch. Read it at each call: the first
+        one replaces it.
+    """
+
+    def __init__(self, kernels: "CupyKernels", body: Body, instead: Callable[..., int]):
+        self.text = source(body, NAME)
+        self.name = name_of(self.text)
+        self.instead = instead  # what runs if the compiler fails
+        self.function: Callable[..., int] = self._first_call
+        self._inputs, self._outputs = body.inputs, body.outputs
+        self._kernels = kernels
+
+    def compiled(self, functions: Functions) -> None:
+        """Launch ``functions`` from now on."""
+        self.function = Launcher(self._inputs, self._outputs, functions)
+
+    def _first_call(self, *arrays):
+        self._kernels.build(self)
+        return self.function(*arrays)
+
+
+class Launcher:
+    """Launches one kernel, with what it needs to know of its arrays.
+
+    Parameters
+    ----------
+    inputs, outputs : sequence of Operand
+    functions : (callable, callable)
+        ``function(grid, block, arguments)``, flat and strided.
+    """
+
+    def __init__(self, inputs: Sequence[Operand], outputs: Sequence[Operand], functions: Functions):
+        self._functions = functions
+        self._operands = operands = (*inputs, *outputs)
+        self._dtypes = [np.dtype(operand.stored or operand.dtype) for operand in operands]
+        self._sizes = [dtype.itemsize for dtype in self._dtypes]
+        self._values = [_by_value(operand) for operand in inputs] + [None] * len(outputs)
+        self._layouts: dict[Any, Layout | None] = {}
+
+    def __call__(self, *arrays: Any) -> int:
+        key = tuple([None if isinstance(x, np.generic) else (x.shape, x.strides) for x in arrays])
+        for array, geometry, dtype, value in zip(arrays, key, self._dtypes, self._values, strict=True):
+            if (value is None) if geometry is None else array.dtype != dtype:
+                return UNFIT
+        layout = self._layout(key)
+        if layout is None:
+            return MISMATCH
+        if layout.blocks:
+            arguments = (*layout.integers, *self._arguments(arrays, key))
+            self._functions[not layout.flat]((layout.blocks,), (THREADS,), arguments)
+        return 0
+
+    def _layout(self, key: Any) -> Layout | None:
+        if key not in self._layouts:
+            if len(self._layouts) == MOST_LAYOUTS:
+                self._layouts.clear()
+            self._layouts[key] = lay_out(self._operands, key, self._sizes)
+        return self._layouts[key]
+
+    def _arguments(self, arrays: Sequence[Any], key: Sequence[Any]) -> list[Any]:
+        """Return the address of each array; of an input of one element, its value too."""
+        arguments: list[Any] = []
+        for array, geometry, value in zip(arrays, key, self._values, strict=True):
+            if value is None:
+                arguments.append(array)
+            elif geometry is None:
+                arguments += (None, value(array))
+            else:
+                arguments += (array, value(0))
+        return arguments
+
+
+def _by_value(operand: Operand) -> type | None:
+    """Return what a number is handed over as, None for an array of several."""
+    if not is_number(operand):
+        return None
+    return np.dtype("uint8" if operand.dtype == "bool" else operand.dtype).type
+
+
+class CupyKernels:
+    """The kernels of one process.
+
+    Parameters
+    ----------
+    xp : module
+        CuPy.
+    """
+
+    dialect = CUDA
+
+    def __init__(self, xp: ModuleType):
+        self.xp = xp
+        self._waiting: list[weakref.ref[Kernel]] = []
+        self._compiled: dict[str, Functions] = {}
+
+    def kernel(
+        self, node: Apply, instead: Callable[..., int], reads: Sequence[str] = (), gives: Sequence[str] = ()
+    ) -> Kernel:
+        """Return a kernel that computes an Elemwise node.
+
+        Parameters
+        ----------
+        node : Apply
+            Of an Elemwise.
+        instead : callable
+            As `Kernel.function`; runs if the compiler fails.
+        reads, gives : sequence of str, optional
+            Which inputs and outputs are stored in 16 bits, as `body.Operand` has it.
+
+        Raises
+        ------
+        NoTemplate
+            It cannot be written in CUDA.
+        """
+        kernel = Kernel(self, elemwise_body(node, CUDA, reads, gives), instead)
+        self._waiting.append(weakref.ref(kernel))
+        return kernel
+
+    def build(self, kernel: Kernel) -> None:
+        """Compile ``kernel``, and all others that wait, unless they have been compiled before."""
+        waiting = [kernel, *(other for ref in self._waiting if (other := ref()) is not None)]
+        self._waiting.clear()
+        # In an order that does not hang on when they were made: CuPy's cache goes by the whole text.
+        missing = {k.name: k.text for k in waiting if k.name not in self._compiled}
+        try:
+            if missing:
+                self._compile(dict(sorted(missing.items())))
+        except Exception as error:  # of NVRTC, of CUDA's driver, or that NVRTC is not there at all
+            warnings.warn(
+                f"{type(error).__name__}: {error}\nGraphs run unfused on the GPU, several times slower; "
+                "install CuPy with the NVRTC of its version of CUDA",
+                stacklevel=3,
+            )
+        for one in waiting:
+            if one.name in self._compiled:
+                one.compiled(self._compiled[one.name])
+            else:
+                one.function = one.instead
+
+    def _compile(self, texts: dict[str, str]) -> None:
+        code = "\n".join(text.replace(NAME, name) for name, text in texts.items())
+        module = self.xp.RawModule(code=code, options=OPTIONS)
+        made = {
+            name: (module.get_function(f"{name}_flat"), module.get_function(f"{name}_strided"))
+            for name in texts
+        }
+        self._compiled.update(made)
+
+
+@cache
+def cupy_kernels(xp: ModuleType) -> CupyKernels | None:
+    """Return the kernels of CuPy's arrays, or None where it cannot compile any."""
+    return CupyKernels(xp) if hasattr(xp, "RawModule") else None

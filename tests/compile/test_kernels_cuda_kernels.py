@@ -1,0 +1,335 @@
+"""Kernels of CuPy's arrays, where an emulator runs CUDA: numbers, launches, what travels, fallbacks."""
+
+import warnings
+
+import cuda_emulator
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+import stand_in
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pytensor.scalar import basic, math
+from pytensor.scalar.basic import Composite
+from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.type import TensorType
+
+from synk.compile import ArrayLinker, array_funcify, array_mode
+from synk.compile.kernels import CupyKernels, cupy_kernels, kernels_for
+from synk.compile.kernels.fusion import TAGS
+from synk.extensions import updates
+
+pytestmark = pytest.mark.skipif(not cuda_emulator.available(), reason="there is no g++ to emulate a GPU")
+
+a, b = basic.float64("a"), basic.float64("b")
+TWO = Composite([a, b], [a * b + 2.0, a - b])  # two outputs
+
+
+@pytest.fixture
+def kernel_of(cupy):
+    def make(scalar_op, shapes, inplace=None, dtype="float64"):
+        inputs = [TensorType(dtype, shape)() for shape in shapes]
+        node = Elemwise(scalar_op, inplace or {}).make_node(*inputs)
+        return array_funcify(node.op, node, cupy)
+
+    return make
+
+
+@pytest.fixture
+def build(cupy):
+    """Return a way to build a function on the stand-in, or with ``fused=False`` without Composites."""
+
+    def function(inputs, outputs=(), fused=True, updates=(), **keywords):
+        mode = array_mode(ArrayLinker(cupy, **keywords))
+        mode = mode if fused else mode.excluding(TAGS["CUDA"])
+        return pytensor.function(inputs, outputs, updates=list(updates), mode=mode, on_unused_input="ignore")
+
+    return function
+
+
+def put(array):
+    """Return an array of the device with the strides of one of NumPy's."""
+    return stand_in.ndarray(array)
+
+
+def counted(function, *arguments):
+    """Return results, and what the second call did."""
+    function(*arguments)
+    stand_in.counts.reset()
+    return function(*arguments), stand_in.counts
+
+
+def composites(function):
+    nodes = function.maker.fgraph.apply_nodes
+    return [n for n in nodes if isinstance(getattr(n.op, "scalar_op", None), Composite)]
+
+
+def of(*shapes, dtype="float32"):
+    rng = np.random.default_rng(0)
+    return [rng.normal(size=shape).astype(dtype) for shape in shapes]
+
+
+# --- launches --------------------------------------------------------------------------------------------
+
+
+def test_cupy_has_kernels_where_it_compiles(cupy, device):
+    assert isinstance(kernels_for(cupy), CupyKernels)
+    assert kernels_for(device) is None
+    assert cupy_kernels.__wrapped__(device) is None
+
+
+def test_a_bias_and_a_tanh_are_one_launch(build):
+    x, bias = pt.fmatrix("x"), pt.fvector("bias")
+    f = build([x, bias], pt.tanh(x + bias))
+    values = of((5, 7), (7,))
+    result, counts = counted(f, *values)
+    assert counts.launches == 1
+    np.testing.assert_allclose(result, np.tanh(values[0] + values[1]), rtol=1e-6)
+
+
+def test_an_update_of_adam_is_one_launch_for_each_weight(build):
+    weights = [pytensor.shared(w, f"w{k}") for k, w in enumerate(of((6, 4), (4,)))]
+    x = pt.fmatrix("x")
+    loss = pt.sqr(x @ weights[0] + weights[1]).sum()
+    _, pairs, _ = updates.adam(loss, weights, learning_rate=0.1)
+    f = build([x], updates=[pair[:2] for pair in pairs])
+    _, counts = counted(f, *of((3, 6)))
+    assert len(composites(f)) == 3  # one of the step number, from which factors of all weights come
+    assert len([n for n in f.maker.fgraph.apply_nodes if isinstance(n.op, Elemwise)]) == 3
+    assert (counts.launches, counts.uploads) == (3 + 1, 0)  # the number goes to its place
+
+
+def test_bits_are_those_of_the_unfused_graph(build):
+    p, m, v, g = pt.fvectors("p", "m", "v", "g")
+    first, second = np.float32(0.9) * m + np.float32(0.1) * g, np.float32(0.99) * v + np.float32(0.01) * g * g
+    outputs = [p - np.float32(1e-3) * first / (pt.sqrt(second) + np.float32(1e-8)), first, second]
+    values = of(*[(1000,)] * 4)
+    values[2] = np.abs(values[2])
+    fused, counts = counted(build([p, m, v, g], outputs), *values)
+    assert counts.launches == 1
+    plain, counts = counted(build([p, m, v, g], outputs, fused=False), *values)
+    assert counts.launches > 8
+    for one, other in zip(fused, plain, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_templates_are_those_of_cuda(build):
+    x, y = pt.fvectors("x", "y")
+    output = pt.exp(x) ** y + 1
+    assert len(build([x, y], output).maker.fgraph.apply_nodes) == 1
+    in_c = pytensor.function([x, y], output, mode=array_mode())
+    assert len(in_c.maker.fgraph.apply_nodes) > 1  # C leaves powers to NumPy
+
+
+def test_numbers_travel_with_the_launch(build):
+    x, rate, flag = pt.fmatrix("x"), pt.fscalar("rate"), pt.scalar("flag", dtype="bool")
+    f = build([x, rate, flag], pt.switch(flag, x * rate + 1, x - rate))
+    (value,) = of((3, 4))
+    for yes in (True, False):
+        expected = value * np.float32(0.5) + 1 if yes else value - np.float32(0.5)
+        result, counts = counted(f, value, 0.5, yes)
+        np.testing.assert_array_equal(result, expected)
+        assert (counts.launches, counts.uploads, counts.downloads) == (1, 1, 1)  # x, and the result
+
+
+def test_kernels_of_one_program_are_one_module_and_of_equal_text_one_kernel(build, cupy, monkeypatch):
+    made, module = [], cupy.RawModule
+    monkeypatch.setattr(cupy, "RawModule", lambda **keywords: made.append(keywords) or module(**keywords))
+    x, y = pt.fmatrix("x"), pt.fvector("y")
+    outputs = [pt.exp(x) * 2 + 1, pt.exp(x.sum(axis=0)) * 3, pt.exp(y) * 3]
+    f = build([x, y], outputs)
+    for _ in range(2):
+        f(*of((2, 3), (3,)))
+    assert len(made) == 1
+    assert made[0]["code"].count("_flat(long long n") == 2
+    build([y], [pt.exp(y) * 3])(*of((3,)))
+    assert len(made) == 1
+
+
+def test_nothing_is_launched_for_arrays_without_elements(build):
+    x = pt.fmatrix("x")
+    result, counts = counted(build([x], pt.exp(x) * 2), np.empty((0, 3), "float32"))
+    assert result.shape == (0, 3)
+    assert counts.launches == 0
+
+
+def test_lengths_stay_on_the_host(build):
+    x, n = pt.fvector("x"), pt.lscalar("n")
+    half = n // 2 + 1
+    total = x.sum().astype("int64")
+    f = build([x, n], [x[:half] * 2 + 1, half * total + 1])
+    (value,) = of((10,))
+    (part, number), counts = counted(f, value, 6)
+    np.testing.assert_array_equal(part, value[:4] * 2 + 1)
+    assert number == 4 * int(value.sum()) + 1
+    assert (counts.uploads, counts.downloads) == (1, 2)  # x; both results
+
+
+# --- numbers ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_all_strides(kernel_of, order):
+    call = kernel_of(TWO, [(None, None, None)] * 2)
+    base = np.random.default_rng(1).standard_normal((6, 8, 10)).copy(order)
+    views = [base[::2, ::-1, 1:6], base[:3, :, 5:], np.broadcast_to(base[0, 0, :5], (3, 8, 5))]
+    views += [base.transpose(2, 1, 0)[:3, :, :5], base[3:0:-1, :, 9:4:-1]]
+    for x in views:
+        for y in views:
+            product, difference = call(put(x), put(y))
+            np.testing.assert_array_equal(product.get(), x * y + 2.0)
+            np.testing.assert_array_equal(difference.get(), x - y)
+
+
+@st.composite
+def broadcast_shapes(draw):
+    full = draw(st.lists(st.integers(0, 5), min_size=0, max_size=4))
+    patterns = [draw(st.lists(st.booleans(), min_size=len(full), max_size=len(full))) for _ in range(2)]
+    return [tuple(1 if one else n for n, one in zip(full, p, strict=True)) for p in patterns], patterns
+
+
+@settings(deadline=None, max_examples=30, suppress_health_check=list(HealthCheck))
+@given(case=broadcast_shapes())
+def test_declared_broadcasting(kernel_of, case):
+    shapes, patterns = case
+    x, y = (np.arange(float(np.prod(shape))).reshape(shape) - 3 for shape in shapes)
+    declared = [tuple(1 if one else None for one in pattern) for pattern in patterns]
+    call = kernel_of(TWO, declared)
+    numbers = [x.reshape(())[()] if all(p) else put(x) for x, p in zip((x, y), patterns, strict=True)]
+    for values in ([put(x), put(y)], numbers if x.ndim == 0 or not all(map(all, patterns)) else ()):
+        if values:
+            product, difference = call(*values)
+            np.testing.assert_array_equal(product.get(), x * y + 2.0)
+            np.testing.assert_array_equal(difference.get(), x - y)
+            assert product.shape == (x - y).shape
+
+
+@pytest.mark.parametrize("shapes", [((3, 4), (1, 4)), ((3, 4), (3, 5)), ((1, 4), (3, 4)), ((0, 4), (1, 4))])
+def test_undeclared_broadcasting_is_refused(kernel_of, shapes):
+    call = kernel_of(TWO, [(None, None)] * 2)
+    with pytest.raises(ValueError, match="differ along axis"):
+        call(*[put(np.ones(shape)) for shape in shapes])
+
+
+def test_out(kernel_of):
+    call = kernel_of(TWO, [(None, None)] * 2)
+    x, y = np.random.default_rng(2).standard_normal((2, 4, 6))
+    for targets in [
+        np.empty((2, 4, 6)),
+        np.empty((2, 6, 4)).swapaxes(1, 2),
+        np.empty((2, 8, 12))[:, ::2, ::-2],
+    ]:
+        out = tuple(map(put, targets))
+        results = call(put(x), put(y), out=out)
+        assert all(result is given for result, given in zip(results, out, strict=True))
+        np.testing.assert_array_equal(targets, [x * y + 2.0, x - y])
+    product, _ = call(put(x), put(y), out=(None, put(targets[1])))
+    np.testing.assert_array_equal(product.get(), x * y + 2.0)
+    with pytest.raises(ValueError, match="shapes"):
+        call(put(x), put(y), out=(put(np.empty((4, 5))), put(np.empty((4, 6)))))
+
+
+def test_arrays_of_another_dtype_are_converted(kernel_of):
+    call = kernel_of(Composite([a, b], [a * b + a]), [(None,)] * 2)
+    x, target = np.arange(5.0), np.empty(5, "float32")
+    np.testing.assert_array_equal(call(put(x.astype("float32")), put(x)).get(), x * x + x)
+    call(put(x), put(x), out=put(target))
+    np.testing.assert_array_equal(target, x * x + x)
+
+
+def test_in_place_both_outputs(kernel_of):
+    call = kernel_of(TWO, [(None, None), (None, None)], {0: 1, 1: 0})
+    x, y = np.random.default_rng(3).standard_normal((2, 4, 600))
+    before, arrays = (x.copy(), y.copy()), (put(x), put(y))
+    product, difference = call(*arrays)
+    assert product is arrays[1]
+    assert difference is arrays[0]
+    np.testing.assert_array_equal(y, before[0] * before[1] + 2.0)
+    np.testing.assert_array_equal(x, before[0] - before[1])
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "int64", "uint16", "float32", "float64"])
+def test_single_numbers_of_all_kinds(kernel_of, dtype):
+    scalars = [basic.get_scalar_type(dtype)() for _ in range(2)]
+    call = kernel_of(Composite(scalars, [basic.switch(scalars[0], *scalars)]), [(None,), (1,)], dtype=dtype)
+    x = np.array([0, 1, 1], dtype)
+    for number in (np.dtype(dtype).type(1), put(np.ones(1, dtype))):
+        stand_in.counts.reset()
+        np.testing.assert_array_equal(call(put(x), number).get(), np.where(x != 0, x, 1).astype(dtype))
+        assert (stand_in.counts.launches, stand_in.counts.uploads) == (1, 0)
+
+
+def test_results_without_axes(kernel_of):
+    call = kernel_of(TWO, [()] * 2)
+    for value in (np.float64(3), put(np.array(3.0))):
+        product, difference = call(value, np.float64(2))
+        assert (product.get(), difference.get()) == (8, 1)
+
+
+def test_functions_that_c_leaves_to_numpy(kernel_of):
+    x = np.linspace(1, 4, 50)
+    result = kernel_of(Composite([a, b], [a**b + basic.arccosh(a)]), [(None,), (None,)])(put(x), put(x - 2))
+    np.testing.assert_allclose(result.get(), x ** (x - 2) + np.arccosh(x), rtol=1e-14)
+
+
+def test_scalar_ops_without_a_ufunc_are_kernels_of_their_own(kernel_of):
+    x = np.linspace(-3, 3, 50)
+    stand_in.counts.reset()
+    result = kernel_of(math.sigmoid, [(None,)])(put(x))
+    assert stand_in.counts.launches == 1
+    np.testing.assert_allclose(result.get(), 1 / (1 + np.exp(-x)), rtol=1e-14)
+
+
+# --- 16 bits ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_arrays_of_16_bits_are_read_and_written_by_the_kernel(build, dtype):
+    if dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes")
+    x, w, v, bias = pt.fmatrix("x"), pt.fmatrix("w"), pt.fmatrix("v"), pt.fvector("bias")
+    outputs = pt.maximum(x @ w + bias, 0) * 2 @ v
+    values = of((4, 8), (8, 8), (8, 8), (8,))
+    result, counts = counted(build([x, w, v, bias], outputs, narrow=dtype), *values)
+    assert counts.launches == 3 + 2 + 1  # factors are converted, two products, one kernel
+    left, right, last, added = values
+    np.testing.assert_allclose(result, np.maximum(left @ right + added, 0) * 2 @ last, rtol=0.1, atol=0.5)
+    # The same numbers as from array operations that compute in float32.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("synk.compile.dispatch.fused.kernels_for", lambda xp: None)
+        plain, counts = counted(build([x, w, v, bias], outputs, fused=False, narrow=dtype), *values)
+    assert counts.launches > 6
+    np.testing.assert_allclose(result, plain, rtol=0.02, atol=0.05)
+
+
+# --- fallbacks -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("narrow", [None, "float16"])
+def test_what_does_not_compile_runs_unfused_with_one_warning(build, cupy, monkeypatch, narrow):
+    def refuse(**keywords):
+        raise RuntimeError("NVRTC_ERROR_INVALID_OPTION")
+
+    monkeypatch.setattr(cupy, "RawModule", refuse)
+    x, w, rate = pt.fmatrix("x"), pt.fmatrix("w"), pt.fscalar("rate")
+    hidden = pt.maximum(x @ w * rate + 1, 0)
+    f = build([x, w, rate], [hidden @ w, pt.exp(x) * rate + 1], narrow=narrow)
+    left, right = of((4, 4), (4, 4))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            result, curve = f(left, right, 0.5)
+    assert [str(w.message).splitlines()[0] for w in caught] == ["RuntimeError: NVRTC_ERROR_INVALID_OPTION"]
+    expected = np.maximum(left @ right * 0.5 + 1, 0) @ right
+    np.testing.assert_allclose(result, expected, rtol=2e-2 if narrow else 1e-5, atol=2e-2 if narrow else 1e-6)
+    np.testing.assert_allclose(curve, np.exp(left) * 0.5 + 1, rtol=1e-6)
+
+
+def test_without_raw_modules_nothing_is_fused(device, monkeypatch):
+    monkeypatch.setattr(device, "__name__", "cupy")
+    x = pt.fmatrix("x")
+    f = pytensor.function([x], pt.exp(x) * 2 + 1, mode=array_mode(ArrayLinker(device)))
+    assert not composites(f)
+    (value,) = of((2, 3))
+    np.testing.assert_allclose(f(value), np.exp(value) * 2 + 1, rtol=1e-6)
