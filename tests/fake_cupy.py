@@ -59,6 +59,9 @@ def _cuda(log, n_gpus):
             log.append(("device", self.id))
 
     class MemoryPool:
+        def __init__(self, allocator=None):
+            self.allocator = allocator
+
         def set_limit(self, size=None, fraction=None):
             log.append(("limit", fraction))
 

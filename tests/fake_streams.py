@@ -188,6 +188,9 @@ class _Stream:
             raise RuntimeError("cudaErrorStreamCaptureUnsupported: the null stream cannot capture")
         stand_in.tape = Tape()
 
+    def is_capturing(self):
+        return stand_in.tape is not None
+
     def end_capture(self):
         tape, stand_in.tape = stand_in.tape, None
         return Graph(tape.end(), self)

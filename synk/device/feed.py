@@ -15,7 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from math import prod
 from typing import Any, NamedTuple
 
@@ -67,13 +67,23 @@ class Feeder:
         Has the calling thread use the GPU.
     threads : int
         That gather rows together.
+    recording : context manager
+        Held while launches of ``computing`` are recorded.
     """
 
-    def __init__(self, xp: Any, computing: Any, bind: Callable[[], None], threads: int = 1):
+    def __init__(
+        self,
+        xp: Any,
+        computing: Any,
+        bind: Callable[[], None],
+        threads: int = 1,
+        recording: AbstractContextManager[Any] | None = None,
+    ):
         self.xp = xp
         self.bind = bind
         self._computing = computing
         self._n_threads = threads
+        self._recording = nullcontext() if recording is None else recording
         self._streams: Streams | None = None
         self._lanes: dict[tuple[int, int], Lane] = {}
         self._forgotten: deque[Lane] = deque()
@@ -101,7 +111,7 @@ class Feeder:
         """Make a slot."""
         if self._streams is None:
             copying = self.xp.cuda.Stream(non_blocking=True)
-            self._streams = Streams(self._computing, copying)
+            self._streams = Streams(self._computing, copying, self._recording)
         return Slot(self.xp, self._streams)
 
     def submit(self, task: Callable[..., None], *arguments: Any) -> Future[None]:

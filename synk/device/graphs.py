@@ -10,6 +10,7 @@ Imports ``cublas_library`` of ``compile``; CuPy is passed in.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -28,13 +29,20 @@ class Graphs:
         The one in which programs launch.
     memory : float
         The fraction of the GPU's memory that recordings may take.
+
+    Attributes
+    ----------
+    recording : Lock
+        Held while launches of the stream are recorded: other threads launch nothing in it.
     """
 
     def __init__(self, cupy: Any, stream: Any, memory: float = 1.0):
         self._cupy = cupy
         self._stream = stream
-        self._pool = cupy.cuda.MemoryPool()
+        self._kept: list[Any] = []
+        self._pool = cupy.cuda.MemoryPool(self._allocate)
         self._pool.set_limit(fraction=memory)
+        self.recording = threading.Lock()
 
     def warm(self, run: Callable[[], Any]) -> Any:
         """Return ``run()``, which leaves its memory in the pool of recordings."""
@@ -49,7 +57,7 @@ class Graphs:
         Exception
             What ``run`` raised, or CUDA where a call cannot be recorded; nothing has happened then.
         """
-        with self._cupy.cuda.using_allocator(self._pool.malloc):
+        with self.recording, self._cupy.cuda.using_allocator(self._pool.malloc):
             cublas_library.prepare(self._cupy)
             self._stream.begin_capture()
             try:
@@ -66,3 +74,13 @@ class Graphs:
         """Give back what no recording holds any more."""
         cublas_library.forget()
         self._pool.free_all_blocks()
+        self._kept.clear()
+
+    def _allocate(self, n_bytes: int) -> Any:
+        """Return memory of CUDA, for the pool.
+
+        A pool that is full frees all blocks that nobody has. Recordings write to theirs in the next replay.
+        """
+        memory = self._cupy.cuda.Memory(n_bytes)
+        self._kept.append(memory)
+        return self._cupy.cuda.MemoryPointer(memory, 0)

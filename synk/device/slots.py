@@ -13,6 +13,7 @@ Imports NumPy, ``plan`` and the standard library.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from math import prod
 from typing import Any, NamedTuple
 
@@ -32,6 +33,7 @@ class Streams(NamedTuple):
 
     computing: Any
     copying: Any
+    recording: AbstractContextManager[Any] = nullcontext()  # held while launches of `computing` are recorded
 
 
 class Slot:
@@ -116,8 +118,10 @@ class Slot:
         if self._there is None or self._there.nbytes < nbytes:
             self._there = None
             self._there = self._xp.empty(nbytes, np.uint8)
-            # The pool's memory may be that of an array which the computing stream still reads.
-            self._streams.computing.record(self._read)
+            # The pool's memory may be that of an array which the computing stream still reads. An event of a
+            # recording is none to wait for, and this may be another thread than the one that records.
+            with self._streams.recording:
+                self._streams.computing.record(self._read)
 
     def hand_out(self) -> Any:
         """Return the rows on the GPU: what is launched from now on waits until they are there."""

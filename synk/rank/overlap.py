@@ -41,14 +41,19 @@ class Overlap:
 
     def __init__(self, variables: RankVariables):
         self._variables = variables
-        self._expected: dict[int, Expected] = {}  # by identity of a variable's storage, which programs know
+        self._told: dict[int, Expected] = {}  # by identity of a variable's storage, which programs know
         self._begun: dict[int, Parted] = {}
         self._following: dict[int, Any] = {}  # by identity of a step of the present command
 
     # --- what programs tell ------------------------------------------------------------------------
 
     def expect(self, variable: Any, shape: tuple[int, ...], dtype: str) -> None:
-        self._expected[id(variable.container.storage)] = Expected(int(np.prod(shape)), np.dtype(dtype))
+        self._told[id(variable.container.storage)] = Expected(int(np.prod(shape)), np.dtype(dtype))
+
+    def told(self) -> dict[int, Expected]:
+        """Return what has been expected since this was last asked."""
+        told, self._told = self._told, {}
+        return told
 
     def finished(self, variable: Any, array: Any, start: int) -> None:
         storage = variable.container.storage
@@ -75,7 +80,8 @@ class Overlap:
             return
         program.compile()  # it tells then what it will tell of; a rank without rows would not need it
         storage = self._storage(identity)
-        expected = self._expected.get(storage)
+        # Of this program: which others a rank has compiled depends on the rows that it had.
+        expected = program.announced.get(storage)
         parted = expected and communicator.parted(expected.length, expected.dtype, following.op)
         if parted:
             self._begun[storage] = parted

@@ -12,7 +12,7 @@ Imports floor 2 and below.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -35,8 +35,8 @@ from synk.rank.spec import ProgramSpec, UpdateSpec
 from synk.reduction import Accumulator, Partial, cast, identity
 from synk.variables import RankVariables
 
-# Attributes of a program that hold compiled variants.
-VARIANTS = {"_whole", "_sliced", "_rowless"}
+# Attributes of a program that hold compiled variants, and what the first of them tells.
+VARIANTS = {"_whole", "_sliced", "_rowless", "announced"}
 
 
 class ProgramContext(NamedTuple):
@@ -71,6 +71,8 @@ class Program:
         self._compiling = context.compiling
         self._announcer = context.announcer
         self._mode = self._chosen_mode()
+        # What the variant for one slice will tell of; ranks know it of the same functions, whatever they ran.
+        self.announced: Mapping[int, Any] = {}
 
     @property
     def on_device(self) -> bool:
@@ -235,7 +237,11 @@ class Program:
     def _whole(self) -> Callable[..., Any]:
         inputs, results = self._graph
         n_outputs = len(self.spec.output_modes)
-        return self._compiled(inputs, results[:n_outputs], self._update_pairs(lambda update: True))
+        if self._announcer is not None:
+            self._announcer.told()  # of other variants and programs
+        compiled = self._compiled(inputs, results[:n_outputs], self._update_pairs(lambda update: True))
+        self.announced = {} if self._announcer is None else self._announcer.told()
+        return compiled
 
     @cached_property
     def _sliced(self) -> Callable[..., Any]:

@@ -243,3 +243,30 @@ def test_a_status_of_cublas_is_an_error(cupy):
     with cublas_library.recording(), pytest.raises(RuntimeError, match="cublasGemmEx failed with status 15"):
         cublas_library.recorder().gemmEx(0, *[0] * 18)
     assert cublas_library.recorder() is None
+
+
+def test_what_a_warm_call_leaves_is_not_in_the_memory_of_recordings(cupy, monkeypatch):
+    made = []
+    graphs = Graphs(cupy, cupy.cuda.Stream(non_blocking=True))
+    warm = graphs.warm
+    monkeypatch.setattr(graphs, "warm", lambda run: made.append(warm(run)) or made[-1])
+    mode = array_mode(ArrayLinker(cupy, recorder=graphs))
+    v = pytensor.shared(np.zeros((1, 3)), name="v")
+    f = pytensor.function([], [], updates=[(v, pt.concatenate([v, v + 1]))], mode=mode)
+    for n in range(1, WARM_UP + 1):
+        f()
+        assert v.container.storage[0].shape == (2**n, 3)
+    (values,) = made
+    assert v.container.storage[0] is not values[0]
+    np.testing.assert_array_equal(cupy.asnumpy(v.container.storage[0])[:, 0], [0, 1, 1, 2])
+
+
+def test_memory_of_recordings_stays_theirs_when_their_pool_frees_its_blocks(cupy):
+    made = []
+    cupy.cuda.Memory = lambda n_bytes: made.append(n_bytes) or ("memory", n_bytes)
+    cupy.cuda.MemoryPointer = lambda memory, offset: (memory, offset)
+    graphs = Graphs(cupy, cupy.cuda.Stream(non_blocking=True))
+    assert graphs._pool.allocator(512) == (("memory", 512), 0)
+    assert graphs._kept == [("memory", 512)]
+    graphs.close()
+    assert graphs._kept == []

@@ -28,6 +28,9 @@ class Announcer(Protocol):
     def expect(self, variable: Variable, shape: tuple[int, ...], dtype: str) -> None:
         """Learn, when a program is made, that it will tell of this shared variable's new value."""
 
+    def told(self) -> Mapping[Any, Any]:
+        """Return what has been expected since this was last asked."""
+
     def finished(self, variable: Variable, array: Any, start: int) -> None:
         """Learn that the elements of ``array`` from ``start`` on, in C order, are final.
 

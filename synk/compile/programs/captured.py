@@ -101,8 +101,10 @@ class Captured:
         key = self._key(inputs)
         recording = self._recordings.get(key)
         if recording is None or not self._holds(recording, inputs):
+            if key is None or self._made > MOST:
+                return self._plain(inputs, calls=0)
             calls = self._calls[key] = self._calls.get(key, 0) + 1
-            if key is None or calls <= WARM_UP or self._made > MOST:
+            if calls <= WARM_UP:
                 return self._plain(inputs, calls)
             recording = self._record(key, inputs)
             if recording is None:
@@ -137,8 +139,14 @@ class Captured:
         def run() -> Any:
             return self.program(*inputs)
 
-        values = self._recorder.warm(run) if calls == WARM_UP else run()
-        return [self._home(k, value) for k, value in enumerate(values)]
+        if calls != WARM_UP:
+            return [self._home(k, value) for k, value in enumerate(run())]
+        homes = [self._home(k, value) for k, value in enumerate(self._recorder.warm(run))]
+        # What recordings compute with passes through memory that is new now.
+        return [
+            value if is_on_host(value) or any(value is array for array in inputs) else value.copy()
+            for value in homes
+        ]
 
     def _record(self, key: Any, inputs: Sequence[Any]) -> Recording | None:
         """Make a recording; return None, and never try again, where that fails."""
@@ -203,7 +211,8 @@ def fill(slot: Any, value: Any) -> None:
     if is_on_host(value) and value.size == 1:
         slot.fill(value.reshape(())[()])  # the number travels with the launch
     elif is_on_host(value):
-        slot.set(np.ascontiguousarray(value))
+        # A copy: from page-locked memory, such as a data set's, CuPy would read when the caller has it back.
+        slot.set(np.array(value, order="C"))
     else:
         slot[...] = value
 

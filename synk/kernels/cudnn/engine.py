@@ -74,18 +74,22 @@ class Engine:
         if stream.ptr != self._bound:
             self._cudnn.set_stream(handle=self._handle, stream=stream.ptr)
             self._bound = stream.ptr
-        workspace = self._workspace(stream, plan.workspace) if plan.workspace else 0
-        plan.graph.execute(pointers, workspace, self._handle)
+        memory = self._workspace(stream, plan.workspace) if plan.workspace else None
+        plan.graph.execute(pointers, 0 if memory is None else memory.ptr, self._handle)
 
-    def _workspace(self, stream: Any, n_bytes: int) -> int:
-        """Return the address of ``n_bytes`` that the next kernels of the stream may write to."""
+    def _workspace(self, stream: Any, n_bytes: int) -> Any:
+        """Return memory of ``n_bytes`` that the next kernels of the stream may write to."""
+        if stream.is_capturing():
+            # A replay writes to it for as long as there is the recording, whose pool this comes from and goes
+            # back to. What is kept here is freed when a larger one is needed.
+            return self._cupy.cuda.alloc(n_bytes)
         size, memory = self._workspaces.get(stream, (0, None))
         if size < n_bytes:
             # Another stream must not take what kernels of this one still write: the allocator sees to it.
             self._workspaces.pop(stream, None)
             memory = self._cupy.cuda.alloc(n_bytes)
             self._workspaces[stream] = n_bytes, memory
-        return memory.ptr
+        return memory
 
 
 @cache

@@ -132,3 +132,17 @@ def test_without_a_gpu_the_other_provider_is_told_of(cudnn, cupy, monkeypatch):
     monkeypatch.setattr(cudnn, "create_handle", fail)
     with pytest.warns(RuntimeWarning, match="Create failed"):
         assert plan_or_none(cupy, ONE) is None
+
+
+def test_a_recording_has_a_workspace_that_nothing_else_frees(cudnn, cupy):
+    cudnn.pygraph.workspace_size = 64
+    execute(cupy)
+    stream = cupy.cuda.get_current_stream()
+    recorded = cupy.cuda.Stream()
+    recorded.use()
+    recorded.begin_capture()
+    execute(cupy)
+    recorded.end_capture()
+    stream.use()
+    assert cupy.allocated == [64, 64]
+    assert list(engine(cupy)._workspaces) == [stream]
