@@ -70,7 +70,7 @@ def inherit(python):
 def install(python, wheels):
     """Install what is missing, and synk."""
     if wheels is None:
-        pip(python, "install", "--no-build-isolation", "--editable", str(ROOT), *OF_TESTS)
+        pip(python, "install", "--editable", str(ROOT), *OF_TESTS)
         return
     found = sorted(map(str, wheels.glob("*.whl")))
     if not found:
