@@ -246,6 +246,23 @@ def ordered(layout: str, images: Any, channels: Any, height: Any, width: Any) ->
     return (images, channels, height, width) if layout == "NCHW" else (images, height, width, channels)
 
 
+def image_shape(pooling: Pooling, height: int, width: int, *results: Any) -> tuple[int, ...]:
+    """Return the shape of the images, of ``height`` times ``width`` pixels, that gave these results.
+
+    Raises
+    ------
+    ValueError
+        Such images give results of another shape.
+    """
+    images, channels, *_ = lengths(pooling.layout, results[0].shape)
+    shape = ordered(pooling.layout, images, channels, height, width)
+    expected = pooling.output_shape(shape)
+    for array in results:
+        if tuple(array.shape) != expected:
+            raise ValueError(f"gy or index has shape {tuple(array.shape)}; pooling gives {expected}")
+    return shape
+
+
 def check_layout(layout: str) -> None:
     """Raise ValueError if there is no such layout."""
     if layout not in AXES:

@@ -33,7 +33,9 @@ def test_residual_network(stage, on_cores, depth):
     size = 64 if stage.is_gpu else 32
     network = {"depth": depth, "size": size, "seconds": 300}
     found = stage.play("residual", n_ranks=1, **network)
-    check(found, on_cores("residual", **network), 1, rtol=2e-3)
+    # In 50 layers one rectifier's input lies within rounding of 0 (stage1_2, channel 174): kernels that round
+    # otherwise take its other side, and the third loss moves by 2.5e-3.
+    check(found, on_cores("residual", **network), 1, rtol=5e-3 if depth == 50 else 2e-3)
 
 
 @pytest.mark.slow

@@ -1,12 +1,10 @@
-"""Arrays as kernels read them, memory for results, and what both say about vector instructions.
+"""Arrays as kernels read them, and what they say about vector instructions.
 
-Imports NumPy and the kinds of dtypes.
+Imports the kinds of dtypes.
 """
 
 from types import ModuleType
 from typing import Any
-
-import numpy as np
 
 from synk.kernels.cuda.library import KINDS, Kind
 
@@ -21,25 +19,6 @@ def kind_of(array: Any) -> Kind | None:
 def contiguous(xp: ModuleType, dtype: Any, *arrays: Any) -> list[Any]:
     """Return the arrays in C order and of one dtype; those that are not are copied."""
     return [xp.ascontiguousarray(array.astype(dtype, copy=False)) for array in arrays]
-
-
-def array_for(xp: ModuleType, out: Any, dtype: Any, shape: tuple[int, ...]) -> Any:
-    """Return ``out``, or a new array for None.
-
-    Raises
-    ------
-    ValueError
-        ``out`` has another shape or dtype, or is not C-contiguous: a kernel would write elsewhere.
-    """
-    if out is None:
-        return xp.empty(shape, dtype)
-    if out.shape != shape or out.dtype != dtype or not out.flags.c_contiguous:
-        order = "C-contiguous" if out.flags.c_contiguous else "not C-contiguous"
-        raise ValueError(
-            f"out is {order}, {out.dtype} and of shape {out.shape}; pass a C-contiguous array of dtype "
-            f"{np.dtype(dtype)} and shape {shape}"
-        )
-    return out
 
 
 def elements_at_once(kind: Kind, row: int, *arrays: Any) -> int:

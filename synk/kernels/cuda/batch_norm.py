@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from synk.kernels.cuda.arrays import array_for, contiguous, elements_at_once, kind_of
+from synk.kernels.cuda.arrays import contiguous, elements_at_once, kind_of
 from synk.kernels.cuda.launch import LANES, ROWS, THREADS, WARPS, ceiling, column_blocks, splits
 from synk.kernels.cuda.library import Kind, kernel, lengths
 from synk.kernels.plain_norm import PlainNorm, deliver
+from synk.kernels.results import array_for
 
 FILE = "batch_norm"
 SEGMENT = 1024  # elements of a plane that a warp takes at once, at most

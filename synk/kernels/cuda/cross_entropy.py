@@ -10,10 +10,11 @@ host, and one that is no column makes a loss of NaN. Has run on an emulator only
 from collections.abc import Callable
 from types import ModuleType
 
-from synk.kernels.cuda.arrays import array_for, contiguous, elements_at_once, kind_of
+from synk.kernels.cuda.arrays import contiguous, elements_at_once, kind_of
 from synk.kernels.cuda.launch import BLOCKS, row_threads
 from synk.kernels.cuda.library import kernel, lengths
 from synk.kernels.plain_norm import PlainNorm
+from synk.kernels.results import array_for
 
 FILE = "cross_entropy"
 

@@ -13,10 +13,11 @@ from types import ModuleType
 
 import numpy as np
 
-from synk.kernels.cuda.arrays import array_for, contiguous, elements_at_once, kind_of
+from synk.kernels.cuda.arrays import contiguous, elements_at_once, kind_of
 from synk.kernels.cuda.launch import BLOCKS, LANES, ROWS, WARPS, ceiling, column_blocks, row_threads, splits
 from synk.kernels.cuda.library import kernel, lengths
 from synk.kernels.plain_norm import PlainNorm, deliver
+from synk.kernels.results import array_for
 
 FILE = "layer_norm"
 

@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from synk.kernels.cuda.arrays import array_for, contiguous, elements_at_once, kind_of
+from synk.kernels.cuda.arrays import contiguous, elements_at_once, kind_of
 from synk.kernels.cuda.launch import LANES, THREADS, WARPS, ceiling, column_blocks, flat_blocks
 from synk.kernels.cuda.library import INDICES, PLACES, Kind, kernel, lengths
 from synk.kernels.plain_pool import PlainPool
-from synk.kernels.window import Pooling, ordered
+from synk.kernels.results import array_for
+from synk.kernels.window import Pooling, image_shape
 from synk.kernels.window import lengths as lengths_of
 
 FILE = "pool"
@@ -122,23 +123,6 @@ def global_avg_pool(xp: ModuleType, layout: str) -> Callable:
         return y
 
     return run
-
-
-def image_shape(pooling: Pooling, height: int, width: int, *results: Any) -> tuple[int, ...]:
-    """Return the shape of the images, of ``height`` times ``width`` pixels, that gave these results.
-
-    Raises
-    ------
-    ValueError
-        Such images give results of another shape.
-    """
-    images, channels, *_ = lengths_of(pooling.layout, results[0].shape)
-    shape = ordered(pooling.layout, images, channels, height, width)
-    expected = pooling.output_shape(shape)
-    for array in results:
-        if tuple(array.shape) != expected:
-            raise ValueError(f"gy or index has shape {tuple(array.shape)}; pooling gives {expected}")
-    return shape
 
 
 def kernel_of(

@@ -11,9 +11,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from synk.kernels.loops.arrays import array_for, contiguous, results
+from synk.kernels.loops.arrays import contiguous, results
 from synk.kernels.loops.library import Loop
 from synk.kernels.plain_norm import PlainNorm, wrong_label
+from synk.kernels.results import array_for
 
 FORWARD = Loop("cross_entropy", "cross_entropy", "aaaann", ctypes.c_long)
 BACKWARD = Loop("cross_entropy", "cross_entropy_gradient", "aaaaann", ctypes.c_long)
@@ -47,7 +48,7 @@ def softmax_cross_entropy_gradient() -> Callable:
         rows, columns = check_rows(logits, labels, g, log_sum)
         g, logits, log_sum = contiguous(logits.dtype, g, logits, log_sum)
         (labels,) = contiguous(np.dtype("int64"), labels)
-        glogits = array_for(out, logits.dtype, logits.shape)
+        glogits = array_for(np, out, logits.dtype, logits.shape)
         check_labels(loop(g, logits, labels, log_sum, glogits, rows, columns), labels, columns)
         return glogits
 

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from synk.kernels.loops.arrays import array_for, contiguous
+from synk.kernels.loops.arrays import contiguous
 from synk.kernels.loops.library import Loop
 from synk.kernels.plain_pool import PlainPool
-from synk.kernels.window import Pooling, lengths, ordered
+from synk.kernels.results import array_for
+from synk.kernels.window import Pooling, image_shape, lengths
 
 MAX, MAX_GRADIENT = (Loop("pool", name, "raaaaa") for name in ("max_pool", "max_pool_gradient"))
 MEAN, MEAN_GRADIENT = (Loop("pool", name, "raaaaa") for name in ("avg_pool", "avg_pool_gradient"))
@@ -48,7 +49,7 @@ def max_pool(pooling: Pooling, index_dtype: Any) -> Callable:
         (x,) = contiguous(x.dtype, x)
         shape, g = pooling.output_shape(x.shape), geometry(pooling, x.shape, wide=index_dtype == "int32")
         y_out, index_out = (None, None) if out is None else out
-        y, index = array_for(y_out, x.dtype, shape), array_for(index_out, index_dtype, shape)
+        y, index = array_for(np, y_out, x.dtype, shape), array_for(np, index_out, index_dtype, shape)
         loop(ctypes.byref(g), x, y, index, *line(g, x.dtype))
         return y, index
 
@@ -66,7 +67,7 @@ def max_pool_gradient(pooling: Pooling) -> Callable:
         (gy,), (index,) = contiguous(gy.dtype, gy), contiguous(index.dtype, index)
         shape = image_shape(pooling, int(height), int(width), gy, index)
         g = geometry(pooling, shape, wide=index.dtype == "int32")
-        gx = array_for(out, gy.dtype, shape)
+        gx = array_for(np, out, gy.dtype, shape)
         loop(ctypes.byref(g), gx, gy, index, *line(g, gy.dtype))
         return gx
 
@@ -83,7 +84,7 @@ def avg_pool(pooling: Pooling, count_padding: bool) -> Callable:
             return instead(x, out=out)
         (x,) = contiguous(x.dtype, x)
         g = geometry(pooling, x.shape, count_padding=count_padding)
-        y = array_for(out, x.dtype, pooling.output_shape(x.shape))
+        y = array_for(np, out, x.dtype, pooling.output_shape(x.shape))
         loop(ctypes.byref(g), x, y, NO_INDEX, *line(g, x.dtype))
         return y
 
@@ -101,7 +102,7 @@ def avg_pool_gradient(pooling: Pooling, count_padding: bool) -> Callable:
         (gy,) = contiguous(gy.dtype, gy)
         shape = image_shape(pooling, int(height), int(width), gy)
         g = geometry(pooling, shape, count_padding=count_padding)
-        gx = array_for(out, gy.dtype, shape)
+        gx = array_for(np, out, gy.dtype, shape)
         loop(ctypes.byref(g), gx, gy, NO_INDEX, *line(g, gy.dtype))
         return gx
 
@@ -120,7 +121,7 @@ def global_avg_pool(layout: str) -> Callable:
         images, channels, height, width = lengths(layout, x.shape)
         if height * width == 0:
             return instead(x, out=out)  # says what is wrong
-        y = array_for(out, x.dtype, (images, channels))
+        y = array_for(np, out, x.dtype, (images, channels))
         if layout == "NHWC":
             columns(x, y, images, height * width, channels, np.empty(channels, x.dtype), np.empty(channels))
         else:
@@ -141,23 +142,6 @@ def geometry(
     results = window.output_lengths(height, width, *pooling.size)
     (top, _), (left, _) = window.padding
     return Geometry(*units, *results, *pooling.size, *window.stride, top, left, last, count_padding, wide)
-
-
-def image_shape(pooling: Pooling, height: int, width: int, *results: np.ndarray) -> tuple[int, ...]:
-    """Return the shape of the images, of ``height`` times ``width`` pixels, that gave these results.
-
-    Raises
-    ------
-    ValueError
-        Such images give results of another shape.
-    """
-    images, channels, *_ = lengths(pooling.layout, results[0].shape)
-    shape = ordered(pooling.layout, images, channels, height, width)
-    expected = pooling.output_shape(shape)
-    for array in results:
-        if array.shape != expected:
-            raise ValueError(f"gy or index has shape {array.shape}; pooling gives {expected}")
-    return shape
 
 
 def line(g: Geometry, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
