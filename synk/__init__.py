@@ -127,7 +127,7 @@ def fork(
     overlap : bool
         Whether GPUs that are linked by NCCL exchange the parts of a gradient that are done while they compute
         the rest: in training steps of `synk.extensions.train`, and wherever a `sequence` all-reduces what the
-        function before has joined. Not together with ``cuda_graphs``, which goes first.
+        function before has joined.
 
     Returns
     -------

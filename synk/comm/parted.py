@@ -18,6 +18,12 @@ from synk.comm.nccl_link import Link
 PART_BYTES = 25 << 20  # enough for full speed; what goes out after the gradient is done is no more than one
 
 
+def part_starts(count: int, itemsize: int) -> list[int]:
+    """Return the first elements of the parts that so many elements go out in."""
+    n_parts = max(1, -(-count * itemsize // PART_BYTES))
+    return [count * part // n_parts for part in range(n_parts)]
+
+
 class PartedReduction:
     """One all-reduce, between the agreement of the ranks and its end.
 
@@ -42,8 +48,7 @@ class PartedReduction:
         self._link, self._library, self._side = link, library, side
         self._count, self._itemsize = count, itemsize
         self._code, self._operation = code, operation
-        n_parts = max(1, -(-count * itemsize // PART_BYTES))
-        self._starts = [count * part // n_parts for part in range(n_parts)]  # the last one is launched next
+        self._starts = part_starts(count, itemsize)  # the last one is launched next
         self._stop = count
         self._array: Any = None
 

@@ -18,6 +18,7 @@ from pytensor.link.utils import raise_with_op
 from synk.compile.dispatch.table import DEVICE, HOST
 from synk.compile.emit import Observer, emit
 from synk.compile.passes.finish import Announcer
+from synk.compile.programs.between import BetweenGraphs
 from synk.compile.programs.captured import Captured, Recorder, obstacle
 from synk.compile.programs.program import Program
 from synk.compile.programs.transfer import check_narrow, to_device
@@ -48,8 +49,7 @@ class ArrayLinker(JITLinker):
         Records the launches of programs that are called with the same shapes, and repeats them together;
         see `synk.compile.programs.captured`. Not where nodes are observed.
     announcer : Announcer, optional
-        Told which parts of a flat vector are final; see `synk.compile.emit.emit`. Not where programs are
-        recorded.
+        Told which parts of a flat vector are final; see `synk.compile.emit.emit`.
     narrow : {"float16", "bfloat16"}, optional
         Keep float32 arrays between nodes in 16 bits where products read them; inputs, results and shared
         variables stay float32. See `synk.compile.passes.narrow`.
@@ -111,7 +111,7 @@ class ArrayLinker(JITLinker):
     def fgraph_convert(self, fgraph, order, input_storage, output_storage, storage_map, **kwargs) -> Program:
         """Return the program that computes ``fgraph`` in the given order."""
         given = [k for k, variable in enumerate(fgraph.inputs) if not isinstance(variable, SharedVariable)]
-        program = self._emitted(fgraph, order, given, self._fetched(fgraph))
+        program = self._emitted(fgraph, order, given, self._fetched(fgraph), self.announcer)
         self._judge_host_nodes(program)
         return program
 
@@ -119,7 +119,7 @@ class ArrayLinker(JITLinker):
         updates = fgraph.update_mapping or {}
         return [k for k in range(len(fgraph.outputs)) if k not in updates and self.outputs == HOST]
 
-    def _emitted(self, fgraph, order, given, fetched) -> Program:
+    def _emitted(self, fgraph, order, given, fetched, announcer) -> Program:
         return emit(
             fgraph,
             self.xp,
@@ -128,7 +128,7 @@ class ArrayLinker(JITLinker):
             updates=fgraph.update_mapping or {},
             given=given,
             fetched=fetched,
-            announcer=self.announcer if self.recorder is None else None,
+            announcer=announcer,
             narrow=self.narrow,
         )
 
@@ -136,7 +136,8 @@ class ArrayLinker(JITLinker):
         """Return the program as it is recorded; None where nobody records, or that cannot be done."""
         if self.recorder is None or self.observe is not None:
             return None
-        program = self._emitted(fgraph, order, given=(), fetched=())
+        announcer = None if self.announcer is None else BetweenGraphs(self.announcer, self.recorder)
+        program = self._emitted(fgraph, order, given=(), fetched=(), announcer=announcer)
         reason = obstacle(program, fgraph)
         if reason is None:
             return self._recorded(fgraph, program)

@@ -161,8 +161,8 @@ class CudaDevice(Device):
         return array_mode(linker)
 
     def feeder(self) -> Feeder:
-        recording = None if self._graphs is None else self._graphs.recording
-        return Feeder(self.xp, self.stream, self.bind, self._host.threads, recording)
+        lock = None if self._graphs is None else self._graphs.lock
+        return Feeder(self.xp, self.stream, self.bind, self._host.threads, lock)
 
     def from_host(self, array: Any) -> Any:
         return to_device(array, self.xp)

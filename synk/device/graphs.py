@@ -1,6 +1,6 @@
 """CUDA graphs: launches of one GPU recorded, and launched again together.
 
-    Graphs.record(run) -> begin capture, run, end capture -> (what run returned, replay)
+    Graphs.record(run) -> begin capture, run (cut: end and begin again), end -> (what run returned, replay)
 
 What is recorded keeps its addresses, so it allocates from a pool that serves recordings alone; all of
 them share it, as none has anything there while another runs. *Unrun* on GPUs.
@@ -11,7 +11,7 @@ Imports ``cublas_library`` of ``compile``; CuPy is passed in.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -32,8 +32,10 @@ class Graphs:
 
     Attributes
     ----------
-    recording : Lock
+    lock : Lock
         Held while launches of the stream are recorded: other threads launch nothing in it.
+    recording : bool
+        Whether the program that runs now is recorded; for its own thread.
     """
 
     def __init__(self, cupy: Any, stream: Any, memory: float = 1.0):
@@ -42,7 +44,12 @@ class Graphs:
         self._kept: list[Any] = []
         self._pool = cupy.cuda.MemoryPool(self._allocate)
         self._pool.set_limit(fraction=memory)
-        self.recording = threading.Lock()
+        self.lock = threading.Lock()
+        self._parts: list[Callable[[], None]] | None = None  # of the present recording
+
+    @property
+    def recording(self) -> bool:
+        return self._parts is not None
 
     def warm(self, run: Callable[[], Any]) -> Any:
         """Return ``run()``, which leaves its memory in the pool of recordings."""
@@ -57,8 +64,9 @@ class Graphs:
         Exception
             What ``run`` raised, or CUDA where a call cannot be recorded; nothing has happened then.
         """
-        with self.recording, self._cupy.cuda.using_allocator(self._pool.malloc):
+        with self.lock, self._cupy.cuda.using_allocator(self._pool.malloc):
             cublas_library.prepare(self._cupy)
+            parts = self._parts = []
             self._stream.begin_capture()
             try:
                 with cublas_library.recording():
@@ -67,8 +75,19 @@ class Graphs:
                 with suppress(Exception):  # the recording was broken off: CUDA says so again
                     self._stream.end_capture()
                 raise
-            graph = self._stream.end_capture()
-        return values, partial(graph.launch, self._stream)
+            finally:
+                self._parts = None
+            parts.append(self._end())
+        return values, parts[0] if len(parts) == 1 else partial(_replay, parts)
+
+    def cut(self, action: Callable[[], None]) -> None:
+        """Have ``action`` done in every replay, after all that has been recorded so far."""
+        assert self._parts is not None, "only what is recorded can be cut"
+        self._parts += [self._end(), action]
+        self._stream.begin_capture()
+
+    def _end(self) -> Callable[[], None]:
+        return partial(self._stream.end_capture().launch, self._stream)
 
     def close(self) -> None:
         """Give back what no recording holds any more."""
@@ -84,3 +103,8 @@ class Graphs:
         memory = self._cupy.cuda.Memory(n_bytes)
         self._kept.append(memory)
         return self._cupy.cuda.MemoryPointer(memory, 0)
+
+
+def _replay(parts: Sequence[Callable[[], None]]) -> None:
+    for part in parts:
+        part()

@@ -36,11 +36,18 @@ LARGEST = 1024  # bytes of an array that is fixed by its value
 class Recorder(Protocol):
     """What records launches on a device."""
 
+    @property
+    def recording(self) -> bool:
+        """Whether launches of the calling program are recorded now."""
+
     def warm(self, run: Callable[[], Any]) -> Any:
         """Return ``run()``, with memory from where recordings have theirs."""
 
     def record(self, run: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
         """Return ``run()``, of which no launch happens, and what makes all of them happen."""
+
+    def cut(self, action: Callable[[], None]) -> None:
+        """Have ``action`` done in every replay, between what was recorded before and what comes now."""
 
 
 class Recording(NamedTuple):
