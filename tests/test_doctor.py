@@ -636,23 +636,33 @@ def test_a_kernel_cache_that_cannot_be_written_to(machine, tmp_path):
 
 # --- GPUs --------------------------------------------------------------------------------------------
 
-NO_GPU = {"driver": {}, "cupy": {}, "nccl": {}}
+NO_GPU = {"driver": {}, "cupy": {}, "nccl": {}, "cudnn": {}}
 TWO = {"driver": 12040, "gpus": ["NVIDIA H100", "NVIDIA H100"]}
 CUPY = {"version": "13.3.0", "cuda": 12040, "gpus": 2}
+OLD_CUDNN = {"error": "cuDNN is 8.9, and synk was written for 9: install it"}
+ALL = {"driver": TWO, "cupy": CUPY, "nccl": {"version": 22105}, "cudnn": {"version": 91900}}
 
 
 @pytest.mark.parametrize(
     ("facts", "levels"),
     [
-        (NO_GPU, [0, 0, 0, 0]),
-        ({**NO_GPU, "driver": TWO}, [0, 0, 1, 2]),
-        ({"driver": TWO, "cupy": CUPY, "nccl": {"version": 22105}}, [0, 0, 0, 0]),
-        ({"driver": TWO, "cupy": CUPY, "nccl": {"error": "libnccl.so.2: no such file"}}, [0, 0, 0, 2]),
-        ({**NO_GPU, "driver": {"driver": 12040, "error": 100}}, [1, 0, 0, 0]),
-        ({**NO_GPU, "driver": {"driver": 12040, "error": 804}}, [2, 0, 0, 0]),
-        ({**NO_GPU, "driver": {"driver": 12040, "gpus": []}}, [0, 1, 0, 0]),
-        ({"driver": TWO, "cupy": {**CUPY, "cuda": 13000}, "nccl": {"version": 22105}}, [0, 0, 2, 0]),
-        ({"driver": TWO, "cupy": {"error": "libcublas"}, "nccl": {"version": 22105}}, [0, 0, 2, 0]),
+        (NO_GPU, [0, 0, 0, 0, 0]),
+        ({**NO_GPU, "driver": TWO}, [0, 0, 1, 2, 1]),
+        (ALL, [0, 0, 0, 0, 0]),
+        ({**ALL, "nccl": {"error": "libnccl.so.2: no such file"}}, [0, 0, 0, 2, 0]),
+        ({**NO_GPU, "driver": {"driver": 12040, "error": 100}}, [1, 0, 0, 0, 0]),
+        ({**NO_GPU, "driver": {"driver": 12040, "error": 804}}, [2, 0, 0, 0, 0]),
+        ({**NO_GPU, "driver": {"driver": 12040, "gpus": []}}, [0, 1, 0, 0, 0]),
+        ({**ALL, "cupy": {**CUPY, "cuda": 13000}}, [0, 0, 2, 0, 0]),
+        ({**ALL, "cupy": {"error": "libcublas"}}, [0, 0, 2, 0, 0]),
+        (
+            {**ALL, "cudnn": OLD_CUDNN},
+            [0, 0, 0, 0, 2],
+        ),
+        (
+            {**NO_GPU, "cudnn": OLD_CUDNN},
+            [0, 0, 0, 0, 0],
+        ),
     ],
 )
 def test_gpus(facts, levels):
@@ -660,13 +670,19 @@ def test_gpus(facts, levels):
 
 
 def test_gpus_are_listed_and_versions_read():
-    facts = {"driver": TWO, "cupy": CUPY, "nccl": {"version": 22105}}
-    assert [check(facts).found for check in gpus.CHECKS] == [
+    assert [check(ALL).found for check in gpus.CHECKS] == [
         "speaks CUDA 12.4",
         "2 × NVIDIA H100",
         "13.3.0 for CUDA 12.4",
         "2.21.5",
+        "9.19.0",
     ]
+
+
+def test_what_is_wrong_with_cudnn_is_told_beside_what_to_install():
+    found = gpus.cudnn({**ALL, "cudnn": OLD_CUDNN})
+    assert found.found == "cuDNN is 8.9, and synk was written for 9"
+    assert found.remedy.endswith("-m pip install 'synk[cuda12,cudnn12]'")
 
 
 DRIVER = """

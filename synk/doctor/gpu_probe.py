@@ -1,10 +1,10 @@
-"""Ask the NVIDIA driver, CuPy and NCCL what there is, in a process that is not needed afterwards.
+"""Ask the NVIDIA driver, CuPy, NCCL and cuDNN what there is, in a process that is not needed afterwards.
 
 CUDA that is initialised survives no fork, so nothing here runs where a run may start.
 
-    python gpu_probe.py -> device/driver.py, CuPy -> one line of JSON
+    python gpu_probe.py -> device/driver.py, CuPy, kernels/cudnn/library.py -> one line of JSON
 
-Imports the standard library only, and CuPy where it is.
+Imports the standard library only, and CuPy and cuDNN's front end where they are.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ import runpy
 from pathlib import Path
 from typing import Any
 
-# By its path: importing its package would import PyTensor, which may be what is missing.
-DRIVER = Path(__file__).parents[1] / "device" / "driver.py"
+# By their paths: importing their packages would import PyTensor, which may be what is missing.
+SYNK = Path(__file__).parents[1]
+DRIVER = SYNK / "device" / "driver.py"
+CUDNN = SYNK / "kernels" / "cudnn" / "library.py"
 
 
 def driver() -> dict[str, Any]:
@@ -56,5 +58,13 @@ def nccl() -> dict[str, Any]:
     return {"version": nccl.get_version()} if getattr(nccl, "available", True) else {"error": "not built in"}
 
 
+def cudnn() -> dict[str, Any]:
+    """Return the version of cuDNN that its front end finds."""
+    found = runpy.run_path(str(CUDNN))["find"]()
+    if found.module is None:
+        return {"error": found.reason} if found.installed else {}
+    return {"version": found.module.backend_version()}
+
+
 if __name__ == "__main__":
-    print(json.dumps({"driver": driver(), "cupy": cupy(), "nccl": nccl()}))
+    print(json.dumps({"driver": driver(), "cupy": cupy(), "nccl": nccl(), "cudnn": cudnn()}))

@@ -1,4 +1,4 @@
-"""Checks of GPUs: the driver, CuPy, NCCL. Without a GPU a run computes on cores, and all is well.
+"""Checks of GPUs: the driver, CuPy, NCCL, cuDNN. Without a GPU a run computes on cores, and all is well.
 
     gpu_probe in a child process -> facts -> one finding each
 
@@ -87,7 +87,7 @@ def nccl(facts: dict[str, Any]) -> Finding:
     """NCCL, through which several GPUs exchange gradients."""
     known, names = facts["nccl"], facts["driver"].get("gpus", [])
     version = known.get("version")
-    found = known.get("error", "not installed") if version is None else nccl_version(version)
+    found = known.get("error", "not installed") if version is None else library_version(version)
     return grade(
         "NCCL",
         found.partition("\n")[0],
@@ -96,9 +96,22 @@ def nccl(facts: dict[str, Any]) -> Finding:
     )
 
 
-def _install(facts: dict[str, Any]) -> str:
-    extra = "cuda13" if facts["driver"].get("driver", 0) >= 13000 else "cuda12"
-    return f"{sys.executable} -m pip install 'synk[{extra}]'"
+def cudnn(facts: dict[str, Any]) -> Finding:
+    """cuDNN, which convolves on GPUs; matrix products do without it."""
+    known, names = facts["cudnn"], facts["driver"].get("gpus", [])
+    if "error" in known:
+        reason, _, _ = known["error"].rpartition(": ")  # what to install follows, for every CUDA
+        return grade("cuDNN", reason, (bool(names), Level.WARNING, _install(facts, "cudnn")))
+    version = known.get("version")
+    found = "not installed" if version is None else library_version(version)
+    faster = f"for faster convolutions: {_install(facts, 'cudnn')}"
+    return grade("cuDNN", found, (version is None and bool(names), Level.NOTE, faster))
+
+
+def _install(facts: dict[str, Any], library: str = "") -> str:
+    major = 13 if facts["driver"].get("driver", 0) >= 13000 else 12
+    extras = ",".join(f"{name}{major}" for name in ("cuda", library) if name)
+    return f"{sys.executable} -m pip install 'synk[{extras}]'"
 
 
 def cuda_version(number: int) -> str:
@@ -106,9 +119,9 @@ def cuda_version(number: int) -> str:
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
-def nccl_version(number: int) -> str:
+def library_version(number: int) -> str:
     """Return ``"2.21.5"`` for 22105."""
     return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
 
-CHECKS = (cuda_driver, gpus, cupy, nccl)
+CHECKS = (cuda_driver, gpus, cupy, nccl, cudnn)
