@@ -4,7 +4,8 @@
 
 ``gemmEx`` and ``gemmStridedBatchedEx`` have the arguments of ``cupy_backends.cuda.libs.cublas`` in CuPy 14.2,
 and refuse what cuBLAS refuses: leading dimensions that are too short, types that do not go together. The
-types with which products were computed are in ``computed``. float32 by TF32 keeps 10 bits of each factor.
+types with which products were computed are in ``computed``. float32 by TF32 keeps 10 bits of each factor. A
+sum for a result of 16 bits is shared by two kernels, which round their parts unless the handle forbids it.
 """
 
 import ctypes
@@ -27,7 +28,9 @@ COMBINATIONS = {
     COMPUTE_TF32: {(R_32F, R_32F)},
     COMPUTE_64F: {(R_64F, R_64F)},
 }
+WHOLE_SUMS = 16  # a bit of the handle's mode
 computed = []
+modes = {}  # by handle
 
 
 class CUBLASError(RuntimeError):
@@ -67,7 +70,7 @@ def gemmStridedBatchedEx(
     batchCount, computeType, algo,
 ):  # fmt: skip
     """A batch of them."""
-    refuse(handle != HANDLE, "CUBLAS_STATUS_NOT_INITIALIZED")
+    refuse(handle not in modes, "CUBLAS_STATUS_NOT_INITIALIZED")
     lengths_fit = min(m, n, k) > 0 and lda >= (k if transa else m) and ldb >= (n if transb else k)
     strides_fit = batchCount == 1 or (strideA >= 0 and strideB >= 0 and strideC >= ldc * (n - 1) + m)
     refuse(not (lengths_fit and ldc >= m and strides_fit and batchCount > 0), "CUBLAS_STATUS_INVALID_VALUE")
@@ -85,7 +88,14 @@ def gemmStridedBatchedEx(
         left, right = [x.T if trans else x for x, trans in ((left, transa), (right, transb))]
         if computeType == COMPUTE_TF32:
             left, right = short(left), short(right)
-        write(C, Ctype, i * strideC, (m, n), ldc, (left.astype(scalar) @ right.astype(scalar)))
+        is_shared = SIZES[Ctype] == 2 and k > 1 and not modes[handle] & WHOLE_SUMS
+        shares = [slice(0, k // 2), slice(k // 2, k)] if is_shared else [slice(k)]
+        parts = [left[:, share].astype(scalar) @ right[share].astype(scalar) for share in shares]
+        if is_shared:
+            for part in parts:
+                write(C, Ctype, i * strideC, (m, n), ldc, part)
+                part[...] = read(C, Ctype, i * strideC, (m, n), ldc)
+        write(C, Ctype, i * strideC, (m, n), ldc, sum(parts))
 
 
 def own_library():
@@ -96,6 +106,12 @@ def own_library():
 
     def create(handle):
         handle[0] = OWN_HANDLE
+        modes[OWN_HANDLE] = 0
+        return 0
+
+    def set_mode(handle, mode):
+        refuse(handle != OWN_HANDLE, "CUBLAS_STATUS_NOT_INITIALIZED")
+        modes[handle] = mode
         return 0
 
     def function(fake, *types):
@@ -103,6 +119,7 @@ def own_library():
 
     return SimpleNamespace(
         cublasCreate_v2=function(create, ctypes.POINTER(pointer)),
+        cublasSetMathMode=function(set_mode, pointer, c_int),
         cublasSetStream_v2=function(lambda handle, stream: 0, pointer, pointer),
         cublasSetWorkspace_v2=function(
             lambda _, where, size: 0 if where and size >= 1 << 22 else 7, pointer, pointer, ctypes.c_size_t
@@ -119,10 +136,11 @@ def _refusing(gemm):
     """Return a product as CuPy wraps it: it is not to be recorded."""
 
     @wraps(gemm)
-    def call(*arguments):
+    def call(handle, *arguments):
         if stand_in.tape is not None:
             raise NotImplementedError("calling cuBLAS API during stream capture is currently unsupported")
-        gemm(*arguments)
+        refuse(handle != HANDLE, "CUBLAS_STATUS_NOT_INITIALIZED")
+        gemm(handle, *arguments)
 
     return call
 
@@ -131,7 +149,7 @@ def _noted(gemm):
     """Return a product that is noted where launches are recorded, and answers by a status."""
 
     def again(*arguments):
-        gemm(HANDLE, *arguments)
+        gemm(OWN_HANDLE, *arguments)
         stand_in.counts.launches -= 1  # the graph is launched, not what is in it
 
     def call(handle, *arguments):
@@ -140,7 +158,7 @@ def _noted(gemm):
             if stand_in.tape is not None:
                 stand_in.tape.meet(written(gemm, arguments))
                 stand_in.tape.note(again, arguments, {}, ())
-            gemm(HANDLE, *arguments)
+            gemm(OWN_HANDLE, *arguments)
         except CUBLASError:
             return 15
         return 0
@@ -194,6 +212,13 @@ def short(x):
     return (np.ascontiguousarray(x).view("u4") & np.uint32(0xFFFFE000)).view("f4")
 
 
+# The names are CuPy's.
+def setMathMode(handle, mode):
+    """A handle is told how to add."""
+    refuse(handle != HANDLE, "CUBLAS_STATUS_NOT_INITIALIZED")
+    modes[handle] = mode
+
+
 def get_compute_type(dtype):
     """As CuPy's: what the environment says of float32."""
     return 7 if np.dtype(dtype) == "float32" and os.environ.get("CUPY_TF32", "0") == "1" else 1
@@ -202,15 +227,17 @@ def get_compute_type(dtype):
 def install(cupy, setitem=dict.__setitem__):
     """Give a CuPy that is none a handle, a library and a switch."""
     cupy.cuda.device = SimpleNamespace(get_cublas_handle=lambda: HANDLE)
+    modes[HANDLE] = 0
     library = ModuleType("cupy_backends.cuda.libs.cublas")
+    library.setMathMode = setMathMode
     library.gemmEx, library.gemmStridedBatchedEx = _refusing(gemmEx), _refusing(gemmStridedBatchedEx)
     library.CUBLAS_COMPUTE_32F, library.CUBLAS_COMPUTE_64F = COMPUTE_32F, COMPUTE_64F
     library.CUBLAS_COMPUTE_32F_FAST_TF32, library.CUBLAS_GEMM_DEFAULT = COMPUTE_TF32, -1
-    parent = ""
-    for name in library.__name__.split("."):
-        full = f"{parent}.{name}".lstrip(".")
-        setitem(sys.modules, full, library if full == library.__name__ else ModuleType(full))
-        parent = full
+    *packages, _ = library.__name__.split(".")
+    for n in range(len(packages)):
+        setitem(sys.modules, ".".join(packages[: n + 1]), ModuleType(".".join(packages[: n + 1])))
+    # The package finds the library when it is asked for the module, which is not imported otherwise.
+    sys.modules[".".join(packages)].cublas = library
     cublas_library.load = own_library
     linalg = sys.modules["cupy._core._routines_linalg"]
     linalg.get_compute_type, linalg.COMPUTE_TYPE_TF32 = get_compute_type, 7

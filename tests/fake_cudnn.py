@@ -81,6 +81,7 @@ def make(workspace=100):
         setattr(cudnn, value.__name__, value)
     cudnn.log = []
     cudnn.refuses = lambda graph: False
+    cudnn.fails = False  # at every launch
     cudnn.streams = {}
     numbers = count(1)
 
@@ -223,7 +224,10 @@ class Graph:
         self._after("built")
         addresses = tensor_to_device_buffer
         assert {type(x) for x in (*addresses, *addresses.values(), workspace, handle)} == {int}
-        assert set(addresses) == {tensor.uid for tensor in (*self.inputs, self.target)}
+        if not {tensor.uid for tensor in (*self.inputs, self.target)} <= set(addresses):
+            raise ValueError("Uid 1 not found in variant pack.")
+        if self.module.fails:
+            raise RuntimeError("CUDNN_STATUS_EXECUTION_FAILED")
         assert not any(address % 16 for address in addresses.values())
         if self.workspace_size:
             ctypes.memset(workspace, 0xFF, self.workspace_size)

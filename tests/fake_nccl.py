@@ -6,6 +6,9 @@ computes it. Arrays are those of ``stand_in``, so what looks at them on the host
     world = World(); library = FakeLibrary(world)  # one for each rank
     library.nccl.before = lambda name: ...  # called before a rank launches, to be late or to raise
 
+The first message from one rank to another connects them, within ``groupEnd``: who comes first waits there for
+the other, or until another rank aborts. A communicator must not be aborted while a thread waits so.
+
 Reductions are in rank order, in the dtype they are given, and lose NaN in "min" and "max", as NCCL does. What
 ranks tell NCCL must match: real ranks would wait for each other forever.
 """
@@ -14,6 +17,7 @@ import ctypes
 import functools
 import threading
 from collections import deque
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -47,6 +51,22 @@ class Clique:
         self.n_ranks = n_ranks
         self.joined = set()
         self.waiting = [deque() for _ in range(n_ranks)]
+        self.ready = set()  # (rank, its peer, what it does): ends of connections
+        self.aborted = set()
+
+    def connect(self, change, rank, operations):
+        """Wait for the other ends of what this rank sends and receives."""
+        other = {"send": "recv", "recv": "send"}
+        ends = [(rank, x.peer, x.name) for x in operations if x.peer is not None]
+        self.ready.update(ends)
+        change.notify_all()
+
+        def are_there():
+            return all((peer, me, other[name]) in self.ready for me, peer, name in ends)
+
+        assert change.wait_for(lambda: are_there() or self.aborted, DEADLINE), "a peer never came"
+        if not are_there():
+            raise NcclError("NCCL_ERROR_REMOTE_ERROR")
 
     def progress(self):
         """Run all that can run."""
@@ -156,8 +176,9 @@ class FakeNccl:
     def __init__(self, world):
         self.world = world
         self.launched = []  # operations, of all communicators of the rank
-        self.group = None  # operations that are held back until the group ends
+        self._of_thread = threading.local()
         self.made = []  # communicators
+        self.inside = False  # whether a thread waits for other ranks
         self.before = lambda name: None
         self.at_abort = lambda: None
         for name, code in TYPES.items():
@@ -179,24 +200,40 @@ class FakeNccl:
         self.made.append(communicator)
         return communicator
 
+    @property
+    def group(self):
+        """Operations that are held back until the group ends; each thread has its own."""
+        return getattr(self._of_thread, "group", None)
+
+    @group.setter
+    def group(self, operations):
+        self._of_thread.group = operations
+
     def groupStart(self):
         assert self.group is None
         self.group = []
 
     def groupEnd(self):
         held, self.group = self.group, None
+        for clique, rank in {(clique, rank) for clique, rank, _ in held}:
+            self.inside = True
+            try:
+                with self.world.change:
+                    clique.connect(self.world.change, rank, [operation for _, _, operation in held])
+            finally:
+                self.inside = False
         for clique, rank, operation in held:
             self._post(clique, rank, operation)
 
     def launch(self, clique, rank, operation):
         self.before(operation.name)
-        self.launched.append(operation)
         if self.group is None:
             self._post(clique, rank, operation)
         else:
             self.group.append((clique, rank, operation))
 
     def _post(self, clique, rank, operation):
+        self.launched.append(operation)
         with self.world.change:
             clique.waiting[rank].append(operation)
             clique.progress()
@@ -241,9 +278,12 @@ class FakeCommunicator:
 
     def abort(self):
         assert not self.aborted
+        assert not self._nccl.inside, "aborted while a thread is inside"
         self._nccl.at_abort()
         self.aborted = True
         with self._nccl.world.change:
+            self._clique.aborted.add(self._rank)
+            self._nccl.world.change.notify_all()
             self._clique.waiting[self._rank].clear()
 
 
@@ -257,6 +297,9 @@ class FakeLibrary(Library):
         runtime = SimpleNamespace(getDevice=lambda: 0)
         super().__init__(SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)), self.nccl)
         self.xp = stand_in
+
+    def on_device(self):
+        return nullcontext()
 
     def connect(self, n_ranks, unique_id, rank):
         return self.nccl.NcclCommunicator(n_ranks, unique_id, rank)

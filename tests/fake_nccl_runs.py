@@ -6,7 +6,8 @@
 What ranks launch goes through memory that they inherit. An operation runs once all have launched theirs; that
 is looked for when an event is asked for, as synk does. Nothing runs by itself. Arithmetic, and what it does
 with NaN, is that of `fake_nccl`. Like NCCL, it refuses ranks on one device before version 2.30, and from then
-on where nobody has allowed it.
+on where nobody has allowed it; and it waits for a peer within the first message to or from it, and for all
+ranks within the first collective of each kind, unless NCCL_RUNTIME_CONNECT=0 has had them connected before.
 """
 
 import ctypes
@@ -24,7 +25,7 @@ from fake_nccl import AVG, COLLECTIVES, DEADLINE, DTYPES, MAX, MIN, PROD, SUM, T
 from synk.comm.nccl_library import ID_BYTES, NOT_READY
 
 SLOT = 1 << 20  # bytes that a rank can bring
-WORDS = JOINED, DEVICE, POSTED, LENGTH, FINISHED = range(5)
+WORDS = JOINED, DEVICE, POSTED, LENGTH, FINISHED, GONE = range(6)
 
 
 def install(cupy, n_ranks, version=23004):
@@ -127,6 +128,8 @@ class Communicator:
         self._nccl, self._wire, self._rank = nccl, nccl.wire, rank
         self._ticket = clique << 20  # of the last launch; the same on every rank
         self._aborted = False
+        self._inside = False  # whether a thread waits for other ranks
+        self._connected = set()  # kinds of collectives, and ends of messages
 
     def allReduce(self, source, target, count, dtype, op, stream):
         self._launch(stream, Operation("allReduce", (count, dtype, op), source, target))
@@ -151,6 +154,8 @@ class Communicator:
 
     def abort(self):
         assert not self._aborted
+        assert not self._inside, "aborted while a thread is inside"
+        self._wire.words[self._rank, GONE] = self._ticket >> 20
         self._aborted = True
         self._nccl.live -= 1
 
@@ -188,6 +193,28 @@ class Communicator:
             return bool(finished)
 
         self._nccl.last = done
+        self._connect(operations, ticket)
+
+    def _connect(self, operations, ticket):
+        """Wait for ranks to come that this one has not met in such an operation."""
+        needed = set()
+        for operation in operations:
+            kind = operation.name, operation.peer
+            is_message = operation.peer is not None
+            if kind in self._connected or not (is_message or os.environ.get("NCCL_RUNTIME_CONNECT") != "0"):
+                continue
+            needed |= {operation.peer} if is_message else {*range(len(self._wire.words))}
+            self._connected.add(kind)
+        deadline = time.monotonic() + DEADLINE
+        self._inside = True
+        try:
+            while any(self._wire.words[rank, POSTED] < ticket for rank in needed):
+                if (self._wire.words[:, GONE] == ticket >> 20).any():
+                    raise NcclError("NCCL_ERROR_REMOTE_ERROR")
+                assert time.monotonic() < deadline, "a rank never came"
+                time.sleep(1e-4)
+        finally:
+            self._inside = False
 
     def _wait_for_the_one_before(self):
         """Wait until all have read what this rank has brought last, so that it may bring something else."""

@@ -20,7 +20,7 @@ from synk.comm.base import Communicator, SharedArrays, copies
 from synk.comm.carrier import Carrier, carrier_of, contiguous
 from synk.comm.meeting import Meeting
 from synk.comm.nccl_library import Library, Side
-from synk.comm.nccl_link import Launch, Link
+from synk.comm.nccl_link import Launch, Link, Peers
 from synk.comm.parted import PartedReduction
 from synk.comm.staged import is_writable
 from synk.wire.sync import Barrier, ControlBlock
@@ -153,7 +153,11 @@ class NcclCommunicator(Communicator):
                 if self.rank != root and self.rank in wanted and mine.nbytes:
                     comm.send(self._library.pointer(mine), mine.nbytes, byte, root, stream)
 
-        self._run("gather", max(math.prod(shapes[rank]) for rank in wanted), launch)
+        if self.rank == root:
+            peers = frozenset(("recv", rank) for rank in others if math.prod(shapes[rank]))
+        else:
+            peers = frozenset([("send", root)] if self.rank in wanted and mine.nbytes else [])
+        self._run("gather", max(math.prod(shapes[rank]) for rank in wanted), launch, peers)
         return read([parts[rank] for rank in wanted]) if self.rank == root else None
 
     def close(self) -> None:
@@ -165,10 +169,10 @@ class NcclCommunicator(Communicator):
         self._link.ensure(met.links)
         return met.shapes
 
-    def _run(self, what: str, size: int, launch: Launch) -> None:
+    def _run(self, what: str, size: int, launch: Launch, peers: Peers = frozenset()) -> None:
         """Launch, unless there is nothing to move on any rank; return once all ranks are through."""
         if size:
-            self._link.run(launch, what)
+            self._link.run(launch, what, peers)
         else:
             self._barrier.wait()  # words may be written again
 

@@ -10,13 +10,15 @@ Imports CuPy when a library is made, in the rank's process, never before the for
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 SHARES_A_GPU = 23000  # NCCL 2.30 is the first that lets several ranks have one GPU
 SHARING = "NCCL_MULTI_RANK_GPU_ENABLE"
+AT_ONCE = "NCCL_RUNTIME_CONNECT"  # "0": not at run time
 ID_BYTES = 128
 NOT_READY = 600  # cudaErrorNotReady
 
@@ -55,7 +57,7 @@ def connection(
     if version is None:
         return "staged"
     shared = len(set(devices)) < len(devices)
-    forbidden = (environ or {}).get(SHARING) == "0"
+    forbidden = environ is not None and SHARING in environ and not is_on(environ[SHARING])
     return "staged" if shared and (version < SHARES_A_GPU or forbidden) else "nccl"
 
 
@@ -70,16 +72,48 @@ def allow_sharing(devices: Sequence[Hashable], environ: MutableMapping[str, str]
     if most > 2:
         # Kernels of all ranks wait for each other on the GPU, so they must fit there together.
         wanted["NCCL_MAX_CTAS"] = "2"
+    return _add(wanted, environ)
+
+
+def connect_at_once(environ: MutableMapping[str, str]) -> tuple[str, ...]:
+    """Have NCCL connect ranks when it links them, as `allow_sharing` sets and returns it.
+
+    By default it does so within the first collective of each kind, where a rank whose peer fails before it
+    comes would wait in NCCL for ever, and nothing may abort it.
+    """
+    return _add({AT_ONCE: "0"}, environ)
+
+
+def _add(wanted: Mapping[str, str], environ: MutableMapping[str, str]) -> tuple[str, ...]:
     missing = {name: value for name, value in wanted.items() if name not in environ}
     environ.update(missing)
     return tuple(missing)
+
+
+def told(error: Exception) -> str:
+    """Return what an error of `Library.Error` says."""
+    return f"its result is {error}" if isinstance(error, KeyError) else str(error)
+
+
+def remedy(environ: Mapping[str, str]) -> str:
+    """Return what to do when NCCL has failed."""
+    more = "set NCCL_DEBUG=WARN to have it say more"
+    if not is_on(environ.get(SHARING, "")):
+        return more
+    return f"{more}, or {SHARING}=0 to send arrays of ranks that share a GPU through host memory"
+
+
+def is_on(value: str) -> bool:
+    """Tell whether NCCL takes the value of a switch for on: it begins with a number other than 0."""
+    number = re.match(r"\s*[+-]?(0[xX][0-9a-fA-F]+|[0-9]+)", value)
+    return number is not None and number[1].strip("0xX") != ""
 
 
 def import_nccl() -> Any | None:
     """Return CuPy's module of NCCL, or None where either is not installed."""
     try:
         from cupy.cuda import nccl
-    except ImportError:
+    except (ImportError, UserWarning):  # CuPy warns, and says what to install; a warning may be an error
         return None
     return nccl if nccl.available else None
 
@@ -96,13 +130,14 @@ class Library:
     ----------
     xp : module
         The array module.
-    Error : type
+    Error : tuple of types
         What calls of NCCL raise.
     """
 
     def __init__(self, cupy: Any, nccl: Any):
         self.xp = cupy
-        self.Error = nccl.NcclError
+        # CuPy 14 knows no name for results after ncclRemoteError, and fails to raise those.
+        self.Error = (nccl.NcclError, KeyError)
         self._nccl = nccl
         self._device = cupy.cuda.runtime.getDevice()
 
@@ -116,8 +151,12 @@ class Library:
 
     def connect(self, n_ranks: int, unique_id: bytes, rank: int) -> Any:
         """Return this rank's communicator, once all ranks have called this; on any thread."""
-        with self.xp.cuda.Device(self._device):  # another thread may have another one
+        with self.on_device():
             return self._nccl.NcclCommunicator(n_ranks, unique_id, rank)
+
+    def on_device(self) -> AbstractContextManager[Any]:
+        """Have the device current meanwhile; another thread may have another one."""
+        return self.xp.cuda.Device(self._device)
 
     @contextmanager
     def group(self) -> Iterator[None]:

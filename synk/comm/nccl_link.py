@@ -5,20 +5,22 @@
 
 A rank that waits for the device sees failures and deaths as at a barrier. It aborts its link
 then, and so do all others: after the launch, none leaves a collective before the barrier at its
-end. The next collective makes a new link. All this is *unrun* on GPUs.
+end. The next collective makes a new link. Where NCCL waits for other ranks within a call, when it connects,
+the call is made on a thread that is watched. All this is *unrun* on GPUs.
 
-Imports ``comm.nccl_library`` and ``sync``.
+Imports ``comm.nccl_library``, ``nccl_watched`` and ``sync``.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from threading import Thread
 from typing import Any, NoReturn
 
-from synk.comm.nccl_library import ID_BYTES, Library
+from synk.comm.nccl_library import ID_BYTES, Library, remedy, told
+from synk.comm.nccl_watched import watched
 from synk.wire.sync import SLEEP_SECONDS, Barrier, ControlBlock
 
 SPIN_SECONDS = 1e-3  # for which to ask the device again at once
@@ -26,6 +28,7 @@ PAUSE_SECONDS = 100e-6  # between looks after that
 GRACE_SECONDS = 0.5  # in which a death is heard of that NCCL has noticed already
 
 Launch = Callable[[Any, int], None]  # (NCCL's communicator, stream)
+Peers = frozenset[tuple[str, int]]  # ("send", to whom), ("recv", from whom)
 
 
 class Link:
@@ -52,6 +55,7 @@ class Link:
         self._library = library
         self._header = control.header
         self._communicator: Any = None
+        self._peers: Peers = frozenset()  # with whom messages have been exchanged on this link
 
     def ensure(self, numbers: Sequence[int]) -> None:
         """Make a new link unless all ranks have the same; every rank calls this at the same point.
@@ -70,8 +74,16 @@ class Link:
             self._explain(error, "connecting ranks")
         self.number = max(numbers) + 1
 
-    def run(self, launch: Launch, what: str) -> None:
+    def run(self, launch: Launch, what: str, peers: Peers = frozenset()) -> None:
         """Launch part of a collective on the current stream; return once it is over on every rank.
+
+        Parameters
+        ----------
+        launch : callable
+        what : str
+            The collective, for errors.
+        peers : frozenset of (str, int)
+            What it sends to which rank and receives from which.
 
         Raises
         ------
@@ -80,7 +92,13 @@ class Link:
         RuntimeError
             If NCCL reports an error.
         """
-        self.launch(launch, self._library.stream(), what)
+        stream = self._library.stream()
+        if peers <= self._peers:
+            self.launch(launch, stream, what)
+        else:
+            with self._giving_up(what):
+                self._launch_first(launch, stream)
+            self._peers |= peers
         self.complete(self._library.mark(), what)
 
     def launch(self, launch: Launch, stream: int, what: str) -> None:
@@ -106,9 +124,16 @@ class Link:
 
     def abort(self) -> None:
         """Give up the link; what it still runs ends. Another process need not know."""
-        communicator, self._communicator, self.number = self._communicator, None, 0
+        communicator = self._communicator
+        self._forget()
+        self._abort(communicator)
+
+    def _forget(self) -> None:
+        self._communicator, self.number, self._peers = None, 0, frozenset()
+
+    def _abort(self, communicator: Any) -> None:
         if communicator is not None:
-            with suppress(self._library.Error):  # of a GPU that has failed
+            with suppress(*self._library.Error):  # of a GPU that has failed
                 communicator.abort()  # destroy would wait for the other ranks, which may be gone
 
     def _give_up(self) -> None:
@@ -134,7 +159,7 @@ class Link:
         finally:
             self._give_up()
         raise RuntimeError(
-            f"NCCL failed in {what} on rank {self._rank}: {error}; set NCCL_DEBUG=WARN to have it say more"
+            f"NCCL failed in {what} on rank {self._rank}: {told(error)}; {remedy(os.environ)}"
         ) from error
 
     # --- connecting --------------------------------------------------------------------------------
@@ -148,34 +173,29 @@ class Link:
         return self._header(0)[: ID_BYTES // 8].tobytes()
 
     def _connected(self, unique_id: bytes) -> Any:
-        """Connect on a thread of its own, since NCCL waits there for ranks that may never come."""
-        made: list[Any] = []
-        failed: list[BaseException] = []
-        given_up = False
+        """Return NCCL's communicator, once all ranks have come."""
 
-        def abort() -> None:
-            with suppress(IndexError):  # whoever of two threads comes first
-                made.pop().abort()
+        def connect() -> Any:
+            return self._library.connect(self._n_ranks, unique_id, self._rank)
 
-        def connect() -> None:
+        return watched(connect, self._barrier.look, self._abort, SLEEP_SECONDS)
+
+    def _launch_first(self, launch: Launch, stream: int) -> None:
+        """Launch messages to or from ranks that NCCL connects with in this call, waiting for them there."""
+        communicator = self._communicator
+        errors: list[BaseException] = []
+
+        def messages() -> None:
             try:
-                made.append(self._library.connect(self._n_ranks, unique_id, self._rank))
+                with self._library.on_device():
+                    launch(communicator, stream)
             except BaseException as error:
-                failed.append(error)
-            if given_up:
-                abort()
+                errors.append(error)
 
-        thread = Thread(target=connect, name="synk NCCL link", daemon=True)
-        thread.start()
         try:
-            while thread.is_alive():
-                thread.join(SLEEP_SECONDS)
-                if thread.is_alive():
-                    self._barrier.look()
+            watched(messages, self._barrier.look, lambda _: self._abort(communicator), SLEEP_SECONDS)
         except BaseException:
-            given_up = True
-            abort()
+            self._forget()  # it is in use, and given up after that
             raise
-        if failed:
-            raise failed[0]
-        return made[0]
+        if errors:
+            raise errors[0]

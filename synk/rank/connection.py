@@ -11,7 +11,7 @@ from collections.abc import MutableMapping
 from typing import NamedTuple
 
 from synk.comm import Communicator, NcclCommunicator, StagedCommunicator
-from synk.comm.nccl_library import Library, allow_sharing, connection, import_nccl
+from synk.comm.nccl_library import Library, allow_sharing, connect_at_once, connection, import_nccl
 from synk.device import Device, Devices
 from synk.wire.sync import Barrier, ControlBlock
 
@@ -75,7 +75,7 @@ def decide(devices: Devices, environ: MutableMapping[str, str]) -> Connection:
     if devices.n_ranks == 1 or not devices.gpus:
         return Connection()
     numbers = [devices.gpus[rank % len(devices.gpus)].number for rank in range(devices.n_ranks)]
-    added = allow_sharing(numbers, environ)
+    added = (*allow_sharing(numbers, environ), *connect_at_once(environ))
     nccl = import_nccl()
     version = None if nccl is None else nccl.get_version()
     kind = connection(numbers, version, environ)

@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -242,6 +243,32 @@ class TestFaults:
         assert several.launches() == (several.n_ranks, 0)
         self.check_next_command(several, links=2)
 
+    def test_who_has_no_memory_for_a_gather_lets_the_others_out(self, several, monkeypatch):
+        # NCCL connects two ranks within their first message, and waits there for the one that does not come.
+        several.run(all_reduce)
+
+        def no_memory(*_):
+            raise MemoryError
+
+        with monkeypatch.context() as patch:
+            patch.setattr(several.inner[0], "_xp", SimpleNamespace(empty=no_memory))
+            outcomes = several.outcomes(lambda comm: comm.gather(np.ones(3)))
+        assert [type(outcome) for outcome in outcomes] == [MemoryError, *[Aborted] * (several.n_ranks - 1)]
+        for result in several.run(all_reduce):  # makes new links, by which those who wait get out
+            assert result.tolist() == [several.n_ranks] * 3
+        wait_for_links()
+        assert several.launches() == (2 * several.n_ranks, several.n_ranks)
+
+    def test_messages_are_watched_once(self, two, monkeypatch):
+        watched, calls = nccl_link.watched, []
+        monkeypatch.setattr(nccl_link, "watched", lambda *given: (calls.append(1), watched(*given))[1])
+        for n_calls in (4, 4, 6):
+            two.run(lambda comm, root=n_calls // 6: comm.gather(np.ones(comm.rank + 1), root=root))
+            assert len(calls) == n_calls  # two ranks connect, send to or receive from one, and then the other
+        two.inner[1].close()
+        two.run(lambda comm: comm.gather(np.ones(3)))
+        assert len(calls) == 10
+
     def test_who_aborts_has_told_the_others_to(self, two):
         two.run(all_reduce)
         all_abort = threading.Barrier(2)
@@ -301,6 +328,16 @@ class TestFaults:
         )
         assert type(aborted) is Aborted
         self.check_next_command(two, links=2)
+
+    def test_a_result_that_cupy_has_no_name_for_is_told(self, two, monkeypatch):
+        monkeypatch.setattr(nccl_link, "GRACE_SECONDS", 0.02)
+        names = {0: "NCCL_ERROR_SUCCESS"}
+        for library in two.libraries:
+            library.nccl.before = lambda name: names[7]  # ncclInProgress, as CuPy would raise it
+        outcomes = two.outcomes(all_reduce)
+        assert any("connecting ranks on rank" in str(it) and "its result is 7;" in str(it) for it in outcomes)
+        assert two.launches() == (0, 0)
+        self.check_next_command(two, links=1)
 
     def test_an_error_in_the_background_waits_for_what_is_behind_it(self, two):
         two.run(all_reduce)
@@ -368,6 +405,7 @@ class Joined:
 
     def __init__(self):
         self.joined = {1}
+        self.aborted = set()
         self.waiting = [[], []]
 
 

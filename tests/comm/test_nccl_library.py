@@ -1,6 +1,8 @@
 """What is asked of NCCL and CuPy: decisions without either, and the names where CuPy is installed."""
 
 import os
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +15,10 @@ from synk.comm.nccl_library import (
     SHARES_A_GPU,
     Library,
     allow_sharing,
+    connect_at_once,
     connection,
+    is_on,
+    remedy,
 )
 
 
@@ -53,6 +58,30 @@ def test_what_the_user_has_set_stays_and_counts():
     assert environ == {"NCCL_MULTI_RANK_GPU_ENABLE": "0", "NCCL_MAX_CTAS": "8"}
     assert connection([0, 0], 23004, environ) == "staged"
     assert connection([0, 1], 23004, environ) == "nccl"
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [("1", True), ("0", False), ("", False), ("false", False), (" 2x", True), ("-2", True), ("0x0", False)],
+)
+def test_switches_are_read_as_nccl_reads_them(value, expected):
+    assert is_on(value) == expected
+    kind = "nccl" if expected else "staged"
+    assert connection([0, 0], 23004, {"NCCL_MULTI_RANK_GPU_ENABLE": value}) == kind
+
+
+def test_where_nccl_fails_host_memory_is_a_way_for_ranks_that_share_a_gpu():
+    assert (
+        remedy({}) == remedy({"NCCL_MULTI_RANK_GPU_ENABLE": "0"}) == "set NCCL_DEBUG=WARN to have it say more"
+    )
+    assert "NCCL_MULTI_RANK_GPU_ENABLE=0 to send" in remedy({"NCCL_MULTI_RANK_GPU_ENABLE": "1"})
+
+
+def test_ranks_are_connected_when_they_are_linked():
+    environ = {}
+    assert connect_at_once(environ) == ("NCCL_RUNTIME_CONNECT",)
+    assert environ == {"NCCL_RUNTIME_CONNECT": "0"}
+    assert connect_at_once(environ) == ()
 
 
 class CudaError(RuntimeError):
@@ -161,6 +190,19 @@ def test_cupy_has_what_is_asked_of_it():
         assert isinstance(getattr(nccl, name), int)
     methods = ["allReduce", "reduce", "broadcast", "allGather", "send", "recv", "abort", "check_async_error"]
     assert all(hasattr(nccl.NcclCommunicator, name) for name in methods)
+
+
+def test_the_master_may_ask_for_the_version_before_it_forks():
+    pytest.importorskip("cupy")
+    if nccl_library.import_nccl() is None:
+        pytest.skip("CuPy finds no NCCL")
+    code = (
+        "import os; import cupy; before = len(os.listdir('/proc/self/task'))\n"
+        "from synk.comm.nccl_library import import_nccl; print(import_nccl().get_version() > 22700)\n"
+        "print(len(os.listdir('/proc/self/task')) - before, 'libcuda.so' in open('/proc/self/maps').read())"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert ended.stdout.split() == ["True", "0", "False"], ended.stderr
 
 
 # --- on a GPU: these have never run ------------------------------------------------------------------

@@ -1,9 +1,12 @@
 """Products by cuBLAS, on one that reads the memory it is told of (`fake_cublas`)."""
 
+import ctypes
 import os
+import re
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import fake_cublas
 import fake_cupy
@@ -17,7 +20,8 @@ from hypothesis import strategies as st
 from pytensor.tensor.blas import BatchedDot
 
 from synk.compile import ArrayLinker, array_mode
-from synk.compile.dispatch.cublas import DATA_TYPES, RESULTS
+from synk.compile.dispatch import cublas_library
+from synk.compile.dispatch.cublas import DATA_TYPES, RESULTS, _of_cupy
 from synk.compile.dispatch.gemm_layout import Batch, Layout, element_strides, matrix_layout, plan_batch
 from synk.compile.dispatch.products import product
 
@@ -204,6 +208,22 @@ def test_sums_of_16_bits_are_wide(cupy):
     )
 
 
+def test_parts_of_a_sum_are_as_wide_as_the_sum(cupy):
+    left, right = np.array([[2048, 1, 1, 0]], "float16"), np.ones((4, 1), "float16")
+    for _ in range(2):
+        np.testing.assert_array_equal(check(cupy, left, right).get(), 2050)
+        fake_cublas.setMathMode(fake_cublas.HANDLE, 0)  # others use the handle too
+
+
+def test_products_that_are_recorded_are_added_up_alike(cupy):
+    cublas_library.prepare(cupy)
+    try:
+        with cublas_library.recording():
+            check(cupy, np.array([[2048, 1, 1, 0]], "float16"), np.ones((4, 1), "float16"))
+    finally:
+        cublas_library.forget()
+
+
 def test_bfloat16(cupy):
     bfloat16 = np.dtype(pytest.importorskip("ml_dtypes").bfloat16)
     left, right = whole((2, 3, 4), bfloat16), whole((4, 5), bfloat16, 1)
@@ -270,10 +290,11 @@ def test_programs_multiply_by_cublas(cupy):
 def test_names_and_arguments_are_those_of_cupy():
     pytest.importorskip("cupy")
     try:
-        library = import_module("cupy_backends.cuda.libs.cublas")
+        library = _of_cupy()
     except ImportError as error:
         pytest.skip(f"cuBLAS is not installed: {error}")
-    fake = {name: getattr(fake_cublas, name) for name in ("gemmEx", "gemmStridedBatchedEx")}
+    called = ("gemmEx", "gemmStridedBatchedEx", "setMathMode")
+    fake = {name: getattr(fake_cublas, name) for name in called}
     for name, function in fake.items():
         said = getattr(library, name).__doc__.partition("(")[2].rstrip(")")
         names = [argument.split()[-1] for argument in said.split(",")]
@@ -286,6 +307,35 @@ def test_names_and_arguments_are_those_of_cupy():
     assert [getattr(library, f"CUBLAS_{name}") for name in numbers] == [68, 70, 77, 0, 1, -1]
     assert import_module("cupy._core._routines_linalg").COMPUTE_TYPE_TF32 == 7
     assert hasattr(import_module("cupy.cuda.device"), "get_cublas_handle")
+
+
+def test_signatures_are_those_of_cublas():
+    pytest.importorskip("cuda.pathfinder")
+    try:
+        library = cublas_library.load()
+    except Exception as error:
+        pytest.skip(f"cuBLAS is not installed: {error}")
+    header = Path(library._name).parent.parent / "include" / "cublas_api.h"
+    if not header.exists():
+        pytest.skip(f"{header} is not here")
+    declared = header.read_text()
+    for name, types in cublas_library.SIGNATURES.items():
+        assert hasattr(library, name)
+        said = re.search(rf"cublasStatus_t CUBLASWINAPI {name}\((.*?)\);", declared, re.DOTALL)[1]
+        arguments = [re.sub(r"\w+$", "", argument.strip()).strip() for argument in said.split(",")]
+        assert [ctype_of(argument) for argument in arguments] == list(types), name
+    numbers = re.findall(r"CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION = (\d+)", declared)
+    assert numbers == [str(cublas_library.WHOLE_SUMS)]
+
+
+def ctype_of(said):
+    """Return what ctypes calls a type of C."""
+    if said == "cublasHandle_t*":
+        return ctypes.POINTER(ctypes.c_void_p)
+    if said.endswith("*") or said in ("cublasHandle_t", "cudaStream_t"):
+        return ctypes.c_void_p
+    # The rest are enumerations.
+    return {"long long int": ctypes.c_longlong, "size_t": ctypes.c_size_t}.get(said, ctypes.c_int)
 
 
 GPU = """

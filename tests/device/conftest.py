@@ -17,7 +17,7 @@ SHARING = "NCCL_MULTI_RANK_GPU_ENABLE"
 def cupy(monkeypatch):
     """Return the stand-in for CuPy, which ``import cupy`` finds; mistakes its streams see fail the test."""
     before = {*sys.modules}
-    for name in ("CUPY_TF32", SHARING, "NCCL_MAX_CTAS"):
+    for name in ("CUPY_TF32", SHARING, "NCCL_MAX_CTAS", "NCCL_RUNTIME_CONNECT"):
         monkeypatch.delenv(name, raising=False)
     made = fake_cupy.make(n_gpus=3)
     yield made

@@ -148,6 +148,24 @@ def test_a_rank_that_fails_after_its_first_parts_leaves_the_run_usable(gpus, arm
     assert step() == first
 
 
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_rank_that_fails_before_its_first_part_is_not_waited_for(gpus, monkeypatch, failing):
+    """The first collective of a link does not wait for others within a call, as NCCL has it by default."""
+    finished = Overlap.finished
+
+    def fail(self, variable, array, start):
+        if self._variables._rank == failing:
+            raise ValueError("before the gradient")
+        finished(self, variable, array, start)
+
+    monkeypatch.setattr(Overlap, "finished", fail)
+    monkeypatch.setattr(parted, "PART_BYTES", 1 << 20)  # one: the stand-in has room for no second in flight
+    gpus(2, overlap=True)
+    step = make_step()
+    with pytest.raises(ValueError, match="before the gradient"):
+        step()
+
+
 def test_ranks_that_share_a_gpu_without_nccl_do_as_ever(gpus, log):
     gpus(2, version=None, overlap=True)
     step = make_step()

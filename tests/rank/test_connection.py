@@ -10,7 +10,8 @@ from synk.rank import connection
 from synk.rank.connection import Connection, decide
 
 ONE, TWO = ((Gpu(0, "NVIDIA H200"), Gpu(1, "NVIDIA H200"))[:n] for n in (1, 2))
-SHARED = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
+APART = {"NCCL_RUNTIME_CONNECT": "0"}
+SHARED = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"} | APART
 CROWDED = SHARED | {"NCCL_MAX_CTAS": "2"}
 
 
@@ -33,8 +34,8 @@ def nccl(monkeypatch):
 @pytest.mark.parametrize(
     ("n_ranks", "gpus", "version", "kind", "added"),
     [
-        (2, TWO, 22907, "nccl", {}),
-        (2, TWO, None, "staged", {}),
+        (2, TWO, 22907, "nccl", APART),
+        (2, TWO, None, "staged", APART),
         (2, ONE, 22907, "staged", SHARED),
         (2, ONE, 23004, "nccl", SHARED),
         (3, TWO, 23004, "nccl", SHARED),

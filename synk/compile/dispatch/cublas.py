@@ -6,8 +6,9 @@ TF32 whatever its switch says; and no product of it has results of another dtype
     product(xp, left, right, result) -> layouts (gemm_layout) -> gemmEx, or gemmStridedBatchedEx for a batch
 
 Handle, stream and the switch for TF32 are CuPy's, but where launches are recorded. Scalars are read from
-the host, which is how CuPy leaves its handles. Checked against the signatures of CuPy 14.2 and by a cuBLAS
-of the tests' own that reads the memory it is told; unrun on GPUs.
+the host, which is how CuPy leaves its handles; that parts of sums stay float32, they are told each time.
+Checked against the signatures of CuPy 14.2 and by a cuBLAS of the tests' own that reads the memory it is
+told; unrun on GPUs.
 
 Imports ``cublas_library`` and ``gemm_layout``; of CuPy, what is needed when it is needed.
 """
@@ -17,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from synk.compile.dispatch.cublas_library import recorder
+from synk.compile.dispatch.cublas_library import WHOLE_SUMS, recorder
 from synk.compile.dispatch.gemm_layout import Layout, element_strides, matrix_layout, plan_batch
 
 # Of CUDA's library_types.h. All of 16 bits accumulate in float32.
@@ -80,8 +81,11 @@ def _readable(xp: Any, factor: Any) -> tuple[Any, tuple[int, ...], Layout]:
 
 
 def _call(head: tuple, operands: list, steps: tuple[int, ...], n_matrices: int, compute: int) -> None:
-    cublas = import_module("cupy_backends.cuda.libs.cublas")
-    library = recorder() or cublas
+    cublas = _of_cupy()
+    library = recorder()
+    if library is None:
+        library = cublas
+        cublas.setMathMode(head[0], WHOLE_SUMS)
     one, zero = SCALARS["float64" if compute == cublas.CUBLAS_COMPUTE_64F else "float32"]
     first, second, result = operands
     alpha, beta = one.ctypes.data, zero.ctypes.data
@@ -95,7 +99,7 @@ def _call(head: tuple, operands: list, steps: tuple[int, ...], n_matrices: int, 
 
 def compute_type(factors: str) -> int:
     """Return what products of factors of a dtype are computed in, as cuBLAS numbers it."""
-    cublas = import_module("cupy_backends.cuda.libs.cublas")
+    cublas = _of_cupy()
     if factors == "float64":
         return cublas.CUBLAS_COMPUTE_64F
     if factors == "float32":
@@ -104,3 +108,8 @@ def compute_type(factors: str) -> int:
         if linalg.get_compute_type(factors) == linalg.COMPUTE_TYPE_TF32:
             return cublas.CUBLAS_COMPUTE_32F_FAST_TF32
     return cublas.CUBLAS_COMPUTE_32F
+
+
+def _of_cupy() -> Any:
+    """Return CuPy's module, which finds the library only if it is asked for by its package."""
+    return import_module("cupy_backends.cuda.libs").cublas

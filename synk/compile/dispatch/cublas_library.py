@@ -18,12 +18,16 @@ from importlib import import_module
 from typing import Any
 
 WORKSPACE_BYTES = 32 << 20  # what cuBLAS asks for on Hopper
+# CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION, beside the default mode: where kernels share a sum, its
+# parts are float32 as it is, though the result has 16 bits.
+WHOLE_SUMS = 16
 
 _int, _pointer, _long = ctypes.c_int, ctypes.c_void_p, ctypes.c_longlong
 _OPERAND, _BATCHED = (_pointer, _int, _int), (_pointer, _int, _int, _long)
 _HEAD = (_pointer, _int, _int, _int, _int, _int, _pointer)
 SIGNATURES = {
     "cublasCreate_v2": (ctypes.POINTER(_pointer),),
+    "cublasSetMathMode": (_pointer, _int),
     "cublasSetStream_v2": (_pointer, _pointer),
     "cublasSetWorkspace_v2": (_pointer, _pointer, ctypes.c_size_t),
     "cublasGemmEx": (*_HEAD, *_OPERAND, *_OPERAND, _pointer, *_OPERAND, _int, _int),
@@ -58,6 +62,7 @@ class Cublas:
         handle = _pointer()
         self._ask("cublasCreate_v2", ctypes.byref(handle))
         self._handle = handle.value
+        self._ask("cublasSetMathMode", self._handle, WHOLE_SUMS)
         self._workspace = cupy.empty(WORKSPACE_BYTES, "u1")
 
     def begin(self) -> None:

@@ -69,13 +69,21 @@ class Engine:
         plan : Plan
         pointers : dict
             The address of each array, by uid; a multiple of 16.
+
+        Raises
+        ------
+        RuntimeError
+            cuDNN does not launch it.
         """
         stream = self._cupy.cuda.get_current_stream()
         if stream.ptr != self._bound:
             self._cudnn.set_stream(handle=self._handle, stream=stream.ptr)
             self._bound = stream.ptr
         memory = self._workspace(stream, plan.workspace) if plan.workspace else None
-        plan.graph.execute(pointers, 0 if memory is None else memory.ptr, self._handle)
+        try:
+            plan.graph.execute(pointers, 0 if memory is None else memory.ptr, self._handle)
+        except (RuntimeError, ValueError) as error:
+            raise RuntimeError(f"cuDNN fails in {plan.problem}: {error}") from error
 
     def _workspace(self, stream: Any, n_bytes: int) -> Any:
         """Return memory of ``n_bytes`` that the next kernels of the stream may write to."""

@@ -134,6 +134,16 @@ def test_without_a_gpu_the_other_provider_is_told_of(cudnn, cupy, monkeypatch):
         assert plan_or_none(cupy, ONE) is None
 
 
+def test_a_launch_that_fails_is_told_with_its_convolution(cudnn, cupy):
+    execute(cupy)
+    cudnn.fails = True
+    with pytest.raises(RuntimeError, match=r"cuDNN fails in Problem\(operation='forward'.*EXECUTION_FAILED"):
+        execute(cupy)
+    cudnn.fails = False
+    with pytest.raises(RuntimeError, match="cuDNN fails in Problem.*variant pack"):
+        engine(cupy).execute(engine(cupy).plan(ONE), {})
+
+
 def test_a_recording_has_a_workspace_that_nothing_else_frees(cudnn, cupy):
     cudnn.pygraph.workspace_size = 64
     execute(cupy)
