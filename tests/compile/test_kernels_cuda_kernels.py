@@ -16,7 +16,7 @@ from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.type import TensorType
 
 from synk.compile import ArrayLinker, array_funcify, array_mode
-from synk.compile.kernels import CupyKernels, cupy_kernels, kernels_for
+from synk.compile.kernels import CupyKernels, cuda_kernels, cuda_layout, cupy_kernels, kernels_for
 from synk.compile.kernels.fusion import TAGS
 from synk.extensions import updates
 
@@ -260,6 +260,13 @@ def test_single_numbers_of_all_kinds(kernel_of, dtype):
         assert (stand_in.counts.launches, stand_in.counts.uploads) == (1, 0)
 
 
+def test_a_number_that_fits_says_nothing_of_an_array_of_its_dtype(kernel_of):
+    scalars = [basic.float32(), basic.float32()]
+    call = kernel_of(Composite(scalars, [basic.add(*scalars)]), [(), ()], dtype="float32")
+    for value in (np.float64(3), put(np.array(3.0)), np.float64(3)):
+        assert call(np.float32(2), value).get() == 5
+
+
 def test_results_without_axes(kernel_of):
     call = kernel_of(TWO, [()] * 2)
     for value in (np.float64(3), put(np.array(3.0))):
@@ -301,6 +308,96 @@ def test_arrays_of_16_bits_are_read_and_written_by_the_kernel(build, dtype):
         plain, counts = counted(build([x, w, v, bias], outputs, fused=False, narrow=dtype), *values)
     assert counts.launches > 6
     np.testing.assert_allclose(result, plain, rtol=0.02, atol=0.05)
+
+
+# --- packs -----------------------------------------------------------------------------------------------
+
+STORED = [("", ""), ("float16", "float16"), ("float16", ""), ("", "float16")]
+
+
+@pytest.mark.parametrize("n", [0, 1, 255, 257, 1031, 4096])
+@pytest.mark.parametrize("skipped", [0, 1])  # elements: the second array starts at 16 bytes, or does not
+@pytest.mark.parametrize("stored", STORED)
+def test_elements_are_the_same_in_packs_and_one_by_one(cupy, monkeypatch, n, skipped, stored):
+    monkeypatch.setattr(cuda_layout, "AT_ONCE", 0)  # few elements are enough
+    read, given = stored
+    x, y, flag = basic.float32("x"), basic.float32("y"), basic.bool("flag")
+    both = Composite([x, y, flag], [basic.switch(flag, x * y, x), x > y])
+    kinds = [TensorType(dtype, (None,))() for dtype in ("float32", "float32", "bool")]
+    node = Elemwise(both)(*kinds, return_list=True)[0].owner
+    kernel = CupyKernels(cupy).kernel(node, None, ["", read, ""], [given, ""])
+    rng = np.random.default_rng(n)
+    first = rng.normal(size=n).astype("float32")
+    second = rng.normal(size=n + skipped).astype(read or "float32")[skipped:]
+    third = rng.integers(0, 2, n).astype("bool")
+    product, larger = np.zeros(n + 1, given or "float32")[:n], np.zeros(n, "bool")
+    assert kernel.function(*map(put, (first, second, third, product, larger))) == 0
+    wide = second.astype("float32")
+    np.testing.assert_array_equal(product, np.where(third, first * wide, first).astype(product.dtype))
+    np.testing.assert_array_equal(larger, first > wide)
+
+
+def test_packs_over_their_own_inputs(kernel_of, monkeypatch):
+    monkeypatch.setattr(cuda_layout, "AT_ONCE", 0)
+    call = kernel_of(TWO, [(None, None), (None, None)], {0: 1, 1: 0})
+    x, y = np.random.default_rng(3).standard_normal((2, 3, 501))
+    before = x.copy(), y.copy()
+    call(put(x), put(y))
+    np.testing.assert_array_equal(y, before[0] * before[1] + 2.0)
+    np.testing.assert_array_equal(x, before[0] - before[1])
+
+
+@st.composite
+def rows(draw):
+    """Return arrays and a result of one shape, but where they broadcast; not all rows start at packs."""
+    full = (draw(st.integers(1, 4)), draw(st.integers(1, 9)), draw(st.sampled_from([7, 8, 12, 41])))
+    room = draw(st.sampled_from([0, 1, 8]))  # elements between rows
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    arrays, patterns = [], []
+    for _ in range(3):
+        last = len(arrays) == 2
+        pattern = (False,) * 3 if last else draw(st.tuples(*[st.booleans()] * 3))
+        shape = tuple(1 if one else n for n, one in zip(full, pattern, strict=True))
+        start = draw(st.sampled_from([0, 0, 0, 1]))
+        array = rng.normal(size=(*shape[:-1], start + shape[-1] + room))[..., start : start + shape[-1]]
+        order = draw(st.sampled_from(["as it is", "backwards", "transposed", "every other"]))
+        if order == "backwards":
+            array = array[:, ::-1]
+        if order == "transposed":
+            array = np.ascontiguousarray(array.swapaxes(0, 1)).swapaxes(0, 1)
+        if order == "every other":
+            array = np.repeat(array, 2, axis=2)[:, :, ::2]
+        arrays.append(array)
+        patterns.append(pattern)
+    return arrays, patterns
+
+
+@pytest.fixture
+def in_packs(kernel_of, monkeypatch):
+    """Return a check of ``x * y + 2`` in packs, of few elements."""
+    monkeypatch.setattr(cuda_layout, "AT_ONCE", 0)
+    monkeypatch.setattr(cuda_layout, "THREADS", 16)  # of which there are fewer than elements
+    monkeypatch.setattr(cuda_kernels, "BLOCK", (16,))
+
+    def check(x, y, result, patterns):
+        call = kernel_of(Composite([a, b], [a * b + 2.0]), patterns)
+        call(put(x), put(y), out=put(result))
+        np.testing.assert_array_equal(result, x * y + 2.0)
+
+    return check
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
+@given(case=rows())
+def test_rows_are_the_same_in_packs_and_one_by_one(in_packs, case):
+    arrays, patterns = case
+    if not any(map(all, zip(*patterns[:2], strict=True))):  # else the result has another shape
+        in_packs(*arrays, [tuple(1 if one else None for one in pattern) for pattern in patterns[:2]])
+
+
+def test_rows_that_end_within_a_pack_are_read_one_by_one(in_packs):
+    x, y, result = np.random.default_rng(0).normal(size=(3, 9, 8))[:, :, :7]
+    in_packs(x, y, result, [(None, None)] * 2)
 
 
 # --- fallbacks -------------------------------------------------------------------------------------------

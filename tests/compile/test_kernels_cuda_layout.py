@@ -6,14 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from synk.compile.kernels.body import Operand
-from synk.compile.kernels.cuda_layout import MOST_BLOCKS, THREADS, joined, lay_out
-from synk.compile.kernels.cuda_source import stride_axes
+from synk.compile.kernels.cuda_access import stride_axes
+from synk.compile.kernels.cuda_layout import AT_ONCE, MOST_BLOCKS, THREADS, joined, lay_out
+from synk.compile.kernels.cuda_packs import pack_width, row_width
 
 
 def layout_of(*arrays, patterns=None):
     """Return the layout of a launch on arrays; None stands for a number."""
     patterns = patterns or [(False,) * arrays[-1].ndim] * len(arrays)
-    operands = [Operand("float32", pattern) for pattern in patterns]
+    operands = [
+        Operand("float32" if a is None else str(a.dtype), pattern)
+        for a, pattern in zip(arrays, patterns, strict=True)
+    ]
     geometries = [None if a is None else (a.shape, a.strides) for a in arrays]
     return lay_out(operands, geometries, [4 if a is None else a.itemsize for a in arrays])
 
@@ -57,9 +61,15 @@ def test_lengths_that_differ_have_no_layout():
     assert layout_of(empty(4), empty(3, 4), patterns=[(False,), (False, False)]) is None
 
 
+MANY = THREADS * AT_ONCE
+
+
 @pytest.mark.parametrize(
     ("n", "blocks"),
-    [(0, 0), (1, 1), (THREADS, 1), (THREADS + 1, 2), (10 * THREADS * MOST_BLOCKS, MOST_BLOCKS)],
+    [
+        *[(0, 0), (1, 1), (THREADS, 1), (THREADS + 1, 2), (MANY, AT_ONCE), (MANY + 1, AT_ONCE // 4 + 1)],
+        (10 * 4 * THREADS * MOST_BLOCKS, MOST_BLOCKS),
+    ],
 )
 def test_blocks(n, blocks):
     array = np.lib.stride_tricks.as_strided(empty(1), (n,), (4,))
@@ -67,6 +77,34 @@ def test_blocks(n, blocks):
     assert layout.blocks == blocks
     assert layout.integers == (n,)
     assert all(type(number) is np.int64 for number in layout.integers)
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "width"),
+    [
+        (["float32", "float32"], 4),
+        (["float32:bfloat16", "bool"], 8),
+        (["float32:float16", "float32"], 4),
+        (["float32", "float64"], 2),
+        (["int8"], 16),
+        (["int8", "float64 number"], 16),  # which is read once
+        (["float64 number"], 1),
+    ],
+)
+def test_of_the_widest_a_pack_has_what_one_instruction_reads(dtypes, width):
+    operands = []
+    for word in dtypes:
+        dtype, _, stored = word.split()[0].partition(":")
+        operands.append(Operand(dtype, (word.endswith("number"),), stored))
+    assert pack_width(operands) == row_width(operands) == width
+
+
+def test_what_broadcasts_along_rows_does_not_narrow_their_packs():
+    operands = [Operand("float64", (False, True)), Operand("float32", (False, False))]
+    assert (pack_width(operands), row_width(operands)) == (2, 4)
+    many, column = np.empty((3000, 1000), "float32"), np.empty((3000, 1), "float64")
+    layout = layout_of(column, many, patterns=[o.broadcast for o in operands])
+    assert (layout.flat, layout.blocks) == (False, -(-many.size // (4 * THREADS)))
 
 
 def test_axes_are_joined_where_all_arrays_allow_it():

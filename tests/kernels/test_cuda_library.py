@@ -74,7 +74,7 @@ def test_columns_fill_a_block(columns, vector):
 def test_no_more_parts_than_steps_or_than_a_gpu_has_blocks(blocks, steps):
     parts = launch.splits(blocks, steps)
     assert 1 <= parts <= steps
-    assert parts == 1 or parts < launch.BLOCKS / blocks + 1
+    assert parts == 1 or parts < launch.PARTS / blocks + 1
 
 
 @given(counts, st.sampled_from([1, 2, 4, 8]))

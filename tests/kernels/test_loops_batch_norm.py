@@ -62,6 +62,34 @@ def test_large_numbers_normalise(provider):
 
 
 @every
+@pytest.mark.parametrize("shape", [(3000, 5), (40, 5, 20, 30)])
+def test_parts_of_a_batch_may_lie_apart(provider, shape):
+    """So many rows that parts of them are summed up apart, in CUDA."""
+    _, x, gamma, beta = cases.batch(3, shape, "NCHW", "float32", 1e3)
+    x += 100 * np.linspace(-3, 3, len(x), dtype="float32").reshape(-1, *[1] * (x.ndim - 1))
+    _, mean, inv_std = provider.batch_norm(0.0, False, "NCHW")(x, gamma, beta)
+    axes, _ = cases.spread(x.ndim, "NCHW")
+    wide = x.astype("float64")
+    np.testing.assert_allclose(mean, wide.mean(axes), rtol=1e-6)
+    np.testing.assert_allclose(inv_std, 1 / wide.std(axes), rtol=1e-6)
+
+
+@every
+def test_parameters_may_start_anywhere(provider):
+    gy, x, *parameters = cases.batch(0, (40, 16), "NHWC", "float32")
+    places = np.empty((2, 17), "float32")[:, 1:]  # 4 bytes beyond a multiple of 16, or of 4
+    places[:] = parameters
+    results = [provider.batch_norm(EPS, True, "NHWC")(x, *given) for given in (parameters, places)]
+    results += [
+        provider.batch_norm_gradient(True, "NHWC")(gy, x, *given, *results[0][1:])
+        for given in (parameters, places)
+    ]
+    for one, other in ((results[0], results[1]), (results[2], results[3])):
+        for value, expected in zip(one, other, strict=True):
+            np.testing.assert_array_equal(value, expected)
+
+
+@every
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_stays_in_its_channel(provider, layout, bad):

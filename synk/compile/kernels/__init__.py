@@ -2,7 +2,8 @@
 
     Elemwise node -> body (templates, one expression per scalar Op)
                   -> c_source -> c_kernels (compiler, store, library), for NumPy
-                  -> cuda_source -> cuda_kernels (CuPy's compiler and store, cuda_layout), for NVIDIA GPUs
+                  -> cuda_source (cuda_access, cuda_packs)
+                  -> cuda_kernels (CuPy's compiler and store, cuda_layout), for NVIDIA GPUs
 
 `kernels_for` tells whether an array module has kernels. Imports NumPy and PyTensor only.
 """

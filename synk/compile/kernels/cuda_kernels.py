@@ -13,18 +13,20 @@ import weakref
 from collections.abc import Callable, Sequence
 from functools import cache
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from pytensor.graph.basic import Apply
 
 from synk.compile.kernels.body import Body, Operand, elemwise_body
 from synk.compile.kernels.c_source import MISMATCH, NAME, UNFIT
-from synk.compile.kernels.cuda_layout import THREADS, Layout, lay_out
-from synk.compile.kernels.cuda_source import OPTIONS, is_number, source
+from synk.compile.kernels.cuda_access import is_number
+from synk.compile.kernels.cuda_layout import lay_out
+from synk.compile.kernels.cuda_source import OPTIONS, THREADS, source
 from synk.compile.kernels.dialect import CUDA
 from synk.compile.kernels.store import name_of
 
+BLOCK = (THREADS,)
 MOST_LAYOUTS = 256  # kept by a kernel; a program that meets more shapes works them out anew
 
 Functions = tuple[Callable[..., None], Callable[..., None]]  # flat, strided
@@ -72,47 +74,59 @@ class Launcher:
         self._functions = functions
         self._operands = operands = (*inputs, *outputs)
         self._dtypes = [np.dtype(operand.stored or operand.dtype) for operand in operands]
-        self._sizes = [dtype.itemsize for dtype in self._dtypes]
-        self._values = [_by_value(operand) for operand in inputs] + [None] * len(outputs)
-        self._layouts: dict[Any, Layout | None] = {}
+        # From the last one: what is put in there moves none of the others.
+        kinds = [(k, _kind(operand)) for k, operand in enumerate(inputs) if is_number(operand)]
+        self._numbers = [(k, kind, kind(0)) for k, kind in reversed(kinds)]
+        self._plans: dict[Any, Plan] = {}
 
     def __call__(self, *arrays: Any) -> int:
-        key = tuple([None if isinstance(x, np.generic) else (x.shape, x.strides) for x in arrays])
-        for array, geometry, dtype, value in zip(arrays, key, self._dtypes, self._values, strict=True):
-            if (value is None) if geometry is None else array.dtype != dtype:
-                return UNFIT
-        layout = self._layout(key)
+        key = tuple([None if isinstance(x, np.generic) else (x.dtype, x.shape, x.strides) for x in arrays])
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._planned(key, arrays)
+        function, grid, integers, status = plan
+        if function is not None:
+            arguments: list[Any] = [*integers, *arrays]
+            for k, kind, zero in self._numbers:
+                # The address of an array, or a number by its value: the other one is not looked at.
+                by_value, at = isinstance(arrays[k], np.generic), k + len(integers)
+                arguments[at : at + 1] = (None, kind(arrays[k])) if by_value else (arrays[k], zero)
+            function(grid, BLOCK, arguments)
+        return status
+
+    def _planned(self, key: Any, arrays: Sequence[Any]) -> "Plan":
+        if len(self._plans) == MOST_LAYOUTS:
+            self._plans.clear()
+        plan = self._plans[key] = self._plan(arrays)
+        return plan
+
+    def _plan(self, arrays: Sequence[Any]) -> "Plan":
+        """Decide how to launch; the answer holds for all arrays of these dtypes, shapes and strides."""
+        numbers = [k for k, *_ in self._numbers]
+        geometries: list[Any] = []
+        for k, (array, dtype) in enumerate(zip(arrays, self._dtypes, strict=True)):
+            by_value = isinstance(array, np.generic)
+            if k not in numbers if by_value else array.dtype != dtype:
+                return Plan(None, (), (), UNFIT)
+            geometries.append(None if by_value else (array.shape, array.strides))
+        layout = lay_out(self._operands, geometries, [dtype.itemsize for dtype in self._dtypes])
         if layout is None:
-            return MISMATCH
-        if layout.blocks:
-            arguments = (*layout.integers, *self._arguments(arrays, key))
-            self._functions[not layout.flat]((layout.blocks,), (THREADS,), arguments)
-        return 0
-
-    def _layout(self, key: Any) -> Layout | None:
-        if key not in self._layouts:
-            if len(self._layouts) == MOST_LAYOUTS:
-                self._layouts.clear()
-            self._layouts[key] = lay_out(self._operands, key, self._sizes)
-        return self._layouts[key]
-
-    def _arguments(self, arrays: Sequence[Any], key: Sequence[Any]) -> list[Any]:
-        """Return the address of each array; of an input of one element, its value too."""
-        arguments: list[Any] = []
-        for array, geometry, value in zip(arrays, key, self._values, strict=True):
-            if value is None:
-                arguments.append(array)
-            elif geometry is None:
-                arguments += (None, value(array))
-            else:
-                arguments += (array, value(0))
-        return arguments
+            return Plan(None, (), (), MISMATCH)
+        function = self._functions[not layout.flat] if layout.blocks else None
+        return Plan(function, (layout.blocks,), layout.integers, 0)
 
 
-def _by_value(operand: Operand) -> type | None:
-    """Return what a number is handed over as, None for an array of several."""
-    if not is_number(operand):
-        return None
+class Plan(NamedTuple):
+    """How arrays are launched, or why they are not."""
+
+    function: Callable[..., None] | None  # None: there is nothing to compute, or no way
+    grid: tuple[int, ...]
+    integers: tuple[Any, ...]  # the kernel's first arguments
+    status: int  # what the launcher returns
+
+
+def _kind(operand: Operand) -> Any:
+    """Return what a number is handed over as."""
     return np.dtype("uint8" if operand.dtype == "bool" else operand.dtype).type
 
 

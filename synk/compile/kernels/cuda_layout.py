@@ -15,10 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from synk.compile.kernels.body import Operand
-from synk.compile.kernels.cuda_source import stride_axes
+from synk.compile.kernels.cuda_access import stride_axes
+from synk.compile.kernels.cuda_packs import pack_width, row_width
+from synk.compile.kernels.cuda_source import THREADS
 
-THREADS = 256  # in a block
-MOST_BLOCKS = 4 * 8 * 132  # four times what an H200 holds at once; its threads take several elements then
+AT_ONCE = 8 * 132  # blocks that an H200 holds
+MOST_BLOCKS = 32 * AT_ONCE  # the last to end are few among so many; threads take several turns beyond
 
 
 class Layout(NamedTuple):
@@ -50,8 +52,11 @@ def lay_out(
     if lengths is None:
         return None
     n = prod(lengths)
-    blocks = min(-(-n // THREADS), MOST_BLOCKS)
-    if is_flat(lengths, operands, arrays, sizes):
+    flat = is_flat(lengths, operands, arrays, sizes)
+    # Few elements are spread over many threads; of more, each takes a pack.
+    width = 1 if n <= AT_ONCE * THREADS else (pack_width if flat else row_width)(operands)
+    blocks = min(-(-n // (THREADS * width)), MOST_BLOCKS)
+    if flat:
         return Layout(True, blocks, (np.int64(n),))
     strides = [
         [0 if one else step for one, step in zip(operand.broadcast, array[1], strict=True)]

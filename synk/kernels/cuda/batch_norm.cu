@@ -16,31 +16,58 @@ struct Geometry {
 
 enum {
     P = PLANES ? 1 : V, /* channels of a pack */
+    PAIRS = V > 4 ? 2 : ROWS, /* as ROWS, of two arrays: more do not fit into the registers */
 };
 
-/* Call visit(place of a pack, from there to the next, number of packs, at most ROWS) for all packs of a thread. */
-template <class Visit> INLINE void along(Length start, Length end, Length step, Visit visit)
+/* Two blocks fit into a multiprocessor, at least: one reads while the other adds up. */
+#define HALF_KERNEL extern "C" __global__ void __launch_bounds__(256, 2)
+
+/* Call visit(place of a pack, from there to the next, number of packs, at most N) for all packs of a thread. */
+template <int N, class Visit> INLINE void along(Length start, Length end, Length step, Visit visit)
 {
-    for (Length at = start; at < end; at += ROWS * step) {
+    for (Length at = start; at < end; at += N * step) {
         const Length left = (end - at + step - 1) / step;
-        visit(at, step, (int)shorter(ROWS, left));
+        visit(at, step, (int)shorter(N, left));
     }
 }
 
-template <class Visit> INLINE void walk(const Geometry &g, Length channel, Visit visit)
+INLINE Length segments_of(const Geometry &g)
 {
+    return PLANES ? (g.inner + g.segment - 1) / g.segment : 1;
+}
+
+/* The rows, or units, of this block. */
+INLINE Rows mine_of(const Geometry &g)
+{
+    return rows_of_split(g.outer * segments_of(g));
+}
+
+/* Where a row, or a unit, starts in x, and how many values of the channel are before it. */
+INLINE Length place_of(const Geometry &g, Length channel, Length unit)
+{
+    const Length segments = segments_of(g);
+    return PLANES ? (unit / segments * g.channels + channel) * g.inner + unit % segments * g.segment
+                  : unit * g.channels + channel;
+}
+
+INLINE Length values_before(const Geometry &g, Length unit)
+{
+    const Length segments = segments_of(g);
+    return PLANES ? unit / segments * g.inner + unit % segments * g.segment : unit;
+}
+
+template <int N, class Visit> INLINE void walk(const Geometry &g, Length channel, Visit visit)
+{
+    const Rows mine = mine_of(g);
     if (!PLANES) {
-        const Rows rows = rows_of_split(g.outer);
-        along((rows.from + threadIdx.y) * g.channels + channel, rows.to * g.channels, blockDim.y * g.channels, visit);
+        along<N>((mine.from + threadIdx.y) * g.channels + channel, mine.to * g.channels, blockDim.y * g.channels, visit);
         return;
     }
-    const Length segments = (g.inner + g.segment - 1) / g.segment;
-    const Rows units = rows_of_split(g.outer * segments);
+    const Length segments = segments_of(g);
     const int warps = blockDim.y / LANES, warp = threadIdx.y / LANES, lane = threadIdx.y % LANES;
-    for (Length unit = units.from + warp; unit < units.to; unit += warps) {
-        const Length first = unit % segments * g.segment, plane = unit / segments * g.channels + channel;
-        along(plane * g.inner + first + lane * V, plane * g.inner + shorter(g.inner, first + g.segment), LANES * V,
-              visit);
+    for (Length unit = mine.from + warp; unit < mine.to; unit += warps) {
+        const Length start = place_of(g, channel, unit), rest = g.inner - unit % segments * g.segment;
+        along<N>(start + lane * V, start + shorter(rest, g.segment), LANES * V, visit);
     }
 }
 
@@ -49,76 +76,92 @@ INLINE Length first_channel()
     return PLANES ? blockIdx.x : ((Length)blockIdx.x * blockDim.x + threadIdx.x) * V;
 }
 
-/* A number of values, their mean, and their squared deviations from it. */
-struct Moments {
-    double n, mean, squares;
-};
-
-/* Chan, Golub and LeVeque (1979). Infinity stays the mean; the squares are NaN then. */
-INLINE Moments merged(Moments a, Moments b)
+/* Less infinity, all would be NaN, and the mean too. */
+INLINE REAL finite_or_zero(REAL x)
 {
-    if (a.n == 0 || b.n == 0)
-        return a.n == 0 ? b : a;
-    const double n = a.n + b.n, old = a.n / n, part = b.n / n, delta = b.mean - a.mean;
-    return {n, a.mean * old + b.mean * part, a.squares + b.squares + delta * delta * a.n * part};
+    return x - x == 0 ? x : 0;
 }
 
-/* The moments of n values, about their own mean: wherever they lie, no digits are lost. */
-template <int N> INLINE Moments moments_of(const REAL (&x)[N], int n)
-{
-    REAL total = 0, sum = 0, squares = 0;
-#pragma unroll
-    for (int k = 0; k < N; k++)
-        total += k < n ? x[k] : 0;
-    REAL shift = total / n;
-    if (shift - shift != 0)
-        shift = 0; /* less infinity, all would be NaN, and the mean too */
-#pragma unroll
-    for (int k = 0; k < N; k++) {
-        const REAL deviation = k < n ? x[k] - shift : 0;
-        sum += deviation;
-        squares += deviation * deviation;
-    }
-    const double within = squares - (double)sum * sum / n;
-    return {(double)n, shift + (double)sum / n, within < 0 ? 0 : within};
-}
-
-/* Moments of each channel in each split: three numbers, each an array of (splits, channels). */
-KERNEL moments(const STORED *x, GEOMETRY, double *partial)
+/* Moments of each channel in each split: the number of values, their mean, and their squared deviations from it,
+   each an array of (splits, channels). A thread adds up distances from the mean of its first packs, so no digits
+   are lost wherever values lie, and no division is made for each; the block's are those from the split's first
+   value. Infinity stays the mean; the squares are NaN then. */
+HALF_KERNEL moments(const STORED *x, GEOMETRY, double *partial)
 {
     const Geometry g = GIVEN;
-    __shared__ Moments shared[THREADS];
+    __shared__ Sums shared[P][THREADS];
     const Length channel = first_channel(), gap = gridDim.y * g.channels;
-    constexpr int N = PLANES ? ROWS * V : ROWS;
-    Moments found[P] = {};
-    if (channel < g.channels)
-        walk(g, channel, [&](Length at, Length step, int n) {
-            REAL values[P][N], pack[V];
+    const Rows mine = mine_of(g);
+    const double count = values_before(g, mine.to) - values_before(g, mine.from);
+    REAL pivot[P] = {}, first[V] = {};
+    Sums found[P] = {};
+    if (channel < g.channels && count) {
+        Length packs = 0;
+        walk<ROWS>(g, channel, [&](Length at, Length step, int n) {
+            REAL values[ROWS][V], sums[P] = {}, squares[P] = {};
 #pragma unroll
-            for (int k = 0; k < ROWS; k++) {
+            for (int k = 0; k < ROWS; k++)
                 if (k < n)
-                    load(x + at + k * step, pack);
+                    load(x + at + k * step, values[k]);
+            if (!packs) {
 #pragma unroll
-                for (int v = 0; v < V; v++)
-                    values[PLANES ? 0 : v][PLANES ? k * V + v : k] = k < n ? pack[v] : 0;
+                for (int k = 0; k < ROWS; k++)
+#pragma unroll
+                    for (int v = 0; v < V; v++)
+                        pivot[PLANES ? 0 : v] += k < n ? values[k][v] : 0;
+#pragma unroll
+                for (int p = 0; p < P; p++)
+                    pivot[p] = finite_or_zero(pivot[p] / (n * (V / P)));
             }
+            packs += n;
+#pragma unroll
+            for (int k = 0; k < ROWS; k++)
+#pragma unroll
+                for (int v = 0; v < V; v++) {
+                    const int p = PLANES ? 0 : v;
+                    const REAL distance = k < n ? values[k][v] - pivot[p] : 0;
+                    sums[p] += distance;
+                    squares[p] += distance * distance;
+                }
 #pragma unroll
             for (int p = 0; p < P; p++)
-                found[p] = merged(found[p], moments_of(values[p], PLANES ? n * V : n));
+                found[p] = merged(found[p], {(double)sums[p], (double)squares[p]});
         });
-    for (int p = 0; p < P; p++) {
-        const Moments all = merge_block(found[p], shared);
-        if (threadIdx.y == 0 && channel < g.channels) {
-            double *to = partial + blockIdx.y * g.channels + channel + p;
-            to[0] = all.n;
-            to[gap] = all.mean;
-            to[2 * gap] = all.squares;
+        load(x + place_of(g, channel, mine.from), first);
+#pragma unroll
+        for (int p = 0; p < P; p++) {
+            first[p] = finite_or_zero(first[p]);
+            const double off = (double)pivot[p] - first[p], moved = packs * (V / P) * off;
+            found[p] = {found[p].first + moved, found[p].second + off * (2 * found[p].first + moved)};
         }
     }
+    merge_block(found, shared);
+    if (threadIdx.y == 0 && channel < g.channels)
+#pragma unroll
+        for (int p = 0; p < P; p++) {
+            double *to = partial + blockIdx.y * g.channels + channel + p;
+            const double mean = count ? found[p].first / count : 0, within = found[p].second - found[p].first * mean;
+            to[0] = count;
+            to[gap] = first[p] + mean;
+            to[2 * gap] = within < 0 ? 0 : within;
+        }
 }
 
 /* Normalise with the arithmetic that backward repeats to find where the result was positive. */
 #define NORMALISED(x, mean, scale, beta) (((x) - (mean)) * (scale) + (beta))
+
+INLINE void load_affine(const REAL *gamma, const REAL *beta, const REAL *mean, const REAL *inv_std, Length channel,
+                        REAL (&centre)[P], REAL (&scale)[P], REAL (&shift)[P])
+{
+    REAL over[P];
+    load_parameters(mean + channel, centre);
+    load_parameters(inv_std + channel, over);
+    load_parameters(gamma + channel, scale);
+    load_parameters(beta + channel, shift);
+#pragma unroll
+    for (int p = 0; p < P; p++)
+        scale[p] *= over[p];
+}
 
 KERNEL normalise(const STORED *x, const REAL *gamma, const REAL *beta, const REAL *mean, const REAL *inv_std,
                  GEOMETRY, int relu, STORED *y)
@@ -128,13 +171,8 @@ KERNEL normalise(const STORED *x, const REAL *gamma, const REAL *beta, const REA
     if (channel >= g.channels)
         return;
     REAL centre[P], scale[P], shift[P];
-#pragma unroll
-    for (int p = 0; p < P; p++) {
-        centre[p] = mean[channel + p];
-        scale[p] = gamma[channel + p] * inv_std[channel + p];
-        shift[p] = beta[channel + p];
-    }
-    walk(g, channel, [&](Length at, Length step, int n) {
+    load_affine(gamma, beta, mean, inv_std, channel, centre, scale, shift);
+    walk<ROWS>(g, channel, [&](Length at, Length step, int n) {
         REAL pack[ROWS][V];
 #pragma unroll
         for (int k = 0; k < ROWS; k++)
@@ -155,31 +193,26 @@ KERNEL normalise(const STORED *x, const REAL *gamma, const REAL *beta, const REA
 }
 
 /* Sums of g and of g * (x - mean) in each split, where g is gy, with relu where the result was positive. */
-KERNEL products(const STORED *gy, const STORED *x, const REAL *gamma, const REAL *beta, const REAL *mean,
+HALF_KERNEL products(const STORED *gy, const STORED *x, const REAL *gamma, const REAL *beta, const REAL *mean,
                 const REAL *inv_std, GEOMETRY, int relu, double *partial)
 {
     const Geometry g = GIVEN;
-    __shared__ Sums shared[THREADS];
+    __shared__ Sums shared[P][THREADS];
     const Length channel = first_channel(), gap = gridDim.y * g.channels;
     Sums found[P] = {};
     if (channel < g.channels) {
         REAL centre[P], scale[P], shift[P];
+        load_affine(gamma, beta, mean, inv_std, channel, centre, scale, shift);
+        walk<PAIRS>(g, channel, [&](Length at, Length step, int n) {
+            REAL values[PAIRS][V], gradients[PAIRS][V], sums[P] = {}, products[P] = {};
 #pragma unroll
-        for (int p = 0; p < P; p++) {
-            centre[p] = mean[channel + p];
-            scale[p] = gamma[channel + p] * inv_std[channel + p];
-            shift[p] = beta[channel + p];
-        }
-        walk(g, channel, [&](Length at, Length step, int n) {
-            REAL values[ROWS][V], gradients[ROWS][V], sums[P] = {}, products[P] = {};
-#pragma unroll
-            for (int k = 0; k < ROWS; k++)
+            for (int k = 0; k < PAIRS; k++)
                 if (k < n) {
                     load(x + at + k * step, values[k]);
                     load(gy + at + k * step, gradients[k]);
                 }
 #pragma unroll
-            for (int k = 0; k < ROWS; k++)
+            for (int k = 0; k < PAIRS; k++)
 #pragma unroll
                 for (int v = 0; v < V; v++) {
                     const int p = PLANES ? 0 : v;
@@ -194,18 +227,18 @@ KERNEL products(const STORED *gy, const STORED *x, const REAL *gamma, const REAL
                 found[p] = merged(found[p], {(double)sums[p], (double)products[p]});
         });
     }
-    for (int p = 0; p < P; p++) {
-        const Sums all = merge_block(found[p], shared);
-        if (threadIdx.y == 0 && channel < g.channels) {
+    merge_block(found, shared);
+    if (threadIdx.y == 0 && channel < g.channels)
+#pragma unroll
+        for (int p = 0; p < P; p++) {
             double *to = partial + blockIdx.y * g.channels + channel + p;
-            to[0] = all.first;
-            to[gap] = all.second;
+            to[0] = found[p].first;
+            to[gap] = found[p].second;
         }
-    }
 }
 
 /* The gradient for x; `offset` and `slope` are what `totals` below makes. */
-KERNEL differentiate(const STORED *gy, const STORED *x, const REAL *gamma, const REAL *beta, const REAL *mean,
+HALF_KERNEL differentiate(const STORED *gy, const STORED *x, const REAL *gamma, const REAL *beta, const REAL *mean,
                      const REAL *inv_std, const REAL *offset, const REAL *slope, GEOMETRY, int relu, STORED *gx)
 {
     const Geometry g = GIVEN;
@@ -213,24 +246,19 @@ KERNEL differentiate(const STORED *gy, const STORED *x, const REAL *gamma, const
     if (channel >= g.channels)
         return;
     REAL centre[P], scale[P], shift[P], less[P], tilt[P];
+    load_affine(gamma, beta, mean, inv_std, channel, centre, scale, shift);
+    load_parameters(offset + channel, less);
+    load_parameters(slope + channel, tilt);
+    walk<PAIRS>(g, channel, [&](Length at, Length step, int n) {
+        REAL values[PAIRS][V], gradients[PAIRS][V];
 #pragma unroll
-    for (int p = 0; p < P; p++) {
-        centre[p] = mean[channel + p];
-        scale[p] = gamma[channel + p] * inv_std[channel + p];
-        shift[p] = beta[channel + p];
-        less[p] = offset[channel + p];
-        tilt[p] = slope[channel + p];
-    }
-    walk(g, channel, [&](Length at, Length step, int n) {
-        REAL values[ROWS][V], gradients[ROWS][V];
-#pragma unroll
-        for (int k = 0; k < ROWS; k++)
+        for (int k = 0; k < PAIRS; k++)
             if (k < n) {
                 load(x + at + k * step, values[k]);
                 load(gy + at + k * step, gradients[k]);
             }
 #pragma unroll
-        for (int k = 0; k < ROWS; k++) {
+        for (int k = 0; k < PAIRS; k++) {
 #pragma unroll
             for (int v = 0; v < V; v++) {
                 const int p = PLANES ? 0 : v;
@@ -244,26 +272,28 @@ KERNEL differentiate(const STORED *gy, const STORED *x, const REAL *gamma, const
     });
 }
 
-/* Merge the splits: a warp for each channel. */
+/* Merge the splits: a warp for each channel, which asks for several splits at once. Means are taken from that of
+   the first split, as values are above. */
 KERNEL statistics(const double *partial, Length splits, Length channels, double eps, REAL *mean, REAL *inv_std)
 {
     const Length channel = (Length)blockIdx.x * blockDim.y + threadIdx.y, gap = splits * channels;
-    Moments all = {};
     if (channel >= channels)
         return;
+    const double pivot = partial[gap + channel], first = pivot - pivot == 0 ? pivot : 0;
+    Sums all = {}, within = {};
+#pragma unroll 8
     for (Length split = threadIdx.x; split < splits; split += LANES) {
         const double *from = partial + split * channels + channel;
-        const Moments next = {from[0], from[gap], from[2 * gap]};
-        all = merged(all, next);
+        const double n = from[0], distance = from[gap] - first;
+        all = merged(all, {n * distance, n * distance * distance});
+        within = merged(within, {n, from[2 * gap]});
     }
-    for (int by = LANES / 2; by; by /= 2) {
-        const Moments other = {__shfl_down_sync(ALL_LANES, all.n, by), __shfl_down_sync(ALL_LANES, all.mean, by),
-                               __shfl_down_sync(ALL_LANES, all.squares, by)};
-        all = merged(all, other);
-    }
+    all = merge_warp(all);
+    within = merge_warp(within);
     if (threadIdx.x == 0) {
-        mean[channel] = all.mean;
-        inv_std[channel] = 1 / sqrt(all.squares / all.n + eps);
+        const double off = all.first / within.first, between = all.second - all.first * off;
+        mean[channel] = first + off;
+        inv_std[channel] = 1 / sqrt((within.second + (between < 0 ? 0 : between)) / within.first + eps);
     }
 }
 
@@ -274,6 +304,7 @@ KERNEL totals(const double *partial, Length splits, Length channels, double coun
     Sums all = {};
     if (channel >= channels)
         return;
+#pragma unroll 8
     for (Length split = threadIdx.x; split < splits; split += LANES) {
         const double *from = partial + split * channels + channel;
         all = merged(all, {from[0], from[gap]});

@@ -49,7 +49,7 @@ class Launch:
             steps = ceiling(outer * ceiling(inner, SEGMENT), WARPS)
         else:
             self.block, blocks = column_blocks(self.channels, vector)
-            steps = ceiling(outer, self.block[1] * ROWS)
+            steps = ceiling(outer, self.block[1] * 2 * ROWS)
         self.splits = splits(blocks, steps)
         self.grid = (blocks, self.splits)
         self.geometry = lengths(outer, self.channels, inner, SEGMENT)

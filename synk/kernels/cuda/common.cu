@@ -52,12 +52,16 @@ INLINE float from_brain(Brain x)
     return __uint_as_float((unsigned)x.bits << 16);
 }
 
-/* The nearest, of two that are as near the even one: in whole numbers, since older GPUs have no instruction. */
+/* The nearest, of two that are as near the even one. */
 INLINE Brain to_brain(float value)
 {
-    const unsigned bits = __float_as_uint(value), nearest = bits + 0x7fff + (bits >> 16 & 1);
     Brain x;
+#if __CUDA_ARCH__ >= 800
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(x.bits) : "f"(value));
+#else /* older GPUs have no instruction */
+    const unsigned bits = __float_as_uint(value), nearest = bits + 0x7fff + (bits >> 16 & 1);
     x.bits = value == value ? nearest >> 16 : 0x7fff;
+#endif
     return x;
 }
 
@@ -81,6 +85,21 @@ INLINE void store(const REAL *from, STORED *to)
     for (int v = 0; v < V; v++)
         pack.item[v] = NARROW(from[v]);
     *(Pack<STORED> *)to = pack;
+}
+
+/* Parameters of the elements of a pack, or of one; nobody says where they start. */
+template <int N> INLINE void load_parameters(const REAL *from, REAL (&to)[N])
+{
+    if (N == V && (unsigned long long)from % alignof(Pack<REAL>) == 0) {
+        const Pack<REAL> pack = *(const Pack<REAL> *)from;
+#pragma unroll
+        for (int n = 0; n < N; n++)
+            to[n] = pack.item[n];
+    } else {
+#pragma unroll
+        for (int n = 0; n < N; n++)
+            to[n] = from[n];
+    }
 }
 
 INLINE Length shorter(Length a, Length b)
@@ -108,21 +127,23 @@ INLINE Sums merged(Sums a, Sums b)
     return {a.first + b.first, a.second + b.second};
 }
 
-/* Merge what the threads have of each column of the block, over threadIdx.y; the result is that of row 0. The
-   number of rows is a power of two, and `shared` has a place for each thread. */
-template <class T> INLINE T merge_block(T mine, T *shared)
+/* Merge N sums of the threads of each column of the block, over threadIdx.y; row 0 gets the results. The number of
+   rows is a power of two, and `shared` is used once. */
+template <int N> INLINE void merge_block(Sums (&mine)[N], Sums (&shared)[N][THREADS])
 {
     const int here = threadIdx.y * blockDim.x + threadIdx.x;
-    shared[here] = mine;
+#pragma unroll
+    for (int n = 0; n < N; n++)
+        shared[n][here] = mine[n];
     __syncthreads();
     for (int half = blockDim.y / 2; half; half /= 2) {
-        if (threadIdx.y < half)
-            shared[here] = merged(shared[here], shared[here + half * blockDim.x]);
+        if (threadIdx.y < half) {
+#pragma unroll
+            for (int n = 0; n < N; n++)
+                shared[n][here] = mine[n] = merged(mine[n], shared[n][here + half * blockDim.x]);
+        }
         __syncthreads();
     }
-    mine = shared[here];
-    __syncthreads(); /* the next merge writes there */
-    return mine;
 }
 
 /* Merge what the lanes of a warp have; the result is that of lane 0. */

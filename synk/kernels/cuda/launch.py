@@ -9,6 +9,7 @@ LANES = 32
 WARPS = THREADS // LANES
 ROWS = 4  # that a thread reads at once, as in common.cu
 BLOCKS = 8 * 132
+PARTS = 4 * 132  # blocks that form sums: they fill the GPU twice, for their registers leave room for two each
 
 
 def ceiling(a: int, b: int) -> int:
@@ -36,8 +37,11 @@ def column_blocks(columns: int, vector: int) -> tuple[tuple[int, int], int]:
 
 
 def splits(blocks: int, steps: int) -> int:
-    """Return in how many parts to form sums: each takes ``blocks``, and all have ``steps`` to do."""
-    return max(1, min(ceiling(BLOCKS, blocks), steps))
+    """Return in how many parts to form sums: each takes ``blocks``, and all have ``steps`` to do.
+
+    A part costs a merger of its threads' sums, and is written and read again: a step should be several reads.
+    """
+    return max(1, min(ceiling(PARTS, blocks), steps))
 
 
 def row_threads(width: int, vector: int) -> int:

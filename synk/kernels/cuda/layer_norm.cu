@@ -6,7 +6,7 @@ KERNEL normalise(const STORED *x, const REAL *gamma, const REAL *beta, Length ro
 {
     __shared__ Sums shared[THREADS / LANES];
     const Length first = (Length)threadIdx.x * V, step = (Length)blockDim.x * V;
-    REAL pack[V];
+    REAL pack[V], slopes[V], offsets[V];
     for (Length row = blockIdx.x; row < rows; row += gridDim.x) {
         const STORED *from = x + row * width;
         Sums sums = {};
@@ -37,9 +37,11 @@ KERNEL normalise(const STORED *x, const REAL *gamma, const REAL *beta, Length ro
         const REAL scale = 1 / sqrt((squares < 0 ? 0 : squares) / width + eps);
         for (Length i = first; i < width; i += step) {
             load(from + i, pack);
+            load_parameters(gamma + i, slopes);
+            load_parameters(beta + i, offsets);
 #pragma unroll
             for (int v = 0; v < V; v++)
-                pack[v] = (pack[v] - centre) * scale * gamma[i + v] + beta[i + v];
+                pack[v] = (pack[v] - centre) * scale * slopes[v] + offsets[v];
             store(pack, y + row * width + i);
         }
         if (threadIdx.x == 0) {
@@ -54,7 +56,7 @@ KERNEL differentiate(const STORED *gy, const STORED *x, const REAL *gamma, const
 {
     __shared__ Sums shared[THREADS / LANES];
     const Length first = (Length)threadIdx.x * V, step = (Length)blockDim.x * V;
-    REAL values[V], gradients[V];
+    REAL values[V], gradients[V], slopes[V];
     for (Length row = blockIdx.x; row < rows; row += gridDim.x) {
         const Length start = row * width;
         const REAL centre = mean[row], scale = inv_std[row];
@@ -62,10 +64,11 @@ KERNEL differentiate(const STORED *gy, const STORED *x, const REAL *gamma, const
         for (Length i = first; i < width; i += step) {
             load(x + start + i, values);
             load(gy + start + i, gradients);
+            load_parameters(gamma + i, slopes);
             REAL total = 0, product = 0;
 #pragma unroll
             for (int v = 0; v < V; v++) {
-                const REAL g = gradients[v] * gamma[i + v];
+                const REAL g = gradients[v] * slopes[v];
                 total += g;
                 product += g * ((values[v] - centre) * scale);
             }
@@ -76,10 +79,11 @@ KERNEL differentiate(const STORED *gy, const STORED *x, const REAL *gamma, const
         for (Length i = first; i < width; i += step) {
             load(x + start + i, values);
             load(gy + start + i, gradients);
+            load_parameters(gamma + i, slopes);
 #pragma unroll
             for (int v = 0; v < V; v++) {
                 const REAL h = (values[v] - centre) * scale;
-                values[v] = scale * (gradients[v] * gamma[i + v] - offset - h * slope);
+                values[v] = scale * (gradients[v] * slopes[v] - offset - h * slope);
             }
             store(values, gx + start + i);
         }
@@ -90,7 +94,7 @@ KERNEL differentiate(const STORED *gy, const STORED *x, const REAL *gamma, const
 KERNEL products(const STORED *gy, const STORED *x, const REAL *mean, const REAL *inv_std, Length rows,
                 Length width, double *partial)
 {
-    __shared__ Sums shared[THREADS];
+    __shared__ Sums shared[V][THREADS];
     const Length column = ((Length)blockIdx.x * blockDim.x + threadIdx.x) * V, gap = gridDim.y * width;
     const Rows mine = rows_of_split(rows);
     Sums found[V] = {};
@@ -114,14 +118,14 @@ KERNEL products(const STORED *gy, const STORED *x, const REAL *mean, const REAL 
             for (int v = 0; v < V; v++)
                 found[v] = merged(found[v], {(double)sums[v], (double)products[v]});
         }
-    for (int v = 0; v < V; v++) {
-        const Sums all = merge_block(found[v], shared);
-        if (threadIdx.y == 0 && column < width) {
+    merge_block(found, shared);
+    if (threadIdx.y == 0 && column < width)
+#pragma unroll
+        for (int v = 0; v < V; v++) {
             double *to = partial + blockIdx.y * width + column + v;
-            to[0] = all.first;
-            to[gap] = all.second;
+            to[0] = found[v].first;
+            to[gap] = found[v].second;
         }
-    }
 }
 
 /* Merge the splits: a warp for each column. */
@@ -131,6 +135,7 @@ KERNEL totals(const double *partial, Length splits, Length width, REAL *ggamma, 
     Sums all = {};
     if (column >= width)
         return;
+#pragma unroll 8
     for (Length split = threadIdx.x; split < splits; split += LANES) {
         const double *from = partial + split * width + column;
         all = merged(all, {from[0], from[gap]});

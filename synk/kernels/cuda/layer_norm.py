@@ -67,7 +67,7 @@ def backward(xp: ModuleType, n_axes: int) -> Callable:
         vector = elements_at_once(kind, width, x, gy, gx)
         get = partial(kernel, xp, FILE, dtype=x.dtype.name, VECTOR=vector)
         block, blocks = column_blocks(width, vector)
-        parts = splits(blocks, ceiling(rows, block[1] * ROWS))
+        parts = splits(blocks, ceiling(rows, block[1] * 2 * ROWS))
         products = xp.empty((2, parts, width), "float64")
         sizes, arrays = lengths(rows, width), (gy, x, *statistics)
         get("products")((blocks, parts), block, (*arrays, *sizes, products))

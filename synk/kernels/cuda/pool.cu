@@ -170,22 +170,21 @@ KERNEL avg_pool_gradient(const STORED *gy, GEOMETRY, int count_padding, STORED *
    blockIdx.y the image. */
 KERNEL column_means(const STORED *x, Length pixels, Length channels, STORED *y)
 {
-    __shared__ Sums shared[THREADS];
+    __shared__ Sums shared[V][THREADS];
     const Length channel = ((Length)blockIdx.x * blockDim.x + threadIdx.x) * V;
-    double sums[V] = {};
+    Sums sums[V] = {};
     REAL pack[V];
     if (channel < channels)
         for (Length pixel = threadIdx.y; pixel < pixels; pixel += blockDim.y) {
             load(x + (blockIdx.y * pixels + pixel) * channels + channel, pack);
 #pragma unroll
             for (int v = 0; v < V; v++)
-                sums[v] += pack[v];
+                sums[v].first += pack[v];
         }
+    merge_block(sums, shared);
 #pragma unroll
-    for (int v = 0; v < V; v++) {
-        const Sums all = merge_block(Sums{sums[v], 0}, shared);
-        pack[v] = all.first / pixels;
-    }
+    for (int v = 0; v < V; v++)
+        pack[v] = sums[v].first / pixels;
     if (threadIdx.y == 0 && channel < channels)
         store(pack, y + blockIdx.y * channels + channel);
 }
