@@ -260,7 +260,7 @@ def cast(value: Any, dtype: Any) -> Any:
         return np.asarray(value, dtype=dtype)
 
 
-def identity(op: str | None, like: Any) -> Any | None:
+def identity(op: str | None, like: Any, xp: Any = np) -> Any | None:
     """Return what an update accumulates to over no rows at all, or None to keep the old value.
 
     Parameters
@@ -270,13 +270,15 @@ def identity(op: str | None, like: Any) -> Any | None:
         value.
     like : array
         The variable's present value, for shape and dtype.
+    xp : module, default numpy
+        Array module of ``like`` and of what is returned.
     """
     if op == "sum":
-        return np.zeros_like(like)
+        return xp.zeros_like(like)
     if op == "prod":
-        return np.ones_like(like)
+        return xp.ones_like(like)
     if op in ("min", "max"):
-        return np.full_like(like, _extreme(like.dtype, largest=op == "min"))
+        return xp.full_like(like, like.dtype.type(_extreme(like.dtype, largest=op == "min")))
     if op == "gather":
         return like[:0].copy()
     return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ from pytensor.link.c.type import generic
 from synk import messages
 from synk.comm import LoneCommunicator, SharedArrays
 from synk.compile.programs.buffers import is_writeable
+from synk.compile.programs.transfer import is_on_device, is_on_host, overwritten
 from synk.errors import SynkWarning
 from synk.processes.vigil import level_of_the_script
 
@@ -71,6 +73,7 @@ class RankVariables:
         self._from_host = from_host
         self._variables: dict[int, SharedVariable] = {}
         self._homes: dict[int, SharedArrays] = {}  # by identity, the arrays of all ranks
+        self._last_places: dict[int, weakref.ref[Any]] = {}  # by identity, on the device
         self.on_drop: Callable[[int], None] = lambda identity: None
 
     def add(self, message: messages.Share) -> None:
@@ -94,6 +97,7 @@ class RankVariables:
     def drop(self, identity: int) -> None:
         self._variables.pop(identity, None)
         self._homes.pop(identity, None)
+        self._last_places.pop(identity, None)
         self.on_drop(identity)
 
     def __getitem__(self, identity: int) -> SharedVariable:
@@ -108,17 +112,33 @@ class RankVariables:
         return self._to_host(self.value(identity))
 
     def on_device(self, identity: int) -> Any:
-        """Return the value itself where it is on the device, else a copy there; of arrays only."""
-        return self._from_host(self.value(identity))
+        """Return the value itself, on the device, where it stays from now on; of arrays only.
+
+        A copy there of vectors of whole numbers: they may be lengths, which programs read on the host.
+        """
+        storage, last = self._variables[identity].container.storage, self._last_places.get(identity)
+        value = storage[0]
+        if is_on_host(value):
+            # Where it was there last, if a recording goes on to read it from there.
+            value = self._from_host(overwritten(last and last(), value))
+        if value.ndim > 1 or value.dtype.kind not in "iub":
+            storage[0] = value
+        if is_on_device(value):
+            self._last_places[identity] = weakref.ref(value)
+        return value
 
     def assign(self, identity: int, value: Any) -> None:
         """Put ``value`` in place of the old one: in an array that is there for it, if there is one."""
         storage = self._variables[identity].container.storage
         arrays = isinstance(value, np.ndarray) and isinstance(storage[0], np.ndarray)
         room = self._room(identity, value.dtype, value.shape) if arrays else None
-        if room is not None and room is not value:
-            room[...] = value
-        storage[0] = value if room is None else room
+        if room is not None:
+            if room is not value:
+                room[...] = value
+            storage[0] = room
+        else:
+            # Values of the host are left there: programs may want them there, and take them over if not.
+            storage[0] = value if is_on_host(value) else overwritten(storage[0], value)
 
     def fill(self, identity: int, shape: tuple[int, ...], write: Callable[[Any], Any]) -> None:
         """Put a value in place of the old one by ``write(array)``, without a copy in between."""

@@ -15,7 +15,8 @@ The way of a graph through ``pytensor.function(..., mode=array_mode())``; names 
                        reuse         which results are written over an input that nothing needs any more
       dispatch/        the implementation of each node, one entry per Op, some of them by kernels/
       programs/        writer and text write the lines; program is what they become, with what it calls beside
-                       implementations (transfer, buffers), and whom to blame when one fails (blame, origin)
+                       implementations (transfer, buffers, draws), and whom to blame when one fails (blame,
+                       origin)
 
 An observer stands around every node (observe/): ``debug`` asks ``checks``; ``profile`` keeps a ``ledger`` of
 memory, counts ``flops`` and makes a ``report``. Graphs go to other processes by ``serialize`` (dumps, loads),
@@ -26,7 +27,7 @@ Imports NumPy, SciPy and PyTensor only, nothing else of synk.
 
 from synk.compile.dispatch import array_funcify, array_scalar
 from synk.compile.emit import emit
-from synk.compile.linker import ArrayLinker
+from synk.compile.linker import EITHER, ArrayLinker
 from synk.compile.mode import array_mode
 from synk.compile.observe.debug import Debug, DebugError, debug_mode
 from synk.compile.observe.profile import Profile
@@ -35,6 +36,7 @@ from synk.compile.serialize import dumps, loads
 from synk.compile.substitute import substitute
 
 __all__ = [
+    "EITHER",
     "ArrayLinker",
     "Debug",
     "DebugError",

@@ -53,6 +53,7 @@ def emit(
     updates: Mapping[int, int] | None = None,
     given: Collection[int] = (),
     fetched: Collection[int] = (),
+    left: Collection[int] = (),
     announcer: Announcer | None = None,
     narrow: str | None = None,
 ) -> Program:
@@ -74,16 +75,16 @@ def emit(
         values from the same arguments, with something measured or checked on the way.
     updates : mapping of int to int, optional
         Which output is the new value of which input: it is returned in the array of that input.
-    given, fetched : collection of int
-        Inputs that come from the host and outputs that go there; see `synk.compile.passes.place.place`. With
-        NumPy they make no difference.
+    given, fetched, left : collection of int
+        Inputs that come from the host, outputs that go there, and outputs that stay where they are computed;
+        see `synk.compile.passes.place.place`. With NumPy they make no difference.
     announcer : Announcer, optional
         Told which parts of a join that updates a shared variable are final, while the rest is computed.
     narrow : {"float16", "bfloat16"}, optional
         What to keep some float32 arrays in; see `synk.compile.passes.narrow`. Inner graphs stay float32.
     """
     order = fgraph.toposort() if order is None else order
-    plan = make_plan(fgraph, xp, order, updates or {}, given, fetched, narrow, announcer is not None)
+    plan = make_plan(fgraph, xp, order, updates or {}, given, fetched, left, narrow, announcer is not None)
     steps = plan.placed.steps
     writer = Writer(fgraph.inputs, xp, plan, announcer)
     for step, dead in zip(steps, last_uses(steps, outlasting(plan)), strict=True):
@@ -103,6 +104,7 @@ def make_plan(
     updates: Mapping[int, int],
     given: Collection[int],
     fetched: Collection[int],
+    left: Collection[int] = (),
     dtype: str | None = None,
     announced: bool = False,
 ) -> Plan:
@@ -116,7 +118,9 @@ def make_plan(
     if xp is np:
         placed = stay(nodes, outputs, implement)
     else:
-        placed = place(nodes, inputs, outputs, implement, given=given, fetched=fetched, updates=updates)
+        placed = place(
+            nodes, inputs, outputs, implement, given=given, fetched=fetched, left=left, updates=updates
+        )
 
     stored: Collection[Variable] = ()
     if dtype is not None:

@@ -21,10 +21,11 @@ from synk.compile.passes.finish import Announcer
 from synk.compile.programs.between import BetweenGraphs
 from synk.compile.programs.captured import Captured, Recorder, obstacle
 from synk.compile.programs.program import Program
-from synk.compile.programs.transfer import check_narrow, to_device
+from synk.compile.programs.transfer import check_narrow, is_on_host, overwritten, to_device
 from synk.compile.rewriting.rewrites import UNWANTED
 
 HOST_OPS = ("allow", "warn", "raise")
+EITHER = "either"
 
 
 class ArrayLinker(JITLinker):
@@ -42,9 +43,10 @@ class ArrayLinker(JITLinker):
     observe : callable, optional
         ``observe(node, implementation)`` returns what runs in place of each node's implementation;
         see `synk.compile.emit.emit`.
-    outputs : {"host", "device"}
-        Where a function returns its results, if ``xp`` is not NumPy. Updates are not results: shared
-        variables move to the device when a function first reads them there, and stay.
+    outputs : {"host", "device", "either"}
+        Where a function returns its results, if ``xp`` is not NumPy; "either": each where it is computed.
+        Updates are not results: shared variables move to the device when a function first reads them there,
+        and stay.
     recorder : Recorder, optional
         Records the launches of programs that are called with the same shapes, and repeats them together;
         see `synk.compile.programs.captured`. Not where nodes are observed.
@@ -71,8 +73,8 @@ class ArrayLinker(JITLinker):
     ):
         if host_ops not in HOST_OPS:
             raise ValueError(f"host_ops={host_ops!r} is unknown; choose one of {', '.join(HOST_OPS)}")
-        if outputs not in (HOST, DEVICE):
-            raise ValueError(f"outputs={outputs!r} is unknown; choose one of {HOST}, {DEVICE}")
+        if outputs not in (HOST, DEVICE, EITHER):
+            raise ValueError(f"outputs={outputs!r} is unknown; choose one of {HOST}, {DEVICE}, {EITHER}")
         if narrow is not None:
             check_narrow(narrow)
         super().__init__(allow_gc=allow_gc)
@@ -128,6 +130,7 @@ class ArrayLinker(JITLinker):
             updates=fgraph.update_mapping or {},
             given=given,
             fetched=fetched,
+            left=range(len(fgraph.outputs)) if self.outputs == EITHER else (),
             announcer=announcer,
             narrow=self.narrow,
         )
@@ -176,14 +179,16 @@ class ArrayLinker(JITLinker):
         inputs = self.create_thunk_inputs(storage_map)
         outputs = [storage_map[variable] for variable in fgraph.outputs]
         on_device = [
-            cell
+            (k, cell)
             for k, (variable, cell) in enumerate(zip(fgraph.inputs, inputs, strict=True))
             if k in program.device_inputs and isinstance(variable, SharedVariable)
         ]
 
         def thunk():
-            for cell in on_device:
-                cell[0] = to_device(cell[0], self.xp)
+            for k, cell in on_device:
+                if is_on_host(cell[0]):
+                    place = None if captured is None else captured.place(k)
+                    cell[0] = to_device(overwritten(place, cell[0]), self.xp)
             try:
                 # Infinities and NaN are values here, as in every other linker.
                 with np.errstate(all="ignore"):

@@ -149,11 +149,12 @@ class CudaDevice(Device):
         self._threads = threading.local()
         self.stream = self._graphs = None
 
-    def mode(self, observe: Any = None, announcer: Any = None) -> Any:
+    def mode(self, observe: Any = None, announcer: Any = None, outputs: str = "host") -> Any:
         linker = ArrayLinker(
             self.xp,
             host_ops=self._host_ops,
             observe=observe,
+            outputs=outputs,
             recorder=self._graphs,
             announcer=announcer,
             narrow=self._narrow,

@@ -11,7 +11,6 @@ Imports floor 2 and below.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
@@ -20,19 +19,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytensor
 from pytensor.graph.traversal import ancestors
-from pytensor.link.utils import raise_with_op
 from pytensor.tensor.random.op import RandomVariable
 
 from synk.comm import Communicator, LoneCommunicator
-from synk.compile import serialize
+from synk.compile import EITHER, serialize
 from synk.compile.observe.debug import Debug, of_nothing
 from synk.compile.observe.profile import observed_mode
 from synk.compile.passes.finish import Announcer
 from synk.device import Device
 from synk.plan import Rows, slices
 from synk.rank.absent import Absent
+from synk.rank.calling import called
 from synk.rank.spec import ProgramSpec, UpdateSpec
-from synk.reduction import Accumulator, Partial, cast, identity
+from synk.rank.sums import Sums
+from synk.reduction import Partial, cast, identity
 from synk.variables import RankVariables
 
 # Attributes of a program that hold compiled variants, and what the first of them tells.
@@ -70,7 +70,7 @@ class Program:
         self._ranks = context.ranks
         self._compiling = context.compiling
         self._announcer = context.announcer
-        self._mode = self._chosen_mode()
+        self._mode, self._sliced_mode = self._chosen_modes()
         # What the variant for one slice will tell of; ranks know it of the same functions, whatever they ran.
         self.announced: Mapping[int, Any] = {}
 
@@ -131,13 +131,13 @@ class Program:
         scattered, broadcast = arrays[: self.spec.n_scattered], arrays[self.spec.n_scattered :]
         rows = [*scattered, *(self._variables.on_host(identity) for identity in self.spec.sliceables)]
         n_rows = len(rows[0]) if rows else 1
-        values = _called(self._whole, [*self._arguments(rows, broadcast, n_rows)[:-1], LoneCommunicator()])
+        values = called(self._whole, [*self._arguments(rows, broadcast, n_rows)[:-1], LoneCommunicator()])
         return list(values)
 
     # --- the three variants ------------------------------------------------------------------
 
     def _run_whole(self, rows: Sequence[Any], broadcast: Sequence[Any], n_rows: int) -> list[Any]:
-        values = _called(self._whole, self._arguments(rows, broadcast, n_rows))
+        values = called(self._whole, self._arguments(rows, broadcast, n_rows))
         return [Partial(value, n_rows) for value in values]
 
     def _run_sliced(
@@ -146,48 +146,44 @@ class Program:
         row_inputs: Sequence[RowInput],
         broadcast: Sequence[Any],
     ) -> list[Partial | None]:
-        results = [Accumulator(mode) for mode in self.spec.output_modes]
-        totals = [Accumulator(update.mode if update.needs_rows else None) for update in self.spec.updates]
+        sums = Sums(self.spec, self._device, n_rows=parts[-1][1])
         for start, stop in parts:
             rows = [entry.part(start, stop) for entry in row_inputs]
-            values = _called(self._sliced, self._arguments(rows, broadcast, stop - start))
-            for total, value in zip([*results, *totals], values, strict=True):
-                total.add(value, stop - start)
-            for update, value in zip(self.spec.updates, values[len(results) :], strict=True):
+            values = called(self._sliced, self._arguments(rows, broadcast, stop - start))
+            sums.add(values, stop - start)
+            for update, value in zip(self.spec.updates, values[len(self.spec.output_modes) :], strict=True):
                 if update.advances:
                     self._variables.assign(update.variable, value)
             del rows, values  # the next slice may have their memory
-        self._apply(totals)
-        return [result.partial() for result in results]
+        for update, value in sums.updates():
+            self._assign(update, value)
+        return sums.partials()
 
     def _attend(self, row_inputs: Sequence[RowInput], broadcast: Sequence[Any], times: int) -> None:
         """Meet the others in slices for which this rank has no rows, and change nothing."""
         if self.spec.needs_ranks:
             *arguments, ranks = self._arguments([entry.part(0, 0) for entry in row_inputs], broadcast, 0)
-            with of_nothing(self._mode):
+            with of_nothing(self._sliced_mode):
                 for _ in range(times):
-                    _called(self._sliced, [*arguments, Absent(ranks)])
-
-    def _apply(self, totals: Sequence[Accumulator]) -> None:
-        for update, total in zip(self.spec.updates, totals, strict=True):
-            result = total.partial()
-            assert result is not None, "there was a slice"
-            self._assign(update, result.value)
+                    called(self._sliced, [*arguments, Absent(ranks)])
 
     def _run_rowless(self, broadcast: Sequence[Any]) -> None:
-        old = {update: self._variables.on_host(update.variable) for update in self.spec.updates}
         if not all(update.needs_rows for update in self.spec.updates):
-            _called(self._rowless, broadcast)
-        for update, value in old.items():
+            called(self._rowless, broadcast)
+        for update in self.spec.updates:
             if update.needs_rows:
-                nothing = identity(update.mode, value)
+                value = self._variables.value(update.variable)
+                on_host = isinstance(value, np.ndarray | np.generic)
+                nothing = identity(update.mode, value, np if on_host else self._device.xp)
                 if nothing is not None:
                     self._assign(update, nothing)
 
     def _assign(self, update: UpdateSpec, value: Any) -> None:
-        variable = self._variables[update.variable]
+        dtype = getattr(self._variables[update.variable].type, "dtype", None)
         if isinstance(value, np.ndarray | np.generic):
-            value = cast(value, variable.type.dtype)
+            value = cast(value, dtype)
+        elif dtype is not None and value.dtype != dtype:
+            value = value.astype(dtype)  # on the device
         self._variables.assign(update.variable, value)
 
     # --- watching --------------------------------------------------------------------------------
@@ -203,22 +199,26 @@ class Program:
         TypeError
             If the function was given a mode without an array program.
         """
-        mode, plain = self._mode, {name: self.__dict__.pop(name) for name in VARIANTS & self.__dict__.keys()}
+        modes = self._mode, self._sliced_mode
+        plain = {name: self.__dict__.pop(name) for name in VARIANTS & self.__dict__.keys()}
         self.__dict__.update(variants)
         try:
-            self._mode = self._chosen_mode(observe)
+            self._mode, self._sliced_mode = self._chosen_modes(observe)
             yield
         finally:
-            self._mode = mode
+            self._mode, self._sliced_mode = modes
             variants.update({name: self.__dict__.pop(name) for name in VARIANTS & self.__dict__.keys()})
             self.__dict__.update(plain)
 
-    def _chosen_mode(self, observe: Callable[..., Any] | None = None) -> Any:
+    def _chosen_modes(self, observe: Callable[..., Any] | None = None) -> tuple[Any, Any]:
+        """Return how to compile for one slice, and for several, whose results are added up where they are."""
+        if not self.on_device:
+            mode = self.spec.mode if observe is None else observed_mode(self.spec.mode, observe)
+            return mode, mode
+        announcer = self._announcer
         if self.spec.mode == "debug":
-            return self._device.mode(observe or Debug(xp=self._device.xp))
-        if self.spec.mode is None:
-            return self._device.mode(observe, self._announcer)
-        return self.spec.mode if observe is None else observed_mode(self.spec.mode, observe)
+            observe, announcer = observe or Debug(xp=self._device.xp), None
+        return self._device.mode(observe, announcer), self._device.mode(observe, None, outputs=EITHER)
 
     # --- compilation ---------------------------------------------------------------------------
 
@@ -245,7 +245,7 @@ class Program:
 
     @cached_property
     def _sliced(self) -> Callable[..., Any]:
-        return self._compiled(*self._graph, [])
+        return self._compiled(*self._graph, [], self._sliced_mode)
 
     @cached_property
     def _rowless(self) -> Callable[..., Any]:
@@ -263,35 +263,19 @@ class Program:
             if wanted(update)
         ]
 
-    def _compiled(self, inputs: list[Any], outputs: list[Any], updates: list[Any]) -> Callable[..., Any]:
+    def _compiled(
+        self, inputs: list[Any], outputs: list[Any], updates: list[Any], mode: Any = None
+    ) -> Callable[..., Any]:
         with self._compiling():
             return pytensor.function(
                 inputs,
                 outputs,
                 updates=updates,
-                mode=self._mode,
+                mode=mode or self._mode,
                 name=self.spec.name,
                 on_unused_input="ignore",
                 trust_input=True,  # the master checked them
             )
-
-
-def _called(compiled: Any, arguments: Sequence[Any]) -> Any:
-    """Call a compiled function, and let it keep no argument where it raises: they hold shared memory."""
-    try:
-        return compiled(*arguments)
-    except BaseException as error:
-        _break_cycle(error)
-        for container in compiled.input_storage[: len(arguments)]:
-            container.storage[0] = None
-        raise
-
-
-def _break_cycle(error: BaseException) -> None:
-    """Clear PyTensor's frame that refers to the error: else all frames of the call live on for long."""
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        if frame.f_code is raise_with_op.__code__:
-            frame.clear()
 
 
 def _draws(expressions: Sequence[Any]) -> list[Any]:

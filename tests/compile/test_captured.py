@@ -1,4 +1,5 @@
 import warnings
+from copy import deepcopy
 
 import cuda_emulator
 import numpy as np
@@ -12,6 +13,7 @@ from pytensor.graph.op import Op
 import synk.ops
 from synk.compile import ArrayLinker, array_mode
 from synk.compile.dispatch import cublas_library
+from synk.compile.programs import captured, draws
 from synk.compile.programs.captured import MOST, WARM_UP
 from synk.device.graphs import Graphs
 
@@ -130,6 +132,18 @@ def test_what_is_read_on_the_host_is_part_of_the_recording(build):
             np.testing.assert_array_equal(found, 2.0 * np.arange(n))
 
 
+def test_numbers_that_differ_in_each_call_are_forgotten(build, monkeypatch):
+    monkeypatch.setattr(captured, "MOST_KEYS", 3)
+    x, length = pt.vector("x"), pt.lscalar("length")
+    f = build([x, length], [(x * 2)[:length]])
+    made = []
+    monkeypatch.setattr(captured.Captured, "_record", lambda program, *given: made.append(program))
+    for n in [*range(1, 8), 7, 7]:
+        f(np.arange(9.0), n)
+    (program,) = made  # 7 came often enough
+    assert len(program._calls) <= 3
+
+
 def test_what_is_not_read_makes_no_difference(build):
     x, unread = pt.vector("x"), pt.scalar("unread")
     f = build([x, unread], [x * 2], on_unused_input="ignore")
@@ -139,23 +153,36 @@ def test_what_is_not_read_makes_no_difference(build):
     assert replayed == 0
 
 
-def test_a_value_that_is_set_is_recorded_anew(build):
+@pytest.mark.parametrize("shape", [(), (3,), (2, 0)])
+def test_a_value_that_is_set_is_written_where_it_is_read(build, graphs, monkeypatch, shape):
+    v = pytensor.shared(np.zeros(shape), name="v")
+    f = build([], [v + 1])
+    warm_up(f)
+    f()
+    place = v.container.storage[0]
+    monkeypatch.setattr(graphs, "record", None)
+    for k in range(2 * MOST):
+        v.set_value(np.full(shape, float(k)))
+        np.testing.assert_array_equal(f(), [np.full(shape, k + 1.0)])
+        assert v.container.storage[0] is place
+
+
+def test_a_value_of_another_shape_has_a_recording_of_its_own(build):
     v = pytensor.shared(np.zeros(3), name="v")
     f = build([], [v + 1])
     warm_up(f)
-    for k in range(3):
-        f()
-        v.set_value(np.full(3, float(k)))
-        np.testing.assert_array_equal(f(), [np.full(3, k + 1.0)])
+    for length in (3, 4, 3):
+        v.set_value(np.ones(length))
+        np.testing.assert_array_equal(f(), [np.full(length, 2.0)])
 
 
-def test_places_that_keep_changing_end_it_with_a_warning(build):
+def test_places_that_keep_changing_end_it_with_a_warning(build, device):
     v = pytensor.shared(np.zeros(3), name="v")
     f = build([], [v + 1])
     warm_up(f)
 
     def move(k):
-        v.set_value(np.full(3, float(k)))
+        v.container.storage[0] = device.asarray(np.full(3, float(k)))
         np.testing.assert_array_equal(f(), [np.full(3, k + 1.0)])
 
     for k in range(MOST):
@@ -236,6 +263,89 @@ def test_kernels_are_recorded(build):
         factor = weight[None, :, None, None]
         np.testing.assert_allclose(result, (normal * factor + factor) * 2 + 1, rtol=1e-3, atol=1e-3)
     assert n_launches == 1  # fills the rate; all else is replayed
+
+
+# --- random numbers --------------------------------------------------------------------------------------
+
+draws_on_the_device = pytest.mark.skipif(
+    not cuda_emulator.available(), reason="there is no g++ to emulate a GPU"
+)
+
+
+def random_function(linker, still=False):
+    """Return a function that draws in several ways, and its states; ``still``, it leaves one alone."""
+    one, two = (pytensor.shared(np.random.default_rng(seed), name=f"state {seed}") for seed in (3, 4))
+    x = pt.fmatrix("x")
+    middle, uniform = pt.random.uniform(size=x.shape, rng=one, dtype="float32", return_next_rng=True)
+    last, normal = pt.random.normal(x, 1, rng=middle, dtype="float32", return_next_rng=True)
+    y, update = synk.ops.dropout(x, 0.25, two)
+    updates = dict([(one, last)] if still else [(one, last), update])
+    return pytensor.function([x], [uniform, normal * y], updates=updates, mode=array_mode(linker)), (one, two)
+
+
+@draws_on_the_device
+@pytest.mark.parametrize("still", [False, True])
+def test_random_numbers_are_those_of_plain_calls(cupy, graphs, still):
+    f, states = random_function(ArrayLinker(cupy, host_ops="raise", recorder=graphs), still)
+    plain, expected_states = random_function(ArrayLinker(cupy, host_ops="raise"), still)
+    values = ROWS.astype("float32")
+    for k in range(WARM_UP + 5):
+        for found, expected in zip(f(values + k), plain(values + k), strict=True):
+            np.testing.assert_array_equal(found, expected)
+        for state, expected in zip(states, expected_states, strict=True):
+            assert state.get_value().bit_generator.state == expected.get_value().bit_generator.state
+        if k == WARM_UP + 2:  # another generator goes on with the same recording
+            for state in (*states, *expected_states):
+                state.set_value(np.random.default_rng(99))
+    results, replayed = launches(f, values)
+    assert replayed == 0
+    assert stand_in.counts.uploads == 2  # x, and the words of all draws
+    assert not np.array_equal(results[0], f(values)[0])
+
+
+@draws_on_the_device
+def test_random_numbers_of_a_loop_are_those_of_plain_calls(cupy, graphs):
+    def step(before, state):
+        after, drawn = pt.random.normal(size=(3,), rng=state, dtype="float32", return_next_rng=True)
+        return before * np.float32(0.5) + drawn, after
+
+    def build(recorder):
+        state, x = pytensor.shared(np.random.default_rng(3)), pt.fvector("x")
+        y, last = pytensor.scan(step, outputs_info=[x, state], n_steps=4, return_updates=False)
+        mode = array_mode(ArrayLinker(cupy, host_ops="raise", recorder=recorder))
+        return pytensor.function([x], y[-1], updates=[(state, last)], mode=mode)
+
+    f, plain, value = build(graphs), build(None), np.arange(3, dtype="float32")
+    for k in range(WARM_UP + 4):
+        np.testing.assert_array_equal(f(value + k), plain(value + k))
+    _, replayed = launches(f, value)
+    assert replayed == 0
+
+
+def test_more_draws_than_there_is_room_for_end_it(cupy, monkeypatch):
+    monkeypatch.setattr(draws, "MOST_DRAWS", 1)
+    given = draws.Draws(cupy)
+    generator = given.stand_in(0)
+    generator.words()
+    with pytest.raises(RuntimeError, match="more than 1 times"):
+        generator.words()
+
+
+def test_generators_are_copied_when_the_recording_says_so(cupy):
+    given = draws.Draws(cupy)
+    generator = given.stand_in(1)
+    twin = deepcopy(generator)
+    places = [twin.words(), generator.words(), generator.words()]
+    mine, expected = np.random.default_rng(3), np.random.default_rng(3)
+    after = given.advance(["another input", mine])
+    assert after[generator.number] is mine
+    found = [place.get() for place in places]
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[1:], [draws.words_of(expected) for _ in range(2)])
+    assert mine.bit_generator.state == expected.bit_generator.state
+    expected = np.random.default_rng(3)
+    draws.words_of(expected)
+    assert after[twin.number].bit_generator.state == expected.bit_generator.state
 
 
 def test_a_status_of_cublas_is_an_error(cupy):

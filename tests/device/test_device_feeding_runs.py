@@ -350,6 +350,28 @@ def test_the_data_set_is_uploaded_once_and_again_after_set_value(gpus):
     assert type(variable.get_value()) is np.ndarray
 
 
+@pytest.mark.parametrize(
+    "collective",
+    [synk.broadcast, synk.gather, lambda v: synk.reduce(v, in_place=False), synk.all_reduce],
+    ids=["broadcast", "gather", "reduce", "all_reduce"],
+)
+def test_what_a_collective_has_uploaded_stays(gpus, collective):
+    gpus(2)
+    variable = pytensor.shared(sample(17, 2), name="table")
+    lengths = pytensor.shared(np.array([3, 2]), name="lengths")
+    f = synk.function([], (variable.sum(0), "sum"), sliceable_shareds=[variable])
+    g = synk.function([], pt.ones((lengths[0], lengths[1])).sum())
+    stand_in.counts.reset()
+    collective(variable)
+    assert stand_in.counts.uploads == 1
+    assert uploads(f, batch_s=slice(0, 5))[1] == 0
+    collective(variable)
+    assert stand_in.counts.uploads == 0
+    synk.gather(lengths)
+    assert type(lengths.container.storage[0]) is np.ndarray  # programs read it there
+    assert g() == 6
+
+
 def test_rows_of_a_variable_pair_with_rows_of_inputs(gpus):
     gpus(2)
     variable, _ = table(2)

@@ -15,6 +15,7 @@ from synk.compile.compat import Ger
 from synk.compile.dispatch.out import takes_out
 from synk.compile.dispatch.products import dot_of, matmul_of
 from synk.compile.dispatch.table import array_funcify
+from synk.compile.programs.transfer import is_on_device
 
 
 @array_funcify.register(Dot)
@@ -93,7 +94,7 @@ def ger(op, node, xp):
 
 def _update(target, alpha, product, beta, inplace):
     """Return ``beta * target + alpha * product``, in ``target`` or in ``product``, which is overwritten."""
-    if alpha != 1:
+    if is_on_device(alpha) or alpha != 1:
         product *= alpha
     if target.shape != np.broadcast_shapes(target.shape, product.shape):
         inplace = False  # gemm lets the rows or columns of the target broadcast

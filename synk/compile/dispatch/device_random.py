@@ -1,6 +1,7 @@
 """Random numbers drawn on a GPU, each from a counter (`synk.compile.kernels.philox_source`).
 
     generator on the host --128 bits--> key, stream -> one launch -> array on the device
+    while launches are recorded: where key and stream will be -> the same launch
 
 A draw takes two numbers of 64 bits from the generator, whatever its shape, so it is as reproducible as they
 are, the next draw differs, and ranks, whose generators differ, draw apart. The numbers are of the same
@@ -10,7 +11,7 @@ Bernoulli variables are the same bits wherever the kernels run, others are so to
 What is wrong with parameters is told as on the host where they are numbers there; arrays on the device are
 not looked at, since that would wait for it. Tested by running the text on the host; unrun on GPUs.
 
-Imports ``kernels`` and ``transfer``.
+Imports ``kernels``, ``draws`` and ``transfer``.
 """
 
 from collections.abc import Callable
@@ -29,6 +30,7 @@ from pytensor.tensor.random.basic import (
 from synk.compile.kernels.cuda_source import OPTIONS
 from synk.compile.kernels.dialect import TYPES
 from synk.compile.kernels.philox_source import kernel_name, parameter_dtype, per_block, source
+from synk.compile.programs.draws import EVERY_WORD, LaterGenerator, words_of
 from synk.compile.programs.transfer import is_on_host
 
 KINDS = {
@@ -40,7 +42,6 @@ KINDS = {
     BernoulliRV: "bernoulli",
 }
 THREADS, MOST_BLOCKS = 256, 4096  # of one launch; a thread goes on where more are needed
-EVERY_WORD = 2**64 - 1
 
 
 def device_sampler(op: Any, xp: Any) -> Callable | None:
@@ -88,9 +89,10 @@ class Sampler:
         self._parameter_dtype = np.dtype(parameter_dtype(kind, computed))
         self._kernel: Any = None
 
-    def __call__(self, generator: np.random.Generator, size: tuple[int, ...] | None, *parameters: Any) -> Any:
+    def __call__(self, generator: Any, size: tuple[int, ...] | None, *parameters: Any) -> Any:
         xp = self._xp
-        key, stream = generator.integers(0, EVERY_WORD, 2, "uint64", endpoint=True)
+        words = generator.words() if isinstance(generator, LaterGenerator) else None
+        key, stream = words_of(generator) if words is None else (np.uint64(0), np.uint64(0))
         shape = drawn_shape(size, parameters)
         parameters = tuple(number_of(p) for p in parameters)
         check(self._kind, self._dtype, parameters)
@@ -101,7 +103,7 @@ class Sampler:
         if out.size:
             n_threads = -(-out.size // per_block(self._kind, self._computed))
             grid = (min(-(-n_threads // THREADS), MOST_BLOCKS),)
-            self._compiled()(grid, (THREADS,), (np.int64(out.size), key, stream, *arguments, out))
+            self._compiled()(grid, (THREADS,), (np.int64(out.size), key, stream, words, *arguments, out))
         return out if out.dtype == self._dtype else out.astype(self._dtype)
 
     def _compiled(self) -> Any:

@@ -124,15 +124,9 @@ def axis_of_join(op, node):
 
 @host_inputs.register(Gemm)
 @host_inputs.register(Gemv)
-def factors(op, node):
-    """``alpha`` and ``beta``, which decide what is computed."""
-    return (1, 4)
-
-
-@host_inputs.register(Ger)
-def factor(op, node):
-    """``alpha``."""
-    return (1,)
+def weight_of_target(op, node):
+    """``beta``, which decides whether the target is read at all."""
+    return (4,)
 
 
 @host_inputs.register(Blockwise)
@@ -165,6 +159,14 @@ def _ends(op, start):
 def shape_alone(op, node):
     """Lengths are known on the host wherever the array is."""
     return (0,)
+
+
+@free_inputs.register(Gemm)
+@free_inputs.register(Gemv)
+@free_inputs.register(Ger)
+def factor(op, node):
+    """``alpha``, often a learning rate: for each value read on the host, a recording would be made anew."""
+    return (1,)
 
 
 @free_inputs.register(Elemwise)

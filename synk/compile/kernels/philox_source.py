@@ -9,7 +9,10 @@ share a block:
 so numbers depend on neither threads nor order. All kernels have the same kind of parameters; each of the
 distribution's is a value, or an array with a step of 0 or 1 from element to element:
 
-    NAME(n, key, stream, value_0, array_0, step_0, ..., out)
+    NAME(n, key, stream, words, value_0, array_0, step_0, ..., out)
+
+Key and stream are numbers, or two words in memory, unless that is null: what is recorded once and launched
+often finds others there each time.
 
 Pure text: launching is the business of `synk.compile.dispatch.device_random`. Reference: Salmon et al.
 (2011), doi:10.1145/2063384.2063405.
@@ -50,6 +53,10 @@ $philox
 $element
 extern "C" __global__ void $name(long long n, word64 key, word64 stream, $parameters, $out *out)
 {
+    if (words) {
+        key = words[0];
+        stream = words[1];
+    }
     for (long long block = blockIdx.x * (long long)blockDim.x + threadIdx.x; block * $per < n;
          block += (long long)blockDim.x * gridDim.x) {
         word x[4];
@@ -177,7 +184,8 @@ def source(kind: str, dtype: str) -> str:
     text = KERNEL.safe_substitute(
         philox=PHILOX,
         element=element,
-        parameters=", ".join(
+        parameters="const word64 *words, "
+        + ", ".join(
             f"{kind_of_parameters} value_{k}, const {kind_of_parameters} *array_{k}, long long step_{k}"
             for k in numbers
         ),

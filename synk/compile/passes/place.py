@@ -63,6 +63,7 @@ def place(
     *,
     given: Collection[int] = (),
     fetched: Collection[int] = (),
+    left: Collection[int] = (),
     updates: Mapping[int, int] | None = None,
 ) -> Placement:
     """Place a graph on host and device.
@@ -79,8 +80,9 @@ def place(
     given : collection of int
         Inputs whose values come from the host. The others come from the device, but may be on the host
         where the graph reads them there.
-    fetched : collection of int
-        Outputs to return on the host; the others are returned on the device.
+    fetched, left : collection of int
+        Outputs to return on the host, and outputs to return on the side where they are computed; the others
+        are returned on the device.
     updates : mapping of int to int
         Which output is the new value of which input. It is returned on the side where the input is read.
     """
@@ -88,7 +90,10 @@ def place(
     for node in nodes:
         placer.node(node)
     replaced = {k: inputs[i] for k, i in (updates or {}).items()}
-    sides = [HOST if k in fetched else DEVICE for k in range(len(outputs))]
+    sides = [
+        HOST if k in fetched else placer.home(output) if k in left else DEVICE
+        for k, output in enumerate(outputs)
+    ]
     for k, target in replaced.items():
         sides[k] = placer.target_side(target)
     results = [placer.at(output, to) for output, to in zip(outputs, sides, strict=True)]
@@ -160,7 +165,7 @@ class _Placer:
         """Return the copy of a variable on a side: itself, if that is where it is known to be."""
         if not isinstance(variable.type, DenseTensorType):
             return variable
-        if self._home(variable) == to and variable not in self._unsure:
+        if self.home(variable) == to and variable not in self._unsure:
             return variable
         copies = self._copies.setdefault(variable, {})
         if to not in copies:
@@ -199,7 +204,7 @@ class _Placer:
             return home
         listed = set(host_inputs(node.op, node))
         others = [v for k, v in enumerate(node.inputs) if k not in listed or len(listed) == len(node.inputs)]
-        if not all(self._home(v) == HOST for v in others):
+        if not all(self.home(v) == HOST for v in others):
             return DEVICE
         wanted = any(v in self._wanted for v in node.outputs)
         fits = is_shape_like if wanted else is_small
@@ -214,14 +219,15 @@ class _Placer:
             if position in free and side(node.op, node) == HOST:
                 arguments.append(variable)  # no more than its shape is read, wherever it is
                 continue
-            if position in free and home == DEVICE and self._home(variable) == HOST:
+            if position in free and home == DEVICE and self.home(variable) == HOST:
                 to = SCALAR
             if position in listed and home == DEVICE and getattr(variable.type, "ndim", None) == 0:
                 to = SCALAR  # launches take NumPy scalars along, but no arrays without axes
             arguments.append(self.at(variable, to))
         return arguments
 
-    def _home(self, variable: Variable) -> str:
+    def home(self, variable: Variable) -> str:
+        """Return the side on which a value is made."""
         on_host = isinstance(variable, Constant) or not isinstance(variable.type, DenseTensorType)
         return HOST if on_host else self._homes[variable]
 

@@ -6,12 +6,14 @@ Launching costs the host some microseconds a kernel, which is most of the time o
 recording repeats the same kernels on the same addresses, so
 
 - inputs of a call are copied to arrays of the recording's own, the slots;
-- shared variables are read where they lie, and their new values are written there too;
-- what Python reads on the host is fixed: another value, like another shape, needs another recording.
+- shared variables are read where they lie, and their new values are written there too, as are values that
+  were set on the host since (`Captured.place`);
+- what Python reads on the host is fixed: another value, like another shape, needs another recording;
+- generators advance on the host, and draws find their words where they are written for each replay (`draws`).
 
 Knows no device: one that records is passed in. *Unrun* on GPUs.
 
-Imports ``transfer``, NumPy and PyTensor.
+Imports ``draws``, ``transfer``, NumPy and PyTensor.
 """
 
 from __future__ import annotations
@@ -23,13 +25,16 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from pytensor.graph.fg import FunctionGraph
+from pytensor.tensor.random.type import RandomGeneratorType
 from pytensor.tensor.type import DenseTensorType
 
+from synk.compile.programs.draws import Draws, LaterGenerator
 from synk.compile.programs.program import Program
-from synk.compile.programs.transfer import is_on_host, to_host
+from synk.compile.programs.transfer import fill, is_on_device, to_host
 
 WARM_UP = 2  # calls before a recording: kernels compile in the first, and libraries choose theirs
 MOST = 8  # recordings of a program, and moves of its shared variables; beyond, it runs as it is
+MOST_KEYS = 1024  # what calls of are counted at most: a number that the host reads may differ in each
 LARGEST = 1024  # bytes of an array that is fixed by its value
 
 
@@ -55,6 +60,7 @@ class Recording(NamedTuple):
 
     slots: Mapping[int, Any]  # arrays that hold inputs of a call
     places: Mapping[int, Any]  # arrays of shared variables
+    draws: Draws
     values: Sequence[Any]
     replay: Callable[[], None]
 
@@ -102,7 +108,15 @@ class Captured:
         self._passed_over = self._places | frozenset(unread)
         self._calls: dict[Any, int] = {}
         self._recordings: dict[Any, Recording] = {}
+        self._last_places: Mapping[int, Any] = {}  # of the last recording
         self._made = 0
+
+    def place(self, k: int) -> Any:
+        """Return the array from which a recording reads a shared variable, None if there is none.
+
+        A value that was set on the host since needs no new recording if it is written to this array.
+        """
+        return self._last_places.get(k)
 
     def __call__(self, *inputs: Any) -> list[Any]:
         key = self._key(inputs)
@@ -110,6 +124,8 @@ class Captured:
         if recording is None or not self._holds(recording, inputs):
             if key is None or self._made > MOST:
                 return self._plain(inputs, calls=0)
+            if len(self._calls) == MOST_KEYS:
+                self._calls.clear()
             calls = self._calls[key] = self._calls.get(key, 0) + 1
             if calls <= WARM_UP:
                 return self._plain(inputs, calls)
@@ -118,8 +134,12 @@ class Captured:
                 return self._plain(inputs, calls)
         for k, slot in recording.slots.items():
             fill(slot, inputs[k])
+        generators = recording.draws.advance(inputs)
         recording.replay()
-        return [self._result(k, value) for k, value in enumerate(recording.values)]
+        return [
+            generators[value.number] if isinstance(value, LaterGenerator) else self._result(k, value)
+            for k, value in enumerate(recording.values)
+        ]
 
     # --- which recording ---------------------------------------------------------------------------
 
@@ -151,7 +171,7 @@ class Captured:
         homes = [self._home(k, value) for k, value in enumerate(self._recorder.warm(run))]
         # What recordings compute with passes through memory that is new now.
         return [
-            value if is_on_host(value) or any(value is array for array in inputs) else value.copy()
+            value if not is_on_device(value) or any(value is array for array in inputs) else value.copy()
             for value in homes
         ]
 
@@ -169,18 +189,24 @@ class Captured:
         for k, slot in slots.items():
             fill(slot, inputs[k])
         places = {k: inputs[k] for k in self._places}
-        arguments = [slots.get(k, value) for k, value in enumerate(inputs)]
+        draws = Draws(self._xp)
+        arguments = [
+            draws.stand_in(k) if isinstance(value, np.random.Generator) else slots.get(k, value)
+            for k, value in enumerate(inputs)
+        ]
         try:
             values, replay = self._recorder.record(lambda: self._settled(arguments))
         except Exception as error:
             self._made = MOST + 1
             self._give_up(f"{type(error).__name__}: {error}")
             return None
-        recording = self._recordings[key] = Recording(slots, places, values, replay)
+        self._last_places = places
+        recording = self._recordings[key] = Recording(slots, places, draws, values, replay)
         return recording
 
     def _give_up(self, reason: str) -> None:
         self._recordings.clear()
+        self._last_places = {}
         warnings.warn(f"a function is no longer captured in a CUDA graph: {reason}", stacklevel=2)
 
     def _settled(self, arguments: Sequence[Any]) -> list[Any]:
@@ -204,24 +230,13 @@ class Captured:
     # --- what is returned ------------------------------------------------------------------------------
 
     def _home(self, k: int, value: Any) -> Any:
-        return to_host(value, self._xp) if k in self._fetched else value
+        return to_host(value, self._xp) if k in self._fetched and is_on_device(value) else value
 
     def _result(self, k: int, value: Any) -> Any:
         """Return an output that the next replay does not write over."""
-        if k in self._fetched and not is_on_host(value):
+        if k in self._fetched and is_on_device(value):
             return to_host(value, self._xp)
-        return value if k in self._updates and not is_on_host(value) else value.copy()
-
-
-def fill(slot: Any, value: Any) -> None:
-    """Copy an input of a call to where a recording reads it."""
-    if is_on_host(value) and value.size == 1:
-        slot.fill(value.reshape(())[()])  # the number travels with the launch
-    elif is_on_host(value):
-        # A copy: from page-locked memory, such as a data set's, CuPy would read when the caller has it back.
-        slot.set(np.array(value, order="C"))
-    else:
-        slot[...] = value
+        return value if k in self._updates and is_on_device(value) else value.copy()
 
 
 def obstacle(program: Program, fgraph: FunctionGraph) -> str | None:
@@ -235,6 +250,6 @@ def obstacle(program: Program, fgraph: FunctionGraph) -> str | None:
     if program.transfers.uploads or program.transfers.downloads:
         return f"arrays cross between host and device in the middle of it: {program.transfers}"
     for variable in fgraph.inputs:
-        if not isinstance(variable.type, DenseTensorType) and fgraph.clients.get(variable):
+        if not isinstance(variable.type, DenseTensorType | RandomGeneratorType) and fgraph.clients[variable]:
             return f"it reads {variable}, which is no array"
     return None

@@ -40,6 +40,33 @@ def to_device(value: Any, xp: ModuleType) -> Any:
     return xp.asarray(value)
 
 
+def overwritten(place: Any, value: Any) -> Any:
+    """Return ``place`` with this value in it, if it is an array on the device that it fits; else ``value``.
+
+    Recordings of launches go on then, which know shared variables by their memory.
+    """
+    arrays = is_on_device(place) and (is_on_host(value) or is_on_device(value))
+    if value is place or not arrays or not place.flags.c_contiguous:
+        return value
+    if (value.shape, value.dtype) != (place.shape, place.dtype):
+        return value
+    fill(place, value)
+    return place
+
+
+def fill(place: Any, value: Any) -> None:
+    """Copy a value of the same shape and dtype into an array on the device."""
+    if not value.size:
+        return
+    if is_on_host(value) and value.size == 1:
+        place.fill(value.reshape(())[()])  # the number travels with the launch
+    elif is_on_host(value):
+        # A copy: from page-locked memory, such as a data set's, CuPy would read when the caller has it back.
+        place.set(np.array(value, order="C"))
+    else:
+        place[...] = value
+
+
 def to_scalar(value: Any, xp: ModuleType) -> Any:
     """Return an array of one element as a NumPy scalar, which a launch takes along."""
     return to_host(value, xp).reshape(())[()]
@@ -48,6 +75,11 @@ def to_scalar(value: Any, xp: ModuleType) -> Any:
 def is_on_host(value: Any) -> bool:
     """Tell whether ``value`` is a NumPy array or scalar."""
     return isinstance(value, np.ndarray | np.generic)
+
+
+def is_on_device(value: Any) -> bool:
+    """Tell whether ``value`` is an array on a GPU."""
+    return hasattr(type(value), "__cuda_array_interface__")  # the property itself takes its time
 
 
 def to_dtype(value: Any, xp: ModuleType, dtype: str) -> Any:

@@ -1,0 +1,129 @@
+"""What the slices of one rank come to, each result on the side where its program leaves it.
+
+    results of a slice -> Sums.add -> updates: new values of variables, never brought to the host
+                                   -> partials: a Partial per output, brought there once
+
+Arrays of the host are the business of `reduction.Accumulator`; those of a device add up here, in the same
+order and to the same bits, so the gradients of many slices cross no bus. Rows that are joined would fill the
+device that calls are sliced for, so they go to the host slice by slice.
+
+Imports ``device``, ``reduction``, ``spec`` and NumPy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from synk.device import Device
+from synk.rank.spec import ProgramSpec, UpdateSpec
+from synk.reduction import UFUNCS, Accumulator, Partial, accumulating_dtype
+
+
+class Sums:
+    """Outputs and updates of a function, accumulated slice by slice.
+
+    Parameters
+    ----------
+    spec : ProgramSpec
+    device : Device
+        On which the function computes.
+    n_rows : int
+        Of all slices together.
+    """
+
+    def __init__(self, spec: ProgramSpec, device: Device, n_rows: int):
+        self._spec, self._device, self._n_rows = spec, device, n_rows
+        outputs = spec.output_modes
+        self._modes = [*outputs, *[update.mode if update.needs_rows else None for update in spec.updates]]
+        self._n_outputs = len(outputs)
+        self._totals: list[Accumulator | DeviceAccumulator] = []
+
+    def add(self, values: Sequence[Any], weight: int) -> None:
+        """Take in the results of a slice: outputs, then updates."""
+        values = [
+            self._device.to_host(value) if k < self._n_outputs and mode == "gather" else value
+            for k, (mode, value) in enumerate(zip(self._modes, values, strict=True))
+        ]
+        # Programs leave a result on the same side every time.
+        self._totals = self._totals or [*map(self._accumulator, self._modes, values)]
+        for total, value in zip(self._totals, values, strict=True):
+            total.add(value, weight)
+
+    def _accumulator(self, mode: str | None, value: Any) -> Accumulator | DeviceAccumulator:
+        if mode is None or isinstance(value, np.ndarray | np.generic):
+            return Accumulator(mode)
+        return DeviceAccumulator(mode, self._device.xp, self._n_rows)
+
+    def updates(self) -> Iterator[tuple[UpdateSpec, Any]]:
+        """Yield each update and its value, in the dtype that was accumulated in."""
+        for update, total in zip(self._spec.updates, self._totals[self._n_outputs :], strict=True):
+            yield update, _result(total).value
+
+    def partials(self) -> list[Partial | None]:
+        """Return the outputs, on the host."""
+        return [
+            Partial(self._device.to_host(value), weight)
+            for value, weight in map(_result, self._totals[: self._n_outputs])
+        ]
+
+
+def _result(total: Accumulator | DeviceAccumulator) -> Partial:
+    result = total.partial()
+    assert result is not None, "there was a slice"
+    return result
+
+
+class DeviceAccumulator:
+    """As `reduction.Accumulator`, of arrays on a device.
+
+    Nobody looks there whether a sum overflowed, which would wait for the device. So an average adds up
+    ``value * (weight / scale)``, where ``scale`` is a power of two beyond all rows: the same bits, and no
+    larger than the values are. (What is smaller than the smallest normal number may lose bits, and an
+    average within rounding of the largest number may be infinite.)
+
+    Parameters
+    ----------
+    mode : {"avg", "sum", "prod", "min", "max", "gather"}
+    xp : module
+    n_rows : int
+        Of all values that will be added.
+    """
+
+    def __init__(self, mode: str, xp: Any, n_rows: int):
+        self.mode = mode
+        self.weight = 0
+        self._xp = xp
+        self._scale = 2.0 ** (n_rows.bit_length() + 1)
+        self._values: list[Any] = []
+        self._owned = False  # whether the running value is ours to overwrite
+
+    def add(self, value: Any, weight: int) -> None:
+        """Take in a value over ``weight`` rows; the first one is not copied."""
+        if not self._values or self.mode == "gather":
+            self._values.append(value)
+        else:
+            if not self._owned:
+                self._values = [self._term(self._values[0], self.weight, copy=True)]
+                self._owned = True
+            combine = getattr(self._xp, UFUNCS[self.mode].__name__)
+            combine(self._values[0], self._term(value, weight), out=self._values[0])
+        self.weight += weight
+
+    def _term(self, value: Any, weight: int, copy: bool = False) -> Any:
+        wide = value.astype(accumulating_dtype(value.dtype), copy=copy and self.mode != "avg")
+        return wide * wide.dtype.type(weight / self._scale) if self.mode == "avg" else wide
+
+    def partial(self) -> Partial | None:
+        """Return the result so far, or None if nothing was added."""
+        if not self._values:
+            return None
+        if self.mode == "gather":
+            joined = self._xp.concatenate([self._xp.atleast_1d(value) for value in self._values])
+            return Partial(joined, self.weight)
+        value = self._values[0]
+        if self._owned and self.mode == "avg":
+            value = value / value.dtype.type(self.weight / self._scale)
+        return Partial(value, self.weight)

@@ -1,0 +1,130 @@
+"""Calls in slices on GPUs that are not there: the numbers of cores, and sums stay on the device."""
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+import stand_in
+from crossings import Crossings
+
+import synk
+
+N_ROWS, N_COLUMNS = 24, 40
+
+
+def sample(*shape):
+    return np.random.default_rng(len(shape)).normal(size=shape).astype("float32")
+
+
+def problem():
+    """Return a function with outputs and updates of every kind, and the variables that it updates."""
+    x, y = pt.fmatrix("x"), pt.fvector("y")
+    w = pytensor.shared(sample(N_COLUMNS), name="w")
+    flat = pytensor.shared(np.zeros(N_COLUMNS, "float32"), name="flat")
+    most = pytensor.shared(np.zeros(N_COLUMNS, "float32"), name="most")
+    half = pytensor.shared(np.zeros(N_COLUMNS, "float16"), name="half")
+    steps = pytensor.shared(0, name="steps")
+    loss = pt.sqr(x @ w - y).mean()
+    gradient = pt.grad(loss, w)
+    outputs = [loss, (x.max(), "max"), (x @ w, "gather"), (synk.n_rows * 1, "sum"), (y[0], None)]
+    updates = [
+        (flat, gradient, "avg"),
+        (most, pt.maximum(most, x.max(0)), "max"),
+        (half, gradient.astype("float16"), "sum"),
+        (steps, steps + 1),
+    ]
+    return synk.function([x, y], outputs, updates=updates), [flat, most, half, steps]
+
+
+def values(n_ranks, variables):
+    return [synk.get_value(rank, variable) for rank in range(n_ranks) for variable in variables]
+
+
+def run(n_ranks, num_slices, n_rows=N_ROWS):
+    """Return the results of two calls, and the values that they leave."""
+    f, variables = problem()
+    data = synk.data(sample(N_ROWS, N_COLUMNS)), synk.data(sample(N_ROWS))
+    results = [f(*data, batch=slice(k, n_rows + k - 1), num_slices=num_slices) for k in range(2)]
+    return [np.asarray(value) for value in [*results[0], *results[1], *values(n_ranks, variables)]]
+
+
+@pytest.mark.parametrize("n_rows", [N_ROWS, 2])
+@pytest.mark.parametrize("num_slices", [3, 5])
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_the_numbers_of_cores_and_the_same_bits_twice(gpus, n_ranks, num_slices, n_rows):
+    gpus(n_ranks)
+    found, again = (run(n_ranks, num_slices, n_rows) for _ in range(2))
+    synk.close()
+    synk.fork(n_ranks, device="cpu")
+    expected, whole = run(n_ranks, num_slices, n_rows), run(n_ranks, 1, n_rows)
+    for value, second, other, together in zip(found, again, expected, whole, strict=True):
+        assert (value.dtype, value.shape) == (together.dtype, together.shape)
+        assert value.tobytes() == second.tobytes()
+        tolerance = 1e-2 if value.dtype == "float16" else 1e-4  # kernels of cores round differently
+        np.testing.assert_allclose(value, other, rtol=tolerance, atol=tolerance)
+    for value, together in zip(found[:4], whole[:4], strict=True):  # the fifth is of the last slice alone
+        np.testing.assert_allclose(value, together, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_what_is_downloaded_does_not_depend_on_the_slices(gpus, monkeypatch, n_ranks):
+    crossings = Crossings(monkeypatch)
+    gpus(n_ranks)
+    f, _ = problem()
+    data = synk.data(sample(N_ROWS, N_COLUMNS)), synk.data(sample(N_ROWS))
+    downloaded = []
+    for num_slices in (1, 2, 3, 6):
+        f(*data, num_slices=num_slices)  # compiles
+        crossings.take_sums()
+        f(*data, num_slices=num_slices)
+        downloaded.append([of_rank[1] for of_rank in crossings.take_sums()])
+    # A loss, a maximum, an element, and a number for each row of the rank.
+    assert downloaded == [[4 * (3 + N_ROWS // n_ranks)] * n_ranks + [0] * (2 - n_ranks)] * 4
+
+
+def test_new_values_are_written_where_the_old_ones_are(gpus):
+    gpus(1)
+    f, variables = problem()
+    data = synk.data(sample(N_ROWS, N_COLUMNS)), synk.data(sample(N_ROWS))
+    for num_slices in (1, 3):
+        f(*data, num_slices=num_slices)
+        places = [variable.container.storage[0] for variable in variables[:3]]
+        f(*data, num_slices=num_slices)
+        assert all(isinstance(place, stand_in.ndarray) for place in places)
+        assert all(v.container.storage[0] is place for v, place in zip(variables, places, strict=False))
+
+
+@pytest.mark.parametrize("num_slices", [1, 2])
+def test_a_rank_without_rows_moves_nothing(gpus, monkeypatch, num_slices):
+    crossings = Crossings(monkeypatch)
+    gpus(2)
+    f, variables = problem()
+    data = synk.data(sample(N_ROWS, N_COLUMNS)), synk.data(sample(N_ROWS))
+    for batch in (slice(0, 1), slice(0, 8), slice(0, 1)):
+        crossings.take_sums()
+        f(*data, batch=batch, num_slices=num_slices)
+    assert crossings.take_sums()[1] == [0, 0]
+    flat, most, half, steps = (synk.get_value(1, variable) for variable in variables)
+    assert (half == 0).all()
+    assert (most == -np.inf).all()
+    assert (flat != 0).all()  # as it was: there is no average of nothing
+    assert steps == 3
+
+
+@pytest.mark.parametrize("mode", [None, "debug"])
+@pytest.mark.parametrize("cuda_graphs", [False, True])
+def test_new_values_that_are_others_are_copies_of_them(gpus, mode, cuda_graphs):
+    """A constant, another variable, rows of an input: each array is written to by somebody later."""
+    gpus(1, cuda_graphs=cuda_graphs)
+    x, constant = pt.fmatrix("x"), pt.constant(np.full(100, 7, "float32"))
+    one, other, rows = (pytensor.shared(np.zeros(shape, "float32")) for shape in [2, 2, (1, 2)])
+    source = pytensor.shared(np.arange(3, dtype="float32"))
+    f = synk.function([x], updates=[(one, constant, None), (other, source, None), (rows, x, None)], mode=mode)
+    triple = synk.function([], updates=[(v, 3 * v) for v in (one, other, rows)])
+    for k in range(6):
+        f(np.full((6, 2), k, "float32"), num_slices=2)
+        assert one.get_value().tolist() == [7] * 100
+        assert other.get_value().tolist() == source.get_value().tolist() == [0, 1, 2]
+        assert rows.get_value().tolist() == [[k, k]] * 3
+        triple()
+        assert other.get_value().tolist() == [0, 3, 6]
