@@ -1,6 +1,7 @@
 """Which images and activations may be arrays of 16 bits; statistics and what scales them stay float32.
 
-Convolutions are products: images, weights and biases are rounded, and the gradient of the weights is float32.
+Convolutions are products: images, weights and biases are rounded, and the gradient of the weights is float32;
+a provider that gives 16 bits for 16 bits, such as cuDNN, has it rounded before, as in torch.
 Pooling and normalisation read images of either width and give the same. Losses are not listed: they read
 float32.
 

@@ -12,6 +12,8 @@ import pytest
 from pytensor.graph.basic import Apply
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import Op
+from pytensor.scalar.basic import Composite, exp, float32
+from pytensor.tensor.elemwise import Elemwise
 
 from synk.compile import ArrayLinker, Profile, array_funcify, array_mode
 from synk.compile.compat import optional_class
@@ -77,9 +79,28 @@ def test_what_only_float32_is_computed_from_stays_float32():
 
 def test_an_exponential_is_float32_but_reads_16_bits():
     sums = X @ W
-    outputs = [pt.exp(sums) @ V, sums @ V]
+    powers = pt.exp(sums)
+    outputs = [powers @ V, powers.sum(), sums @ V]
     assert decide([X, W, V], outputs) == {sums}
     assert (sums, "float32") not in casts([X, W, V], outputs)
+
+
+def test_an_exponential_that_only_products_read_is_rounded_once_and_its_input_is_not():
+    sums = X @ W
+    powers = pt.exp(sums)
+    assert decide([X, W, V], [powers @ V]) == {powers}
+
+
+def test_of_a_composite_only_what_an_exponential_leads_to_is_float32():
+    a, b = float32("a"), float32("b")
+    both = Elemwise(Composite([a, b], [exp(a) + b, a + b]))
+    node = both.make_node(X, W)
+    assert [*width(both, node).delicate] == [0]
+    sums = X @ W
+    powers, total = both(sums, sums.T)
+    stored = decide([X, W, V], [powers @ V, powers.sum(), total @ V, total.sum(), sums @ V])
+    assert total in stored
+    assert powers not in stored
 
 
 def test_float32_beside_16_bits_gives_float32():
@@ -120,6 +141,36 @@ def test_views_keep_what_they_see():
     assert decide([X, W], [X[1:] @ W]) == set()  # to round all of x might cost more
     whole = X.T
     assert decide([X, W], [whole @ W]) == {whole}
+
+
+def test_what_is_picked_or_joined_stays_as_narrow_as_it_is():
+    sums, other = X @ W, X @ V
+    rows, joined = sums[[2, 0]], pt.concatenate([sums, other])
+    first, second = pt.split(other, [1, 3], n_splits=2, axis=0)
+    outputs = [rows @ V, joined @ V, first @ V, second.sum()]
+    assert {sums, other, rows, joined, first, second} <= decide([X, W, V], outputs)
+    assert "float32" not in [to for _, to in casts([X, W, V], outputs)]
+    assert decide([X, W, V], [X[[2, 0]] @ V]) == set()  # a table of float32, such as one of an embedding
+    mixed = pt.concatenate([sums, V])
+    assert mixed not in decide([X, W, V], [mixed @ V, mixed.sum(), sums @ V])  # a piece is float32
+
+
+def second_half(s):
+    return s[2:] if isinstance(s, np.ndarray) else pt.split(s, [2, 2], n_splits=2, axis=0)[1]
+
+
+@pytest.mark.parametrize("part", [lambda s: s[0], lambda s: s[[1, 1]], lambda s: s[1:2, 1:2], second_half])
+def test_of_a_part_that_is_wanted_wide_no_more_than_the_part_is_converted(device, part):
+    sums = X @ W
+    assert "float32" not in [to for _, to in casts([X, W, V], [sums @ V, part(sums)])]
+    x, w, v = of((4, 4), (4, 4), (4, 4))
+    expected = part(rounded(rounded(x) @ rounded(w)))
+    for xp in (np, device):
+        f = compiled([X, W, V], [sums @ V, part(sums)], xp)
+        assert "to_float32" not in f.vm.jit_fn.source
+        found = f(x, w, v)[1]
+        assert found.dtype == "float32"
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_double_precision_is_left_alone():
@@ -254,7 +305,9 @@ def test_what_runs_in_one_branch_alone_is_converted_there():
         lambda s: pt.set_subtensor(s[0], 0) @ V + s @ W,
         lambda s: 0.5 * V + 2 * ((s @ V) @ W),
         lambda s: pt.stack([s, V]) @ pt.stack([V, s]),
-        lambda s: s[[2, 0, 1, 1]] @ V,
+        lambda s: s[[2, 0, 1, 1]] @ V + s[[1]].sum(),
+        lambda s: pt.concatenate([s, s @ V])[::2] @ V + pt.concatenate([s, V]).sum(),
+        lambda s: pt.add(*pt.split(s, [2, 2], n_splits=2, axis=1)) @ V[:2] + s.sum(),
         lambda s: (s @ V) @ (s.T @ V) + s.prod() + s.shape[0].astype("float32"),
     ],
 )
@@ -280,6 +333,16 @@ def test_a_piece_of_a_join_that_a_product_reads_is_rounded_and_copied_there():
     np.testing.assert_array_equal(flat.get_value()[:16], expected.ravel())
     np.testing.assert_array_equal(flat.get_value()[16:], (rounded(x) @ rounded(v)).ravel())
     assert sum("out=part" in line for line in f.vm.jit_fn.source.splitlines()) == 1
+
+
+def test_sums_that_are_wanted_in_double_precision_are(device):
+    sums = X @ W
+    x, w, v = of((4, 4), (4, 4), (4, 4))
+    expected = rounded(rounded(x) @ rounded(w)).sum(dtype="float64")
+    for xp in (np, device):
+        total, _ = compiled([X, W, V], [sums.sum(dtype="float64"), sums @ V], xp)(x, w, v)
+        assert total.dtype == "float64"
+        np.testing.assert_allclose(total, expected, rtol=1e-14)
 
 
 class OfTheHost(Op):
@@ -382,6 +445,15 @@ def test_debug_finds_faults_in_16_bits(fault):
     said = "has dtype float32, the program keeps it in float16" if fault == "dtype" else "are wrong"
     with pytest.raises(DebugError, match=said):
         f(*of((4, 4), (4, 4), (4, 4)))
+
+
+@needs_ml_dtypes
+def test_debug_tells_the_widths_of_one_value_apart():
+    f = compiled([X, W], 0.25 * (X @ W) - X, dtype="bfloat16", observe=Debug())
+    assert "Gemm" in f.vm.jit_fn.source  # it adds to the float32 x, and multiplies it with 16 bits
+    x, w = of((4, 4), (4, 4))
+    product = rounded(x, "bfloat16") @ rounded(w, "bfloat16")
+    np.testing.assert_allclose(f(x, w), 0.25 * product - x, rtol=1e-5, atol=1e-6)
 
 
 GPU = """

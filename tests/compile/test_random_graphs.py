@@ -339,6 +339,36 @@ def check(recipe, oracle, mode):
         kept = own
 
 
+@given(recipe=recipes)
+@settings(
+    max_examples=N_EXAMPLES or 25,
+    derandomize=not N_EXAMPLES,
+    deadline=None,
+    database=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+@pytest.mark.parametrize("side", ["host", "device"])
+def test_random_graphs_in_16_bits_keep_to_the_definitions(side, device, recipe):
+    """Every node is checked by itself; the results have the dtypes and shapes of float32's."""
+    xp = np if side == "host" else device
+    debug = ArrayLinker(xp, narrow="float16", observe=Debug(nan="ignore", xp=xp))
+    plain, narrow = (results(Case(with_products(recipe)), linker) for linker in (ArrayLinker(), debug))
+    for found, expected in zip(narrow, plain, strict=True):
+        assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+
+
+def results(case, linker):
+    """Return the results of two calls, and the shared variables after them."""
+    case.reset()
+    mode = unfused(array_mode(linker))
+    f = pytensor.function(
+        case.inputs, case.outputs, updates=case.updates, mode=mode, on_unused_input="ignore"
+    )
+    returned = [np.array(result) for call in range(2) for result in f(*case.values(call))]
+    return [*returned, *case.states()]
+
+
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
 
 

@@ -10,6 +10,7 @@ import stand_in
 
 from synk import ops
 from synk.compile import ArrayLinker, Debug, Profile, array_mode
+from synk.kernels.im2col import Im2col
 from synk.kernels.plain_pool import PlainPool
 
 RNG = np.random.default_rng(8)
@@ -55,6 +56,14 @@ def test_gradients_are_float32_and_near_those_of_float32(device):
             assert np.any(found != expected)
 
 
+def test_what_is_converted_are_the_images_the_weights_and_the_gradient_of_the_logits(device):
+    inputs, loss, parameters, _ = network()
+    mode = array_mode(ArrayLinker(device, narrow="float16"))
+    source = pytensor.function(inputs, pytensor.grad(loss, parameters), mode=mode).vm.jit_fn.source
+    assert source.count("to_float16") == 1 + 3 + 1
+    assert "to_float32" not in source
+
+
 def test_every_node_gives_what_its_definition_gives_from_16_bits():
     inputs, loss, parameters, values = network()
     run(inputs, [loss, *pytensor.grad(loss, parameters)], values, observe=Debug())
@@ -73,6 +82,31 @@ def test_images_have_16_bits_forward_and_backward_and_statistics_do_not(device):
             assert dtypes[0] == "float16", node.name
         elif kind in ("Conv2dWeightGradient", "SoftmaxCrossEntropy", "SoftmaxCrossEntropyGradient"):
             assert dtypes[0] == "float32", node.name
+
+
+def test_a_convolution_whose_result_is_wanted_wide_computes_in_16_bits(device, monkeypatch):
+    seen, original = [], Im2col.forward
+
+    def forward(self, *geometry):
+        run = original(self, *geometry)
+
+        def noted(x, w, bias=None, out=None):
+            seen.append([str(array.dtype) for array in (x, w)])
+            return run(x, w, bias, out=out)
+
+        return noted
+
+    monkeypatch.setattr(Im2col, "forward", forward)
+    monkeypatch.setattr(Im2col, "by_dtype", True, raising=False)
+    x = pt.tensor4("x", dtype="float32")
+    y = ops.conv2d(x, shared(8, 3, 3, 3))  # what a loss reads
+    values = [RNG.normal(size=(2, 3, 6, 6)).astype("float32")]
+    (expected,) = run([x], [y], values)
+    seen.clear()
+    (found,) = run([x], [y], values, device)
+    assert seen == [["float16", "float16"]]
+    assert found.dtype == "float32"
+    np.testing.assert_allclose(found, expected, atol=1e-2)
 
 
 @pytest.mark.parametrize("by_dtype", [False, True])

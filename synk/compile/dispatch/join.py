@@ -11,7 +11,11 @@ from synk.compile.dispatch.table import array_funcify
 @array_funcify.register(Join)
 def join(op, node, xp):
     """Arrays end to end along an axis."""
-    dtype = node.outputs[0].type.dtype
+    return concatenation(op, xp, node.outputs[0].type.dtype)
+
+
+def concatenation(op, xp, dtype):
+    """Return the implementation of a Join with results of ``dtype``; its pieces may be of others."""
 
     def concatenate(*inputs, out=None):
         axis, arrays = take_axis(op, inputs, 0)

@@ -3,7 +3,7 @@
     rounded -> of matrices, on a GPU       -> products: factors of 16 bits, sums of 32, a result of either
             -> elementwise, on a GPU       -> a kernel that converts as it reads and writes
             -> a ufunc, or a sum           -> told to compute in float32, which converts as it reads
-            -> views and parts             -> as they are
+            -> views, parts and joins      -> as they are; converted afterwards, where that is wanted
             -> kernels that go by dtypes   -> as they are, where what they give is what is wanted
             -> anything else               -> inputs converted, results converted
 
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from pytensor.graph.basic import Apply
 from pytensor.scalar import basic
+from pytensor.tensor.basic import Join
 from pytensor.tensor.blas import BatchedDot, Dot22, Dot22Scalar, Gemm
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import CAReduce, Elemwise
@@ -25,10 +26,11 @@ from pytensor.tensor.math import Dot
 
 from synk.compile.dispatch.broadcast import length_check
 from synk.compile.dispatch.fused import fused
+from synk.compile.dispatch.join import concatenation
 from synk.compile.dispatch.out import accepts_out, takes_out
 from synk.compile.dispatch.products import product as multiplied
 from synk.compile.dispatch.table import array_funcify, array_scalar
-from synk.compile.dispatch.width import goes_by_dtype, width
+from synk.compile.dispatch.width import Width, goes_by_dtype, width
 from synk.compile.programs.transfer import NARROW
 
 WIDE = "float32"
@@ -73,11 +75,14 @@ def rounded(
 def _chosen(node, implementation, reads, gives, xp, dtype) -> Callable:
     rule = width(node.op, node)
     if rule.keeps:
-        return implementation
+        return implementation if all(gives) else _by_dtype(implementation, rule, gives)
+    if isinstance(node.op, Join):
+        return concatenation(node.op, xp, dtype if gives[0] else node.outputs[0].type.dtype)
     led = all(reads[k] for k in rule.wants or rule.leads)
-    if goes_by_dtype(node.op, node, xp) and led and (not rule.gives or gives[0]):
-        return _by_dtype(implementation, gives)
-    if isinstance(node.op, CAReduce) and isinstance(node.op.scalar_op, basic.Add) and xp is not np:
+    # What is asked for factors of 16 bits is fast for them alone, whatever its result is to be.
+    if goes_by_dtype(node.op, node, xp) and led and (rule.wants or not rule.gives or gives[0]):
+        return _by_dtype(implementation, rule, gives)
+    if xp is not np and _adds_up(node):
         return _sum(node)
     if isinstance(node.op, Elemwise):
         kinds = [[dtype if narrow and dtype in NARROW else "" for narrow in side] for side in (reads, gives)]
@@ -125,13 +130,24 @@ def _around(implementation, node, reads, gives, xp, dtype) -> Callable:
     return takes_out(run)
 
 
-def _by_dtype(implementation: Callable, gives: Sequence[bool]) -> Callable:
-    """Hand arrays of 16 bits to a kernel that goes by them; a single result may be wanted as float32."""
-    if len(gives) > 1:
-        return lambda *inputs, out=None: implementation(*inputs, out=out)
-    if gives[0]:
-        return takes_out(lambda *inputs, out=None: implementation(*inputs, out=out))
-    return takes_out(lambda *inputs, out=None: _delivered(implementation(*inputs), WIDE, out))
+def _by_dtype(implementation: Callable, rule: Width, gives: Sequence[bool]) -> Callable:
+    """Hand arrays of 16 bits to what goes by them; some of its results may be wanted as float32."""
+    if len(gives) == 1 and not gives[0]:
+        return takes_out(lambda *inputs, out=None: _delivered(implementation(*inputs), WIDE, out))
+    widened = [k for k in rule.gives if not gives[k]]
+
+    def same(*inputs, out=None):
+        return implementation(*inputs, out=out)
+
+    def converted(*inputs):
+        results = list(implementation(*inputs))
+        for k in widened:
+            results[k] = results[k].astype(WIDE)
+        return tuple(results)
+
+    if widened:
+        return converted
+    return same if len(gives) > 1 else takes_out(same)
 
 
 def _delivered(value: Any, dtype: str | None, out: Any) -> Any:
@@ -141,10 +157,17 @@ def _delivered(value: Any, dtype: str | None, out: Any) -> Any:
     return out
 
 
+def _adds_up(node: Apply) -> bool:
+    """Tell whether a node is a sum in float32 or float64."""
+    is_sum = isinstance(node.op, CAReduce) and isinstance(node.op.scalar_op, basic.Add)
+    return is_sum and node.outputs[0].type.dtype in (WIDE, "float64")
+
+
 def _sum(node: Apply) -> Callable:
-    """Add up in float32, without a copy that is."""
+    """Add up in the dtype of the result, without a copy of that dtype."""
     axes = None if node.op.axis is None else tuple(sorted(node.op.axis))
-    return takes_out(lambda x, out=None: x.sum(axis=axes, dtype=WIDE, out=out))
+    dtype = node.outputs[0].type.dtype
+    return takes_out(lambda x, out=None: x.sum(axis=axes, dtype=dtype, out=out))
 
 
 def _ufunc(node: Apply, xp: ModuleType) -> Callable | None:

@@ -7,7 +7,7 @@ read what there is, and compute in float32. Everything else gets float32, and gi
     def my_op(op, node):
         return Width(takes=(0,), gives=(0,))
 
-Imports PyTensor only.
+Imports PyTensor and ``compat``.
 """
 
 from collections.abc import Collection
@@ -16,9 +16,10 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.traversal import ancestors
 from pytensor.scalar import basic, math
 from pytensor.scalar.basic import Composite
-from pytensor.tensor.basic import Alloc
+from pytensor.tensor.basic import Alloc, Join, Split
 from pytensor.tensor.blas import BatchedDot, Dot22, Dot22Scalar, Gemm
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
@@ -26,8 +27,10 @@ from pytensor.tensor.extra_ops import CpuContiguous
 from pytensor.tensor.math import Dot
 from pytensor.tensor.reshape import JoinDims, SplitDims
 from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
-from pytensor.tensor.subtensor import Subtensor
+from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 from pytensor.tensor.type import DenseTensorType
+
+from synk.compile.compat import AdvancedSubtensor1, join_pieces
 
 
 class Width(NamedTuple):
@@ -43,8 +46,10 @@ class Width(NamedTuple):
         Inputs that must all be of 16 bits for the outputs to be.
     gives : collection of int
         Outputs that may be of 16 bits.
+    delicate : collection of int
+        Those of ``gives`` that are float32 unless whoever reads them would round them anyway.
     keeps : bool
-        Whether the output has the width in which the first input is read: it has the same elements, or some.
+        Whether the outputs have the width in which the first input is read: they have its elements, or some.
     pulls : bool
         Whether to round the inputs, or the result, is as good as to round it where it is read.
     """
@@ -53,6 +58,7 @@ class Width(NamedTuple):
     takes: Collection[int] = ()
     leads: Collection[int] = ()
     gives: Collection[int] = ()
+    delicate: Collection[int] = ()
     keeps: bool = False
     pulls: bool = False
 
@@ -114,18 +120,19 @@ def elemwise(op, node):
     arrays = [k for k, variable in enumerate(node.inputs) if is_float_array(variable)]
     if op.destroy_map or not arrays:
         return WIDE
-    if is_delicate(op.scalar_op):
-        return Width(takes=arrays)
+    delicate = [k for k in range(len(node.outputs)) if is_delicate(op.scalar_op, k)]
     pattern = node.outputs[0].type.broadcastable
     whole = [k for k in arrays if node.inputs[k].type.broadcastable == pattern]
     several = [k for k in arrays if not all(node.inputs[k].type.broadcastable)]
-    return Width(takes=arrays, leads=whole or several, gives=range(len(node.outputs)), pulls=True)
+    gives = range(len(node.outputs))
+    return Width(takes=arrays, leads=whole or several, gives=gives, delicate=delicate, pulls=True)
 
 
-def is_delicate(scalar_op: Any) -> bool:
-    """Tell whether a scalar Op, or one of a Composite, should give float32."""
+def is_delicate(scalar_op: Any, output: int = 0) -> bool:
+    """Tell whether a scalar Op, or one that an output of a Composite is computed by, should give float32."""
     if isinstance(scalar_op, Composite):
-        return any(is_delicate(node.op) for node in scalar_op.fgraph.apply_nodes)
+        made_by = [v.owner for v in ancestors([scalar_op.fgraph.outputs[output]]) if v.owner is not None]
+        return any(is_delicate(node.op) for node in made_by)
     return isinstance(scalar_op, DELICATE)
 
 
@@ -160,6 +167,18 @@ def all_elements(op, node):
 
 
 @width.register(Subtensor)
+@width.register(AdvancedSubtensor)
+@width.register(AdvancedSubtensor1)
+@width.register(Split)
 def some_elements(op, node):
-    """Some elements: to round all for these could cost more than it saves."""
-    return Width(leads=(0,), gives=(0,), keeps=True)
+    """Some elements, as they are: to round all for these, or to widen all, could cost more than it saves."""
+    return Width(takes=(0,), leads=(0,), gives=range(len(node.outputs)), keeps=True)
+
+
+@width.register(Join)
+def joined(op, node):
+    """All pieces."""
+    _, pieces = join_pieces(node)
+    places = range(len(node.inputs) - len(pieces), len(node.inputs))
+    arrays = [k for k in places if is_float_array(node.inputs[k])]
+    return Width(takes=arrays, leads=places, gives=(0,), pulls=True)

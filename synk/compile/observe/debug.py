@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.mode import Mode
-from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.tensor.basic import AllocEmpty
 from pytensor.tensor.random.op import RandomVariable
 
@@ -171,7 +171,7 @@ class Reference:
         self._node, self._skip = node, skip
         # The own implementation of an Op with an inner graph would ask for a compiler.
         inside = isinstance(node.op, OpFromGraph)
-        self._run: Callable | None = inner_program(node.op, np) if inside else HostCall(node, np)
+        self._run: Callable | None = inner_program(node.op, np) if inside else HostCall(apart(node), np)
 
     def __call__(self, inputs: Sequence[Any]) -> Sequence[Any] | None:
         if self._run is None:
@@ -186,6 +186,12 @@ class Reference:
             self._skip(self._node, error)
             return None
         return result if len(self._node.outputs) > 1 else (result,)
+
+
+def apart(node: Apply) -> Apply:
+    """Return the node with inputs of its own: one that it reads twice may come in two widths."""
+    inputs = [v if isinstance(v, Constant) else v.type() for v in node.inputs]
+    return Apply(node.op, inputs, [variable.type() for variable in node.outputs])
 
 
 def as_declared(value: Any, variable: Variable) -> Any:

@@ -96,22 +96,27 @@ def widths(
         several = is_float_array(variable) and not all(variable.type.broadcastable)
         return several and variable not in wide
 
+    def robust(node: Apply) -> list[Variable]:
+        rule = rules[node]
+        return [node.outputs[k] for k in rule.gives if k not in rule.delicate]
+
     may: set[Variable] = set()
     for node in nodes:
         rule = rules[node]
         if rule.wants or (rule.leads and all(node.inputs[k] in may for k in rule.leads)):
-            may.update(node.outputs[k] for k in rule.gives if can(node.outputs[k]))
+            may.update(filter(can, robust(node)))
 
     stored: set[Variable] = set()
 
     def serves(node: Apply, position: int) -> bool:
         rule = rules[node]
         passes = position in rule.takes or (rule.keeps and position == 0)
-        return position in rule.wants or (passes and any(v in stored for v in node.outputs))
+        return position in rule.wants or (passes and any(v in stored for v in robust(node)))
 
     def rounds(node: Apply, position: int) -> bool:
         rule = rules[node]
-        return position in rule.wants or (rule.keeps and position == 0 and node.outputs[0] in stored)
+        same = rule.keeps and position == 0
+        return position in rule.wants or (same and all(v in stored for v in node.outputs))
 
     for node in reversed(nodes):
         rule = rules[node]
@@ -121,8 +126,8 @@ def widths(
             if useful or (rule.pulls and reading and all(rounds(*reader) for reader in reading)):
                 stored.add(output)
     for node in nodes:  # what is a part of 16 bits already costs nothing to keep so
-        if rules[node].keeps and node.inputs[0] in stored and can(node.outputs[0]):
-            stored.add(node.outputs[0])
+        if rules[node].keeps and node.inputs[0] in stored:
+            stored.update(filter(can, node.outputs))
     return stored
 
 

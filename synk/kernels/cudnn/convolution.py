@@ -25,6 +25,7 @@ from synk.kernels.window import Convolution
 
 MOST_SHAPES = 64  # that one implementation remembers
 ALIGNMENT = 16  # bytes: what cuDNN expects of every address
+NARROW = ("float16", "bfloat16")
 TF32 = "CUPY_TF32"  # by which CuPy computes products, and `synk.device.cuda` sets it
 
 
@@ -47,17 +48,17 @@ class CuDnn:
     def forward(self, convolution: Convolution, relu: bool = False, has_bias: bool = False) -> Forward:
         """Return ``f(x, w[, bias], out=None)``: the convolution, plus a bias per channel, then max(0, .)."""
         instead = self._instead.forward(convolution, relu, has_bias)
-        return Forward(self._xp, partial(problem.forward, convolution), instead, relu)
+        return Forward(self._xp, partial(problem.forward, convolution), in_float32(instead), relu)
 
     def input_gradient(self, convolution: Convolution) -> Gradient:
         """Return ``f(gy, w, height, width, out=None)``: the gradient for images of height x width."""
         instead = self._instead.input_gradient(convolution)
-        return Gradient(self._xp, partial(problem.input_gradient, convolution), instead)
+        return Gradient(self._xp, partial(problem.input_gradient, convolution), in_float32(instead))
 
     def weight_gradient(self, convolution: Convolution) -> Gradient:
         """Return ``f(x, gy, kh, kw, out=None)``: the gradient for weights of kh x kw."""
         instead = self._instead.weight_gradient(convolution)
-        return Gradient(self._xp, partial(problem.weight_gradient, convolution), instead)
+        return Gradient(self._xp, partial(problem.weight_gradient, convolution), in_float32(instead))
 
 
 class Implementation:
@@ -157,6 +158,25 @@ class Gradient(Implementation):
         if plan is None:
             return self._instead(left, right, *size, out=out)
         return self.execute(plan, (left, right), out)
+
+
+def in_float32(instead: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what computes arrays of 16 bits in float32, and rounds the result.
+
+    CuPy adds up products of batches of bfloat16 in bfloat16.
+    """
+
+    def run(*arrays, out=None):
+        dtype = arrays[0].dtype
+        if dtype.name not in NARROW:
+            return instead(*arrays, out=out)
+        result = instead(*[a.astype("float32") if getattr(a, "ndim", 0) else a for a in arrays])
+        if out is None:
+            return result.astype(dtype)
+        out[...] = result
+        return out
+
+    return run
 
 
 def lies_well(array: Any) -> bool:

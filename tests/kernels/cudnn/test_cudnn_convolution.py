@@ -13,6 +13,7 @@ from synk.compile.dispatch.out import accepts_out
 from synk.kernels.choose import convolution_kernels
 from synk.kernels.cudnn import CuDnn
 from synk.kernels.cudnn.convolution import MOST_SHAPES
+from synk.kernels.im2col import Im2col
 from synk.kernels.window import Convolution, Window, lengths
 from synk.ops.convolve import Conv2d
 from synk.ops.convolve_gradients import Conv2dInputGradient, Conv2dWeightGradient
@@ -121,6 +122,16 @@ def test_cudnn_itself_computes_each_dtype(cudnn, cupy, which, dtype, rtol):
     assert [entry[:2] for entry in cudnn.log if entry[0] == "plan"] == [("plan", names[which])]
 
 
+def noted(function, seen):
+    """Return a function of arrays that notes their dtypes."""
+
+    def run(*arrays, **keywords):
+        seen.extend(array.dtype for array in arrays)
+        return function(*arrays, **keywords)
+
+    return run
+
+
 def stand_in_array(value):
     return stand_in.ndarray(value) if np.ndim(value) else value
 
@@ -203,6 +214,24 @@ def test_without_an_engine_products_of_matrices_compute_silently(cudnn, cupy, wh
         warnings.simplefilter("error")
         check(cupy, op, *values)
     assert not any(entry[0] in ("plan", "execute") for entry in cudnn.log)
+
+
+@pytest.mark.parametrize("which", range(3))
+@pytest.mark.parametrize("in_place", [False, True])
+def test_without_an_engine_16_bits_are_computed_in_float32_and_rounded_once(
+    cudnn, cupy, monkeypatch, which, in_place
+):
+    cudnn.refuses = lambda graph: True
+    op, *values = cases("float16")[which]
+    exact = perform(op, *[v.astype("float32") if np.ndim(v) else v for v in values])[0]
+    seen, implementation = [], implementations(cupy, Im2col(cupy))[which]
+    for name in ("matmul", "add"):
+        monkeypatch.setattr(cupy, name, noted(getattr(cupy, name), seen), raising=False)
+    out = stand_in_array(np.full_like(exact, 77)) if in_place else None
+    result = implementation(*map(stand_in_array, values), out=out)
+    assert {*seen} == {np.dtype("float32")}
+    assert result is out if in_place else result.dtype == "float16"
+    np.testing.assert_allclose(result.get().astype("float32"), exact, rtol=2**-10, atol=2**-20)
 
 
 def test_a_failure_of_cudnn_is_told_once_and_computed_otherwise(cudnn, cupy):
