@@ -12,6 +12,7 @@ import lines
 import mlp
 
 import synk
+from synk import ops
 from synk.extensions import train, updates
 
 
@@ -25,7 +26,8 @@ def main() -> None:
     options = parser.parse_args()
     start = time.perf_counter()
     finish = gpu_leader.fork(options)
-    net = mlp.network(mlp.first_layers())
+    # As torch's modules have an Op for each; `benchmarks/mlp.py` has PyTensor's own on cores.
+    net = mlp.network(mlp.first_layers(), ops.relu, ops.softmax_cross_entropy)
     rule = {"learning_rate": mlp.RATE, "momentum": mlp.MOMENTUM}
     step = train.make_train_function(net.loss, net.params, [net.x, net.y], updates.nesterov_momentum, **rule)
     x, y = (synk.data(values) for values in mlp.images(options.rows))

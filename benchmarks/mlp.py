@@ -5,7 +5,7 @@
 A training step is the gradient and an update by stochastic gradient descent with Nesterov momentum.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -47,18 +47,30 @@ def images(rows: int, sizes: tuple[int, ...] = SIZES) -> tuple[np.ndarray, np.nd
     return rng.random((rows, sizes[0]), "float32"), rng.integers(sizes[-1], size=rows)
 
 
-def network(layers: Layers) -> Network:
-    """Write the perceptron as PyTensor graphs."""
+def rectified(x: Any) -> Any:
+    return pt.maximum(x, np.float32(0))
+
+
+def cross_entropy(logits: Any, labels: Any) -> Any:
+    """Return that of each row."""
+    return -pt.special.log_softmax(logits, axis=1)[pt.arange(labels.shape[0]), labels]
+
+
+def network(
+    layers: Layers,
+    relu: Callable[[Any], Any] = rectified,
+    losses: Callable[[Any, Any], Any] = cross_entropy,
+) -> Network:
+    """Write the perceptron as PyTensor graphs, in PyTensor's own words or those of `synk.ops`."""
     x, y = pt.fmatrix("x"), pt.lvector("y")
     params: list[Any] = []
     signal = x
     for number, (weights, biases) in enumerate(layers):
         if number:
-            signal = pt.maximum(signal, np.float32(0))
+            signal = relu(signal)
         params += [pytensor.shared(weights, name=f"W{number}"), pytensor.shared(biases, name=f"b{number}")]
         signal = signal @ params[-2] + params[-1]
-    loss = -pt.special.log_softmax(signal, axis=1)[pt.arange(y.shape[0]), y].mean()
-    return Network(x, y, params, loss)
+    return Network(x, y, params, losses(signal, y).mean())
 
 
 def nesterov(net: Network) -> tuple[list[Any], list[tuple[Any, Any]]]:

@@ -37,8 +37,8 @@ class Device(ABC):
         """Give back what `activate` changed in this process."""
 
     @abstractmethod
-    def mode(self, observe: Any = None, announcer: Any = None, outputs: str = "host") -> Any:
-        """Return the PyTensor Mode that compiles for this device.
+    def mode(self, observe: Any = None, announcer: Any = None) -> Any:
+        """Return the PyTensor Mode that compiles for this device: results stay where they are computed.
 
         Parameters
         ----------
@@ -46,8 +46,6 @@ class Device(ABC):
             Put around every node of the programs; see `synk.compile.emit`.
         announcer : Announcer, optional
             Told which parts of a flat vector are final; on cores nobody is.
-        outputs : {"host", "device", "either"}
-            Where functions return results; see `synk.compile.ArrayLinker`.
         """
 
     def feeder(self) -> Any:

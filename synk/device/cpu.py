@@ -54,7 +54,7 @@ class CpuDevice(Device):
         if self._limits is not None:
             self._limits.restore_original_limits()
 
-    def mode(self, observe: Any = None, announcer: Any = None, outputs: str = "host") -> Any:
+    def mode(self, observe: Any = None, announcer: Any = None) -> Any:
         return array_mode(ArrayLinker(observe=observe))
 
     def from_host(self, array: Any) -> Any:

@@ -15,7 +15,7 @@ from contextlib import ExitStack, suppress
 from importlib import import_module
 from typing import Any
 
-from synk.compile import ArrayLinker, array_mode
+from synk.compile import EITHER, ArrayLinker, array_mode
 from synk.compile.programs.transfer import NARROW, to_device
 from synk.device.base import Device
 from synk.device.cpu import CpuDevice
@@ -149,12 +149,12 @@ class CudaDevice(Device):
         self._threads = threading.local()
         self.stream = self._graphs = None
 
-    def mode(self, observe: Any = None, announcer: Any = None, outputs: str = "host") -> Any:
+    def mode(self, observe: Any = None, announcer: Any = None) -> Any:
         linker = ArrayLinker(
             self.xp,
             host_ops=self._host_ops,
             observe=observe,
-            outputs=outputs,
+            outputs=EITHER,
             recorder=self._graphs,
             announcer=announcer,
             narrow=self._narrow,

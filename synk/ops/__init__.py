@@ -4,12 +4,14 @@
     batch_norm  layer_norm     dropout     softmax_cross_entropy     all_sum
 
 Images are (images, channels, height, width). Each has a definition in plain NumPy, and kernels behind it that
-`synk.kernels` chooses; `layout` keeps images with their channels last inside of a graph, and `fuse` draws
-biases and rectifiers into the Op before them. Not imported by ``import synk``.
+`synk.kernels` chooses; `layout` keeps images with their channels last inside of a graph, `fuse` draws biases
+and rectifiers into the Op before them, and `residual`, on GPUs, ends of residual blocks. Not imported by
+``import synk``.
 """
 
 from synk.ops import fuse as _fuse  # noqa: F401  (registers its rewrites)
 from synk.ops import layout as _layout  # noqa: F401
+from synk.ops import residual as _residual  # noqa: F401
 from synk.ops import widths as _widths  # noqa: F401
 from synk.ops.activation import relu
 from synk.ops.all_ranks import all_sum

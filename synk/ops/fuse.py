@@ -48,7 +48,7 @@ def mask_of_batch_norm_gradient(fgraph, node):
     masked, *rest = node.inputs
     if node.op.relu or len(fgraph.clients[masked]) > 1:
         return None
-    gradient, y = _rectified(masked)
+    gradient, y = rectified(masked)
     forward = None if y is None else y.owner
     if forward is None or not isinstance(forward.op, BatchNorm) or not forward.op.relu:
         return None
@@ -65,7 +65,7 @@ def bias_after_convolution(fgraph, node):
     if not isinstance(node.op.scalar_op, basic.Add):
         return None
     for place, term in enumerate(node.inputs):
-        convolution = _sole(fgraph, term, Conv2d)
+        convolution = sole(fgraph, term, Conv2d)
         if convolution is None or len(convolution.inputs) > 2 or convolution.op.relu:
             continue
         found = [k for k, other in enumerate(node.inputs) if k != place and _bias(other, term) is not None]
@@ -93,18 +93,18 @@ def _producer(fgraph: Any, node: Any, kind: type) -> Any:
     """Return the node of class ``kind``, itself not rectified, whose result ``node`` alone rectifies."""
     if not isinstance(node.op.scalar_op, ReLU):
         return None
-    found = _sole(fgraph, node.inputs[0], kind)
+    found = sole(fgraph, node.inputs[0], kind)
     return None if found is None or found.op.relu else found
 
 
-def _sole(fgraph: Any, variable: Any, kind: type) -> Any:
+def sole(fgraph: Any, variable: Any, kind: type) -> Any:
     """Return the node of class ``kind`` whose first output ``variable`` is, if it has one reader."""
     node = variable.owner
     made = node is not None and isinstance(node.op, kind) and variable is node.outputs[0]
     return node if made and len(fgraph.clients[variable]) == 1 else None
 
 
-def _rectified(variable: Any) -> tuple[Any, Any]:
+def rectified(variable: Any) -> tuple[Any, Any]:
     """Return ``g, y`` of ``where(y > 0, g, 0)``, the gradient of a rectifier; else twice None."""
     mask = variable.owner
     if mask is None or not _is(mask, basic.Switch) or not _zero(mask.inputs[2]):

@@ -22,7 +22,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.op import RandomVariable
 
 from synk.comm import Communicator, LoneCommunicator
-from synk.compile import EITHER, serialize
+from synk.compile import serialize
 from synk.compile.observe.debug import Debug, of_nothing
 from synk.compile.observe.profile import observed_mode
 from synk.compile.passes.finish import Announcer
@@ -37,6 +37,8 @@ from synk.variables import RankVariables
 
 # Attributes of a program that hold compiled variants, and what the first of them tells.
 VARIANTS = {"_whole", "_sliced", "_rowless", "announced"}
+
+SMALL = 1024  # bytes of a result that need not leave the device at once
 
 
 class ProgramContext(NamedTuple):
@@ -132,13 +134,17 @@ class Program:
         rows = [*scattered, *(self._variables.on_host(identity) for identity in self.spec.sliceables)]
         n_rows = len(rows[0]) if rows else 1
         values = called(self._whole, [*self._arguments(rows, broadcast, n_rows)[:-1], LoneCommunicator()])
-        return list(values)
+        return [self._device.to_host(value) for value in values]
 
     # --- the three variants ------------------------------------------------------------------
 
     def _run_whole(self, rows: Sequence[Any], broadcast: Sequence[Any], n_rows: int) -> list[Any]:
         values = called(self._whole, self._arguments(rows, broadcast, n_rows))
-        return [Partial(value, n_rows) for value in values]
+        return [Partial(self._fetched(value), n_rows) for value in values]
+
+    def _fetched(self, value: Any) -> Any:
+        """Return a result on the host, a small one where it is: there may be more to launch before."""
+        return value if getattr(value, "nbytes", 0) <= SMALL else self._device.to_host(value)
 
     def _run_sliced(
         self,
@@ -211,14 +217,14 @@ class Program:
             self.__dict__.update(plain)
 
     def _chosen_modes(self, observe: Callable[..., Any] | None = None) -> tuple[Any, Any]:
-        """Return how to compile for one slice, and for several, whose results are added up where they are."""
+        """Return how to compile for one slice, which is announced, and for several."""
         if not self.on_device:
             mode = self.spec.mode if observe is None else observed_mode(self.spec.mode, observe)
             return mode, mode
         announcer = self._announcer
         if self.spec.mode == "debug":
             observe, announcer = observe or Debug(xp=self._device.xp), None
-        return self._device.mode(observe, announcer), self._device.mode(observe, None, outputs=EITHER)
+        return self._device.mode(observe, announcer), self._device.mode(observe)
 
     # --- compilation ---------------------------------------------------------------------------
 

@@ -18,6 +18,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from synk import messages
 from synk.comm import Communicator
 from synk.device import Device
@@ -28,6 +30,7 @@ from synk.rank.connection import Connection
 from synk.rank.overlap import Overlap
 from synk.rank.program import Program, ProgramContext
 from synk.rank.shards import Shards, rows_of
+from synk.reduction import on_host
 from synk.variables import RankVariables
 from synk.wire import sync
 from synk.wire.channel import WorkerChannel
@@ -149,7 +152,9 @@ class Rank:
             self.device.bind()
             if self.overlap is not None:
                 self.overlap.look_ahead(command.steps)
-            return tuple([self._step(step) for step in command.steps])
+            results = tuple([self._step(step) for step in command.steps])
+            # To fetch a number is to wait for the GPU: now nothing is left to launch.
+            return results if self.device.xp is np else on_host(results, self.device.to_host)
         except BaseException:
             # Before anything else: the others may be waiting for this rank.
             self.barrier.fail()

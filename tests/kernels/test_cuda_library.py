@@ -25,6 +25,7 @@ KERNELS = {
     "cross_entropy": ["losses_of", "differentiate"],
     "layer_norm": ["normalise", "differentiate", "products", "totals"],
     "pool": ["max_pool", "max_pool_gradient", "avg_pool", "avg_pool_gradient", "column_means", "plane_means"],
+    "residual": ["normalise_and_add", "masked_products"],
 }
 
 

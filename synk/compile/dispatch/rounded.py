@@ -80,7 +80,7 @@ def _chosen(node, implementation, reads, gives, xp, dtype) -> Callable:
         return concatenation(node.op, xp, dtype if gives[0] else node.outputs[0].type.dtype)
     led = all(reads[k] for k in rule.wants or rule.leads)
     # What is asked for factors of 16 bits is fast for them alone, whatever its result is to be.
-    if goes_by_dtype(node.op, node, xp) and led and (rule.wants or not rule.gives or gives[0]):
+    if goes_by_dtype(node.op, node, xp) and led and (rule.wants or all(gives[k] for k in rule.gives)):
         return _by_dtype(implementation, rule, gives)
     if xp is not np and _adds_up(node):
         return _sum(node)

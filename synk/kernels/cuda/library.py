@@ -49,7 +49,7 @@ KINDS = {
     "bfloat16": _kind("float32", "Brain", 8, "from_brain", "to_brain"),
 }
 
-FILES = ("batch_norm", "cross_entropy", "layer_norm", "pool")
+FILES = ("batch_norm", "cross_entropy", "layer_norm", "pool", "residual")
 
 # By width of places in windows, and by whether there are too many elements to count in 32 bits.
 PLACES = {"uint8": "unsigned char", "int32": "int"}

@@ -8,7 +8,7 @@ Imports the modules of this package.
 from collections.abc import Callable
 from types import ModuleType
 
-from synk.kernels.cuda import batch_norm, cross_entropy, layer_norm, pool
+from synk.kernels.cuda import batch_norm, cross_entropy, layer_norm, pool, residual
 from synk.kernels.window import Pooling
 
 
@@ -42,6 +42,14 @@ class CudaKernels:
     def batch_norm_gradient(self, relu: bool, layout: str) -> Callable:
         """Return backward, as `PlainNorm.batch_norm_gradient`; ggamma and gbeta have the dtype of gamma."""
         return batch_norm.backward(self._xp, relu, layout)
+
+    def residual(self, eps: float, layout: str) -> Callable:
+        """Return forward, as `plain_residual.residual`; statistics have the dtype of gamma."""
+        return residual.forward(self._xp, eps, layout)
+
+    def residual_gradient(self, layout: str) -> Callable:
+        """Return backward, as `plain_residual.residual_gradient`."""
+        return residual.backward(self._xp, layout)
 
     def layer_norm(self, eps: float, n_axes: int) -> Callable:
         """Return forward, as `PlainNorm.layer_norm`; statistics have the dtype of gamma."""

@@ -12,6 +12,7 @@ Pure arithmetic, no library needed. Imports ``kernels.window`` and ``kernels.im2
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from synk.kernels.im2col import check_gradient
@@ -64,7 +65,7 @@ class Problem:
     tf32: bool = False
     has_bias: bool = False
 
-    @property
+    @cached_property
     def result(self) -> Shape:
         """Shape of the array of results; ValueError if there is none."""
         return self.convolution.output_shape(self.image, self.weights)

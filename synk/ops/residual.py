@@ -1,0 +1,209 @@
+"""The end of a residual block as one Op, and its gradient; programs of GPUs are rewritten to them.
+
+    relu(BatchNorm(x) + shortcut)                        -> Residual(x, gamma, beta, shortcut)
+    BatchNormGradient(where(y > 0, a + b, 0), x, ...)    -> ResidualGradient(x, y, ..., a, b)
+
+The masked gradient is an output of the second, as the shortcut's path reads it too. Images have their
+channels last by then: the rewrites run behind ``layout`` (48.7), and before elementwise Ops are fused (49),
+which would take the sums for other kernels.
+
+Imports PyTensor, the tables of the compiler, the kernels, and the Ops of batch norm.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+from pytensor.compile.mode import optdb
+from pytensor.graph.basic import Apply
+from pytensor.graph.rewriting.basic import copy_stack_trace, dfs_rewriter, node_rewriter
+from pytensor.graph.rewriting.db import SequenceDB
+from pytensor.scalar import basic
+from pytensor.tensor.elemwise import Elemwise
+
+from synk.compile import array_funcify
+from synk.compile.dispatch.width import Width, goes_by_dtype, width
+from synk.compile.kernels.fusion import TAGS
+from synk.kernels import plain_residual
+from synk.kernels.choose import norm_kernels
+from synk.ops.activation import ReLU
+from synk.ops.batch_norm_ops import BatchNorm, BatchNormGradient, BatchNormOp, check_arrays
+from synk.ops.checks import float_tensor, looked_at, refuse_second, same_shape
+from synk.ops.fuse import rectified, sole
+
+POSITION = 48.8
+
+
+class Residual(BatchNormOp):
+    """``y = max(0, batch_norm(x) + shortcut)``; the statistics are the other outputs, as of `BatchNorm`."""
+
+    __props__ = ("eps", "image_layout")
+    image_inputs = (0, 3)
+
+    def __init__(self, eps: float, layout: str):
+        self.eps, self.image_layout = eps, layout
+
+    def make_node(self, x, gamma, beta, shortcut):
+        norm = BatchNorm(self.eps, layout=self.layout).make_node(x, gamma, beta)
+        shortcut = float_tensor("shortcut", shortcut, (norm.inputs[0].type.ndim,), norm.inputs[0].type.dtype)
+        return Apply(self, [*norm.inputs, shortcut], [v.type() for v in norm.outputs])
+
+    def output_shapes(self, node, shapes):
+        x, gamma, *_ = shapes
+        return [x, gamma, gamma]
+
+    def perform(self, node, inputs, output_storage):
+        x, *parameters, shortcut = inputs
+        check_images(self.layout, x, parameters, shortcut)
+        BatchNorm(self.eps, layout=self.layout).perform(node, [x, *parameters], output_storage)
+        cell = output_storage[0]
+        cell[0] = np.maximum(cell[0] + shortcut, np.zeros((), x.dtype))
+
+    def pullback(self, inputs, outputs, cotangents):
+        refuse_second("a program")
+
+
+class ResidualGradient(BatchNormOp):
+    """Gradients for x, gamma and beta, and ``g``: the sum of the gradients of y where y > 0, else 0."""
+
+    __props__ = ("n_gradients", "image_layout")
+
+    def __init__(self, n_gradients: int, layout: str):
+        self.n_gradients, self.image_layout = n_gradients, layout
+
+    @property
+    def image_inputs(self) -> tuple[int, ...]:  # type: ignore[override]
+        """x, y, and the gradients behind four vectors."""
+        return (0, 1, *range(6, 6 + self.n_gradients))
+
+    image_outputs = (0, 3)
+
+    def make_node(self, x, y, gamma, beta, mean, inv_std, *gradients):
+        norm = BatchNormGradient(layout=self.layout).make_node(y, x, gamma, beta, mean, inv_std)
+        y, x, *vectors = norm.inputs
+        gradients = [float_tensor("gy", gy, (x.type.ndim,), x.type.dtype) for gy in gradients]
+        outputs = [v.type() for v in norm.outputs]
+        return Apply(self, [x, y, *vectors, *gradients], [*outputs, outputs[0].type()])
+
+    def output_shapes(self, node, shapes):
+        return [shapes[0], shapes[2], shapes[2], shapes[0]]
+
+    def perform(self, node, inputs, output_storage):
+        x, y, *rest = inputs
+        vectors, gradients = rest[:4], rest[4:]
+        check_images(self.layout, x, vectors, y, *gradients)
+        g = np.where(y > 0, sum(gradients), np.zeros((), x.dtype))
+        BatchNormGradient(layout=self.layout).perform(node, [g, x, *vectors], output_storage[:3])
+        output_storage[3][0] = g
+
+    def pullback(self, inputs, outputs, cotangents):
+        refuse_second("a program")
+
+
+def check_images(layout: str, x: Any, vectors: Any, *others: Any) -> None:
+    """Raise ValueError unless arrays fit each other, whose lengths the graph need not know."""
+    check_arrays(layout, x, *vectors)
+    same_shape("x, y, the shortcut and gradients", x, *others)
+
+
+# --- rewrites ----------------------------------------------------------------------------------------
+
+
+@node_rewriter([Elemwise])
+def residual_sum(fgraph, node):
+    """Add and rectify in the kernel of the batch norm."""
+    if not isinstance(node.op.scalar_op, ReLU):
+        return None
+    total = sole(fgraph, node.inputs[0], Elemwise)
+    if total is None or not isinstance(total.op.scalar_op, basic.Add) or len(total.inputs) != 2:
+        return None
+    if not _alike(*total.inputs, node.outputs[0]):
+        return None
+    for term, shortcut in (total.inputs, total.inputs[::-1]):
+        norm = sole(fgraph, term, BatchNorm)
+        if norm is not None and not norm.op.relu and _is_last(norm.op, term):
+            results = Residual(norm.op.eps, norm.op.layout)(*norm.inputs, shortcut, return_list=True)
+            copy_stack_trace(node.outputs[0], results)
+            return dict(zip([node.outputs[0], *norm.outputs[1:]], results, strict=True))
+    return None
+
+
+@node_rewriter([BatchNormGradient])
+def residual_gradient(fgraph, node):
+    """Mask and add gradients in the first pass of the batch norm's."""
+    masked, x, *vectors = node.inputs
+    # What nobody else reads is the business of `fuse`, and of a kernel that need not write it.
+    if node.op.relu or len(fgraph.clients[masked]) < 2 or not _is_last(node.op, x):
+        return None
+    gradient, y = rectified(masked)
+    if y is None or not _alike(gradient, y, x):
+        return None
+    total = sole(fgraph, gradient, Elemwise)
+    adds = total is not None and isinstance(total.op.scalar_op, basic.Add) and len(total.inputs) == 2
+    gradients = total.inputs if adds and _alike(*total.inputs, x) else [gradient]
+    op = ResidualGradient(len(gradients), node.op.layout)
+    results = op(x, y, *vectors, *gradients, return_list=True)
+    copy_stack_trace(node.outputs, results)
+    return dict(zip([*node.outputs, masked], results, strict=True))
+
+
+def _is_last(op: BatchNormOp, x: Any) -> bool:
+    """Tell whether the channels of ``x`` are its last axis."""
+    return x.type.ndim == 2 or op.layout == "NHWC"
+
+
+def _alike(*variables: Any) -> bool:
+    """Tell whether no variable broadcasts and all have one dtype."""
+    patterns = {(v.type.dtype, v.type.broadcastable) for v in variables}
+    return len(patterns) == 1
+
+
+def register() -> None:
+    """Add the rewrites to those for programs of GPUs."""
+    sequence, tag = SequenceDB(), TAGS["CUDA"]
+    optdb.register("residual", sequence, tag, position=POSITION)
+    for position, rewriter in enumerate((residual_sum, residual_gradient)):
+        sequence.register(rewriter.__name__, dfs_rewriter(rewriter), tag, position=position)
+
+
+register()
+
+
+# --- programs ----------------------------------------------------------------------------------------
+
+
+@array_funcify.register(Residual)
+def residual_entry(op, node, xp):
+    """A kernel of the array module, or array operations."""
+    make = getattr(_kernels(node, xp), "residual", partial(plain_residual.residual, xp))
+    return looked_at(
+        lambda x, gamma, beta, shortcut: check_images(op.layout, x, (gamma, beta), shortcut),
+        make(op.eps, op.layout),
+    )
+
+
+@array_funcify.register(ResidualGradient)
+def residual_gradient_entry(op, node, xp):
+    """A kernel of the array module, or array operations."""
+    make = getattr(_kernels(node, xp), "residual_gradient", partial(plain_residual.residual_gradient, xp))
+    return looked_at(lambda x, y, *rest: check_images(op.layout, x, rest[:4], y, *rest[4:]), make(op.layout))
+
+
+def _kernels(node: Apply, xp: Any) -> Any:
+    return norm_kernels(xp, node.inputs[0].type.dtype)
+
+
+@width.register(Residual)
+@width.register(ResidualGradient)
+def images_of_either_width(op: Any, node: Apply) -> Width:
+    """Images are read and given as they are; statistics and gradients of parameters stay float32."""
+    return Width(takes=op.image_inputs, leads=op.image_inputs, gives=op.image_outputs)
+
+
+@goes_by_dtype.register(Residual)
+@goes_by_dtype.register(ResidualGradient)
+def by_provider(op: Any, node: Apply, xp: Any) -> bool:
+    """Ask the provider of the kernel."""
+    return getattr(_kernels(node, xp), "by_dtype", False)

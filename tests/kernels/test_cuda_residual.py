@@ -1,0 +1,107 @@
+"""The end of a residual block in CUDA, on an emulator: as batch norm and arithmetic one after the other."""
+
+import norm_cases as cases
+import numpy as np
+import pytest
+from cuda_provider import OnHost, needs_emulator
+from norm_cases import EPS, close
+
+from synk.kernels import plain_residual
+
+pytestmark = needs_emulator
+
+cuda = OnHost()
+# Packs and single elements, more rows than a block has, rows that no block fills.
+SHAPES = [(300, 8), (37, 24), (5, 3), (2, 7, 5, 16), (3, 9, 9, 5)]
+
+
+def block(shape, dtype, seed=1):
+    """Return gradients, x, the shortcut, gamma and beta."""
+    gy, x, gamma, beta = cases.batch(seed, shape, "NHWC", dtype)
+    other, shortcut, *_ = cases.batch(seed + 1, shape, "NHWC", dtype)
+    return (gy, other), x, shortcut, gamma, beta
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_forward(shape, dtype):
+    _, x, shortcut, gamma, beta = block(shape, dtype)
+    y, mean, inv_std = cuda.residual(EPS, "NHWC")(x, gamma, beta, shortcut)
+    norm, *statistics = cuda.batch_norm(EPS, False, "NHWC")(x, gamma, beta)
+    # The very bits: the backward pass looks where y is positive.
+    np.testing.assert_array_equal(y, np.maximum(norm + shortcut, 0))
+    np.testing.assert_array_equal([mean, inv_std], statistics)
+    close(y, np.maximum(cases.batch_norm(x, gamma, beta, False, "NHWC")[0] + shortcut, 0))
+
+
+@pytest.mark.parametrize("n_gradients", [1, 2])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_backward(shape, dtype, n_gradients):
+    gradients, x, shortcut, gamma, beta = block(shape, dtype)
+    gradients = gradients[:n_gradients]
+    y, mean, inv_std = cuda.residual(EPS, "NHWC")(x, gamma, beta, shortcut)
+    inputs = x, y, gamma, beta, mean, inv_std, *gradients
+    results = cuda.residual_gradient("NHWC")(*inputs)
+    np.testing.assert_array_equal(results[3], np.where(y > 0, sum(gradients), 0))
+    exact = cases.batch_norm_gradient(results[3], x, gamma, beta, mean, inv_std, False, "NHWC")
+    n = x.size // len(gamma)
+    for value, expected, scale in zip(results, exact, (4, n, n), strict=False):
+        close(value, expected, scale)
+
+
+def test_places_for_results_are_used_and_repeated_to_the_bit():
+    gradients, x, shortcut, gamma, beta = block((3, 5, 5, 16), "float32")
+    first = cuda.residual(EPS, "NHWC")(x, gamma, beta, shortcut)
+    places = tuple(np.empty_like(array) for array in first)
+    again = cuda.residual(EPS, "NHWC")(x, gamma, beta, shortcut, out=places)
+    assert all(array is place for array, place in zip(again, places, strict=True))
+    inputs = x, first[0], gamma, beta, *first[1:], *gradients
+    second = cuda.residual_gradient("NHWC")(*inputs)
+    places = tuple(np.empty_like(array) for array in second)
+    again = cuda.residual_gradient("NHWC")(*inputs, out=places)
+    for a, b, place in zip(again, second, places, strict=True):
+        assert a is place
+        np.testing.assert_array_equal(a, b)
+
+
+def test_16_bits_are_rounded_once_and_sums_are_of_what_is_stored():
+    gradients, x, shortcut, gamma, beta = block((4, 6, 5, 24), "float32")
+    gradients, x, shortcut = (
+        [a.astype("float16") for a in arrays] for arrays in (gradients, [x], [shortcut])
+    )
+    (x,), (shortcut,) = x, shortcut
+    y, mean, inv_std = cuda.residual(EPS, "NHWC")(x, gamma, beta, shortcut)
+    exact = np.maximum(cases.batch_norm(x, gamma, beta, False, "NHWC")[0] + shortcut.astype("float64"), 0)
+    assert (y.dtype, mean.dtype) == ("float16", "float32")
+    np.testing.assert_allclose(y.astype("float64"), exact, rtol=2**-10, atol=2**-12)
+    gx, ggamma, gbeta, g = cuda.residual_gradient("NHWC")(x, y, gamma, beta, mean, inv_std, *gradients)
+    wide = np.where(y > 0, gradients[0].astype("float32") + gradients[1].astype("float32"), 0)
+    np.testing.assert_array_equal(g, wide.astype("float16"))
+    exact = cases.batch_norm_gradient(g, x, gamma, beta, mean, inv_std, False, "NHWC")
+    np.testing.assert_allclose(gx / 4, exact[0] / 4, rtol=2**-10, atol=2**-12)
+    np.testing.assert_allclose(ggamma, exact[1], rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(gbeta, exact[2], rtol=1e-5, atol=1e-4)
+
+
+def test_nan_stays():
+    _, x, shortcut, gamma, beta = block((8, 8), "float32")
+    shortcut[3, 2] = np.nan
+    y, *_ = cuda.residual(EPS, "NHWC")(x, gamma, beta, shortcut)
+    assert np.isnan(y[3, 2])
+    assert np.isnan(y).sum() == 1
+
+
+@pytest.mark.parametrize(("shape", "layout"), [((2, 8, 3, 3), "NCHW"), ((0, 8), "NHWC")])
+def test_what_has_no_kernel_is_computed_by_array_operations(shape, layout):
+    random = np.random.default_rng(0)
+    x, shortcut, *gradients = (random.normal(size=shape).astype("float32") for _ in range(4))
+    gamma, beta = (random.normal(size=8).astype("float32") for _ in range(2))
+    with np.errstate(all="ignore"):
+        expected = plain_residual.residual(np, EPS, layout)(x, gamma, beta, shortcut)
+        inputs = x, expected[0], gamma, beta, *expected[1:], *gradients
+        expected += plain_residual.residual_gradient(np, layout)(*inputs)
+        found = cuda.residual(EPS, layout)(x, gamma, beta, shortcut)
+        found += cuda.residual_gradient(layout)(*inputs)
+    for value, reference in zip(found, expected, strict=True):
+        np.testing.assert_allclose(value, reference, rtol=1e-6, atol=1e-6)
