@@ -6,15 +6,9 @@ Imports synk.
 """
 
 import argparse
-import inspect
 from collections.abc import Callable
 
 import synk
-
-# How CUDA graphs are asked for, in a synk that has them.
-GRAPHS = next(
-    (name for name in ("cuda_graphs", "graphs") if name in inspect.signature(synk.fork).parameters), ""
-)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -26,17 +20,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def fork(options: argparse.Namespace) -> Callable[[], None]:
     """Fork the ranks of `options`; return what waits for this rank's GPU."""
     wanted = {"precision": options.precision} if options.precision and options.device == "cuda" else {}
-    wanted |= {GRAPHS: True} if options.graphs else {}
+    wanted |= {"cuda_graphs": True} if options.graphs else {}
     synk.fork(options.ranks, device=options.device, threads=1, **wanted)
     if options.device == "cpu":
         return lambda: None
     import cupy
 
     return cupy.cuda.Device().synchronize
-
-
-def precisions() -> tuple[str, ...]:
-    """Return the precisions that this synk has."""
-    from synk.device import cuda
-
-    return cuda.PRECISIONS

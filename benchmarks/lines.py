@@ -9,7 +9,9 @@ standard library: leaders use it too.
 
 import contextlib
 import json
+import math
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -64,17 +66,23 @@ class Crew:
                 leader.wait()
             leader.stdout.close()
 
-    def ready(self) -> float:
-        """Wait until every leader could make its first step; return the most seconds that one took."""
-        return max(float(self._receive(leader)["ready"]) for leader in self._leaders)
+    def ready(self, until: float = math.inf) -> float:
+        """Wait until every leader could make its first step; return the most seconds that one took.
 
-    def run(self, steps: int) -> Block:
+        Parameters
+        ----------
+        until : float
+            Of `time.monotonic`: a leader that has not answered then counts as broken.
+        """
+        return max(float(self._receive(leader, until)["ready"]) for leader in self._leaders)
+
+    def run(self, steps: int, until: float = math.inf) -> Block:
         """Let the crew make some steps."""
         for leader in self._leaders:
             with contextlib.suppress(BrokenPipeError):  # of one that is dead: its answer will miss
                 leader.stdin.write(json.dumps({"steps": steps}) + "\n")
                 leader.stdin.flush()
-        answers = [self._receive(leader) for leader in self._leaders]
+        answers = [self._receive(leader, until) for leader in self._leaders]
         of_steps = zip(*(answer["losses"] for answer in answers), strict=True)
         return Block(
             seconds=max(answer["seconds"] for answer in answers),
@@ -82,7 +90,16 @@ class Crew:
             peaks=[peak for answer in answers for peak in answer["peaks"]],
         )
 
-    def _receive(self, leader: subprocess.Popen) -> dict:
+    def kill(self) -> None:
+        """End all leaders at once, and with them their ranks: they must not disturb who is measured."""
+        for leader in self._leaders:
+            leader.kill()
+
+    def _receive(self, leader: subprocess.Popen, until: float) -> dict:
+        # A leader says one line at a time, so none waits in the buffer of this pipe.
+        patience = None if until == math.inf else max(0.0, until - time.monotonic())
+        if not select.select([leader.stdout], [], [], patience)[0]:
+            raise SystemExit(f"{leader.args[1]} did not answer in time")
         line = leader.stdout.readline()
         if not line:
             raise SystemExit(f"{leader.args[1]} broke down; see above")

@@ -7,6 +7,7 @@ The network is that of demos/resnet/. Its first weights are written to the file,
 """
 
 import argparse
+import os
 import sys
 import time
 from pathlib import Path
@@ -49,7 +50,10 @@ def main() -> None:
     net = model.build(x, y, options.depth, data.N_CLASSES, seed=0)
     damp(net.params)
     if options.weights:
-        np.savez(options.weights, *(param.get_value(borrow=True) for param in net.params.values()))
+        # Under another name until it is complete: torch may be waiting for it.
+        unfinished = f"{options.weights}.unfinished.npz"
+        np.savez(unfinished, *(param.get_value(borrow=True) for param in net.params.values()))
+        os.replace(unfinished, options.weights)
     rule = {"learning_rate": data.RATE, "momentum": data.MOMENTUM}
     step = train.make_train_function(
         net.train_loss, net.params.values(), [x, y], updates.momentum, updates=net.updates, **rule

@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3)}
+PATIENCE = 150  # seconds for the other side to build its network
 LAYOUTS = {"channels_last": torch.channels_last, "contiguous": torch.contiguous_format}
 
 
@@ -76,7 +77,15 @@ def resnet(depth: int) -> nn.Module:
 
 
 def load(net: nn.Module, path: str) -> None:
-    """Take over weights, one after the other; those of a dense layer lie (inputs, outputs) there."""
+    """Take over weights, one after the other; those of a dense layer lie (inputs, outputs) there.
+
+    Where both sides start at the same time, they are waited for.
+    """
+    give_up = time.monotonic() + PATIENCE
+    while not os.path.exists(path):
+        if time.monotonic() > give_up:
+            raise SystemExit(f"nobody has written weights to {path} within {PATIENCE} s")
+        time.sleep(0.1)
     with np.load(path) as weights, torch.no_grad():
         for name, param in zip(weights.files, net.parameters(), strict=True):
             value = weights[name]
@@ -105,7 +114,6 @@ def main() -> None:
     gpu = gpu_torch.Gpu(options)
     layout = LAYOUTS[options.layout]
     net = resnet(options.depth)
-    load(net, options.weights)
     net = gpu.compiled(net.to(gpu.device, memory_format=layout))
     if options.ranks > 1:
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(options.port))
@@ -130,10 +138,11 @@ def main() -> None:
         update.step()
         return loss.detach()
 
-    if options.compile:
+    if options.compile:  # weights are not asked for yet: both sides build at the same time
         x, y = gpu.here(images[:batch], labels[:batch])
-        with gpu.autocast():  # compiles while others start; weights stay as they are
+        with gpu.autocast():
             nn.functional.cross_entropy(net(x), y).backward()
+    load(net, options.weights)
     lines.serve(step, [os.getpid()], time.perf_counter() - start, gpu.finish)
     if options.ranks > 1:
         torch.distributed.destroy_process_group()

@@ -71,6 +71,8 @@ def pytest_collection_modifyitems(config, items):
                     f"{item.nodeid}: the marker leaks takes kinds of {leaks.KINDS} and a reason"
                 )
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
+    for item in on_gpu:
+        item.add_marker(pytest.mark.filterwarnings("ignore:::cupy"))  # some of its modules are experimental
     missing = on_gpu and missing_gpu()
     if not missing:
         return
@@ -87,6 +89,8 @@ def missing_gpu():
 
     A child process looks: CUDA must not be initialised here, before the tests fork.
     """
+    if "GPU_MISSING" in os.environ:  # who runs many processes of tests has looked
+        return os.environ["GPU_MISSING"]
     compute = "import cupy; assert cupy.arange(3).sum().get() == 3"
     try:
         ended = subprocess.run([sys.executable, "-c", compute], capture_output=True, text=True, timeout=100)

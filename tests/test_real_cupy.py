@@ -19,6 +19,7 @@ TWINS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:cupyx.jit:FutureWarning")  # signal has kernels by that, an experiment
 @pytest.mark.parametrize("name", TWINS)
 def test_functions(name):
     try:

@@ -19,13 +19,13 @@ def gpu_stage(request):
 
 @pytest.fixture(scope="module")
 def on_cores():
-    """Return what an act returns on cores, in one process; each is played once a module."""
+    """Return what an act returns on cores, in one process unless told; each is played once a module."""
     known = {}
 
-    def play(act, **keywords):
-        key = (act, *sorted(keywords.items()))
+    def play(act, n_ranks=1, **keywords):
+        key = (act, n_ranks, *sorted(keywords.items()))
         if key not in known:
-            known[key] = Stage("cores").play(act, n_ranks=1, **keywords)
+            known[key] = Stage("cores").play(act, n_ranks=n_ranks, **keywords)
         return known[key]
 
     return play

@@ -36,6 +36,7 @@ def main():
     faulthandler.enable()
     place, name, keywords = sys.argv[1:]
     warnings.filterwarnings("error", ".*runs on the host")
+    warnings.filterwarnings("error", ".*no longer captured")
     warnings.filterwarnings("ignore", ".*share GPU", synk.SynkWarning)
     if place == "stand-in":
         pretend()

@@ -27,6 +27,19 @@ NEEDED = (
     "synk.extensions",
 )
 OF_TESTS = ("pytest>=8", "hypothesis")
+# What tests and figures do without, skipping what is about it; with the reason, where that is not plain.
+WANTED = ("cupy", "torch", "ml_dtypes")
+WITHOUT = """
+import sys
+from importlib.util import find_spec
+sys.path[:] = [place for place in sys.path if place]
+from synk.kernels import cudnn
+for name in sys.argv[1:]:
+    if find_spec(name) is None:
+        print(f"is without {name}")
+if not cudnn.available():
+    print(f"is without cuDNN: {cudnn.reason()}")
+"""
 CHECK = """
 import importlib, sys
 sys.path[:] = [place for place in sys.path if place]  # not the folder that this runs in
@@ -55,6 +68,8 @@ def main():
         raise SystemExit(
             f"what the tests need is missing in {options.folder}:\n{missing}\n{remedy(options.wheels)}"
         )
+    for line in ask(python, "-c", WITHOUT, *WANTED).splitlines():
+        print(f"{options.folder} {line}", flush=True)
 
 
 def inherit(python):
@@ -83,7 +98,11 @@ def install(python, wheels):
 def remedy(wheels):
     if wheels is None:
         return "pip could not bring it; without a network name a folder of wheels: make gpu-test WHEELS=..."
-    return f"fill it where there is a network: pip download --no-deps -d {wheels} pytensor posix_ipc ..."
+    return (
+        "fill build/wheels where there is a network, for this Python and with what it lacks: "
+        f"make gpu-wheels FOR={sys.version_info.major}.{sys.version_info.minor}; "
+        "python tests/gpu/gpu_wheels.py --lacking NAME,NAME ..."
+    )
 
 
 def pip(python, *arguments):

@@ -29,7 +29,16 @@ print(json.dumps({
 VERSIONS = {
     "CuPy": "import cupy; print(cupy.__version__)",
     "NCCL": "from cupy.cuda import nccl; print(nccl.get_version())",
-    "cuDNN": "import cudnn; print(cudnn.backend_version())",
+    "ranks that share a GPU": """
+from synk.comm.nccl_library import connection, import_nccl
+nccl = import_nccl()
+meet = connection([0, 0], nccl and nccl.get_version())
+print({"nccl": "meet through NCCL", "staged": "meet by way of the host: that takes NCCL 2.30"}[meet])
+""",
+    "cuDNN": """
+from synk.kernels.cudnn import available, reason
+print(__import__("cudnn").backend_version() if available() else f"not used: {reason()}")
+""",
     "cuDNN of torch": "import torch; print(torch.backends.cudnn.version())",
     "torch": "import torch; print(torch.__version__)",
     "PyTensor": "import pytensor; print(pytensor.__version__)",
@@ -50,7 +59,12 @@ def facts():
     for name, process in running.items():
         known[name] = answer(process)[0] or "none"
     cores = f"{len(os.sched_getaffinity(0))} cores"
-    return known | {"Python": platform.python_version(), "host": f"{cores}, {platform.machine()}"}
+    shared = os.statvfs("/dev/shm")
+    return known | {
+        "Python": platform.python_version(),
+        "host": f"{cores}, {platform.machine()}",
+        "shared memory": f"{shared.f_bavail * shared.f_frsize / 2**30:.1f} GiB free",
+    }
 
 
 def driver():

@@ -8,6 +8,8 @@ So if a test hangs, and its process is ended, the file still says which one.
 import json
 import os
 
+MOST = 4000  # characters of a traceback
+
 
 def note(**what):
     with open(os.environ["GPU_NOTES"], "a") as file:
@@ -20,7 +22,7 @@ def pytest_collection_finish(session):
 
 def pytest_collectreport(report):
     if report.failed:
-        note(test=report.nodeid, outcome="broken", said=str(report.longrepr)[-2000:])
+        note(test=report.nodeid, outcome="broken", said=str(report.longrepr)[-MOST:])
 
 
 def pytest_runtest_logstart(nodeid):
@@ -31,4 +33,4 @@ def pytest_runtest_logreport(report):
     if report.when == "call" or report.outcome != "passed":
         said = report.longrepr[-1] if isinstance(report.longrepr, tuple) else str(report.longrepr or "")
         outcome = report.outcome if report.when == "call" or report.skipped else "broken"
-        note(test=report.nodeid, outcome=outcome, said=said[-2000:], seconds=round(report.duration, 2))
+        note(test=report.nodeid, outcome=outcome, said=said[-MOST:], seconds=round(report.duration, 2))

@@ -1,6 +1,6 @@
 """Files of tests, each run by a pytest of its own, as many at a time as there are jobs.
 
-    collect -> [Part] -> Pool.run -> Part.result, of what ``gpu_notes`` has written down
+    Collecting -> [Part] -> Pool.run -> Part.result, of what ``gpu_notes`` has written down
 
 Imports the standard library only.
 """
@@ -17,7 +17,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 LOOK_SECONDS = 0.1
-COLLECTING_SECONDS = 120
+COLLECTING_SECONDS = 150
+THREADS = "2"  # of libraries, in each of several processes
 
 
 class Part:
@@ -33,10 +34,13 @@ class Part:
         What to run them by.
     notes : Path
         The file for `gpu_notes`; what pytest prints goes beside it.
+    missing : str, optional
+        What keeps the GPU from computing, or "": then no process looks again.
     """
 
-    def __init__(self, name, tests, arguments, notes):
+    def __init__(self, name, tests, arguments, notes, missing=None):
         self.name, self.n_tests, self.notes = name, len(tests), notes
+        self._missing = missing
         self._tests, self._arguments = tests, arguments
         self._process = None
         self.started = self.seconds = 0.0
@@ -46,13 +50,15 @@ class Part:
         self.notes.unlink(missing_ok=True)
         self.started, self.said = time.monotonic(), ""
         with self.notes.with_suffix(".txt").open("w") as output:
+            # A group of its own, in this session: what ends the session ends it too.
             self._process = subprocess.Popen(
                 [*pytest_command(), *self._arguments],
                 cwd=ROOT,
-                env=environment(self.notes),
+                env=environment(self.notes, self._missing),
+                stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,
+                process_group=0,
             )
 
     def over(self, until):
@@ -135,24 +141,50 @@ class Pool:
             self._done(part)
 
 
-def collect(folder, by_file, only=()):
-    """Return the tests marked ``gpu``: a part for each file, or one of all."""
-    notes = folder / "collected.jsonl"
-    notes.unlink(missing_ok=True)
-    command = [*pytest_command(), "--collect-only", *only]
-    ended = subprocess.run(
-        command, cwd=ROOT, env=environment(notes), capture_output=True, text=True, timeout=COLLECTING_SECONDS
-    )
-    found = [note["collected"] for note in read(notes) if "collected" in note]
-    if not found:
-        raise SystemExit(f"pytest collects nothing:\n{ended.stdout[-3000:]}\n{ended.stderr[-3000:]}")
-    if not by_file:
-        return [Part("all", found[0], list(only), folder / "all.jsonl")]
-    files = {}
-    for test in found[0]:
-        files.setdefault(test.partition("::")[0], []).append(test)
-    notes = {file: folder / f"{file.replace('/', '.')}.jsonl" for file in files}
-    return [Part(name_of(file), tests, [file], notes[file]) for file, tests in files.items()]
+class Collecting:
+    """A pytest that finds the tests marked ``gpu``, while others look at the machine.
+
+    Parameters
+    ----------
+    folder : Path
+        For notes.
+    only : sequence of str
+        Files of tests; all if empty.
+    """
+
+    def __init__(self, folder, only=()):
+        self._folder, self._only = folder, list(only)
+        self._notes, self._said = folder / "collected.jsonl", folder / "collected.txt"
+        self._notes.unlink(missing_ok=True)
+        with self._said.open("w") as output:
+            self._process = subprocess.Popen(
+                [*pytest_command(), "--collect-only", *only],
+                cwd=ROOT,
+                env=environment(self._notes, ""),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    def parts(self, missing):
+        """Return a part for each file, or one of all if a GPU is ``missing``."""
+        try:
+            self._process.wait(COLLECTING_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        found = [note["collected"] for note in read(self._notes) if "collected" in note]
+        if not found:
+            raise SystemExit(f"pytest collects nothing:\n{self._said.read_text()[-6000:]}")
+        if missing:
+            return [Part("all", found[0], self._only, self._folder / "all.jsonl", missing)]
+        files = {}
+        for test in found[0]:
+            files.setdefault(test.partition("::")[0], []).append(test)
+        return [Part(name_of(f), tests, [f], self._notes_of(f), missing) for f, tests in files.items()]
+
+    def _notes_of(self, file):
+        return self._folder / f"{file.replace('/', '.')}.jsonl"
 
 
 def name_of(file):
@@ -164,13 +196,21 @@ def pytest_command():
     return [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "gpu_notes", "-p", "no:cacheprovider"]
 
 
-def environment(notes):
+def environment(notes, missing=None):
+    """Return what a pytest finds: where to write, whether there is a GPU, how many threads to take."""
+    threads = {f"{library}_NUM_THREADS": THREADS for library in ("OMP", "OPENBLAS", "MKL")}
+    known = {} if missing is None else {"GPU_MISSING": missing}
     path = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return os.environ | {
-        "GPU_NOTES": str(notes.absolute()),
-        "PYTHONPATH": os.pathsep.join(path),
-        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # the machine may have any number of them
-    }
+    return (
+        os.environ
+        | threads
+        | known
+        | {
+            "GPU_NOTES": str(notes.absolute()),
+            "PYTHONPATH": os.pathsep.join(path),
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # the machine may have any number of them
+        }
+    )
 
 
 def read(notes):

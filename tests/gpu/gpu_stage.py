@@ -43,7 +43,10 @@ class Stage:
         """
         command = [sys.executable, str(ACTS), self.place, act, json.dumps(keywords)]
         pipe = subprocess.PIPE
-        acting = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+        # A group of its own, in this session: what ends the session ends it too.
+        acting = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, process_group=0
+        )
         try:
             said, errors = acting.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:

@@ -1,26 +1,28 @@
 """Run all tests marked ``gpu``: each file in a process of its own, several at a time, none for too long.
 
-    python gpu_tests.py --notes FOLDER -> collect -> Part, Part, ... -> FOLDER/tests.json, for `gpu_report`
+    python gpu_tests.py --notes FOLDER --report PAGE
+    Collecting -> Part, Part, ... -> FOLDER/tests.json and the page of `gpu_report`, after each of them
 
-What hangs or crashes CUDA takes its own file with it and no other. Exit status: 0 if all have passed, 1 if
-not, 3 if there is no GPU; then all are skipped, with the reason.
+What hangs or crashes CUDA takes its own file with it and no other; who is cut off has what was tested until
+then. Tracebacks of all failures are in FOLDER/failures.txt. Exit status: 0 if all have passed, 1 if not, 3 if
+there is no GPU; then all are skipped, with the reason.
 
 Imports the standard library, ``gpu_facts``, ``gpu_parts`` and ``gpu_report``.
 """
 
 import argparse
-import json
 import os
 import sys
 import time
 from pathlib import Path
 
+import gpu_report
 from gpu_facts import facts
-from gpu_parts import Part, Pool, collect
+from gpu_parts import Collecting, Pool
 from gpu_report import last_line
 
 # The rest comes after these, in the order of the files: what they say is worth most.
-FIRST = ["surface", "runs", "networks", "collectives", "breakdowns", "training", "random_graphs"]
+FIRST = ["residual", "training", "surface", "runs", "networks", "collectives", "breakdowns", "random_graphs"]
 NO_GPU = 3
 
 
@@ -28,29 +30,48 @@ def main():
     options = parse()
     options.notes.mkdir(parents=True, exist_ok=True)
     start = time.monotonic()
+    collecting = Collecting(options.notes, options.only)
     found = facts()
     print(f"device: {found['device'] or 'no GPU: ' + found['missing']}", flush=True)
-    parts = collect(options.notes, bool(found["device"]), options.only)
+    parts = collecting.parts(found["missing"])
     parts.sort(key=lambda part: FIRST.index(part.name) if part.name in FIRST else len(FIRST))
-    seconds = f"{time.monotonic() - start:.0f} s"
-    print(
-        f"{sum(part.n_tests for part in parts)} tests in {len(parts)} parts, found in {seconds}", flush=True
-    )
-    pool = Pool(options.jobs, deadline=start + options.seconds, limit=options.limit, done=tell)
-    pool.run(parts)
-    results = {
-        "facts": found,
-        "seconds": time.monotonic() - start,
-        "parts": [part.result() for part in parts],
-    }
-    (options.notes / "tests.json").write_text(json.dumps(results, indent=1))
-    raise SystemExit(verdict(parts, bool(found["device"]), results["seconds"]))
+    n_tests, seconds = sum(part.n_tests for part in parts), time.monotonic() - start
+    print(f"{n_tests} tests in {len(parts)} parts, found in {seconds:.0f} s", flush=True)
+    notes = options.notes / "tests.json"
+    # Files that are not asked for now keep the outcomes that they have.
+    before = gpu_report.load(notes).get("parts", {}) if options.only else {}
+
+    def write(ended=False):
+        results = {part.notes.stem: part.result() for part in parts}
+        of_all = {"facts": found, "ended": ended, "seconds": time.monotonic() - start}
+        gpu_report.save(notes, of_all | {"parts": before | results})
+        (options.notes / "failures.txt").write_text("".join(tracebacks(results.values())))
+        return gpu_report.write(options.notes, options.report)
+
+    def done(part):
+        tell(part)
+        write()
+
+    write()
+    Pool(options.jobs, deadline=start + options.seconds, limit=options.limit, done=done).run(parts)
+    page = write(ended=True)
+    if page:
+        print(f"report: {page}")
+    raise SystemExit(verdict(parts, bool(found["device"]), time.monotonic() - start))
+
+
+def tracebacks(results):
+    """Yield what each failure said, in full as far as notes have it."""
+    for result in results:
+        for failure in result["failures"]:
+            yield f"=== {failure['test']}: {failure['outcome']}\n{failure['said']}\n\n"
 
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("--notes", type=Path, default=Path("build/gpu"), help="folder to write to")
+    add("--report", type=Path, metavar="PAGE", help="to write too; without a GPU it goes to the notes")
     add("--seconds", type=float, default=240, help="for all parts")
     add("--limit", type=float, default=200, help="for one part")
     add("--jobs", type=int, default=max(1, min(8, len(os.sched_getaffinity(0)) // 2)), help="parts at a time")
@@ -58,7 +79,7 @@ def parse():
     return parser.parse_args()
 
 
-def tell(part: Part):
+def tell(part):
     """Print a line when a part is over, and what failed."""
     result = part.result()
     counts = ", ".join(f"{count} {outcome}" for outcome, count in result["counts"].items())

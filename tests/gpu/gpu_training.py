@@ -11,6 +11,7 @@ import pytensor.tensor as pt
 from gpu_acts import act
 
 import synk
+from synk.device.graphs import Graphs
 from synk.extensions import train, updates
 
 DEMOS = Path(__file__).parents[2] / "demos"
@@ -22,8 +23,11 @@ def digits(n_rows):
     return rng.random((n_rows, 784), "float32"), rng.integers(10, size=n_rows)
 
 
-def trained(network, feed, rule, n_steps, batch, num_slices, **options):
-    """Return losses of the steps and, of every rank, the length of each parameter after them."""
+def trained(network, feed, rule, n_steps, batch, num_slices, announced=False, **options):
+    """Return losses of the steps and, of every rank, the length of each parameter after them.
+
+    Every other batch is one of row numbers, which are gathered; ``announced`` batches are named a step ahead.
+    """
     step = train.make_train_function(
         network.train_loss,
         network.params.values(),
@@ -33,13 +37,11 @@ def trained(network, feed, rule, n_steps, batch, num_slices, **options):
         **options,
     )
     data = [synk.data(values) for values in feed]
+    batches = [rows_of(number, batch, len(feed[0])) for number in range(n_steps)]
     losses = []
-    for number in range(n_steps):
-        first = number * batch % len(feed[0])
-        rows = slice(first, first + batch)
-        if number % 2:  # as row numbers, which are gathered
-            rows = np.arange(first, first + batch)[::-1].copy()
-        losses.append(float(step(*data, batch=rows, num_slices=num_slices)))
+    for rows, following in zip(batches, [*batches[1:], None], strict=True):
+        ahead = {"next_batch": following} if announced else {}
+        losses.append(float(step(*data, batch=rows, num_slices=num_slices, **ahead)))
     params = [
         [float(np.linalg.norm(synk.get_value(rank, param))) for param in network.params.values()]
         for rank in range(len(synk.pids()))
@@ -47,21 +49,31 @@ def trained(network, feed, rule, n_steps, batch, num_slices, **options):
     return {"losses": losses, "params": params}
 
 
+def rows_of(number, batch, n_rows):
+    """Return the rows of a step, in order or, every other time, as numbers."""
+    first = number * batch % n_rows
+    if number % 2:
+        return np.arange(first, first + batch)[::-1].copy()
+    return slice(first, first + batch)
+
+
 @act
-def perceptron(fork, n_ranks, num_slices=1, n_steps=8, rule="adam"):
-    """Train the perceptron of the MNIST demo."""
-    fork(n_ranks)
+def perceptron(fork, n_ranks, num_slices=1, n_steps=8, rule="adam", announced=False, **options):
+    """Train the perceptron of the MNIST demo; options are those of the fork."""
+    recorded = count_recordings()
+    fork(n_ranks, **options)
     sys.path.append(str(DEMOS / "mnist"))
     import model
 
     network = model.build(seed=0, dropout=False)
-    return trained(network, digits(500), rule, n_steps, 125, num_slices, learning_rate=0.001)
+    found = trained(network, digits(500), rule, n_steps, 125, num_slices, announced, learning_rate=0.001)
+    return found | {"recorded": len(recorded)}
 
 
 @act
-def digit_filters(fork, n_ranks, num_slices=1, n_steps=3):
-    """Train the convolutional network of the MNIST demo."""
-    fork(n_ranks)
+def digit_filters(fork, n_ranks, num_slices=1, n_steps=3, **options):
+    """Train the convolutional network of the MNIST demo; options are those of the fork."""
+    fork(n_ranks, **options)
     sys.path.append(str(DEMOS / "mnist"))
     import cnn
 
@@ -86,6 +98,19 @@ def residual(fork, n_ranks, depth=50, size=64, batch=8, n_steps=3):
     feed = images, rng.integers(10, size=2 * batch)
     rate = {"learning_rate": 0.001}
     return trained(Fed(network, x, y), feed, "nesterov_momentum", n_steps, batch, 1, **rate)
+
+
+def count_recordings():
+    """Return a list that grows with every recording of launches which this rank makes."""
+    recorded = []
+
+    def record(graphs, run, original=Graphs.record):
+        found = original(graphs, run)
+        recorded.append(graphs)
+        return found
+
+    Graphs.record = record
+    return recorded
 
 
 class Fed:

@@ -9,7 +9,8 @@ def test_a_rank_killed_in_an_all_reduce_is_told_and_nothing_stays(stage, n_items
     assert found["seen"], "nobody noticed"
     assert "rank 1" in found["seen"]["said"]
     assert "SIGKILL" in found["seen"]["said"]
-    assert found["seen"]["seconds"] < 1
+    # The kernel tells of a death once the driver has taken back what the process had on the GPU.
+    assert found["seen"]["seconds"] < (5 if stage.is_gpu else 1)
     assert found["closing"] < 5
     assert found["left"] == []
 

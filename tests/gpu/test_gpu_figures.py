@@ -28,7 +28,9 @@ def test_without_a_gpu_nothing_is_measured(tmp_path):
 def test_scripts_run_on_cores(tmp_path):
     ended = run("--device=cpu", "--quick", "--only", "all_reduce", "mlp", "--notes", str(tmp_path))
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    reduced, perceptron = json.loads((tmp_path / "bench.json").read_text())["parts"]
+    found = json.loads((tmp_path / "bench.json").read_text())
+    assert found["ended"]
+    reduced, perceptron = found["parts"].values()
     assert [row[0] for row in reduced["rows"]] == ["synk, staged"]
     assert perceptron["rows"][0][0] == "synk"
     assert "MNIST perceptron" in ended.stdout
@@ -36,8 +38,10 @@ def test_scripts_run_on_cores(tmp_path):
 
 @pytest.mark.slow
 def test_a_part_that_takes_too_long_is_ended_and_named(tmp_path):
-    ended = run("--device=cpu", "--quick", "--only", "mlp", "--seconds=1", "--notes", str(tmp_path))
+    quick = ["--device=cpu", "--quick", "--only", "mlp", "--seconds=1"]
+    ended = run(*quick, "--notes", str(tmp_path), "--report", str(tmp_path / "page.rst"))
     assert ended.returncode == 1
-    assert "MNIST" not in ended.stdout
     assert "mlp: not measured" in ended.stdout
     assert "not through after" in ended.stdout
+    # Beside what is asked, also on the page.
+    assert "≥ 2 not measured no" in " ".join((tmp_path / "report.rst").read_text().split())

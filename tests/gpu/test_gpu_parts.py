@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 import subprocess
 import sys
 import time
@@ -87,27 +88,47 @@ RESULTS = {
 }
 
 
-def test_report_of_a_gpu_goes_to_the_page(tmp_path):
-    part = {
+FIGURES = {
+    "mlp": {
         "title": "MNIST perceptron",
+        "what": "a step beside torch",
+        "asked": "≥ 2",
+        "measured": "2.10 (2.00 to 2.20), synk",
+        "met": "yes",
         "seconds": 3.0,
-        "note": "batch 250.",
+        "note": "batch 250, *20* rounds_.",
         "columns": ["candidate", "a step"],
         "rows": [["synk", "1 ms"], ["torch eager", "2 ms"]],
-    }
-    other = {"title": "Feeding", "seconds": 2.0, "lines": ["copies  *20* GB/s", "======="]}
-    broken = {"title": "ResNet-50", "seconds": 1.0, "error": "exit status 1: no `memory`"}
-    tests = {"facts": FACTS, "seconds": 9.0, "parts": [RESULTS, RESULTS]}
-    page = written(tmp_path, tests, {"facts": FACTS, "parts": [part, other, broken]})
+    },
+    "resnet": {
+        "title": "ResNet-50",
+        "what": "images/s beside torch",
+        "asked": "≥ 1",
+        "measured": "not measured",
+        "met": "no",
+        "seconds": 1.0,
+        "error": "exit status 1: no `memory`",
+    },
+}
+
+
+def test_report_of_a_gpu_goes_to_the_page(tmp_path):
+    tests = {"facts": FACTS, "ended": True, "seconds": 9.0, "parts": {"a": RESULTS, "b": RESULTS}}
+    page = written(tmp_path, tests, {"facts": FACTS, "ended": True, "parts": FIGURES})
     assert page.splitlines()[:2] == ["Seen on NVIDIA H200, 141 GiB", "=" * 28]
     for text in (
-        "torch eager  2 ms",
+        "torch eager 2 ms",
+        "a step beside torch ≥ 2 2.10 (2.00 to 2.20), synk yes",
+        "images/s beside torch ≥ 1 not measured no",
+        "tests marked gpu all pass 6 of 10, 2 skipped no",
+        "tests and figures in 480 s 13 s yes",
         "**ResNet-50**: not measured",
         "no 'memory'",
         "assert 1 == '2'",
         "no use",
     ):
-        assert text in page
+        assert text in re.sub(" +", " ", page)  # columns are as wide as they need
+    assert "cut off" not in page
     assert "all       6       2" in page
     assert not (tmp_path / "notes" / "report.rst").exists()
     if find_spec("docutils"):
@@ -115,9 +136,24 @@ def test_report_of_a_gpu_goes_to_the_page(tmp_path):
         core.publish_string(page, settings_overrides={"halt_level": 2, "report_level": 2})
 
 
+def test_report_of_what_was_cut_off_says_so(tmp_path):
+    tests = {"facts": FACTS, "ended": False, "seconds": 9.0, "parts": {"a": RESULTS}}
+    page = written(tmp_path, tests, None)
+    assert "``make gpu-test`` was cut off" in page
+    assert "``make gpu-bench``" not in page.partition("cut off")[2]
+
+
+def test_who_is_ended_while_writing_leaves_what_was_there(tmp_path, monkeypatch):
+    file = tmp_path / "tests.json"
+    gpu_report.save(file, {"parts": {}})
+    monkeypatch.setattr(gpu_report.os, "replace", lambda source, to: None)
+    gpu_report.save(file, {"parts": {"more": 1}})
+    assert gpu_report.load(file) == {"parts": {}}
+
+
 def test_report_without_a_gpu_says_so_and_leaves_the_page_alone(tmp_path):
     facts = {"device": "", "missing": "ModuleNotFoundError: No module named 'cupy'"}
-    tests = {"facts": facts, "seconds": 1.0, "parts": []}
+    tests = {"facts": facts, "ended": True, "seconds": 1.0, "parts": {}}
     assert written(tmp_path, tests, None) is None
     page = (tmp_path / "notes" / "report.rst").read_text()
     assert page.startswith("No GPU\n======")

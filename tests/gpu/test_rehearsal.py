@@ -58,8 +58,9 @@ def test_what_waits_for_a_gpu_runs(tmp_path):
     }
     environment.pop("CUDA_VISIBLE_DEVICES", None)
     files = ["gpu/test_networks.py", "gpu/test_collectives.py", "compile/test_dispatch_reduce.py"]
+    places = ["--notes", str(tmp_path), "--report", str(tmp_path / "page.rst")]
     ended = subprocess.run(
-        [*COMMAND, "--notes", str(tmp_path), "--only", *(str(TESTS / file) for file in files)],
+        [*COMMAND, *places, "--only", *(str(TESTS / file) for file in files)],
         capture_output=True,
         text=True,
         timeout=500,
@@ -68,7 +69,10 @@ def test_what_waits_for_a_gpu_runs(tmp_path):
     assert ended.returncode == 0, ended.stdout + ended.stderr
     found = json.loads((tmp_path / "tests.json").read_text())
     assert found["facts"]["device"] == "A rehearsal, 128 GiB"
-    counts = {part["name"]: part["counts"] for part in found["parts"]}
+    assert found["ended"]
+    assert (tmp_path / "page.rst").read_text().startswith("Seen on A rehearsal, 128 GiB\n====")
+    assert (tmp_path / "failures.txt").read_text() == ""
+    counts = {part["name"]: part["counts"] for part in found["parts"].values()}
     assert next(iter(counts)) == "networks"
     assert sorted(counts) == ["collectives", "networks", "reduce"]
     assert all(count["passed"] > 10 for count in counts.values())

@@ -1,8 +1,12 @@
 """What synk asks of CuPy is there, and a first look at the GPU: the rest can only work if this does."""
 
+from importlib.util import find_spec
+
 import numpy as np
 import pytest
 from array_modules import CUPY_NAMES, ON_A_GPU
+
+from synk.kernels import cudnn
 
 pytestmark = ON_A_GPU
 
@@ -53,6 +57,14 @@ def found(module, name):
             return False
         module = getattr(module, part)
     return True
+
+
+def test_cudnn_serves_where_its_front_end_is_installed(cupy):
+    """Else convolutions would be matrix products, and tests of cuDNN skipped."""
+    if find_spec("cudnn") is None:
+        pytest.skip("nvidia-cudnn-frontend is not installed")
+    assert cudnn.available(), cudnn.reason()
+    assert cudnn.serves(cupy)
 
 
 def test_arrays_go_there_and_back(cupy):

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sysconfig
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -90,6 +93,7 @@ def search(load_cublas: Callable[[int], str] | None = None) -> Found:
     """
     if find_spec("cudnn") is None:
         return Found(None, f"cuDNN's front end is not installed: {REMEDY}", installed=False)
+    load_cudnn(Path(sysconfig.get_path("purelib")))
     try:
         module = import_module("cudnn")
     except Exception as error:  # one built for another Python, or a system without what it links to
@@ -98,6 +102,18 @@ def search(load_cublas: Callable[[int], str] | None = None) -> Found:
     if not problem:
         problem = (load_cublas or load_cublas_of)(built_for())
     return Found(None, f"{problem}: {REMEDY}") if problem else Found(module)
+
+
+def load_cudnn(packages: Path) -> None:
+    """Load cuDNN where the front end would not find it.
+
+    It looks among ``packages`` of its own environment, and else for a library of this name that the process
+    has, or that the system knows. An environment that sees another's packages has cuDNN in neither place.
+    """
+    if any(packages.glob("nvidia/cudnn*/lib/libcudnn.so.*")):
+        return
+    with suppress(Exception):  # where there is none anywhere, the front end is asked and tells so
+        import_module("cuda.pathfinder").load_nvidia_dynamic_lib("cudnn")
 
 
 def unfit(module: Any) -> str:

@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+import sysconfig
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import fake_cudnn
@@ -72,6 +74,26 @@ def test_a_front_end_without_the_library(front_end, monkeypatch):
 
     monkeypatch.setattr(front_end, "backend_version", missing)
     assert "finds no cuDNN to load (Unable to find symbol" in library.search(fits).reason
+
+
+@pytest.mark.parametrize(("own", "loaded"), [("nvidia/cudnn/lib/libcudnn.so.9", []), ("", ["cudnn"])])
+def test_cudnn_of_a_parent_environment_is_loaded_first(monkeypatch, tmp_path, own, loaded):
+    asked = []
+    pathfinder = SimpleNamespace(load_nvidia_dynamic_lib=asked.append)
+    monkeypatch.setitem(sys.modules, "cuda.pathfinder", pathfinder)
+    if own:  # the front end loads this one, by its path: another beside it would be a second copy
+        (tmp_path / own).parent.mkdir(parents=True)
+        (tmp_path / own).touch()
+    library.load_cudnn(tmp_path)
+    assert asked == loaded
+
+
+def test_cudnn_is_loaded_before_the_front_end_looks_for_it(front_end, monkeypatch):
+    seen = []
+    monkeypatch.setattr(library, "load_cudnn", seen.append)
+    monkeypatch.setattr(library, "import_module", lambda name: seen.append(name) or front_end)
+    library.search(fits)
+    assert seen == [Path(sysconfig.get_path("purelib")), "cudnn"]
 
 
 def test_another_module_of_that_name(monkeypatch):
