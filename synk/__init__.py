@@ -195,7 +195,8 @@ def restart() -> None:
     Raises
     ------
     SynkStateError
-        If no run is open, or this is called in the middle of a call.
+        If no run is open, or this is called in the middle of a call. On GPUs also if the process that forks
+        workers there has died; nothing has changed then.
     OSError
         If the system refuses a process; the run stays broken then.
 

@@ -31,7 +31,6 @@ from synk.homes import Homes
 from synk.making import make_data
 from synk.memory.segments import SegmentTable, StagingBuffers
 from synk.memory.shm import Segment
-from synk.processes.cuda_check import check_cuda
 from synk.processes.hold import hold
 from synk.processes.termination import Termination
 from synk.rank.connection import decide
@@ -40,7 +39,9 @@ from synk.run.arguments import checked_devices, checked_timeout
 from synk.run.commands import Commands
 from synk.run.crew import Crew
 from synk.run.launch import launch
+from synk.run.nursery import Forker, Nursery
 from synk.run.recovery import Recovery, warn_of
+from synk.run.seed import Seed
 from synk.run.turns import Turns
 from synk.shared_table import SharedTable
 from synk.variables import RankVariables
@@ -59,12 +60,15 @@ class Session:
         Of all ranks.
     timeout : float, optional
         Seconds for every command.
+    forker : Forker, optional
+        Of the first workers; by default this process.
     """
 
-    def __init__(self, devices: Devices, timeout: float | None = None):
+    def __init__(self, devices: Devices, timeout: float | None = None, forker: Forker | None = None):
         self.n_ranks = devices.n_ranks
         self.reads_in_place = not devices.gpus  # which have them copied
         self._devices = devices
+        self._forker = forker or Forker()
         self._turns = Turns(timeout)
         self._crew = Crew(self.n_ranks)
 
@@ -73,17 +77,22 @@ class Session:
         with ExitStack() as undo:
             self._connection = decide(self._devices, os.environ)
             undo.callback(self._connection.withdraw, os.environ)
-            launch(self._crew, self._devices.make, connection=self._connection)
+            self._launch()
             undo.callback(self._crew.dismiss, seconds=0)
             self._lead()
             undo.pop_all()
+
+    def _launch(self, seed: Seed | None = None) -> None:
+        launch(self._crew, self._devices.make, seed, self._connection, self._forker)
+        self._forker = self._forker.later()
 
     def _lead(self) -> None:
         self._commands = Commands(self._crew, self._turns, self._drop_handed_out)
         self._device = self._devices.make(0)
         self._device.activate()
         self._variables = RankVariables(0, self._device.to_host, self._device.from_host)
-        self.segments = SegmentTable(self._commands.post, self._commands.release)
+        attachable = self._forker.server is not None
+        self.segments = SegmentTable(self._commands.post, self._commands.release, attachable)
         self.staging = StagingBuffers(self.segments)
         commands, read = self._commands, self._to_host if self._devices.gpus else None
         self.shared = SharedTable(commands.post, commands.release, self._variables, self.n_ranks, read)
@@ -170,21 +179,18 @@ class Session:
 
     def restart(self) -> None:
         """Put new workers in the place of the present ones."""
-        if self._devices.gpus and self.n_ranks > 1:
-            raise SynkStateError(
-                "restart: this process has used a GPU, and what is forked of it now cannot; save what is "
-                "needed and start the script anew"
-            )
+        self._forker.check("restart")
         with self._commands.renewal("restart"), self.shared.held(), hold():
             self._crew.dismiss(seconds=0)
             self._rank.rest()
+            self._rank.part()
             missing = self._recovery.restore()
             self._lengths.clear()
             if self._arena is not None:
                 self.segments.drop(self._arena)
                 self._arena = None
             self._crew = Crew(self.n_ranks)
-            launch(self._crew, self._devices.make, self._recovery.seed(self._rank.builds()))
+            self._launch(self._recovery.seed(self._rank.builds()))
             self._commands.follow(self._crew)
             self._rank.join(*self._connections())
             self._commands.mend()
@@ -294,6 +300,7 @@ class Session:
 # --- the one permitted global ------------------------------------------------------------------------
 
 _current: Session | None = None
+_nursery = Nursery()  # of all runs, one after the other
 
 
 def current(what: str) -> Session:
@@ -328,13 +335,13 @@ def fork(
     seconds = checked_timeout(timeout)
     devices = checked_devices(n_parallel, device, threads, memory_limit, precision, cuda_graphs, overlap)
     if device != "cpu" and devices.n_ranks > 1:
-        check_cuda("fork")
+        _nursery.check("fork", devices)
     try:
         with hold():  # so that what an interrupt finds can be closed
             # PyTensor imports this, and SciPy with it, when it compiles for the first time: here it does so
             # once, and all ranks share the memory.
             import_module("pytensor.sparse")
-            _current = Session(devices, seconds)
+            _current = Session(devices, seconds, _nursery.forker(devices))
             try:
                 _current.start()
             except BaseException:
@@ -354,4 +361,10 @@ def close() -> None:
         _current = None
 
 
+def dismiss_fork_server() -> None:
+    """End what would fork the workers of later runs on GPUs, and of a restart of this one."""
+    _nursery.dismiss()
+
+
+atexit.register(dismiss_fork_server)  # the last comes first
 atexit.register(close)

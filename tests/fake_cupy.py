@@ -5,10 +5,12 @@
 Kernels in CUDA run on `cuda_emulator`, where there is g++; else there is no ``RawModule``, and synk computes
 in array operations.
 
-A GPU is refused unless it is below ``N_GPUS``. Pools, streams and devices have the methods of CuPy 14 that
-synk calls, and no others; what is current is so per thread, as in CUDA.
+A GPU is refused unless it is below ``N_GPUS``, and, as the driver does, in a process that was forked when
+CUDA was in use already: ``cuda.machine.process`` is the pid of the one that uses it. Pools, streams and
+devices have the methods of CuPy 14 that synk calls, and no others; what is current is so per thread.
 """
 
+import os
 import sys
 import threading
 from contextlib import contextmanager
@@ -53,6 +55,9 @@ def _cuda(log, n_gpus):
             self.id = getattr(current, "gpu", 0) if number is None else number
 
         def use(self):
+            machine.process = machine.process or os.getpid()
+            if machine.process != os.getpid():
+                raise RuntimeError("cudaErrorInitializationError: initialization error")
             if self.id >= n_gpus:
                 raise RuntimeError("cudaErrorInvalidDevice: invalid device ordinal")
             current.gpu = self.id
@@ -72,6 +77,7 @@ def _cuda(log, n_gpus):
             log.append(("freed",))
 
     machine = fake_streams.Machine(log, current)
+    machine.process = None
     null = machine.Stream(null=True)
 
     def set_allocator(allocator):

@@ -30,11 +30,19 @@ class SegmentTable:
     post, release : callable, optional
         ``post(message, descriptor)`` reaches all workers at once, ``release(message)`` when the run is
         next at rest. Not given in a worker.
+    attachable : bool
+        Whether segments keep their descriptors: for workers that are made later and inherit nothing.
     """
 
-    def __init__(self, post: Callable[..., None] | None = None, release: Callable[[Any], None] | None = None):
+    def __init__(
+        self,
+        post: Callable[..., None] | None = None,
+        release: Callable[[Any], None] | None = None,
+        attachable: bool = False,
+    ):
         self._post = post
         self._release = release
+        self._attachable = attachable
         self._segments: dict[int, Segment] = {}
         self._lost: set[int] = set()
         self._numbers = itertools.count(1)  # threads may allocate at the same time
@@ -51,7 +59,8 @@ class SegmentTable:
         assert self._post is not None, "only the master allocates"
         self.before_allocation()
         number = self._hand_out(Segment.create(nbytes))
-        self._segments[number].seal()
+        if not self._attachable:
+            self._segments[number].seal()
         return number
 
     def map_file(self, file: FileIO, nbytes: int, offset: int, writable: bool) -> int:

@@ -23,13 +23,15 @@ SUCCESS = 0
 USERS = ("cupy", "jax", "numba.cuda", "pycuda", "tensorflow", "torch")
 
 
-def check_cuda(what: str) -> None:
+def check_cuda(what: str, also: str = "") -> None:
     """Raise unless child processes will be able to use CUDA.
 
     Parameters
     ----------
     what : str
         The call that is about to fork, for the message.
+    also : str
+        What the message says besides.
 
     Raises
     ------
@@ -43,7 +45,7 @@ def check_cuda(what: str) -> None:
     raise CudaInitialisedError(
         f"{what}: this process has initialised CUDA, which child processes cannot use then{suspects}. "
         "Call synk.fork() before anything touches a GPU (an array or a tensor made there, a device "
-        "selected or counted), or compute on the CPU: synk.fork(device='cpu')"
+        "selected or counted), or compute on the CPU: synk.fork(device='cpu')" + (also and f". {also}")
     )
 
 

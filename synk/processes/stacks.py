@@ -24,12 +24,21 @@ SETTLE_SECONDS = 0.02  # without a further line: the answer is complete
 
 
 class Stacks:
-    """One worker's answers; made by the master before it forks."""
+    """One worker's answers; made by the master before it forks.
 
-    def __init__(self) -> None:
-        self._file = os.memfd_create("synk-stacks")
+    Parameters
+    ----------
+    file : int, optional
+        Where answers are written that another process asks for; a new file by default.
+    """
+
+    def __init__(self, file: int | None = None):
+        self._file = os.memfd_create("synk-stacks") if file is None else file
         fcntl.fcntl(self._file, fcntl.F_SETFL, os.O_APPEND)  # both processes share the position in it
         self._asked = 0.0
+
+    def fileno(self) -> int:
+        return self._file
 
     def answer(self) -> None:
         """In the worker: write stacks here when asked."""

@@ -34,16 +34,26 @@ class StderrLog:
     ----------
     get_delivered, set_delivered : callable
         Read and write a word that both processes share: how many bytes of the log were delivered.
+    file : int, optional
+        The file of a log that another process has made.
     """
 
-    def __init__(self, get_delivered: Callable[[], int], set_delivered: Callable[[int], None]):
-        self._file = os.memfd_create("synk-stderr")
+    def __init__(
+        self,
+        get_delivered: Callable[[], int],
+        set_delivered: Callable[[int], None],
+        file: int | None = None,
+    ):
+        self._file = os.memfd_create("synk-stderr") if file is None else file
         fcntl.fcntl(self._file, fcntl.F_SETFL, os.O_APPEND)
         self._get_delivered = get_delivered
         self._set_delivered = set_delivered
         self._real = STDERR
         self._patience: float | None = MASTER_SECONDS  # the master has an error to raise
         self._lock = threading.Lock()
+
+    def fileno(self) -> int:
+        return self._file
 
     # --- in the worker -----------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ import resource
 import select
 import signal
 import threading
+import warnings
 
 LONG_SECONDS = 3600.0
 PR_SET_PDEATHSIG = 1
@@ -80,6 +81,23 @@ class Process:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
+
+
+def fork_quietly() -> int:
+    """Fork; Python's own warning counts the threads of BLAS libraries, which handle forks."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+def watched(pid: int) -> Process:
+    """Return a child as a `Process`; where that cannot be had, the child is ended."""
+    try:
+        return Process(pid)
+    except BaseException:  # no descriptor left, and nobody would know of the child
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise
 
 
 def die_with(parent: int, by_kernel: bool = True) -> None:

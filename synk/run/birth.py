@@ -1,26 +1,24 @@
-"""Make a fork of the master a worker.
+"""Make a fork a worker.
 
     launch -> live: settle, let go of what is the siblings', plant the seed -> serve -> the end
 
 A worker has everything imported already, and leaves by ``os._exit``, so nothing that the script
 registered to run at exit runs twice.
 
-Imports floor 3 and below, ``crew`` and ``seed``.
+Imports floor 3 and below, ``crew`` and ``flush``.
 """
 
 from __future__ import annotations
 
-import contextlib
 import faulthandler
 import gc
 import os
 import random
 import signal
-import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from socket import socket
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 
@@ -29,40 +27,52 @@ from synk.comm import HostCommunicator
 from synk.device import Device
 from synk.memory.segments import SegmentTable
 from synk.memory.shm import Segment
+from synk.processes.fork_server import ForkServer
 from synk.processes.hold import Held
 from synk.processes.stacks import Stacks
 from synk.processes.stderr_log import STDERR, StderrLog
 from synk.processes.watch import Process, die_with, forbid_core_dumps
 from synk.rank.connection import Connection
 from synk.rank.worker import Rank, serve
-from synk.run.crew import Crew, spin_seconds
-from synk.run.seed import Seed
+from synk.run.crew import Worker, spin_seconds
+from synk.run.flush import flush
 from synk.variables import RankVariables
 from synk.wire.channel import WorkerChannel
+from synk.wire.commons import Commons
 from synk.wire.mailbox import IDLE_SPIN_SECONDS, WorkerPost
 from synk.wire.sync import Barrier
+
+
+class Legacy(Protocol):
+    """A `Seed`, or one that is sent."""
+
+    def segments(self) -> SegmentTable: ...
+
+    def messages(self, rank: int) -> Iterator[Any]: ...
 
 
 class Birth(NamedTuple):
     """What a worker brings along."""
 
     rank: int
+    commons: Commons
     end: socket
     log: StderrLog
     stacks: Stacks
     make_device: Callable[[int], Device]
-    seed: Seed
+    seed: Legacy
     connection: Connection
     signals: Held  # since before the fork
 
 
 class Family(NamedTuple):
-    """Whom a worker was born to."""
+    """Whom a worker was born to, and what it inherited that is not its own."""
 
     parent: int  # pid of the master
     by_main_thread: bool
-    crew: Crew  # with the siblings that were born before
-    masters_end: socket
+    siblings: Sequence[Worker] = ()  # that were born before
+    masters_end: socket | None = None
+    server: ForkServer | None = None
 
 
 def live(birth: Birth, family: Family) -> NoReturn:
@@ -73,16 +83,17 @@ def live(birth: Birth, family: Family) -> NoReturn:
         forbid_core_dumps()
         _settle(birth)
         _leave_siblings(family)
-        crew, rank = family.crew, birth.rank
-        idle_spin = IDLE_SPIN_SECONDS if spin_seconds(crew.n_ranks) else 0.0
-        post = WorkerPost(rank, crew.mailboxes, crew.control, crew.bells, idle_spin)
+        commons = birth.commons
+        idle_spin = IDLE_SPIN_SECONDS if spin_seconds(commons.n_ranks) else 0.0
+        post = WorkerPost(birth.rank, commons.mailboxes, commons.control, commons.bells, idle_spin)
         channel = WorkerChannel(birth.end, post)
-        serve(_make_rank(birth, crew, Process(family.parent), channel), channel, birth.log.deliver)
+        serve(_make_rank(birth, commons, Process(family.parent), channel), channel, birth.log.deliver)
         status = 0
     except BaseException:
         traceback.print_exc()
     finally:
-        _flush(birth.log)
+        flush()
+        birth.log.deliver()
         os._exit(status)
 
 
@@ -103,36 +114,32 @@ def _settle(birth: Birth) -> None:
 
 
 def _leave_siblings(family: Family) -> None:
-    family.masters_end.close()
-    for sibling in family.crew.workers:
+    if family.masters_end is not None:
+        family.masters_end.close()
+    if family.server is not None:
+        family.server.leave()
+    for sibling in family.siblings:
         for held in sibling:
             held.close()
 
 
-def _flush(log: StderrLog) -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or nobody reads
-            stream.flush()
-    log.deliver()
-
-
-def _make_rank(birth: Birth, crew: Crew, master: Process, channel: WorkerChannel) -> Rank:
+def _make_rank(birth: Birth, commons: Commons, master: Process, channel: WorkerChannel) -> Rank:
     device = birth.make_device(birth.rank)
     device.activate()
     barrier = Barrier(
-        crew.control,
-        crew.bells,
+        commons.control,
+        commons.bells,
         birth.rank,
-        spin=spin_seconds(crew.n_ranks),
+        spin=spin_seconds(commons.n_ranks),
         lives=[master.fileno()],
         on_death=lambda descriptor: os._exit(1),
     )
     segments = birth.seed.segments()
     variables = RankVariables(birth.rank, device.to_host, device.from_host)
     communicator = HostCommunicator(
-        birth.rank, crew.control, barrier, lambda nbytes: _follow_growth(channel, barrier, segments)
+        birth.rank, commons.control, barrier, lambda nbytes: _follow_growth(channel, barrier, segments)
     )
-    rank = Rank(communicator, crew.control, barrier, device, segments, variables, birth.connection)
+    rank = Rank(communicator, commons.control, barrier, device, segments, variables, birth.connection)
     for message in birth.seed.messages(birth.rank):
         rank.prepare(message)
     return rank

@@ -25,9 +25,10 @@ from synk.processes.vigil import Vigil
 from synk.processes.watch import Process
 from synk.wire import sync
 from synk.wire.channel import MasterChannel
+from synk.wire.commons import Commons
 from synk.wire.frames import Disconnected, encode, send
-from synk.wire.mailbox import Mailboxes, MasterPost
-from synk.wire.sync import DELIVERED, Barrier, ControlBlock, Doorbells
+from synk.wire.mailbox import MasterPost
+from synk.wire.sync import DELIVERED, Barrier, ControlBlock
 
 CLOSE_SECONDS = 2.0  # for a worker to leave on its own, then half as long to leave on SIGTERM
 BROKEN_SECONDS = 0.5  # of a broken run: who has not answered a call will hardly answer this
@@ -42,6 +43,12 @@ class Worker(NamedTuple):
     stacks: Stacks
 
 
+def make_log(rank: int, control: ControlBlock, file: int | None = None) -> StderrLog:
+    """Return where a worker writes its standard error; ``file`` is one that the master has made already."""
+    word = (rank, DELIVERED)
+    return StderrLog(partial(control.get, *word), partial(control.set, *word), file)
+
+
 class Crew:
     """The workers of a run and what the master shares with them.
 
@@ -52,18 +59,12 @@ class Crew:
     """
 
     def __init__(self, n_ranks: int):
-        _open_standard_descriptors()
+        open_standard_descriptors()
         self.n_ranks = n_ranks
         self.workers: list[Worker] = []  # from rank 1
         self._pid = os.getpid()
-        with contextlib.ExitStack() as made:
-            self.control = ControlBlock(n_ranks)
-            made.callback(self.control.close)
-            self.bells = Doorbells(n_ranks)
-            made.callback(self.bells.close)
-            self.mailboxes = Mailboxes(n_ranks)
-            made.callback(self.mailboxes.close)
-            self._shared = made.pop_all()
+        self.commons = Commons(n_ranks)
+        self.control = self.commons.control
 
     def pids(self) -> tuple[int, ...]:
         """Return the process ids of all ranks, in rank order."""
@@ -71,8 +72,7 @@ class Crew:
 
     def make_log(self, rank: int) -> StderrLog:
         """Return where a worker that is still to be born writes its standard error."""
-        word = (rank, DELIVERED)
-        return StderrLog(partial(self.control.get, *word), partial(self.control.set, *word))
+        return make_log(rank, self.control)
 
     def process(self, rank: int) -> Process:
         return self.workers[rank - 1].process
@@ -95,7 +95,9 @@ class Crew:
         self, on_death: Callable[[int], None], patience: Callable[[Sequence[int]], None]
     ) -> MasterChannel:
         """Return the master's channel to all workers."""
-        post = MasterPost(self.mailboxes, self.control, self.bells, spin_seconds(self.n_ranks))
+        post = MasterPost(
+            self.commons.mailboxes, self.control, self.commons.bells, spin_seconds(self.n_ranks)
+        )
         ends = [worker.end for worker in self.workers]
         return MasterChannel(ends, [worker.process for worker in self.workers], on_death, post, patience)
 
@@ -104,7 +106,7 @@ class Crew:
         ranks = {worker.process.fileno(): rank for rank, worker in enumerate(self.workers, start=1)}
         return Barrier(
             self.control,
-            self.bells,
+            self.commons.bells,
             rank=0,
             spin=spin_seconds(self.n_ranks),
             lives=list(ranks),
@@ -146,7 +148,7 @@ class Crew:
                 log.deliver()
                 for held in (end, log, stacks):
                     held.close()
-            self._shared.close()
+            self.commons.close()
 
 
 def _give_up() -> None:
@@ -168,7 +170,7 @@ def _end(processes: Sequence[Process], seconds: float) -> None:
                     process.signal(number)
 
 
-def _open_standard_descriptors() -> None:
+def open_standard_descriptors() -> None:
     """Have descriptors 0 to 2 lead somewhere: else one of ours would be taken for standard error."""
     for descriptor in range(3):
         try:

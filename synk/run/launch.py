@@ -1,29 +1,35 @@
 """Start the workers.
 
     launch -> fork, one by one -> Crew (master), live (worker)
+           -> ForkServer.fork, one by one, and post_birth -> Crew (master), arrive (worker)
 
-Imports floor 3 and below, ``birth``, ``crew`` and ``seed``.
+Imports floor 3 and below, ``birth``, ``crew``, ``flush``, ``nursery``, ``post`` and ``seed``.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from socket import socket
 
 from synk.device import Device
 from synk.errors import SynkWarning
+from synk.processes.fork_server import ForkServer
 from synk.processes.hold import hold
 from synk.processes.stacks import Stacks
+from synk.processes.stderr_log import StderrLog
 from synk.processes.vigil import level_of_the_script
-from synk.processes.watch import Process
+from synk.processes.watch import fork_quietly, watched
 from synk.rank.connection import Connection
 from synk.run.birth import Birth, Family, live
 from synk.run.crew import Crew, Worker
+from synk.run.flush import flush
+from synk.run.nursery import Forker
+from synk.run.post import post_birth
 from synk.run.seed import Seed
 from synk.wire.frames import pair
 
@@ -33,8 +39,9 @@ def launch(
     make_device: Callable[[int], Device],
     seed: Seed | None = None,
     connection: Connection | None = None,
+    forker: Forker | None = None,
 ) -> None:
-    """Fork the workers of a crew that has none yet; the calling process is rank 0.
+    """Start the workers of a crew that has none yet; the calling process is rank 0.
 
     Parameters
     ----------
@@ -45,28 +52,31 @@ def launch(
         What the workers have from the start.
     connection : Connection, optional
         How arrays go from one rank to another; by default in host memory.
+    forker : Forker, optional
+        By default this process.
 
     Raises
     ------
     OSError
         If the system refuses a process; those started before are ended.
+    SynkStateError
+        If the server is to fork, and is gone.
     """
+    seed, connection, forker = seed or Seed(), connection or Connection(), forker or Forker()
     try:
-        if crew.n_ranks > 1:
-            _warn_of_threads()
-            _flush()
-        for rank in range(1, crew.n_ranks):
-            _start(crew, rank, make_device, seed or Seed(), connection or Connection())
+        if forker.server is not None and forker.serves:
+            _ask(forker.server, crew, make_device, seed, connection)
+            crew.commons.seal()
+        else:
+            crew.commons.seal()
+            if crew.n_ranks > 1:
+                _warn_of_threads()
+                flush()
+            for rank in range(1, crew.n_ranks):
+                _start(crew, rank, make_device, seed, connection, forker.server)
     except BaseException:
         crew.dismiss()
         raise
-
-
-def _flush() -> None:
-    """Write out what is buffered, else workers would write it again."""
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError, AttributeError):  # closed, or there is none
-            stream.flush()
 
 
 def _warn_of_threads() -> None:
@@ -80,34 +90,44 @@ def _warn_of_threads() -> None:
         )
 
 
-def _start(
-    crew: Crew, rank: int, make_device: Callable[[int], Device], seed: Seed, connection: Connection
+def _ask(
+    server: ForkServer, crew: Crew, make_device: Callable[[int], Device], seed: Seed, connection: Connection
 ) -> None:
-    # A handler that raised in here would make the child a second master, or leave it and descriptors behind.
-    with hold() as signals, ExitStack() as made:  # closed again if no process comes of it
+    """Have the fork server fork all workers, and send each what it starts from."""
+    for rank in range(1, crew.n_ranks):
+        with hold(), _things(crew, rank) as (ours, theirs, log, stacks):
+            crew.workers.append(Worker(watched(server.fork(theirs)), ours, log, stacks))
+    for rank, worker in enumerate(crew.workers, start=1):
+        post_birth(worker, rank, crew.commons, make_device, seed, connection)
+
+
+@contextmanager
+def _things(crew: Crew, rank: int) -> Iterator[tuple[socket, socket, StderrLog, Stacks]]:
+    """Make what a worker and the master talk through; it is closed again if no process comes of it."""
+    with ExitStack() as made:
         ours, theirs = map(made.enter_context, pair())
         log = made.enter_context(closing(crew.make_log(rank)))
         stacks = made.enter_context(closing(Stacks()))
-        family = Family(os.getpid(), threading.current_thread() is threading.main_thread(), crew, ours)
-        pid = _fork()
-        if pid == 0:
-            live(Birth(rank, theirs, log, stacks, make_device, seed, connection, signals), family)
-        crew.workers.append(Worker(_watched(pid), ours, log, stacks))
+        yield ours, theirs, log, stacks
         made.pop_all()
         theirs.close()
 
 
-def _fork() -> int:
-    with warnings.catch_warnings():
-        # Python's own warning counts the threads of BLAS libraries, which handle forks.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return os.fork()
-
-
-def _watched(pid: int) -> Process:
-    try:
-        return Process(pid)
-    except BaseException:  # no descriptor left, and nobody would know of the child
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        raise
+def _start(
+    crew: Crew,
+    rank: int,
+    make_device: Callable[[int], Device],
+    seed: Seed,
+    connection: Connection,
+    server: ForkServer | None,
+) -> None:
+    # A handler that raised in here would make the child a second master, or leave it and descriptors behind.
+    with hold() as signals, _things(crew, rank) as (ours, theirs, log, stacks):
+        by_main_thread = threading.current_thread() is threading.main_thread()
+        family = Family(os.getpid(), by_main_thread, crew.workers, ours, server)
+        pid = fork_quietly()
+        if pid == 0:
+            live(
+                Birth(rank, crew.commons, theirs, log, stacks, make_device, seed, connection, signals), family
+            )
+        crew.workers.append(Worker(watched(pid), ours, log, stacks))

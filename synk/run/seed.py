@@ -2,7 +2,8 @@
 
     Session.restart -> Seed -> segments, variables, functions of a new worker
 
-Nothing is sent: a new worker is a fork of the master, and finds all of this in its memory.
+Nothing is sent where a new worker is a fork of the master: it finds all of this in its memory. To one that
+the fork server made it goes by ``post``.
 
 Imports ``messages``, ``segments``, ``shm`` and ``variables``.
 """
@@ -41,6 +42,12 @@ class Seed:
     values: Mapping[int, Sequence[Any]] = field(default_factory=dict)
     moves: Sequence[messages.MoveIn] = ()
     functions: Sequence[messages.Build] = ()
+
+    def attachments(self) -> Iterator[tuple[messages.Attach, int]]:
+        """Yield what tells a worker of each segment that it has not inherited, and the descriptor."""
+        for number, segment in self.mapped.items():
+            message = messages.Attach(number, segment.nbytes, segment.offset, segment.writable)
+            yield message, segment.descriptor
 
     def segments(self) -> SegmentTable:
         """Return a worker's table of segments."""

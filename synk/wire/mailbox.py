@@ -30,17 +30,33 @@ IDLE_SPIN_SECONDS = 200e-6  # between commands: a script that trains is back by 
 
 
 class Mailboxes:
-    """The boxes of a run: the command's, and one for each worker's replies."""
+    """The boxes of a run: the command's, and one for each worker's replies.
 
-    def __init__(self, n_ranks: int):
-        self._segment = Segment.create(STRIDE * n_ranks)
-        self._segment.seal()  # ranks inherit the mapping
+    Parameters
+    ----------
+    n_ranks : int
+    descriptor : int, optional
+        Of the boxes that another process has made; new ones by default.
+    """
+
+    def __init__(self, n_ranks: int, descriptor: int | None = None):
+        nbytes = STRIDE * n_ranks
+        self._segment = Segment.create(nbytes) if descriptor is None else Segment.attach(descriptor, nbytes)
         words = self._segment.words(STRIDE * n_ranks // 8)
         space = words.cast("B")
         self.boxes = [
             Mailbox(words[rank * STRIDE // 8 :][:HEAD_WORDS], space[rank * STRIDE :][8 * HEAD_WORDS : STRIDE])
             for rank in range(n_ranks)
         ]
+
+    @property
+    def descriptor(self) -> int:
+        """What other processes attach by, until `seal`."""
+        return self._segment.descriptor
+
+    def seal(self) -> None:
+        """Close the descriptor; processes that are forked inherit the mapping."""
+        self._segment.seal()
 
     def close(self) -> None:
         for box in self.boxes:

@@ -39,12 +39,19 @@ class Aborted(Exception):
 
 
 class ControlBlock:
-    """The shared words of a run: per rank its arrival, failure, sleep, phase and header."""
+    """The shared words of a run: per rank its arrival, failure, sleep, phase and header.
 
-    def __init__(self, n_ranks: int):
+    Parameters
+    ----------
+    n_ranks : int
+    descriptor : int, optional
+        Of the words that another process has made; new ones by default.
+    """
+
+    def __init__(self, n_ranks: int, descriptor: int | None = None):
         self.n_ranks = n_ranks
-        self._segment = Segment.create(8 * RANK_WORDS * n_ranks)
-        self._segment.seal()  # ranks inherit the mapping
+        nbytes = 8 * RANK_WORDS * n_ranks
+        self._segment = Segment.create(nbytes) if descriptor is None else Segment.attach(descriptor, nbytes)
         self.words = self._segment.words(RANK_WORDS * n_ranks)
 
     @staticmethod
@@ -66,16 +73,34 @@ class ControlBlock:
     def phase(self, rank: int) -> str:
         return PHASES[self.get(rank, PHASE)]
 
+    @property
+    def descriptor(self) -> int:
+        """What other processes attach by, until `seal`."""
+        return self._segment.descriptor
+
+    def seal(self) -> None:
+        """Close the descriptor; processes that are forked inherit the mapping."""
+        self._segment.seal()
+
     def close(self) -> None:
         self.words.release()
         self._segment.close()
 
 
 class Doorbells:
-    """One eventfd per rank, inherited by all."""
+    """One eventfd per rank, inherited by all.
 
-    def __init__(self, n_ranks: int):
-        self._bells: list[int] = []
+    Parameters
+    ----------
+    n_ranks : int
+    bells : sequence of int
+        Those that another process has made, if there are such.
+    """
+
+    def __init__(self, n_ranks: int, bells: Sequence[int] = ()):
+        self._bells = list(bells)
+        if bells:
+            return
         try:
             for _ in range(n_ranks):
                 self._bells.append(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))

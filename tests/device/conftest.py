@@ -9,6 +9,7 @@ import stand_in
 
 import synk
 from synk.device.probe import Gpu, Survey
+from synk.session import dismiss_fork_server
 
 SHARING = "NCCL_MULTI_RANK_GPU_ENABLE"
 
@@ -20,6 +21,8 @@ def cupy(monkeypatch):
     for name in ("CUPY_TF32", SHARING, "NCCL_MAX_CTAS", "NCCL_RUNTIME_CONNECT"):
         monkeypatch.delenv(name, raising=False)
     made = fake_cupy.make(n_gpus=3)
+    used = "synk.processes.cuda_check.cuda_is_initialised"
+    monkeypatch.setattr(used, lambda: made.cuda.machine.process is not None)
     yield made
     stand_in.on_use = None
     for name in {*sys.modules} - before:
@@ -30,9 +33,14 @@ def cupy(monkeypatch):
 
 @pytest.fixture
 def gpus(cupy, monkeypatch):
-    """Fork on GPUs, with this version of NCCL (None for none); return the fake of NCCL."""
+    """Fork on GPUs, with this version of NCCL (None for none); return the fake of NCCL.
+
+    Each call is as of a script of its own: this process has not used CUDA yet, and has no fork server.
+    """
 
     def fork(n_ranks, n_gpus=None, version=23004, before=None, **options):
+        dismiss_fork_server()
+        cupy.cuda.machine.process = None
         found = Survey(tuple(Gpu(number, "NVIDIA H200") for number in range(n_gpus or n_ranks)))
         monkeypatch.setattr("synk.device.choose.survey", lambda: found)
         nccl = fake_nccl_runs.install(cupy, n_ranks, version or 0)

@@ -328,12 +328,6 @@ def test_networks_of_convolutions_compute_on_the_device(gpus):
         np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-12)
 
 
-def test_workers_on_gpus_are_not_replaced(gpus):
-    gpus(2)
-    with pytest.raises(synk.SynkStateError, match="restart: this process has used a GPU"):
-        synk.restart()
-
-
 def test_one_rank_on_a_gpu_restarts(gpus):
     gpus(1)
     v = shared([1.0], "v")

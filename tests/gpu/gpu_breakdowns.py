@@ -46,8 +46,42 @@ def killed(fork, n_ranks=2, n_items=4_000_000, after=0.7):
     return {"seen": seen, "closing": time.monotonic() - start, "left": left_over()}
 
 
+@act
+def reborn(fork, n_ranks=2, n_steps=6):
+    """Train twice in one script, the second time with a death and a restart in the middle."""
+    x, runs, took = pt.matrix("x", dtype="float32"), [], []
+    rows = np.random.default_rng(0).normal(size=(64, 8)).astype("float32")
+    for death in (None, n_steps // 2):
+        fork(n_ranks)
+        w, flat = shared(np.zeros(8), "w", "float32"), shared(np.zeros(8), "flat", "float32")
+        loss = ((x @ w - x.sum(1)) ** 2).mean()
+        gradient = synk.function([x], loss, updates=[(flat, pt.grad(loss, w))])
+        step = synk.sequence(
+            gradient, (synk.all_reduce, flat), synk.function([], updates=[(w, w - np.float32(0.1) * flat)])
+        )
+        data, losses = synk.data(rows), []
+        for number in range(n_steps):
+            if number == death:
+                synk.commit()
+                os.kill(synk.pids()[-1], signal.SIGKILL)
+                struck = time.monotonic()
+                try:
+                    while time.monotonic() < struck + 30:
+                        step(data)
+                except synk.WorkerDied:
+                    took.append(time.monotonic() - struck)
+                began = time.monotonic()
+                synk.restart()
+                took.append(time.monotonic() - began)
+            losses.append(float(step(data)))
+        runs.append([losses, [synk.get_value(rank, w).tolist() for rank in range(n_ranks)]])
+        synk.close()
+    return {"runs": runs, "told": took[0], "restarted": took[1], "left": left_over()}
+
+
 def left_over():
     """Return the names of segments of this process, and its children."""
+    synk.session.dismiss_fork_server()  # it lives on for the next run
     segments = [name for name in os.listdir("/dev/shm") if str(os.getpid()) in name]
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     return [*segments, *children]

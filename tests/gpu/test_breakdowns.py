@@ -15,6 +15,15 @@ def test_a_rank_killed_in_an_all_reduce_is_told_and_nothing_stays(stage, n_items
     assert found["left"] == []
 
 
+def test_a_second_run_with_a_restart_ends_with_the_bits_of_the_first(stage):
+    found = stage.play("reborn")
+    first, second = found["runs"]
+    assert first == second
+    assert first[0][-1] < first[0][0]
+    assert found["told"] < 1
+    assert found["left"] == []
+
+
 def test_more_memory_than_the_limit_raises_and_less_works_again(gpu_stage):
     found = gpu_stage.play("out_of_memory")
     assert found["free"] > found["limit"], "others use this GPU: the limit was never reached"

@@ -51,6 +51,18 @@ def allocated(wire):
     return [message.nbytes for message in wire.posted if isinstance(message, messages.Attach)]
 
 
+def test_who_comes_later_attaches_what_is_kept_attachable(wire):
+    table = SegmentTable(wire.post, wire.release, attachable=True)
+    number = table.allocate(16)
+    ref = messages.ArrayRef(number, "<i8", (2,))
+    table.array(ref)[:] = 3, 4
+    late = SegmentTable()
+    late.attach(wire.posted[0], os.dup(table[number].descriptor))
+    assert late.array(ref).tolist() == [3, 4]
+    late.close()
+    table.close()
+
+
 def test_every_rank_has_the_same_segment_by_the_same_number(wire, table):
     one, two = table.allocate(80), table.allocate(8)
     assert one != two

@@ -3,12 +3,14 @@
 import os
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 jupyter_client = pytest.importorskip("jupyter_client")
 pytest.importorskip("ipykernel")
 
+TESTS = Path(__file__).parents[1]
 DEADLINE = 60  # seconds for a cell, most of which it takes to import PyTensor
 GONE = 2.0  # seconds in which workers of a kernel that was killed end
 
@@ -104,6 +106,46 @@ synk.close()
 """,
     )
     assert "said by 3" in said
+
+
+ON_GPUS = f"""
+import sys; sys.path.append({str(TESTS)!r})
+import os, signal, fake_cupy, numpy as np, pytensor, pytensor.tensor as pt, synk
+from synk.device import choose, probe
+
+fake_cupy.make(n_gpus=2)
+choose.survey = lambda: probe.Survey(tuple(probe.Gpu(number, "a stand-in") for number in range(2)))
+
+def make():
+    global f, v
+    synk.fork(2, device="cuda")
+    x, v = pt.vector("x"), pytensor.shared(np.ones(2), name="v")
+    f = synk.function([x], (x.sum(), "sum"), updates=[(v, v + 1)])
+    assert f(np.arange(5.0)) == 10
+    synk.commit()
+
+make()
+"""
+
+
+@pytest.mark.leaks("descriptors", "threads", reason=LIBRARY)
+def test_cells_are_run_again_on_gpus_without_a_new_kernel(kernel):
+    """By the stand-in, which refuses CUDA to forks of the kernel once that has used it."""
+    run(kernel, ON_GPUS)
+    run(kernel, "os.kill(synk.pids()[1], signal.SIGKILL)")
+    assert "rank 1" in run(kernel, "try: f(np.arange(5.0))\nexcept synk.WorkerDied as error: print(error)")
+    run(kernel, "synk.restart()")
+    run(kernel, "assert f(np.arange(5.0)) == 10")
+    assert "[3. 3.]" in run(kernel, "print(synk.get_value(1, v))")
+    run(kernel, "synk.close()")
+    run(kernel, "make()")
+    assert "[2. 2.]" in run(kernel, "print(synk.get_value(1, v))")
+    pids = run(kernel, "print(synk.session._nursery._server.pid, synk.pids()[1])").split()
+    kernel.restart_kernel(now=True)
+    deadline = time.monotonic() + GONE
+    while any(map(alive, pids)):
+        assert time.monotonic() < deadline, f"still alive: {pids}"
+        time.sleep(0.02)
 
 
 @pytest.mark.slow

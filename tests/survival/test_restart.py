@@ -5,6 +5,7 @@ import pytest
 from scripts import WORLD, script
 
 from synk import messages
+from synk.memory.shm import Segment
 from synk.run.recovery import _thriftily
 from synk.run.seed import Seed
 
@@ -584,6 +585,18 @@ def test_a_seed_gives_each_rank_its_own_values_and_copies_them():
     assert (second.value == 2).all()
     assert second.own
     assert rest == ["moves", "build"]
+
+
+def test_a_seed_tells_of_segments_to_who_has_not_inherited_them(tmp_path):
+    (tmp_path / "file").write_bytes(bytes(100))
+    segments = {3: Segment.create(16), 5: Segment((tmp_path / "file").open("rb", 0), 20, 8, writable=False)}
+    sent = list(Seed(segments).attachments())
+    assert sent == [
+        (messages.Attach(3, 16), segments[3].descriptor),
+        (messages.Attach(5, 20, 8, False), segments[5].descriptor),
+    ]
+    for segment in segments.values():
+        segment.close()
 
 
 def test_without_a_commit_ranks_start_from_what_rank_0_had_before_it_went_on():
