@@ -78,7 +78,7 @@ class Machine:
             hostUnregister=self.host_unregister,
             CUDARuntimeError=CUDARuntimeError,
         )
-        stand_in.on_use = self.used
+        stand_in.on_use, stand_in.on_upload = self.used, self.uploaded
 
     # --- what kernels do -------------------------------------------------------------------------
 
@@ -95,6 +95,11 @@ class Machine:
                 stream.drain()
 
     # --- copies ----------------------------------------------------------------------------------
+
+    def uploaded(self, array):
+        """Note an array that CuPy copies later from where it is: page-locked ones are not staged."""
+        if array.size and array.flags.c_contiguous and self.is_locked(address_of(array), array.nbytes):
+            self.mistakes.append("page-locked memory was given to CuPy, which may read it later")
 
     def memcpy_async(self, dst, src, size, kind, stream):
         assert kind == 1, "rows go to the device"

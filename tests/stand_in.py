@@ -23,6 +23,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 import scipy.linalg
+import scipy.special
 from tape import refuse
 
 inf, nan, pi, e, newaxis = np.inf, np.nan, np.pi, np.e, None
@@ -42,6 +43,10 @@ NAMES = _read_names()
 OF_THE_HOST = NAMES["of the host"]  # know types and shapes alone
 CREATES = NAMES["creates"]  # take lengths, which are numbers of the host
 VIEWS, WAITS = NAMES["views"], NAMES["waits"]
+REAL = NAMES["no complex numbers"]  # ufuncs that have loops for these on the host
+WITH_METHODS = NAMES[
+    "first an array"
+]  # ask their first argument for its methods, which numbers of Python lack
 PRODUCTS = {"dot", "inner", "matmul", "tensordot", "vdot"}  # CuPy's refuse to be recorded
 METHODS_THAT_VIEW = NAMES["methods that view"]
 METHODS = METHODS_THAT_VIEW | NAMES["methods"]
@@ -66,6 +71,7 @@ class Counts:
 counts = Counts()
 tape = None  # where launches are noted while a graph is captured
 on_use = None  # on_use(array, waits=False) is told of what functions read and write, behind `ndarray`
+on_upload = None  # on_upload(array) is told of what is copied from the host
 
 # Memory whose address somebody has asked for, by address, for as long as it is there.
 _memories = WeakValueDictionary()
@@ -138,6 +144,7 @@ class ndarray:
         if tape is not None:
             refuse()
         counts.uploads += 1
+        _uploading(value)
         self._value[...] = value
 
     def __getattr__(self, name):
@@ -157,7 +164,9 @@ class ndarray:
         return _run(self._value.__getitem__, (key,), {}, not arrays, masked)
 
     def __setitem__(self, key, value):
-        _run(self._value.__setitem__, (key, value), {})
+        parts = key if isinstance(key, tuple) else (key,)
+        masked = any(isinstance(part, ndarray) and part.dtype == bool for part in parts)
+        _run(self._value.__setitem__, (key, value), {}, waits=masked)
 
     def __len__(self):
         return len(self._value)
@@ -232,8 +241,13 @@ class ufunc:
     def __init__(self, function):
         self._function = function
         self.__name__ = function.__name__
+        self.types = list(function.types)
+        if function.__name__ in REAL:
+            self.types = [loop for loop in self.types if not set(loop) & set("FDG")]
 
     def __call__(self, *args, **keywords):
+        if self.__name__ in REAL and any(np.iscomplexobj(_inside(x)) for x in args):
+            raise TypeError(f"CuPy's {self.__name__} takes no complex numbers")
         return _run(self._function, args, keywords)
 
     def __getattr__(self, name):
@@ -327,7 +341,13 @@ def array(value, dtype=None, copy=True):
     if tape is not None:
         refuse()
     counts.uploads += 1
+    _uploading(value)
     return ndarray(np.array(value, dtype))
+
+
+def _uploading(value):
+    if on_upload is not None and isinstance(value, np.ndarray) and value.ndim:
+        on_upload(value)
 
 
 def solve_triangular(a, b, **keywords):
@@ -339,10 +359,17 @@ def solve_triangular(a, b, **keywords):
 
 
 def lu_factor(a, **keywords):
-    """Like SciPy's, but a singular matrix is not looked for."""
+    """Like SciPy's, but a singular matrix gives numbers; CuPy warns of it, for which it waits."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", scipy.linalg.LinAlgWarning)
-        return _run(scipy.linalg.lu_factor, (a,), keywords)
+        return _run(scipy.linalg.lu_factor, (a,), keywords, waits=True)
+
+
+def polygamma(n, x):
+    """Like SciPy's, of arrays and NumPy's scalars."""
+    if not hasattr(n, "dtype"):
+        raise AttributeError(f"CuPy asks the order for its dtype, and {type(n).__name__} has none")
+    return _run(scipy.special.polygamma, (n, x), {})
 
 
 def _stride_trick(name):
@@ -358,6 +385,7 @@ def may_share_memory(one, other):
 OVERRIDES = {
     "solve_triangular": solve_triangular,
     "lu_factor": lu_factor,
+    "polygamma": polygamma,
     "may_share_memory": may_share_memory,
 }
 lib = SimpleNamespace(
@@ -388,13 +416,24 @@ class _Twin(ModuleType):
 
 
 def _call(function, name, args, keywords):
+    if name in WITH_METHODS and args and not hasattr(args[0], "dtype"):
+        raise AttributeError(f"CuPy's {name} is for arrays, and the first of {args} is none")
+    if name == "broadcast_to" and not isinstance(args[0], ndarray):
+        raise TypeError(f"CuPy's broadcast_to is for arrays of the device, not {type(args[0])}")
     if name in CREATES:  # lengths are numbers of the host
         counts.launches += name != "empty"
         made = ndarray(function(*args, **keywords))
         if tape is not None:
             tape.note(function, args, keywords, made._value)
         return made
-    return _run(function, args, keywords, name in VIEWS, name in WAITS)
+    return _run(function, args, keywords, name in VIEWS, name in WAITS or _looks(name, args, keywords))
+
+
+def _looks(name, args, keywords):
+    """Tell whether CuPy waits, to refuse what is out of bounds or to learn the length of a result."""
+    if name == "choose":
+        return keywords.get("mode", "raise") == "raise"
+    return name == "repeat" and not isinstance(args[1], int)
 
 
 _numpy = _Twin("numpy")

@@ -4,6 +4,7 @@ import inspect
 from importlib import import_module
 
 import fake_cupy
+import numpy as np
 import pytest
 import stand_in
 
@@ -27,6 +28,31 @@ def test_functions(name):
     except ImportError as error:  # signal loads cuSPARSE, which an environment without a GPU spares itself
         pytest.skip(str(error).partition("\n")[0])
     assert [function for function in stand_in.NAMES[name] if not hasattr(twin, function)] == []
+
+
+@pytest.mark.parametrize("name", ["numpy", "scipy.special"])
+def test_ufuncs_without_complex_numbers(name):
+    host, twin = import_module(name), import_module(TWINS[name])
+
+    def is_real(function):
+        loops = getattr(function, "types", ())
+        return loops and not any(set(loop) & set("FD") for loop in loops)
+
+    ufuncs = [n for n in stand_in.NAMES[name] if isinstance(getattr(host, n, None), np.ufunc)]
+    real = {n for n in ufuncs if is_real(getattr(twin, n)) and not is_real(getattr(host, n))}
+    assert real == stand_in.REAL & set(ufuncs)
+
+
+@pytest.mark.parametrize("name", sorted(stand_in.WITH_METHODS))
+def test_functions_that_take_no_numbers(name):
+    # They fail before they look for a GPU, which would be another error.
+    arguments = {"where": (True, 1.0, 2.0), "broadcast_to": (np.float64(2), (3,))}.get(name, (2.0, 1, 1))
+    if name in ("argmax", "argmin", "diagonal", "transpose", "unique"):
+        arguments = arguments[:1]
+    if name in ("broadcast_to", "pad", "repeat", "reshape", "roll", "split", "take"):
+        arguments = arguments[:2]
+    with pytest.raises((AttributeError, TypeError), match="has no attribute|incorrect type"):
+        getattr(cupy, name)(*arguments)
 
 
 def test_methods_of_arrays():

@@ -85,11 +85,11 @@ def emit(
     """
     order = fgraph.toposort() if order is None else order
     plan = make_plan(fgraph, xp, order, updates or {}, given, fetched, left, narrow, announcer is not None)
-    steps = plan.placed.steps
+    steps, n_fetches = fetches_last(plan.placed.steps)
     writer = Writer(fgraph.inputs, xp, plan, announcer)
-    for step, dead in zip(steps, last_uses(steps, outlasting(plan)), strict=True):
+    for k, (step, dead) in enumerate(zip(steps, last_uses(steps, outlasting(plan)), strict=True)):
         if step.node is None:
-            writer.crossing(step)
+            writer.crossing(step, always=k >= len(steps) - n_fetches)
         else:
             run = implementation(step.node, plan)
             writer.node(step, run if observe is None else observe(step.node, run))
@@ -159,6 +159,24 @@ def host_nodes(placed: Placement) -> Iterator[Apply]:
     for node in [step.node for step in placed.steps if step.node is not None]:
         moved = (node,) if node in placed.moved else ()
         yield from getattr(placed.implementations[node], "host_nodes", moved)
+
+
+def fetches_last(steps: Sequence[Step]) -> tuple[list[Step], int]:
+    """Move behind all others the steps that bring home what no node reads; return how many there are.
+
+    Each waits for the device: in the middle, nothing would be launched meanwhile, and the device run dry.
+    """
+    read = {variable for step in steps for variable in step.inputs}
+    made = {variable for step in steps for variable in step.outputs}
+
+    def fetches(step: Step) -> bool:
+        # An input may be written over, by its own new value, before the end.
+        return (
+            step.node is None and step.to == HOST and step.inputs[0] in made and step.outputs[0] not in read
+        )
+
+    last = [step for step in steps if fetches(step)]
+    return [*(step for step in steps if not fetches(step)), *last], len(last)
 
 
 def outlasting(plan: Plan) -> list[Variable]:

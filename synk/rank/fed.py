@@ -33,7 +33,9 @@ class FedInput(NamedTuple):
     def part(self, start: int, stop: int) -> Any:
         order = self._order(start, stop)
         if not is_large(order):
-            return order.rows.of(self.array)  # the program sends it itself
+            rows = order.rows.of(self.array)  # the program sends it itself
+            # From page-locked memory, as this may be for larger parts, CuPy would read when the call is over.
+            return rows if self.memory is None or order.rows.indices is not None else rows.copy()
         there = self.lane.take(order)
         following = self._following(start, stop)
         if following is not None:

@@ -8,8 +8,9 @@ from pytensor.compile.mode import Mode
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 from pytensor.scalar import basic
 from pytensor.tensor.elemwise import Elemwise
+from scipy import special
 
-from synk.compile import ArrayLinker, array_funcify
+from synk.compile import ArrayLinker, array_funcify, array_mode
 
 UNARY = [
     "abs", "neg", "sign", "ceil", "floor", "trunc", "exp", "exp2", "expm1", "log1p", "sqr", "cos", "sin",
@@ -175,6 +176,14 @@ def test_undeclared_broadcasting_is_refused():
 def test_scalar_op_without_a_ufunc_runs_on_the_host(compare):
     x = pt.vector("x")
     compare([x], [pt.tri_gamma(x)], [draw(4, x.dtype, low=0.5)], host=True, rtol=1e-5)
+
+
+def test_complex_error_function_runs_on_the_host_of_a_device(device):
+    z = pt.zvector("z")
+    function = pytensor.function([z], pt.erf(z), mode=array_mode(ArrayLinker(device)))
+    assert [str(node.op) for node in function.vm.jit_fn.host_nodes] == ["Erf"]
+    values = np.array([0.5 + 1j, -2 + 0.1j])
+    np.testing.assert_allclose(function(values), special.erf(values), rtol=1e-12)
 
 
 @pytest.mark.parametrize("places", [(0,), (1,), (2,), (0, 2), (0, 1, 2), ()])

@@ -17,6 +17,14 @@ def test_repeat(compare, axis, dtype):
     compare([x, times], outputs, [np.arange(6).reshape(2, 3).astype(dtype), np.array(lengths)])
 
 
+def test_a_device_is_not_asked_how_long_a_repetition_is(device):
+    x, times = pt.dmatrix("x"), pt.lvector("times")
+    function = pytensor.function([x, times], pt.repeat(x, times, 0), mode=array_mode(ArrayLinker(device)))
+    device.counts.reset()
+    assert function(np.ones((2, 3)), np.array([2, 1])).shape == (3, 3)
+    assert device.counts.downloads == 1  # the result
+
+
 @pytest.mark.parametrize("mode", ["raise", "wrap", "clip"])
 def test_choose(compare, mode):
     a, choices = pt.lmatrix("a"), pt.dtensor3("choices")

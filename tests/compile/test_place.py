@@ -13,9 +13,12 @@ from pytensor.graph.op import Op
 from pytensor.raise_op import Assert
 
 from synk.compile import ArrayLinker, array_funcify, array_mode, emit
+from synk.compile.compat import optional_class
 from synk.compile.dispatch.table import DEVICE, HOST
 from synk.compile.passes.place import is_shape_like, place, stay, wanted_on_host
 from synk.compile.programs.transfer import Transfers
+
+ifelse = optional_class("ifelse", "pytensor.conditional.op", "pytensor.ifelse")
 
 
 def placed(inputs, outputs, **keywords):
@@ -96,6 +99,21 @@ def test_with_numpy_programs_stay_as_they_are():
     program = emit(graph, np)
     assert program.transfers == Transfers(0, 0)
     assert "to_device" not in program.source
+
+
+def test_results_are_fetched_when_all_is_launched(device):
+    x, y = pt.fmatrix("x"), pt.fmatrix("y")
+    function = on_device(device, [x, y], [x.sum(), ifelse(x.sum() > 0, x @ y, y), pt.exp(x).sum(0)])
+    lines = function.vm.jit_fn.source.splitlines()[1:]
+    calls = [line for line in lines if "(" in line and "return" not in line]
+    assert ["= to_host" in line for line in calls] == [False] * (len(calls) - 3) + [True] * 3
+    assert not any(line.startswith("     ") for line in calls[-3:])  # in no branch
+    for sign in (1, -1):
+        a, b = np.full((2, 2), sign, "f4"), np.ones((2, 2), "f4")
+        total, chosen, sums = function(a, b)
+        assert total == 4 * sign
+        np.testing.assert_array_equal(chosen, a @ b if sign > 0 else b)
+        np.testing.assert_allclose(sums, np.exp(a).sum(0), rtol=1e-6)
 
 
 def test_constants_cross_when_the_graph_is_compiled(device):

@@ -1,6 +1,7 @@
 """The stand-in must refuse what a GPU would do silently, or not at all."""
 
 import copy
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -141,3 +142,42 @@ def test_what_cupy_lacks_is_missing(name):
 def test_ufuncs_are_recognised_by_the_name_of_their_class():
     assert type(xp.exp).__name__ == "ufunc"
     assert not isinstance(xp.exp, np.ufunc)
+
+
+@pytest.mark.parametrize(
+    ("way", "error"),
+    [
+        (lambda x: xp.where(False, x, x), AttributeError),
+        (lambda x: xp.repeat(2.0, 3), AttributeError),
+        (lambda x: xp.broadcast_to(np.float64(2), (3,)), TypeError),
+        (lambda x: import_module("cupyx.scipy.special").polygamma(1, x), AttributeError),
+    ],
+)
+def test_numbers_are_no_arrays(array, device, way, error):
+    with pytest.raises(error):
+        way(array)
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        lambda x, mask: x[mask],
+        lambda x, mask: x.__setitem__(mask, 1.0),
+        lambda x, mask: xp.repeat(x, [1, 0, 2]),
+        lambda x, mask: xp.choose(mask.astype(int), [x, x]),
+        lambda x, mask: xp.unravel_index(mask.astype(int), (2, 2)),
+        lambda x, mask: xp.linalg.pinv(x[None]),
+    ],
+)
+def test_what_waits_for_the_device_is_counted(array, way):
+    mask = array > 0
+    xp.counts.reset()
+    way(array, mask)
+    assert xp.counts.downloads == 1
+
+
+def test_what_does_not_wait_is_not_counted(array):
+    xp.repeat(array, 2)
+    xp.choose((array > 0).astype(int), [array, array], mode="clip")
+    xp.linalg.inv(xp.eye(2))
+    assert xp.counts.downloads == 0

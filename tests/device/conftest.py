@@ -24,7 +24,7 @@ def cupy(monkeypatch):
     used = "synk.processes.cuda_check.cuda_is_initialised"
     monkeypatch.setattr(used, lambda: made.cuda.machine.process is not None)
     yield made
-    stand_in.on_use = None
+    stand_in.on_use = stand_in.on_upload = None
     for name in {*sys.modules} - before:
         if name.partition(".")[0] in ("cupy", "cupyx", "cupy_backends"):
             del sys.modules[name]

@@ -206,6 +206,19 @@ def test_large_rows_are_announced_and_small_ones_are_not(gpus, machine, monkeypa
     assert machine.n_copies == 0
 
 
+def test_few_rows_beside_many_are_not_read_after_the_call(gpus, machine, monkeypatch):
+    monkeypatch.setattr(feed, "SMALL_BYTES", 200)
+    gpus(1)
+    x, v = pt.matrix("x"), pytensor.shared(np.zeros(3))
+    f = synk.function([x], updates=[(v, v + x.sum(0))])
+    data = synk.data(sample(N_ROWS, 3))
+    f(data)
+    assert machine.registered  # and the fixture `cupy` looks for mistakes
+    f(data, batch=slice(0, 2))
+    f(sample(N_ROWS, 3))
+    f(sample(2, 3))
+
+
 # --- failures --------------------------------------------------------------------------------------------
 
 

@@ -111,7 +111,8 @@ def steady(fork, n_ranks, calls=200):
     fork(n_ranks)
     x, w = pt.fmatrix("x"), shared(np.ones((256, 256)), "w", "float32")
     y = pt.tanh(x @ w)
-    f = synk.function([x], [y.mean(), (y, "gather")], updates=[(w, w - 0.01 * pt.grad(y.mean(), w))])
+    rate = np.float32(0.01)  # a number of Python would make float64 of it
+    f = synk.function([x], [y.mean(), (y, "gather")], updates=[(w, w - rate * pt.grad(y.mean(), w))])
     rng = np.random.default_rng(0)
 
     def call(number):

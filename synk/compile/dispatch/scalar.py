@@ -187,7 +187,8 @@ def log1mexp(scalar_op, node, xp):
 @array_scalar.register(math.TriGamma)
 def tri_gamma(scalar_op, node, xp):
     """Second derivative of the logarithm of the gamma function."""
-    return _declared(partial(_lookup("scipy.special.polygamma", xp), 1), node)
+    # CuPy's asks the order for its methods, which numbers of Python lack.
+    return _declared(partial(_lookup("scipy.special.polygamma", xp), np.int64(1)), node)
 
 
 @array_scalar.register(math.PolyGamma)
@@ -206,11 +207,11 @@ def _typed(name: str, node, xp: ModuleType):
     """Return the ufunc ``name`` such that it gives the node's dtype, or None if it cannot."""
     ufunc = _lookup(name, xp)
     reference = ufunc if xp is np else _lookup(name, np)
-    if not isinstance(reference, np.ufunc):
+    if ufunc is None or not isinstance(reference, np.ufunc):
         return None
-    dtype = np.dtype(node.outputs[0].type.dtype)
-    keywords = _fitting(reference, [variable.type.dtype for variable in node.inputs], dtype)
-    if keywords is None:
+    dtype, given = np.dtype(node.outputs[0].type.dtype), [variable.type.dtype for variable in node.inputs]
+    keywords = _fitting(reference, given, dtype)
+    if keywords is None or not _takes(ufunc, given):
         return None
     if keywords.get("dtype", dtype) == dtype:
         return partial(ufunc, **keywords) if keywords else ufunc
@@ -230,6 +231,14 @@ def _fitting(ufunc: np.ufunc, dtypes, dtype: np.dtype) -> dict | None:
                     return keywords
     found = results.get(None)
     return {"dtype": found} if found is not None and np.can_cast(found, dtype, "same_kind") else None
+
+
+def _takes(ufunc, dtypes) -> bool:
+    """Tell whether a ufunc has loops for complex numbers, if there are any: CuPy's ``erf`` has none."""
+    loops = getattr(ufunc, "types", ())
+    return not (loops and any(np.dtype(dtype).kind == "c" for dtype in dtypes)) or any(
+        set("FD") & set(loop) for loop in loops
+    )
 
 
 def _lookup(name: str, xp: ModuleType):

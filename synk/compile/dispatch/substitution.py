@@ -30,7 +30,9 @@ def solve_triangular(op, node, xp):
             unit_diagonal=op.unit_diagonal,
             overwrite_b=op.overwrite_b,
         )
-        singular = not op.unit_diagonal and (xp.diagonal(a) == 0).any()
+        if op.unit_diagonal:
+            return x
+        singular = (xp.diagonal(a) == 0).any()
         return xp.where(singular, xp.asarray(np.nan, dtype), x)
 
     return solution

@@ -98,8 +98,13 @@ class Writer:
             tell = partial(self._announcer.finished, action.variable, start=action.start)
             self._text.add(f"{self._names.bind(tell, 'finished')}({buffer})")
 
-    def crossing(self, step: Step) -> None:
-        """Add the line that brings a value to the other side, or to another dtype, in the open block."""
+    def crossing(self, step: Step, always: bool = False) -> None:
+        """Add the line that brings a value to the other side, or to another dtype, in the open block.
+
+        One that happens ``always`` closes it.
+        """
+        if always:
+            self._text.under([])
         function = self._names.bind(partial(CROSSINGS[step.to], xp=self._xp), f"to_{step.to}")
         self._text.call(step.outputs, function, step.inputs)
 
