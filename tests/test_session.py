@@ -157,7 +157,8 @@ def test_close_may_be_called_at_any_time(ranks):
         synk.pids()
 
 
-def test_fork_warns_of_threads(ranks):
+def test_fork_warns_of_threads(ranks, monkeypatch):
+    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)  # a notebook's, which is not warned
     stop = threading.Event()
     thread = threading.Thread(target=stop.wait, name="busy-thread")
     thread.start()

@@ -1,8 +1,10 @@
 """Whole runs whose ranks feed a GPU: the numbers of NumPy, on streams that copy as late as they may."""
 
+import math
 import sys
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytensor
@@ -420,9 +422,11 @@ def feeding(monkeypatch):
 
 def test_the_benchmark_measures_each_way(gpus, feeding):
     gpus(1)
-    lines = list(feeding.measure(n_rows=8, row_bytes=100, rounds=2))
-    assert len(lines) == 5
-    assert lines[0].startswith(feeding.COPY)
+    found = feeding.measure(SimpleNamespace(rows=8, row_bytes=100, rounds=2, seconds=math.inf))
+    assert len(found["rows"]) == 5
+    assert found["rows"][0][0] == feeding.COPY
+    assert all(float(rate) >= 0 for _, rate, _, _ in found["rows"])
+    assert found["met"] in ("yes", "no")
 
 
 def test_the_benchmark_says_that_it_needs_a_gpu(feeding, monkeypatch):
