@@ -6,7 +6,7 @@
     f = synk.function([x], (x @ y).mean(0), bcast_inputs=[y])
     mean = f(x_values, y_values)                  # rows of x scattered, results averaged
 
-Each function here is one thin line over the current run, `synk.session`.
+Each function here is one thin line over the run that is open, `synk.current`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
-from synk import session as _session
+from synk import current as _current
 from synk.data import Data as Data
 from synk.errors import CollectiveMismatch as CollectiveMismatch
 from synk.errors import CudaInitialisedError as CudaInitialisedError
@@ -143,7 +143,7 @@ def fork(
     CudaInitialisedError
         If this process has used a GPU already, so that those it forks cannot.
     """
-    return _session.fork(n_parallel, device, threads, timeout, memory_limit, precision, cuda_graphs, overlap)
+    return _current.fork(n_parallel, device, threads, timeout, memory_limit, precision, cuda_graphs, overlap)
 
 
 def close() -> None:
@@ -152,7 +152,7 @@ def close() -> None:
     Functions and Data of the run raise `SynkStateError` from then on; `fork` starts a new one.
     Without a run it does nothing.
     """
-    _session.close()
+    _current.close()
 
 
 def timeout(seconds: float | None) -> AbstractContextManager[None]:
@@ -174,7 +174,7 @@ def timeout(seconds: float | None) -> AbstractContextManager[None]:
         with synk.timeout(60):
             train(x, y, batch=rows)
     """
-    return _session.current("timeout").timeout(seconds)
+    return _current.session("timeout").timeout(seconds)
 
 
 def commit() -> None:
@@ -182,7 +182,7 @@ def commit() -> None:
 
     They are kept in this process's memory, once where ranks have the same; the last commit is forgotten.
     """
-    _session.current("commit").commit()
+    _current.session("commit").commit()
 
 
 def restart() -> None:
@@ -209,12 +209,12 @@ def restart() -> None:
         except (synk.WorkerDied, synk.SynkTimeout):
             synk.restart()
     """
-    _session.current("restart").restart()
+    _current.session("restart").restart()
 
 
 def pids() -> tuple[int, ...]:
     """Return the process ids of all ranks, in rank order; the first is this process."""
-    return _session.current("pids").pids()
+    return _current.session("pids").pids()
 
 
 # --- data and functions ----------------------------------------------------------------------------
@@ -273,7 +273,7 @@ def data(
     SharedMemoryFull
         If there is no room.
     """
-    return _session.current("data").data(
+    return _current.session("data").data(
         value, var, dtype, ndim, shape, minibatch, force_cast, oversize, name
     )
 
@@ -324,7 +324,7 @@ def function(
     TypeError, ValueError
         Naming the argument and the variable that is wrong.
     """
-    return _session.current("function").function(
+    return _current.session("function").function(
         inputs,
         outputs,
         bcast_inputs,
@@ -352,7 +352,7 @@ def sequence(*items: Any, name: str | None = None) -> Function:
     Function
         Its inputs are those of the functions, each once; its outputs are theirs in order.
     """
-    return _session.current("sequence").sequence(items, name)
+    return _current.session("sequence").sequence(items, name)
 
 
 def distribute() -> None:
@@ -360,7 +360,7 @@ def distribute() -> None:
 
     Optional, any number of times: a function is sent and compiled when it first runs.
     """
-    _session.current("distribute").distribute()
+    _current.session("distribute").distribute()
 
 
 # --- collectives on shared variables ---------------------------------------------------------------
@@ -374,13 +374,13 @@ def broadcast(shared_vars: Any, values: Any = None, nccl: bool = True) -> None:
 
     Of a random state each rank gets its own stream.
     """
-    _session.current("broadcast").collect("broadcast", shared_vars, values, nccl)
+    _current.session("broadcast").collect("broadcast", shared_vars, values, nccl)
 
 
 @_collective
 def scatter(shared_vars: Any, values: Any, batch: Any = None) -> None:
     """Split the rows of ``values`` (arrays or `Data`), or those that ``batch`` selects, over the ranks."""
-    _session.current("scatter").collect("scatter", shared_vars, values, batch)
+    _current.session("scatter").collect("scatter", shared_vars, values, batch)
 
 
 @_collective
@@ -392,13 +392,13 @@ def gather(shared_vars: Any, nd_up: int = 1, nccl: bool = True) -> Any:
     ValueError
         If shapes differ between the ranks and ``nd_up`` is 1.
     """
-    return _session.current("gather").collect("gather", shared_vars, nd_up, nccl)
+    return _current.session("gather").collect("gather", shared_vars, nd_up, nccl)
 
 
 @_collective
 def all_gather(shared_vars: Any, nccl: bool = True) -> None:
     """Give all ranks the values of all, joined along axis 0."""
-    _session.current("all_gather").collect("all_gather", shared_vars, nccl)
+    _current.session("all_gather").collect("all_gather", shared_vars, nccl)
 
 
 @_collective
@@ -407,7 +407,7 @@ def reduce(shared_vars: Any, op: str = "avg", in_place: bool = True, nccl: bool 
 
     ``op`` is "avg", "sum", "prod", "min" or "max"; "avg" is the plain mean over the ranks.
     """
-    return _session.current("reduce").collect("reduce", shared_vars, op, in_place, nccl)
+    return _current.session("reduce").collect("reduce", shared_vars, op, in_place, nccl)
 
 
 @_collective
@@ -421,7 +421,7 @@ def all_reduce(shared_vars: Any, op: str = "avg", nccl: bool = True) -> None:
     CollectiveMismatch
         If shapes differ between the ranks.
     """
-    _session.current("all_reduce").collect("all_reduce", shared_vars, op, nccl)
+    _current.session("all_reduce").collect("all_reduce", shared_vars, op, nccl)
 
 
 @_collective
@@ -437,28 +437,28 @@ def check_finite(shared_vars: Any) -> None:
     NonFinite
         Naming ranks, variables, and how many values.
     """
-    _session.current("check_finite").collect("check_finite", shared_vars)
+    _current.session("check_finite").collect("check_finite", shared_vars)
 
 
 @_collective
 def set_value(rank: int, shared_vars: Any, values: Any, batch: Any = None) -> None:
     """Set the value on one rank to ``values`` (arrays or `Data`), or to the rows ``batch`` selects."""
-    _session.current("set_value").collect("set_value", rank, shared_vars, values, batch)
+    _current.session("set_value").collect("set_value", rank, shared_vars, values, batch)
 
 
 @_collective
 def get_value(rank: int, shared_vars: Any) -> Any:
     """Return a copy of the value on one rank."""
-    return _session.current("get_value").collect("get_value", rank, shared_vars)
+    return _current.session("get_value").collect("get_value", rank, shared_vars)
 
 
 @_collective
 def get_lengths(shared_vars: Any) -> Any:
     """Return the number of rows on each rank, as a list."""
-    return _session.current("get_lengths").collect("get_lengths", shared_vars)
+    return _current.session("get_lengths").collect("get_lengths", shared_vars)
 
 
 @_collective
 def get_shapes(shared_vars: Any) -> Any:
     """Return the shape on each rank, as a list of tuples."""
-    return _session.current("get_shapes").collect("get_shapes", shared_vars)
+    return _current.session("get_shapes").collect("get_shapes", shared_vars)

@@ -10,7 +10,7 @@ Imports NumPy and the standard library only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,15 +33,6 @@ class Partial(NamedTuple):
 
     value: Any  # array, in the accumulating dtype
     weight: int  # rows, or 1 where nothing is scattered
-
-
-def on_host(results: Iterable[Any], fetch: Callable[[Any], Any]) -> tuple[Any, ...]:
-    """Return the results of steps, each `Partial` in them fetched to the host."""
-
-    def fetched(part: Any) -> Any:
-        return part._replace(value=fetch(part.value)) if isinstance(part, Partial) else part
-
-    return tuple([[*map(fetched, part)] if isinstance(part, list) else part for part in results])
 
 
 def check_operation(op: Any, dtype: str, what: str) -> str:

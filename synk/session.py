@@ -1,4 +1,4 @@
-"""The run: everything that lives between ``fork`` and ``close``, and the one global that says which.
+"""The run: everything that lives between ``fork`` and ``close``.
 
     fork -> Session (workers, segments, shared variables, rank 0, commands) ... -> close
 
@@ -7,13 +7,11 @@ Imports floor 4 and below.
 
 from __future__ import annotations
 
-import atexit
 import itertools
 import os
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from importlib import import_module
 from typing import Any
 
 from synk import messages
@@ -21,7 +19,7 @@ from synk.comm import Communicator, HostCommunicator, LoneCommunicator
 from synk.compile.observe.profile import Profile
 from synk.data import Data
 from synk.device import Devices
-from synk.errors import SegmentLost, SynkStateError
+from synk.errors import SegmentLost
 from synk.functions.collectives import HANDED_OUT, Collectives
 from synk.functions.graph_function import GraphFunction
 from synk.functions.items import sequence_item
@@ -35,11 +33,11 @@ from synk.processes.hold import hold
 from synk.processes.termination import Termination
 from synk.rank.connection import decide
 from synk.rank.worker import Rank
-from synk.run.arguments import checked_devices, checked_timeout
+from synk.run.arguments import checked_timeout
 from synk.run.commands import Commands
 from synk.run.crew import Crew
 from synk.run.launch import launch
-from synk.run.nursery import Forker, Nursery
+from synk.run.nursery import Forker
 from synk.run.recovery import Recovery, warn_of
 from synk.run.seed import Seed
 from synk.run.turns import Turns
@@ -295,76 +293,3 @@ class Session:
             self.shared.close()
             self._device.deactivate()
             self._termination.restore()
-
-
-# --- the one permitted global ------------------------------------------------------------------------
-
-_current: Session | None = None
-_nursery = Nursery()  # of all runs, one after the other
-
-
-def current(what: str) -> Session:
-    """Return the run that is open.
-
-    Raises
-    ------
-    SynkStateError
-        If there is none.
-    """
-    if _current is None:
-        raise SynkStateError(f"{what}: no run is open; call synk.fork() first")
-    _current.check_open(what)
-    return _current
-
-
-def fork(
-    n_parallel: int | None = None,
-    device: str | None = None,
-    threads: int | None = None,
-    timeout: float | None = None,
-    memory_limit: float | None = None,
-    precision: str | None = None,
-    cuda_graphs: bool = False,
-    overlap: bool = False,
-) -> int:
-    """Start a run; see `synk.fork`."""
-    global _current
-    if _current is not None:
-        _current.check_open("fork")  # in a process that somebody forked of the master, this says so
-        raise SynkStateError("fork: a run is open already; synk.close() it first")
-    seconds = checked_timeout(timeout)
-    devices = checked_devices(n_parallel, device, threads, memory_limit, precision, cuda_graphs, overlap)
-    if device != "cpu" and devices.n_ranks > 1:
-        _nursery.check("fork", devices)
-    try:
-        with hold():  # so that what an interrupt finds can be closed
-            # PyTensor imports this, and SciPy with it, when it compiles for the first time: here it does so
-            # once, and all ranks share the memory.
-            import_module("pytensor.sparse")
-            _current = Session(devices, seconds, _nursery.forker(devices))
-            try:
-                _current.start()
-            except BaseException:
-                _current = None
-                raise
-    except BaseException:
-        close()
-        raise
-    return devices.n_ranks
-
-
-def close() -> None:
-    """End the run; see `synk.close`."""
-    global _current
-    if _current is not None:
-        _current.close()
-        _current = None
-
-
-def dismiss_fork_server() -> None:
-    """End what would fork the workers of later runs on GPUs, and of a restart of this one."""
-    _nursery.dismiss()
-
-
-atexit.register(dismiss_fork_server)  # the last comes first
-atexit.register(close)

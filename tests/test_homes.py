@@ -152,7 +152,7 @@ def test_close_moves_variables_out(variable):
 def test_a_home_is_written_to_by_commands_only(variable):
     variable.set_value(variable.get_value() + 1)
     synk.sequence((synk.all_reduce, variable))  # tells all ranks where its home is
-    session = synk.session.current("test")
+    session = synk.current.session("test")
     homes = session._variables.places(session.shared.identify(variable))
     assert not any(home.any() for home in homes)
     synk.broadcast(variable, np.full((2, 3), 4.0))
@@ -170,7 +170,7 @@ def unstaged(monkeypatch):
         raise AssertionError("staged")
 
     monkeypatch.setattr(StagingBuffers, "put", refuse)
-    monkeypatch.setattr(synk.session.current("test")._rank.communicator, "_fill_slots", refuse)
+    monkeypatch.setattr(synk.current.session("test")._rank.communicator, "_fill_slots", refuse)
 
 
 def test_what_ranks_have_is_read_where_it_lives(variable, unstaged):

@@ -100,8 +100,8 @@ def test_after_a_profile_nothing_is_watched(ranks):
     x = pt.dmatrix("x")
     f = synk.function([x], (pt.exp(x).sum(), "sum"))
     f(ROWS)
-    communicator = synk.session.current("test")._rank.communicator
-    program = synk.session.current("test")._rank.program(f.ready())
+    communicator = synk.current.session("test")._rank.communicator
+    program = synk.current.session("test")._rank.program(f.ready())
     plain = program._whole
     report = f.profile(ROWS, n_calls=1)
     with pytest.raises(IndexError):

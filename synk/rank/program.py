@@ -30,6 +30,7 @@ from synk.device import Device
 from synk.plan import Rows, slices
 from synk.rank.absent import Absent
 from synk.rank.calling import called
+from synk.rank.results import small_stay
 from synk.rank.spec import ProgramSpec, UpdateSpec
 from synk.rank.sums import Sums
 from synk.reduction import Partial, cast, identity
@@ -37,8 +38,6 @@ from synk.variables import RankVariables
 
 # Attributes of a program that hold compiled variants, and what the first of them tells.
 VARIANTS = {"_whole", "_sliced", "_rowless", "announced"}
-
-SMALL = 1024  # bytes of a result that need not leave the device at once
 
 
 class ProgramContext(NamedTuple):
@@ -140,11 +139,7 @@ class Program:
 
     def _run_whole(self, rows: Sequence[Any], broadcast: Sequence[Any], n_rows: int) -> list[Any]:
         values = called(self._whole, self._arguments(rows, broadcast, n_rows))
-        return [Partial(self._fetched(value), n_rows) for value in values]
-
-    def _fetched(self, value: Any) -> Any:
-        """Return a result on the host, a small one where it is: there may be more to launch before."""
-        return value if getattr(value, "nbytes", 0) <= SMALL else self._device.to_host(value)
+        return [Partial(small_stay(value, self._device), n_rows) for value in values]
 
     def _run_sliced(
         self,

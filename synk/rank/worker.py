@@ -1,9 +1,9 @@
-"""What every rank does with a command, and the loop in which workers wait for one.
+"""What every rank does with a command.
 
-    channel -> serve -> Rank.prepare (Attach, Share, Build, ...)
-                     -> Rank.run (Call, AllReduce, ...) -> reply
+    Attach, Share, Build, ... -> Rank.prepare
+    Call, AllReduce, ...      -> Rank.run -> results
 
-The master runs the same `Rank.run` for its own part, without the loop.
+Workers do so in a loop, see ``loop``; the master for its own part, without one.
 
 Imports floor 3 and below.
 """
@@ -11,8 +11,6 @@ Imports floor 3 and below.
 from __future__ import annotations
 
 import gc
-import os
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -23,19 +21,16 @@ import numpy as np
 from synk import messages
 from synk.comm import Communicator
 from synk.device import Device
-from synk.errors import Failure
 from synk.memory.segments import SegmentTable
 from synk.rank import shared_steps
 from synk.rank.connection import Connection
 from synk.rank.overlap import Overlap
 from synk.rank.program import Program, ProgramContext
+from synk.rank.results import on_host
 from synk.rank.shards import Shards, rows_of
-from synk.reduction import on_host
 from synk.variables import RankVariables
 from synk.wire import sync
-from synk.wire.channel import WorkerChannel
-from synk.wire.frames import Disconnected
-from synk.wire.sync import Aborted, Barrier, ControlBlock
+from synk.wire.sync import Barrier, ControlBlock
 
 IN_HOST_MEMORY = Connection()
 
@@ -154,7 +149,7 @@ class Rank:
                 self.overlap.look_ahead(command.steps)
             results = tuple([self._step(step) for step in command.steps])
             # To fetch a number is to wait for the GPU: now nothing is left to launch.
-            return results if self.device.xp is np else on_host(results, self.device.to_host)
+            return results if self.device.xp is np else on_host(results, self.device)
         except BaseException:
             # Before anything else: the others may be waiting for this rank.
             self.barrier.fail()
@@ -240,69 +235,3 @@ PREPARATIONS: dict[type, Callable[[Rank, Any, int | None], Any]] = {
     messages.Build: lambda rank, message, _: rank.build(message),
     messages.Forget: lambda rank, message, _: rank.forget(message),
 }
-
-
-def failure(rank: int, error: BaseException) -> Failure:
-    """Describe an exception in a form that always travels."""
-    error.__traceback__ = _below_this_package(error.__traceback__)
-    summary = traceback.format_exception_only(error)[0].strip()
-    return Failure(rank, type(error), summary, "".join(traceback.format_exception(error)))
-
-
-def _below_this_package(trace: Any) -> Any:
-    """Leave out how a command reaches the program: every rank's traceback would start with it."""
-    here = os.path.dirname(os.path.dirname(__file__))
-    while (
-        trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename.startswith(here)
-    ):
-        trace = trace.tb_next
-    return trace
-
-
-def serve(rank: Rank, channel: WorkerChannel, after_reply: Callable[[], None] = lambda: None) -> None:
-    """Follow the master's messages until it says `Close` or is gone."""
-    trouble: Failure | None = None  # of a message without an answer; told with the next reply
-    while True:
-        try:
-            message, descriptor = channel.receive()
-        except Disconnected:
-            return
-        if isinstance(message, messages.Close):
-            return
-        if isinstance(message, messages.Run):
-            reply(channel, rank.rank, answer(rank, message, trouble))
-            trouble = None
-            after_reply()
-            continue
-        try:
-            rank.prepare(message, descriptor)
-        except Exception as error:
-            trouble = trouble or failure(rank.rank, error)
-
-
-def answer(rank: Rank, command: messages.Run, trouble: Failure | None = None) -> messages.Reply:
-    """Run a command and put its end into a reply."""
-    try:
-        if trouble is not None:
-            rank.barrier.begin(command.number)
-            rank.barrier.fail()
-            return messages.Reply((), trouble)
-        return messages.Reply(rank.run(command), None)
-    except Aborted:
-        return messages.Reply((), None, aborted=True)
-    except BaseException as error:
-        return messages.Reply((), failure(rank.rank, error))
-
-
-def reply(channel: WorkerChannel, rank: int, message: messages.Reply) -> None:
-    """Send a reply; what cannot be pickled is left out."""
-    try:
-        channel.reply(message)
-    except Disconnected:
-        os._exit(1)
-    except Exception as error:
-        told = message.failure or failure(rank, error)
-        try:
-            channel.reply(message._replace(results=(), failure=told))
-        except Exception:  # the exception's class does not pickle
-            channel.reply(message._replace(results=(), failure=told._replace(kind=None)))

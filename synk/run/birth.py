@@ -33,7 +33,8 @@ from synk.processes.stacks import Stacks
 from synk.processes.stderr_log import STDERR, StderrLog
 from synk.processes.watch import Process, die_with, forbid_core_dumps
 from synk.rank.connection import Connection
-from synk.rank.worker import Rank, serve
+from synk.rank.loop import serve
+from synk.rank.worker import Rank
 from synk.run.crew import Worker, spin_seconds
 from synk.run.flush import flush
 from synk.variables import RankVariables

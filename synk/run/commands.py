@@ -16,12 +16,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from synk import messages
-from synk.errors import SynkStateError, SynkTimeout, WorkerDied, remote_error
+from synk.errors import SynkStateError, SynkTimeout, WorkerDied
 from synk.processes.hold import hold
-from synk.rank.worker import Rank, failure
+from synk.rank.failures import raise_failures
+from synk.rank.worker import Rank
 from synk.run.crew import BROKEN_SECONDS, CLOSE_SECONDS, Crew
 from synk.run.turns import Turn, Turns
-from synk.wire.sync import Aborted
 
 NOTHING = "no command"
 MESSAGE = "a message to the workers"  # where something is made or dropped between commands
@@ -137,7 +137,7 @@ class Commands:
             raise
         if error is not None or any(reply.failed for reply in replies):
             try:
-                _raise_failures(error, replies)
+                raise_failures(error, replies)
             finally:
                 error = None  # its traceback refers to this frame: a cycle, which lives on for long
         return [list(results) for results in zip(mine, *[reply.results for reply in replies], strict=True)]
@@ -297,17 +297,3 @@ class Commands:
         finally:
             if alone:
                 self._turns.lock.release()
-
-
-def _raise_failures(error: BaseException | None, replies: Sequence[messages.Reply]) -> None:
-    """Raise what ranks raised: ``error`` on rank 0, the others' in ``replies``."""
-    if error is not None and not isinstance(error, Exception):
-        raise error
-    failures = [reply.failure for reply in replies if reply.failure is not None]
-    if error is not None and not isinstance(error, Aborted):
-        if not replies:
-            raise error
-        failures.insert(0, failure(0, error))
-    if failures:
-        raise remote_error(failures, n_ranks=len(replies) + 1) from error
-    assert error is None, "a rank aborts only because another failed"

@@ -8,8 +8,8 @@ import pytest
 import stand_in
 
 import synk
+from synk.current import dismiss_fork_server
 from synk.device.probe import Gpu, Survey
-from synk.session import dismiss_fork_server
 
 SHARING = "NCCL_MULTI_RANK_GPU_ENABLE"
 

@@ -374,7 +374,7 @@ if {cupy}:
 import synk
 n = synk.fork(device={device})
 mapped = "libcuda" in open("/proc/self/maps").read()
-print(n, type(synk.session._current._device).__name__, "in the master" if mapped else "elsewhere")
+print(n, type(synk.current._session._device).__name__, "in the master" if mapped else "elsewhere")
 """
 
 

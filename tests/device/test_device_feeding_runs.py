@@ -14,7 +14,7 @@ import stand_in
 from pytensor.raise_op import Assert
 
 import synk
-from synk import session
+from synk import current
 from synk.device import feed, slots
 from synk.device.slots import Slot
 from synk.extensions import batches, train, updates
@@ -42,7 +42,7 @@ def copies(machine, call, *args, **keywords):
     """Return how many copies rank 0 asks for in a call, those ahead included."""
     before = machine.n_copies
     call(*args, **keywords)
-    lanes = session._current._rank._shards._feeder._lanes.values()
+    lanes = current._session._rank._shards._feeder._lanes.values()
     for lane in lanes:
         if lane._coming is not None:
             lane._coming.done.result()

@@ -23,10 +23,10 @@ from pytensor.graph.op import Op
 from scripts import check_gone
 
 import synk
+from synk.current import _nursery
 from synk.extensions import train, updates
 from synk.processes.fork_server import ForkServer
 from synk.run.nursery import Forker
-from synk.session import _nursery
 
 TESTS = Path(__file__).parents[1]
 VERSIONS = pytest.mark.parametrize("version", [23004, None], ids=["nccl", "staged"])
@@ -39,7 +39,7 @@ def shared(value, name):
 
 
 def kill(rank, number=signal.SIGKILL):
-    process = synk.session.current("test")._crew.process(rank)
+    process = synk.current.session("test")._crew.process(rank)
     process.signal(number)
     assert process.wait(5)
 
@@ -338,7 +338,7 @@ synk.restart()
 v = pytensor.shared(np.ones(2), name="v")
 synk.all_reduce(v, "sum")
 assert synk.get_value(1, v).tolist() == [2, 2]
-print(synk.session._nursery._server.pid, *synk.pids()[1:], flush=True)
+print(synk.current._nursery._server.pid, *synk.pids()[1:], flush=True)
 {end}
 """
 

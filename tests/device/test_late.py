@@ -8,7 +8,7 @@ import small_training
 import stand_in
 
 import synk
-from synk.rank.program import SMALL
+from synk.rank.results import SMALL
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from pytensor.graph.op import Op
 from pytensor.raise_op import Assert
 
 import synk
-from synk import session
+from synk import current
 from synk.extensions import batches, train, updates
 from synk.memory import gathering
 
@@ -298,7 +298,7 @@ def test_memory_of_rows_is_used_again(module_ranks, num_slices):
 
 
 def test_memory_of_rows_goes_with_the_function(rows):
-    kept = session._current._rank._shards._gatherer._rooms
+    kept = current._session._rank._shards._gatherer._rooms
     before = set(kept)
     x = pt.vector("x")
     f = synk.function([x], (x.sum(), "sum"))

@@ -191,7 +191,7 @@ gc.collect()
 synk.restart()
 assert fine() and summed(d) == view.sum()
 assert held()[:2] == before, (held(), before)
-assert len(synk.session.current("test")._rank._programs) == 3  # those that were used
+assert len(synk.current.session("test")._rank._programs) == 3  # those that were used
 """
     )
 
@@ -202,7 +202,7 @@ def test_what_is_dropped_by_the_garbage_collector_in_the_middle_of_a_commit_or_r
         + """
 world(2)
 people()
-shared = synk.session.current("test").shared
+shared = synk.current.session("test").shared
 gc.disable()
 
 def drop():
@@ -345,7 +345,7 @@ def refuse():
 os.fork = refuse
 raised(OSError, synk.restart)
 os.fork = fork
-mine = synk.session.current("test")._variables
+mine = synk.current.session("test")._variables
 synk.close()
 del d, view
 assert held()[1:] == (0, []), held()

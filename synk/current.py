@@ -1,0 +1,87 @@
+"""Which run is open: the one permitted global.
+
+    fork -> Session ... session(verb) -> close
+
+Imports floor 5 and below.
+"""
+
+from __future__ import annotations
+
+import atexit
+from importlib import import_module
+
+from synk.errors import SynkStateError
+from synk.processes.hold import hold
+from synk.run.arguments import checked_devices, checked_timeout
+from synk.run.nursery import Nursery
+from synk.session import Session
+
+_session: Session | None = None
+_nursery = Nursery()  # of all runs, one after the other
+
+
+def session(what: str) -> Session:
+    """Return the run that is open.
+
+    Raises
+    ------
+    SynkStateError
+        If there is none.
+    """
+    if _session is None:
+        raise SynkStateError(f"{what}: no run is open; call synk.fork() first")
+    _session.check_open(what)
+    return _session
+
+
+def fork(
+    n_parallel: int | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    timeout: float | None = None,
+    memory_limit: float | None = None,
+    precision: str | None = None,
+    cuda_graphs: bool = False,
+    overlap: bool = False,
+) -> int:
+    """Start a run; see `synk.fork`."""
+    global _session
+    if _session is not None:
+        _session.check_open("fork")  # in a process that somebody forked of the master, this says so
+        raise SynkStateError("fork: a run is open already; synk.close() it first")
+    seconds = checked_timeout(timeout)
+    devices = checked_devices(n_parallel, device, threads, memory_limit, precision, cuda_graphs, overlap)
+    if device != "cpu" and devices.n_ranks > 1:
+        _nursery.check("fork", devices)
+    try:
+        with hold():  # so that what an interrupt finds can be closed
+            # PyTensor imports this, and SciPy with it, when it compiles for the first time: here it does so
+            # once, and all ranks share the memory.
+            import_module("pytensor.sparse")
+            _session = Session(devices, seconds, _nursery.forker(devices))
+            try:
+                _session.start()
+            except BaseException:
+                _session = None
+                raise
+    except BaseException:
+        close()
+        raise
+    return devices.n_ranks
+
+
+def close() -> None:
+    """End the run; see `synk.close`."""
+    global _session
+    if _session is not None:
+        _session.close()
+        _session = None
+
+
+def dismiss_fork_server() -> None:
+    """End what would fork the workers of later runs on GPUs, and of a restart of this one."""
+    _nursery.dismiss()
+
+
+atexit.register(dismiss_fork_server)  # the last comes first
+atexit.register(close)

@@ -1,0 +1,69 @@
+"""The loop in which workers wait for the master's messages.
+
+    channel -> serve -> Rank.prepare (Attach, Share, Build, ...)
+                     -> Rank.run (Call, AllReduce, ...) -> reply
+
+Imports floor 3 and below, ``failures`` and ``worker``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from synk import messages
+from synk.errors import Failure
+from synk.rank.failures import failure
+from synk.rank.worker import Rank
+from synk.wire.channel import WorkerChannel
+from synk.wire.frames import Disconnected
+from synk.wire.sync import Aborted
+
+
+def serve(rank: Rank, channel: WorkerChannel, after_reply: Callable[[], None] = lambda: None) -> None:
+    """Follow the master's messages until it says `Close` or is gone."""
+    trouble: Failure | None = None  # of a message without an answer; told with the next reply
+    while True:
+        try:
+            message, descriptor = channel.receive()
+        except Disconnected:
+            return
+        if isinstance(message, messages.Close):
+            return
+        if isinstance(message, messages.Run):
+            reply(channel, rank.rank, answer(rank, message, trouble))
+            trouble = None
+            after_reply()
+            continue
+        try:
+            rank.prepare(message, descriptor)
+        except Exception as error:
+            trouble = trouble or failure(rank.rank, error)
+
+
+def answer(rank: Rank, command: messages.Run, trouble: Failure | None = None) -> messages.Reply:
+    """Run a command and put its end into a reply."""
+    try:
+        if trouble is not None:
+            rank.barrier.begin(command.number)
+            rank.barrier.fail()
+            return messages.Reply((), trouble)
+        return messages.Reply(rank.run(command), None)
+    except Aborted:
+        return messages.Reply((), None, aborted=True)
+    except BaseException as error:
+        return messages.Reply((), failure(rank.rank, error))
+
+
+def reply(channel: WorkerChannel, rank: int, message: messages.Reply) -> None:
+    """Send a reply; what cannot be pickled is left out."""
+    try:
+        channel.reply(message)
+    except Disconnected:
+        os._exit(1)
+    except Exception as error:
+        told = message.failure or failure(rank, error)
+        try:
+            channel.reply(message._replace(results=(), failure=told))
+        except Exception:  # the exception's class does not pickle
+            channel.reply(message._replace(results=(), failure=told._replace(kind=None)))
