@@ -1,6 +1,6 @@
 """A module that passes for CuPy: arrays of `stand_in`, streams of `fake_streams`, and what was asked.
 
-    sys.modules["cupy"] = fake_cupy.make()
+    with fake_cupy.installed() as cupy: ...
 
 Kernels in CUDA run on `cuda_emulator`, where there is g++; else there is no ``RawModule``, and synk computes
 in array operations.
@@ -44,6 +44,17 @@ def make(n_gpus=N_GPUS):
     sys.modules.update({"cupy": cupy, "cupy._core": ModuleType("cupy._core"), linalg.__name__: linalg})
     fake_cublas.install(cupy)
     return cupy
+
+
+@contextmanager
+def installed(n_gpus=N_GPUS):
+    """Have ``import cupy`` find the module meanwhile."""
+    before = {*sys.modules}
+    yield make(n_gpus)
+    stand_in.on_use = stand_in.on_upload = None
+    for name in {*sys.modules} - before:
+        if name.partition(".")[0] in ("cupy", "cupyx", "cupy_backends"):
+            del sys.modules[name]
 
 
 def _cuda(log, n_gpus):

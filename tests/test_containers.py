@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-import sys
 import threading
 
 import fake_cupy
@@ -23,13 +22,10 @@ COPIES = pytest.mark.parametrize(
 
 
 @pytest.fixture
-def cupy(monkeypatch):
+def cupy():
     """Return the stand-in for CuPy, which ``import cupy`` finds."""
-    before = {*sys.modules}
-    yield fake_cupy.make()
-    for name in {*sys.modules} - before:
-        if name.partition(".")[0] in ("cupy", "cupyx"):
-            del sys.modules[name]
+    with fake_cupy.installed() as made:
+        yield made
 
 
 @pytest.fixture

@@ -4,8 +4,6 @@ Every comparison runs on NumPy and on the stand-in for a GPU's array module, whe
 and once more, as a test for GPUs, on CuPy.
 """
 
-import sys
-
 import fake_cupy
 import numpy as np
 import pytensor
@@ -58,11 +56,8 @@ def device(monkeypatch):
 @pytest.fixture
 def cupy(device):
     """Return what passes for CuPy, which ``import cupy`` finds meanwhile: the stand-in, with kernels."""
-    before = {*sys.modules}
-    yield fake_cupy.make()
-    for name in {*sys.modules} - before:
-        if name.partition(".")[0] in ("cupy", "cupyx", "cupy_backends"):
-            del sys.modules[name]
+    with fake_cupy.installed() as made:
+        yield made
 
 
 @pytest.fixture(params=TWINS)

@@ -31,13 +31,10 @@ TOLERANCE = {"float16": 2e-3, "float32": 1e-5, "float64": 1e-12}
 @pytest.fixture
 def cupy(monkeypatch):
     """Return the stand-in for CuPy with a cuBLAS, and forget what was computed."""
-    before = {*sys.modules}
     monkeypatch.delenv("CUPY_TF32", raising=False)
     fake_cublas.computed.clear()
-    yield fake_cupy.make()
-    for name in {*sys.modules} - before:
-        if name.partition(".")[0] in ("cupy", "cupyx", "cupy_backends"):
-            del sys.modules[name]
+    with fake_cupy.installed() as made:
+        yield made
 
 
 def whole(shape, dtype, seed=0):

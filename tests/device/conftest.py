@@ -1,11 +1,8 @@
 """Runs on GPUs that are not there: stand-ins for CuPy, and for NCCL between processes."""
 
-import sys
-
 import fake_cupy
 import fake_nccl_runs
 import pytest
-import stand_in
 
 import synk
 from synk.current import dismiss_fork_server
@@ -17,17 +14,12 @@ SHARING = "NCCL_MULTI_RANK_GPU_ENABLE"
 @pytest.fixture
 def cupy(monkeypatch):
     """Return the stand-in for CuPy, which ``import cupy`` finds; mistakes its streams see fail the test."""
-    before = {*sys.modules}
     for name in ("CUPY_TF32", SHARING, "NCCL_MAX_CTAS", "NCCL_RUNTIME_CONNECT"):
         monkeypatch.delenv(name, raising=False)
-    made = fake_cupy.make(n_gpus=3)
-    used = "synk.processes.cuda_check.cuda_is_initialised"
-    monkeypatch.setattr(used, lambda: made.cuda.machine.process is not None)
-    yield made
-    stand_in.on_use = stand_in.on_upload = None
-    for name in {*sys.modules} - before:
-        if name.partition(".")[0] in ("cupy", "cupyx", "cupy_backends"):
-            del sys.modules[name]
+    with fake_cupy.installed(n_gpus=3) as made:
+        used = "synk.processes.cuda_check.cuda_is_initialised"
+        monkeypatch.setattr(used, lambda: made.cuda.machine.process is not None)
+        yield made
     assert made.cuda.machine.mistakes == []
 
 

@@ -30,12 +30,9 @@ H200 = Gpu(1, "NVIDIA H200")
 @pytest.fixture
 def cupy(monkeypatch):
     """Return the stand-in for CuPy, which ``import cupy`` finds."""
-    before = {*sys.modules}
     monkeypatch.delenv("CUPY_TF32", raising=False)
-    yield fake_cupy.make()
-    for name in {*sys.modules} - before:
-        if name.partition(".")[0] in ("cupy", "cupyx", "cupy_backends"):
-            del sys.modules[name]
+    with fake_cupy.installed() as made:
+        yield made
 
 
 # --- the device ------------------------------------------------------------------------------------------

@@ -1,7 +1,5 @@
 """Whole networks with kernels in CUDA, on an emulator: the numbers of the processor."""
 
-import sys
-
 import fake_cupy
 import numpy as np
 import pytensor
@@ -37,12 +35,8 @@ KERNELS = {f"{file}.{name}" for file, names in NAMES.items() for name in names.s
 @pytest.fixture
 def cupy():
     """Return what passes for CuPy, which ``import cupy`` finds meanwhile."""
-    before = {*sys.modules}
-    yield fake_cupy.make()
-    stand_in.on_use = None
-    for name in {*sys.modules} - before:
-        if name.partition(".")[0] in ("cupy", "cupyx", "cupy_backends"):
-            del sys.modules[name]
+    with fake_cupy.installed() as made:
+        yield made
 
 
 @pytest.fixture
