@@ -19,6 +19,8 @@ import numpy as np
 import stand_in
 from places_of_windows import Places
 
+from synk.compile.dispatch import cublas_library
+
 data_type = Enum("data_type", "NOT_SET FLOAT DOUBLE HALF BFLOAT16")
 heur_mode = Enum("heur_mode", "A B FALLBACK OPENSOURCE")
 build_plan_policy = Enum("build_plan_policy", "HEURISTICS_CHOICE ALL")
@@ -256,11 +258,12 @@ class Memory:
 
 def make_cupy(monkeypatch):
     """Return `fake_cupy` with addresses for cuDNN; ``cupy.allocated`` has bytes of workspaces."""
-    kept = {name: module for name, module in sys.modules.items() if is_of_cupy(name)}
+    for name in [*filter(is_of_cupy, sys.modules)]:
+        monkeypatch.delitem(sys.modules, name)  # the real ones come back afterwards
+    monkeypatch.setattr(cublas_library, "load", cublas_library.load)
     cupy = fake_cupy.make()
     for name in [*filter(is_of_cupy, sys.modules)]:
-        del sys.modules[name]
-    sys.modules.update(kept)
+        monkeypatch.setitem(sys.modules, name, sys.modules.pop(name))
     cupy.allocated = []
 
     def alloc(size):
@@ -276,4 +279,4 @@ def make_cupy(monkeypatch):
 
 
 def is_of_cupy(name):
-    return name.partition(".")[0] in ("cupy", "cupyx")
+    return name.partition(".")[0] in ("cupy", "cupyx", "cupy_backends")

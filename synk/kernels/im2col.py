@@ -8,7 +8,9 @@ The pixels that the windows see become the rows of a matrix, which is multiplied
 A piece is small enough to stay in a cache from the copy to the product, to the bias and relu. Where every
 window is one pixel the image is such a matrix already, and nothing is copied.
 
-Imports NumPy, ``columns`` and ``window``.
+On a GPU products are those of all programs, which CUDA graphs may record; CuPy's own refuse that.
+
+Imports NumPy, ``columns``, ``window`` and, of the compiler, ``dispatch.products``.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from synk.compile.dispatch.products import matmul_of
 from synk.kernels.columns import (
     Grid,
     channels_first,
@@ -58,6 +61,7 @@ class Im2col:
 
     def __init__(self, xp: ModuleType):
         self._xp = xp
+        self._matmul = matmul_of(xp)
         self._written, self._added = BYTES if xp is np else ON_DEVICE
 
     def forward(self, convolution: Convolution, relu: bool, has_bias: bool) -> Callable:
@@ -113,7 +117,7 @@ class Im2col:
             total = None
             for piece in pieces(len(x), grid, channels * x.dtype.itemsize, self._added):
                 seen = columns(xp, x, grid, groups, layout, piece)
-                part = xp.matmul(seen.swapaxes(1, 2), matrix(part_of(gy, piece), groups, layout))
+                part = self._matmul(seen.swapaxes(1, 2), matrix(part_of(gy, piece), groups, layout))
                 total = part if total is None else xp.add(total, part, out=part)
             gw = xp.empty(shape, x.dtype) if out is None else out
             gw[...] = 0 if total is None else as_weights(total, groups, shape, layout)
@@ -132,7 +136,7 @@ class Im2col:
             target = part_of(y, piece)
             direct = lies_evenly(target, layout)
             seen = columns(xp, x, grid, groups, layout, piece)
-            result = xp.matmul(seen, weights, out=matrix(target, groups, layout) if direct else None)
+            result = self._matmul(seen, weights, out=matrix(target, groups, layout) if direct else None)
             if bias is not None:
                 xp.add(result, bias, out=result)
             if relu:
@@ -142,14 +146,14 @@ class Im2col:
 
     def _scatter(self, gy, w, gx, convolution: Convolution) -> None:
         """Add to gx, which is zero, what each place of each window has had part in."""
-        xp, groups, layout, window = self._xp, convolution.groups, convolution.layout, convolution.window
+        groups, layout, window = convolution.groups, convolution.layout, convolution.window
         gy, gx = channels_first(gy, layout), channels_first(gx, layout)
         outputs, places, channels = gy.shape[2:], w.shape[2:], w.shape[1]
         # The columns of what is added have their channels last: each place is copied in runs of them.
         weights = self._as_matrix(w, groups, "NHWC").swapaxes(1, 2)
         grid = Grid.of(window, outputs, places)
         for piece in pieces(len(gx), grid, gx.shape[1] * gx.dtype.itemsize, self._written, whole=True):
-            parts = xp.matmul(matrix(part_of(gy, piece), groups, layout), weights)
+            parts = self._matmul(matrix(part_of(gy, piece), groups, layout), weights)
             parts = parts.reshape(groups, -1, *outputs, *places, channels).transpose(1, 0, 6, 4, 5, 2, 3)
             target = split_groups(gx[piece.images], groups)
             for i, j in product(*map(range, places)):

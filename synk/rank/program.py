@@ -29,7 +29,7 @@ from synk.compile.passes.finish import Announcer
 from synk.device import Device
 from synk.plan import Rows, slices
 from synk.rank.absent import Absent
-from synk.rank.calling import called
+from synk.rank.calling import called, called_on_host
 from synk.rank.results import small_stay
 from synk.rank.spec import ProgramSpec, UpdateSpec
 from synk.rank.sums import Sums
@@ -132,13 +132,14 @@ class Program:
         scattered, broadcast = arrays[: self.spec.n_scattered], arrays[self.spec.n_scattered :]
         rows = [*scattered, *(self._variables.on_host(identity) for identity in self.spec.sliceables)]
         n_rows = len(rows[0]) if rows else 1
-        values = called(self._whole, [*self._arguments(rows, broadcast, n_rows)[:-1], LoneCommunicator()])
+        arguments = [*self._arguments(rows, broadcast, n_rows)[:-1], LoneCommunicator()]
+        values = self._called(self._whole, arguments)
         return [self._device.to_host(value) for value in values]
 
     # --- the three variants ------------------------------------------------------------------
 
     def _run_whole(self, rows: Sequence[Any], broadcast: Sequence[Any], n_rows: int) -> list[Any]:
-        values = called(self._whole, self._arguments(rows, broadcast, n_rows))
+        values = self._called(self._whole, self._arguments(rows, broadcast, n_rows))
         return [Partial(small_stay(value, self._device), n_rows) for value in values]
 
     def _run_sliced(
@@ -150,7 +151,7 @@ class Program:
         sums = Sums(self.spec, self._device, n_rows=parts[-1][1])
         for start, stop in parts:
             rows = [entry.part(start, stop) for entry in row_inputs]
-            values = called(self._sliced, self._arguments(rows, broadcast, stop - start))
+            values = self._called(self._sliced, self._arguments(rows, broadcast, stop - start))
             sums.add(values, stop - start)
             for update, value in zip(self.spec.updates, values[len(self.spec.output_modes) :], strict=True):
                 if update.advances:
@@ -166,11 +167,11 @@ class Program:
             *arguments, ranks = self._arguments([entry.part(0, 0) for entry in row_inputs], broadcast, 0)
             with of_nothing(self._sliced_mode):
                 for _ in range(times):
-                    called(self._sliced, [*arguments, Absent(ranks)])
+                    self._called(self._sliced, [*arguments, Absent(ranks)])
 
     def _run_rowless(self, broadcast: Sequence[Any]) -> None:
         if not all(update.needs_rows for update in self.spec.updates):
-            called(self._rowless, broadcast)
+            self._called(self._rowless, broadcast)
         for update in self.spec.updates:
             if update.needs_rows:
                 value = self._variables.value(update.variable)
@@ -178,6 +179,11 @@ class Program:
                 nothing = identity(update.mode, value, np if on_host else self._device.xp)
                 if nothing is not None:
                     self._assign(update, nothing)
+
+    def _called(self, compiled: Any, arguments: Sequence[Any]) -> Any:
+        if self.on_device:
+            return called(compiled, arguments)
+        return called_on_host(compiled, arguments, self._device.to_host)
 
     def _assign(self, update: UpdateSpec, value: Any) -> None:
         dtype = getattr(self._variables[update.variable].type, "dtype", None)

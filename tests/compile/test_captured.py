@@ -16,6 +16,7 @@ from synk.compile.dispatch import cublas_library
 from synk.compile.programs import captured, draws
 from synk.compile.programs.captured import MOST, WARM_UP
 from synk.device.graphs import Graphs
+from synk.kernels import cudnn
 
 
 class Doubled(Op):
@@ -237,6 +238,24 @@ def test_products_are_recorded_on_a_handle_of_their_own(build, dtype):
         expected = [left @ right, left[0] @ right[1], left[0] @ vector, vector @ right[0]]
         for one, other in zip(f(left, right, vector), expected, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:convolutions run without cuDNN")
+@pytest.mark.parametrize("stride", [1, 2])
+def test_convolutions_without_cudnn_are_recorded(build, monkeypatch, stride):
+    monkeypatch.setattr(cudnn, "serves", lambda xp: False)
+    x, w = pt.ftensor4("x"), pt.ftensor4("w")
+    y = synk.ops.conv2d(x, w, stride=stride, padding=1)
+    outputs = [y, *pt.grad((y**2).sum(), [x, w])]
+    f, plain = build([x, w], outputs), pytensor.function([x, w], outputs, mode=array_mode())
+    for k in range(WARM_UP + 3):
+        random = np.random.default_rng(k)
+        values = [random.normal(size=lengths).astype("float32") for lengths in ((2, 3, 6, 5), (4, 3, 3, 3))]
+        results, n_launches = launches(f, *values)
+        for result, expected in zip(results, plain(*values), strict=True):
+            # float32 sums of some 100 terms, gradients of squares up to 100: another order, other last bits.
+            np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-4)
+    assert n_launches == 0  # a replay is no launch of a kernel
 
 
 @pytest.mark.skipif(not cuda_emulator.available(), reason="there is no g++ to emulate a GPU")

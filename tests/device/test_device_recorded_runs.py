@@ -105,6 +105,17 @@ def test_a_value_of_another_shape_is_recorded_anew(gpus, recorded):
     assert recorded() == [2, 0]
 
 
+def test_calls_that_fail_do_not_count(gpus, recorded):
+    gpus(1, cuda_graphs=True)
+    x, v = pt.fvector("x"), pytensor.shared(np.zeros(3, "float32"), name="v")
+    f = synk.function([], (v, None), bcast_inputs=[x], updates=[(v, v + x)])
+    for number in range(5):
+        with pytest.raises(ValueError, match="^lengths 3 and 2 differ"):
+            f(np.ones(2, "float32"))
+        assert f(np.ones(3, "float32")).tolist() == [number] * 3
+    assert recorded() == [1, 0]
+
+
 def test_plain_functions_read_what_was_set(gpus, recorded):
     gpus(1, cuda_graphs=True)
     v = pytensor.shared(np.arange(3, dtype="float32"), name="v")

@@ -126,9 +126,11 @@ class Captured:
                 return self._plain(inputs, calls=0)
             if len(self._calls) == MOST_KEYS:
                 self._calls.clear()
-            calls = self._calls[key] = self._calls.get(key, 0) + 1
+            calls = self._calls.get(key, 0) + 1
             if calls <= WARM_UP:
-                return self._plain(inputs, calls)
+                values = self._plain(inputs, calls)
+                self._calls[key] = calls  # not of one that failed: what is wrong with it cannot be recorded
+                return values
             recording = self._record(key, inputs)
             if recording is None:
                 return self._plain(inputs, calls)
