@@ -10,6 +10,8 @@ READY := $(VENV)/.ready
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
+# Tests start hundreds of interpreters, and each would compile all of synk again. Empty is as if it was not set.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup mnist resnet test test-serial check slow faults chaos linker-suite torch-suite gpu-plans \
@@ -32,9 +34,9 @@ mnist: $(READY)  ## train a perceptron on MNIST digits with two ranks
 resnet: $(READY)  ## train a small residual network on synthetic images with two ranks
 	$(BIN)/python demos/resnet/train_resnet.py --ranks 2 --depth 18 --size 64 --classes 10
 
-# Three at a time, of about the same seconds of CPU: tests that mostly need one process; those whose scripts are
-# processes of their own; the others.
-COMPILER := tests/compile tests/kernels tests/ops tests/comm
+# Three at a time, of about the same seconds of CPU: tests that mostly compile; those whose scripts are processes
+# of their own, and that wait most; the others.
+COMPILER := tests/compile tests/kernels tests/ops tests/comm tests/extensions
 SURVIVAL := tests/survival tests/faults tests/demos tests/test_docs.py
 FAST := $(BIN)/python -m pytest -q -m 'not slow'
 

@@ -2,11 +2,13 @@
 
 ``ranks`` forks for one test, ``module_ranks`` once for all tests of a module. Only these import synk, so the
 tests of the lower floors run without it. Scripts of ``survival`` are forked by one process that has imported
-synk, where ``warm_interpreter`` is asked for. Hypothesis gets settings that suit a busy machine.
+synk, where ``warm_interpreter`` is asked for. Hypothesis gets settings that suit a busy machine, and so do
+the collector of garbage and the threads of BLAS.
 """
 
 import contextlib
 import faulthandler
+import gc
 import os
 import signal
 import subprocess
@@ -38,10 +40,16 @@ with contextlib.suppress(ImportError):
     hypothesis.settings.register_profile("synk", patient, derandomize=True)
     hypothesis.settings.load_profile("synk")
 
+# Between products a thread of OpenBLAS spins for 2^26 cycles, some 30 ms, unless told, and tests have more
+# processes than the machine has cores. The library reads this when it is loaded; scripts inherit it.
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "10")
+
 real_stderr = pytest.StashKey[int]()
 
 
 def pytest_configure(config):
+    # Graphs are many small objects: looked at after every 700, a sixth of a run was spent on looking.
+    gc.set_threshold(20_000, 20, 20)
     # A shell has its background jobs ignore ^C, and so would all scripts that tests type it to.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -82,6 +90,12 @@ def pytest_collection_modifyitems(config, items):
         twins = {item for item in on_gpu if item.get_closest_marker("gpu").kwargs.get("twin")}
         config.hook.pytest_deselected(items=list(twins))
         items[:] = [item for item in items if item not in twins]
+
+
+def pytest_collection_finish():
+    # What the modules of tests hold stays to the end: no collection has to walk through it again.
+    gc.collect()
+    gc.freeze()
 
 
 def missing_gpu():

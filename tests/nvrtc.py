@@ -1,6 +1,13 @@
-"""NVRTC, which compiles CUDA for a GPU that need not be there."""
+"""NVRTC, which compiles CUDA for a GPU that need not be there.
+
+    text -> machine code, compiled once and kept, by the text, the options and the file of the library
+
+What was compiled is where synk keeps its own kernels.
+"""
 
 import ctypes
+import hashlib
+import tempfile
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -8,8 +15,10 @@ from pathlib import Path
 import pytest
 
 from synk.compile.kernels.cuda_source import OPTIONS
+from synk.compile.kernels.store import Store, name_of
 
 ARCHITECTURE = "sm_90"
+DIGEST = 32  # bytes, which a store adds to what it keeps
 
 
 @cache
@@ -30,12 +39,33 @@ def library():
     pytest.skip('NVRTC is not installed: pip install "synk[nvrtc]"')
 
 
+@cache
+def release():
+    """Return a digest of the library: environments with the same one share what it compiled."""
+    with open(library()._name, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def compile_cuda(text):
     """Return the machine code, or fail with what the compiler says."""
+    options = [f"--gpu-architecture={ARCHITECTURE}", *OPTIONS]
+    store, name = Store(), name_of("nvrtc", text, release(), *options)
+    kept = store.find(name)
+    if kept is not None:
+        return kept.read_bytes()[:-DIGEST]
+    code = _compiled(text, options)
+    with tempfile.NamedTemporaryFile(prefix="nvrtc-") as file:
+        file.write(code)
+        file.flush()
+        store.keep(name, Path(file.name))
+    return code
+
+
+def _compiled(text, options):
     nvrtc, program, size = library(), ctypes.c_void_p(), ctypes.c_size_t()
     assert nvrtc.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"k.cu", 0, None, None) == 0
-    options = [option.encode() for option in (f"--gpu-architecture={ARCHITECTURE}", *OPTIONS)]
-    status = nvrtc.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
+    words = [option.encode() for option in options]
+    status = nvrtc.nvrtcCompileProgram(program, len(words), (ctypes.c_char_p * len(words))(*words))
     nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
     log = ctypes.create_string_buffer(size.value)
     nvrtc.nvrtcGetProgramLog(program, log)

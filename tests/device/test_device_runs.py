@@ -240,11 +240,15 @@ def test_a_rank_that_fails_in_a_collective_leaves_the_run_usable(gpus):
     np.testing.assert_array_equal(synk.get_value(1, v), [2, 2, 2])
 
 
-def test_an_error_of_nccl_names_it(gpus):
+@pytest.mark.parametrize("victim", [0, 1])
+def test_an_error_of_nccl_names_it(gpus, victim):
     def fail(rank, name):
-        raise fake_nccl_runs.NcclError("unhandled system error")
+        # Only one: of two that fail, the one that tells of it first is named.
+        if rank == victim:
+            raise fake_nccl_runs.NcclError("unhandled system error")
 
     gpus(2, before=fail)
     v = shared(np.ones(3), "v")
-    with pytest.raises(synk.RemoteError, match="NCCL failed in all_reduce on rank 0: unhandled system error"):
+    named = f"NCCL failed in all_reduce on rank {victim}: unhandled system error"
+    with pytest.raises(synk.RemoteError, match=named):
         synk.all_reduce(v, "sum")

@@ -9,6 +9,7 @@ Imports the standard library; as a script, what the prologues of tests import.
 """
 
 import contextlib
+import gc
 import json
 import os
 import selectors
@@ -128,6 +129,9 @@ if __name__ == "__main__":
 
     # The first compilation imports more, SciPy for one, and fills caches of PyTensor.
     pt.zeros(2).sum().eval(mode=array_mode())
+    # What all this made is no garbage: a fork that looked through it would copy the pages it has of us.
+    gc.collect()
+    gc.freeze()
     if (given := serve(socket.socket(fileno=int(sys.argv[1])))) is not None:
         text, sys.argv[:] = given[0], ["-c", *given[1]]
         sys.path[0] = ""
