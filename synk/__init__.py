@@ -143,7 +143,16 @@ def fork(
     CudaInitialisedError
         If this process has used a GPU already, so that those it forks cannot.
     """
-    return _current.fork(n_parallel, device, threads, timeout, memory_limit, precision, cuda_graphs, overlap)
+    return _current.fork(
+        n_parallel,
+        device,
+        timeout,
+        threads=threads,
+        memory_limit=memory_limit,
+        precision=precision,
+        cuda_graphs=cuda_graphs,
+        overlap=overlap,
+    )
 
 
 def close() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 from importlib import import_module
+from typing import Any
 
 from synk.errors import SynkStateError
 from synk.processes.hold import hold
@@ -34,23 +35,14 @@ def session(what: str) -> Session:
     return _session
 
 
-def fork(
-    n_parallel: int | None = None,
-    device: str | None = None,
-    threads: int | None = None,
-    timeout: float | None = None,
-    memory_limit: float | None = None,
-    precision: str | None = None,
-    cuda_graphs: bool = False,
-    overlap: bool = False,
-) -> int:
-    """Start a run; see `synk.fork`."""
+def fork(n_parallel: int | None, device: str | None, timeout: float | None, **options: Any) -> int:
+    """Start a run; see `synk.fork`. The options are those of `checked_devices`."""
     global _session
     if _session is not None:
         _session.check_open("fork")  # in a process that somebody forked of the master, this says so
         raise SynkStateError("fork: a run is open already; synk.close() it first")
     seconds = checked_timeout(timeout)
-    devices = checked_devices(n_parallel, device, threads, memory_limit, precision, cuda_graphs, overlap)
+    devices = checked_devices(n_parallel, device, **options)
     if device != "cpu" and devices.n_ranks > 1:
         _nursery.check("fork", devices)
     try:

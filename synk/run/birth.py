@@ -44,7 +44,7 @@ from synk.wire.mailbox import IDLE_SPIN_SECONDS, WorkerPost
 from synk.wire.sync import Barrier
 
 
-class Legacy(Protocol):
+class Inheritance(Protocol):
     """A `Seed`, or one that is sent."""
 
     def segments(self) -> SegmentTable: ...
@@ -61,7 +61,7 @@ class Birth(NamedTuple):
     log: StderrLog
     stacks: Stacks
     make_device: Callable[[int], Device]
-    seed: Legacy
+    seed: Inheritance
     connection: Connection
     signals: Held  # since before the fork
 

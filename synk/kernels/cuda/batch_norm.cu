@@ -150,19 +150,6 @@ HALF_KERNEL moments(const STORED *x, GEOMETRY, double *partial)
 /* Normalise with the arithmetic that backward repeats to find where the result was positive. */
 #define NORMALISED(x, mean, scale, beta) (((x) - (mean)) * (scale) + (beta))
 
-INLINE void load_affine(const REAL *gamma, const REAL *beta, const REAL *mean, const REAL *inv_std, Length channel,
-                        REAL (&centre)[P], REAL (&scale)[P], REAL (&shift)[P])
-{
-    REAL over[P];
-    load_parameters(mean + channel, centre);
-    load_parameters(inv_std + channel, over);
-    load_parameters(gamma + channel, scale);
-    load_parameters(beta + channel, shift);
-#pragma unroll
-    for (int p = 0; p < P; p++)
-        scale[p] *= over[p];
-}
-
 KERNEL normalise(const STORED *x, const REAL *gamma, const REAL *beta, const REAL *mean, const REAL *inv_std,
                  GEOMETRY, int relu, STORED *y)
 {

@@ -102,6 +102,21 @@ template <int N> INLINE void load_parameters(const REAL *from, REAL (&to)[N])
     }
 }
 
+/* What N channels are normalised by: (x - centre) * scale + shift. */
+template <int N>
+INLINE void load_affine(const REAL *gamma, const REAL *beta, const REAL *mean, const REAL *inv_std, Length channel,
+                        REAL (&centre)[N], REAL (&scale)[N], REAL (&shift)[N])
+{
+    REAL over[N];
+    load_parameters(mean + channel, centre);
+    load_parameters(inv_std + channel, over);
+    load_parameters(gamma + channel, scale);
+    load_parameters(beta + channel, shift);
+#pragma unroll
+    for (int n = 0; n < N; n++)
+        scale[n] *= over[n];
+}
+
 INLINE Length shorter(Length a, Length b)
 {
     return a < b ? a : b;

@@ -24,14 +24,8 @@ KERNEL_HELD(3) normalise_and_add(const STORED *x, const STORED *shortcut, const 
     const Length channel = ((Length)blockIdx.x * blockDim.x + threadIdx.x) * V;
     if (channel >= channels)
         return;
-    REAL centre[V], scale[V], shift[V], over[V];
-    load_parameters(mean + channel, centre);
-    load_parameters(inv_std + channel, over);
-    load_parameters(gamma + channel, scale);
-    load_parameters(beta + channel, shift);
-#pragma unroll
-    for (int v = 0; v < V; v++)
-        scale[v] *= over[v];
+    REAL centre[V], scale[V], shift[V];
+    load_affine(gamma, beta, mean, inv_std, channel, centre, scale, shift);
     const Rows part = rows_of_split(rows);
     const Length step = blockDim.y * channels, end = part.to * channels;
     for (Length at = (part.from + threadIdx.y) * channels + channel; at < end; at += ROWS * step) {

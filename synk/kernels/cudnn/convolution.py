@@ -17,6 +17,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
+from synk.compile.programs.transfer import NARROW
 from synk.kernels.cudnn import problem
 from synk.kernels.cudnn.engine import engine, plan_or_none
 from synk.kernels.cudnn.planner import DTYPES, Plan
@@ -25,7 +26,6 @@ from synk.kernels.window import Convolution
 
 MOST_SHAPES = 64  # that one implementation remembers
 ALIGNMENT = 16  # bytes: what cuDNN expects of every address
-NARROW = ("float16", "bfloat16")
 TF32 = "CUPY_TF32"  # by which CuPy computes products, and `synk.device.cuda` sets it
 
 
