@@ -1,4 +1,5 @@
-# One virtual environment, made once; every other target makes it when it is missing.
+# One virtual environment, made once; every other target makes it when it is missing. It has what the demos need, and
+# targets for those who change synk add what tests and checks need, of which CUDA's compiler is the largest.
 #
 #     make test                                      the default python3, in .venv
 #     make test VENV=.venv312 PYTHON=python3.12      another Python beside it
@@ -7,6 +8,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DEV := $(VENV)/.ready-dev
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
@@ -15,24 +17,30 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup mnist resnet test test-serial check slow faults chaos linker-suite torch-suite gpu-plans \
-    gpu-plans-ready bench figures gpu-wheels gpu-test gpu-bench clean
+    gpu-plans-ready other-processors bench figures gpu-wheels gpu-test gpu-bench clean
 
 help:  ## list the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
-setup: $(READY)  ## make the environment and install synk in it, editable
+setup: $(READY)  ## make the environment for the demos and install synk in it, editable
 
-# The stamp is younger than what it depends on: a new dependency installs again, nothing else does.
+# The stamp is younger than what it depends on: a new dependency installs again, nothing else does. Python compiles what
+# is imported; all that is installed would be a fifth of the environment.
 $(READY): setup.cfg pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable '.[demos,dev]'
+	$(BIN)/python -m pip install --quiet --no-compile --editable '.[demos,onednn]'
+	touch $@
+
+$(DEV): $(READY)
+	$(BIN)/python -m pip install --quiet --no-compile --editable '.[demos,onednn,dev]'
 	touch $@
 
 mnist: $(READY)  ## train a perceptron on MNIST digits with two ranks
 	$(BIN)/python demos/mnist/train_mnist.py --ranks 2
 
 resnet: $(READY)  ## train a small residual network on synthetic images with two ranks
-	$(BIN)/python demos/resnet/train_resnet.py --ranks 2 --depth 18 --size 64 --classes 10
+	$(BIN)/python demos/resnet/train_resnet.py --ranks 2 --depth 18 --size 64 --classes 10 \
+	    --synthetic 256 --epochs 2
 
 # Three at a time, of about the same seconds of CPU: tests that mostly compile; those whose scripts are processes
 # of their own, and that wait most; the others.
@@ -40,33 +48,45 @@ COMPILER := tests/compile tests/kernels tests/ops tests/comm tests/extensions
 SURVIVAL := tests/survival tests/faults tests/demos tests/test_docs.py
 FAST := $(BIN)/python -m pytest -q -m 'not slow'
 
-test: $(READY)  ## run the fast tests
+test: $(DEV)  ## run the fast tests
 	$(FAST) $(COMPILER) & compiler=$$!; \
 	$(FAST) $(SURVIVAL) & survival=$$!; \
 	$(FAST) $(addprefix --ignore=,$(COMPILER) $(SURVIVAL)); others=$$?; \
 	wait $$compiler && wait $$survival && exit $$others
 
-test-serial: $(READY)  ## run the fast tests one by one
+test-serial: $(DEV)  ## run the fast tests one by one
 	$(BIN)/python -m pytest -m 'not slow'
 
-slow: $(READY)  ## run the slow tests
+# OpenBLAS and oneDNN take other paths on other processors, and sums come in another order: so tests that compare ranks
+# with one process run on those too. OpenBLAS does not ask whether this processor can do what it is told.
+PROCESSORS := Nehalem/SSE41 Haswell/AVX2 $(if $(shell grep -m1 avx512bw /proc/cpuinfo),SkylakeX/AVX512_CORE)
+COMPARING := $(addprefix tests/,test_processors.py demos/test_demos.py extensions/test_train.py \
+        extensions/test_layers.py ops/test_all_ranks.py)
+
+other-processors: $(DEV)  ## compare ranks with one process as other processors compute
+	for kind in $(PROCESSORS); do \
+	    OPENBLAS_CORETYPE=$${kind%/*} ONEDNN_MAX_CPU_ISA=$${kind#*/} $(FAST) $(COMPARING) \
+	        -k 'as_it_is_told or losses or one_process or same_step and 37' || exit 1; \
+	done
+
+slow: $(DEV)  ## run the slow tests
 	$(BIN)/python -m pytest -m slow
 
-faults: $(READY)  ## inflict 300 faults on runs, within a quarter of an hour
+faults: $(DEV)  ## inflict 300 faults on runs, within a quarter of an hour
 	$(BIN)/python tests/faults/campaign.py --faults 300 --seconds 900 --jobs 2
 
 SECONDS ?= 6000
 
-chaos: $(READY)  ## train with a fault every five seconds: SECONDS=6000
+chaos: $(DEV)  ## train with a fault every five seconds: SECONDS=6000
 	$(BIN)/python tests/faults/chaos.py --seconds $(SECONDS) --every 5
 
-check: $(READY)  ## lint, formatting, types, and imports held to the floors
+check: $(DEV)  ## lint, formatting, types, and imports held to the floors
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_floors.py
 
-linker-suite: $(READY)  ## run PyTensor's tests of its Numba backend on the linker: SUITE=<checkout of pytensor>
+linker-suite: $(DEV)  ## run PyTensor's tests of its Numba backend on the linker: SUITE=<checkout of pytensor>
 	$(BIN)/python tests/linker_suite.py $(SUITE)
 
 # torch is large, and only compared with: it has an environment of its own.

@@ -1,23 +1,34 @@
 """Replace a file as a whole: at every moment there is the old one or the new one, never a part.
 
-Imports the standard library only.
+    sweep -> new file, locked -> body writes -> disk -> rename
+
+The lock (flock) tells a file that is being written from one whose writer was killed: it ends with the
+process, and holds for processes of other containers, which number theirs by themselves.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import os
+import re
 import secrets
+import stat
 from collections.abc import Iterator
 from typing import BinaryIO
+
+PARTIAL = re.compile(r"\.[0-9a-f]{16}\.partial")
 
 
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Open a new file that takes the place of `path` when the body ends.
 
-    The body writes to a temporary file beside it. When it raises, or the new file cannot be brought
-    to disk, the temporary file is removed and the old file stays. A symbolic link stays a link.
+    The body writes to a temporary file beside it, and may read there what it wrote. When it raises, or the
+    new file cannot be brought to disk, the temporary file is removed and the old file stays. A symbolic
+    link stays a link, and the new file has the permissions of the old one. Temporary files of writers that
+    were killed are removed first.
 
     Parameters
     ----------
@@ -29,26 +40,83 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
     Raises
     ------
+    FileExistsError
+        There is something else than a regular file: a folder, a pipe or a device.
     OSError
         From the file system. When only the folder could not be brought to disk, the new file is in
         place, but might not survive a power failure.
     """
     target = os.path.realpath(path)
-    folder = os.path.dirname(target)
+    mode = _mode_of(target)
     # In the same folder: a rename across file systems is a copy, which can be cut short.
-    temporary = os.path.join(folder, f".{secrets.token_hex(8)}.partial")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    folder = os.path.dirname(target)
+    _sweep(folder)
+    temporary, file = _new_file(folder, 0o666 if mode is None else 0o600)
     try:
-        with open(descriptor, "wb") as file:
+        with file:
             yield file
             file.flush()
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
-        os.rename(temporary, target)
+            os.rename(temporary, target)  # before the lock is let go
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
         raise
     _bring_to_disk(folder)
+
+
+def _mode_of(target: str) -> int | None:
+    """Return the permissions of the file there is; None where there is none."""
+    try:
+        mode = os.lstat(target).st_mode
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(mode):
+        raise FileExistsError(
+            errno.EEXIST, "no regular file, so it is not replaced; give another path", target
+        )
+    return mode & 0o777
+
+
+def _new_file(folder: str, permissions: int) -> tuple[str, BinaryIO]:
+    """Make a temporary file that no other writer takes for a dead one; return its path as well."""
+    while True:
+        temporary = os.path.join(folder, f".{secrets.token_hex(8)}.partial")
+        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, permissions)
+        if _lock_new(descriptor):
+            return temporary, open(descriptor, "w+b")
+        os.close(descriptor)
+
+
+def _lock_new(descriptor: int) -> bool:
+    """Lock a file; return False if another writer came first, who removes it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks: nothing is removed there
+        return True
+    return os.fstat(descriptor).st_nlink > 0
+
+
+def _sweep(folder: str) -> None:
+    """Remove temporary files whose writers have ended."""
+    with contextlib.suppress(OSError):
+        for name in filter(PARTIAL.fullmatch, os.listdir(folder)):
+            with contextlib.suppress(OSError):  # its writer lives, or it is another user's
+                _remove_dead(os.path.join(folder, name))
+
+
+def _remove_dead(path: str) -> None:
+    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.unlink(path)
+    finally:
+        os.close(descriptor)
 
 
 def _bring_to_disk(folder: str) -> None:

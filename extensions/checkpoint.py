@@ -1,27 +1,44 @@
 """Save shared variables to a file, and load them back on every rank.
 
-    save: named variables -> values of rank 0 -> checkpoint_format -> atomic_write -> file
-    load: file -> entries, checked against the variables -> arrays -> every rank
+    save: variables -> checkpoint_state -> copies of one moment -> checkpoint_format -> atomic_write -> file
+    load: file -> entries, checked against the variables -> arrays, random_states -> every rank
 
-Ranks hold the same parameters, so rank 0 speaks for all. Imports NumPy and the public API.
+Ranks hold the same parameters, so rank 0 speaks for all::
+
+    step = make_train_function(loss, params, inputs, updates.adam)
+    ...
+    checkpoint.save("model.ckpt", step, {"epoch": epoch, "best": best})
+    kept = checkpoint.load("model.ckpt", step)  # kept["epoch"], kept["best"]
 """
 
 from __future__ import annotations
 
 import os
+import stat
 import warnings
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import Any, BinaryIO
 
 import numpy as np
-from pytensor.compile.sharedvalue import SharedVariable
 
 import synk
 from synk.extensions import checkpoint_format
 from synk.extensions.atomic_write import atomic_write
-from synk.extensions.checkpoint_format import ArrayEntry, CheckpointCorrupt, CheckpointVersion, Entry
+from synk.extensions.checkpoint_format import (
+    ArrayEntry,
+    CheckpointCorrupt,
+    CheckpointVersion,
+    Entry,
+    GeneratorEntry,
+    ValueEntry,
+    shortened,
+)
+from synk.extensions.checkpoint_state import named, plain, value_of
+from synk.extensions.random_states import generator_of
 
 __all__ = ["CheckpointCorrupt", "CheckpointNames", "CheckpointVersion", "load", "save"]
+
+NAMES_SHOWN = 10  # in errors; a file may have any number
 
 
 class CheckpointNames(synk.SynkError, KeyError):
@@ -30,40 +47,64 @@ class CheckpointNames(synk.SynkError, KeyError):
     __str__ = Exception.__str__  # KeyError's would quote the sentence
 
 
-def save(path: str | os.PathLike[str], named_variables: Mapping[str, Any]) -> None:
-    """Write the values of shared variables on rank 0 to a file.
+def save(path: str | os.PathLike[str], variables: Any, values: Mapping[str, Any] | None = None) -> None:
+    """Write the values of shared variables on rank 0 to a file, and plain values beside them.
 
-    The file is replaced as a whole: if anything fails, the old one stays.
+    All are of one moment: calls of other threads wait while they are copied, which takes the memory of one
+    more copy. The file is replaced as a whole, once what was written has been read again: if anything fails,
+    the old one stays.
 
     Parameters
     ----------
     path : path-like
-    named_variables : dict of str to shared variable
-        Tensors and random generators. For going on as if nothing had happened: parameters, the state
-        of the update rule (every variable of its `param_updates`) and generators.
+        Of a regular file, which keeps its permissions, or a new one.
+    variables : dict of str to shared variable, Function, `Updates`, shared variable, or list of those
+        Tensors and random generators. For going on as if nothing had happened, the function that
+        `make_train_function` returned, of which parameters, the state of the rule and the variables of its
+        updates are saved, or what the update rule returned. What comes without a name is saved under the
+        variable's own.
+    values : dict of str to plain value, optional
+        Numbers, strings, None, and lists and dicts of those: what the script keeps itself, such as the
+        number of the epoch. NumPy's numbers become Python's.
 
     Raises
     ------
     TypeError
-        A name is not a string, or a variable neither a shared tensor nor a shared generator.
+        A name is not a string, a variable neither a shared tensor nor a shared generator, or a value not
+        plain.
+    ValueError
+        A variable has no name, or two things have the same.
+    SynkStateError
+        This process is not the master, or this is called in the middle of a call, by a signal handler.
     OSError
         From the file system.
     """
-    values = _values(named_variables)
+    kept = plain(values or {})
+    with synk.turn("checkpoint.save"):
+        copies = {name: variable.get_value() for name, variable in named(variables).items()}
+    if both := sorted(copies.keys() & kept.keys()):
+        raise ValueError(f"{both} name variables as well as values; give the values other names")
     with atomic_write(path) as file:
-        checkpoint_format.write(file, values)
+        checkpoint_format.write(file, {**copies, **kept})
+        checkpoint_format.read_entries(file)
 
 
-def load(path: str | os.PathLike[str], named_variables: Mapping[str, Any]) -> None:
+def load(path: str | os.PathLike[str], variables: Any) -> dict[str, Any]:
     """Give shared variables the values saved under their names, on every rank.
 
-    Either everything fits or nothing is changed.
+    Either everything fits or nothing is changed. Calls of other threads wait while the values are given,
+    and so do handlers of signals: an interrupt comes before or after.
 
     Parameters
     ----------
     path : path-like
-    named_variables : dict of str to shared variable
+    variables : as of `save`
         With the names, shapes and dtypes that were saved.
+
+    Returns
+    -------
+    dict of str to plain value
+        The `values` that were saved.
 
     Raises
     ------
@@ -72,8 +113,8 @@ def load(path: str | os.PathLike[str], named_variables: Mapping[str, Any]) -> No
     CheckpointNames
         Names are missing from the file, or not asked for. Also a KeyError.
     ValueError
-        A shape, a dtype or the kind of a generator differs.
-    TypeError
+        A shape, a dtype or the kind of a generator differs; or names as for `save`.
+    TypeError, SynkStateError
         As `save`.
     OSError
         From the file system.
@@ -83,36 +124,44 @@ def load(path: str | os.PathLike[str], named_variables: Mapping[str, Any]) -> No
     A generator gets its state back on rank 0; other ranks get streams of their own, made from it as
     those at the start were. They go on where they were if all ranks had drawn equally often.
     """
-    values = _values(named_variables)
-    with open(path, "rb") as file:
-        entries = checkpoint_format.read_entries(file)
-        _check_names(entries, values)
-        for name, value in values.items():
+    with synk.turn("checkpoint.load"):
+        wanted = named(variables)
+        present = {name: value_of(variable) for name, variable in wanted.items()}
+    with _opened(path) as file:
+        arrays = [value for value in present.values() if isinstance(value, np.ndarray)]
+        entries = checkpoint_format.read_entries(file, most=sum(array.nbytes for array in arrays))
+        _check_names(entries, present)
+        for name, value in present.items():
             _check_fit(name, entries[name], value)
-        loaded = {name: _loaded(file, entries[name], value) for name, value in values.items()}
-    _assign([(named_variables[name], value) for name, value in loaded.items()])
+        loaded = {name: _loaded(file, entries[name], value) for name, value in present.items()}
+    with synk.turn("checkpoint.load"):
+        _assign([(wanted[name], value) for name, value in loaded.items()])
+    return {name: entry.value for name, entry in entries.items() if isinstance(entry, ValueEntry)}
 
 
-def _values(named_variables: Mapping[str, Any]) -> dict[str, Any]:
-    values = {}
-    for name, variable in named_variables.items():
-        if not isinstance(name, str):
-            raise TypeError(f"name {name!r} is not a string")
-        value = variable.get_value(borrow=True) if isinstance(variable, SharedVariable) else variable
-        if value is variable or not isinstance(value, np.ndarray | np.random.Generator):
-            raise TypeError(
-                f"variable '{name}' is neither a shared tensor nor a random generator: {variable!r}"
-            )
-        values[name] = value
-    return values
+def _opened(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a regular file; a pipe would keep who reads it waiting."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return open(descriptor, "rb")
+    os.close(descriptor)
+    raise CheckpointCorrupt(f"{os.fspath(path)!r} is not a regular file; load one that was saved")
 
 
-def _check_names(entries: Mapping[str, Entry], values: Mapping[str, Any]) -> None:
-    absent, extra = sorted(values.keys() - entries.keys()), sorted(entries.keys() - values.keys())
+def _check_names(entries: Mapping[str, Entry], present: Mapping[str, Any]) -> None:
+    variables = {name for name, entry in entries.items() if not isinstance(entry, ValueEntry)}
+    absent, extra = present.keys() - entries.keys(), variables - present.keys()
     if absent or extra:
         raise CheckpointNames(
-            f"the checkpoint lacks {absent} and has {extra} unasked for; pass the names that were saved"
+            f"the checkpoint lacks {_listed(absent)} and has {_listed(extra)} unasked for; "
+            "pass what was saved"
         )
+
+
+def _listed(names: Collection[str]) -> str:
+    shown = [shortened(name) for name in sorted(names)[:NAMES_SHOWN]]
+    rest = len(names) - len(shown)
+    return f"{shown} and {rest} more" if rest else f"{shown}"
 
 
 def _check_fit(name: str, entry: Entry, value: Any) -> None:
@@ -124,7 +173,9 @@ def _check_fit(name: str, entry: Entry, value: Any) -> None:
 def _kind_of_entry(entry: Entry) -> str:
     if isinstance(entry, ArrayEntry):
         return f"an array of dtype {entry.dtype} and shape {entry.shape}"
-    return f"a {entry.state.get('bit_generator')} generator"
+    if isinstance(entry, ValueEntry):
+        return "a plain value"
+    return f"a {shortened(entry.state['bit_generator'])} generator"
 
 
 def _kind_of_value(value: Any) -> str:
@@ -133,15 +184,16 @@ def _kind_of_value(value: Any) -> str:
     return f"a {type(value.bit_generator).__name__} generator"
 
 
-def _loaded(file: Any, entry: Entry, value: Any) -> Any:
+def _loaded(file: BinaryIO, entry: Entry, value: Any) -> Any:
     if isinstance(entry, ArrayEntry):
         return checkpoint_format.read_array(file, entry)
-    bits: Any = type(value.bit_generator)()
+    assert isinstance(entry, GeneratorEntry)
+    bits = value.bit_generator
     try:
-        bits.state = entry.state
+        return generator_of(entry.state, like=bits)
     except (ValueError, TypeError, KeyError, IndexError, OverflowError) as error:
-        raise CheckpointCorrupt(f"not the state of a {type(bits).__name__} generator: {error}") from error
-    return np.random.Generator(bits)
+        said = f"not the state of a {type(bits).__name__} generator: {shortened(error)}"
+        raise CheckpointCorrupt(said) from None
 
 
 def _assign(pairs: list[tuple[Any, Any]]) -> None:
@@ -151,14 +203,14 @@ def _assign(pairs: list[tuple[Any, Any]]) -> None:
         return
     tensors = [pair for pair in pairs if isinstance(pair[1], np.ndarray)]
     generators = [pair for pair in pairs if not isinstance(pair[1], np.ndarray)]
-    if tensors:
-        synk.broadcast([variable for variable, _ in tensors], [value for _, value in tensors])
-    for variable, value in generators:
-        with warnings.catch_warnings():
-            # It says that the other ranks keep their values; the broadcast below sees to that.
-            warnings.simplefilter("ignore", synk.SynkWarning)
+    # First, and where there are none, too: if the run is broken, nothing has changed.
+    synk.broadcast([variable for variable, _ in tensors], [value for _, value in tensors])
+    with warnings.catch_warnings():
+        # It says that the other ranks keep their values; the broadcast below sees to that.
+        warnings.simplefilter("ignore", synk.SynkWarning)
+        for variable, value in generators:
             variable.set_value(value, borrow=True)
-        synk.broadcast(variable)
+    synk.broadcast([variable for variable, _ in generators])
 
 
 def _is_running() -> bool:

@@ -1,10 +1,11 @@
-"""The bytes of a checkpoint: named arrays and states of random generators.
+"""The bytes of a checkpoint: named arrays, states of random generators, and plain values.
 
     magic, 8 bytes | version, uint32 | length of header, uint32 | header, JSON
     arrays, in header order, C-contiguous | SHA-256 of everything before, 32 bytes
 
 Numbers are little-endian. Nothing is unpickled; what the header says is checked against the size of
-the file before memory is asked for.
+the file before memory is asked for. Whoever made the file, reading it takes bounded time and memory, and
+errors stay short.
 
 Imports NumPy and the public API's base of errors.
 """
@@ -13,10 +14,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
+import re
 import struct
 from collections.abc import Iterator, Mapping
-from math import prod
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -28,7 +30,11 @@ VERSION = 1
 PREFIX = struct.Struct("<8sII")
 DIGEST_BYTES = hashlib.sha256().digest_size
 HEADER_LIMIT = 2**24  # bytes
+ENTRIES_LIMIT = 2**16
 CHUNK = 2**20  # bytes
+NUMBERS = re.compile(r"[<>|][biufc][0-9]{1,2}")  # dtypes; of objects, the bytes would be addresses
+DIMENSIONS_LIMIT = 64  # as of NumPy
+SHOWN = 100  # characters of what a file says, in errors
 
 
 class CheckpointCorrupt(synk.SynkError, ValueError):
@@ -48,7 +54,7 @@ class ArrayEntry(NamedTuple):
 
     @property
     def stop(self) -> int:
-        return self.start + prod(self.shape) * self.dtype.itemsize
+        return self.start + math.prod(self.shape) * self.dtype.itemsize
 
 
 class GeneratorEntry(NamedTuple):
@@ -57,17 +63,37 @@ class GeneratorEntry(NamedTuple):
     state: dict[str, Any]
 
 
-Entry = ArrayEntry | GeneratorEntry
+class ValueEntry(NamedTuple):
+    """A number, a string, None, or lists and dicts of those."""
+
+    value: Any
 
 
-def write(file: BinaryIO, values: Mapping[str, np.ndarray | np.random.Generator]) -> None:
+Entry = ArrayEntry | GeneratorEntry | ValueEntry
+
+
+def shortened(text: Any, length: int = SHOWN) -> str:
+    """Return text that a file made up as short as errors should be."""
+    said = str(text)
+    return said if len(said) <= length else f"{said[:length]}... ({len(said)} characters)"
+
+
+def write(file: BinaryIO, values: Mapping[str, Any]) -> None:
     """Write values under their names.
+
+    Parameters
+    ----------
+    file : binary file
+    values : dict of str to array, numpy.random.Generator or plain value
+        That nobody changes meanwhile.
 
     Raises
     ------
     ValueError
-        The header, with all names and states, is larger than its limit.
+        There are too many entries, or the header, with all names and states, is larger than its limit.
     """
+    if len(values) > ENTRIES_LIMIT:
+        raise ValueError(f"{len(values)} names are more than {ENTRIES_LIMIT}; save fewer, larger arrays")
     fields = {name: _described(value) for name, value in values.items()}
     header = json.dumps(fields, default=_as_list).encode()
     if len(header) > HEADER_LIMIT:
@@ -82,7 +108,9 @@ def write(file: BinaryIO, values: Mapping[str, np.ndarray | np.random.Generator]
 def _described(value: Any) -> dict[str, Any]:
     if isinstance(value, np.random.Generator):
         return {"state": value.bit_generator.state}
-    return {"dtype": value.dtype.str, "shape": value.shape}
+    if isinstance(value, np.ndarray):
+        return {"dtype": value.dtype.str, "shape": value.shape}
+    return {"value": value}
 
 
 def _as_list(array: Any) -> Any:
@@ -99,17 +127,20 @@ def _bytes(array: np.ndarray) -> Any:
     return array.reshape(-1).view(np.uint8).data
 
 
-def read_entries(file: BinaryIO) -> dict[str, Entry]:
+def read_entries(file: BinaryIO, most: float = math.inf) -> dict[str, Entry]:
     """Check that a file is a whole checkpoint and tell what is in it.
 
     Parameters
     ----------
     file : binary file
         Seekable.
+    most : number, optional
+        Bytes of arrays that are of use. The digest of a file with more is not looked at, which may take for
+        ever: whether it is damaged or not, it does not fit.
 
     Returns
     -------
-    dict of str to ArrayEntry or GeneratorEntry
+    dict of str to ArrayEntry, GeneratorEntry or ValueEntry
 
     Raises
     ------
@@ -120,14 +151,16 @@ def read_entries(file: BinaryIO) -> dict[str, Entry]:
     """
     size = file.seek(0, os.SEEK_END)
     header_length = _read_prefix(file, size)
-    _check_digest(file, size)
+    start = PREFIX.size + header_length
+    if size - start - DIGEST_BYTES <= most + HEADER_LIMIT:  # a damaged prefix may tell a wrong start
+        _check_digest(file, size)
     file.seek(PREFIX.size)
-    entries = _parse(file.read(header_length), PREFIX.size + header_length)
+    entries = _parse(file.read(header_length), start)
     stops = [entry.stop for entry in entries.values() if isinstance(entry, ArrayEntry)]
-    promised = stops[-1] if stops else file.tell()
+    promised = stops[-1] if stops else start
     if promised != size - DIGEST_BYTES:
         raise CheckpointCorrupt(
-            f"the arrays end at byte {promised}, the digest begins at {size - DIGEST_BYTES}"
+            f"the arrays end at byte {shortened(promised)}, the digest begins at {size - DIGEST_BYTES}"
         )
     return entries
 
@@ -178,22 +211,38 @@ def _parse(header: bytes, start: int) -> dict[str, Entry]:
     """Turn a header into entries; arrays begin at byte `start`."""
     entries: dict[str, Entry] = {}
     try:
-        for name, fields in json.loads(header).items():
+        described = json.loads(header)
+        if len(described) > ENTRIES_LIMIT:
+            raise ValueError(f"{len(described)} names are more than {ENTRIES_LIMIT}")
+        for name, fields in described.items():
             if "state" in fields:
-                entries[name] = GeneratorEntry(dict(fields["state"]))
+                entries[name] = _generator_entry(fields["state"])
+            elif "value" in fields:
+                entries[name] = ValueEntry(fields["value"])
             else:
                 entries[name] = array = _array_entry(fields, start)
                 start = array.stop
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise CheckpointCorrupt(f"the header is not one of a checkpoint: {error}") from error
+        raise CheckpointCorrupt(
+            f"the header is not one of a checkpoint: {shortened(error, 3 * SHOWN)}"
+        ) from None
     return entries
 
 
+def _generator_entry(state: Any) -> GeneratorEntry:
+    if not isinstance(state, dict) or not isinstance(state.get("bit_generator"), str):
+        raise ValueError(f"{shortened(state)} is not the state of a generator")
+    return GeneratorEntry(state)
+
+
 def _array_entry(fields: Mapping[str, Any], start: int) -> ArrayEntry:
-    dtype, shape = np.dtype(fields["dtype"]), tuple(fields["shape"])
-    # Of objects, the bytes would be addresses.
-    if dtype.kind not in "biufc":
-        raise ValueError(f"dtype {dtype} is not of numbers")
-    if not all(isinstance(length, int) and length >= 0 for length in shape):
-        raise ValueError(f"shape {shape} is not of lengths")
-    return ArrayEntry(dtype, shape, start)
+    if not isinstance(fields["dtype"], str) or not NUMBERS.fullmatch(fields["dtype"]):
+        raise ValueError(f"dtype {shortened(fields['dtype'])} is not of numbers")
+    dtype, shape = np.dtype(fields["dtype"]), fields["shape"]
+    if not isinstance(shape, list) or len(shape) > DIMENSIONS_LIMIT or not all(map(_is_length, shape)):
+        raise ValueError(f"shape {shortened(shape)} is not of lengths")
+    return ArrayEntry(dtype, tuple(shape), start)
+
+
+def _is_length(length: Any) -> bool:
+    return type(length) is int and 0 <= length < 2**63

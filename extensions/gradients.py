@@ -129,7 +129,7 @@ def flat_gradient(loss: Any, params: Iterable[Any]) -> tuple[Any, Any, list[Any]
     ----------
     loss : 0-d floating-point PyTensor tensor
         A mean over rows. (A sum over rows would depend on how the rows are split.)
-    params : iterable of shared variables
+    params : shared variable, or iterable of them
         Of one floating-point dtype.
 
     Returns
@@ -149,7 +149,7 @@ def flat_gradient(loss: Any, params: Iterable[Any]) -> tuple[Any, Any, list[Any]
     ValueError
         The loss is not 0-d, does not depend on a parameter, or the parameters are none or repeated.
     """
-    params = list(params)
+    params = listed(params)
     check_loss(loss)
     check_params(params)
     gradients = pytensor.grad(
@@ -159,6 +159,31 @@ def flat_gradient(loss: Any, params: Iterable[Any]) -> tuple[Any, Any, list[Any]
         if gradient is None:
             raise ValueError(f"the loss does not depend on {_label(params, index)}; leave it out of params")
     return flat_mean(gradients, params, name="flat_gradient")
+
+
+def global_norm(flat: Any) -> Variable:
+    """Return the Euclidean norm of the mean gradient of all parameters together.
+
+    ``sqrt(sum over parameters and their elements of g**2)``, of what stands in the flat gradient once it is
+    all-reduced, by "sum" or by "avg": the same bits on every rank, whatever rows each had.
+
+    Parameters
+    ----------
+    flat : shared vector, shape (sum of sizes + 1,)
+        As `flat_gradient` returns it.
+
+    Returns
+    -------
+    0-d PyTensor tensor
+        Of the dtype of `flat`, but float32 of float16, whose squares would overflow at 256.
+    """
+    wide = pt.cast(flat, "float32") if flat.dtype == "float16" else flat
+    return pt.sqrt(pt.sum(pt.sqr(wide[:-1] / wide[-1])))
+
+
+def listed(params: Any) -> list[Any]:
+    """Return parameters as a list; a variable alone is a list of one."""
+    return [params] if isinstance(params, Variable) else list(params)
 
 
 def check_loss(loss: Any) -> None:
@@ -177,7 +202,9 @@ def check_params(params: Sequence[Any]) -> None:
         raise ValueError("params is empty; pass the shared variables to train")
     for index, param in enumerate(params):
         if not isinstance(param, SharedVariable):
-            raise TypeError(f"{_label(params, index)} is not a shared variable; make it with pytensor.shared")
+            raise TypeError(
+                f"{_label(params, index)} is not a shared variable: {param!r}; make it with pytensor.shared"
+            )
         dtype = getattr(param, "dtype", param.type)
         if dtype not in float_dtypes:
             raise TypeError(f"{_label(params, index)} has dtype {dtype}; only floating-point ones train")

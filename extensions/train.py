@@ -9,7 +9,7 @@ Imports PyTensor and the public API.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,12 +17,12 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.type import float_dtypes
 
 import synk
-from synk.extensions.gradients import flat_mean, row_weight
+from synk.extensions.gradients import flat_mean, listed, row_weight
 
 
 def make_train_function(
     loss: Any,
-    params: Iterable[Any],
+    params: Any,
     inputs: Sequence[Any],
     update_rule: Callable[..., Any],
     *,
@@ -41,7 +41,7 @@ def make_train_function(
     ----------
     loss : 0-d floating-point tensor
         A mean over rows.
-    params : iterable of shared variables
+    params : shared variable, or iterable of them
         What to train.
     inputs : list of variable
         Scattered, as of `synk.function`.
@@ -65,23 +65,23 @@ def make_train_function(
     -------
     synk.Function
         ``step(*data, batch=None, batch_s=None, num_slices=1, next_batch=None)`` returns the loss, or a
-        list of the loss and `outputs` where they are given.
+        list of the loss and `outputs` where they are given. ``step.state`` are the variables that training
+        goes on from: parameters, the state of the rule, and those of `updates`.
 
     Raises
     ------
     TypeError, ValueError
         As the rule and `synk.function` raise them.
 
-    Notes
-    -----
-    To save the state of a rule, call the rule before and hand over what it made::
+    Examples
+    --------
+    ::
 
-        made = updates.adam(loss, params)
-        step = make_train_function(loss, params, inputs, lambda loss, params: made)
-        checkpoint.save(path, {variable.name: variable for variable, _ in made.param_updates})
+        step = make_train_function(loss, params, inputs, updates.adam)
+        checkpoint.save(path, step, {"epoch": epoch})
     """
-    bcast_inputs = list(bcast_inputs or [])
-    grad_updates, param_updates, flat_gradient = update_rule(loss, params, **options)
+    bcast_inputs = [] if bcast_inputs is None else listed(bcast_inputs)
+    grad_updates, param_updates, flat_gradient = update_rule(loss, listed(params), **options)
     averaged, local = split_updates(updates)
     mean_updates, assignments, vectors = average_over_rows(averaged)
     assignments = [*param_updates, *assignments]
@@ -99,7 +99,9 @@ def make_train_function(
     )
     update = synk.function([], bcast_inputs=of_update, updates=assignments, givens=givens, name="update")
     reduce = partial(synk.all_reduce, [flat_gradient, *vectors], op="sum")
-    return synk.sequence(gradient, reduce, update, name="train")
+    step = synk.sequence(gradient, reduce, update, name="train")
+    step.state = tuple(variable for variable, *_ in [*assignments, *local])
+    return step
 
 
 def split_updates(updates: Any) -> tuple[list[tuple[Any, Any]], list[tuple]]:

@@ -17,7 +17,7 @@ import pytensor
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 
-from synk.extensions.gradients import flat_gradient
+from synk.extensions.gradients import flat_gradient, listed
 
 Pair = tuple[Any, Any]  # (shared variable, new value)
 
@@ -39,7 +39,7 @@ def from_gradient(
     ----------
     loss : 0-d floating-point tensor
         A mean over rows.
-    params : iterable of shared variables
+    params : shared variable, or iterable of them
     step : callable
         Returns the pairs (variable, new value) of one parameter and its state.
     common : sequence of (variable, new value)
@@ -50,7 +50,7 @@ def from_gradient(
     TypeError, ValueError
         As `synk.extensions.gradients.flat_gradient`.
     """
-    params = list(params)
+    params = listed(params)
     flat, expression, gradients = flat_gradient(loss, params)
     pairs = [pair for param, grad in zip(params, gradients, strict=True) for pair in step(param, grad)]
     return Updates([(flat, expression, "sum")], [*common, *pairs], flat)

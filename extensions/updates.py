@@ -8,8 +8,8 @@ Every rule is called as ``rule(loss, params, **options)`` and returns
 
 `synk.extensions.train.make_train_function` puts the three together. The loss is a mean over rows,
 ``g`` below its gradient over the rows of all slices and ranks; operations are elementwise.
-Options may be numbers, shared scalars or 0-d expressions of shared variables. Parameters and their
-state keep the parameters' dtype, whatever floatX is.
+``params`` is a list of shared variables, or one alone. Options may be numbers, shared scalars or 0-d
+expressions of shared variables. Parameters and their state keep the parameters' dtype, whatever floatX is.
 
 All rules raise TypeError and ValueError as `synk.extensions.gradients.flat_gradient` does, and
 ValueError for an option that is not a scalar, or a decay rate outside ``[0, 1)``.
@@ -20,12 +20,15 @@ The names and defaults are those of Lasagne's `updates` module. Imports PyTensor
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
 import pytensor.tensor as pt
+from pytensor.graph.replace import graph_replace
 
 from synk.extensions.adam import adam, adamax, adamw, amsgrad
+from synk.extensions.gradients import global_norm, listed
 from synk.extensions.update_parts import (
     Updates,
     check_decays,
@@ -45,6 +48,7 @@ __all__ = [
     "amsgrad",
     "apply_momentum",
     "apply_nesterov_momentum",
+    "clipped",
     "momentum",
     "nesterov_momentum",
     "rmsprop",
@@ -74,6 +78,46 @@ def sgd(loss: Any, params: Iterable[Any], learning_rate: Any) -> Updates:
     return from_gradient(loss, params, step)
 
 
+def clipped(rule: Callable[..., Updates], max_norm: Any) -> Callable[..., Updates]:
+    """Return an update rule that does what `rule` does, with gradients no longer than `max_norm`.
+
+    In the place of ``g``, the rule reads ``g * min(1, max_norm / norm)``, where ``norm`` is that of all
+    parameters' gradients together, over the rows of all slices and ranks: `gradients.global_norm`. Shorter
+    gradients keep their bits. A norm of NaN makes all gradients NaN; `synk.check_finite` stops before that.
+
+    Parameters
+    ----------
+    rule : callable
+        As those of this module.
+    max_norm : scalar
+        Positive.
+
+    Returns
+    -------
+    callable
+        ``rule(loss, params, **options)``.
+
+    References
+    ----------
+    Pascanu, Mikolov and Bengio (2012), arXiv:1211.5063.
+    """
+    check_scalars(max_norm=max_norm)
+    if isinstance(max_norm, int | float | np.number) and not max_norm > 0:
+        raise ValueError(f"max_norm={max_norm} is not positive; pass the length that gradients may have")
+
+    def with_clipping(loss: Any, params: Any, **options: Any) -> Updates:
+        made = rule(loss, params, **options)
+        flat, norm = made.flat_gradient, global_norm(made.flat_gradient)
+        [limit] = scalars(norm.dtype, max_norm)
+        excess = pt.cast(pt.maximum(1, norm / limit), flat.dtype)
+        shorter = pt.concatenate([flat[:-1] / excess, flat[-1:]])  # the last is the weight
+        variables, values = zip(*made.param_updates, strict=True)
+        values = graph_replace(values, {flat: shorter}, strict=False)
+        return made._replace(param_updates=list(zip(variables, values, strict=True)))
+
+    return with_clipping
+
+
 def apply_momentum(updates: Updates, params: Iterable[Any], momentum: Any = 0.9) -> Updates:
     """Give the steps of any rule a decaying velocity.
 
@@ -83,7 +127,7 @@ def apply_momentum(updates: Updates, params: Iterable[Any], momentum: Any = 0.9)
     ----------
     updates : Updates
         As a rule returns them.
-    params : iterable of shared variables
+    params : shared variable, or iterable of them
         Those that get a velocity.
     momentum : scalar
 
@@ -114,7 +158,7 @@ def apply_nesterov_momentum(updates: Updates, params: Iterable[Any], momentum: A
 def _with_velocity(updates: Updates, params: Iterable[Any], momentum: Any, look_ahead: bool) -> Updates:
     check_decays(momentum=momentum)
     new_values = dict(updates.param_updates)
-    for p in params:
+    for p in listed(params):
         if p not in new_values:
             raise ValueError(f"parameter '{p}' has no update to give momentum to; pass params of the rule")
         [decay] = scalars(p.dtype, momentum)
@@ -139,7 +183,7 @@ def momentum(loss: Any, params: Iterable[Any], learning_rate: Any, momentum: Any
     ----------
     Polyak (1964), doi:10.1016/0041-5553(64)90137-5.
     """
-    params = list(params)
+    params = listed(params)
     return apply_momentum(sgd(loss, params, learning_rate), params, momentum)
 
 
@@ -159,7 +203,7 @@ def nesterov_momentum(loss: Any, params: Iterable[Any], learning_rate: Any, mome
     deep learning", ICML; rearranged so that the gradient is taken where the parameters are held,
     as in Bengio, Boulanger-Lewandowski and Pascanu (2012), arXiv:1212.0901.
     """
-    params = list(params)
+    params = listed(params)
     return apply_nesterov_momentum(sgd(loss, params, learning_rate), params, momentum)
 
 

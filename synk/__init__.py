@@ -63,6 +63,8 @@ __all__ = [
     "get_lengths",
     "get_shapes",
     "get_value",
+    "is_open",
+    "n_ranks",
     "n_rows",
     "pids",
     "reduce",
@@ -71,6 +73,7 @@ __all__ = [
     "sequence",
     "set_value",
     "timeout",
+    "turn",
 ]
 
 _Verb = TypeVar("_Verb", bound=Callable[..., Any])
@@ -186,6 +189,33 @@ def timeout(seconds: float | None) -> AbstractContextManager[None]:
     return _current.session("timeout").timeout(seconds)
 
 
+def turn(what: str) -> AbstractContextManager[None]:
+    """Have the run to oneself in a ``with`` block, to read or set several values as of one moment.
+
+    Calls of other threads wait until the block ends, and so do handlers of signals; calls of this thread go
+    on. Do not wait for another thread in it. Without a run, handlers wait.
+
+    Parameters
+    ----------
+    what : str
+        What the block is for, told in errors.
+
+    Raises
+    ------
+    SynkStateError
+        On entering, if this process is not the master, or this is called in the middle of a call: by a signal
+        handler, say.
+
+    Examples
+    --------
+    ::
+
+        with synk.turn("log"):  # while another thread trains
+            values = [variable.get_value() for variable in params]
+    """
+    return _current.turn(what)
+
+
 def commit() -> None:
     """Keep the present values of all shared variables on all ranks, for `restart` to go back to.
 
@@ -219,6 +249,16 @@ def restart() -> None:
             synk.restart()
     """
     _current.session("restart").restart()
+
+
+def is_open() -> bool:
+    """Return whether a run is open in this process, which may be one that broke and waits for `restart`."""
+    return _current.is_open()
+
+
+def n_ranks() -> int:
+    """Return the number of ranks, this process included, as `fork` did."""
+    return _current.session("n_ranks").n_ranks
 
 
 def pids() -> tuple[int, ...]:
@@ -364,12 +404,23 @@ def sequence(*items: Any, name: str | None = None) -> Function:
     return _current.session("sequence").sequence(items, name)
 
 
-def distribute() -> None:
+def distribute(num_slices: int = 1) -> None:
     """Send all functions to the workers and compile them on all ranks at the same time.
 
-    Optional, any number of times: a function is sent and compiled when it first runs.
+    Optional, any number of times: a function is sent and compiled when it first runs. The first call with
+    ``num_slices`` above 1 compiles a second program, in which updates are accumulated over slices.
+
+    Parameters
+    ----------
+    num_slices : int, optional
+        Above 1 that program is compiled now, too; it serves any number of slices.
+
+    Raises
+    ------
+    TypeError, ValueError
+        It is not an integer, or below 1.
     """
-    _current.session("distribute").distribute()
+    _current.session("distribute").distribute(num_slices)
 
 
 # --- collectives on shared variables ---------------------------------------------------------------

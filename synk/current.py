@@ -8,6 +8,9 @@ Imports floor 5 and below.
 from __future__ import annotations
 
 import atexit
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -19,6 +22,7 @@ from synk.session import Session
 
 _session: Session | None = None
 _nursery = Nursery()  # of all runs, one after the other
+_forking = threading.RLock()  # whoever forks a run
 
 
 def session(what: str) -> Session:
@@ -35,8 +39,34 @@ def session(what: str) -> Session:
     return _session
 
 
+def is_open() -> bool:
+    """Return whether a run is open, and this process its master."""
+    return _session is not None and _session.is_open()
+
+
+def turn(what: str) -> AbstractContextManager[Any]:
+    """Keep a turn; see `synk.turn`."""
+    return hold() if _session is None else _session.keep_turn(what)
+
+
 def fork(n_parallel: int | None, device: str | None, timeout: float | None, **options: Any) -> int:
     """Start a run; see `synk.fork`. The options are those of `checked_devices`."""
+    with _alone("fork"):
+        return _fork(n_parallel, device, timeout, **options)
+
+
+@contextmanager
+def _alone(what: str) -> Iterator[None]:
+    """Refuse a call while another thread forks; waiting for it would never end in a fork of this process."""
+    if not _forking.acquire(blocking=False):
+        raise SynkStateError(f"{what}: another thread is in the middle of synk.fork()")
+    try:
+        yield
+    finally:
+        _forking.release()
+
+
+def _fork(n_parallel: int | None, device: str | None, timeout: float | None, **options: Any) -> int:
     global _session
     if _session is not None:
         _session.check_open("fork")  # in a process that somebody forked of the master, this says so
@@ -65,8 +95,14 @@ def fork(n_parallel: int | None, device: str | None, timeout: float | None, **op
 def close() -> None:
     """End the run; see `synk.close`."""
     global _session
-    if _session is not None:
-        _session.close()
+    session = _session
+    if session is None:
+        return
+    if session.own():
+        with _alone("close"):  # half a run cannot be closed
+            pass
+    session.close()
+    if _session is session:  # and no later one, of another thread
         _session = None
 
 

@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 
 from synk import messages
 from synk.owner import Owner
+from synk.values import NUMBERS, as_array, check_plain, remedy
 
 MAX_OVERSIZE = 2.0
+INTERNAL = {"ref", "known_ref", "changes"}  # what functions ask of Data, and no user need see
 
 
 class Data:
@@ -31,10 +33,10 @@ class Data:
     def __init__(self, owner: Owner, dtype: Any, ndim: int, minibatch: bool = False, name: str | None = None):
         owner.check_open("making Data")
         self._owner = owner
-        self._dtype = _checked_dtype(dtype)
+        self._name = name
+        self._dtype = _checked_dtype(dtype, self._label())
         self._ndim = ndim
         self._minibatch = bool(minibatch)
-        self._name = name
         self._segment: int | None = None
         self._alloc_size = 0  # items
         self._shape = (0,) * ndim
@@ -129,6 +131,7 @@ class Data:
         return self.data[key]
 
     def __setitem__(self, key: Any, value: Any) -> None:
+        check_plain(value, f"the value for {self._label()}")
         self.data[key] = value
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
@@ -143,9 +146,15 @@ class Data:
     def __repr__(self) -> str:
         label = f" {self._name!r}" if self._name else ""
         kind = ", minibatch" if self._minibatch else ""
-        return (
-            f"<synk.Data{label}: {self._dtype}, shape {self._shape}, room for {self._alloc_size} items{kind}>"
-        )
+        return f"<synk.Data{label}: {self._dtype}, shape {self._shape}{self._capacity()}{kind}>"
+
+    def _capacity(self) -> str:
+        """Return what to say of the rows that memory has room for, where rows have a length."""
+        row_size = math.prod(self._shape[1:])
+        return f", capacity {self._alloc_size // row_size:,} rows" if self._ndim and row_size else ""
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name not in INTERNAL]
 
     # --- changing it -------------------------------------------------------------------------
 
@@ -168,7 +177,7 @@ class Data:
         SharedMemoryFull
             If there is no room; the old values are kept.
         """
-        values = self.condition_data(input_data, force_cast)
+        values = self._conditioned(input_data, force_cast)
         self._reshape(values.shape, oversize, keep=False)
         self.data[...] = values
 
@@ -185,15 +194,16 @@ class Data:
             raise ValueError(f"shape {shape} has {len(shape)} dimensions, this Data has {self._ndim}")
         self._reshape(shape, oversize, keep=True)
 
-    def condition_data(self, input_data: Any, force_cast: bool = False) -> NDArray[Any]:
+    def _conditioned(self, input_data: Any, force_cast: bool) -> NDArray[Any]:
         """Return ``input_data`` as the array that `set_value` would store."""
-        values = np.asarray(input_data)
+        values = as_array(input_data, f"the value for {self._label()}")
         if values.ndim != self._ndim:
             raise TypeError(f"value has {values.ndim} dimensions, {self._label()} has {self._ndim}")
         if not force_cast and not np.can_cast(values.dtype, self._dtype, "safe"):
+            numbers = values.dtype.kind in NUMBERS
             raise TypeError(
                 f"value of dtype {values.dtype} does not fit {self._label()} of dtype {self._dtype}; "
-                "cast it, or pass force_cast=True"
+                + ("cast it, or pass force_cast=True" if numbers else remedy(values.dtype, str(self._dtype)))
             )
         return values.astype(self._dtype, copy=False)
 
@@ -243,10 +253,13 @@ class Data:
         return f"Data {self._name!r}" if self._name else "this Data"
 
 
-def _checked_dtype(dtype: Any) -> np.dtype[Any]:
+def _checked_dtype(dtype: Any, label: str) -> np.dtype[Any]:
     checked = np.dtype(dtype)
-    if checked.hasobject or checked.kind not in "biufc":
-        raise TypeError(f"dtype {checked} cannot be in shared memory; use a boolean or number type")
+    if checked.kind not in NUMBERS:
+        raise TypeError(
+            f"{label}: dtype {checked} cannot be in shared memory, only booleans and numbers; "
+            f"{remedy(checked, 'float64')}"
+        )
     return checked.newbyteorder("=")  # as programs compute
 
 

@@ -15,6 +15,7 @@ from synk.data import Data
 from synk.file_data import FileData
 from synk.memory.files import as_memmap, file_label, is_in_file
 from synk.owner import Owner
+from synk.values import as_array
 
 
 def make_data(
@@ -35,7 +36,7 @@ def make_data(
     if is_in_file(value):
         return _file_data(owner, value, dtype, ndim, minibatch, oversize, name)
     if value is not None and var is None:
-        value = np.asarray(value)
+        value = as_array(value, f"the value for Data {name!r}" if name else "the value")
         dtype = value.dtype if dtype is None else dtype
         ndim = value.ndim if ndim is None else ndim
     if ndim is None and shape is not None:

@@ -10,6 +10,8 @@ Imports the standard library only.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from synk.errors import Failure
@@ -21,17 +23,27 @@ class ArrayRef(NamedTuple):
     segment: int
     dtype: str
     shape: tuple[int, ...]
+    offset: int = 0  # bytes of the segment before it
 
 
 class Span(NamedTuple):
     """Rows ``start:stop``, of an array or, where ``listed``, of the call's index array."""
 
-    start: int
-    stop: int
+    start: int  # or TOLD
+    stop: int  # or TOLD
     listed: bool
 
 
+TOLD = -1  # instead of a row: the command tells it, so that calls with other rows are the same steps
+
+
 # --- Messages without an answer -------------------------------------------------------------
+
+
+class Several(NamedTuple):
+    """Messages of this kind that travel as one, in their order."""
+
+    messages: tuple[Any, ...]
 
 
 class Attach(NamedTuple):
@@ -109,7 +121,6 @@ class Call(NamedTuple):
     minibatch: tuple[bool, ...]  # per scattered input: its row i pairs with the i-th selected row
     shares: tuple[Span, ...] | None  # per rank, rows of the sliceable shared variables
     indices: ArrayRef | None  # int64, what listed spans refer to
-    total_rows: int
     num_slices: int
     gathered: int = 0  # token of the rows if a call before had them gathered ahead
     ahead: Ahead | None = None
@@ -119,6 +130,7 @@ class Compile(NamedTuple):
     """Compile functions ahead of their first call."""
 
     functions: tuple[int, ...]
+    num_slices: int = 1
 
 
 class Assign(NamedTuple):
@@ -184,21 +196,28 @@ class CheckFinite(NamedTuple):
     variables: tuple[int, ...]
 
 
-class Run(NamedTuple):
+@dataclass(slots=True)  # made in half the steps of a tuple
+class Run:
     """One command: its steps run in order on every rank."""
 
     number: int
     steps: tuple[Any, ...]
+    start: int = 0  # the rows that spans with TOLD in them mean
+    stop: int = 0
 
 
-class Reply(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Results:
+    """What one rank's part of a `Call` came to."""
+
+    values: list[Any]  # arrays, one per output, in the dtype they accumulate in
+    weight: int  # rows they were computed from, or 1 where nothing is scattered
+
+
+@dataclass(slots=True)
+class Reply:
     """How one rank's part of a `Run` ended."""
 
-    results: tuple[Any, ...]  # per step
+    results: Sequence[Any]  # per step; of a Call Results, or None where this rank had no rows
     failure: Failure | None
     aborted: bool = False  # stopped because another rank failed
-
-    @property
-    def failed(self) -> bool:
-        """Whether there are no results."""
-        return self.aborted or self.failure is not None

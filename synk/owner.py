@@ -24,6 +24,7 @@ class Owner(Protocol):
     reads_in_place: bool  # ranks read rows where they are, if those are next to each other
     segments: SegmentTable
     staging: StagingBuffers
+    temporary: StagingBuffers  # freed at the end of each turn
     shared: SharedTable
     homes: Homes
 
@@ -33,8 +34,11 @@ class Owner(Protocol):
     def turn(self, label: str) -> AbstractContextManager[None]:
         """Keep other threads out while a call is prepared and run; what is inside cannot be re-entered."""
 
-    def run(self, steps: Sequence[Any]) -> list[list[Any]]:
-        """Run steps on all ranks as one command, in a turn; return results by step, then by rank."""
+    def run(self, steps: tuple[Any, ...], start: int = 0, stop: int = 0) -> list[tuple[Any, ...]]:
+        """Run steps on all ranks as one command, in a turn; return results by step, then by rank.
+
+        ``start:stop`` are the rows that spans with `messages.TOLD` in them mean.
+        """
 
     def profiled(self, profile: Any) -> AbstractContextManager[None]:
         """Let a profile watch rank 0."""
@@ -50,6 +54,9 @@ class Owner(Protocol):
 
     def lengths(self, variables: Sequence[int]) -> list[list[int]]:
         """Return the rows of shared variables, by variable, then by rank."""
+
+    def remember(self, command: Any) -> None:
+        """Note a command that may be sent again; it is dropped when what it refers to is made anew."""
 
     def forget_lengths(self, variables: Sequence[int]) -> None:
         """Note that the shapes of these variables are about to change."""

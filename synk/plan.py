@@ -5,7 +5,7 @@ tested without forking.
 
     batch, batch_s -> select, select_each -> Rows -> split over ranks -> split over slices
 
-Imports NumPy and the standard library only.
+Imports NumPy, the standard library and ``values``.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from synk.values import check_plain
 
 
 @dataclass(slots=True)  # nobody changes it; but what is frozen takes three times as long to make
@@ -164,6 +166,8 @@ def _select_slice(batch: slice, length: int, argument: str) -> Rows:
 
 
 def _select_list(batch: Any, length: int, argument: str, owner: str) -> Rows:
+    if type(batch) is not np.ndarray:  # which has no mask
+        check_plain(batch, argument)
     try:
         indices = np.asarray(batch)
     except ValueError:
@@ -189,10 +193,10 @@ def _select_list(batch: Any, length: int, argument: str, owner: str) -> Rows:
             raise IndexError(f"{argument} holds index {bad}, out of range: {owner} have {length} rows")
         checked[checked < 0] += length
     rows = checked.view(np.int64)
-    return _contiguous(rows) or Rows(0, rows.size, rows)
+    return contiguous(rows) or Rows(0, rows.size, rows)
 
 
-def _contiguous(indices: NDArray[np.int64]) -> Rows | None:
+def contiguous(indices: NDArray[np.int64]) -> Rows | None:
     """Return listed rows as a stretch if they are one, in order: it is read in place, without a copy."""
     first, last = int(indices[0]), int(indices[-1])
     # The ends tell most lists apart; only then is it worth to look at all.

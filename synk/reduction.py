@@ -10,14 +10,17 @@ Imports NumPy and the standard library only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from synk.floating import STRICT
+
 OPERATIONS = ("avg", "sum", "prod", "min", "max")
 MODES = (*OPERATIONS, "gather", None)
 HOST_PREFIX = "c_"
+COMBINING = STRICT.copy()  # entered by one thread at a time: in its turn
 
 UFUNCS: dict[str, np.ufunc] = {
     "avg": np.add,
@@ -123,6 +126,14 @@ def mended_average(terms: Sequence[Any], average: Any) -> None:
     average[wrong] = np.clip(total / real.type(len(terms)) * scale, -largest, largest)
 
 
+def misfit(one: tuple[int, ...], other: tuple[int, ...]) -> str:
+    """Return what to say of values that NumPy might broadcast, though they are parts of one result."""
+    return (
+        f'slices or ranks have shapes {one} and {other}; one value for each row takes "gather", '
+        "other results need one shape whatever the rows, as .mean(axis=0) has"
+    )
+
+
 class Accumulator:
     """Combine values that come one at a time, keeping only the running result.
 
@@ -150,6 +161,8 @@ class Accumulator:
         elif self.mode == "gather":
             self._values.append(value)
             self.weight += weight
+        elif value.shape != self._values[0].shape:
+            raise ValueError(misfit(self._values[0].shape, value.shape))
         elif self.mode == "avg":
             self._average(value, weight)
         else:
@@ -228,28 +241,82 @@ def _joined(values: list[Any]) -> Any:
     return np.concatenate([np.atleast_1d(value) for value in values])
 
 
-def combine(mode: str | None, partials: Iterable[Partial | None], dtype: Any = None) -> Any:
-    """Combine the partial results of all ranks, given in rank order.
+class Output(NamedTuple):
+    """How an output of a function is reduced."""
+
+    mode: str | None  # "avg", "sum", "prod", "min", "max", "gather"; None takes the first rank with a result
+    dtype: Any  # of what is returned; None for that of the results
+    what: str  # as named in errors
+
+
+def combine(outputs: Sequence[Output], of_ranks: Sequence[Any]) -> list[Any]:
+    """Combine the results of all ranks.
 
     Parameters
     ----------
-    mode : {"avg", "sum", "prod", "min", "max", "gather", None}
-        None takes the first rank that has a result.
-    partials : iterable of Partial or None
-        None where a rank had no rows.
-    dtype : dtype, optional
-        dtype of the result; by default that of the partials.
+    outputs : sequence of Output
+    of_ranks : sequence of Results or None
+        In rank order, with a value for each output; None where a rank had no rows.
+
+    Raises
+    ------
+    ValueError
+        If values of one output differ in shape.
     """
-    present = [partial for partial in partials if partial is not None]
-    if mode is None:
-        return present[0].value
+    present = of_ranks
+    if None in of_ranks:
+        present = [results for results in of_ranks if results is not None]
+    try:
+        # By one call for all outputs: most of them are small.
+        return COMBINING.run(_combined, outputs, present)
+    except FloatingPointError:
+        return [_careful_total(output, k, present) for k, output in enumerate(outputs)]
+
+
+def _combined(outputs: Sequence[Output], present: Sequence[Any]) -> list[Any]:
+    """Return what `_careful_total` comes to for each output where nothing overflows, in fewer steps."""
+    first, *others = present
+    combined = []
+    for k, output in enumerate(outputs):
+        mode, total, weight = output.mode, first.values[k], first.weight
+        if mode is None:
+            combined.append(total)
+            continue
+        if mode == "gather" or total.dtype.char == "e":
+            combined.append(_careful_total(output, k, present))
+            continue
+        if others and mode == "avg":
+            # A plain mean of means would weigh the rows of short shards more.
+            total = total * weight
+        for results in others:
+            value = results.values[k]
+            if value.shape != total.shape:
+                _careful_total(output, k, present)  # raises, and names the output
+            if mode == "avg":
+                total = total + value * results.weight
+                weight += results.weight
+            else:
+                total = UFUNCS[mode](total, value)
+        if others and mode == "avg":
+            total = total / weight
+        if type(total) is not np.ndarray or (output.dtype is not None and total.dtype != output.dtype):
+            total = np.asarray(total, output.dtype)
+        combined.append(total)
+    return combined
+
+
+def _careful_total(output: Output, k: int, present: Sequence[Any]) -> Any:
+    mode, dtype, what = output
     total = Accumulator(mode)
-    for partial in present:
-        total.add(partial.value, partial.weight)
-    result = total.partial()
-    assert result is not None, "some rank always has a result"
-    value = _joined([result.value]) if mode == "gather" else result.value
-    return value if dtype is None else cast(value, dtype)
+    try:
+        for results in present:
+            total.add(results.values[k], results.weight)
+        result = total.partial()
+        assert result is not None, "some rank always has a result"
+        value = _joined([result.value]) if mode == "gather" else result.value
+    except ValueError as error:
+        raise ValueError(f"{what} is not reduced by {mode!r}: {error}") from None
+    return value if dtype is None or mode is None else cast(value, dtype)
 
 
 def cast(value: Any, dtype: Any) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
@@ -20,7 +20,8 @@ from synk.compile.observe.profile import Profile
 from synk.data import Data
 from synk.device import Devices
 from synk.errors import SegmentLost
-from synk.functions.collectives import HANDED_OUT, Collectives
+from synk.functions.collectives import Collectives
+from synk.functions.command import Command
 from synk.functions.graph_function import GraphFunction
 from synk.functions.items import sequence_item
 from synk.functions.sequence import SequenceFunction
@@ -29,7 +30,9 @@ from synk.homes import Homes
 from synk.making import make_data
 from synk.memory.segments import SegmentTable, StagingBuffers
 from synk.memory.shm import Segment
+from synk.plan import check_num_slices
 from synk.processes.hold import hold
+from synk.processes.survivors import warn_of_survivors
 from synk.processes.termination import Termination
 from synk.rank.connection import decide
 from synk.rank.worker import Rank
@@ -67,6 +70,7 @@ class Session:
         self.reads_in_place = not devices.gpus  # which have them copied
         self._devices = devices
         self._forker = forker or Forker()
+        self._remembered: weakref.WeakValueDictionary[int, Command] = weakref.WeakValueDictionary()
         self._turns = Turns(timeout)
         self._crew = Crew(self.n_ranks)
 
@@ -85,19 +89,25 @@ class Session:
         self._forker = self._forker.later()
 
     def _lead(self) -> None:
-        self._commands = Commands(self._crew, self._turns, self._drop_handed_out)
+        self._commands = Commands(self._crew, self._turns)
+        if self._crew.printout.is_used:
+            self._commands.after_turn.append(lambda: self._crew.printout.deliver())
         self._device = self._devices.make(0)
         self._device.activate()
         self._variables = RankVariables(0, self._device.to_host, self._device.from_host)
         attachable = self._forker.server is not None
         self.segments = SegmentTable(self._commands.post, self._commands.release, attachable)
-        self.staging = StagingBuffers(self.segments)
+        self.staging = StagingBuffers(self.segments, self._drop_segment)
+        # Values that are handed out may be as large as a data set.
+        self.temporary = self._commands.temporary = StagingBuffers(self.segments)
         commands, read = self._commands, self._to_host if self._devices.gpus else None
-        self.shared = SharedTable(commands.post, commands.release, self._variables, self.n_ranks, read)
+        self.shared = SharedTable(commands.post, commands.release_later, self._variables, self.n_ranks, read)
         self.homes = Homes(
             self.segments, commands.post, self._variables, self.n_ranks, wanted=not self._devices.gpus
         )
+        self.homes.on_release = self._drop_home
         self.collectives = Collectives(self)
+        self._verb_turns: dict[str, AbstractContextManager[None]] = {}
         self._recovery = Recovery(self.shared, self._variables, self.homes, self.segments)
         self._rank = Rank(
             *self._connections(), self._device, self.segments, self._variables, self._connection
@@ -125,6 +135,10 @@ class Session:
         return self._device.to_host(value)
 
     # --- what the public verbs ask for ---------------------------------------------------------------
+
+    def is_open(self) -> bool:
+        """Return whether verbs may be called, here."""
+        return self._turns.here()
 
     def pids(self) -> tuple[int, ...]:
         """Return the process ids of all ranks, in rank order."""
@@ -155,31 +169,39 @@ class Session:
                     collective()  # what is wrong with it is said here, where it was written
         return SequenceFunction(self, prepared, name)
 
-    def distribute(self) -> None:
+    def distribute(self, num_slices: int = 1) -> None:
         """Give all functions to all ranks and compile them there, at the same time."""
+        num_slices = check_num_slices(num_slices)
         with self.turn("distribute"):
             functions = list(self._functions)  # held, so that no other thread's dropping takes one away
-            self.run([messages.Compile(tuple(sorted(function.ready() for function in functions)))])
+            numbers = tuple(sorted(function.ready() for function in functions))
+            self.run((messages.Compile(numbers, num_slices),))
 
     def collect(self, verb: str, *args: Any) -> Any:
         """Run one collective."""
-        with self.turn(verb):
-            return self.collectives.run(getattr(self.collectives, verb)(*args))
+        if verb not in self._verb_turns:
+            self._verb_turns[verb] = self.turn(verb)
+        with self._verb_turns[verb]:
+            return self.collectives.run(verb, *args)
 
     def timeout(self, seconds: float | None) -> AbstractContextManager[None]:
         """Give commands so many seconds meanwhile."""
         return self._turns.timeout(checked_timeout(seconds))
 
+    def keep_turn(self, label: str) -> AbstractContextManager[None]:
+        """Keep other threads out from call to call of this one."""
+        return self._turns.keep(label)
+
     def commit(self) -> None:
         """Keep the values of all shared variables, for `restart`."""
         with self.turn("commit"), self.shared.held() as identities:
-            self._recovery.keep(identities, self.run([messages.Fetch(identities, rank=None)])[0])
+            self._recovery.keep(identities, self.run((messages.Fetch(identities, rank=None),))[0])
 
     def restart(self) -> None:
         """Put new workers in the place of the present ones."""
         self._forker.check("restart")
         with self._commands.renewal("restart"), self.shared.held(), hold():
-            self._crew.dismiss(seconds=0)
+            left = self._crew.dismiss(seconds=0)
             self._rank.rest()
             self._rank.part()
             missing = self._recovery.restore()
@@ -192,9 +214,15 @@ class Session:
             self._commands.follow(self._crew)
             self._rank.join(*self._connections())
             self._commands.mend()
+            self._drop_commands()
+        warn_of_survivors(left)
         warn_of(missing)
 
     # --- what functions, Data and collectives ask for: see `Owner` -------------------------------------
+
+    def own(self) -> bool:
+        """Return whether this process is the master."""
+        return self._turns.own()
 
     def check_open(self, what: str) -> None:
         self._turns.check_open(what)
@@ -202,27 +230,25 @@ class Session:
     def turn(self, label: str) -> AbstractContextManager[None]:
         return self._commands.turn(label)
 
-    def _drop_handed_out(self) -> None:
-        # Values that were handed out may be as large as a data set.
-        self.staging.drop_owned_by(HANDED_OUT)
-
-    def run(self, steps: Sequence[Any]) -> list[list[Any]]:
+    def run(self, steps: tuple[Any, ...], start: int = 0, stop: int = 0) -> list[tuple[Any, ...]]:
         try:
-            return self._run(steps)
+            if self._profile is not None:
+                return self._watched(self._profile, steps, start, stop)
+            return self._commands.run(steps, start, stop)
         except SegmentLost:
             # Some rank lacks one of these. Those that come next may be attached by all.
+            self._drop_commands()
             self.staging.drop_all()
+            self.temporary.drop_all()
             self.homes.release_all()
             raise
 
-    def _run(self, steps: Sequence[Any]) -> list[list[Any]]:
-        if self._profile is None:
-            return self._commands.run(steps)
+    def _watched(self, profile: Profile, steps: tuple[Any, ...], *rows: int) -> list[tuple[Any, ...]]:
         with ExitStack() as watched:
             for number in {step.function for step in steps if isinstance(step, messages.Call)}:
-                program, variants = self._rank.program(number), self._profile.variants.setdefault(number, {})
-                watched.enter_context(program.observed(self._profile.of(program.spec.name), variants))
-            return self._commands.run(steps)
+                program, variants = self._rank.program(number), profile.variants.setdefault(number, {})
+                watched.enter_context(program.observed(profile.of(program.spec.name), variants))
+            return self._commands.run(steps, *rows)
 
     @contextmanager
     def profiled(self, profile: Profile) -> Iterator[None]:
@@ -255,7 +281,7 @@ class Session:
     def lengths(self, variables: Sequence[int]) -> list[list[int]]:
         unknown = tuple(variable for variable in variables if variable not in self._lengths)
         if unknown:
-            by_rank = self.run([messages.Shapes(unknown)])[0]
+            by_rank = self.run((messages.Shapes(unknown),))[0]
             for variable, shapes in zip(unknown, zip(*by_rank, strict=True), strict=True):
                 self._lengths[variable] = [shape[0] for shape in shapes]
         # The master's own may have been changed by set_value since.
@@ -263,9 +289,27 @@ class Session:
             [len(self._variables.value(variable)), *self._lengths[variable][1:]] for variable in variables
         ]
 
+    def remember(self, command: Command) -> None:
+        command.keep(self.segments.array, self.homes.watched)
+        self._remembered[id(command)] = command
+
+    def _drop_commands(self, refers: Callable[[Command], bool] = lambda command: True) -> None:
+        """Have calls prepared anew that refer to what is given up; safe in finalizers, at any moment."""
+        for reference in self._remembered.valuerefs():
+            command = reference()
+            if command is not None and refers(command):
+                command.drop()
+
+    def _drop_segment(self, segment: int) -> None:
+        self._drop_commands(lambda command: segment in command.segments)
+
+    def _drop_home(self, variable: int) -> None:
+        self._drop_commands(lambda command: variable in command.variables)
+
     def forget_lengths(self, variables: Sequence[int]) -> None:
-        for variable in variables:
-            self._lengths.pop(variable, None)
+        if self._lengths:
+            for variable in variables:
+                self._lengths.pop(variable, None)
 
     def _grow_arena(self, nbytes: int) -> Segment:
         """Make a larger arena for collectives; every rank waits for it, or for this one to fail."""
@@ -280,10 +324,10 @@ class Session:
 
     def close(self) -> None:
         """End the workers and free all that was shared; left by an exception, it can be called again."""
-        if not self._turns.own():
+        if not self.own():
             return
         with self._commands.ending("close") as seconds:
-            self._crew.dismiss(seconds)
+            left = self._crew.dismiss(seconds)
             self._rank.rest()
             self._rank.part()
             self._connection.withdraw(os.environ)
@@ -293,3 +337,5 @@ class Session:
             self.shared.close()
             self._device.deactivate()
             self._termination.restore()
+            self._drop_commands()
+        warn_of_survivors(left)

@@ -10,8 +10,9 @@ Imports ``containers``, ``messages`` and ``variables``.
 
 from __future__ import annotations
 
+import pickle
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,7 +31,7 @@ class SharedTable:
     post : callable
         ``post(message)`` reaches all workers.
     release : callable
-        ``release(message)`` does so too, later, from wherever it is called.
+        ``release(message)`` does so too, later, from wherever it is called: with other messages.
     own : RankVariables
         Rank 0's.
     n_ranks : int
@@ -57,48 +58,58 @@ class SharedTable:
         self._last = 0
 
     def identify(self, variable: SharedVariable) -> int:
-        """Return the variable's identity, sending it to the workers if it is new.
+        """Return the variable's identity, as `identify_all` does."""
+        known = self._identities.get(id(variable))
+        return self.identify_all([variable])[0] if known is None else known
+
+    def identify_all(self, variables: Sequence[SharedVariable]) -> tuple[int, ...]:
+        """Return the identities of variables, sending those that are new to the workers, in one message.
 
         Raises
         ------
         TypeError
-            If it is not a shared variable, or its value cannot travel.
+            If one is not a shared variable, or its value cannot travel; none has travelled then.
         """
-        if not isinstance(variable, SharedVariable):
-            raise TypeError(f"{variable!r} is not a shared variable")
-        known = self._identities.get(id(variable))
-        return self._send(variable) if known is None else known
+        new = {id(variable): variable for variable in variables if id(variable) not in self._identities}
+        for variable in new.values():
+            if not isinstance(variable, SharedVariable):
+                raise TypeError(f"{variable!r} is not a shared variable")
+        self._send(dict(enumerate(new.values(), self._last + 1)))
+        return tuple([self._identities[id(variable)] for variable in variables])
 
-    def _send(self, variable: SharedVariable) -> int:
-        identity = self._last = self._last + 1
-        self._post_value(identity, variable)
-        self._own.adopt(identity, variable)
-        self._identities[id(variable)] = identity
-        self._references[identity] = weakref.ref(variable)
-        weakref.finalize(variable, self._forget, id(variable), identity).atexit = False
-        if self._adopts:
-            adopt(variable.container, self._to_host, travelled=self._n_ranks > 1)
-        return identity
+    def _send(self, new: dict[int, SharedVariable]) -> None:
+        self._last += len(new)
+        self._post_values(new)
+        for identity, variable in new.items():
+            self._own.adopt(identity, variable)
+            self._identities[id(variable)] = identity
+            self._references[identity] = weakref.ref(variable)
+            weakref.finalize(variable, self._forget, id(variable), identity).atexit = False
+            if self._adopts:
+                adopt(variable.container, self._to_host, travelled=self._n_ranks > 1)
 
-    def _post_value(self, identity: int, variable: SharedVariable) -> None:
-        if self._n_ranks == 1:
+    def _post_values(self, variables: dict[int, SharedVariable]) -> None:
+        if self._n_ranks == 1 or not variables:
             return
+        types: dict[Any, Any] = {}
+        shares = [self._share(*entry) for entry in variables.items()]
+        # Equal types are pickled once.
+        shares = [share._replace(type=types.setdefault(share.type, share.type)) for share in shares]
         try:
-            self._post(self._share(identity, variable))
+            self._post(messages.Several(tuple(shares)))
         except (TypeError, AttributeError) as error:
+            names = ", ".join(describe(variables[share.identity]) for share in shares if not _travels(share))
             raise TypeError(
-                f"the value of shared variable {describe(variable)} cannot travel to the workers: {error}"
+                f"the value of shared variable {names} cannot travel to the workers: {error}"
             ) from error
 
     def _share(self, identity: int, variable: SharedVariable) -> messages.Share:
         value = self._to_host(variable.container.storage[0])
         return messages.Share(identity, type(variable), variable.type, variable.name, value)
 
-    def resend(self, identity: int) -> None:
-        """Send the master's present value again, replacing those of the workers."""
-        variable = self._references[identity]()
-        assert variable is not None, "the caller holds it"
-        self._post_value(identity, variable)
+    def resend(self, variables: Sequence[SharedVariable]) -> None:
+        """Send the master's present values again, replacing those of the workers."""
+        self._post_values(dict(zip(self.identify_all(variables), variables, strict=True)))
 
     def shares(self) -> list[messages.Share]:
         """Return what tells a new worker of every variable, with rank 0's present value itself."""
@@ -128,3 +139,12 @@ class SharedTable:
             variable = reference()
             if variable is not None:
                 give_back(variable.container)
+
+
+def _travels(share: messages.Share) -> bool:
+    """Tell whether a variable can be pickled: asked when several could not."""
+    try:
+        pickle.dumps(share, protocol=5, buffer_callback=lambda buffer: None)
+    except (TypeError, AttributeError):
+        return False
+    return True

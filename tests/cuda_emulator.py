@@ -25,6 +25,7 @@ import stand_in
 from cuda_errors import CompileError, LaunchError, Race
 from cuda_regions import Regions
 
+from synk.compile.kernels.library import load
 from synk.compile.kernels.store import Store, name_of
 
 HEADER = Path(__file__).with_name("cuda_emulator.h")
@@ -164,17 +165,18 @@ def _load(text, macros):
     """Return the library of a text; those of earlier runs are where synk keeps its own."""
     words = [path.read_text() for path in (HEADER, HEADER.with_name("cuda_words.h"))]
     store, name = Store(), name_of("emulated", text, *words, *FLAGS, *macros)
-    path = store.find(name)
-    if path is not None:
-        return ctypes.CDLL(str(path))
+    kept = store.find(name)
+    if kept is not None:
+        return load(kept)
     with tempfile.TemporaryDirectory(prefix="emulated-") as folder:
         unlinked, target = Path(folder, "kernels.o"), Path(folder, "kernels.so")
         command = ["g++", "-x", "c++", "-include", str(HEADER), "-", "-c", "-o", str(unlinked)]
         _run([*command, *FLAGS, *macros], text)
         # Linked on its own, it takes the header's functions for those of the sanitizer's library.
         _run(["g++", "-shared", str(unlinked), "-o", str(target)])
-        store.keep(name, target)
-        return ctypes.CDLL(str(target))
+        library = target.read_bytes()
+    store.keep(name, library)
+    return load(library)
 
 
 def translated(code):

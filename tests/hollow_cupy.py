@@ -102,7 +102,7 @@ def installed(observed=True):
         replace = lambda *what: undo.enter_context(patch.object(*what))  # noqa: E731
         replace(fake_cublas, "gemmStridedBatchedEx", _gemm(log))
         replace(stand_in, "_run", _runner(log, stand_in._run))
-        replace(Program, "_run_whole", _named(log, Program._run_whole))
+        replace(Program, "run_whole", _named(log, Program.run_whole))
         if observed:
             replace(CudaDevice, "mode", _observed(log, CudaDevice.mode))
         cupy = fake_cupy.make(n_gpus=1)

@@ -7,7 +7,6 @@ What was compiled is where synk keeps its own kernels.
 
 import ctypes
 import hashlib
-import tempfile
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +17,6 @@ from synk.compile.kernels.cuda_source import OPTIONS
 from synk.compile.kernels.store import Store, name_of
 
 ARCHITECTURE = "sm_90"
-DIGEST = 32  # bytes, which a store adds to what it keeps
 
 
 @cache
@@ -52,12 +50,9 @@ def compile_cuda(text):
     store, name = Store(), name_of("nvrtc", text, release(), *options)
     kept = store.find(name)
     if kept is not None:
-        return kept.read_bytes()[:-DIGEST]
+        return kept
     code = _compiled(text, options)
-    with tempfile.NamedTemporaryFile(prefix="nvrtc-") as file:
-        file.write(code)
-        file.flush()
-        store.keep(name, Path(file.name))
+    store.keep(name, code)
     return code
 
 

@@ -7,12 +7,13 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from synk import bench
-from synk.bench import all_reduce, machine, pairs, report, rivals, round_trips, workbench
+from synk.bench import all_reduce, busy, machine, pairs, report, rivals, round_trips, workbench
 from synk.bench.crew import Crew, CrewLost
 from synk.bench.figures import Asked, Row, Section, once
 from synk.bench.pairs import Comparison, Spread
@@ -282,6 +283,31 @@ def test_bench_measures_everything_and_prints_json():
     absent = [name for name in (MPI, GLOO) if rivals.RIVALS[name][0]()]
     assert [line.split(":")[0] for line in found["left_out"]] == [f"without {name}" for name in absent]
     assert done.stderr == ""
+
+
+def test_bench_measures_calls_beside_a_busy_process():
+    done = run("--busy", "--json")
+    assert done.returncode == 0, done.stderr
+    (section,) = json.loads(done.stdout)["sections"]
+    figures = section["figures"]
+    assert "busy" in section["title"]
+    assert [("busy" in figure["name"]) for figure in figures] == [False, True] * (len(figures) // 2)
+    assert all(figure["ratios"]["× idle"]["median"] == 1 for figure in figures[::2])
+
+
+def test_a_busy_process_runs_only_while_something_is_measured():
+    with busy.a_busy_process() as process:
+        seen = []
+        measure = busy.beside(lambda: seen.append(state_of(process.pid)) or 1.0, process)
+        assert measure() == 1.0
+        assert seen[0] in "RS"
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+        assert state_of(process.pid) == "T"
+    assert process.returncode == -signal.SIGKILL
+
+
+def state_of(pid):
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def test_bench_prints_tables():

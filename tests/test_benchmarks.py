@@ -145,6 +145,7 @@ def test_crews_that_lose_otherwise_are_not_timed(module, capsys):
         (["serialise.py"], ["chain of 200 nodes", "MLP and its gradient"]),
         (["collectives.py"], ["median", "× in a step", "4 kB"]),
         (["resnet.py", "--only", "step"], ["ResNet-18, 64 × 64, batch 4", "peak memory of a rank"]),
+        (["variables.py"], ["broadcast, first", "restart"]),
         (["per_op.py", "--rows", "2", "--steps", "1"], ["Dot22"]),
     ],
     ids=lambda value: value[0],
@@ -167,3 +168,22 @@ def run(script, *arguments):
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=os.environ)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def test_calls_are_compared_with_another_checkout(module, monkeypatch):
+    calls = module("calls")
+    monkeypatch.setattr(
+        calls, "run", lambda checkout, ranks: {"a call": 1e-5 if checkout == calls.HERE else 2e-5}
+    )
+    options = calls.argparse.Namespace(ranks=2, rounds=3)
+    table = calls.table({"here": calls.HERE, "there": Path("elsewhere")}, options, busy=False)
+    assert "| a call" in table
+    assert "0.50 (0.50–0.50)" in table
+
+
+def test_every_kind_of_call_is_measured():
+    script = f"import sys; sys.path[:0] = [{str(BENCHMARKS)!r}]; import calls, json; calls.CALLS = 3; "
+    script += "print(json.dumps(calls.measured(2)))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == 0, done.stderr
+    assert all(seconds > 0 for seconds in json.loads(done.stdout).values())

@@ -158,7 +158,19 @@ def test_ranks_see_what_is_written_without_a_copy(total):
 
 def test_repr_tells_what_it_is():
     data = synk.data(np.zeros((2, 3), "float32"), minibatch=True, name="pixels")
-    assert repr(data) == "<synk.Data 'pixels': float32, shape (2, 3), room for 6 items, minibatch>"
+    assert repr(data) == "<synk.Data 'pixels': float32, shape (2, 3), capacity 2 rows, minibatch>"
+    roomy = synk.data(np.zeros(1500), oversize=2)
+    assert repr(roomy) == "<synk.Data: float64, shape (1500,), capacity 3,000 rows>"
+    assert repr(synk.data(1.0)) == "<synk.Data: float64, shape ()>"
+
+
+def test_completion_shows_what_is_for_users():
+    """What functions ask of Data is left out, and nothing else is."""
+    shown = {name for name in dir(synk.data([1.0])) if not name.startswith("_")}
+    assert shown == {
+        *("alloc_size", "data", "dtype", "filename", "minibatch", "name", "ndim", "shape", "size"),
+        *("free_memory", "set_length", "set_shape", "set_value"),
+    }
 
 
 # --- changing values and shape -----------------------------------------------------------------------------
@@ -198,10 +210,6 @@ def test_only_values_that_fit_are_stored():
     data.set_value(np.ones(2, dtype="int8"))
     assert data.dtype == np.int32
     assert synk.data([1.5], dtype="int8", force_cast=True)[0] == 1
-    np.testing.assert_array_equal(data.condition_data([5.5], force_cast=True), [5])
-    assert data.condition_data(np.array([1], dtype="int16")).dtype == np.int32
-    with pytest.raises(TypeError, match="'counts'"):
-        data.condition_data([5.5])
 
 
 def test_contents_are_kept_when_it_grows(total):

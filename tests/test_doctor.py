@@ -587,7 +587,10 @@ def test_a_compiler_that_works(machine):
     assert compiling.compiler(machine()).level is Level.OK
 
 
-@pytest.mark.parametrize(("environ", "said"), [({}, "no cc, gcc or clang"), ({"CC": "tcc"}, "CC=tcc is not")])
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [({}, "no cc, gcc or clang"), ({"CC": "tcc"}, "CC=tcc is not"), ({"CC": "cc '"}, "No closing quotation")],
+)
 def test_no_compiler(machine, environ, said):
     found = compiling.compiler(machine(**environ), found=None)
     assert found.level is Level.WARNING
@@ -598,7 +601,7 @@ def test_no_compiler(machine, environ, said):
     ("script", "said"),
     [
         ("echo 'k.c:1: error: no stdio.h' >&2; echo stopped >&2; exit 1", "k.c:1: error: no stdio.h"),
-        ("exit 3", "returned non-zero exit status 3."),
+        ("exit 3", "exit status 3"),
     ],
 )
 def test_a_compiler_that_fails(machine, tmp_path, script, said):
@@ -612,8 +615,8 @@ def test_a_compiler_that_fails(machine, tmp_path, script, said):
 
 
 def test_a_compiler_that_makes_no_library(machine):
-    found = SimpleNamespace(command=("cc",), compile=lambda source, folder: folder / "none.so")
-    assert "SET TMPDIR" in compiling.compiler(machine(), found).remedy.upper()
+    found = SimpleNamespace(command=("cc",), compile=lambda sources: [b"no library"])
+    assert "cc compiles, but does not load" in compiling.compiler(machine(), found).found
 
 
 def test_the_kernel_cache(machine, tmp_path):
@@ -623,7 +626,35 @@ def test_the_kernel_cache(machine, tmp_path):
     assert compiling.kernel_cache(machine(space=(GIB, MIB)), folder).level is Level.WARNING
     folder.mkdir(parents=True)
     folder.chmod(0o777)
-    assert f"chmod go-w {folder}" in compiling.kernel_cache(machine(), folder).remedy
+    assert f"is not used: others may write to {folder}" in compiling.kernel_cache(machine(), folder).found
+
+
+def test_a_kernel_cache_of_another_user(machine, tmp_path, monkeypatch):
+    stranger = os.geteuid() + 1
+    monkeypatch.setattr(os, "geteuid", lambda: stranger)
+    for folder in (tmp_path, tmp_path / "new"):
+        found = compiling.kernel_cache(machine(), folder)
+        assert found.level is Level.WARNING
+        assert f"{folder} is not used: " in found.found
+        assert f"this is user {stranger}" in found.found
+
+
+def test_files_that_the_kernel_cache_does_not_take(machine, tmp_path):
+    for name, mode in (("a.so", 0o600), ("b.so", 0o666)):
+        (tmp_path / name).touch()
+        (tmp_path / name).chmod(mode)
+    os.mkfifo(tmp_path / "c.so")
+    found = compiling.kernel_cache(machine(), tmp_path)
+    assert found.found.startswith("1 kernels")
+    assert found.remedy.startswith("2 files there are not used: others may write to b.so")
+    assert "c.so is no regular file" in found.remedy
+
+
+def test_no_kernel_cache_without_a_home(machine, monkeypatch):
+    monkeypatch.delenv("SYNK_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setenv("HOME", "~")
+    assert compiling.kernel_cache(machine()).found == "a folder is not used: there is no home folder"
 
 
 def test_a_kernel_cache_that_cannot_be_written_to(machine, tmp_path):

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parent.parent
 # A name stands for the module, or for the package and everything in it.
 FLOORS = (
     # 0: pure values and arithmetic, no process needed
-    {"errors", "plan", "reduction", "messages"},
+    {"errors", "floating", "plan", "reduction", "messages", "values"},
     # 1: shared memory; words and messages; who lives and hangs; one communicator interface; the compiler
     {"memory", "wire", "processes", "comm", "compile"},
     # 2: arrays, variables, devices; symbolic operations and their kernels

@@ -10,6 +10,7 @@ import pytest
 
 import synk
 from synk.errors import SharedMemoryFull
+from synk.homes import BLOCK_BYTES, packed
 from synk.memory.segments import StagingBuffers
 from synk.memory.shm import Segment
 
@@ -115,7 +116,7 @@ def test_without_room_a_variable_stays_where_it_is(variable, monkeypatch):
     real, refused = Segment.create, []
 
     def create(nbytes):
-        if nbytes == variable.get_value(borrow=True).nbytes and len(refused) < 1:
+        if len(refused) < 1:
             refused.append(nbytes)
             raise SharedMemoryFull("full")
         return real(nbytes)
@@ -131,11 +132,64 @@ def test_forgotten_variable_frees_its_memory(variable):
     before = mapped()
     other = pytensor.shared(np.ones(5), name="other")
     synk.all_reduce(other)
-    assert mapped() == before + N_RANKS
+    assert mapped() == before + 1
     del other
     gc.collect()
     synk.all_reduce(variable)
-    assert mapped() == before + N_RANKS
+    assert mapped() == before + 1
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_block_is_freed_with_its_last_variable(together):
+    before = mapped()
+    variables = [pytensor.shared(np.ones(n), name="v") for n in (3, 5)]
+    large = pytensor.shared(np.ones(BLOCK_BYTES // 8), name="large")
+    synk.all_reduce([variables[0], large, variables[1]])
+    assert mapped() == before + 2
+    del large
+    gc.collect()
+    assert mapped() == before + 1
+    if together:
+        variables.clear()
+    else:
+        del variables[0]
+        gc.collect()
+        assert mapped() == before + 1
+        synk.broadcast(variables[0], np.ones(400))  # moves to another block
+        assert mapped() == before + 1
+        variables.clear()
+    gc.collect()
+    assert mapped() == before
+
+
+def test_one_variable_of_another_shape_is_refused_among_many(variable):
+    others = [pytensor.shared(np.full(3, float(n)), name=f"v{n}") for n in range(3)]
+    many = [*others, variable]
+    synk.all_reduce(many, "max")
+    synk.set_value(1, variable, np.ones((4, 3)))
+    gathered = synk.gather(many, nd_up=0)
+    np.testing.assert_array_equal(
+        gathered[-1], np.concatenate([np.arange(6.0).reshape(2, 3), np.ones((4, 3))])
+    )
+    with pytest.raises(synk.CollectiveMismatch, match=r"rank 0: .*\[2, 3\]; rank 1: .*\[4, 3\]"):
+        synk.all_reduce(many, "max")
+    synk.broadcast(many)
+    np.testing.assert_array_equal(synk.gather(others[2]), [[2.0] * 3] * N_RANKS)
+
+
+def test_rooms_are_apart_and_large_variables_alone():
+    sizes = {1: [8, 100], 2: [BLOCK_BYTES, 8], 3: [0, 0], 4: [BLOCK_BYTES // 2] * 2, 5: [64, 64]}
+    blocks = list(packed(sizes))
+    assert [list(rooms) for _, rooms in blocks] == [[2], [4], [1, 3, 5]]
+    for nbytes, rooms in blocks:
+        stretches = sorted(room for of_ranks in rooms.values() for room in of_ranks)
+        ends = [offset + size for offset, size in stretches]
+        assert [offset for offset, _ in stretches] == [0, *ends[:-1]]
+        assert ends[-1] == nbytes
+        for identity, of_ranks in rooms.items():
+            assert all(
+                size <= room.nbytes < size + 65 for size, room in zip(sizes[identity], of_ranks, strict=True)
+            )
 
 
 def test_close_moves_variables_out(variable):
@@ -169,7 +223,7 @@ def unstaged(monkeypatch):
     def refuse(*args):
         raise AssertionError("staged")
 
-    monkeypatch.setattr(StagingBuffers, "put", refuse)
+    monkeypatch.setattr(StagingBuffers, "put_all", refuse)
     monkeypatch.setattr(synk.current.session("test")._rank.communicator, "_fill_slots", refuse)
 
 
@@ -298,7 +352,7 @@ def test_values_wait_for_their_step_in_a_sequence(variable):
 def test_without_room_values_are_staged(variable, monkeypatch):
     synk.all_reduce(variable, "max")
 
-    def refuse(self, sizes):
+    def refuse(self, nbytes, rooms):
         raise SharedMemoryFull("full")
 
     monkeypatch.setattr(synk.homes.Homes, "_allocate", refuse)

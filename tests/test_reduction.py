@@ -6,6 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from synk import reduction
+from synk.messages import Results
 from synk.reduction import (
     MODES,
     OPERATIONS,
@@ -14,7 +16,6 @@ from synk.reduction import (
     accumulating_dtype,
     check_mode,
     check_operation,
-    combine,
     identity,
 )
 
@@ -31,6 +32,13 @@ LEGAL = [
 ]
 LEGAL_MODES = [*LEGAL, *(("gather", dtype) for dtype in DTYPES)]
 ILLEGAL = [(op, dtype) for dtype in DTYPES for op in OPERATIONS if (op, dtype) not in LEGAL]
+
+
+def combine(mode, partials, dtype=None):
+    """Return one output of ranks with these partial results."""
+    of_ranks = [None if part is None else Results([part.value], part.weight) for part in partials]
+    return reduction.combine([reduction.Output(mode, dtype, "output 0")], of_ranks)[0]
+
 
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -360,3 +368,10 @@ def test_only_arrays_can_be_reduced():
     for mode in ("sum", "gather", "c_avg"):
         with pytest.raises(TypeError, match=f"update of the generator is not an array.*'{mode}'; use None"):
             check_mode(mode, None, "update of the generator")
+
+
+@pytest.mark.parametrize("op", OPERATIONS)
+def test_shapes_are_not_broadcast(op):
+    """Two rows and one: NumPy would add the one to both."""
+    with pytest.raises(ValueError, match=r'shapes \(2,\) and \(1,\); one value for each row takes "gather"'):
+        combine(op, [Partial(np.ones(2), 2), Partial(np.ones(1), 1)])

@@ -20,7 +20,11 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 
 import synk
+from synk.compile.kernels import numpy_kernels
+from synk.compile.kernels.native import Libraries
+from synk.compile.kernels.store import Store
 from synk.device.cpu import count_cores
+from synk.rank.program import Program
 
 
 class OfRank(Op):
@@ -71,6 +75,21 @@ def test_fork_makes_that_many_ranks(ranks):
     assert len(set(synk.pids())) == 3
     assert synk.pids()[0] == os.getpid()
     np.testing.assert_array_equal(of_ranks(os.getpid), synk.pids())
+
+
+def test_a_run_is_open_from_fork_to_close(ranks):
+    assert not synk.is_open()
+    with pytest.raises(synk.SynkStateError, match=r"n_ranks: no run is open; call synk\.fork"):
+        synk.n_ranks()
+    ranks(2)
+    assert synk.is_open()
+    assert synk.n_ranks() == 2
+    child = os.fork()
+    if child == 0:  # the run is not that of a copy of its master
+        os._exit(synk.is_open())
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    synk.close()
+    assert not synk.is_open()
 
 
 def test_without_a_number_there_is_a_rank_per_core(ranks):
@@ -549,6 +568,47 @@ def test_distribute_may_be_called_any_number_of_times(ranks):
     synk.distribute()
     assert (f(np.ones(3)), g(np.ones(3))) == (6, 1)
     assert synk.gather(v).tolist() == [3, 3]
+
+
+def test_distribute_compiles_for_slices_too(ranks, monkeypatch, tmp_path):
+    log = tmp_path / "log"
+    log.touch()
+
+    def logged(what, method):
+        def call(*args, **kwargs):
+            with log.open("a") as file:
+                file.write(f"{what}\n")  # by any rank
+            return method(*args, **kwargs)
+
+        return call
+
+    monkeypatch.setattr(Program, "_compiled", logged("graph", Program._compiled))
+    kernels = numpy_kernels()
+    if kernels is not None:
+        monkeypatch.setattr(kernels, "libraries", Libraries(kernels.compiler, Store(tmp_path / "store")))
+        monkeypatch.setattr(os, "posix_spawn", logged("kernels", os.posix_spawn))
+    ranks(2)
+    x = pt.vector("x")
+    v = pytensor.shared(1.0, name="v")
+    f = synk.function(
+        [x], ((pt.exp(x * 0.1234567) + v).sum(), "sum"), updates=[(v, v + (x * v + 2).sum(), "sum")]
+    )
+    nothing_to_slice = synk.function([], v * 2)
+    synk.distribute(num_slices=2)
+    assert log.read_text().split().count("graph") == 6  # 2 programs of f and 1 of the other, on 2 ranks
+    f(np.ones(8))
+    nothing_to_slice()
+    compiled = log.read_text()
+    assert ("kernels" in compiled) == (kernels is not None)
+    f(np.ones(8), num_slices=3)
+    assert log.read_text() == compiled
+
+
+@pytest.mark.parametrize(("wrong", "error"), [(0, ValueError), (True, TypeError), ("2", TypeError)])
+def test_distribute_refuses_what_is_no_number_of_slices(ranks, wrong, error):
+    ranks(1)
+    with pytest.raises(error, match="num_slices"):
+        synk.distribute(num_slices=wrong)
 
 
 def test_a_function_that_cannot_travel_is_refused_and_the_run_goes_on(ranks):

@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = {"synk": ROOT / "synk", "synk.extensions": ROOT / "extensions"}
+FOLDERS = {
+    "synk": ROOT / "synk",
+    "synk.extensions": ROOT / "extensions",
+}  # synk/extensions is a link to the second
 SOURCES = ["setup.cfg", "pyproject.toml", "LICENSE", "README.rst", "synk", "extensions"]
 
 # Comes with an extra: a module may need it to be imported.
@@ -47,14 +50,23 @@ def modules_and_packages():
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory):
-    """Build the wheel from a copy, so the checkout stays clean, and install it in a folder of its own."""
-    source, wheels, target = (tmp_path_factory.mktemp(name) for name in ("source", "wheels", "target"))
+def source(tmp_path_factory):
+    """A copy of the sources, in a folder called synk, so that builds leave the checkout clean."""
+    source = tmp_path_factory.mktemp("parent") / "synk"
+    source.mkdir()
     for name in SOURCES:
         if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(ROOT / name, source / name, ignore=ignored, symlinks=True)
         elif (ROOT / name).exists():
             shutil.copy(ROOT / name, source)
+    return source
+
+
+@pytest.fixture(scope="module")
+def installed(source, tmp_path_factory):
+    """Build the wheel and install it in a folder of its own."""
+    wheels, target = (tmp_path_factory.mktemp(name) for name in ("wheels", "target"))
     pip("wheel", "--no-build-isolation", "--wheel-dir", wheels, source)
     pip("install", "--target", target, *wheels.glob("synk-*.whl"))
     return target
@@ -99,3 +111,19 @@ def test_the_wheel_holds_every_other_file_of_the_tree(installed):
     }
     assert {"synk/py.typed", "synk/kernels/loops/common.c", "synk/compile/kernels/prelude.c"} <= files
     assert {name for name in files if not (installed / name).is_file()} == set()
+
+
+def test_an_editable_installation_is_found_from_the_parent_folder_of_a_clone(source, tmp_path):
+    """There the clone's folder, which is called synk too, may be taken for a package without a file."""
+    make = "import setuptools.build_meta as made, sys; print(made.build_editable(sys.argv[1]))"
+    built = subprocess.run(
+        [sys.executable, "-c", make, str(tmp_path)], cwd=source, capture_output=True, text=True
+    )
+    assert built.returncode == 0, built.stderr
+    shutil.unpack_archive(next(tmp_path.glob("*.whl")), tmp_path / "site", "zip")
+    # As a site folder of its own: -S leaves out the one in which synk is installed already.
+    ask = "import importlib.util, site, sys; site.addsitedir(sys.argv[1]); "
+    ask += "print(importlib.util.find_spec('synk').origin)"
+    command = [sys.executable, "-S", "-c", ask, str(tmp_path / "site")]
+    found = subprocess.run(command, cwd=source.parent, capture_output=True, text=True)
+    assert found.stdout.strip() == str(source / "synk" / "__init__.py"), found.stderr

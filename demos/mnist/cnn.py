@@ -17,11 +17,11 @@ SIDE = 28  # pixels
 DROPPED = 0.5  # share of the inputs of the last layer
 
 
-def build(seed: int, dropout: bool = True) -> Network:
+def build(seed: int, dropout: bool = True, dtype: str = "float32") -> Network:
     """Make a network with random weights; the seed gives these, and which units are dropped."""
     x, y = pt.fmatrix("x"), pt.lvector("y")
-    images = x.reshape((-1, 1, SIDE, SIDE))
-    network = layers(seed, DROPPED if dropout else 0.0)
+    images = x.astype(dtype).reshape((-1, 1, SIDE, SIDE))
+    network = layers(seed, DROPPED if dropout else 0.0, dtype)
     logits, (train_logits, updates) = network(images), network.training(images)
     return Network(
         x=x,
@@ -34,19 +34,19 @@ def build(seed: int, dropout: bool = True) -> Network:
     )
 
 
-def layers(seed: int, dropped: float) -> Any:
+def layers(seed: int, dropped: float, dtype: str) -> Any:
     """Return the layers."""
     rng = np.random.default_rng(seed)
     return Sequential(
-        conv1=Conv(1, 32, 5, rng=rng),
+        conv1=Conv(1, 32, 5, rng=rng, dtype=dtype),
         relu1=ReLU(),
         pool1=MaxPool(2),
-        conv2=Conv(32, 64, 5, rng=rng),
+        conv2=Conv(32, 64, 5, rng=rng, dtype=dtype),
         relu2=ReLU(),
         pool2=MaxPool(2),
         flat=Flatten(),
-        dense=Dense(64 * 4 * 4, 256, rng=rng),
+        dense=Dense(64 * 4 * 4, 256, rng=rng, dtype=dtype),
         relu3=ReLU(),
         dropout=Dropout(dropped, seed=seed),
-        head=Dense(256, 10, rng=rng),
+        head=Dense(256, 10, rng=rng, dtype=dtype),
     )

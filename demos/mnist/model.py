@@ -22,17 +22,17 @@ class Network(NamedTuple):
 
     x: Any  # float32 (rows, pixels)
     y: Any  # int64 (rows,)
-    params: dict[str, Any]  # shared variables, float32
+    params: dict[str, Any]  # shared variables
     train_loss: Any  # mean cross-entropy over rows, with dropout
     loss: Any  # the same without
     accuracy: Any  # share of the rows that are classified correctly
     updates: list[tuple[Any, Any]]  # of the random state
 
 
-def build(seed: int, dropout: bool = True) -> Network:
+def build(seed: int, dropout: bool = True, dtype: str = "float32") -> Network:
     """Make a network with random weights; the seed gives these, and which units are dropped."""
     x, y = pt.fmatrix("x"), pt.lvector("y")
-    params = make_params(np.random.default_rng(seed))
+    params = make_params(np.random.default_rng(seed), dtype)
     logits = perceptron(x, params)
     train_logits, updates = logits, []
     if dropout:
@@ -50,16 +50,16 @@ def build(seed: int, dropout: bool = True) -> Network:
     )
 
 
-def make_params(rng: np.random.Generator) -> dict[str, Any]:
+def make_params(rng: np.random.Generator, dtype: str) -> dict[str, Any]:
     """Make weights that keep the size of signals through rectified layers, and zero biases.
 
     Normal numbers of variance ``2 / inputs``: He, Zhang, Ren and Sun (2015), arXiv:1502.01852.
     """
     params = {}
     for layer, (n_in, n_out) in enumerate(pairwise(SIZES)):
-        weights = rng.normal(scale=np.sqrt(2 / n_in), size=(n_in, n_out)).astype("float32")
+        weights = rng.normal(scale=np.sqrt(2 / n_in), size=(n_in, n_out)).astype(dtype)
         params[f"W{layer}"] = pytensor.shared(weights, name=f"W{layer}")
-        params[f"b{layer}"] = pytensor.shared(np.zeros(n_out, "float32"), name=f"b{layer}")
+        params[f"b{layer}"] = pytensor.shared(np.zeros(n_out, dtype), name=f"b{layer}")
     return params
 
 

@@ -37,13 +37,13 @@ def main() -> None:
     n_ranks = synk.fork(options.ranks)
     training, testing = digits.load(options.data_dir, options.seed)
     kind, build, share = MODELS[options.model]
-    network = build(options.seed, options.dropout)
+    network = build(options.seed, options.dropout, options.dtype)
     rule, rate = getattr(updates, options.rule), share * LEARNING_RATES[options.rule]
-    step, test = FEEDS[options.data](network, training, testing, rule, learning_rate=rate)
 
     n_rows = len(training.labels)
     title = f"MNIST {kind}, {n_ranks} rank{'s' * (n_ranks > 1)}, {options.data} data, {options.rule}"
     with Report(title, options.epochs, n_rows) as report:
+        step, test = FEEDS[options.data](network, training, testing, rule, learning_rate=rate)
         for epoch in range(options.epochs):
             # The same rows in the same order, whatever the number of ranks.
             for rows in batches(n_rows, options.batch_size, seed=(options.seed, epoch)):
@@ -76,6 +76,7 @@ def parse() -> argparse.Namespace:
     add("--batch-size", type=int, default=250, help="images in a step, on all ranks together")
     add("--rule", choices=LEARNING_RATES, default="nesterov_momentum", help="how weights follow the gradient")
     add("--dropout", action=argparse.BooleanOptionalAction, default=True, help="drop units at random")
+    add("--dtype", choices=["float32", "float64"], default="float32", help="what is computed in")
     add("--seed", type=int, default=0, help="of weights, batches, dropout and the choice of test images")
     add("--plot", metavar="PNG", help="draw the learning curve to this file")
     add("--losses", metavar="JSON", help="write the losses of all epochs to this file")

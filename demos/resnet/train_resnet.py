@@ -45,13 +45,12 @@ def main() -> None:
         train_images=model.normalised(feed.train_pixels),
     )
     n_rows, batch_size = len(feed.training[-1]), n_ranks * options.batch_size
-    step, validate = make_functions(options, feed, network, n_ranks, ceil(n_rows / batch_size))
-
     title = (
         f"ResNet-{options.depth} of {model.count(network.params):,} parameters, {n_rows:,} images, "
         f"{n_ranks} rank{'s' * (n_ranks > 1)}, {options.rule}"
     )
     with Report(title, options.epochs, n_rows) as report:
+        step, validate = make_functions(options, feed, network, n_ranks, ceil(n_rows / batch_size))
         for epoch in range(options.epochs):
             for rows in batches(n_rows, batch_size, seed=(options.seed, epoch)):
                 report.step(step(rows, epoch), len(rows))

@@ -25,6 +25,7 @@ def draw(path: str, report: Report) -> None:
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside lower left", ncols=3, frameon=False)  # beside the lines, wherever they go
     figure.savefig(path, dpi=150, format="png")
 
 
@@ -41,7 +42,6 @@ def draw_loss(axes, report: Report) -> None:
     axes.yaxis.set_minor_formatter("{x:g}")
     axes.set_ylabel("mean cross-entropy (nats)")
     axes.set_title("Loss")
-    axes.legend(frameon=False)
 
 
 def draw_accuracy(axes, report: Report) -> None:
@@ -49,7 +49,8 @@ def draw_accuracy(axes, report: Report) -> None:
     epochs = np.arange(1, report.n_epochs + 1)
     axes.plot(epochs, report.accuracies, color=TEST, marker=".")
     last = epochs[-1], report.accuracies[-1]
-    label = {"textcoords": "offset points", "ha": "right", "color": TEST, "weight": "bold"}
-    axes.annotate(f"{last[1]:.2f} %", last, (0, -18), **label)
+    # To the right of the last point, where no line goes.
+    label = {"textcoords": "offset points", "va": "center", "color": TEST, "weight": "bold"}
+    axes.annotate(f"{last[1]:.2f} %", last, (8, 0), **label)
     axes.set_ylabel("images classified correctly (%)")
     axes.set_title("Test accuracy")

@@ -19,6 +19,7 @@ progress = need("rich.progress")
 table = need("rich.table")
 
 N_LINES = 10  # a long run prints that many; the bar shows what happens between
+QUIET_SECONDS = 5.0  # without a terminal there is no bar, but a line after that long
 
 
 class Report:
@@ -42,13 +43,16 @@ class Report:
         self._first_step_at: float | None = None
         self._last_step_at = 0.0
         self._n_timed = 0  # images since the first step
+        self._said_at = 0.0
         self._console = console.Console(highlight=False)
         self._bar = progress.Progress(
+            progress.SpinnerColumn(),
             progress.TextColumn("[bold]{task.description}[/]"),
             progress.BarColumn(bar_width=None),
             progress.TextColumn("loss {task.fields[loss]}"),
             progress.TextColumn("test [green]{task.fields[accuracy]}[/]"),
             progress.TextColumn("[cyan]{task.fields[speed]:>7} images/s[/]"),
+            progress.TimeElapsedColumn(),
             progress.TimeRemainingColumn(compact=True),
             progress.TextColumn("left"),
             console=self._console,
@@ -60,7 +64,14 @@ class Report:
     def __enter__(self) -> "Report":
         self._console.print(f"[bold]{self.title}[/]")
         self._bar.start()
+        self._say("compiling")
         return self
+
+    def _say(self, line: str) -> None:
+        """Print what the bar shows, where there is none."""
+        if not self._console.is_terminal:
+            self._console.print(line)
+            self._said_at = time.perf_counter()
 
     def __exit__(self, *error: object) -> None:
         self._bar.stop()
@@ -82,6 +93,7 @@ class Report:
         if self._first_step_at is None:
             self._first_step_at = self._last_step_at
             self._console.print(f"first step done {seconds_since_start():.1f} s after the start")
+            self._said_at = self._last_step_at
         else:
             self._n_timed += n_rows
         if not self._step_rows:
@@ -95,6 +107,9 @@ class Report:
             loss=f"{float(loss):.4f}",
             speed=self.speed_in_digits(),
         )
+        if self._last_step_at - self._said_at > QUIET_SECONDS:
+            n_rows = sum(self._step_rows)
+            self._say(f"epoch {len(self.step_losses):>3}: {n_rows:,} images, loss {float(loss):.4f}")
 
     def epoch(self, test_loss: float, accuracy: float) -> None:
         """Note the end of an epoch and how the test went; `accuracy` is a share."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import synk
-from synk.bench import all_reduce, batches, machine, report, round_trips, steps
+from synk.bench import all_reduce, batches, busy, machine, report, round_trips, steps
 from synk.bench.crew import CrewLost
 from synk.bench.figures import Section
 from synk.bench.rivals import MEMCPY, versions
@@ -55,6 +55,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add = parser.add_argument
     add("--ranks", type=positive, default=2, help="of synk and of each rival; by default 2")
     add("--rounds", type=positive, default=15, help="in which everything is measured once; by default 15")
+    add(
+        "--busy",
+        action="store_true",
+        help="measure calls beside a process that keeps a core busy, and no more",
+    )
     add("--json", action="store_true", help="print JSON, times in seconds")
     add("--quick", action="store_true", help="small sizes, to see that it runs; the figures mean nothing")
     return parser.parse_args(argv)
@@ -76,13 +81,19 @@ def run(options: argparse.Namespace) -> None:
         if not options.json:
             show("")
             print("\n".join([*described.lines(), *bench.left_out]), flush=True)
-        for measure in MEASURES:
+        for measure in (busy.calls,) if options.busy else MEASURES:
             found.append(finish(measure(bench), options))
-    with crowded() as n_ranks, opened(n_ranks, options.rounds, options.quick, [MEMCPY]) as crowd:
-        found.append(finish(round_trips.calls(crowd), options))
+    if not options.busy:
+        found.append(finish(shared_cores(options), options))
     if options.json:
         whole = {"machine": described._asdict(), "left_out": bench.left_out}
         print(json.dumps(whole | {"sections": [report.plain(section) for section in found]}, indent=1))
+
+
+def shared_cores(options: argparse.Namespace) -> Section:
+    """Measure calls of more ranks than there are cores."""
+    with crowded() as n_ranks, opened(n_ranks, options.rounds, options.quick, [MEMCPY]) as crowd:
+        return round_trips.calls(crowd)
 
 
 def finish(section: Section, options: argparse.Namespace) -> Section:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 
@@ -90,6 +91,25 @@ class Communicator(ABC):
 
     def close(self) -> None:  # noqa: B027  (most have nothing to give up)
         """Give up what links this rank to the others; their processes may have ended."""
+
+    def at_once(
+        self, kind: str, op: str, homes: Sequence[SharedArrays | None], shapes: bool = True
+    ) -> AbstractContextManager[None]:
+        """Return a context for several collectives of one kind, in which ranks may meet once for all of them.
+
+        Nobody may change an array in there but by these collectives.
+
+        Parameters
+        ----------
+        kind : str
+            One of `header.KINDS`.
+        op : str
+        homes : sequence of (SharedArrays or None)
+            What each of the collectives will be given.
+        shapes : bool
+            Whether shapes must be equal.
+        """
+        return nullcontext()
 
     @abstractmethod
     def all_reduce(self, array: Any, op: str, homes: SharedArrays | None = None) -> Any:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from synk.floating import IGNORING, STRICT
 from synk.reduction import UFUNCS, accumulating_dtype, mended_average
 
 CACHED = 1 << 18  # bytes of all arrays' blocks together: a quarter of a usual L2 cache
@@ -62,6 +63,7 @@ class Blocks:
         if not in_place and dtype not in scratch:
             scratch[dtype] = np.empty(length, wide)
         self._divide, self._divisor = _division(wide, self._n)
+        self._strict, self._ignoring = STRICT.copy(), IGNORING.copy()
         self._blocks = []
         for start in range(0, arrays[0].size, length):
             terms = [array[start : start + length] for array in arrays]
@@ -74,11 +76,9 @@ class Blocks:
         if not self._can_overflow:
             self._combine()
         elif self._is_average:
-            with np.errstate(all="ignore", over="raise"):
-                self._average()
+            self._strict.run(self._average)
         else:
-            with np.errstate(all="ignore"):  # infinities and NaN are values, as in programs
-                self._combine()
+            self._ignoring.run(self._combine)  # infinities and NaN are values, as in programs
 
     def _combine(self) -> None:
         for terms, total, places in self._blocks:

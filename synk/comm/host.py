@@ -12,12 +12,18 @@ Others are copied to slots of an arena first.
 A rank writes its next header only behind a barrier that every rank reaches after reading this
 one, and its slot likewise, so nothing is overwritten while it is read.
 
+Several collectives in a row have one header and two barriers for all of them, where all arrays live in shared
+memory: no rank touches what another one does before the last of them.
+
 Imports ``comm.base``, ``comm.blocks``, ``comm.header``, ``plan``, ``shm`` and ``sync``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+from array import array as words_in
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -54,17 +60,49 @@ class HostCommunicator(Communicator):
         self._arena: Segment | None = None
         self._arena_nbytes = 0
         self._scratch: Scratch = {}
-        # Asked for again each time: views of the words would keep them mapped beyond the run.
-        self._header = control.header
-        self._others = [other for other in range(control.n_ranks) if other != rank]
+        self._met = False  # all ranks bring the same to all collectives from now on, in their homes
+        # Views are taken anew each time: kept, they would keep the words mapped beyond the run.
+        self._control = control
+        self._mine = control.header_at(rank)
+        self._others = [control.header_at(other) for other in range(control.n_ranks) if other != rank]
+
+    @contextmanager
+    def at_once(
+        self, kind: str, op: str, homes: Sequence[SharedArrays | None], shapes: bool = True
+    ) -> Iterator[None]:
+        if len(homes) < 2:  # nothing is saved
+            yield
+            return
+        same = self._same(_digest([self._words(kind, op, one, shapes) for one in homes]))
+        met = same and all(one is not None for one in homes)
+        if not met:
+            self._barrier.wait()  # before the next header
+        self._met = met
+        try:
+            yield
+        finally:
+            self._met = False
+        if met:
+            self._barrier.wait()
+
+    def _words(self, kind: str, op: str, homes: SharedArrays | None, shapes: bool) -> memoryview:
+        """Return what all ranks must have in common to reduce or read arrays where they are."""
+        if homes is None:
+            return memoryview(b"")
+        words: memoryview | None = homes.plans.get((kind, op))
+        if words is None:
+            mine = homes[self.rank]
+            shape = mine.shape if shapes else ()
+            words = homes.plans[kind, op] = words_of(kind, op, mine.dtype, shape, home=True)
+        return words
 
     def all_reduce(self, array: NDArray[Any], op: str, homes: SharedArrays | None = None) -> NDArray[Any]:
         if homes is not None:
             # The way of every training step: what can be known before is looked up.
             words, blocks = homes.plans.get(op) or self._plan(op, homes)
-            if self._same(words):
+            if self._met or self._same(words):
                 blocks.run()
-                self._barrier.wait()
+                self._part()
                 return array
         headers = self._headers_of("all_reduce", op, array, homes, met=homes is not None)
         result = self._reduce_staged(headers, array, op)
@@ -82,8 +120,8 @@ class HostCommunicator(Communicator):
         in_place: bool = False,
     ) -> NDArray[Any] | None:
         kind = "reduce in place" if in_place else "reduce"
-        headers = self._headers_of(kind, op, array, homes)
-        if homes is None or not all(header.home for header in headers):
+        headers = self._to_stage(kind, op, array, homes)
+        if homes is None or headers:
             # On one machine the work is shared by all ranks anyway.
             result = self._reduce_staged(headers, array, op)
             return result.copy() if self.rank == root else None
@@ -93,17 +131,17 @@ class HostCommunicator(Communicator):
         elif self.rank == root:
             result = np.empty(array.shape, array.dtype)
             Blocks(_flat(homes), op, [result.reshape(-1)], self._scratch).run()
-        self._barrier.wait()
+        self._part()
         return result if self.rank == root else None
 
     def broadcast(
         self, array: NDArray[Any], root: int = 0, homes: SharedArrays | None = None
     ) -> NDArray[Any]:
-        headers = self._headers_of("broadcast", "sum", array, homes, shapes=False)
-        if homes is not None and all(header.home for header in headers):
+        headers = self._to_stage("broadcast", "sum", array, homes, shapes=False)
+        if homes is not None and not headers:
             if self.rank != root:
                 array[...] = homes[root]
-            self._barrier.wait()
+            self._part()
             return array
         slot = self._fill_slots(headers, array, only=root)[root]
         return slot.copy()
@@ -124,24 +162,41 @@ class HostCommunicator(Communicator):
     def _gather(
         self, kind: str, array: NDArray[Any], homes: Any, read: Read, reading: bool, only: int | None
     ) -> Any:
-        headers = self._headers_of(kind, "sum", array, homes, shapes=False)
-        in_homes = homes is not None and all(header.home for header in headers)
-        arrays = homes if in_homes else self._fill_slots(headers, array, only)
+        headers = self._to_stage(kind, "sum", array, homes, shapes=False)
+        arrays = self._fill_slots(headers, array, only) if headers or homes is None else homes
         result = read(arrays if only is None else [arrays[only]]) if reading else None
-        if in_homes:  # a slot is not filled again before the next header has been met
-            self._barrier.wait()
+        if not headers:  # a slot is not filled again before the next header has been met
+            self._part()
         return result
 
     # --- headers -----------------------------------------------------------------------------------
 
     def _same(self, words: memoryview) -> bool:
         """Tell the others what this rank brings; return whether all bring the very same."""
-        end = HOME + len(words)
-        mine = self._header(self.rank)
-        mine[ARENA] = self._arena_nbytes
-        mine[HOME:end] = words
+        control, count = self._control.words, len(words)
+        control[self._mine + ARENA] = self._arena_nbytes
+        start = self._mine + HOME
+        control[start : start + count] = words
         self._barrier.wait()
-        return not [other for other in self._others if self._header(other)[HOME:end] != words]
+        for other in self._others:
+            start = other + HOME
+            if control[start : start + count] != words:
+                return False
+        return True
+
+    def _part(self) -> None:
+        """Wait until no rank touches what others have in their homes."""
+        if not self._met:
+            self._barrier.wait()
+
+    def _to_stage(
+        self, kind: str, op: str, array: NDArray[Any], homes: SharedArrays | None, shapes: bool = True
+    ) -> list[Header]:
+        """Return what all ranks bring; nothing where all of it is in its homes."""
+        if self._met:
+            return []
+        headers = self._headers_of(kind, op, array, homes, shapes)
+        return [] if all(header.home for header in headers) else headers
 
     def _headers_of(
         self,
@@ -161,7 +216,7 @@ class HostCommunicator(Communicator):
         """
         if not met:
             self._same(words_of(kind, op, array.dtype, array.shape, homes is not None))
-        headers = [Header.read(self._header(rank)) for rank in range(self.n_ranks)]
+        headers = [Header.read(self._control.header(rank)) for rank in range(self.n_ranks)]
         check_equal(headers, shapes)
         return headers
 
@@ -210,6 +265,12 @@ class HostCommunicator(Communicator):
             slots[self.rank][...] = array
         self._barrier.wait()
         return slots
+
+
+def _digest(parts: Sequence[memoryview]) -> memoryview:
+    """Return words that are the same on all ranks where the parts are; no header of one collective is."""
+    digest = hashlib.blake2b(b";".join(parts), digest_size=16).digest()
+    return memoryview(words_in("q", [-1, *words_in("q", digest)]))
 
 
 def _flat(arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:

@@ -23,6 +23,7 @@ from synk.compile.programs.captured import Captured, Recorder, obstacle
 from synk.compile.programs.program import Program
 from synk.compile.programs.transfer import check_narrow, is_on_host, overwritten, to_device
 from synk.compile.rewriting.rewrites import UNWANTED
+from synk.floating import IGNORING
 
 HOST_OPS = ("allow", "warn", "raise")
 EITHER = "either"
@@ -169,13 +170,17 @@ class ArrayLinker(JITLinker):
         return fn
 
     def create_jitable_thunk(self, compute_map, order, input_storage, output_storage, storage_map):
-        """Return ``([thunk], nodes, program)``; unlike the base class's, the thunk blames the right node."""
+        """Return ``([thunk], nodes, program)``; unlike the base class's, the thunk blames the right node.
+
+        Its attribute ``run`` takes a list of values, of the inputs that are no shared variables, and returns
+        those of outputs and updates: all that PyTensor's own function does around that is left out.
+        """
         fgraph = self.fgraph
         captured = self._captured(fgraph, order)
         if captured is None:
-            run = program = self.fgraph_convert(fgraph, order, input_storage, output_storage, storage_map)
+            program = self.fgraph_convert(fgraph, order, input_storage, output_storage, storage_map)
         else:
-            run, program = captured, captured.program
+            program = captured.program
         inputs = self.create_thunk_inputs(storage_map)
         outputs = [storage_map[variable] for variable in fgraph.outputs]
         on_device = [
@@ -183,24 +188,39 @@ class ArrayLinker(JITLinker):
             for k, (variable, cell) in enumerate(zip(fgraph.inputs, inputs, strict=True))
             if k in program.device_inputs and isinstance(variable, SharedVariable)
         ]
+        n_given = sum(not isinstance(variable, SharedVariable) for variable in fgraph.inputs)
+        given, held = inputs[:n_given], inputs[n_given:]  # held ones are those of shared variables
+        # What a node's own Python implementation looks up may be in the script's context.
+        own_context = bool(program.host_nodes)
+        function = program.function if captured is None else captured
 
-        def thunk():
+        def run(values):
             for k, cell in on_device:
                 if is_on_host(cell[0]):
                     place = None if captured is None else captured.place(k)
                     cell[0] = to_device(overwritten(place, cell[0]), self.xp)
+            if held:
+                values = [*values, *[cell[0] for cell in held]]
             try:
                 # Infinities and NaN are values here, as in every other linker.
-                with np.errstate(all="ignore"):
-                    values = run(*[cell[0] for cell in inputs])
+                if own_context:
+                    with np.errstate(all="ignore"):
+                        return function(*values)
+                return IGNORING.copy().run(function, *values)
             except Exception as error:
+                if captured is None:
+                    program.blame(error)
                 node = program.failed_node(error)
                 if node is None:
                     raise
                 raise_with_op(fgraph, node)
+
+        def thunk():
+            values = run([cell[0] for cell in given])
             for cell, value in zip(outputs, values, strict=True):
                 cell[0] = value
 
+        thunk.run = run
         thunk.inputs, thunk.outputs, thunk.lazy = inputs, outputs, False
         return [thunk], order[-1:], program
 

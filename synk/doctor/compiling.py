@@ -5,7 +5,6 @@ Imports ``finding`` and ``machine``; ``synk.compile`` and ``synk.kernels`` only 
 
 from __future__ import annotations
 
-import ctypes
 import os
 import tempfile
 from importlib import import_module
@@ -23,25 +22,21 @@ def compiler(machine: Machine, found: Any = ...) -> Finding:
 
     ``found`` is what `find_compiler` returns, which is asked where it is not given.
     """
+    module = import_module("synk.compile.kernels.compiler")
     if found is ...:
-        found = import_module("synk.compile.kernels.compiler").find_compiler()
+        found = module.find_compiler()
     subject = "C compiler"
     if found is None:
-        named = machine.environ.get("CC")
-        text = f"CC={named} is not on PATH" if named else "no cc, gcc or clang on PATH"
         remedy = f"elementwise graphs run several times slower: {INSTALL}"
-        return Finding(Level.WARNING, subject, text, remedy)
+        return Finding(Level.WARNING, subject, module.why_none(machine.environ), remedy)
     name = " ".join(found.command)
-    with tempfile.TemporaryDirectory(prefix="synk-") as folder:
-        try:
-            library = found.compile(_probe(), Path(folder))
-        except RuntimeError as error:
-            return Finding(Level.WARNING, subject, f"{name} fails: {_reason(error)}", INSTALL)
-        try:
-            answer = ctypes.CDLL(str(library)).synk_probe()
-        except OSError as error:
-            remedy = f"set TMPDIR to a folder that programs may run from, unlike {tempfile.gettempdir()}"
-            return Finding(Level.WARNING, subject, f"{name} compiles, but does not load: {error}", remedy)
+    (made,) = found.compile([_probe()])
+    if isinstance(made, Exception):
+        return Finding(Level.WARNING, subject, f"{name} fails: {_reason(made)}", INSTALL)
+    try:
+        answer = import_module("synk.compile.kernels.library").load(made).synk_probe()
+    except OSError as error:
+        return Finding(Level.WARNING, subject, f"{name} compiles, but does not load: {error}", INSTALL)
     return grade(
         subject, f"{name} compiles", (answer != 42, Level.WARNING, f"{name} compiles wrongly: {INSTALL}")
     )
@@ -55,9 +50,8 @@ def _probe() -> str:
 
 def _reason(error: Exception) -> str:
     """Return the line of a `CompileError` that tells most."""
-    lines = str(error).partition(" failed: ")[2].strip().splitlines() or ["it does not say why"]
-    told = next((line for line in lines if "error" in line), lines[-1])
-    return told.rpartition("]' ")[2]  # the command line was told already
+    lines = (str(error).partition(" failed: ")[2] or str(error)).splitlines()
+    return next((line for line in lines if "error" in line), lines[-1])
 
 
 def array_layout(machine: Machine) -> Finding:
@@ -72,30 +66,35 @@ def array_layout(machine: Machine) -> Finding:
 
 def kernel_cache(machine: Machine, folder: Path | None = None) -> Finding:
     """Compiled kernels are kept in a folder; without it each process compiles its own."""
-    if folder is None:
-        folder = import_module("synk.compile.kernels.store").default_folder()
-    present = folder
-    while not present.exists() and present != present.parent:
-        present = present.parent
-    choose = "every process compiles anew: set SYNK_CACHE to a folder that can be written to"
+    module = import_module("synk.compile.kernels.store")
+    store, subject = module.Store(folder), "kernel cache"
+    choose = "every process compiles anew: set SYNK_CACHE to a folder that is yours alone"
+    kept, refused, present = 0, list[str](), store.folder
     try:
-        with tempfile.TemporaryDirectory(prefix="synk-", dir=present):
+        kept, refused = store.look()
+    except FileNotFoundError:
+        present = _present(store.folder)
+    except OSError as error:
+        found = f"{store.folder or 'a folder'} is not used: {module.said(error)}"
+        return Finding(Level.WARNING, subject, found, choose)
+    try:
+        with tempfile.TemporaryDirectory(prefix="synk-", dir=present) as inside, module.own_folder(inside):
             pass
     except OSError as error:
-        found = f"{folder} cannot be written to: {error.strerror} ({present})"
-        return Finding(Level.WARNING, "kernel cache", found, choose)
+        found = f"{store.folder} is not used: {module.said(error)} ({present})"
+        return Finding(Level.WARNING, subject, found, choose)
     free = machine.space(present).free
-    kept = len(list(folder.glob("*.so"))) if folder.is_dir() else 0
     return grade(
-        "kernel cache",
-        f"{kept} kernels in {folder}, {size(free)} free",
+        subject,
+        f"{kept} kernels in {store.folder}, {size(free)} free",
         (free < 16 * MIB, Level.WARNING, choose),
-        (_open_to_others(folder), Level.WARNING, f"others could put code there: chmod go-w {folder}"),
+        (bool(refused), Level.WARNING, f"{len(refused)} files there are not used: {'; '.join(refused[:3])}"),
     )
 
 
-def _open_to_others(folder: Path) -> bool:
-    return folder.is_dir() and bool(os.stat(folder).st_mode & 0o022)
+def _present(folder: Path) -> Path:
+    """Return the folder that is there, of those around a missing one."""
+    return next(around for around in folder.absolute().parents if os.path.exists(around))
 
 
 def onednn(machine: Machine, found: Any = None, installed: bool | None = None) -> Finding:

@@ -17,6 +17,7 @@ from synk import messages
 from synk.data import Data
 from synk.memory.segments import StagingBuffers
 from synk.plan import Rows, same_rows, select_common, select_each
+from synk.values import check_plain, why_refused
 from synk.variables import describe
 
 
@@ -29,28 +30,12 @@ class CallOptions(NamedTuple):
     next_batch: Any = None
 
 
-def repeat_key(options: CallOptions) -> tuple[Any, ...] | None:
-    """Return what tells calls apart that may repeat each other, or None if arrays are among the keywords.
-
-    Only exact types count: ``True == 1``, and a slice of floats may equal one of ints, but both are refused.
-    """
-    batch, batch_s, num_slices, next_batch = options
-    if batch_s is not None or next_batch is not None or type(num_slices) is not int:
-        return None
-    if batch is None or type(batch) is int:
-        return batch, num_slices
-    if type(batch) is slice and batch.step is None and type(batch.start) is type(batch.stop) is int:
-        return batch.start, batch.stop, num_slices
-    return None
-
-
 class Selection(NamedTuple):
     """Which rows a call reads."""
 
     batch: Rows | None  # before scattering
     shares: tuple[Rows, ...] | None  # of sliceable variables, per rank
     following: Rows | None  # that the next call is to read, where gathering them is work
-    total: int  # rows on all ranks
 
 
 def as_input(variable: Any, value: Any) -> Any:
@@ -64,19 +49,27 @@ def filtered(variable: Any, value: Any, what: str) -> Any:
     Raises
     ------
     TypeError, ValueError
-        Naming the variable as ``what``, if its dtype, dimensions or static shape do not fit.
+        Naming the variable as ``what``, if its dtype, dimensions or static shape do not fit, or if the value
+        is masked or sparse.
     """
+    if type(value) is not np.ndarray:  # which has no mask
+        check_plain(value, f"{what} {describe(variable)}")
     try:
         return variable.type.filter(value, allow_downcast=None)
-    except (TypeError, ValueError) as error:
-        kind = ValueError if isinstance(error, ValueError) else TypeError  # NumPy's own are hard to make
-        raise kind(f"{what} {describe(variable)}: {error}") from None
+    except (TypeError, ValueError, AttributeError, RuntimeError) as error:  # of `__array__`, too
+        name = f"{what} {describe(variable)}"
+        reason = why_refused(value, variable.type.dtype, variable.type.shape, name)
+        kind = ValueError if isinstance(error, ValueError) and reason is None else TypeError
+        raise kind(reason or f"{name}: {error}") from None
 
 
 def check_data(variable: Any, data: Data) -> None:
     """Raise TypeError if a Data does not fit an input."""
     if data.dtype != np.dtype(variable.dtype):
-        raise TypeError(f"input {describe(variable)} has dtype {variable.dtype}, the Data {data.dtype}")
+        raise TypeError(
+            f"input {describe(variable)} has dtype {variable.dtype}, the Data {data.dtype}; "
+            f"make them by synk.data(values, dtype={variable.dtype!r}), or declare the input as {data.dtype}"
+        )
     if data.ndim != variable.ndim:
         raise TypeError(f"input {describe(variable)} has {variable.ndim} dimensions, the Data {data.ndim}")
     if not fits(data.shape, variable.type.shape):

@@ -11,23 +11,37 @@ Imports floor 4 and below.
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.tensor.type import TensorType
+from pytensor.tensor.type import DenseTensorType
 
 from synk import messages
 from synk.data import Data
 from synk.functions.calls import filtered, fits
+from synk.functions.command import Command, Lasting
 from synk.functions.function import Prepared
-from synk.functions.handout import HANDED_OUT as HANDED_OUT
 from synk.functions.handout import HandOut
 from synk.owner import Owner
 from synk.plan import Rows, select, split
 from synk.reduction import check_operation
 from synk.variables import describe
+
+
+class Last(NamedTuple):
+    """A collective on one variable, to be sent again by the call that repeats it."""
+
+    variable: weakref.ref[Any]
+    options: tuple[Any, ...]
+    command: Command
+
+    def repeated_by(self, args: tuple[Any, ...]) -> bool:
+        """Return whether the arguments of a call ask for the same."""
+        same = args[0] is not None and self.variable() is args[0] and self.options == args[1:]
+        return same and self.command.rows((), None, 1) is not None
 
 
 class Collectives:
@@ -41,14 +55,32 @@ class Collectives:
     def __init__(self, owner: Owner):
         self._owner = owner
         self._slots = itertools.count()
+        self._last: dict[str, Last] = {}  # by verb
 
-    def run(self, prepared: Prepared | HandOut) -> Any:
+    def run(self, verb: str, *args: Any) -> Any:
         """Run one collective as a command of its own."""
+        last = self._last.get(verb)
+        if last is not None and last.repeated_by(args):
+            self._owner.run(last.command.steps)
+            return None
+        prepared = getattr(self, verb)(*args)
+        result = self._run(prepared)
+        if isinstance(args[0], SharedVariable) and prepared.lasting is not None:
+            self._last[verb] = self._remembered(prepared, *args)
+        return result
+
+    def _remembered(self, prepared: Prepared, variable: Any, *options: Any) -> Last:
+        command = Command((prepared.step,), [None], [prepared.lasting], (), 1)
+        self._owner.remember(command)
+        return Last(weakref.ref(variable), options, command)
+
+    def _run(self, prepared: Prepared | HandOut) -> Any:
         self._owner.forget_lengths(prepared.reshapes)
         if isinstance(prepared, HandOut):
-            self._owner.run(prepared.steps())
+            self._owner.run(tuple(prepared.steps()))
             return None
-        return prepared.finish(self._owner.run([prepared.step])[0])
+        results = self._owner.run((prepared.step,))[0]
+        return None if prepared.finish is None else prepared.finish(results)
 
     # --- verbs that only combine what the ranks have ---------------------------------------------
 
@@ -57,7 +89,7 @@ class Collectives:
         _check_reducible(variables, op)
         identities = self._identities(variables)
         self._owner.homes.ensure(identities)
-        return Prepared(messages.AllReduce(identities, op), _nothing)
+        return Prepared(messages.AllReduce(identities, op), None, lasting=Lasting(variables=identities))
 
     def reduce(self, shared_vars: Any, op: str = "avg", in_place: bool = True, nccl: bool = True) -> Prepared:
         variables = self._tensors(shared_vars)
@@ -65,7 +97,9 @@ class Collectives:
         identities = self._identities(variables)
         self._owner.homes.ensure(identities)
         step = messages.Reduce(identities, op, bool(in_place))
-        return Prepared(step, _nothing if in_place else lambda results: _like(shared_vars, results[0]))
+        if in_place:
+            return Prepared(step, None, lasting=Lasting(variables=identities))
+        return Prepared(step, lambda results: _like(shared_vars, results[0]))
 
     def all_gather(self, shared_vars: Any, nccl: bool = True) -> Prepared:
         variables = self._tensors(shared_vars)
@@ -77,8 +111,9 @@ class Collectives:
                     f"{describe(variable)} has {variable.type.shape[0]} rows by its type, so it cannot grow"
                 )
         identities = self._identities(variables)
+        self._owner.homes.ensure(identities, alike=False)
 
-        def finish(results: list[Any]) -> None:
+        def finish(results: Sequence[Any]) -> None:
             for identity in identities:
                 self._owner.homes.outgrown(identity)
 
@@ -94,7 +129,7 @@ class Collectives:
         identities = self._identities(variables)
         self._owner.homes.ensure(identities, alike=False)
 
-        def finish(results: list[Any]) -> Any:
+        def finish(results: Sequence[Any]) -> Any:
             gathered = zip(variables, results[0], strict=True)  # rank 0 has joined them
             return _like(shared_vars, [_joined(variable, value, nd_up) for variable, value in gathered])
 
@@ -106,7 +141,7 @@ class Collectives:
         read = tuple(rank > 0 and self._owner.homes.has(identity) for identity in identities)
         step = messages.Fetch(identities, rank, read)
 
-        def finish(results: list[Any]) -> Any:
+        def finish(results: Sequence[Any]) -> Any:
             # Rank 0 has read those that live in shared memory; the others were sent.
             both = zip(results[0], results[rank], strict=True)
             return _like(shared_vars, [sent if read is None else read for read, sent in both])
@@ -132,7 +167,8 @@ class Collectives:
         )
 
     def check_finite(self, shared_vars: Any) -> Prepared:
-        return Prepared(messages.CheckFinite(self._identities(self._tensors(shared_vars))), _nothing)
+        identities = self._identities(self._tensors(shared_vars))
+        return Prepared(messages.CheckFinite(identities), None, lasting=Lasting())
 
     # --- verbs that hand out values --------------------------------------------------------------
 
@@ -144,14 +180,12 @@ class Collectives:
                 self._value(variable, value) for variable, value in zip(variables, entries, strict=True)
             ]
             return self._assign(variables, arrays, [[_all(array)] * self._owner.n_ranks for array in arrays])
-        tensors = [variable for variable in variables if isinstance(variable.type, TensorType)]
-        for variable in variables:
-            if variable not in tensors:
-                # Random states: each rank takes its own stream of the master's state.
-                self._owner.shared.resend(self._owner.shared.identify(variable))
+        tensors = [variable for variable in variables if isinstance(variable.type, DenseTensorType)]
+        # Sparse matrices; and random states, of which each rank takes its own stream.
+        self._owner.shared.resend([one for one in variables if not isinstance(one.type, DenseTensorType)])
         identities = self._identities(tensors)
         self._owner.homes.ensure(identities)
-        return Prepared(messages.Broadcast(identities), _nothing, identities)
+        return Prepared(messages.Broadcast(identities), None, identities)
 
     def scatter(self, shared_vars: Any, values: Any, batch: Any = None) -> HandOut:
         variables = self._tensors(shared_vars)
@@ -186,13 +220,15 @@ class Collectives:
     # --- checks ------------------------------------------------------------------------------
 
     def _identities(self, variables: Sequence[Any]) -> tuple[int, ...]:
-        return tuple(self._owner.shared.identify(variable) for variable in variables)
+        return self._owner.shared.identify_all(variables)
 
     def _tensors(self, shared_vars: Any) -> list[Any]:
         variables = _listed(shared_vars)
         for variable in variables:
-            if not isinstance(variable.type, TensorType):
-                raise TypeError(f"shared variable {describe(variable)} is not an array")
+            if not isinstance(variable.type, DenseTensorType):
+                raise TypeError(
+                    f"shared variable {describe(variable)} is not an array: it is {variable.type}"
+                )
         return variables
 
     def _checked_rank(self, rank: Any) -> int:
@@ -205,7 +241,7 @@ class Collectives:
     @staticmethod
     def _value(variable: Any, value: Any) -> Any:
         """Return a value as a Data or an array that fits the variable."""
-        if not isinstance(variable.type, TensorType):
+        if not isinstance(variable.type, DenseTensorType):
             raise TypeError(
                 f"{describe(variable)} is not an array; set it on the master and broadcast it without values"
             )
@@ -244,11 +280,13 @@ def _all(array: Any) -> Rows:
 
 def _listed(shared_vars: Any) -> list[Any]:
     variables = list(shared_vars) if isinstance(shared_vars, list | tuple) else [shared_vars]
-    for position, variable in enumerate(variables):
+    seen = set()
+    for variable in variables:
         if not isinstance(variable, SharedVariable):
             raise TypeError(f"expected shared variables, got {variable!r}")
-        if variable in variables[:position]:
+        if id(variable) in seen:
             raise ValueError(f"shared variable {describe(variable)} is given twice")
+        seen.add(id(variable))
     return variables
 
 
@@ -275,10 +313,6 @@ def _joined(variable: Any, value: Any, nd_up: int) -> Any:
             f"{describe(variable)} has shapes {shapes} on the ranks, which do not stack; use nd_up=0"
         )
     return np.concatenate(value)
-
-
-def _nothing(results: list[Any]) -> None:
-    return None
 
 
 def _like(shared_vars: Any, results: Sequence[Any]) -> Any:

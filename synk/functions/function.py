@@ -18,6 +18,7 @@ from synk.compile.observe.profile import Profile
 from synk.compile.observe.report import Report
 from synk.data import Data
 from synk.functions.calls import CallOptions, as_input, check_subset
+from synk.functions.command import Command, Lasting, told_once
 from synk.making import make_data
 from synk.owner import Owner
 from synk.variables import describe
@@ -27,18 +28,29 @@ class Prepared(NamedTuple):
     """One checked step of a command, and what makes the caller's result of the ranks' results."""
 
     step: Any
-    finish: Callable[[list[Any]], Any]
+    finish: Callable[[Sequence[Any]], Any] | None  # None where there are no results
     reshapes: tuple[int, ...] = ()  # shared variables whose number of rows may change
+    lasting: Lasting | None = None  # None where the step must be prepared anew each time
 
 
 class Function(ABC):
-    """A function on all ranks, made by `synk.function` or `synk.sequence`."""
+    """A function on all ranks, made by `synk.function` or `synk.sequence`.
+
+    Attributes
+    ----------
+    state : tuple of shared variable
+        What calls go on from; of training functions, which say so when they are made.
+    """
+
+    state: tuple[Any, ...] = ()
 
     def __init__(self, owner: Owner, name: str, inputs: Sequence[Any]):
         self._owner = owner
         self._name = name
         self._inputs = tuple(inputs)
         self._position = _positions(inputs)
+        self._turn = owner.turn(name)
+        self._last: Command | None = None  # to be sent again by a call that repeats the last one
 
     # --- what it is ------------------------------------------------------------------------
 
@@ -127,26 +139,55 @@ class Function(ABC):
         WorkerDied
             If a worker died. The run is broken.
         """
-        options = CallOptions(batch, batch_s, num_slices, next_batch)
-        subset = check_subset(output_subset, self.n_results)
-        self.check(options)
-        inputs = self._order(args, kwargs)
-        with self._owner.turn(self.name):
-            values = [
-                value for prepared in self.prepare(inputs, options) for value in self._run_prepared(prepared)
-            ]
+        with self._turn:
+            last = self._last
+            plain = batch_s is None and next_batch is None and output_subset is None and not kwargs
+            if last is not None and plain:
+                rows = last.rows(args, batch, num_slices)
+                if rows is not None:
+                    values = self._run(last, *rows)
+                    if last.returns == "single":
+                        return values[0]
+                    return values if last.returns == "list" else None
+            options = CallOptions(batch, batch_s, num_slices, next_batch)
+            subset = check_subset(output_subset, self.n_results)
+            self.check(options)
+            values = self._run_anew(self._order(args, kwargs), options)
         return self.as_written(values if subset is None else [values[output] for output in subset])
 
-    def _run_prepared(self, prepared: Sequence[Prepared]) -> list[Any]:
+    def _run_anew(self, inputs: Sequence[Any], options: CallOptions) -> list[Any]:
+        """Prepare a call and run it; keep its command if the next call may repeat it."""
+        self._last = None
+        values: list[Any] = []
+        count = 0
+        for prepared in self.prepare(inputs, options):
+            steps, start, stop = told_once([entry.step for entry in prepared])
+            command = Command(
+                steps,
+                [entry.finish for entry in prepared],
+                [entry.lasting for entry in prepared],
+                [variable for entry in prepared for variable in entry.reshapes],
+                options.num_slices,
+            )
+            values += self._run(command, start, stop)
+            count += 1
+        if count == 1 and options.batch_s is None and options.next_batch is None:
+            self._owner.remember(command)
+            self._last = command
+            written = self.as_written(values)
+            command.returns = "list" if written is values else "none" if written is None else "single"
+        return values
+
+    def _run(self, command: Command, start: int, stop: int) -> list[Any]:
         """Run steps as one command and return what each makes of its results."""
-        # Before the command, not after: it may end in an exception that leaves them half changed.
-        self._owner.forget_lengths([variable for entry in prepared for variable in entry.reshapes])
-        results = self._owner.run([entry.step for entry in prepared])
-        return [
-            value
-            for entry, of_ranks in zip(prepared, results, strict=True)
-            for value in entry.finish(of_ranks)
-        ]
+        if command.reshapes:
+            # Before the command, not after: it may end in an exception that leaves them half changed.
+            self._owner.forget_lengths(command.reshapes)
+        results, values = self._owner.run(command.steps, start, stop), []
+        for finish, of_ranks in zip(command.finish, results, strict=True):
+            if finish is not None:
+                values += finish(of_ranks)
+        return values
 
     def as_pytensor(self, *args: Any, **kwargs: Any) -> Any:
         """Run on the master alone, on all rows, as one process would; updates change rank 0 only."""

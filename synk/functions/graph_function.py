@@ -7,9 +7,10 @@ Imports floor 4 and below.
 
 from __future__ import annotations
 
-import itertools
 import weakref
 from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import count
 from typing import Any, NamedTuple
 
 from synk import messages
@@ -22,26 +23,18 @@ from synk.functions.calls import (
     check_data,
     common_length,
     is_gathered,
-    repeat_key,
     select_batch,
     select_following,
     select_shares,
 )
+from synk.functions.command import Lasting, Source
 from synk.functions.function import Function, Prepared
 from synk.functions.spec import to_spec
 from synk.functions.symbolic import Definition
 from synk.owner import Owner
 from synk.plan import Rows, check_num_slices, same_rows, split
-from synk.reduction import Partial, combine
-
-
-class Last(NamedTuple):
-    """The step of the last call, for one that repeats it."""
-
-    refs: Sequence[messages.ArrayRef | None]  # of all inputs, None of arrays
-    key: tuple[Any, ...] | None  # of the keywords; None if such a call must be looked at again
-    length: int | None  # rows of each scattered input; None if they must be looked at again
-    step: Any  # messages.Call, or None before the first
+from synk.reduction import Output, combine
+from synk.variables import describe
 
 
 class Announced(NamedTuple):
@@ -60,11 +53,6 @@ class Spans(NamedTuple):
     following: Any  # Span, or None
 
 
-def value_is(value: Any, ref: messages.ArrayRef | None) -> bool:
-    """Return whether an input is the Data that ``ref`` was made of, and still as it says."""
-    return ref is not None and isinstance(value, Data) and value.known_ref is ref
-
-
 class GraphFunction(Function):
     """A function of one PyTensor graph, made by `synk.function`."""
 
@@ -74,9 +62,9 @@ class GraphFunction(Function):
         self._definition = definition  # keeps the shared variables alive
         self._spec: Any = None
         self._reshapes: tuple[int, ...] = ()
-        self._last = Last([None] * len(self.inputs), None, None, None)
+        self._finish: Any = None  # what makes the outputs of the results of all ranks
         self._announced: Announced | None = None
-        self._tokens = itertools.count(1)
+        self._tokens = count(1)
         self._finalizer = weakref.finalize(self, owner.forget, number)
         self._finalizer.atexit = False
 
@@ -108,11 +96,17 @@ class GraphFunction(Function):
         """Give the function to all ranks if they do not have it yet; return its number."""
         self.check_open()
         if self._spec is None:
-            spec = to_spec(self._definition, self._owner.shared.identify)
+            spec = to_spec(self._definition, self._owner.shared.identify_all)
             self._owner.install(messages.Build(self._number, spec))
             self._spec = spec
             self._reshapes = tuple(update.variable for update in spec.updates)
+            if self._definition.outputs:
+                self._finish = partial(combine, [*map(self._output, count(), self._definition.outputs)])
         return self._number
+
+    def _output(self, position: int, output: Any) -> Output:
+        what = f"output {position} ({describe(output)}) of {self.name!r}"
+        return Output(self._spec.output_modes[position], getattr(output.type, "dtype", None), what)
 
     def check(self, options: CallOptions) -> None:
         if options.batch is not None and not self.can_batch():
@@ -136,20 +130,14 @@ class GraphFunction(Function):
         return self._spec.sliceables
 
     def prepare_step(self, values: Sequence[Any], options: CallOptions) -> Prepared:
-        """Check a call and decide on its one step; what was checked for the last call is not again."""
+        """Check a call and decide on its one step."""
         if self._spec is None:
             self.ready()
-        last, key = self._last, repeat_key(options)
-        same = [value_is(value, ref) for value, ref in zip(values, last.refs, strict=True)]
-        if key is not None and last.key == key and all(same):
-            self._announced = None
-            return Prepared(last.step, self._combine, self._reshapes)
-        entries, refs = self._entries(values, same)
-        n_scattered = len(self._definition.inputs)
-        scattered = entries[:n_scattered]
-        length = last.length if all(same[:n_scattered]) else common_length(scattered)
+        entries = [self._entry(variable, value) for variable, value in zip(self.inputs, values, strict=True)]
+        scattered = entries[: len(self._definition.inputs)]
+        length = common_length(scattered)
         selected = self._select(scattered, options, length)
-        inputs, paired = self._stage(entries, refs, selected.batch)
+        inputs, paired = self._stage(entries, selected.batch)
         gathered = self._gathered(scattered, selected) if self._announced or selected.following else 0
         spans, indices = self._stage_indices(selected, needed=not all(paired))
         step = messages.Call(
@@ -159,50 +147,45 @@ class GraphFunction(Function):
             minibatch=paired,
             shares=spans.shares,
             indices=indices,
-            total_rows=selected.total,
             num_slices=check_num_slices(options.num_slices),
             gathered=gathered,
             ahead=self._announced and messages.Ahead(self._announced.token, spans.following),
         )
-        repeats = not self._definition.sliceables and None not in refs
-        self._last = Last(refs, key if repeats else None, length, step)
-        return Prepared(step, self._combine, self._reshapes)
+        return Prepared(step, self._finish, self._reshapes, self._lasting(entries, step, length))
 
-    def _entries(
-        self, values: Sequence[Any], same: Sequence[bool]
-    ) -> tuple[list[Any], list[messages.ArrayRef | None]]:
-        """Return inputs as they are where they are Data, else as arrays of the variables' types."""
-        entries: list[Any] = []
-        refs: list[messages.ArrayRef | None] = []
-        for variable, value, checked, ref in zip(self.inputs, values, same, self._last.refs, strict=True):
-            if checked:
-                refs.append(ref)
-            elif isinstance(value, Data):
-                check_data(variable, value)
-                refs.append(value.ref())
-            else:
-                value = as_input(variable, value)
-                refs.append(None)
-            entries.append(value)
-        return entries, refs
+    def _entry(self, variable: Any, value: Any) -> Any:
+        """Return an input as it is if it is Data, else as an array of the variable's type."""
+        if not isinstance(value, Data):
+            return as_input(variable, value)
+        check_data(variable, value)
+        return value
+
+    def _lasting(self, entries: Sequence[Any], step: messages.Call, length: int | None) -> Lasting | None:
+        """Return what tells whether the next call may be the same step."""
+        n_scattered = len(self._definition.inputs)
+        if self._definition.sliceables or step.gathered or (n_scattered and length is None):
+            return None  # lengths, and what was announced, are looked at again
+        sources = [
+            Source(position, weakref.ref(entry) if isinstance(entry, Data) else None, ref)
+            for position, (entry, ref) in enumerate(zip(entries, step.inputs, strict=True))
+        ]
+        return Lasting(sources, length, step.indices)
 
     def _select(self, scattered: Sequence[Any], options: CallOptions, length: int | None) -> Selection:
-        batch, shares, following, total = None, None, None, 0
+        batch, shares, following = None, None, None
         if scattered:
             batch = select_batch(self._definition.inputs, scattered, options.batch, length)
             if options.next_batch is not None:
                 following = select_following(
                     self._definition.inputs, scattered, options.next_batch, self._owner.reads_in_place
                 )
-            total = len(batch)
         sliceables = self._definition.sliceables
         if sliceables:
             shares = select_shares(sliceables, self._owner.lengths(self._spec.sliceables), options.batch_s)
             sliced = tuple(len(rows) for rows in shares)
             if batch is not None:
                 self._check_counts(batch, sliced)
-            total = sum(sliced)
-        return Selection(batch, shares, following, total)
+        return Selection(batch, shares, following)
 
     def _check_counts(self, batch: Rows, sliced: tuple[int, ...]) -> None:
         counts = tuple(stop - start for start, stop in split(len(batch), self._owner.n_ranks))
@@ -227,19 +210,21 @@ class GraphFunction(Function):
     # --- staging -----------------------------------------------------------------------------
 
     def _stage(
-        self, entries: Sequence[Any], refs: Sequence[messages.ArrayRef | None], rows: Rows | None
+        self, entries: Sequence[Any], rows: Rows | None
     ) -> tuple[tuple[messages.ArrayRef, ...], tuple[bool, ...]]:
         """Put plain arrays, or just their selected rows, into shared memory."""
         n_scattered = len(self._definition.inputs)
         staged, paired = [], []
-        for position, (entry, ref) in enumerate(zip(entries, refs, strict=True)):
+        for position, entry in enumerate(entries):
+            is_data = isinstance(entry, Data)
             if position < n_scattered:
-                paired.append(ref is None or entry.minibatch)
-            if ref is None:
-                assert rows is not None or position >= n_scattered
-                chosen = rows.of(entry) if rows is not None and position < n_scattered else entry
-                ref = self._owner.staging.put((self._number, position), chosen)
-            staged.append(ref)
+                paired.append(not is_data or entry.minibatch)
+            if is_data:
+                staged.append(entry.ref())
+                continue
+            assert rows is not None or position >= n_scattered
+            chosen = rows.of(entry) if rows is not None and position < n_scattered else entry
+            staged.append(self._owner.staging.put((self._number, position), chosen))
         return tuple(staged), tuple(paired)
 
     def _stage_indices(self, selected: Selection, needed: bool) -> tuple[Spans, messages.ArrayRef | None]:
@@ -253,13 +238,3 @@ class GraphFunction(Function):
         if selected.following is not None:
             following = indices.span(selected.following)
         return Spans(batch, shares, following), indices.stage(self._owner.staging, (self._number, "indices"))
-
-    # --- results -----------------------------------------------------------------------------
-
-    def _combine(self, results: list[list[Partial | None]]) -> list[Any]:
-        return [
-            combine(mode, of_ranks, getattr(output.type, "dtype", None))
-            for mode, output, *of_ranks in zip(
-                self._spec.output_modes, self._definition.outputs, *results, strict=True
-            )
-        ]

@@ -12,10 +12,12 @@ Imports floor 4 and below.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 from numpy.typing import NDArray
 
 from synk import messages
@@ -24,8 +26,6 @@ from synk.functions.calls import IndexList
 from synk.owner import Owner
 from synk.plan import Rows
 from synk.rank.shared_steps import copy_rows
-
-HANDED_OUT = "values"  # owner of the staging buffers of values that are handed out
 
 
 class HandOut:
@@ -53,6 +53,7 @@ class HandOut:
         slot: int,
     ):
         self.reshapes = tuple(reshapes)
+        self.lasting = None
         self._owner = owner
         self._arrays = list(arrays)
         self._rows = rows
@@ -69,14 +70,14 @@ class HandOut:
     def steps(self) -> list[Any]:
         """Write what can be written now; return the steps that do the rest."""
         owner, numbers = self._owner, range(len(self._arrays))
-        places = [owner.homes.place(self.reshapes[number], self._shapes(number)) for number in numbers]
+        places = owner.homes.place({self.reshapes[number]: self._shapes(number) for number in numbers})
         written = [n for n in numbers if places[n] is not None and not isinstance(self._arrays[n], Data)]
-        same = [n for n in written if self._is_same_for_all(n)]
+        same = {n for n in written if self._is_same_for_all(n)}
         rest = [n for n in numbers if n not in same]
         # Staged first: where there is no room for it, nothing has changed.
         steps: list[Any] = [self._assign(rest, frozenset(written))] if rest else []
         if same:
-            steps.append(messages.Broadcast(tuple(self.reshapes[number] for number in same)))
+            steps.append(messages.Broadcast(tuple(self.reshapes[number] for number in sorted(same))))
         for number, array in zip(written, self._unshared(written, places), strict=True):
             self._write(number, array, places[number], only_own=number in same)
         return steps
@@ -97,12 +98,11 @@ class HandOut:
 
     def _unshared(self, written: Sequence[int], places: Sequence[Any]) -> list[NDArray[Any]]:
         """Return the arrays; copies of those that are, themselves, where some variable lives."""
-        homes = [home for number in written for home in places[number]]
         arrays = [self._arrays[number] for number in written]
-        return [
-            np.array(array) if any(np.may_share_memory(array, home) for home in homes) else array
-            for array in arrays
-        ]
+        if all(array.base is None for array in arrays):  # they have memory of their own
+            return arrays
+        homes = sorted(byte_bounds(home) for number in written for home in places[number])
+        return [np.array(array) if _overlaps(byte_bounds(array), homes) else array for array in arrays]
 
     def _write(self, number: int, array: NDArray[Any], homes: Any, only_own: bool) -> None:
         for rows, home in zip(self._rows[number][: 1 if only_own else None], homes, strict=False):
@@ -112,17 +112,27 @@ class HandOut:
             self._owner.homes.settle(self.reshapes[number])
 
     def _assign(self, numbers: Sequence[int], written: frozenset[int]) -> messages.Assign:
-        staging, indices = self._owner.staging, IndexList()
+        indices = IndexList()
         spans = tuple(
             tuple(None if rows is None else indices.span(rows) for rows in self._rows[number])
             for number in numbers
         )
-        refs = tuple(
-            None if number in written else self._ref((HANDED_OUT, self._slot, number), self._arrays[number])
-            for number in numbers
-        )
-        staged = indices.stage(staging, (HANDED_OUT, self._slot, "indices"))
+        refs = self._refs([None if number in written else self._arrays[number] for number in numbers])
+        staged = indices.stage(self._owner.temporary, (self._slot, "indices"))
         return messages.Assign(tuple(self.reshapes[number] for number in numbers), refs, spans, staged)
 
-    def _ref(self, key: tuple[Any, ...], array: Any) -> messages.ArrayRef:
-        return array.ref() if isinstance(array, Data) else self._owner.staging.put(key, array)
+    def _refs(self, arrays: Sequence[Any]) -> tuple[messages.ArrayRef | None, ...]:
+        """Return where ranks read arrays, those that are in private memory from one buffer."""
+        plain = [array for array in arrays if isinstance(array, np.ndarray)]
+        staged = iter(self._owner.temporary.put_all((self._slot,), plain) if plain else [])
+        known = [array.ref() if isinstance(array, Data) else None for array in arrays]
+        return tuple(
+            next(staged) if isinstance(array, np.ndarray) else ref
+            for array, ref in zip(arrays, known, strict=True)
+        )
+
+
+def _overlaps(bounds: tuple[int, int], homes: Sequence[tuple[int, int]]) -> bool:
+    """Tell whether addresses are among those of homes, which are in order and apart from each other."""
+    before = bisect_left(homes, (bounds[1],))
+    return before > 0 and bounds[0] < homes[before - 1][1]

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.tensor.random.type import RandomType
+from pytensor.tensor.type import DenseTensorType
 
 from synk.functions.collectives import Collectives
 from synk.functions.function import Prepared
@@ -38,7 +40,7 @@ def sequence_item(item: Any, collectives: Collectives) -> GraphFunction | Callab
         item = partial(item[0], *item[1:])
     if isinstance(item, partial) and getattr(item.func, "is_collective", False):
         if item.func.__name__ == "broadcast":
-            _refuse_random_states(item)
+            _refuse_what_is_resent(item)
         return partial(getattr(collectives, item.func.__name__), *item.args, **item.keywords)
     raise TypeError(
         "sequence() takes functions and collectives as functools.partial(synk.all_reduce, variable) "
@@ -46,12 +48,13 @@ def sequence_item(item: Any, collectives: Collectives) -> GraphFunction | Callab
     )
 
 
-def _refuse_random_states(item: partial[Any]) -> None:
-    """A random state travels beside commands, so within one it would come too early."""
+def _refuse_what_is_resent(item: partial[Any]) -> None:
+    """What is not a dense array travels beside commands, so within one it would come too early."""
     for argument in (*item.args, *item.keywords.values()):
         for variable in argument if isinstance(argument, list | tuple) else [argument]:
-            if isinstance(getattr(variable, "type", None), RandomType):
+            if isinstance(variable, SharedVariable) and not isinstance(variable.type, DenseTensorType):
+                kind = "random state" if isinstance(variable.type, RandomType) else "shared variable"
                 raise TypeError(
-                    f"random state {describe(variable)} cannot be broadcast in a sequence; "
+                    f"{kind} {describe(variable)} cannot be broadcast in a sequence; "
                     "broadcast it in a call of its own"
                 )

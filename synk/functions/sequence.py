@@ -12,8 +12,10 @@ from functools import partial
 from typing import Any
 
 from synk.functions.calls import CallOptions
+from synk.functions.command import Lasting
 from synk.functions.function import Function, Prepared
 from synk.functions.graph_function import GraphFunction
+from synk.functions.handout import HandOut
 from synk.owner import Owner
 from synk.plan import check_num_slices
 
@@ -89,8 +91,18 @@ class SequenceFunction(Function):
                 yield prepared
                 prepared = []
             inputs = [given[variable] for variable in item.inputs]
-            prepared.append(item.prepare_step(inputs, _usable(options, item)))
+            step = item.prepare_step(inputs, _usable(options, item))
+            prepared.append(step._replace(lasting=self._placed(item, step.lasting)))
         yield prepared
+
+    def _placed(self, function: GraphFunction, lasting: Lasting | None) -> Lasting | None:
+        """Return what a step lasts by, in terms of the inputs of the sequence."""
+        if lasting is None:
+            return None
+        places = [self.inputs.index(variable) for variable in function.inputs]
+        return lasting._replace(
+            sources=[source._replace(position=places[source.position]) for source in lasting.sources]
+        )
 
     def run_alone(self, arrays: Sequence[Any]) -> list[Any]:
         given = dict(zip(self.inputs, arrays, strict=True))
@@ -123,11 +135,13 @@ def _usable(options: CallOptions, function: GraphFunction) -> CallOptions:
     )
 
 
-def _listed(prepared: Prepared) -> Prepared:
+def _listed(prepared: Prepared | HandOut) -> Prepared:
     """Make a collective's result a list of values, of none where it returns nothing."""
+    finish, lasting = prepared.finish, prepared.lasting
 
-    def finish(results: list[Any]) -> list[Any]:
-        value = prepared.finish(results)
+    def listed(results: Sequence[Any]) -> list[Any]:
+        assert finish is not None
+        value = finish(results)
         return [] if value is None else [value]
 
-    return Prepared(prepared.step, finish, prepared.reshapes)
+    return Prepared(prepared.step, None if finish is None else listed, prepared.reshapes, lasting)

@@ -7,7 +7,7 @@ Imports floor 4 and below.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
@@ -22,14 +22,16 @@ from synk.reduction import check_mode
 from synk.variables import n_rows, ranks
 
 
-def to_spec(definition: Definition, identify: Callable[[SharedVariable], int]) -> ProgramSpec:
+def to_spec(
+    definition: Definition, identify_all: Callable[[Sequence[SharedVariable]], Sequence[int]]
+) -> ProgramSpec:
     """Turn a definition into what travels.
 
     Parameters
     ----------
     definition : Definition
-    identify : callable
-        Gives a shared variable its identity, sending it to the workers if need be.
+    identify_all : callable
+        Gives shared variables their identities, sending them to the workers if need be.
     """
     rows_of = {variable: _rows_variable(variable) for variable in definition.sliceables}
     # A static length is that of the whole array, and a rank gets a part of it.
@@ -40,6 +42,9 @@ def to_spec(definition: Definition, identify: Callable[[SharedVariable], int]) -
     values = results[len(definition.outputs) :]
     row_inputs = {*scattered.values(), *rows_of.values(), count, together}
     graph_inputs = [*scattered.values(), *definition.bcast_inputs, *rows_of.values(), count, together]
+    variables = [one for one in ancestors(results) if isinstance(one, SharedVariable)]
+    variables += [*definition.sliceables, *(update.variable for update in definition.updates)]
+    identify = dict(zip(variables, identify_all(variables), strict=True)).__getitem__
     return ProgramSpec(
         name=definition.name,
         graph=serialize.dumps(graph_inputs, results, identify),

@@ -16,7 +16,7 @@ from typing import Any
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.type import TensorType
+from pytensor.tensor.type import DenseTensorType, TensorType
 
 from synk.compile.substitute import substitute
 from synk.reduction import check_mode
@@ -107,7 +107,8 @@ def define(
 
 def _inputs(argument: str, inputs: Any) -> tuple[Variable, ...]:
     if not isinstance(inputs, list | tuple):
-        raise TypeError(f"{argument} must be a list of variables, got {type(inputs).__name__}")
+        hint = "; pass a list of one" if isinstance(inputs, Variable) else ""
+        raise TypeError(f"{argument} must be a list of variables, got {type(inputs).__name__}{hint}")
     for variable in inputs:
         if not isinstance(variable, Variable) or isinstance(variable, Constant | SharedVariable):
             raise TypeError(f"{argument} must hold symbolic variables, got {variable!r}")
@@ -119,6 +120,16 @@ def _check_inputs(scattered: Sequence[Variable], broadcast: Sequence[Variable]) 
     for position, variable in enumerate(both):
         if variable in both[:position]:
             raise ValueError(f"input {describe(variable)} is given twice")
+    for variable in both:
+        if is_sparse(variable):
+            raise TypeError(
+                f"input {describe(variable)} is sparse; pass dense rows, or its parts as bcast_inputs, "
+                "of which pytensor.sparse.CSR(data, indices, indptr, shape) makes the matrix in the graph"
+            )
+        if not hasattr(variable.type, "dtype"):
+            raise TypeError(
+                f"input {describe(variable)} is {variable.type}, not an array; make it a shared variable"
+            )
     for variable in scattered:
         if not isinstance(variable.type, TensorType) or variable.type.ndim == 0:
             raise TypeError(f"input {describe(variable)} has no rows to scatter; put it in bcast_inputs")
@@ -137,6 +148,11 @@ def _outputs(outputs: Any) -> tuple[list[Variable], tuple[Any, ...], str]:
         variable, mode = entry if _is_pair(entry) else (entry, "avg")
         if not isinstance(variable, Variable):
             raise TypeError(f"output {position} must be a variable or (variable, operation), got {entry!r}")
+        if is_sparse(variable) and mode is not None:
+            raise TypeError(
+                f"output {position} ({describe(variable)}) is sparse, which has no {mode!r}; "
+                "make it dense by pytensor.sparse.dense_from_sparse, or use None"
+            )
         check_mode(mode, dtype_of(variable), f"output {position} ({describe(variable)})")
         variables.append(variable)
         modes.append(mode)
@@ -147,6 +163,11 @@ def _is_pair(entry: Any) -> bool:
     if isinstance(entry, tuple) and len(entry) != 2:
         raise TypeError(f"an output tuple is (variable, operation), got {len(entry)} entries")
     return isinstance(entry, tuple)
+
+
+def is_sparse(variable: Variable) -> bool:
+    """Return whether the values of a variable are sparse matrices, whose type is one of tensors, too."""
+    return isinstance(variable.type, TensorType) and not isinstance(variable.type, DenseTensorType)
 
 
 def dtype_of(variable: Variable) -> str | None:
@@ -224,14 +245,15 @@ def _sliceables(sliceables: Any) -> tuple[SharedVariable, ...]:
     if sliceables is None:
         return ()
     if not isinstance(sliceables, list | tuple):
+        hint = "; pass a list of one" if isinstance(sliceables, Variable) else ""
         raise TypeError(
-            f"sliceable_shareds must be a list of shared variables, got {type(sliceables).__name__}"
+            f"sliceable_shareds must be a list of shared variables, got {type(sliceables).__name__}{hint}"
         )
     for variable in sliceables:
         if not isinstance(variable, SharedVariable):
             raise TypeError(f"sliceable_shareds must hold shared variables, got {variable!r}")
-        if not isinstance(variable.type, TensorType) or variable.type.ndim == 0:
-            raise TypeError(f"sliceable variable {describe(variable)} has no rows")
+        if not isinstance(variable.type, DenseTensorType) or variable.type.ndim == 0:
+            raise TypeError(f"sliceable variable {describe(variable)} has no rows: it is {variable.type}")
         if list(sliceables).count(variable) > 1:
             raise ValueError(f"sliceable variable {describe(variable)} is given twice")
     return tuple(sliceables)

@@ -81,7 +81,7 @@ class Gatherer:
 
     def __init__(self) -> None:
         self._rooms: dict[tuple[int, int], Room] = {}
-        self._pending: dict[int, Pending] = {}
+        self.pending: dict[int, Pending] = {}
         self._thread: ThreadPoolExecutor | None = None
 
     def room(self, function: int, position: int) -> Room:
@@ -102,7 +102,7 @@ class Gatherer:
         sources : mapping of int to Source
             By position of the input.
         """
-        self._pending.pop(function, None)
+        self.pending.pop(function, None)
         large = {position: source for position, source in sources.items() if _nbytes(source) >= AHEAD_BYTES}
         if not large:
             return
@@ -110,7 +110,7 @@ class Gatherer:
             arrays = {position: self._submit(source) for position, source in large.items()}
         except RuntimeError:  # no thread to be had: the next call gathers its rows itself
             return
-        self._pending[function] = Pending(token, arrays)
+        self.pending[function] = Pending(token, arrays)
 
     def _submit(self, source: Source) -> Future[Any]:
         if self._thread is None:
@@ -133,21 +133,21 @@ class Gatherer:
         Exception
             What gathering them raised.
         """
-        pending = self._pending.pop(function, None)
+        pending = self.pending.pop(function, None)
         if pending is None or pending.token != token:
             return {}
         return {position: future.result() for position, future in pending.arrays.items()}
 
     def forget(self, function: int) -> None:
         """Free what was kept for a function."""
-        self._pending.pop(function, None)
+        self.pending.pop(function, None)
         for key in list(self._rooms):  # a finalizer may come here while rooms are made
             if key[0] == function:
                 self._rooms.pop(key, None)
 
     def close(self) -> None:
         """Free everything and end the thread; it starts again when there is something to do."""
-        self._pending.clear()
+        self.pending.clear()
         self._rooms.clear()
         if self._thread is not None:
             thread, self._thread = self._thread, None

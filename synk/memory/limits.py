@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -161,6 +162,12 @@ class MemoryLimits:
 
     def _meminfo(self) -> dict[str, int]:
         return {name: 1024 * int(size) for name, size in MEMINFO.findall(_text(f"{self._proc}/meminfo"))}
+
+
+def file_size_limit() -> float:
+    """Return how many bytes a file that this process writes may have; shared memory is files, too."""
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    return float("inf") if limit == resource.RLIM_INFINITY else limit
 
 
 def find_cgroups(membership: str, mounts: str) -> Iterator[Cgroup]:

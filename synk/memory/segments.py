@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from io import FileIO
 from typing import Any
 
@@ -19,6 +19,7 @@ from synk import messages
 from synk.errors import SegmentLost
 from synk.memory.shm import Segment
 
+ALIGNMENT = 64  # bytes: arrays in one segment start on cache lines
 GROWTH = 1.25  # staging buffers are made larger than asked, so that few calls make a new one
 
 
@@ -46,6 +47,7 @@ class SegmentTable:
         self._segments: dict[int, Segment] = {}
         self._lost: set[int] = set()
         self._numbers = itertools.count(1)  # threads may allocate at the same time
+        self.before_drop: Callable[[], None] = lambda: None  # lets go of arrays
         self.before_allocation: Callable[[], None] = lambda: None  # gives back what was held on to
 
     def allocate(self, nbytes: int) -> int:
@@ -127,6 +129,7 @@ class SegmentTable:
 
     def drop(self, number: int) -> None:
         """Let go of a segment in this rank; the memory is freed when every rank has."""
+        self.before_drop()
         self._lost.discard(number)
         segment = self._segments.pop(number, None)
         if segment is not None:
@@ -139,12 +142,17 @@ class SegmentTable:
         """Return the array that a message refers to."""
         if ref.segment in self._lost:
             raise _lost()
-        return self._segments[ref.segment].array(ref.dtype, ref.shape)
+        return self._segments[ref.segment].array(ref.dtype, ref.shape, ref.offset)
 
     def close(self) -> None:
         """Let go of all segments in this rank."""
         for number in list(self._segments):
             self.drop(number)
+
+
+def aligned(nbytes: int) -> int:
+    """Return how many bytes an array takes among others in one segment."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 def _lost() -> SegmentLost:
@@ -162,37 +170,55 @@ class StagingBuffers:
     ----------
     segments : SegmentTable
         The master's.
+    on_drop : callable, optional
+        Called with the number of each segment that is given up.
     """
 
-    def __init__(self, segments: SegmentTable):
+    def __init__(self, segments: SegmentTable, on_drop: Callable[[int], None] = lambda number: None):
         self._segments = segments
-        self._numbers: dict[Any, dict[tuple[Any, ...], int]] = {}  # by owner, then by key
+        self._on_drop = on_drop
+        self.owners: dict[Any, dict[tuple[Any, ...], int]] = {}  # numbers of segments by owner, then by key
 
     def put(self, key: tuple[Any, ...], array: NDArray[Any]) -> messages.ArrayRef:
         """Copy ``array`` into the buffer called ``key``, whose owner comes first; it grows if need be."""
-        owned = self._numbers.setdefault(key[0], {})
+        return self.put_all(key, [array])[0]
+
+    def put_all(self, key: tuple[Any, ...], arrays: Sequence[NDArray[Any]]) -> list[messages.ArrayRef]:
+        """Copy arrays, at least one, into one buffer, as `put` does."""
+        starts = list(itertools.accumulate([aligned(array.nbytes) for array in arrays[:-1]], initial=0))
+        number = self._buffer(key, starts[-1] + arrays[-1].nbytes)
+        places = zip(arrays, starts, strict=True)
+        refs = [messages.ArrayRef(number, array.dtype.str, array.shape, start) for array, start in places]
+        for ref, array in zip(refs, arrays, strict=True):
+            self._segments.array(ref)[...] = array
+        return refs
+
+    def _buffer(self, key: tuple[Any, ...], nbytes: int) -> int:
+        """Return the segment called ``key``, one that has room."""
+        owned = self.owners.setdefault(key[0], {})
         number = owned.get(key)
-        if number is None or self._segments[number].nbytes < array.nbytes:
+        if number is None or self._segments[number].nbytes < nbytes:
             self.drop(key)
-            size = array.nbytes if number is None else int(GROWTH * array.nbytes)
-            number = owned[key] = self._segments.allocate(size)
-        ref = messages.ArrayRef(number, array.dtype.str, array.shape)
-        self._segments.array(ref)[...] = array
-        return ref
+            number = owned[key] = self._segments.allocate(nbytes if number is None else int(GROWTH * nbytes))
+        return number
 
     def drop(self, *keys: tuple[Any, ...]) -> None:
         """Free the buffers called ``keys``, where there are such."""
         for key in keys:
-            number = self._numbers.get(key[0], {}).pop(key, None)
+            number = self.owners.get(key[0], {}).pop(key, None)
             if number is not None:
-                self._segments.release(number)
+                self._release(number)
 
     def drop_all(self) -> None:
         """Free all buffers."""
-        for owner in list(self._numbers):
+        for owner in list(self.owners):
             self.drop_owned_by(owner)
 
     def drop_owned_by(self, owner: Any) -> None:
         """Free all buffers whose key starts with ``owner``."""
-        for number in self._numbers.pop(owner, {}).values():
-            self._segments.release(number)
+        for number in self.owners.pop(owner, {}).values():
+            self._release(number)
+
+    def _release(self, number: int) -> None:
+        self._on_drop(number)
+        self._segments.release(number)

@@ -26,7 +26,7 @@ import posix_ipc
 from numpy.typing import NDArray
 
 from synk.errors import SharedMemoryFull
-from synk.memory.limits import MemoryLimits, Shortage
+from synk.memory.limits import MemoryLimits, Shortage, file_size_limit
 
 DIRECTORY = "/dev/shm"
 FILE_SYSTEM_HINT = "drop Data that is no longer used, or raise the limit (in a container: --shm-size)"
@@ -219,6 +219,11 @@ def _allocate(descriptor: int, nbytes: int) -> None:
 
 def _check_file_system(nbytes: int) -> None:
     """Refuse what does not fit before others see the file system full because of it."""
+    if nbytes > (limit := file_size_limit()):
+        raise SharedMemoryFull(
+            f"a segment of {nbytes} bytes is longer than this process's files may be, {limit} bytes "
+            "(RLIMIT_FSIZE); raise that: ulimit -f unlimited, or LimitFSIZE= of a systemd unit"
+        )
     room = _file_system()
     if room.limit and room.free < nbytes:  # without a limit it says 0
         raise _full(nbytes, *room)

@@ -8,7 +8,7 @@ that forks the child and ends, and orphans go to the nearest ancestor that adopt
 
 The server ends with the master, however that dies: it watches the master's pidfd and the socket.
 
-Imports ``errors``, ``fork_serving``, ``hold`` and ``watch``.
+Imports ``errors``, ``fork_serving``, ``hold``, ``survivors`` and ``watch``.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from typing import NoReturn
 
 from synk.errors import SynkStateError
 from synk.processes.fork_serving import ANSWER, ASK, serve
-from synk.processes.hold import Held, hold
-from synk.processes.watch import fork_quietly, watched
+from synk.processes.hold import hold
+from synk.processes.survivors import warn_of_survivors
+from synk.processes.watch import fork_child, watched
 
 PR_SET_CHILD_SUBREAPER = 36
 PR_GET_CHILD_SUBREAPER = 37
@@ -34,8 +35,8 @@ PR_GET_CHILD_SUBREAPER = 37
 SECONDS = 30.0  # for the server to answer: it takes milliseconds, unless it is stopped
 DEATH_SECONDS = 1.0  # between a closed socket and the end of its process
 
-# live(end, pid of the master, signals that wait since the server was forked)
-Live = Callable[[socket.socket, int, Held], NoReturn]
+# live(end, pid of the master)
+Live = Callable[[socket.socket, int], NoReturn]
 
 
 class ForkServer:
@@ -56,16 +57,16 @@ class ForkServer:
         self._owner = os.getpid()
         by_main_thread = threading.current_thread() is threading.main_thread()
         self._lost = ""
-        with hold() as signals, ExitStack() as made:
+        with hold(), ExitStack() as made:
             pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             self._channel, theirs = map(made.enter_context, pair)
-            pid = fork_quietly()
-            if pid == 0:
-                self._channel.close()
-                serve(theirs, self._owner, by_main_thread, lambda end: live(end, self._owner, signals))
-            self._process = watched(pid)
+            self._process = watched(fork_child(lambda: self._serve(theirs, by_main_thread, live)))
             made.pop_all()
             theirs.close()
+
+    def _serve(self, channel: socket.socket, by_main_thread: bool, live: Live) -> NoReturn:
+        self._channel.close()
+        serve(channel, self._owner, by_main_thread, lambda end: live(end, self._owner))
 
     @property
     def pid(self) -> int:
@@ -81,8 +82,9 @@ class ForkServer:
     def _lose(self, how: str) -> None:
         self._lost = f"the fork server (pid {self.pid}), a copy of this process from before CUDA, {how}"
         self._process.signal(signal.SIGKILL)  # it has nothing to tidy up
-        self._process.reap()
         self._channel.close()
+        if not self._process.reap():
+            warn_of_survivors({"the fork server": self._process})
 
     def fork(self, end: socket.socket) -> int:
         """Return the pid of a new child of this process, which lives with ``end`` once that brings something.

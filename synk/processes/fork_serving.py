@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from synk.processes.settle import be_a_server
-from synk.processes.watch import Process, die_with, fork_quietly
+from synk.processes.watch import Process, die_with, fork_child
 
 ASK = b"f"  # with a descriptor: the socket that the child is to have
 ANSWER = struct.Struct("<q")  # a pid, or an error number below zero
@@ -67,10 +67,7 @@ def _fork_twice(end: socket.socket, others: list[Any], live: Callable[[socket.so
     except OSError as error:
         return -(error.errno or errno.EAGAIN)
     try:
-        between = fork_quietly()
-        if between == 0:
-            os.close(reader)
-            _be_between(writer, end, others, live)
+        between = fork_child(lambda: _be_between(reader, writer, end, others, live))
         os.waitpid(between, 0)  # when it has ended, its child has the parent it keeps
         os.close(writer)
         writer = -1
@@ -85,23 +82,26 @@ def _fork_twice(end: socket.socket, others: list[Any], live: Callable[[socket.so
 
 
 def _be_between(
-    writer: int, end: socket.socket, others: list[Any], live: Callable[[socket.socket], Any]
-) -> NoReturn:
-    """Fork the child, tell its pid, and end."""
+    reader: int, writer: int, end: socket.socket, others: list[Any], live: Callable[[socket.socket], Any]
+) -> None:
+    """Fork the child, and tell its pid."""
+    os.close(reader)
     try:
-        try:
-            pid = fork_quietly()
-        except OSError as error:
-            pid = -(error.errno or errno.EAGAIN)
-        if pid == 0:
-            os.close(writer)
-            _await_adoption(end, others[1])
-            for other in others:
-                other.close()
-            live(end)
-        os.write(writer, ANSWER.pack(pid))
-    finally:
-        os._exit(0)
+        pid = fork_child(lambda: _be_adopted(writer, end, others, live))
+    except OSError as error:
+        pid = -(error.errno or errno.EAGAIN)
+    os.write(writer, ANSWER.pack(pid))
+
+
+def _be_adopted(
+    writer: int, end: socket.socket, others: list[Any], live: Callable[[socket.socket], Any]
+) -> None:
+    """Be the child once it is the master's."""
+    os.close(writer)
+    _await_adoption(end, others[1])
+    for other in others:
+        other.close()
+    live(end)
 
 
 def _await_adoption(end: socket.socket, master: Process) -> None:

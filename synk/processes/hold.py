@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Timer
 from typing import Any
@@ -25,11 +25,16 @@ class Waiting:
     """Stands for a handler and notes the signals that come."""
 
     def __init__(self, handler: Callable[..., Any], arrived: list[int]):
-        self.handler = handler
+        self._handler = handler
         self._arrived = arrived
+        self._pid = os.getpid()
 
     def __call__(self, number: int, frame: Any) -> None:
-        self._arrived.append(number)
+        if os.getpid() == self._pid:
+            self._arrived.append(number)
+        else:  # in a child that another thread has forked meanwhile, where nobody puts the handler back
+            signal.signal(number, self._handler)
+            self._handler(number, frame)
 
 
 class Held:
@@ -50,14 +55,6 @@ class Held:
         """Put the handlers back."""
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
-
-    def release_in_child(self, but: Collection[int]) -> None:
-        """Put the handlers of the script back, save those of some signals, whoever else lets them wait."""
-        for number, handler in self._handlers.items():
-            while isinstance(handler, Waiting):
-                handler = handler.handler
-            if number not in but:
-                signal.signal(number, handler)
 
     def rerun(self, later: bool) -> None:
         """Run the handlers of what came meanwhile, each even if the one before raises."""

@@ -2,18 +2,18 @@
 
     ForkServer -> be_a_server -> waits
 
-Imports ``watch`` and the standard library.
+Imports ``signals``, ``watch`` and the standard library.
 """
 
 from __future__ import annotations
 
 import gc
 import os
-import signal
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
+from synk.processes.signals import ignore_signals
 from synk.processes.watch import forbid_core_dumps
 
 
@@ -25,10 +25,7 @@ def be_a_server(kept: Iterable[int]) -> None:
     kept : iterable of int
         Descriptors that it needs.
     """
-    signal.set_wakeup_fd(-1)  # it leads to an event loop of the script
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C reaches all; the master decides
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # it waits for children, which a script may ignore
+    ignore_signals()
     forbid_core_dumps()
     _close_the_others({*kept, *_of_streams()})
     gc.freeze()  # a collection would copy pages that are shared until then

@@ -10,8 +10,10 @@ Imports ``watch`` and the standard library.
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import fcntl
+import mmap
 import os
 import signal
 import time
@@ -20,6 +22,7 @@ from synk.processes.watch import Process
 
 SIGNAL = signal.SIGRTMIN + 5  # scripts hardly ever use one of those
 READ_SECONDS = 0.5  # for a worker to answer
+STACK_BYTES = 1 << 20  # of the stack of handlers; pages that nothing touches take no memory
 SETTLE_SECONDS = 0.02  # without a further line: the answer is complete
 
 
@@ -43,6 +46,7 @@ class Stacks:
     def answer(self) -> None:
         """In the worker: write stacks here when asked."""
         faulthandler.register(SIGNAL, file=self._file, all_threads=True, chain=False)
+        self._memory_of_handlers = widen_signal_stack()  # kept for as long as the process lives
 
     def ask(self, process: Process) -> None:
         """In the master: have the worker write its stacks; one that is stopped does not."""
@@ -69,3 +73,22 @@ class Stacks:
         file, self._file = self._file, -1
         if file >= 0:
             os.close(file)
+
+
+class _SignalStack(ctypes.Structure):
+    """``stack_t`` of signal.h."""
+
+    _fields_ = (("start", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
+
+
+def widen_signal_stack() -> mmap.mmap:
+    """Give handlers of signals of this thread more memory than faulthandler does.
+
+    All that Python handles runs there from then on. Signals that come together are handled one inside the
+    other, and six of them, with the registers that new processors save for each, are more than that has room
+    for. Return the memory, which is to be kept.
+    """
+    memory = mmap.mmap(-1, STACK_BYTES)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    ctypes.CDLL(None).sigaltstack(ctypes.byref(_SignalStack(start, 0, STACK_BYTES)), None)
+    return memory

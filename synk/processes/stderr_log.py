@@ -63,11 +63,12 @@ class StderrLog:
         os.dup2(self._file, STDERR)
         self._patience = None
         if sys.stderr is not None:
-            here = _writes_to(sys.stderr, STDERR)
+            here = writes_to(sys.stderr, STDERR)
             sys.stderr = _Prompt(sys.stderr, (lambda text: self.deliver()) if here else self._note)
 
     def _note(self, text: str) -> None:
         """Keep what went elsewhere: to a notebook, say."""
+        self.deliver()  # else what C wrote before would count as delivered
         _write_all(self._file, text.encode(errors="replace"))
         self._set_delivered(os.fstat(self._file).st_size)
 
@@ -116,7 +117,8 @@ class StderrLog:
             os.close(file)
 
 
-def _writes_to(stream: Any, descriptor: int) -> bool:
+def writes_to(stream: Any, descriptor: int) -> bool:
+    """Return whether a Python stream is that of a descriptor, and not a notebook's, say."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         return bool(stream.fileno() == descriptor)
     return False

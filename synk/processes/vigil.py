@@ -1,6 +1,6 @@
 """What the master looks at while it waits for workers: deadlines, and ranks that keep it waiting.
 
-    begin(command) ... look(late ranks), every now and then -> a warning, SynkTimeout
+    watched = command, seconds, now ... look(late ranks), every now and then -> a warning, SynkTimeout
 
 Nothing here costs a call that goes well anything but the time of its start.
 
@@ -38,23 +38,22 @@ class Vigil:
     stacks : sequence of Stacks
         Theirs.
     control : ControlBlock
+
+    Attributes
+    ----------
+    watched : tuple of str, float or None, float
+        What the present command is called, the seconds that it has, and when it began.
     """
 
     def __init__(self, processes: Sequence[Process], stacks: Sequence[Stacks], control: ControlBlock):
         self._processes = processes
         self._stacks = stacks
         self._control = control
-        self._label = ""
-        self._seconds: float | None = None
-        self._began = 0.0
+        self.watched: tuple[str, float | None, float] = "", None, 0.0
+        self._seen: tuple[str, float | None, float] = self.watched  # the command of the last look
         self._looked = 0.0
         self._waits_since = 0.0
         self._warned = False
-
-    def begin(self, label: str, seconds: float | None) -> None:
-        """Note that a command starts, with so many seconds to its end."""
-        self._label, self._seconds, self._warned = label, seconds, False
-        self._began = self._waits_since = time.monotonic()
 
     def look(self, late: Sequence[int]) -> None:
         """Look at the ranks that the master waits for, unless that was just now.
@@ -65,8 +64,11 @@ class Vigil:
             If the command is past its deadline.
         """
         now = time.monotonic()
-        if self._seconds is not None and now - self._began >= self._seconds:
-            raise self.timeout(self._seconds, late)
+        _, seconds, began = self.watched
+        if self.watched is not self._seen:
+            self._seen, self._warned, self._waits_since = self.watched, False, began
+        if seconds is not None and now - began >= seconds:
+            raise self.timeout(seconds, late)
         if now - self._looked > 2 * LOOK_SECONDS:  # the master has not waited before
             self._waits_since = now
         if now - self._looked >= LOOK_SECONDS:
@@ -87,7 +89,7 @@ class Vigil:
             f"rank {rank} (pid {self._processes[rank - 1].pid}, {self._control.phase(rank)})"
             for rank in stopped or late
         )
-        warnings.warn(f"{self._label}: {states} is {said}", SynkWarning, stacklevel=level_of_the_script())
+        warnings.warn(f"{self.watched[0]}: {states} is {said}", SynkWarning, stacklevel=level_of_the_script())
 
     def timeout(self, seconds: float, late: Sequence[int]) -> SynkTimeout:
         """Return what to raise of a command that is past its deadline, with every rank's stack."""
@@ -99,7 +101,7 @@ class Vigil:
             RankState(rank, process.pid, _state(process), self._control.phase(rank), _above(stack.read()))
             for rank, (process, stack) in enumerate(workers, start=1)
         ]
-        return SynkTimeout(seconds, self._label, tuple(late), (mine, *others))
+        return SynkTimeout(seconds, self.watched[0], tuple(late), (mine, *others))
 
 
 def _state(process: Process) -> str:

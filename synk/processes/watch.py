@@ -3,7 +3,7 @@
 A pidfd becomes readable the moment its process ends, however it ends; the end of a pipe does
 not tell, for siblings hold it too.
 
-Imports the standard library only.
+Imports ``signals`` and the standard library.
 """
 
 from __future__ import annotations
@@ -15,9 +15,17 @@ import resource
 import select
 import signal
 import threading
+import time
 import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+from synk.processes.signals import FAULTS
 
 LONG_SECONDS = 3600.0
+REAP_SECONDS = 5.0  # for a process to end that was told to
+LOOK_SECONDS = 0.01  # between looks for what wakes nobody up
+REAPER = "synk-reaper"  # the thread that waits for a process that has not ended by then
 PR_SET_PDEATHSIG = 1
 
 
@@ -44,8 +52,11 @@ class Process:
         return bool(poll.poll(1000 * seconds))
 
     def signal(self, number: int) -> None:
-        """Send a signal; a process that has ended is left alone."""
-        with contextlib.suppress(ProcessLookupError):
+        """Send a signal; a process that has ended is left alone, and so is one of another user.
+
+        A master that changes its user may not signal workers any more: they end as their sockets are shut.
+        """
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             signal.pidfd_send_signal(self._descriptor, number)
 
     def stopped(self) -> bool:
@@ -60,8 +71,10 @@ class Process:
         """Return ``"signal SIGKILL"`` or ``"exit code 3"`` of a child that ended."""
         try:
             status = os.waitid(os.P_PIDFD, self._descriptor, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:  # someone else in this program waited for it
-            return "an unknown cause"
+        except ChildProcessError:
+            if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+                return "an unknown cause (SIGCHLD is ignored, so the kernel keeps no status)"
+            return "an unknown cause (something else in this program waited for it)"
         if status is None:
             return "an unknown cause"
         if status.si_code == os.CLD_EXITED:
@@ -69,11 +82,40 @@ class Process:
         named = {number.value: number.name for number in signal.Signals}  # real-time signals have no name
         return f"signal {named.get(status.si_status, status.si_status)}"
 
-    def reap(self) -> None:
-        """Take the child out of the process table and close the pidfd."""
-        if self._descriptor >= 0:
-            with contextlib.suppress(ChildProcessError):
-                os.waitid(os.P_PIDFD, self._descriptor, os.WEXITED)
+    def state(self) -> str:
+        """Return what the kernel says of this process: ``"t (tracing stop), traced by pid 7"``, say."""
+        with contextlib.suppress(OSError):
+            lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
+            told = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+            tracer = told.get("TracerPid", "0")
+            return told.get("State", "") + (f", traced by pid {tracer}" if tracer != "0" else "")
+        return "gone"
+
+    def reap(self, seconds: float = REAP_SECONDS) -> bool:
+        """Take the child out of the process table; tell whether it has ended in time.
+
+        The end of one that a debugger holds may be told to the debugger alone, however it was killed. If it
+        takes too long, a thread goes on waiting.
+        """
+        if self._descriptor < 0:
+            return True
+        deadline = time.monotonic() + seconds
+        self.wait(seconds)
+        if _within(deadline, self._is_reaped):
+            self.close()
+            return True
+        with contextlib.suppress(RuntimeError):  # no thread can be had
+            threading.Thread(target=self._await_end, name=REAPER, daemon=True).start()
+        return False
+
+    def _is_reaped(self, flags: int = os.WNOHANG) -> bool:
+        try:
+            return os.waitid(os.P_PIDFD, self._descriptor, os.WEXITED | flags) is not None
+        except ChildProcessError:  # there is no status to be had
+            return True
+
+    def _await_end(self) -> None:
+        self._is_reaped(flags=0)
         self.close()
 
     def close(self) -> None:
@@ -83,11 +125,26 @@ class Process:
             os.close(descriptor)
 
 
-def fork_quietly() -> int:
-    """Fork; Python's own warning counts the threads of BLAS libraries, which handle forks."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return os.fork()
+def fork_child(live: Callable[[], object]) -> int:
+    """Fork a child that calls ``live`` and ends; return its pid in the parent.
+
+    Whatever fails there, want of memory included, nothing of the child returns from here: it would go on with
+    the script. Signals are blocked in the child until it has handlers of its own; see `ignore_signals`.
+    """
+    pid = -1
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - FAULTS)
+    try:
+        with warnings.catch_warnings():
+            # Python's own warning counts the threads of BLAS libraries, which handle forks.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+            if pid == 0:
+                live()
+    finally:
+        if pid == 0:
+            os._exit(1)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return pid
 
 
 def watched(pid: int) -> Process:
@@ -95,9 +152,19 @@ def watched(pid: int) -> Process:
     try:
         return Process(pid)
     except BaseException:  # no descriptor left, and nobody would know of the child
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(pid, signal.SIGKILL)
+            _within(time.monotonic() + REAP_SECONDS, lambda: os.waitpid(pid, os.WNOHANG)[0] == pid)
         raise
+
+
+def _within(deadline: float, done: Callable[[], bool]) -> bool:
+    """Tell whether something is done by then, looking again and again."""
+    while not done():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(LOOK_SECONDS)
+    return True
 
 
 def die_with(parent: int, by_kernel: bool = True) -> None:

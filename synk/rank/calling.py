@@ -1,9 +1,7 @@
 """Call compiled functions of PyTensor so that what they hold and return is no memory that others share.
 
-    Program -> called(compiled, arguments) -> values
-            -> called_on_host, in a mode that the function was given
-
-Imports NumPy and PyTensor.
+Program -> Direct(compiled) -> values
+        -> called_on_host, in a mode that the function was given
 """
 
 from __future__ import annotations
@@ -16,32 +14,55 @@ import numpy as np
 from pytensor.link.utils import raise_with_op
 
 
-def called(compiled: Any, arguments: Sequence[Any]) -> Any:
-    """Call a compiled function, and let it keep no argument where it raises: they hold shared memory."""
-    try:
-        return compiled(*arguments)
-    except BaseException as error:
-        break_cycle(error)
-        for container in compiled.input_storage[: len(arguments)]:
-            container.storage[0] = None
-        raise
+class Direct:
+    """A compiled function without what PyTensor does around its program, which takes longer than small ones.
+
+    Parameters
+    ----------
+    compiled : Function
+        Linked by an `ArrayLinker`.
+    n_outputs : int
+    """
+
+    def __init__(self, compiled: Any, n_outputs: int):
+        self.run = compiled.vm.run
+        self._n_outputs = n_outputs
+        storage = [container.storage for container in compiled.input_storage]
+        self._updated = [(k, storage[at]) for k, at in compiled.maker.fgraph.update_mapping.items()]
+
+    def __call__(self, arguments: Sequence[Any]) -> Any:
+        """Return the outputs, once the updates are made; where it raises, nothing refers to the arguments."""
+        try:
+            values = self.run(arguments)
+        except BaseException as error:
+            break_cycle(error)
+            raise
+        for k, storage in self._updated:
+            storage[0] = values[k]
+        return values[: self._n_outputs]
 
 
-def called_on_host(compiled: Any, arguments: Sequence[Any], to_host: Callable[[Any], Any]) -> Any:
+def called_on_host(compiled: Any, to_host: Callable[[Any], Any], arguments: Sequence[Any]) -> Any:
     """Call a compiled function that computes with NumPy, whatever device the others compute on.
 
     Parameters
     ----------
     compiled : Function
-    arguments : sequence
     to_host : callable
         As of `Device`: other functions, and collectives, may have left shared variables on a device.
+    arguments : sequence
     """
     shared = compiled.input_storage[len(arguments) :]
     for container in shared:
         container.storage[0] = to_host(container.storage[0])
     old = [container.storage[0] for container in shared if isinstance(container.storage[0], np.ndarray)]
-    values = called(compiled, arguments)
+    try:
+        values = compiled(*arguments)
+    except BaseException as error:
+        break_cycle(error)
+        for container in compiled.input_storage[: len(arguments)]:
+            container.storage[0] = None
+        raise
 
     def own(value: Any) -> Any:
         # Of a variable that it updates, PyTensor returns the old value as it is: perhaps the variable's home,

@@ -8,6 +8,7 @@ Imports floor 3 and below, ``failures`` and ``worker``.
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable
 
@@ -24,6 +25,10 @@ def serve(rank: Rank, channel: WorkerChannel, after_reply: Callable[[], None] = 
     """Follow the master's messages until it says `Close` or is gone."""
     trouble: Failure | None = None  # of a message without an answer; told with the next reply
     while True:
+        if rank.has_garbage and not channel.pending():
+            # An idle worker makes nothing that would start a collection.
+            gc.collect()
+            rank.has_garbage = False
         try:
             message, descriptor = channel.receive()
         except Disconnected:
@@ -43,9 +48,9 @@ def serve(rank: Rank, channel: WorkerChannel, after_reply: Callable[[], None] = 
 
 def answer(rank: Rank, command: messages.Run, trouble: Failure | None = None) -> messages.Reply:
     """Run a command and put its end into a reply."""
+    rank.barrier.begin(command.number)
     try:
         if trouble is not None:
-            rank.barrier.begin(command.number)
             rank.barrier.fail()
             return messages.Reply((), trouble)
         return messages.Reply(rank.run(command), None)
@@ -64,6 +69,6 @@ def reply(channel: WorkerChannel, rank: int, message: messages.Reply) -> None:
     except Exception as error:
         told = message.failure or failure(rank, error)
         try:
-            channel.reply(message._replace(results=(), failure=told))
+            channel.reply(messages.Reply((), told, message.aborted))
         except Exception:  # the exception's class does not pickle
-            channel.reply(message._replace(results=(), failure=told._replace(kind=None)))
+            channel.reply(messages.Reply((), told._replace(kind=None), message.aborted))

@@ -1,6 +1,6 @@
 """One function as one rank runs it: compiled graph, slices accumulated, updates applied.
 
-    ProgramSpec -> Program.run(rows of this rank) -> a Partial per output
+    ProgramSpec -> Program.run(rows of this rank) -> Results
 
 A program compiles up to three variants, each when first needed: ``whole`` for one slice, with
 updates in place; ``sliced`` for several, with updates as outputs, so that every slice sees the
@@ -13,7 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cached_property, partial
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +23,8 @@ import pytensor
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.op import RandomVariable
 
-from synk.comm import Communicator, LoneCommunicator
+from synk import messages
+from synk.comm import LoneCommunicator
 from synk.compile import serialize
 from synk.compile.observe.debug import Debug, of_nothing
 from synk.compile.observe.profile import observed_mode
@@ -29,13 +32,17 @@ from synk.compile.passes.finish import Announcer
 from synk.device import Device
 from synk.plan import Rows, slices
 from synk.rank.absent import Absent
-from synk.rank.calling import called, called_on_host
+from synk.rank.calling import Direct, called_on_host
 from synk.rank.results import small_stay
 from synk.rank.spec import ProgramSpec, UpdateSpec
 from synk.rank.sums import Sums
-from synk.reduction import Partial, cast, identity
+from synk.reduction import cast, identity
 from synk.variables import RankVariables
 
+UNKNOWN = (
+    "a worker knows what the script had defined when it was forked: define Ops, and functions that graphs "
+    "use, before synk.fork() or in a module, or call synk.restart() after defining them"
+)
 # Attributes of a program that hold compiled variants, and what the first of them tells.
 VARIANTS = {"_whole", "_sliced", "_rowless", "announced"}
 
@@ -45,12 +52,13 @@ class ProgramContext(NamedTuple):
 
     device: Device
     variables: RankVariables
-    ranks: Callable[[], Communicator] = LoneCommunicator  # the present one
+    ranks: Any = SimpleNamespace(communicator=LoneCommunicator())  # whose communicator is the present one
     compiling: Callable[[], AbstractContextManager[None]] = nullcontext  # entered while it compiles
     announcer: Announcer | None = None  # learns what is final while it runs
 
 
-class RowInput(NamedTuple):
+@dataclass(slots=True)
+class RowInput:
     """An array and the rows of it that belong to this rank."""
 
     array: Any
@@ -58,7 +66,10 @@ class RowInput(NamedTuple):
     room: Any = None  # where listed rows are gathered, as of `Rows.of`
 
     def part(self, start: int, stop: int) -> Any:
-        return self.rows.part(start, stop).of(self.array, self.room)
+        rows = self.rows
+        if rows.indices is None:
+            return self.array[rows.start + start : rows.start + stop]
+        return rows.part(start, stop).of(self.array, self.room)
 
 
 class Program:
@@ -71,18 +82,20 @@ class Program:
         self._ranks = context.ranks
         self._compiling = context.compiling
         self._announcer = context.announcer
+        # Whether it computes on the rank's device, not in a mode that the function was given.
+        self.on_device = spec.mode in (None, "debug")
+        self.has_rows = spec.has_rows
+        self._computes_with_numpy = context.device.xp is np
         self._mode, self._sliced_mode = self._chosen_modes()
+        self._count = np.asarray(1, dtype="int64")  # of the last call's rows
         # What the variant for one slice will tell of; ranks know it of the same functions, whatever they ran.
         self.announced: Mapping[int, Any] = {}
 
-    @property
-    def on_device(self) -> bool:
-        """Whether it computes on the rank's device, not in a mode that the function was given."""
-        return self.spec.mode in (None, "debug")
-
-    def compile(self) -> None:
-        """Compile the variant that most calls need, if that has not happened yet."""
+    def compile(self, num_slices: int = 1) -> None:
+        """Compile what most calls in so many slices need, if that has not happened yet."""
         self._whole  # noqa: B018  (cached on first access)
+        if num_slices > 1 and self.spec.has_rows:
+            self._sliced  # noqa: B018
 
     def run(
         self,
@@ -92,7 +105,7 @@ class Program:
         *,
         any_rows: bool = True,
         num_slices: int = 1,
-    ) -> list[Partial | None]:
+    ) -> messages.Results | None:
         """Run on this rank's rows and apply the updates.
 
         Parameters
@@ -108,21 +121,22 @@ class Program:
 
         Returns
         -------
-        list of Partial or None
-            One per output; None where this rank has no rows.
+        Results or None
+            None where this rank has no rows.
         """
-        if not self.spec.has_rows:
-            return self._run_whole([], broadcast, 1)
+        if not self.has_rows:
+            return self.run_whole([], broadcast, 1)
         row_inputs = [*scattered, *sliced]
-        n_rows = len(row_inputs[0].rows)
+        rows = row_inputs[0].rows
+        n_rows = rows.stop - rows.start
         if n_rows == 0 and any_rows:
             self._attend(row_inputs, broadcast, num_slices)
             self._run_rowless(broadcast)
-            return [None for _ in self.spec.output_modes]
+            return None
         parts = slices(n_rows, num_slices) or ((0, 0),)
         absent = num_slices - len(parts) if self.spec.needs_ranks and any_rows else 0
         if len(parts) == 1 and not absent:
-            return self._run_whole([entry.part(0, n_rows) for entry in row_inputs], broadcast, n_rows)
+            return self.run_whole([entry.part(0, n_rows) for entry in row_inputs], broadcast, n_rows)
         results = self._run_sliced(parts, row_inputs, broadcast)
         self._attend(row_inputs, broadcast, absent)
         return results
@@ -133,25 +147,39 @@ class Program:
         rows = [*scattered, *(self._variables.on_host(identity) for identity in self.spec.sliceables)]
         n_rows = len(rows[0]) if rows else 1
         arguments = [*self._arguments(rows, broadcast, n_rows)[:-1], LoneCommunicator()]
-        values = self._called(self._whole, arguments)
+        values = self._whole(arguments)
         return [self._device.to_host(value) for value in values]
 
     # --- the three variants ------------------------------------------------------------------
 
-    def _run_whole(self, rows: Sequence[Any], broadcast: Sequence[Any], n_rows: int) -> list[Any]:
-        values = self._called(self._whole, self._arguments(rows, broadcast, n_rows))
-        return [Partial(small_stay(value, self._device), n_rows) for value in values]
+    def run_whole(self, rows: Sequence[Any], broadcast: Sequence[Any], n_rows: int) -> messages.Results:
+        """Run on these rows, in one slice."""
+        n_scattered = self.spec.n_scattered
+        if self._count != n_rows:
+            self._count = np.asarray(n_rows, dtype="int64")
+        # As `_arguments` puts them, without a call.
+        arguments = [
+            *rows[:n_scattered],
+            *broadcast,
+            *rows[n_scattered:],
+            self._count,
+            self._ranks.communicator,
+        ]
+        values = self._whole(arguments)
+        if not self._computes_with_numpy:
+            values = [small_stay(value, self._device) for value in values]
+        return messages.Results(values, n_rows)
 
     def _run_sliced(
         self,
         parts: Sequence[tuple[int, int]],
         row_inputs: Sequence[RowInput],
         broadcast: Sequence[Any],
-    ) -> list[Partial | None]:
+    ) -> messages.Results:
         sums = Sums(self.spec, self._device, n_rows=parts[-1][1])
         for start, stop in parts:
             rows = [entry.part(start, stop) for entry in row_inputs]
-            values = self._called(self._sliced, self._arguments(rows, broadcast, stop - start))
+            values = self._sliced(self._arguments(rows, broadcast, stop - start))
             sums.add(values, stop - start)
             for update, value in zip(self.spec.updates, values[len(self.spec.output_modes) :], strict=True):
                 if update.advances:
@@ -159,7 +187,7 @@ class Program:
             del rows, values  # the next slice may have their memory
         for update, value in sums.updates():
             self._assign(update, value)
-        return sums.partials()
+        return sums.results()
 
     def _attend(self, row_inputs: Sequence[RowInput], broadcast: Sequence[Any], times: int) -> None:
         """Meet the others in slices for which this rank has no rows, and change nothing."""
@@ -167,11 +195,11 @@ class Program:
             *arguments, ranks = self._arguments([entry.part(0, 0) for entry in row_inputs], broadcast, 0)
             with of_nothing(self._sliced_mode):
                 for _ in range(times):
-                    self._called(self._sliced, [*arguments, Absent(ranks)])
+                    self._sliced([*arguments, Absent(ranks)])
 
     def _run_rowless(self, broadcast: Sequence[Any]) -> None:
         if not all(update.needs_rows for update in self.spec.updates):
-            self._called(self._rowless, broadcast)
+            self._rowless(broadcast)
         for update in self.spec.updates:
             if update.needs_rows:
                 value = self._variables.value(update.variable)
@@ -179,11 +207,6 @@ class Program:
                 nothing = identity(update.mode, value, np if on_host else self._device.xp)
                 if nothing is not None:
                     self._assign(update, nothing)
-
-    def _called(self, compiled: Any, arguments: Sequence[Any]) -> Any:
-        if self.on_device:
-            return called(compiled, arguments)
-        return called_on_host(compiled, arguments, self._device.to_host)
 
     def _assign(self, update: UpdateSpec, value: Any) -> None:
         dtype = getattr(self._variables[update.variable].type, "dtype", None)
@@ -233,11 +256,15 @@ class Program:
         """Put arguments in the graph's order: scattered, broadcast, sliced, n_rows, ranks."""
         n_scattered = self.spec.n_scattered
         count = np.asarray(n_rows, dtype="int64")
-        return [*rows[:n_scattered], *broadcast, *rows[n_scattered:], count, self._ranks()]
+        return [*rows[:n_scattered], *broadcast, *rows[n_scattered:], count, self._ranks.communicator]
 
     @cached_property
     def _graph(self) -> tuple[list[Any], list[Any]]:
-        inputs, outputs = serialize.loads(self.spec.graph, self._variables.__getitem__)
+        try:
+            inputs, outputs = serialize.loads(self.spec.graph, self._variables.__getitem__)
+        except AttributeError as error:  # of pickle, which looks for what the graph uses by its name
+            error.add_note(UNKNOWN)
+            raise
         return list(inputs), list(outputs)
 
     @cached_property
@@ -274,7 +301,7 @@ class Program:
         self, inputs: list[Any], outputs: list[Any], updates: list[Any], mode: Any = None
     ) -> Callable[..., Any]:
         with self._compiling():
-            return pytensor.function(
+            compiled = pytensor.function(
                 inputs,
                 outputs,
                 updates=updates,
@@ -283,6 +310,9 @@ class Program:
                 on_unused_input="ignore",
                 trust_input=True,  # the master checked them
             )
+        if self.on_device:
+            return Direct(compiled, len(outputs))
+        return partial(called_on_host, compiled, self._device.to_host)
 
 
 def _draws(expressions: Sequence[Any]) -> list[Any]:

@@ -1,6 +1,6 @@
 """When results of functions go to the host: large ones at once, small ones when nothing is left to launch.
 
-    program -> small_stay -> Partial ... last step of a command -> on_host -> reply
+    program -> small_stay -> Results ... last step of a command -> on_host -> reply
 
 To fetch a number is to wait for the GPU. Who has another program to launch launches that first.
 
@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from synk import messages
 from synk.device import Device
-from synk.reduction import Partial
 
 SMALL = 1024  # bytes of a result that need not leave the device at once
 
@@ -24,9 +24,10 @@ def small_stay(value: Any, device: Device) -> Any:
 
 
 def on_host(results: Iterable[Any], device: Device) -> tuple[Any, ...]:
-    """Return the results of steps, each `Partial` in them on the host."""
-
-    def fetched(part: Any) -> Any:
-        return part._replace(value=device.to_host(part.value)) if isinstance(part, Partial) else part
-
-    return tuple([[*map(fetched, part)] if isinstance(part, list) else part for part in results])
+    """Return the results of steps, the arrays in `Results` on the host."""
+    return tuple(
+        messages.Results([*map(device.to_host, result.values)], result.weight)
+        if isinstance(result, messages.Results)
+        else result
+        for result in results
+    )

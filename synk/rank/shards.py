@@ -17,7 +17,7 @@ from typing import Any
 
 from synk import messages
 from synk.device import Device
-from synk.memory.gathering import Gatherer, Source
+from synk.memory.gathering import SMALL_BYTES, Gatherer, Source
 from synk.memory.segments import SegmentTable
 from synk.plan import Rows, slices, split
 from synk.rank.fed import FedInput, ResidentInput, first_of_next
@@ -50,13 +50,15 @@ class Shards:
             segments.before_allocation = self._feeder.sweep
 
     def inputs(
-        self, step: messages.Call, arrays: Sequence[Any], indices: Any, to_device: bool = True
+        self, step: messages.Call, selected: Rows, arrays: Sequence[Any], indices: Any, to_device: bool = True
     ) -> list[Any]:
         """Return the rows of this rank.
 
         Parameters
         ----------
         step : messages.Call
+        selected : Rows
+            Those of all ranks.
         arrays : sequence of array
             The scattered inputs, all rows of them.
         indices : int64 array or None
@@ -68,25 +70,52 @@ class Shards:
         -------
         list of RowInput or FedInput
         """
-        if step.batch is None:
-            return []
         if self._feeder is not None and to_device:
-            return self._fed(step, step.batch, arrays, indices)
+            return self._fed(step, selected, arrays, indices)
         there = self._gathered(step, arrays, indices)
-        picked, paired = self._share(step.batch, indices)
+        start, stop = split(selected.stop - selected.start, self._n_ranks)[self._rank]
+        picked = Rows(selected.start + start, selected.start + stop, selected.indices)
         inputs = []
         for position, (array, minibatch) in enumerate(zip(arrays, step.minibatch, strict=True)):
             if minibatch:
-                inputs.append(RowInput(array, paired))
+                inputs.append(RowInput(array, Rows(start, stop)))
             elif position in there:
-                inputs.append(RowInput(there[position], Rows(0, len(picked))))
+                inputs.append(RowInput(there[position], Rows(0, stop - start)))
+            elif picked.indices is None:
+                inputs.append(RowInput(array, picked))
             else:
                 inputs.append(RowInput(array, picked, self._gatherer.room(step.function, position)))
         return inputs
 
-    def _share(self, span: messages.Span, indices: Any) -> tuple[Rows, Rows]:
-        """Return this rank's part of what a span selects: rows of the data set, rows of the selection."""
-        selected = rows_of(span, indices)
+    def whole(
+        self, step: messages.Call, start: int, stop: int, arrays: Sequence[Any], indices: Any
+    ) -> list[Any] | None:
+        """Return this rank's rows of most calls: in place or few, in one slice, and not gathered ahead.
+
+        Parameters
+        ----------
+        start, stop : int
+            Of this rank's rows; with ``indices``, of the list of them.
+
+        Returns
+        -------
+        list of array or None
+            None where `inputs` must see to it.
+        """
+        if self._feeder is not None or step.num_slices > 1 or True in step.minibatch:
+            return None
+        if self._gatherer.pending or step.ahead is not None:
+            return None
+        if indices is None:
+            return [array[start:stop] for array in arrays]
+        for array in arrays:
+            if array.strides[0] * (stop - start) >= SMALL_BYTES or not array.flags.c_contiguous:
+                return None
+        listed = indices[start:stop]
+        return [array.take(listed, axis=0) for array in arrays]
+
+    def _share(self, selected: Rows) -> tuple[Rows, Rows]:
+        """Return this rank's part of a selection: rows of the data set, rows of the selection."""
         mine = split(len(selected), self._n_ranks)[self._rank]
         return selected.part(*mine), Rows(*mine)
 
@@ -94,7 +123,7 @@ class Shards:
         """Return the rows that are there already, by position; begin to gather those of the next call."""
         there = self._gatherer.take(step.function, step.gathered)
         if step.ahead is not None:
-            picked, _ = self._share(step.ahead.rows, indices)
+            picked, _ = self._share(rows_of(step.ahead.rows, indices))
             rows = picked.kept()  # the next call writes its own list over this one
             sources = {
                 position: Source(array, rows, self._gatherer.room(step.function, position))
@@ -106,15 +135,13 @@ class Shards:
 
     # --- on a device that is fed ---------------------------------------------------------------
 
-    def _fed(
-        self, step: messages.Call, batch: messages.Span, arrays: Sequence[Any], indices: Any
-    ) -> list[Any]:
+    def _fed(self, step: messages.Call, selected: Rows, arrays: Sequence[Any], indices: Any) -> list[Any]:
         """Return the rows of this rank for a program that reads them on the device."""
-        picked, paired = self._share(batch, indices)
+        picked, paired = self._share(selected)
         token, coming = 0, Rows(0, 0)
         if step.ahead is not None:
             # Kept: the next call writes its own list over this one.
-            token, coming = step.ahead.token, self._share(step.ahead.rows, indices)[0].kept()
+            token, coming = step.ahead.token, self._share(rows_of(step.ahead.rows, indices))[0].kept()
         parts = slices(len(picked), step.num_slices)
         key = step.gathered or object()  # nobody has another's
         inputs: list[Any] = []

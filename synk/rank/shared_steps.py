@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from synk import messages
+from synk.comm import SharedArrays
 from synk.errors import NonFinite
 from synk.plan import Rows
 from synk.rank.shards import rows_of
@@ -56,65 +57,84 @@ def copy_rows(array: Any, rows: Rows, out: Any) -> None:
 
 def broadcast(rank: Rank, step: messages.Broadcast) -> None:
     """Take rank 0's values."""
-    for variable in step.variables:
-        variables = rank.variables
-        if rank.rank == 0:
-            homes, array = variables.homes(variable), rank.value(variable)
-        else:
-            homes, array = variables.places(variable), rank.value(variable)
-            if homes is not None and homes[0].shape == homes[rank.rank].shape:
-                array = homes[rank.rank]  # whatever the value is now
-            else:
-                homes = None
-        result = rank.communicator.broadcast(array, homes=homes)
-        if rank.rank > 0:
-            variables.assign(variable, result)
+    variables = rank.variables
+    homes = [_homes_of_rank_0(rank, variable) for variable in step.variables]
+    with rank.communicator.at_once("broadcast", "sum", homes, shapes=False):
+        for variable, known in zip(step.variables, homes, strict=True):
+            # Where it has a home, the value of another rank does not matter.
+            array = rank.value(variable) if known is None else known[rank.rank]
+            result = rank.communicator.broadcast(array, homes=known)
+            if rank.rank > 0:
+                variables.assign(variable, result)
+
+
+def _homes_of_rank_0(rank: Rank, variable: int) -> SharedArrays | None:
+    """Return the homes of a variable if rank 0's value is, or can be brought, to that of this rank."""
+    if rank.rank == 0:
+        return rank.variables.homes(variable)
+    homes = rank.variables.places(variable)
+    return homes if homes is not None and homes[0].shape == homes[rank.rank].shape else None
 
 
 def all_reduce(rank: Rank, step: messages.AllReduce) -> None:
     """Combine the values of all ranks, on all."""
-    variables, communicator = rank.variables, rank.communicator
-    for variable in step.variables:
-        homes = variables.homes(variable)
-        if homes is not None:
-            communicator.all_reduce(homes[rank.rank], step.op, homes)
-            continue
-        parted = None if rank.overlap is None else rank.overlap.take(variable)
-        value = rank.value(variable)
-        result = communicator.all_reduce(value, step.op) if parted is None else parted.finish(value)
-        variables.assign(variable, result)
+    first, *others = of_all = [rank.variables.homes(variable) for variable in step.variables]
+    if not others:  # of every training step: nothing is saved by meeting once
+        _all_reduce(rank, step.variables[0], first, step.op)
+        return
+    with rank.communicator.at_once("all_reduce", step.op, of_all):
+        for variable, homes in zip(step.variables, of_all, strict=True):
+            _all_reduce(rank, variable, homes, step.op)
+
+
+def _all_reduce(rank: Rank, variable: int, homes: SharedArrays | None, op: str) -> None:
+    communicator = rank.communicator
+    if homes is not None:
+        communicator.all_reduce(homes[rank.rank], op, homes)
+        return
+    parted = None if rank.overlap is None else rank.overlap.take(variable)
+    value = rank.value(variable)
+    result = communicator.all_reduce(value, op) if parted is None else parted.finish(value)
+    rank.variables.assign(variable, result)
 
 
 def reduce(rank: Rank, step: messages.Reduce) -> list[Any] | None:
     """Combine the values of all ranks, on rank 0; return the results if they are not put in place."""
     results = []
-    for variable in step.variables:
-        homes = rank.variables.homes(variable)
-        value = rank.value(variable)
-        result = rank.communicator.reduce(value, step.op, homes=homes, in_place=step.in_place)
-        if rank.rank == 0 and step.in_place:
-            rank.variables.assign(variable, result)
-        elif rank.rank == 0:
-            results.append(rank.device.to_host(result))
+    of_all = [rank.variables.homes(variable) for variable in step.variables]
+    with rank.communicator.at_once("reduce in place" if step.in_place else "reduce", step.op, of_all):
+        for variable, homes in zip(step.variables, of_all, strict=True):
+            value = rank.value(variable)
+            result = rank.communicator.reduce(value, step.op, homes=homes, in_place=step.in_place)
+            if rank.rank == 0 and step.in_place:
+                rank.variables.assign(variable, result)
+            elif rank.rank == 0:
+                results.append(rank.device.to_host(result))
     return None if rank.rank > 0 or step.in_place else results
 
 
 def all_gather(rank: Rank, step: messages.AllGather) -> None:
     """Join the values of all ranks, on all."""
-    for variable in step.variables:
-        homes = rank.variables.homes(variable)
-        value = rank.value(variable)
-        joined = rank.communicator.all_gather(value, homes, _module(rank, value).concatenate)
-        rank.variables.assign(variable, joined)
+    homes = [rank.variables.homes(variable) for variable in step.variables]
+    values = [rank.value(variable) for variable in step.variables]
+    with rank.communicator.at_once("all_gather", "sum", homes, shapes=False):
+        joined = [
+            rank.communicator.all_gather(value, known, _module(rank, value).concatenate)
+            for value, known in zip(values, homes, strict=True)
+        ]
+    for variable, result in zip(step.variables, joined, strict=True):
+        rank.variables.assign(variable, result)
 
 
 def gather(rank: Rank, step: messages.Gather) -> list[Any] | None:
     """Return the values of all ranks, joined, on rank 0."""
-    results = []
-    for variable in step.variables:
-        homes = rank.variables.homes(variable)
-        read = partial(joined_or_copied, stacked=step.nd_up == 1, to_host=rank.device.to_host)
-        results.append(rank.communicator.gather(rank.value(variable), homes=homes, read=read))
+    read = partial(joined_or_copied, stacked=step.nd_up == 1, to_host=rank.device.to_host)
+    homes = [rank.variables.homes(variable) for variable in step.variables]
+    with rank.communicator.at_once("gather", "sum", homes, shapes=False):
+        results = [
+            rank.communicator.gather(rank.value(variable), homes=known, read=read)
+            for variable, known in zip(step.variables, homes, strict=True)
+        ]
     return results if rank.rank == 0 else None
 
 
@@ -132,19 +152,21 @@ def joined_or_copied(arrays: Sequence[Any], stacked: bool, to_host: Callable[[An
 
 def fetch(rank: Rank, step: messages.Fetch) -> list[Any] | None:
     """Return the values of one rank: on rank 0 where they can be read from there, else on that rank."""
-    results = []
-    for number, variable in enumerate(step.variables):
-        asked = step.rank in (None, rank.rank)
-        if step.read and step.read[number]:
-            homes = rank.variables.homes(variable)
-            value = rank.communicator.gather(
-                rank.value(variable), homes=homes, read=_only_copied, only=step.rank
+    asked = step.rank in (None, rank.rank)
+    read = dict(zip(step.variables, step.read, strict=True)) if step.read else {}
+    homes = {variable: rank.variables.homes(variable) for variable in step.variables if read.get(variable)}
+    with rank.communicator.at_once("gather", "sum", list(homes.values()), shapes=False):
+        gathered = {
+            variable: rank.communicator.gather(
+                rank.value(variable), homes=known, read=_only_copied, only=step.rank
             )
-        else:
-            # A copy even where it is sent: that happens after all steps, which may write to it.
-            value = _own_copy(rank, variable) if asked else None
-        results.append(value)
-    return results
+            for variable, known in homes.items()
+        }
+    # A copy even where it is sent: that happens after all steps, which may write to it.
+    return [
+        gathered[variable] if variable in homes else _own_copy(rank, variable) if asked else None
+        for variable in step.variables
+    ]
 
 
 def _only_copied(arrays: Sequence[Any]) -> Any:

@@ -1,7 +1,7 @@
 """What the slices of one rank come to, each result on the side where its program leaves it.
 
     results of a slice -> Sums.add -> updates: new values of variables, never brought to the host
-                                   -> partials: a Partial per output, brought there once
+                                   -> results: the outputs, brought there once
 
 Arrays of the host are the business of `reduction.Accumulator`; those of a device add up here, in the same
 order and to the same bits, so the gradients of many slices cross no bus. Rows that are joined would fill the
@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from synk import messages
 from synk.device import Device
 from synk.rank.spec import ProgramSpec, UpdateSpec
-from synk.reduction import UFUNCS, Accumulator, Partial, accumulating_dtype
+from synk.reduction import UFUNCS, Accumulator, Partial, accumulating_dtype, misfit
 
 
 class Sums:
@@ -49,8 +50,17 @@ class Sums:
         ]
         # Programs leave a result on the same side every time.
         self._totals = self._totals or [*map(self._accumulator, self._modes, values)]
-        for total, value in zip(self._totals, values, strict=True):
-            total.add(value, weight)
+        for position, (total, value) in enumerate(zip(self._totals, values, strict=True)):
+            try:
+                total.add(value, weight)
+            except (TypeError, ValueError) as error:
+                what = f"{self._called(position)} is not reduced by {total.mode!r}"
+                raise ValueError(f"{what}: {error}") from None
+
+    def _called(self, position: int) -> str:
+        """Return what to call a result in messages."""
+        k = position - self._n_outputs
+        return f"{f'output {position}' if k < 0 else f'update {k}'} of {self._spec.name!r}"
 
     def _accumulator(self, mode: str | None, value: Any) -> Accumulator | DeviceAccumulator:
         if mode is None or isinstance(value, np.ndarray | np.generic):
@@ -62,12 +72,10 @@ class Sums:
         for update, total in zip(self._spec.updates, self._totals[self._n_outputs :], strict=True):
             yield update, _result(total).value
 
-    def partials(self) -> list[Partial | None]:
+    def results(self) -> messages.Results:
         """Return the outputs, on the host."""
-        return [
-            Partial(self._device.to_host(value), weight)
-            for value, weight in map(_result, self._totals[: self._n_outputs])
-        ]
+        totals = map(_result, self._totals[: self._n_outputs])
+        return messages.Results([self._device.to_host(total.value) for total in totals], self._n_rows)
 
 
 def _result(total: Accumulator | DeviceAccumulator) -> Partial:
@@ -104,6 +112,8 @@ class DeviceAccumulator:
         """Take in a value over ``weight`` rows; the first one is not copied."""
         if not self._values or self.mode == "gather":
             self._values.append(value)
+        elif value.shape != self._values[0].shape:
+            raise ValueError(misfit(self._values[0].shape, value.shape))
         else:
             if not self._owned:
                 self._values = [self._term(self._values[0], self.weight, copy=True)]

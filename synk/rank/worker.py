@@ -10,7 +10,6 @@ Imports floor 3 and below.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -22,6 +21,7 @@ from synk import messages
 from synk.comm import Communicator
 from synk.device import Device
 from synk.memory.segments import SegmentTable
+from synk.plan import Rows, split
 from synk.rank import shared_steps
 from synk.rank.connection import Connection
 from synk.rank.overlap import Overlap
@@ -68,10 +68,12 @@ class Rank:
         self._connection = connection
         self.join(communicator, control, barrier)
         self.overlap = Overlap(variables) if connection.overlap else None
-        self._context = ProgramContext(
-            device, variables, lambda: self.communicator, self._compiling, self.overlap
-        )
+        self._on_gpu = device.xp is not np
+        self._context = ProgramContext(device, variables, self, self._compiling, self.overlap)
+        self.has_garbage = False  # graphs, which are cycles
         self._programs: dict[int, Program] = {}
+        self._bound: dict[int, Bound] = {}  # by function, of its last call
+        segments.before_drop = self._bound.clear  # its arrays would keep the memory
         self._shards = Shards(self.rank, self.n_ranks, device, segments)
 
     def rest(self) -> None:
@@ -91,12 +93,24 @@ class Rank:
         self.communicator = self._connection.communicator(communicator, control, barrier, self.device)
         self.barrier = barrier
         self._control = control
+        self._phase = control.index(self.rank, sync.PHASE)
 
     # --- messages without an answer ----------------------------------------------------------
 
     def prepare(self, message: Any, descriptor: int | None = None) -> Any:
         """Follow a message that needs no answer."""
         return PREPARATIONS[type(message)](self, message, descriptor)
+
+    def prepare_all(self, several: messages.Several) -> None:
+        """Follow all of several messages; raise what the first that failed has raised."""
+        errors = []
+        for message in several.messages:
+            try:
+                self.prepare(message)
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     def detach(self, message: messages.Detach) -> None:
         self._shards.detach(message.segment)
@@ -106,8 +120,9 @@ class Rank:
 
     def forget(self, message: messages.Forget) -> None:
         self._programs.pop(message.function, None)
+        self._bound.pop(message.function, None)
         self._shards.forget(message.function)
-        self._collect_garbage()
+        self.has_garbage = True
 
     def move_in(self, message: messages.MoveIn) -> None:
         homes = [self.segments.array(ref) for ref in message.homes]
@@ -115,13 +130,7 @@ class Rank:
 
     def unshare(self, message: messages.Unshare) -> None:
         self.variables.drop(message.identity)
-        self._collect_garbage()
-
-    def _collect_garbage(self) -> None:
-        # Graphs are cycles, and an idle worker makes nothing that would start a collection. The
-        # master's is its own affair: this may run inside one.
-        if self.rank > 0:
-            gc.collect()
+        self.has_garbage = True
 
     def value(self, variable: int) -> Any:
         """Return the value of a shared variable where the communicator takes it.
@@ -141,15 +150,23 @@ class Rank:
     # --- commands ----------------------------------------------------------------------------
 
     def run(self, command: messages.Run) -> tuple[Any, ...]:
-        """Do this rank's part of every step and return its results, one per step."""
-        self.barrier.begin(command.number)
+        """Do this rank's part of every step and return its results, one per step.
+
+        The barrier has begun the command before.
+        """
+        words, phase_word = self._control.words, self._phase
+        self._command, results = command, []
         try:
-            self.device.bind()
+            if self._on_gpu:
+                self.device.bind()
             if self.overlap is not None:
                 self.overlap.look_ahead(command.steps)
-            results = tuple([self._step(step) for step in command.steps])
+            for step in command.steps:
+                phase, handler = STEPS[type(step)]
+                words[phase_word] = phase  # tells the other ranks what this one is doing
+                results.append(handler(self, step))
             # To fetch a number is to wait for the GPU: now nothing is left to launch.
-            return results if self.device.xp is np else on_host(results, self.device)
+            return on_host(results, self.device) if self._on_gpu else tuple(results)
         except BaseException:
             # Before anything else: the others may be waiting for this rank.
             self.barrier.fail()
@@ -157,60 +174,91 @@ class Rank:
                 self.overlap.abandon()
             raise
         finally:
-            self.enter(sync.IDLE)
-
-    def _step(self, step: Any) -> Any:
-        phase, handler = STEPS[type(step)]
-        self.enter(phase)
-        if self.overlap is not None and isinstance(step, messages.Call):
-            self.overlap.begin(step, self._programs[step.function], self.communicator)
-        return handler(self, step)
-
-    def enter(self, phase: int) -> None:
-        """Tell the other ranks what this one is doing."""
-        self._control.set(self.rank, sync.PHASE, phase)
+            words[phase_word] = sync.IDLE
 
     @contextmanager
     def _compiling(self) -> Iterator[None]:
         """Tell so while a program that is needed now compiles."""
         phase = self._control.get(self.rank, sync.PHASE)
-        self.enter(sync.COMPILING)
+        self._control.set(self.rank, sync.PHASE, sync.COMPILING)
         try:
             yield
         finally:
-            self.enter(phase)
+            self._control.set(self.rank, sync.PHASE, phase)
 
     def compile(self, step: messages.Compile) -> None:
         for function in step.functions:
-            self._programs[function].compile()
+            self._programs[function].compile(step.num_slices)
 
-    def call(self, step: messages.Call) -> list[Any]:
-        program = self._programs[step.function]
-        n_scattered = program.spec.n_scattered
-        scattered, broadcast = step.inputs[:n_scattered], step.inputs[n_scattered:]
-        indices = self._indices(step.indices)
-        arrays = [self.segments.array(ref) for ref in scattered]
+    def call(self, step: messages.Call) -> messages.Results | None:
+        try:
+            bound = self._bound[step.function]
+        except KeyError:
+            bound = self._bind(step)
+        if bound.step is not step:
+            bound = self._bind(step)
+        program = bound.program
+        if self.overlap is not None:
+            self.overlap.begin(step, program, self.communicator)
+        batch = step.batch
+        if batch is None:
+            if not (program.has_rows or self._on_gpu):
+                return program.run_whole([], bound.broadcast, 1)
+            return self._on_rows(step, bound, None)
+        told = self._command if batch.start == messages.TOLD else batch
+        listed = bound.indices if batch.listed else None
+        if step.shares is None:
+            first, last = split(told.stop - told.start, self.n_ranks)[self.rank]
+            if last > first:
+                rows = self._shards.whole(
+                    step, told.start + first, told.start + last, bound.scattered, listed
+                )
+                if rows is not None:
+                    return program.run_whole(rows, bound.broadcast, last - first)
+        return self._on_rows(step, bound, Rows(told.start, told.stop, listed))
+
+    def _on_rows(self, step: messages.Call, bound: Bound, selected: Rows | None) -> messages.Results | None:
+        """Run a program on this rank's rows of the scattered inputs and of sliceable variables."""
+        program, indices = bound.program, bound.indices
+        total, inputs, sliced = 0, [], []
+        if selected is not None:
+            total = len(selected)
+            inputs = self._shards.inputs(step, selected, bound.scattered, indices, program.on_device)
+        if step.shares is not None:
+            total = sum(span.stop - span.start for span in step.shares)
+            sliced = self._sliced(step.shares[self.rank], program, indices)
         with self._shards.read():
             results = program.run(
-                self._shards.inputs(step, arrays, indices, program.on_device),
-                [self.segments.array(ref) for ref in broadcast],
-                self._sliced(step, program, indices),
-                any_rows=step.total_rows > 0,
-                num_slices=step.num_slices,
+                inputs, bound.broadcast, sliced, any_rows=total > 0, num_slices=step.num_slices
             )
-        if step.total_rows == 0 and program.spec.has_rows and self.rank > 0:
-            return [None] * len(results)  # all computed the same on empty input
+        if total == 0 and program.has_rows and self.rank > 0:
+            return None  # all computed the same on empty input
         return results
 
-    def _sliced(self, step: messages.Call, program: Program, indices: Any) -> list[Any]:
-        if step.shares is None:
-            return []
-        rows = rows_of(step.shares[self.rank], indices)
+    def _bind(self, step: messages.Call) -> Bound:
+        """Look up what a call refers to; a call that follows is often the same."""
+        program = self._programs[step.function]
+        arrays = [self.segments.array(ref) for ref in step.inputs]
+        n_scattered = program.spec.n_scattered
+        indices = None if step.indices is None else self.segments.array(step.indices)
+        bound = Bound(step, program, arrays[:n_scattered], arrays[n_scattered:], indices)
+        self._bound[step.function] = bound
+        return bound
+
+    def _sliced(self, span: messages.Span, program: Program, indices: Any) -> list[Any]:
+        rows = rows_of(span, indices)
         sliced = partial(self._shards.sliced, self.variables, rows=rows, to_device=program.on_device)
         return [sliced(variable) for variable in program.spec.sliceables]
 
-    def _indices(self, ref: messages.ArrayRef | None) -> Any:
-        return None if ref is None else self.segments.array(ref)
+
+class Bound(NamedTuple):
+    """A step, and what it refers to on this rank."""
+
+    step: messages.Call
+    program: Program
+    scattered: list[Any]
+    broadcast: list[Any]
+    indices: Any
 
 
 class Handler(NamedTuple):
@@ -227,6 +275,7 @@ STEPS: dict[type, Handler] = {
 }
 
 PREPARATIONS: dict[type, Callable[[Rank, Any, int | None], Any]] = {
+    messages.Several: lambda rank, message, _: rank.prepare_all(message),
     messages.Attach: lambda rank, message, descriptor: rank.segments.attach(message, descriptor),
     messages.Detach: lambda rank, message, _: rank.detach(message),
     messages.Share: lambda rank, message, _: rank.variables.add(message),

@@ -14,7 +14,7 @@ import faulthandler
 import gc
 import os
 import random
-import signal
+import select
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from socket import socket
@@ -28,19 +28,20 @@ from synk.device import Device
 from synk.memory.segments import SegmentTable
 from synk.memory.shm import Segment
 from synk.processes.fork_server import ForkServer
-from synk.processes.hold import Held
+from synk.processes.printout import Printout
+from synk.processes.signals import ignore_signals
 from synk.processes.stacks import Stacks
 from synk.processes.stderr_log import STDERR, StderrLog
 from synk.processes.watch import Process, die_with, forbid_core_dumps
 from synk.rank.connection import Connection
 from synk.rank.loop import serve
 from synk.rank.worker import Rank
-from synk.run.crew import Worker, spin_seconds
+from synk.run.crew import Worker, have_cores
 from synk.run.flush import flush
 from synk.variables import RankVariables
 from synk.wire.channel import WorkerChannel
 from synk.wire.commons import Commons
-from synk.wire.mailbox import IDLE_SPIN_SECONDS, WorkerPost
+from synk.wire.mailbox import WorkerPost
 from synk.wire.sync import Barrier
 
 
@@ -59,11 +60,11 @@ class Birth(NamedTuple):
     commons: Commons
     end: socket
     log: StderrLog
+    printout: Printout
     stacks: Stacks
     make_device: Callable[[int], Device]
     seed: Inheritance
     connection: Connection
-    signals: Held  # since before the fork
 
 
 class Family(NamedTuple):
@@ -85,26 +86,26 @@ def live(birth: Birth, family: Family) -> NoReturn:
         _settle(birth)
         _leave_siblings(family)
         commons = birth.commons
-        idle_spin = IDLE_SPIN_SECONDS if spin_seconds(commons.n_ranks) else 0.0
-        post = WorkerPost(birth.rank, commons.mailboxes, commons.control, commons.bells, idle_spin)
+        spins = have_cores(commons.n_ranks)
+        post = WorkerPost(birth.rank, commons.mailboxes, commons.control, commons.bells, spins)
         channel = WorkerChannel(birth.end, post)
         serve(_make_rank(birth, commons, Process(family.parent), channel), channel, birth.log.deliver)
+        birth.printout.finish()
         status = 0
     except BaseException:
         traceback.print_exc()
     finally:
-        flush()
-        birth.log.deliver()
-        os._exit(status)
+        try:
+            flush()
+            birth.log.deliver()
+        finally:  # streams may be the script's own, and raise
+            os._exit(status)
 
 
 def _settle(birth: Birth) -> None:
     """Make the fork a process of its own."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C reaches all; the master decides
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    birth.signals.release_in_child(but=(signal.SIGINT, signal.SIGTERM))
-    signal.set_wakeup_fd(-1)
-    signal.setitimer(signal.ITIMER_REAL, 0)
+    ignore_signals()
+    birth.printout.take_over(birth.rank)
     birth.log.take_over()
     birth.stacks.answer()
     faulthandler.enable(file=STDERR)  # a segmentation fault says where
@@ -131,8 +132,8 @@ def _make_rank(birth: Birth, commons: Commons, master: Process, channel: WorkerC
         commons.control,
         commons.bells,
         birth.rank,
-        spin=spin_seconds(commons.n_ranks),
-        lives=[master.fileno()],
+        spins=have_cores(commons.n_ranks),
+        lives=[master.fileno(), _hang_up(birth.end)],
         on_death=lambda descriptor: os._exit(1),
     )
     segments = birth.seed.segments()
@@ -144,6 +145,16 @@ def _make_rank(birth: Birth, commons: Commons, master: Process, channel: WorkerC
     for message in birth.seed.messages(birth.rank):
         rank.prepare(message)
     return rank
+
+
+def _hang_up(end: socket) -> int:
+    """Return a descriptor that is readable once the master's end of a socket is closed.
+
+    An exec closes it, and leaves the master's pidfd as it was.
+    """
+    with select.epoll() as poll:
+        poll.register(end, 0)  # hang-ups are told always; messages may wait
+        return os.dup(poll.fileno())
 
 
 def _follow_growth(channel: WorkerChannel, barrier: Barrier, segments: SegmentTable) -> Segment:

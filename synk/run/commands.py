@@ -9,20 +9,23 @@ Imports floor 4 and below.
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
+from time import monotonic
 from typing import Any
 
 from synk import messages
 from synk.errors import SynkStateError, SynkTimeout, WorkerDied
+from synk.memory.segments import StagingBuffers
 from synk.processes.hold import hold
 from synk.rank.failures import raise_failures
 from synk.rank.worker import Rank
 from synk.run.crew import BROKEN_SECONDS, CLOSE_SECONDS, Crew
 from synk.run.turns import Turn, Turns
 
+RESULTS = attrgetter("results")
 NOTHING = "no command"
 MESSAGE = "a message to the workers"  # where something is made or dropped between commands
 REMEDY = "synk.restart() starts new workers, synk.close() ends the run"
@@ -39,18 +42,24 @@ class Commands:
         The workers.
     turns : Turns
         Whose turn it is.
-    after_turn : callable
-        Called at the end of every turn, however it ends.
+
+    Attributes
+    ----------
+    temporary : StagingBuffers or None
+        Freed at the end of every turn, however it ends.
+    after_turn : list of callable
+        Called then.
     """
 
-    def __init__(self, crew: Crew, turns: Turns, after_turn: Callable[[], None] = lambda: None):
+    def __init__(self, crew: Crew, turns: Turns):
         self._turns = turns
-        self._after_turn = after_turn
+        self.temporary: StagingBuffers | None = None
+        self.after_turn: list[Callable[[], None]] = []
         self._rank: Rank | None = None
         self._posting = False
         self._growing = False
         self._hurry = False  # whether somebody did not want to wait for an interrupted command
-        self._numbers = itertools.count(1)
+        self._number = 0  # of the last command
         self._released: deque[Any] = deque()
         self._broken: BaseException | None = None
         self.follow(crew)
@@ -90,21 +99,32 @@ class Commands:
         return self._turns.take(label, self._begin, self._end)
 
     def _begin(self) -> None:
-        self.check_usable()
-        self._vigil.begin(self._turns.label or NOTHING, self._turns.seconds)
+        if self._broken is not None:
+            self.check_usable()
+        self._vigil.watched = self._turns.label or NOTHING, self._turns.timeouts.seconds, monotonic()
 
     def _end(self) -> None:
         try:
-            self._after_turn()
+            if self.temporary is not None and self.temporary.owners:
+                self.temporary.drop_all()
+            for call in self.after_turn:
+                call()
         finally:
-            self._flush()
+            if self._released:
+                self._flush()
 
-    def run(self, steps: Sequence[Any]) -> list[list[Any]]:
+    def run(self, steps: tuple[Any, ...], start: int = 0, stop: int = 0) -> list[tuple[Any, ...]]:
         """Run steps on all ranks as one command.
+
+        Parameters
+        ----------
+        steps : tuple of messages
+        start, stop : int
+            The rows that spans with `messages.TOLD` in them mean.
 
         Returns
         -------
-        list of list
+        list of tuple
             Results by step, then by rank.
 
         Raises
@@ -115,36 +135,45 @@ class Commands:
             If a worker died.
         """
         assert self._turns.label is not None, "commands run in turns"
-        assert self._rank is not None
-        return self._run(self._rank, messages.Run(next(self._numbers), tuple(steps)))
-
-    def _run(self, rank: Rank, command: messages.Run) -> list[list[Any]]:
+        rank = self._rank
+        assert rank is not None
+        self._number += 1
+        command = messages.Run(self._number, steps, start, stop)
         mine: tuple[Any, ...] = ()
         error: BaseException | None = None
         try:
-            self._send(self._channel.command, command)
+            if self._broken is not None:
+                self.check_usable()
+            if self._channel.waiting:  # an exception came where nothing could take in the replies
+                self._break(SynkStateError(f"the run was interrupted in the middle of a command; {REMEDY}"))
+                self.check_usable()
+            rank.barrier.begin(command.number)  # before workers may wait for this rank to fail
+            self._channel.command(command)
             try:
                 mine = rank.run(command)
             except BaseException as caught:
                 error = caught
             if self._broken is not None:
                 self.check_usable()
-            replies = self._collect(error)
+            replies = self._channel.collect() if error is None else self._collect(error)
         except BaseException:  # that of a signal handler comes between any two lines
             if self._turns.closed:  # by another thread, which did not wait for the end of this
                 raise SynkStateError(f"{self._turns.label}: its run was closed meanwhile") from None
             self._come_to_rest(rank)
             raise
-        if error is not None or any(reply.failed for reply in replies):
+        failed = error is not None
+        for reply in replies:
+            failed |= reply.aborted or reply.failure is not None
+        if failed:
             try:
                 raise_failures(error, replies)
             finally:
                 error = None  # its traceback refers to this frame: a cycle, which lives on for long
-        return [list(results) for results in zip(mine, *[reply.results for reply in replies], strict=True)]
+        return list(zip(mine, *map(RESULTS, replies), strict=True))
 
-    def _collect(self, error: BaseException | None) -> list[messages.Reply]:
+    def _collect(self, error: BaseException) -> list[messages.Reply]:
         """Wait for all replies; not long, if a signal handler's exception has ended rank 0's part."""
-        if error is None or isinstance(error, Exception):
+        if isinstance(error, Exception):
             return self._channel.collect()
         try:
             return self._channel.collect(INTERRUPT_SECONDS)
@@ -186,8 +215,17 @@ class Commands:
                 what = self._turns.label or MESSAGE
                 raise SynkStateError(f"shared memory was asked for in the middle of {what}")
             if self._turns.label is None:
-                self._vigil.begin(MESSAGE, self._turns.seconds)
-            self._send(self._channel.post, message, descriptor)
+                self._vigil.watched = MESSAGE, self._turns.timeouts.seconds, monotonic()
+            self._posting = True
+            try:
+                self._channel.post(message, descriptor)
+            except BaseException:
+                # Not where pickling failed: nothing was sent then.
+                if self._channel.torn and self._broken is None:
+                    self._break(SynkStateError(f"the run was interrupted while a message was sent; {REMEDY}"))
+                raise
+            finally:
+                self._posting = False
 
     @contextmanager
     def growth(self) -> Iterator[None]:
@@ -197,19 +235,6 @@ class Commands:
             yield
         finally:
             self._growing = False
-
-    def _send(self, send: Callable[..., None], *arguments: Any) -> None:
-        self.check_usable()
-        self._posting = True
-        try:
-            send(*arguments)
-        except BaseException:
-            # Not where pickling failed: nothing was sent then.
-            if self._channel.torn and self._broken is None:
-                self._break(SynkStateError(f"the run was interrupted while a message was sent; {REMEDY}"))
-            raise
-        finally:
-            self._posting = False
 
     def release(self, message: Any) -> None:
         """Post a message when the run is next at rest; safe in finalizers, at any moment."""
@@ -224,9 +249,15 @@ class Commands:
             finally:
                 self._turns.lock.release()
 
+    def release_later(self, message: Any) -> None:
+        """Post a message with the next one that is released, or at the end of a turn; safe like `release`."""
+        if self._turns.here():
+            self._released.append(message)
+
     def _flush(self) -> None:
-        while self._released and not self._turns.closed and self._broken is None:
-            self.post(self._released.popleft())
+        if self._released and not self._turns.closed and self._broken is None:
+            # Finalizers may add to them meanwhile.
+            self.post(messages.Several(tuple([self._released.popleft() for _ in range(len(self._released))])))
 
     # --- the end -----------------------------------------------------------------------------------
 

@@ -19,18 +19,18 @@ from typing import NamedTuple
 from synk import messages
 from synk.device.cpu import count_cores
 from synk.processes.hold import hold
+from synk.processes.printout import Printout
 from synk.processes.stacks import Stacks
 from synk.processes.stderr_log import StderrLog
 from synk.processes.vigil import Vigil
-from synk.processes.watch import Process
-from synk.wire import sync
+from synk.processes.watch import REAP_SECONDS, Process
 from synk.wire.channel import MasterChannel
 from synk.wire.commons import Commons
 from synk.wire.frames import Disconnected, encode, send
 from synk.wire.mailbox import MasterPost
 from synk.wire.sync import DELIVERED, Barrier, ControlBlock
 
-CLOSE_SECONDS = 2.0  # for a worker to leave on its own, then half as long to leave on SIGTERM
+CLOSE_SECONDS = 2.0  # for a worker to leave on its own
 BROKEN_SECONDS = 0.5  # of a broken run: who has not answered a call will hardly answer this
 
 
@@ -63,7 +63,10 @@ class Crew:
         self.n_ranks = n_ranks
         self.workers: list[Worker] = []  # from rank 1
         self._pid = os.getpid()
-        self.commons = Commons(n_ranks)
+        with contextlib.ExitStack() as made:
+            self.printout = made.enter_context(contextlib.closing(Printout()))
+            self.commons = Commons(n_ranks)
+            made.pop_all()
         self.control = self.commons.control
 
     def pids(self) -> tuple[int, ...]:
@@ -95,9 +98,7 @@ class Crew:
         self, on_death: Callable[[int], None], patience: Callable[[Sequence[int]], None]
     ) -> MasterChannel:
         """Return the master's channel to all workers."""
-        post = MasterPost(
-            self.commons.mailboxes, self.control, self.commons.bells, spin_seconds(self.n_ranks)
-        )
+        post = MasterPost(self.commons.mailboxes, self.control, self.commons.bells, have_cores(self.n_ranks))
         ends = [worker.end for worker in self.workers]
         return MasterChannel(ends, [worker.process for worker in self.workers], on_death, post, patience)
 
@@ -108,30 +109,35 @@ class Crew:
             self.control,
             self.commons.bells,
             rank=0,
-            spin=spin_seconds(self.n_ranks),
+            spins=have_cores(self.n_ranks),
             lives=list(ranks),
             on_death=lambda descriptor: on_death(ranks[descriptor]),
             patience=patience,
         )
 
-    def dismiss(self, seconds: float = CLOSE_SECONDS) -> None:
+    def dismiss(self, seconds: float = CLOSE_SECONDS) -> dict[str, Process]:
         """End all workers, and free what was shared.
 
         Parameters
         ----------
         seconds : float
-            For workers to leave when asked to; half as long for SIGTERM to work, then they are killed. With 0
-            they are killed at once.
+            For workers to leave when asked to, then they are killed. With 0 they are killed at once.
+
+        Returns
+        -------
+        dict of str to Process
+            Those that have not ended for all that; see `warn_of_survivors`.
         """
         processes = [worker.process for worker in self.workers]
         try:
             if seconds:
                 self._say_farewell()
-                _end(processes, seconds)
+                _wait(processes, seconds)
         finally:  # a second ^C comes here at once
             for process in processes:
                 process.signal(signal.SIGKILL)
-            self._free()
+            left = self._free()
+        return left
 
     def _say_farewell(self) -> None:
         farewell = encode(messages.Close())
@@ -140,34 +146,35 @@ class Crew:
             with contextlib.suppress(Disconnected, OSError):  # it is gone already, or does not read
                 send(worker.end, farewell, _give_up)
 
-    def _free(self) -> None:
+    def _free(self) -> dict[str, Process]:
+        left = {}
         with hold():  # what is closed twice may be somebody else's by then
+            for worker in self.workers:  # forks of the script may hold the other ends too
+                with contextlib.suppress(OSError):  # it is gone already
+                    worker.end.shutdown(socket.SHUT_RDWR)
+            deadline = time.monotonic() + REAP_SECONDS
             while self.workers:
+                rank = len(self.workers)
                 process, end, log, stacks = self.workers.pop()
-                process.reap()
+                if not process.reap(max(0.0, deadline - time.monotonic())):
+                    left[f"rank {rank}"] = process
                 log.deliver()
                 for held in (end, log, stacks):
                     held.close()
+            self.printout.close()
             self.commons.close()
+        return left
 
 
 def _give_up() -> None:
     raise Disconnected
 
 
-def _end(processes: Sequence[Process], seconds: float) -> None:
-    """Wait for processes to end; insist, stage by stage, with those that do not."""
-    for patience, signals in (
-        (seconds, [signal.SIGTERM]),
-        (seconds / 2, [signal.SIGCONT, signal.SIGKILL]),
-    ):
-        deadline = time.monotonic() + patience
-        for process in processes:
-            process.wait(max(0.0, deadline - time.monotonic()))
-        for process in processes:
-            if not process.wait(0):
-                for number in signals:
-                    process.signal(number)
+def _wait(processes: Sequence[Process], seconds: float) -> None:
+    """Wait for processes to end, so long for all of them."""
+    deadline = time.monotonic() + seconds
+    for process in processes:
+        process.wait(max(0.0, deadline - time.monotonic()))
 
 
 def open_standard_descriptors() -> None:
@@ -179,6 +186,6 @@ def open_standard_descriptors() -> None:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
 
 
-def spin_seconds(n_ranks: int) -> float:
-    """Return how long to spin at a barrier: not at all where ranks share cores."""
-    return sync.SPIN_SECONDS if n_ranks <= count_cores() else 0.0
+def have_cores(n_ranks: int) -> bool:
+    """Return whether each rank has a core: where they share some, spinning keeps others from their work."""
+    return n_ranks <= count_cores()

@@ -23,7 +23,7 @@ from synk.processes.hold import hold
 from synk.processes.stacks import Stacks
 from synk.processes.stderr_log import StderrLog
 from synk.processes.vigil import level_of_the_script
-from synk.processes.watch import fork_quietly, watched
+from synk.processes.watch import REAPER, fork_child, watched
 from synk.rank.connection import Connection
 from synk.run.birth import Birth, Family, live
 from synk.run.crew import Crew, Worker
@@ -80,7 +80,8 @@ def launch(
 
 
 def _warn_of_threads() -> None:
-    names = [thread.name for thread in threading.enumerate() if thread is not threading.current_thread()]
+    others = [thread for thread in threading.enumerate() if thread is not threading.current_thread()]
+    names = [thread.name for thread in others if thread.name != REAPER]  # which has no lock
     if names and "ipykernel" not in sys.modules:  # a notebook kernel's threads do no harm
         warnings.warn(
             f"fork() was called while other threads run ({', '.join(names)}); a lock that one of them holds "
@@ -98,7 +99,7 @@ def _ask(
         with hold(), _things(crew, rank) as (ours, theirs, log, stacks):
             crew.workers.append(Worker(watched(server.fork(theirs)), ours, log, stacks))
     for rank, worker in enumerate(crew.workers, start=1):
-        post_birth(worker, rank, crew.commons, make_device, seed, connection)
+        post_birth(worker, rank, crew, make_device, seed, connection)
 
 
 @contextmanager
@@ -121,13 +122,10 @@ def _start(
     connection: Connection,
     server: ForkServer | None,
 ) -> None:
-    # A handler that raised in here would make the child a second master, or leave it and descriptors behind.
-    with hold() as signals, _things(crew, rank) as (ours, theirs, log, stacks):
+    # A handler that raised in here would leave the child and descriptors behind.
+    with hold(), _things(crew, rank) as (ours, theirs, log, stacks):
         by_main_thread = threading.current_thread() is threading.main_thread()
         family = Family(os.getpid(), by_main_thread, crew.workers, ours, server)
-        pid = fork_quietly()
-        if pid == 0:
-            live(
-                Birth(rank, crew.commons, theirs, log, stacks, make_device, seed, connection, signals), family
-            )
+        birth = Birth(rank, crew.commons, theirs, log, crew.printout, stacks, make_device, seed, connection)
+        pid = fork_child(lambda: live(birth, family))
         crew.workers.append(Worker(watched(pid), ours, log, stacks))

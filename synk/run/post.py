@@ -23,12 +23,12 @@ from typing import Any, NamedTuple, NoReturn
 from synk import messages
 from synk.device import Device
 from synk.memory.segments import SegmentTable
-from synk.processes.hold import Held
+from synk.processes.printout import Printout
 from synk.processes.stacks import Stacks
 from synk.processes.watch import die_with
 from synk.rank.connection import Connection
 from synk.run.birth import Birth, Family, live
-from synk.run.crew import Worker, make_log
+from synk.run.crew import Crew, Worker, make_log
 from synk.run.seed import Seed
 from synk.wire.commons import Commons
 from synk.wire.frames import Disconnected, Receiver, encode, send
@@ -57,7 +57,7 @@ class Letter(NamedTuple):
 def post_birth(
     worker: Worker,
     rank: int,
-    commons: Commons,
+    crew: Crew,
     make_device: Callable[[int], Device],
     seed: Seed,
     connection: Connection,
@@ -73,7 +73,7 @@ def post_birth(
     """
     letter = Letter(
         rank,
-        commons.n_ranks,
+        crew.n_ranks,
         make_device,
         connection,
         dict(os.environ),
@@ -82,7 +82,8 @@ def post_birth(
         len(seed.mapped),
         len(seed.shares) + len(seed.moves) + len(seed.functions),
     )
-    descriptors = [*range(N_STANDARD), worker.log.fileno(), worker.stacks.fileno(), *commons.descriptors()]
+    of_worker = worker.log.fileno(), crew.printout.fileno(), worker.stacks.fileno()
+    descriptors = [*range(N_STANDARD), *of_worker, *crew.commons.descriptors()]
     worker.end.settimeout(SECONDS)
     with suppress(Disconnected):
         _send(worker.end, letter)
@@ -111,14 +112,14 @@ def _folder() -> str | None:
 # --- in the worker -----------------------------------------------------------------------------------
 
 
-def arrive(end: socket, parent: int, signals: Held) -> NoReturn:
+def arrive(end: socket, parent: int) -> NoReturn:
     """Be a worker of what comes by a socket, until the end."""
     try:
         die_with(parent)
         receiver = Receiver(end)
         letter, _ = receiver.receive()
         if isinstance(letter, Letter):  # else it says that no worker is needed any more
-            birth = _take(letter, receiver, end, signals)
+            birth = _take(letter, receiver, end)
             live(birth, Family(parent, by_main_thread=True))
     except BaseException:
         traceback.print_exc()
@@ -126,12 +127,12 @@ def arrive(end: socket, parent: int, signals: Held) -> NoReturn:
         os._exit(1)
 
 
-def _take(letter: Letter, receiver: Receiver, end: socket, signals: Held) -> Birth:
+def _take(letter: Letter, receiver: Receiver, end: socket) -> Birth:
     for standard in range(N_STANDARD):
         given = _descriptor(receiver)
         os.dup2(given, standard)
         os.close(given)
-    log, stacks, *shared = [_descriptor(receiver) for _ in range(2 + 2 + letter.n_ranks)]
+    log, printout, stacks, *shared = [_descriptor(receiver) for _ in range(3 + 2 + letter.n_ranks)]
     commons = Commons(letter.n_ranks, shared)
     _move(letter)
     return Birth(
@@ -139,11 +140,11 @@ def _take(letter: Letter, receiver: Receiver, end: socket, signals: Held) -> Bir
         commons,
         end,
         make_log(letter.rank, commons.control, log),
+        Printout(printout),
         Stacks(stacks),
         letter.make_device,
         PostedSeed(receiver, letter.n_segments, letter.n_messages),
         letter.connection,
-        signals,
     )
 
 

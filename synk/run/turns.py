@@ -1,20 +1,23 @@
 """Whose turn it is: one call at a time, by the process that forked.
 
     with Turns.take(label) -> other threads wait, calls in the middle of this one are refused
+    with Turns.keep(label) -> other threads and signal handlers wait, calls of this thread go on
 
-Imports ``errors`` and the standard library.
+Imports ``errors``, ``processes`` and the standard library.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from os import getpid
+from sys import _getframe
 from types import FrameType
 
 from synk.errors import SynkStateError
+from synk.processes.hold import hold
 
 
 class Turns:
@@ -30,19 +33,27 @@ class Turns:
         self.label: str | None = None  # what the thread that has the lock is about
         self.frame: FrameType | None = None  # the one that took the turn
         self.lock = threading.RLock()
+        self.is_owned = self.lock._is_owned  # type: ignore[attr-defined]  # threading.Condition asks so, too
+        self.kept = False  # the thread that has the lock keeps it from call to call
         self.closed = False
-        self._pid = os.getpid()
-        self._timeout = timeout
-        self._timeouts = threading.local()  # each thread's own, in place of that
+        self.pid = os.getpid()
+        self.timeouts = Timeouts(timeout)
 
     def check_open(self, what: str) -> None:
         """Raise SynkStateError if the run was closed, or this process is not its master."""
-        if os.getpid() != self._pid:
+        if os.getpid() != self.pid:
             raise SynkStateError(
                 f"{what}: this process is not the master; only the script that forked may call"
             )
         if self.closed:
             raise SynkStateError(f"{what}: its run was closed; make it anew after synk.fork()")
+
+    def refusal(self, what: str) -> SynkStateError:
+        """Return what to raise where this thread is inside a call."""
+        return SynkStateError(
+            f"{what} was called in the middle of {self.label}, by a signal handler or finalizer; "
+            f"note it there, and call {what} when {self.label} has returned"
+        )
 
     def mine(self) -> bool:
         """Return whether this thread is inside a call.
@@ -50,22 +61,18 @@ class Turns:
         An exception of a signal handler may come in the middle of leaving: then there is a turn that nobody
         has any more, as the frame that took it is gone.
         """
-        if self.label is None or not self.is_locked_here():
+        if self.label is None or not self.is_owned():
             return False
-        frame: FrameType | None = sys._getframe(1)
+        frame: FrameType | None = _getframe(1)
         while frame is not None:
             if frame is self.frame:
                 return True
             frame = frame.f_back
         return False
 
-    def is_locked_here(self) -> bool:
-        """Return whether this thread has the lock."""
-        return bool(self.lock._is_owned())  # type: ignore[attr-defined]  # threading.Condition asks so, too
-
     def own(self) -> bool:
         """Return whether this process is the master."""
-        return os.getpid() == self._pid
+        return os.getpid() == self.pid
 
     def here(self) -> bool:
         """Return whether the run is open, and this process its master."""
@@ -73,25 +80,20 @@ class Turns:
 
     # --- deadlines ---------------------------------------------------------------------------------
 
-    @property
-    def seconds(self) -> float | None:
-        """Seconds that a command of this thread has."""
-        return getattr(self._timeouts, "seconds", self._timeout)
-
     @contextmanager
     def timeout(self, seconds: float | None) -> Iterator[None]:
         """Give commands of this thread so many seconds meanwhile."""
-        before = self.seconds
-        self._timeouts.seconds = seconds
+        before = self.timeouts.seconds
+        self.timeouts.seconds = seconds
         try:
             yield
         finally:
-            self._timeouts.seconds = before
+            self.timeouts.seconds = before
 
     # --- turns -------------------------------------------------------------------------------------
 
     def take(self, label: str, begin: Callable[[], None], end: Callable[[], None]) -> Turn:
-        """Return a context in which other threads are kept out; it takes a microsecond.
+        """Return a context in which other threads are kept out; it may be entered again and again.
 
         Parameters
         ----------
@@ -106,6 +108,33 @@ class Turns:
             On entering, if this thread is inside another call: in a signal handler, say.
         """
         return Turn(self, label, begin, end)
+
+    @contextmanager
+    def keep(self, label: str) -> Iterator[None]:
+        """Keep other threads and handlers of signals out of the body, in which this thread may call.
+
+        Raises
+        ------
+        SynkStateError
+            On entering, as `take`.
+        """
+        self.check_open(label)
+        if self.mine():
+            raise self.refusal(label)
+        with self.lock, hold():
+            self.check_open(label)  # it may have been closed while this thread waited
+            before, self.kept = self.kept, True
+            try:
+                yield
+            finally:
+                self.kept = before
+
+
+class Timeouts(threading.local):
+    """Seconds that a command has, which each thread may set for its own commands."""
+
+    def __init__(self, seconds: float | None):
+        self.seconds = seconds
 
 
 class Turn:
@@ -124,28 +153,27 @@ class Turn:
 
     def __enter__(self) -> None:
         turns, label = self._turns, self._label
-        turns.check_open(label)
-        if turns.mine():
-            raise SynkStateError(
-                f"{label} was called in the middle of {turns.label}, by a signal handler or finalizer"
-            )
-        if not turns.is_locked_here():  # as it is where a turn was left in part only
+        if turns.closed or getpid() != turns.pid:
+            turns.check_open(label)
+        if turns.label is not None and turns.mine():
+            raise turns.refusal(label)
+        if turns.kept or not turns.is_owned():  # as it is where a turn was left in part only
             turns.lock.acquire()
         try:
-            turns.check_open(label)  # it may have been closed while this thread waited
-            turns.frame = sys._getframe(1)
+            if turns.closed:  # while this thread waited
+                turns.check_open(label)
+            turns.frame = _getframe(1)
             turns.label = label
             self._begin()
         except BaseException:
-            self._leave()
+            turns.label = turns.frame = None
+            turns.lock.release()
             raise
 
     def __exit__(self, *error: object) -> None:
         try:
             self._end()
         finally:
-            self._leave()
-
-    def _leave(self) -> None:
-        self._turns.label = self._turns.frame = None
-        self._turns.lock.release()
+            turns = self._turns
+            turns.label = turns.frame = None
+            turns.lock.release()

@@ -21,7 +21,6 @@ from synk.messages import Run
 from synk.processes.watch import Process
 from synk.wire.frames import Disconnected, Outbox, Receiver, encode, send
 from synk.wire.mailbox import MasterPost, WorkerPost
-from synk.wire.replies import unpacked
 
 SLEEP_SECONDS = 0.1  # a lost wake-up costs this much at most
 LOOK_SECONDS = 0.01  # between looks for dead workers while calls follow each other fast
@@ -64,8 +63,8 @@ class MasterChannel:
         self._mailbox = mailbox
         self._frames = 0  # sent to each worker
         self._looked = 0.0
-        self._replies: dict[int, Callable[[], tuple[Any, int | None]]] = {}
-        self._waiting = False
+        self._replies: dict[int, Callable[[], Any]] = {}  # what have come, by rank
+        self.waiting = False  # whether a command was sent, and `collect` has not returned its answers
         self.torn = False  # whether something may have been sent or read in part only
         self._poll = select.poll()
         self._rank_of_end: dict[int, int] = {}
@@ -83,10 +82,16 @@ class MasterChannel:
         """Send a command to all workers."""
         if not self._ends:
             return
-        self.torn = self._waiting = True
-        if self._mailbox is None or not self._mailbox.send(command, self._frames):
+        mailbox = self._mailbox
+        self.torn = self.waiting = True
+        if mailbox is None or not mailbox.send(command, self._frames):
             self.post(command)
+            return
         self.torn = False
+        # Now it may be read: a worker that nobody rings for looks up in a moment.
+        for rank, sleeping in mailbox.sleepers:
+            if mailbox.words[sleeping]:
+                mailbox.ring(rank)
 
     def post(self, message: Any, descriptor: int | None = None) -> None:
         """Send ``message`` to all workers; it is pickled once, before anything is sent."""
@@ -103,11 +108,6 @@ class MasterChannel:
                 self._on_death(rank)
         self.torn = False
 
-    @property
-    def waiting(self) -> bool:
-        """Whether a command was sent, and `collect` has not returned its answers."""
-        return self._waiting
-
     def collect(self, seconds: float | None = None) -> list[Any]:
         """Receive one message from every worker, in rank order.
 
@@ -120,32 +120,44 @@ class MasterChannel:
         Exception
             What unpickling an answer raised, once all have answered.
         """
-        self._waiting = True
+        if not self._ends:
+            return []
+        mailbox = self._mailbox
+        if mailbox is not None and mailbox.spun():
+            # The way of most commands.
+            if time.monotonic() - self._looked >= LOOK_SECONDS:
+                self._look_for_deaths()
+            self.waiting = False
+            return mailbox.replies()
+        self.waiting = True
         self._deadline = None if seconds is None else time.monotonic() + seconds
-        if self._mailbox is not None:
-            self._mailbox.spin()
+        self._sleep_until_all_here()
+        if mailbox is not None:
+            self._look_for_deaths()
+        replies, self._replies, self.waiting = self._replies, {}, False
+        return [replies[rank]() for rank in sorted(replies)]
+
+    def _sleep_until_all_here(self) -> None:
+        began = time.monotonic()
         while not self._all_here():
             self._receive_ready()
             missing = [rank for rank in range(1, len(self._ends) + 1) if rank not in self._replies]
             if missing:
                 self._patience(missing)
-        self._look_for_deaths()
-        replies, self._replies, self._waiting = self._replies, {}, False
-        return [replies[rank]()[0] for rank in sorted(replies)]
+        if self._mailbox is not None:
+            self._mailbox.spin.missed(time.monotonic() - began)
 
     def _all_here(self) -> bool:
         """Take what is in the mailboxes; tell whether all have answered."""
         if self._mailbox is not None:
-            for rank, payload in self._mailbox.arrived():
-                self._replies[rank] = partial(_loaded, payload)
+            for rank in self._mailbox.arrived():
+                self._replies[rank] = partial(self._mailbox.reply, rank)
         return len(self._replies) == len(self._ends)
 
     def _look_for_deaths(self) -> None:
         """Look for workers that died after they had answered; not every time, for it takes a system call."""
-        now = time.monotonic()
-        if self._mailbox is not None and now - self._looked >= LOOK_SECONDS:
-            self._looked = now
-            self._bury([descriptor for descriptor, _ in self._poll.poll(0)])
+        self._looked = time.monotonic()
+        self._bury([descriptor for descriptor, _ in self._poll.poll(0)])
 
     def _bury(self, ready: list[int]) -> None:
         for descriptor in ready:
@@ -189,7 +201,7 @@ class MasterChannel:
     def _receive(self, rank: int) -> None:
         self.torn = True
         try:
-            self._replies[rank] = self._receivers[rank - 1].read()
+            self._replies[rank] = _first_of(self._receivers[rank - 1].read())
         except Disconnected:
             self._on_death(rank)
         self.torn = False
@@ -200,8 +212,9 @@ class MasterChannel:
             receiver.close()
 
 
-def _loaded(payload: bytes) -> tuple[Any, None]:
-    return unpacked(payload), None
+def _first_of(read: Callable[[], tuple[Any, int | None]]) -> Callable[[], Any]:
+    """Return what unpickles a message, without the descriptor that no reply brings."""
+    return lambda: read()[0]
 
 
 def _milliseconds(deadline: float | None) -> float:
@@ -242,13 +255,22 @@ class WorkerChannel:
         mailbox = self._mailbox
         if mailbox is None:
             return self.receive_frame()
-        while not mailbox.spin():
-            if self._sleep(mailbox):
-                return self.receive_frame()
+        if not mailbox.spun():
+            began = time.monotonic()
+            while not mailbox.pending():
+                if self._sleep(mailbox):
+                    return self.receive_frame()
+            mailbox.spin.missed(time.monotonic() - began)
         if self._frames < mailbox.frames:  # sent before the command
             return self.receive_frame()
         self._by_mailbox = True
         return mailbox.take(), None
+
+    def pending(self) -> bool:
+        """Tell whether `receive` need not wait."""
+        if self._mailbox is not None and self._mailbox.pending():
+            return True
+        return any(descriptor == self._end.fileno() for descriptor, _ in self._poll.poll(0))
 
     def receive_frame(self) -> tuple[Any, int | None]:
         """Wait for the next message that does not come by mailbox."""

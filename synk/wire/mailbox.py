@@ -4,29 +4,25 @@ The master writes a command into the one box that all workers read, each worker 
 own. A box has one writer, who writes the number last; a reader spins on it for a moment and then sleeps
 until its doorbell rings. What does not fit goes over the channel.
 
-    Commands -> MasterPost.send ... WorkerPost.next -> serve -> WorkerPost.reply ... MasterPost.replies
-
-Imports ``messages``, ``replies``, ``shm``, ``sync`` and the standard library.
+    Commands -> MasterPost.send ... WorkerPost.take -> serve -> WorkerPost.reply ... MasterPost.arrived
 """
 
 from __future__ import annotations
 
 import pickle
-import time
 from typing import Any, NamedTuple
 
 from synk import messages
 from synk.memory.shm import Segment
-from synk.wire.replies import packed
+from synk.wire.replies import packed, unpacked
+from synk.wire.spin import Spin
 from synk.wire.sync import SLEEPING, ControlBlock, Doorbells
 
-NUMBER, NBYTES, FRAMES, EDITION = range(4)
+NUMBER, NBYTES, FRAMES, EDITION, START, STOP = range(6)
 HEAD_WORDS = 8  # a cache line
 AREA = 1 << 14  # bytes of the longest message
 STRIDE = 8 * HEAD_WORDS + AREA
 REMEMBERED = 64  # commands whose pickle a worker knows; training repeats one
-
-IDLE_SPIN_SECONDS = 200e-6  # between commands: a script that trains is back by then
 
 
 class Mailboxes:
@@ -68,28 +64,30 @@ class Mailbox:
     """One message at a time, from one writer."""
 
     def __init__(self, words: memoryview, area: memoryview):
-        self.words = words  # number, bytes, frames of the channel that came before, edition of the payload
-        self._area = area
+        # Number, bytes, frames of the channel that came before, edition of the payload, the command's rows.
+        self.words = words
+        self.area = area
         self._payload: bytes | None = None  # that was written last
 
     def write(self, number: int, payload: bytes, frames: int = 0) -> None:
         """Put a message into the box; a payload that is there already stays."""
         words = self.words
         if payload is not self._payload and payload != self._payload:
-            self._area[: len(payload)] = payload
+            self.area[: len(payload)] = payload
             words[NBYTES] = len(payload)
             words[EDITION] += 1
             self._payload = payload
         words[FRAMES] = frames
         words[NUMBER] = number  # last: now it may be read
 
-    def read(self) -> bytes:
-        return bytes(self._area[: self.words[NBYTES]])
+    def content(self) -> memoryview:
+        """Return the message, which holds still until the next is written."""
+        return self.area[: self.words[NBYTES]]
 
     def release(self) -> None:
         """Let go of the memory."""
         self.words.release()
-        self._area.release()
+        self.area.release()
 
 
 class Memory(NamedTuple):
@@ -106,75 +104,88 @@ class MasterPost:
     ----------
     mailboxes, control, bells
         Shared by all ranks.
-    spin : float
-        Seconds to spin for replies before sleeping.
+    spins : bool
+        Whether to spin for replies before sleeping.
+
+    Attributes
+    ----------
+    sleepers : list of (int, int)
+        Workers, and where in ``words`` it says that they sleep: then they wait for ``ring(rank)``.
     """
 
-    def __init__(self, mailboxes: Mailboxes, control: ControlBlock, bells: Doorbells, spin: float):
+    def __init__(self, mailboxes: Mailboxes, control: ControlBlock, bells: Doorbells, spins: bool):
         self._command, *self._replies = mailboxes.boxes
         self._control = control
         self._bells = bells
-        self._spin = spin
+        self.spin = Spin(spins)
         self._kinds: list[type] = []
         self._steps: tuple[Any, ...] = ()
-        self._payload = b""
+        self._payload, self._is_long = b"", False
         self._number = 0
-        self._missing: list[int] = []
         self._workers = list(range(1, control.n_ranks))
-        self._known = [Memory(0, None)] * len(self._workers)
+        self._missing: list[int] = []  # ranks whose replies have not been seen
+        self.words, self.ring = control.words, bells.ring
+        self.sleepers = [(rank, control.index(rank, SLEEPING)) for rank in self._workers]
 
     def fileno(self) -> int:
         """Descriptor that becomes readable when a reply has come to a sleeping master."""
         return self._bells.fileno(0)
 
     def send(self, command: messages.Run, frames: int) -> bool:
-        """Put a command into the box, unless it is too long."""
-        payload = self._pickled(command.steps)
-        if len(payload) > AREA:
+        """Put a command into the box, unless it is too long; workers that sleep are not woken up."""
+        if command.steps is not self._steps:
+            self._encode(command.steps)
+        if self._is_long:
+            self._missing = []
             return False
         self._number = command.number
         self._missing = self._workers
-        self._command.write(command.number, payload, frames)
-        for rank in self._workers:
-            if self._control.get(rank, SLEEPING):
-                self._bells.ring(rank)
+        words = self._command.words
+        words[START], words[STOP] = command.start, command.stop
+        self._command.write(command.number, self._payload, frames)
         return True
 
-    def _pickled(self, steps: tuple[Any, ...]) -> bytes:
-        """Return the pickle of steps; training sends the same ones again and again."""
+    def _encode(self, steps: tuple[Any, ...]) -> None:
+        """Pickle steps, if they are not what the box holds: training sends the same ones again and again."""
         # Steps of different classes may be equal: they are tuples.
         kinds = list(map(type, steps))
-        if steps is not self._steps and (kinds != self._kinds or steps != self._steps):
-            self._kinds, self._steps, self._payload = kinds, steps, pickle.dumps(steps, protocol=5)
-        return self._payload
+        if kinds != self._kinds or steps != self._steps:
+            self._kinds, self._payload = kinds, pickle.dumps(steps, protocol=5)
+            self._is_long = len(self._payload) > AREA
+        self._steps = steps
 
-    def spin(self) -> None:
-        """Return when all replies are there, or after a moment."""
-        number, clock = self._number, time.monotonic
-        deadline = clock() + self._spin
-        for rank in self._missing:
-            words = self._replies[rank - 1].words
-            while words[NUMBER] != number:
-                if clock() >= deadline:
-                    return
+    def spun(self) -> bool:
+        """Look for replies for a moment; return whether all are there, and `arrived` has told of none."""
+        if self._missing is not self._workers:
+            return False
+        number, spin = self._number, self.spin
+        for box in self._replies:
+            words = box.words
+            for _ in range(spin.looks):
+                if words[NUMBER] == number:
+                    break
+            else:
+                return False
+        if spin.doubted:
+            spin.hit()
+        return True
 
-    def arrived(self) -> list[tuple[int, Any]]:
-        """Return the replies that have come since, as they are packed, with their ranks."""
+    def arrived(self) -> list[int]:
+        """Return the ranks whose replies have come since."""
         if not self._missing:
             return []
         number, boxes = self._number, self._replies
         there = [rank for rank in self._missing if boxes[rank - 1].words[NUMBER] == number]
         self._missing = [rank for rank in self._missing if rank not in there]
-        return [(rank, self._read(rank)) for rank in there]
+        return there
 
-    def _read(self, rank: int) -> bytes:
-        """Return a reply's bytes: the same object while they are the same."""
-        box, known = self._replies[rank - 1], self._known[rank - 1]
-        edition = box.words[EDITION]
-        if edition != known.edition:
-            known = self._known[rank - 1] = Memory(edition, box.read())
-        payload: bytes = known.value
-        return payload
+    def reply(self, rank: int) -> messages.Reply:
+        """Return the reply of a rank that has arrived, until the next command is sent."""
+        return _reply(self._replies[rank - 1])
+
+    def replies(self) -> list[messages.Reply]:
+        """Return the replies of all workers, once all have arrived."""
+        return list(map(_reply, self._replies))
 
     def sleep(self, asleep: bool) -> None:
         """Say whether the next reply must ring."""
@@ -183,15 +194,19 @@ class MasterPost:
             self._bells.quiet(0)
 
 
+def _reply(box: Mailbox) -> messages.Reply:
+    return unpacked(box.area[: box.words[NBYTES]])
+
+
 class WorkerPost:
     """A worker's side."""
 
-    def __init__(self, rank: int, mailboxes: Mailboxes, control: ControlBlock, bells: Doorbells, spin: float):
+    def __init__(self, rank: int, mailboxes: Mailboxes, control: ControlBlock, bells: Doorbells, spins: bool):
         self._rank = rank
         self._command, self._reply = mailboxes.boxes[0], mailboxes.boxes[rank]
         self._control = control
         self._bells = bells
-        self._spin = spin
+        self.spin = Spin(spins, moves=True)
         self._last = 0
         self._now = Memory(0, ())
         self._known: dict[bytes, tuple[Any, ...]] = {}
@@ -209,14 +224,15 @@ class WorkerPost:
         """How many frames of the channel to read before the command."""
         return self._command.words[FRAMES]
 
-    def spin(self) -> bool:
-        """Wait for a command for a moment; tell whether one has come."""
-        words, last, clock = self._command.words, self._last, time.monotonic
-        deadline = clock() + self._spin
-        while words[NUMBER] == last:
-            if clock() >= deadline:
-                return False
-        return True
+    def spun(self) -> bool:
+        """Look for a command for a moment; return whether one has come."""
+        words, last = self._command.words, self._last
+        for _ in range(self.spin.looks):
+            if words[NUMBER] != last:
+                if self.spin.doubted:
+                    self.spin.hit()
+                return True
+        return False
 
     def sleep(self, asleep: bool) -> None:
         """Say whether the next command must ring."""
@@ -229,8 +245,8 @@ class WorkerPost:
         words = self._command.words
         self._last = words[NUMBER]
         if words[EDITION] != self._now.edition:
-            self._now = Memory(words[EDITION], self._loaded(self._command.read()))
-        return messages.Run(self._last, self._now.value)
+            self._now = Memory(words[EDITION], self._loaded(bytes(self._command.content())))
+        return messages.Run(self._last, self._now.value, words[START], words[STOP])
 
     def _loaded(self, payload: bytes) -> tuple[Any, ...]:
         steps = self._known.get(payload)

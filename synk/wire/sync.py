@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from synk.memory.shm import Segment
+from synk.wire.spin import Spin
 
 PHASES = ("idle", "compiling", "computing", "in a collective")
 IDLE, COMPILING, COMPUTING, COLLECTIVE = range(len(PHASES))
@@ -31,7 +32,6 @@ ABANDONED = -1  # instead of a command's number: this rank comes to no barrier o
 
 STEPS_PER_COMMAND = 1 << 24
 SLEEP_SECONDS = 0.1  # a lost wake-up costs this much at most
-SPIN_SECONDS = 200e-6  # more than a wake-up takes: else one late rank puts all others to sleep
 
 
 class Aborted(Exception):
@@ -65,9 +65,14 @@ class ControlBlock:
     def set(self, rank: int, field: int, value: int) -> None:
         self.words[rank * RANK_WORDS + field] = value
 
+    @staticmethod
+    def header_at(rank: int) -> int:
+        """Return where in ``words`` the header of a rank begins."""
+        return rank * RANK_WORDS + LINE
+
     def header(self, rank: int) -> memoryview:
         """Words in which ``rank`` describes its part of a collective."""
-        start = rank * RANK_WORDS + LINE
+        start = self.header_at(rank)
         return self.words[start : start + HEADER_WORDS]
 
     def phase(self, rank: int) -> str:
@@ -133,8 +138,8 @@ class Barrier:
         Shared by all ranks.
     rank : int
         This rank.
-    spin : float
-        Seconds to spin before sleeping; 0 where ranks share cores.
+    spins : bool
+        Whether to spin before sleeping: not where ranks share cores.
     lives : sequence of int
         Descriptors that become readable when a process this rank depends on dies.
     on_death : callable
@@ -148,7 +153,7 @@ class Barrier:
         control: ControlBlock,
         bells: Doorbells,
         rank: int,
-        spin: float = 0.0,
+        spins: bool = False,
         lives: Sequence[int] = (),
         on_death: Callable[[int], None] = lambda descriptor: None,
         patience: Callable[[Sequence[int]], None] = lambda late: None,
@@ -160,7 +165,7 @@ class Barrier:
         self._arrival = control.index(rank, ARRIVED)
         self._arrivals = [control.index(other, ARRIVED) for other in self._others]
         self._sleepers = [(other, control.index(other, SLEEPING)) for other in self._others]
-        self._spin = spin
+        self._spin = Spin(spins)
         self._on_death = on_death
         self._patience = patience
         self._command = 0
@@ -237,13 +242,17 @@ class Barrier:
         for other, sleeping in self._sleepers:
             if words[sleeping]:
                 self._bells.ring(other)
-        if self._spun(words, self._ticket):
-            return
+        if not self._spun(words, self._ticket):
+            self._sleep_until_complete()
+
+    def _sleep_until_complete(self) -> None:
+        began = time.monotonic()
         while not self._complete():
             self._sleep()
             late = self._late()
             if late:
                 self._patience(late)
+        self._spin.missed(time.monotonic() - began)
 
     def _late(self) -> list[int]:
         return [other for other in self._others if self._control.get(other, ARRIVED) < self._ticket]
@@ -262,12 +271,15 @@ class Barrier:
 
     def _spun(self, words: memoryview, ticket: int) -> bool:
         """Look for the others until they are here, or for a moment; failures are looked for later."""
-        clock = time.monotonic
-        deadline = clock() + self._spin
+        spin = self._spin
         for arrival in self._arrivals:
-            while words[arrival] < ticket:
-                if clock() >= deadline:
-                    return False
+            for _ in range(spin.looks):
+                if words[arrival] >= ticket:
+                    break
+            else:
+                return False
+        if spin.doubted:
+            spin.hit()
         return True
 
     def _sleep(self) -> None:

@@ -24,6 +24,16 @@ from synk.comm import LoneCommunicator
 from synk.errors import CollectiveMismatch, SharedMemoryFull
 
 
+def counted(call, calls):
+    """Return what notes each call before it is made."""
+
+    def noted():
+        calls.append(call)
+        return call()
+
+    return noted
+
+
 class LoneGroup:
     """The single rank of a run without workers."""
 
@@ -109,6 +119,35 @@ class TestHost(CommunicatorSuite):
                 assert result is home
                 identical(home, values("float32", (3, 4), root))
         assert group.arenas == []
+
+    @pytest.mark.parametrize("lost", [None, 0, -1], ids=["all", "not rank 0", "not the last rank"])
+    def test_ranks_meet_once_for_many_arrays_that_all_see(self, group, lost):
+        of_all = [
+            [values("float64", (3,), 10 * n + rank) for rank in range(group.n_ranks)] for n in range(20)
+        ]
+        expected = [reduced(homes, "sum") for homes in of_all]
+        waits = []
+        for barrier in group.barriers:
+            barrier.wait = counted(barrier.wait, waits)
+        ranks = range(group.n_ranks)
+        homes = [[seen(one) for one in of_all] for _ in ranks]
+        if lost is not None:
+            homes[lost][7] = None  # one array of one rank is elsewhere
+
+        def work(comm):
+            mine = homes[comm.rank]
+            with comm.at_once("all_reduce", "sum", mine):
+                return [
+                    comm.all_reduce(one[comm.rank], "sum", known)
+                    for one, known in zip(of_all, mine, strict=True)
+                ]
+
+        for _ in range(2):
+            waits.clear()
+            for results in group.run(work):
+                np.testing.assert_allclose(results, expected)
+            expected = [group.n_ranks * total for total in expected]
+            assert len(waits) == 2 * group.n_ranks if lost is None else len(waits) > 20 * group.n_ranks
 
     @pytest.mark.parametrize("op", UFUNCS)
     @pytest.mark.parametrize("dtype", FLOATS)

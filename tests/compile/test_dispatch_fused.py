@@ -139,8 +139,8 @@ def test_out(make, scalar_op):
         assert call(x, y, out=out) is out or all(
             r is o for r, o in zip(call(x, y, out=out), out, strict=True)
         )
-        # Vectors and single numbers have an exponential each, one unit in the last place apart.
-        np.testing.assert_allclose(out, expected, rtol=4e-16)
+        # Vectors and single numbers have an exponential each: libmvec promises four units in the last place.
+        np.testing.assert_allclose(out, expected, rtol=4.5 * np.finfo(x.dtype).eps)
     # Exactly one of the inputs.
     first = x.copy()
     call(first, y, out=(first, np.empty_like(x)) if several else first)
@@ -251,7 +251,7 @@ def test_kernels_of_one_program_are_compiled_together(monkeypatch, tmp_path):
     monkeypatch.setattr(
         type(kernels), "_compile", lambda self, k: calls.append(len(list(k))) or compile_(self, k)
     )
-    monkeypatch.setattr(kernels.store, "folder", tmp_path)
+    monkeypatch.setattr(kernels.libraries.store, "folder", tmp_path)
     x, y = pt.matrix("x"), pt.vector("y")
     constant = float(np.random.default_rng().uniform())  # kernels that nobody has seen
     outputs = [(pt.exp(x) * constant + 1).sum(), (pt.exp(y) - constant).sum()]

@@ -261,7 +261,7 @@ def test_gradients_are_summed_in_their_rows():
 
 
 def loops_of(program):
-    return [value for value in program._function.__globals__.values() if type(value).__name__ == "Loop"]
+    return [value for value in program.function.__globals__.values() if type(value).__name__ == "Loop"]
 
 
 def test_intermediates_of_a_step_die():

@@ -239,7 +239,7 @@ def test_training_in_16_bits_converges_as_in_float32(gpus, precision):
 
 @pytest.mark.parametrize(("n_ranks", "room"), [(1, True), (2, True), (2, False)])
 def test_collectives_find_values_that_programs_left_on_the_device(gpus, monkeypatch, n_ranks, room):
-    def full(homes, sizes):
+    def full(homes, nbytes, rooms):
         raise synk.SharedMemoryFull
 
     if not room:

@@ -1,4 +1,7 @@
+import fcntl
 import os
+import signal
+import socket
 import stat
 
 import pytest
@@ -104,8 +107,148 @@ def test_a_symbolic_link_stays_one(path):
     assert path.read_bytes() == b"new"
 
 
-def test_permissions_are_those_of_any_new_file(path):
-    plain = path.with_name("plain")
-    plain.write_bytes(b"")
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o444, 0o666])
+def test_a_file_keeps_its_permissions(path, mode):
+    path.chmod(mode)
     write(path)
-    assert path.stat().st_mode == plain.stat().st_mode
+    assert stat.S_IMODE(path.stat().st_mode) == mode
+    assert path.read_bytes() == b"new"
+
+
+def test_nobody_else_may_read_a_private_file_while_it_is_written(path):
+    path.chmod(0o600)
+    with atomic_write(path) as file:
+        assert stat.S_IMODE(os.fstat(file.fileno()).st_mode) == 0o600
+
+
+def test_permissions_of_a_new_file_are_those_of_any(tmp_path):
+    plain, made = tmp_path / "plain", tmp_path / "made"
+    plain.write_bytes(b"")
+    write(made)
+    assert made.stat().st_mode == plain.stat().st_mode
+
+
+def make_pipe(path):
+    os.mkfifo(path)
+
+
+def make_socket(path):
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+
+
+@pytest.mark.parametrize("make", [os.mkdir, make_pipe, make_socket])
+def test_what_is_no_file_is_not_replaced(tmp_path, make, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # paths of sockets are short
+    make("thing")
+    before = os.stat("thing")
+    with pytest.raises(FileExistsError, match="no regular file, so it is not replaced.*thing"):
+        write("thing")
+    assert os.stat("thing") == before
+    assert os.listdir() == ["thing"]
+
+
+def test_a_link_to_a_device_is_not_replaced(tmp_path):
+    (tmp_path / "link").symlink_to("/dev/null")
+    with pytest.raises(FileExistsError, match="/dev/null"):
+        write(tmp_path / "link")
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+
+def test_what_is_written_can_be_read_in_the_body(path):
+    with atomic_write(path) as file:
+        file.write(b"new")
+        file.seek(0)
+        assert file.read() == b"new"
+
+
+# --- what killed writers leave ---------------------------------------------------------------------------
+
+
+def partials(folder):
+    return [name for name in os.listdir(folder) if name.endswith(".partial")]
+
+
+def killed_while_writing(path):
+    """Write in a child that is killed on the way; return what it left."""
+    child = os.fork()
+    if child == 0:
+        try:
+            with atomic_write(path) as file:
+                file.write(b"half of the n")
+                file.flush()
+                os.kill(os.getpid(), signal.SIGKILL)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    return partials(path.parent)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_the_next_writer_removes_what_a_killed_one_left(path):
+    [left] = killed_while_writing(path)
+    other = path.with_name("other")
+    assert killed_while_writing(other) != [left]  # removed by the one that was killed next
+    assert path.read_bytes() == b"old"
+    write(path)
+    assert path.read_bytes() == b"new"
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_a_file_that_is_being_written_stays(path):
+    other = path.with_name("other")
+    with atomic_write(path) as file:
+        file.write(b"new")
+        write(other)
+        assert len(partials(path.parent)) == 1
+    assert path.read_bytes() == b"new"
+    assert sorted(os.listdir(path.parent)) == ["file", "other"]
+
+
+def test_files_of_other_names_and_kinds_stay(path):
+    (path.parent / "mine.partial").write_bytes(b"")
+    (path.parent / f".{'0' * 16}.partial").mkdir()
+    os.mkfifo(path.parent / f".{'1' * 16}.partial")
+    (path.parent / f".{'2' * 16}.partial").symlink_to(path)
+    before = sorted(os.listdir(path.parent))
+    write(path)
+    assert sorted(os.listdir(path.parent)) == before
+
+
+def test_a_file_swept_away_before_it_was_locked_is_made_anew(path, monkeypatch):
+    flock, locked = fcntl.flock, []
+
+    def sweep_first(descriptor, operation):
+        if not locked:
+            [name] = partials(path.parent)
+            os.unlink(path.with_name(name))
+        locked.append(descriptor)
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", sweep_first)
+    write(path)
+    assert len(locked) == 2
+    assert path.read_bytes() == b"new"
+
+
+def test_a_file_that_another_writer_is_removing_is_made_anew(path, monkeypatch):
+    flock, locked = fcntl.flock, []
+
+    def be_late(descriptor, operation):
+        locked.append(descriptor)
+        if len(locked) == 1:
+            raise BlockingIOError
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", be_late)
+    write(path)
+    assert len(locked) == 2
+    assert path.read_bytes() == b"new"
+
+
+def test_where_there_are_no_locks_files_are_written_and_none_is_removed(path, monkeypatch):
+    monkeypatch.setattr(fcntl, "flock", fail)
+    (path.parent / f".{'0' * 16}.partial").write_bytes(b"")
+    write(path)
+    assert path.read_bytes() == b"new"
+    assert len(os.listdir(path.parent)) == 2

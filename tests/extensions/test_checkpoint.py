@@ -1,13 +1,20 @@
 import contextlib
+import hashlib
+import json
 import os
+import signal
+import threading
+import warnings
 
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
 
 import synk
-from synk.extensions import checkpoint, train, updates
+from synk.extensions import checkpoint, checkpoint_format, train, updates
 
 BIT_GENERATORS = [np.random.PCG64, np.random.PCG64DXSM, np.random.MT19937, np.random.Philox, np.random.SFC64]
 
@@ -32,6 +39,53 @@ def unchanged(named):
     before = snapshot(named)
     yield
     assert snapshot(named) == before
+
+
+MASTER = os.getpid()
+ACTS = {}  # what the master, or a worker, does in the middle of a step
+
+
+class Meanwhile(Op):
+    """The input, once what is in ACTS has been done."""
+
+    def make_node(self, x):
+        return Apply(self, [pt.as_tensor(x)], [pt.as_tensor(x).type()])
+
+    def perform(self, node, inputs, outputs):
+        ACTS.get("master" if os.getpid() == MASTER else "worker", list)()
+        outputs[0][0] = inputs[0].copy()
+
+
+@pytest.fixture
+def acts():
+    yield ACTS
+    ACTS.clear()
+
+
+class Stop(Exception):
+    pass
+
+
+@contextlib.contextmanager
+def on_alarm(action):
+    before = signal.signal(signal.SIGALRM, lambda *_: action())
+    yield lambda *_: signal.raise_signal(signal.SIGALRM)
+    signal.signal(signal.SIGALRM, before)
+
+
+def stepping(n=4):
+    """Return two variables and a function that adds one to both, with ACTS in the middle."""
+    a, b = (pytensor.shared(np.zeros(n), name=name) for name in "ab")
+    return [a, b], synk.function([], updates=[(a, a + 1), (b, Meanwhile()(b) + 1)], name="step")
+
+
+def forge(path, fields, arrays=b""):
+    """Write a file with a valid digest around any header."""
+    header = json.dumps(fields, default=lambda array: array.tolist()).encode()
+    prefix = checkpoint_format.PREFIX.pack(checkpoint_format.MAGIC, checkpoint_format.VERSION, len(header))
+    content = prefix + header + arrays
+    path.write_bytes(content + hashlib.sha256(content).digest())
+    return path
 
 
 @pytest.fixture
@@ -171,13 +225,283 @@ def test_training_goes_on_where_it_was(tmp_path, ranks):
     ranks(2, device="cpu")
     path, x = tmp_path / "checkpoint", pt.matrix("x", dtype="float64")
     w = pytensor.shared(np.ones(3), name="w")
-    made = updates.adam(pt.sqr(x @ w - 1).mean(), [w], learning_rate=0.1)
-    step = train.make_train_function(pt.sqr(x @ w - 1).mean(), [w], [x], lambda loss, params: made)
-    named = {variable.name: variable for variable, _ in made.param_updates}
+    mean = pytensor.shared(np.zeros(3), name="mean")
+    rng = pytensor.shared(np.random.default_rng(5), name="rng")
+    next_rng, noise = pt.random.normal(size=(3,), rng=rng, return_next_rng=True)
+    loss = pt.sqr(x @ (w + 0.1 * noise) - 1).mean()
+    running = [(mean, 0.5 * mean + x.mean(0)), (rng, next_rng)]
+    step = train.make_train_function(
+        loss, [w], [x], updates.adam, learning_rate=0.1, updates=running, outputs=(mean, None)
+    )
     data = np.random.default_rng(1).normal(size=(9, 3))
     step(data)
-    checkpoint.save(path, named)
+    checkpoint.save(path, step, {"epoch": 3})
     expected = [step(data), step(data)]
-    checkpoint.load(path, named)
-    assert [step(data), step(data)] == expected
-    assert named.keys() == {"t", "w", "w_mean", "w_squares"}
+    assert checkpoint.load(path, step) == {"epoch": 3}
+    np.testing.assert_equal([step(data), step(data)], expected)
+    with open(path, "rb") as file:
+        names = checkpoint_format.read_entries(file).keys()
+    assert names == {"t", "w", "w_mean", "w_squares", "mean", "rng", "epoch"}
+
+
+# --- one moment ------------------------------------------------------------------------------------------
+
+
+def test_what_is_saved_is_of_one_moment(tmp_path, monkeypatch):
+    named, write = variables(7.0), checkpoint_format.write
+    named["rng"].get_value(borrow=True).random(3)
+    expected = named["rng"].get_value()
+
+    def write_while_they_change(file, values):
+        named["rng"].get_value(borrow=True).random(3)
+        for name in ("W", "b", "t"):
+            named[name].get_value(borrow=True)[...] = 8
+        write(file, values)
+
+    monkeypatch.setattr(checkpoint_format, "write", write_while_they_change)
+    checkpoint.save(tmp_path / "checkpoint", named)
+    monkeypatch.undo()
+    assert named["W"].get_value().tolist() == [[8] * 3] * 2
+    checkpoint.load(tmp_path / "checkpoint", named)
+    assert named["W"].get_value().tolist() == [[7] * 3] * 2
+    assert named["rng"].get_value().random() == expected.random()
+
+
+def test_a_save_waits_for_the_call_of_another_thread(tmp_path, ranks, acts):
+    ranks(2, device="cpu")
+    begun, saving = threading.Event(), threading.Event()
+
+    def until_somebody_saves():
+        begun.set()
+        saving.wait(10)
+        threading.Event().wait(0.1)  # who does not wait is through by then
+
+    acts["master"] = until_somebody_saves
+    variables, step = stepping()
+    thread = threading.Thread(target=step)
+    thread.start()
+    assert begun.wait(60)
+    saving.set()
+    checkpoint.save(tmp_path / "checkpoint", variables)
+    thread.join()
+    fresh = {name: pytensor.shared(np.zeros(4)) for name in "ab"}
+    synk.close()
+    checkpoint.load(tmp_path / "checkpoint", fresh)
+    assert [variable.get_value().tolist() for variable in fresh.values()] == [[1] * 4] * 2
+
+
+def test_saves_beside_a_thread_that_steps_hold_one_step_each(tmp_path, ranks):
+    ranks(2, device="cpu")
+    variables, step = stepping(n=50_000)
+    fresh, stop = {name: pytensor.shared(np.zeros(50_000)) for name in "ab"}, threading.Event()
+
+    def train():
+        while not stop.is_set():
+            step()
+
+    step()
+    thread = threading.Thread(target=train)
+    thread.start()
+    try:
+        for _ in range(10):
+            checkpoint.save(tmp_path / "checkpoint", variables)
+            checkpoint.load(tmp_path / "checkpoint", fresh)
+            assert len(np.unique([variable.get_value() for variable in fresh.values()])) == 1
+            checkpoint.load(tmp_path / "checkpoint", variables)
+    finally:
+        stop.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("verb", [checkpoint.save, checkpoint.load])
+def test_a_handler_in_the_middle_of_a_call_is_told_to_wait(saved, ranks, acts, verb):
+    ranks(2, device="cpu")
+    refused, before = [], saved.read_bytes()
+    variables, step = stepping()
+
+    def act():
+        with pytest.raises(synk.SynkStateError) as caught:
+            verb(saved, variables)
+        refused.append(str(caught.value))
+
+    with on_alarm(act) as ring:
+        acts["master"] = ring
+        step()
+    [said] = refused
+    assert f"checkpoint.{verb.__name__} was called in the middle of step" in said
+    assert f"call checkpoint.{verb.__name__} when step has returned" in said
+    assert saved.read_bytes() == before
+
+
+def test_what_was_written_is_read_before_it_replaces_the_old(saved, monkeypatch):
+    before, write = saved.read_bytes(), checkpoint_format.write
+
+    def write_wrongly(file, values):
+        write(file, values)
+        file.seek(-40, os.SEEK_END)
+        file.write(b"#")
+
+    monkeypatch.setattr(checkpoint_format, "write", write_wrongly)
+    with pytest.raises(checkpoint.CheckpointCorrupt, match="SHA-256"):
+        checkpoint.save(saved, variables(8.0))
+    assert saved.read_bytes() == before
+    assert os.listdir(saved.parent) == [saved.name]
+
+
+@pytest.mark.parametrize("at", ["first", "last"])
+@pytest.mark.parametrize("n_ranks", [0, 2])
+def test_an_interrupt_while_values_are_given_comes_afterwards(saved, ranks, monkeypatch, n_ranks, at):
+    if n_ranks:
+        ranks(n_ranks, device="cpu")
+    named = variables()
+
+    def stop():
+        raise Stop
+
+    with on_alarm(stop) as ring:
+        assign = checkpoint._assign
+
+        def interrupted(pairs):
+            if at == "first":
+                ring()
+            assign(pairs)
+            ring()
+
+        monkeypatch.setattr(checkpoint, "_assign", interrupted)
+        with pytest.raises(Stop):
+            checkpoint.load(saved, named)
+    assert snapshot(named) == snapshot(variables(7.0))
+    if n_ranks:
+        assert synk.gather(named["W"]).tolist() == [[[7] * 3] * 2] * 2
+
+
+# --- whose it is -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", [checkpoint.save, checkpoint.load])
+def test_children_of_the_script_are_refused(saved, ranks, verb):
+    ranks(2, device="cpu")
+    named, before = variables(), saved.read_bytes()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads
+        child = os.fork()
+    if child == 0:
+        with contextlib.suppress(synk.SynkStateError):
+            verb(saved, named)
+            os._exit(1)
+        os._exit(7 if snapshot(named) == snapshot(variables()) else 2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert saved.read_bytes() == before
+
+
+def test_workers_are_refused(saved, ranks, acts):
+    before = saved.read_bytes()
+    acts["worker"] = lambda: checkpoint.save(saved, variables())
+    ranks(2, device="cpu")
+    _, step = stepping()
+    with pytest.raises(synk.SynkStateError, match="checkpoint.save: this process is not the master"):
+        step()
+    assert saved.read_bytes() == before
+
+
+@pytest.mark.filterwarnings("error")
+def test_variables_that_the_ranks_do_not_know_stay_the_script_s_own(tmp_path, ranks):
+    ranks(2, device="cpu")
+    v = pytensor.shared(np.ones(3), name="v")
+    checkpoint.save(tmp_path / "checkpoint", v)
+    v.set_value(np.zeros(3))  # without a warning, as the ranks get this one
+    assert synk.gather(v).tolist() == [[0, 0, 0]] * 2
+
+
+def test_a_scattered_variable_is_saved_as_rank_0_has_it(tmp_path, ranks):
+    ranks(2, device="cpu")
+    v = pytensor.shared(np.ones(3), name="v")
+    synk.scatter(v, np.arange(5.0))
+    checkpoint.save(tmp_path / "checkpoint", v)
+    other = pytensor.shared(np.zeros(3), name="v")
+    checkpoint.load(tmp_path / "checkpoint", other)
+    assert other.get_value().tolist() == [0, 1, 2]
+
+
+def test_a_broken_run_can_be_saved_but_not_loaded_into(saved, ranks):
+    ranks(2, device="cpu")
+    named = variables(8.0)
+    synk.broadcast(named["W"])
+    os.kill(synk.pids()[1], signal.SIGKILL)
+    with pytest.raises(synk.WorkerDied):
+        synk.gather(named["W"])
+    with unchanged(named), pytest.raises(synk.WorkerDied):
+        checkpoint.load(saved, named)
+    checkpoint.save(saved, named)
+    synk.close()
+    fresh = variables()
+    checkpoint.load(saved, fresh)
+    assert snapshot(fresh) == snapshot(named)
+
+
+# --- plain values ----------------------------------------------------------------------------------------
+
+
+def test_plain_values_come_back(tmp_path):
+    path, v = tmp_path / "checkpoint", pytensor.shared(1.0, name="v")
+    shuffling = np.random.default_rng(3)
+    values = {"epoch": 3, "best": 0.1, "losses": [1.5, None], "order": shuffling.bit_generator.state}
+    checkpoint.save(path, v, values)
+    assert checkpoint.load(path, v) == values
+    checkpoint.save(path, v)
+    assert checkpoint.load(path, v) == {}
+
+
+def test_a_value_is_not_called_as_a_variable_is(tmp_path):
+    with pytest.raises(ValueError, match=r"\['v'\] name variables as well as values"):
+        checkpoint.save(tmp_path / "checkpoint", pytensor.shared(1.0, name="v"), {"v": 1})
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_value_does_not_stand_for_a_variable(tmp_path):
+    path = tmp_path / "checkpoint"
+    checkpoint.save(path, {}, {"v": 1})
+    with pytest.raises(ValueError, match="'v' is an array .*, but a plain value was saved"):
+        checkpoint.load(path, pytensor.shared(1.0, name="v"))
+
+
+# --- files of others -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "/dev/zero"])
+def test_only_regular_files_are_loaded(tmp_path, kind):
+    path = tmp_path / kind  # of a device: itself
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    with pytest.raises(checkpoint.CheckpointCorrupt, match="not a regular file"):
+        checkpoint.load(path, {})
+
+
+def test_an_error_stays_short_whatever_the_file_says(tmp_path):
+    names = {f"{number:01000}": {"dtype": "<f8", "shape": [0]} for number in range(1000)}
+    path = forge(tmp_path / "forged", names)
+    with pytest.raises(checkpoint.CheckpointNames, match="and 990 more unasked for") as caught:
+        checkpoint.load(path, {})
+    assert len(str(caught.value)) < 3000
+
+
+def test_a_position_outside_of_the_generator_s_buffer_changes_nothing(tmp_path):
+    state = np.random.MT19937(1).state
+    state["state"]["pos"] = 10**6
+    path, rng = (
+        forge(tmp_path / "forged", {"rng": {"state": state}}),
+        np.random.Generator(np.random.MT19937(2)),
+    )
+    before = rng.bit_generator.state["state"]["pos"]
+    with pytest.raises(checkpoint.CheckpointCorrupt, match="pos is 1000000, not a number from 0 to 624"):
+        checkpoint.load(path, {"rng": pytensor.shared(rng, borrow=True)})
+    assert rng.bit_generator.state["state"]["pos"] == before
+
+
+def test_a_sparse_file_of_a_terabyte_is_refused_at_once(tmp_path):
+    path = forge(tmp_path / "forged", {"v": {"dtype": "<f8", "shape": [2**37]}})
+    os.truncate(path, path.stat().st_size + 2**40)
+    with pytest.raises(ValueError, match="137438953472"):
+        checkpoint.load(path, pytensor.shared(np.zeros(3), name="v"))

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
+from synk.extensions import checkpoint_format
 from synk.extensions.checkpoint_format import (
     DIGEST_BYTES,
     HEADER_LIMIT,
@@ -18,6 +19,7 @@ from synk.extensions.checkpoint_format import (
     ArrayEntry,
     CheckpointCorrupt,
     CheckpointVersion,
+    ValueEntry,
     read_array,
     read_entries,
     write,
@@ -128,6 +130,56 @@ def test_a_header_longer_than_the_file_or_the_limit_is_not_read(length):
 def test_arrays_that_are_not_there_take_no_memory(shape):
     with pytest.raises(CheckpointCorrupt, match="the arrays end at byte"):
         read(forged({"a": {"dtype": "<f8", "shape": shape}}, bytes(8)))
+
+
+@pytest.mark.parametrize("shape", [[1] * 65, [2**63], [True], [10**4000] * 10])
+def test_shapes_that_no_array_has_are_refused(shape):
+    with pytest.raises(CheckpointCorrupt, match="is not of lengths"):
+        read(forged({"a": {"dtype": "<f8", "shape": shape}}, bytes(8)))
+
+
+def test_more_names_than_the_limit_are_neither_written_nor_read(monkeypatch):
+    monkeypatch.setattr(checkpoint_format, "ENTRIES_LIMIT", 3)
+    many = dict.fromkeys("abcd", 1)
+    with pytest.raises(ValueError, match="4 names are more than 3; save fewer"):
+        written(many)
+    with pytest.raises(CheckpointCorrupt, match="4 names are more than 3"):
+        read(forged({name: {"value": 1} for name in many}))
+    assert len(read(written(dict.fromkeys("abc", 1)))) == 3
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"dtype": "f" * 10**6, "shape": [1]},
+        {"dtype": [["f", "<f8"]] * 10**5, "shape": [1]},
+        {"dtype": "<f8", "shape": ["x"] * 10**5},
+        {"dtype": "<f8", "shape": [2**62] * 64},
+        {"state": ["x"] * 10**5},
+        {"state": {"bit_generator": ["x"] * 10**5}},
+    ],
+)
+def test_errors_are_short_whatever_a_file_says(fields):
+    with pytest.raises(CheckpointCorrupt) as caught:
+        read(forged({"a": fields}))
+    assert len(str(caught.value)) < 500
+    assert caught.value.__cause__ is None
+
+
+def test_the_digest_of_more_than_is_of_use_is_not_computed(monkeypatch):
+    content = bytearray(small())
+    content[-40] ^= 1
+    entries = read_entries(io.BytesIO(small()))
+    monkeypatch.setattr(checkpoint_format, "HEADER_LIMIT", 300)
+    assert read_entries(io.BytesIO(content), most=-300) == entries
+    with pytest.raises(CheckpointCorrupt, match="SHA-256"):
+        read_entries(io.BytesIO(content), most=48)
+
+
+def test_plain_values_are_written_and_read():
+    values = {"a": 1, "b": 0.1, "c": None, "d": "ü\ud800", "e": [True, {"f": -(2**70)}], "g": float("inf")}
+    entries = read(written({"before": np.zeros(2), **values, "after": np.ones(2)}))
+    assert {name: entries[name] for name in values} == {name: ValueEntry(x) for name, x in values.items()}
 
 
 @pytest.mark.parametrize("dtype", ["|O", "O", "<U4", "|S3", "<M8[s]", "|V8", "f4,f4", "nonsense", 7])

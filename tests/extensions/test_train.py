@@ -9,6 +9,7 @@ import pytest
 
 import synk
 from synk.extensions import batches, updates
+from synk.extensions.gradients import global_norm
 from synk.extensions.train import make_train_function, split_updates
 
 N_RANKS = 3
@@ -85,6 +86,68 @@ def test_steps_equal_those_of_one_process(module_ranks, data, rule):
     for variable, expected in zip((*spread.params, spread.mean), alone.values(), strict=True):
         for rank in range(module_ranks):
             same(synk.get_value(rank, variable), expected)
+
+
+def test_one_parameter_is_a_list_of_one(module_ranks, data):
+    listed, alone = Model(), Model()
+    rate = pt.scalar("rate", dtype="float64")
+    for model, params, bcast_inputs in ((listed, [listed.W], [rate]), (alone, alone.W, rate)):
+        step = make_train_function(
+            model.loss, params, [model.x, model.y], updates.sgd, learning_rate=rate, bcast_inputs=bcast_inputs
+        )
+        step(*data, 0.1)
+    same(alone.W.get_value(), listed.W.get_value())
+
+
+@pytest.mark.parametrize("all_reduce", ["sum", "avg"])
+@pytest.mark.parametrize(("n_rows", "num_slices"), [(N_ROWS, 1), (N_ROWS, 4), (2, 1)])
+def test_gradients_are_clipped_by_the_norm_over_all_rows(module_ranks, data, n_rows, num_slices, all_reduce):
+    """Uneven shards, slices, a rank without rows: the step is that of NumPy on the whole batch."""
+    x, y = data[0][:n_rows], data[1][:n_rows]
+    features, target = pt.matrix("features", dtype="float64"), pt.vector("target", dtype="float64")
+    w, b = pytensor.shared(np.ones(4), name="w"), pytensor.shared(np.asarray(2.0), name="b")
+    loss = pt.sqr(features @ w + b - target).mean()
+    residuals = x @ np.ones(4) + 2 - y
+    gradients = 2 * x.T @ residuals / n_rows, 2 * residuals.mean()
+    norm = np.sqrt(sum(np.sum(gradient**2) for gradient in gradients))
+
+    made = updates.clipped(updates.sgd, norm / 3)(loss, [w, b], learning_rate=0.1)
+    seen = pytensor.shared(np.asarray(0.0), name="seen")
+    gradient = synk.function([features, target], loss, updates=made.grad_updates)
+    update = synk.function([], updates=[*made.param_updates, (seen, global_norm(made.flat_gradient))])
+    gradient(x, y, num_slices=num_slices)
+    synk.all_reduce(made.flat_gradient, all_reduce)
+    update()
+    same(w.get_value(), 1 - 0.1 * gradients[0] / 3)
+    same(b.get_value(), 2 - 0.1 * gradients[1] / 3)
+    same(seen.get_value(), norm)
+    for variable in (w, b, seen):
+        assert len({value.tobytes() for value in synk.gather(variable)}) == 1
+
+
+@pytest.mark.parametrize("rule", ["nesterov_momentum", "adam"])
+def test_clipped_steps_equal_those_of_one_process(module_ranks, data, rule):
+    alone, spread, options = Model(), Model(), options_of(rule)
+    clipped = updates.clipped(getattr(updates, rule), 0.3)
+    step_alone, step = alone.step_alone(clipped, **options), spread.step_on_ranks(clipped, **options)
+    for batch in batches(N_ROWS, 10, seed=1):
+        same(step(*data, batch=batch), step_alone(data[0][batch], data[1][batch]))
+    for mine, expected in zip(spread.values(), alone.values(), strict=True):
+        same(mine, expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_short_gradients_keep_their_bits(module_ranks, data, dtype):
+    values = []
+    for rule in (updates.adam, updates.clipped(updates.adam, 1e3)):
+        model = Model(dtype)
+        step = model.step_on_ranks(rule)
+        for _ in range(2):
+            step(*(array.astype(dtype) for array in data))
+        values.append(model.values())
+    for plain, clipped in zip(*values, strict=True):
+        assert clipped.dtype == dtype
+        assert clipped.tobytes() == plain.tobytes()
 
 
 @pytest.mark.parametrize("n_rows", [1, 2, 3, 11, 37])

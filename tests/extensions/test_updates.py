@@ -256,3 +256,38 @@ def test_params_may_be_any_iterable():
     for rule in RULES:
         made = getattr(updates, rule)(regression.loss, iter(regression.params), learning_rate=0.1)
         assert {variable.name for variable, _ in made.param_updates} >= {"W", "b"}
+
+
+RULES = [
+    rule for rule in sorted(updates.__all__) if rule.islower() and not rule.startswith(("apply", "clipped"))
+]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_one_parameter_is_a_list_of_one(rule):
+    p = pytensor.shared(np.arange(3.0), name="p")
+    made = getattr(updates, rule)(pt.sqr(p).sum(), p, learning_rate=0.1)
+    assert p in dict(made.param_updates)
+    for apply in (updates.apply_momentum, updates.apply_nesterov_momentum):
+        assert p in dict(apply(made, p).param_updates)
+
+
+@pytest.mark.parametrize("max_norm", [0, -1.0, float("nan")])
+def test_gradients_have_a_positive_length(max_norm):
+    with pytest.raises(ValueError, match=f"max_norm={max_norm} is not positive"):
+        updates.clipped(updates.sgd, max_norm)
+
+
+def test_the_norm_to_clip_at_is_a_number():
+    with pytest.raises(ValueError, match="max_norm has 1 dimensions"):
+        updates.clipped(updates.sgd, [1.0])
+
+
+def test_float16_gradients_are_measured_in_float32():
+    """Their squares overflow at 256."""
+    p = pytensor.shared(np.full(4, 100, "float16"), name="p")
+    made = updates.clipped(updates.sgd, 10)((pt.sqr(p).sum() * 2).astype("float16"), p, learning_rate=1)
+    flat, expression, _ = made.grad_updates[0]
+    pytensor.function([], updates=[(flat, expression)], mode="FAST_COMPILE")()
+    pytensor.function([], updates=made.param_updates, mode="FAST_COMPILE")()
+    assert p.get_value().tolist() == [95.0] * 4

@@ -61,8 +61,9 @@ def leave_in_peace():
     os._exit(0)
 
 
-def terminate():
-    os.kill(os.getpid(), signal.SIGTERM)
+def quit():
+    # Workers ignore SIGTERM, and a shell has what it starts in the background ignore SIGQUIT.
+    os.kill(os.getpid(), signal.SIGVTALRM)
 
 
 def swell():
@@ -135,7 +136,7 @@ def raise_recursion():
     raise_recursion()
 
 
-DEATHS = (kill, segfault, abort, leave, leave_in_peace, terminate, swell)
+DEATHS = (kill, segfault, abort, leave, leave_in_peace, quit, swell)
 HANGS = (sleep, pause, spin, stop)
 ERRORS = (
     raise_plain,

@@ -144,7 +144,7 @@ def _deaths():
         acts.abort: "signal SIGABRT",
         acts.leave: "exit code 3",
         acts.leave_in_peace: "exit code 0",
-        acts.terminate: "signal SIGTERM",
+        acts.quit: "signal SIGVTALRM",
         acts.swell: KILLED,
     }
     for act, cause in causes.items():
@@ -157,7 +157,7 @@ def _deaths():
             in_op=True,
             crashes=act in (acts.segfault, acts.abort),
         )
-    for name in ("SIGKILL", "SIGSEGV", "SIGABRT", "SIGTERM", "SIGBUS"):
+    for name in ("SIGKILL", "SIGSEGV", "SIGABRT", "SIGVTALRM", "SIGBUS"):
         yield Injury(f"{name} at a worker", "died", outside(signal.Signals[name]), (f"signal {name}",))
     kill, stop, go_on = signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT
     yield Injury("several die in an op", "died", inside(acts.kill, several=True), (KILLED,), deeds=IN_OP)

@@ -302,7 +302,7 @@ def test_memory_of_rows_goes_with_the_function(rows):
     before = set(kept)
     x = pt.vector("x")
     f = synk.function([x], (x.sum(), "sum"))
-    f(rows.y, batch=[3, 1, 2, 0])
+    f(synk.data(np.arange(1e5)), batch=np.arange(100_000)[::-1])  # smaller batches are worth no room
     assert set(kept) > before
     del f
     gc.collect()

@@ -1,6 +1,7 @@
 """Calls that look like the last one, but of another run."""
 
 import numpy as np
+import pytensor
 import pytensor.tensor as pt
 import pytest
 
@@ -46,3 +47,19 @@ def test_the_thread_that_gathers_ends_with_the_run(ranks, recwarn):
         # Closed while it gathers; what is left behind is looked for after the test.
         synk.close()
     assert not recwarn.list  # fork() warns of threads
+
+
+def test_calls_go_on_after_a_restart(ranks):
+    ranks(2)
+    x, w = pt.matrix("x"), pt.vector("w")
+    f = synk.function([x], ((x * w.sum()).sum(), "sum"), bcast_inputs=[w])
+    data = synk.data(np.ones((8, 2)))
+    v = pytensor.shared(np.ones(3))
+    step = synk.sequence(synk.function([], updates=[(v, v + 1)]), (synk.all_reduce, v, "avg"))
+    for _ in range(2):
+        for _ in range(3):
+            assert f(data, np.ones(2)) == 32
+            step()
+        synk.commit()
+        synk.restart()
+    assert v.get_value().tolist() == [7] * 3

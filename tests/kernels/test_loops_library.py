@@ -8,9 +8,12 @@ import sys
 import numpy as np
 import pytest
 
-from synk.compile.kernels.compiler import CompileError, Compiler, find_compiler
+from synk.compile.kernels.compilation import CompileError
+from synk.compile.kernels.compiler import Compiler, find_compiler
+from synk.compile.kernels.native import Libraries
 from synk.compile.kernels.store import Store
-from synk.kernels.loops import available, library
+from synk.kernels.loops import available
+from synk.kernels.loops import library as library_of_loops
 
 needs_compiler = pytest.mark.skipif(not available(), reason="there is no C compiler")
 
@@ -79,9 +82,28 @@ def test_a_compiler_that_fails_is_said_once(tmp_path):
     assert "set CC to a C compiler that works" in said
 
 
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({"CC": "true"}, "exit status 0, but no library"),
+        ({"CC": "cc '"}, "there is no C compiler (CC=cc ' cannot be split"),
+    ],
+    ids=["nothing", "quote"],
+)
+def test_what_is_no_compiler_is_said_once(tmp_path, environment, said):
+    answer = fall_back(SYNK_CACHE=str(tmp_path), **environment)
+    assert answer.split()[1:3] == ["1", "True"]
+    assert said in answer
+
+
 class Forbidden(Compiler):
-    def compile(self, source, folder):
+    def compile(self, sources):
         raise AssertionError("nothing should be compiled")
+
+
+def load(compiler, folder, text):
+    (library,) = library_of_loops.load_all(Libraries(compiler, Store(folder)), [text])
+    return library
 
 
 TEXT = "int answer_of_the_test(void) { return 42; }"
@@ -90,19 +112,20 @@ TEXT = "int answer_of_the_test(void) { return 42; }"
 @needs_compiler
 def test_the_second_process_compiles_nothing(tmp_path):
     command = find_compiler().command
-    assert library.load(Compiler(command), Store(tmp_path), TEXT).answer_of_the_test() == 42
+    assert load(Compiler(command), tmp_path, TEXT).answer_of_the_test() == 42
     (path,) = tmp_path.iterdir()
-    assert library.load(Forbidden(command), Store(tmp_path), TEXT).answer_of_the_test() == 42
+    assert load(Forbidden(command), tmp_path, TEXT).answer_of_the_test() == 42
     path.unlink()  # the old file is mapped into this process
     path.write_bytes(b"damaged")
-    assert library.load(Compiler(command), Store(tmp_path), TEXT).answer_of_the_test() == 42
+    assert load(Compiler(command), tmp_path, TEXT).answer_of_the_test() == 42
     assert len(path.read_bytes()) > 1000
 
 
 @needs_compiler
 def test_a_text_that_does_not_compile_is_an_error(tmp_path):
-    with pytest.raises(CompileError, match="failed"):
-        library.load(find_compiler(), Store(tmp_path), "no C")
+    failed = load(find_compiler(), tmp_path, "no C")
+    assert isinstance(failed, CompileError)
+    assert "failed: exit status 1" in str(failed)
 
 
 @needs_compiler
@@ -111,8 +134,8 @@ def test_a_text_that_does_not_compile_is_an_error(tmp_path):
 def test_other_instruction_sets_are_served(tmp_path, file, dtype):
     """Without the vectors of this machine: the plain branches of common.c compile, and are loaded."""
     baseline = Compiler((*find_compiler().command, "-DTEST_OF_BASELINE"))
-    text = "#undef __AVX512F__\n#undef __AVX__\n#undef __SSE2__\n" + library.source(file, dtype)
-    compiled = library.load(baseline, Store(tmp_path), text)
+    text = "#undef __AVX512F__\n#undef __AVX__\n#undef __SSE2__\n" + library_of_loops.source(file, dtype)
+    compiled = load(baseline, tmp_path, text)
     assert isinstance(compiled, ctypes.CDLL)
     assert compiled[f"{file if file != 'pool' else 'max_pool'}_{dtype}"]
 
@@ -125,4 +148,4 @@ def test_nothing_is_compiled_by_an_import(tmp_path):
 
 def test_a_loop_asks_for_the_dtypes_it_has():
     with pytest.raises(TypeError, match="batch_norm takes float32 and float64, not int64; cast its input"):
-        library.Loop("batch_norm", "batch_norm", "a").form(np.dtype("int64"))
+        library_of_loops.Loop("batch_norm", "batch_norm", "a").form(np.dtype("int64"))

@@ -185,6 +185,16 @@ def test_a_buffer_that_is_too_small_is_replaced_by_a_larger_one(wire, staging):
     assert staging.put(("f", 0), np.zeros(125, "u1")).segment == large.segment
 
 
+def test_arrays_of_one_key_share_a_segment(wire, staging):
+    arrays = [np.arange(n, dtype=dtype) for n, dtype in ((3, "f8"), (5, "u1"), (0, "f4"), (7, "i2"))]
+    refs = staging.put_all(("f", 0), arrays)
+    assert len(allocated(wire)) == 1
+    assert [ref.offset for ref in refs] == [0, 64, 128, 128]
+    for ref, array in zip(refs, arrays, strict=True):
+        np.testing.assert_array_equal(wire.worker.array(ref), array)
+    assert staging.put(("f", 0), np.ones(9)).segment == refs[0].segment
+
+
 def test_keys_have_buffers_of_their_own(wire, staging):
     one, two = staging.put(("f", 0), np.ones(3)), staging.put(("f", 1), np.zeros(3))
     assert one.segment != two.segment

@@ -1,6 +1,7 @@
 import errno
 import os
 import re
+import resource
 import secrets
 import signal
 import stat
@@ -474,3 +475,14 @@ def test_the_64_mib_of_a_container():
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
     assert ended.stdout == "as promised\n", ended.stderr
+
+
+def test_a_limit_on_the_length_of_files_is_told_as_such():
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+    try:
+        Segment.create(1 << 20).close()
+        with pytest.raises(SharedMemoryFull, match=r"1048577 bytes .* 1048576 bytes \(RLIMIT_FSIZE\)"):
+            Segment.create((1 << 20) + 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

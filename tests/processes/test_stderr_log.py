@@ -140,6 +140,15 @@ def test_what_went_elsewhere_is_kept_and_not_delivered(log, taking_over, monkeyp
     assert cell.getvalue() == log.tail() == "to a cell\n"
 
 
+def test_what_c_wrote_is_delivered_where_python_writes_elsewhere(log, taking_over, monkeypatch):
+    with taking_over() as real:
+        monkeypatch.setattr(sys, "stderr", stderr_log._Prompt(io.StringIO(), log._note))  # as in a notebook
+        os.write(STDERR, b"from C\n")
+        print("to a cell", file=sys.stderr)
+        assert real() == b"from C\n"
+        assert log.tail() == "from C\nto a cell\n"
+
+
 def test_a_reader_that_is_gone_does_no_harm(log):
     reading, writing = os.pipe()
     with in_the_place_of_stderr(writing):

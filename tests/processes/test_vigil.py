@@ -61,6 +61,10 @@ def watcher(processes):
     return Vigil(processes, [FakeStacks(asked, process) for process in processes], FakeControl())
 
 
+def begin(watcher, label, seconds):
+    watcher.watched = label, seconds, vigil.time.monotonic()
+
+
 def look_for(watcher, clock, late, seconds):
     """Look as often as the master does; return the warnings."""
     with warnings.catch_warnings(record=True) as caught:
@@ -73,16 +77,16 @@ def look_for(watcher, clock, late, seconds):
 
 
 def test_a_command_without_a_deadline_has_none(watcher, clock):
-    watcher.begin("f", None)
+    begin(watcher, "f", None)
     clock.now += 1e9
     watcher.look([1])
 
 
 def test_the_deadline_counts_from_the_start_of_the_command(watcher, clock):
-    watcher.begin("f", 10.0)
+    begin(watcher, "f", 10.0)
     clock.now += 9.9
     watcher.look([1])
-    watcher.begin("g", 10.0)
+    begin(watcher, "g", 10.0)
     clock.now += 9.9
     watcher.look([1])
     clock.now += 0.2
@@ -92,7 +96,7 @@ def test_the_deadline_counts_from_the_start_of_the_command(watcher, clock):
 
 def test_a_timeout_holds_the_state_of_every_rank(watcher, clock, processes):
     processes[1].state, processes[2].state = "stopped", "ended"
-    watcher.begin("f", 2.0)
+    begin(watcher, "f", 2.0)
     clock.now += 2
     with pytest.raises(SynkTimeout) as caught:
         watcher.look([1, 2])
@@ -109,40 +113,40 @@ def test_a_timeout_holds_the_state_of_every_rank(watcher, clock, processes):
 
 def test_who_keeps_the_others_waiting_is_named_once_a_command(watcher, clock):
     for label in ("f", "g"):
-        watcher.begin(label, None)
+        begin(watcher, label, None)
         assert look_for(watcher, clock, [2], vigil.WARN_SECONDS - 0.5) == []
         [said] = look_for(watcher, clock, [2], 60.0)
         assert said == f"{label}: rank 2 (pid 102, phase 2) is keeping the others waiting for 5 s"
 
 
 def test_the_master_s_own_work_does_not_count_as_waiting(watcher, clock):
-    watcher.begin("f", None)
+    begin(watcher, "f", None)
     clock.now += 100  # it computes
     assert look_for(watcher, clock, [1], vigil.WARN_SECONDS - 1) == []
     assert len(look_for(watcher, clock, [1], 2)) == 1
 
 
 def test_who_is_stopped_is_named_at_the_next_look(watcher, clock, processes):
-    watcher.begin("f", None)
+    begin(watcher, "f", None)
     processes[0].state = "stopped"
     said = look_for(watcher, clock, [1, 3], 2 * LOOK_SECONDS)
     assert said == ["f: rank 1 (pid 101, phase 1) is stopped by a signal; SIGCONT lets it go on"]
 
 
 def test_a_stopped_rank_that_nobody_waits_for_is_not_named(watcher, clock, processes):
-    watcher.begin("f", None)
+    begin(watcher, "f", None)
     processes[0].state = "stopped"
     assert look_for(watcher, clock, [2], 1) == []
 
 
 def test_the_master_is_never_looked_up_among_the_workers(watcher, clock, processes):
     processes[-1].state = "stopped"
-    watcher.begin("f", None)
+    begin(watcher, "f", None)
     assert look_for(watcher, clock, [0], 1) == []
 
 
 def test_a_warning_names_the_line_outside_of_this_package(watcher, clock, processes):
-    watcher.begin("f", None)
+    begin(watcher, "f", None)
     processes[0].state = "stopped"
     clock.now += 1
     with pytest.warns(SynkWarning) as caught:

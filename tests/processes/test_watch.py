@@ -1,14 +1,20 @@
 import contextlib
+import ctypes
 import faulthandler
 import os
 import resource
 import signal
+import sys
+import threading
 import time
 
 import leaks
 import pytest
 
-from synk.processes.watch import Process, die_with, forbid_core_dumps
+from synk.errors import SynkWarning
+from synk.processes.signals import ignore_signals
+from synk.processes.survivors import warn_of_survivors
+from synk.processes.watch import REAPER, Process, die_with, forbid_core_dumps, fork_child
 
 SECONDS = 10.0  # for what should take milliseconds
 
@@ -100,9 +106,165 @@ def test_who_lives_or_is_only_stopped_has_not_ended(child, stopped):
 def test_a_child_that_someone_else_waited_for(child):
     process = Process(child(lambda: os._exit(3)))
     os.waitpid(process.pid, 0)
-    assert ended(process) == "an unknown cause"
+    assert ended(process) == "an unknown cause (something else in this program waited for it)"
     process.signal(signal.SIGKILL)
     process.reap()
+
+
+def test_a_script_that_ignores_the_end_of_children_hears_why_nobody_knows_the_cause(child):
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        process = Process(child(forever))
+        process.signal(signal.SIGKILL)
+        assert "SIGCHLD is ignored" in ended(process)
+        assert process.reap()
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+def test_a_process_of_another_user_is_left_alone(child, monkeypatch):
+    def refuse(*_):
+        raise PermissionError
+
+    process = Process(child(forever))
+    with monkeypatch.context() as patched:
+        patched.setattr(signal, "pidfd_send_signal", refuse)
+        process.signal(signal.SIGKILL)
+    assert not process.wait(0.05)
+    process.signal(signal.SIGKILL)
+    process.reap()
+
+
+# --- processes that do not end -----------------------------------------------------------------------
+
+PR_SET_PTRACER = 0x59616D61
+PR_SET_PTRACER_ANY = ctypes.c_ulong(-1)
+PTRACE_SEIZE = 0x4206
+
+
+@pytest.fixture
+def traced(child):
+    """Return a child that a debugger holds, and what lets it go."""
+    read, write = os.pipe()
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.ptrace.argtypes = [ctypes.c_long] * 4
+
+    def be_traced():
+        libc.prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0)
+        os.write(write, b".")
+        forever()
+
+    def trace():
+        os.write(write, b"y" if libc.ptrace(PTRACE_SEIZE, pid, 0, 0) == 0 else b"n")
+        forever()
+
+    pid = child(be_traced)
+    os.read(read, 1)
+    tracer = Process(child(trace))
+    allowed = os.read(read, 1) == b"y"
+    os.close(read)
+    os.close(write)
+    if allowed:
+        yield Process(pid), lambda: tracer.signal(signal.SIGKILL)
+    tracer.signal(signal.SIGKILL)
+    tracer.reap()
+    if not allowed:
+        pytest.skip("nobody may trace here")
+
+
+@pytest.mark.parametrize("told", [signal.SIGKILL, 0])
+def test_nobody_waits_without_end_for_a_process_that_does_not_end(traced, told):
+    process, let_go = traced
+    process.signal(told)
+    assert process.reap(0.05) is False
+    assert "traced by pid" in process.state()
+    (reaper,) = [thread for thread in threading.enumerate() if thread.name == REAPER]
+    let_go()
+    if not told:
+        process.signal(signal.SIGKILL)
+    reaper.join(SECONDS)
+    assert not reaper.is_alive()
+    assert process.fileno() == -1
+    assert process.state() == "gone"
+
+
+def test_survivors_are_named_in_a_warning(child):
+    process = Process(child(forever))
+    with pytest.warns(SynkWarning, match=rf"rank 1 \(pid {process.pid}, . \(\w+\)\): still there 5 s after"):
+        warn_of_survivors({"rank 1": process})
+    warn_of_survivors({})  # without any there is none
+    process.signal(signal.SIGKILL)
+    process.reap()
+
+
+# --- what is forked never comes back -----------------------------------------------------------------
+
+
+def raises():
+    raise KeyboardInterrupt
+
+
+def leaves():
+    sys.exit(5)
+
+
+def returns():
+    pass
+
+
+def has_no_memory():
+    raise MemoryError
+
+
+def goes_too_deep():
+    goes_too_deep()
+
+
+@pytest.mark.parametrize("live", [raises, leaves, returns, has_no_memory, goes_too_deep])
+def test_a_fork_ends_however_its_life_does(live):
+    me = os.getpid()
+    try:
+        process = Process(fork_child(live))
+    finally:
+        if os.getpid() != me:  # an assertion would be one of a second test run
+            os._exit(77)
+    assert ended(process) == "exit code 1"
+    process.reap()
+
+
+@pytest.mark.parametrize("thread", [False, True])
+def test_no_handler_of_the_script_runs_in_a_fork(thread):
+    said, pids = os.pipe(), []
+    before = signal.signal(signal.SIGUSR1, lambda *_: os.write(said[1], b"h"))
+    os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGUSR1) if said else None)
+
+    def live():
+        ignore_signals()
+        os.write(said[1], b"w")
+        os._exit(0)
+
+    try:
+        if thread:  # where `hold` is of no use: the thread that forks is the child's main one
+            forker = threading.Thread(target=lambda: pids.append(fork_child(live)))
+            forker.start()
+            forker.join()
+        else:
+            pids.append(fork_child(live))
+        process = Process(*pids)
+        assert ended(process) == "exit code 0"
+        process.reap()
+        assert os.read(said[0], 9) == b"w"
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        os.close(said[0])
+        os.close(said[1])
+        said = ()
+
+
+def test_signals_of_the_parent_are_let_in_again(child):
+    fork = fork_child(lambda: os._exit(0))
+    os.waitpid(fork, 0)
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
 
 
 def test_a_signal_to_who_has_ended_does_nothing(child):

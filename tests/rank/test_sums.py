@@ -104,8 +104,15 @@ def test_nothing_crosses_but_what_is_returned():
     (one, added), (other, last) = sums.updates()
     assert (one.variable, added.get(), other.variable, last) == (0, 3, 1, None)
     stand_in.counts.reset()
-    partials = sums.partials()
+    results = sums.results()
     assert stand_in.counts.downloads == 2
-    assert [partial.weight for partial in partials] == [6, 6, 2, 6]
-    assert [partial.value.tolist() for partial in partials] == [1, [0, 0, 1, 1, 2, 2], 2, 3]
-    assert all(isinstance(partial.value, np.ndarray) for partial in partials)
+    assert results.weight == 6
+    assert [value.tolist() for value in results.values] == [1, [0, 0, 1, 1, 2, 2], 2, 3]
+    assert all(isinstance(value, np.ndarray) for value in results.values)
+
+
+def test_shapes_are_not_broadcast_on_a_device(xp):
+    total = DeviceAccumulator("sum", xp, 3)
+    total.add(xp.ones(2), 2)
+    with pytest.raises(ValueError, match=r"shapes \(2,\) and \(1,\)"):
+        total.add(xp.ones(1), 1)

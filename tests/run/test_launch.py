@@ -121,29 +121,42 @@ def test_an_interrupt_in_the_middle_of_a_fork_comes_after_it_and_closes_the_run(
     """)
 
 
-def test_workers_have_the_handlers_of_the_script_and_ignore_interrupts():
-    script(
+@pytest.mark.parametrize("broken", ["flush", "deliver", "both"])
+def test_a_worker_whose_streams_raise_at_its_end_does_not_go_on_with_the_script(broken):
+    done = script(
         WORLD
-        + """
-def own(number, frame):
-    pass
+        + f"""
+import atexit, mmap
+from synk.processes.stderr_log import StderrLog
 
-signal.signal(signal.SIGUSR1, own)
+def refuse(*_):
+    if os.getpid() != MASTER and ending[0]:
+        raise RecursionError("no")
 
-def check():
-    assert signal.getsignal(signal.SIGUSR1) is own
-    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-
-ACTS["check"] = check
-world(3)
-for _ in range(2):
-    for rank in (1, 2):
-        act(f, rank, "check")
-    synk.commit()
-    synk.restart()
+ending = mmap.mmap(-1, 1)  # all processes share it
+world(2)
+synk.close()
+atexit.register(lambda: os.write(1, b"at exit\\n"))
+if {broken!r} != "deliver":
+    class Stream:
+        def __getattr__(self, name):
+            return getattr(stdout, name)
+        flush = refuse
+    stdout, sys.stdout = sys.stdout, Stream()
+if {broken!r} != "flush":
+    deliver = StderrLog.deliver
+    StderrLog.deliver = lambda self: (refuse(), deliver(self))
+try:
+    world(2)
+    ending[0] = 1
+    synk.close()
+except BaseException as error:
+    os.write(1, b"in an except clause\\n")
+finally:
+    os.write(1, b"in a finally clause\\n")
 """
     )
+    assert done.stdout == "in a finally clause\nat exit\n"
 
 
 def test_the_end_of_the_thread_that_forked_is_not_the_end_of_its_workers():
@@ -181,6 +194,82 @@ print(*synk.pids(), flush=True)
         finally:
             master.kill()
         check_gone(pids, 2)
+
+
+@pytest.mark.parametrize("where", ["idle", "in a barrier"])
+def test_workers_end_when_the_master_becomes_another_program(where):
+    body = f"""
+def become():
+    os.execv("/bin/sleep", ["sleep", "60"])
+
+ACTS["become"] = become
+world(3)
+print(*synk.pids(), flush=True)
+time.sleep(0.1)
+act(both, 0, "become") if {where!r} == "in a barrier" else become()
+"""
+    text = PROLOGUE.format(deadline=DEADLINE) + WORLD + body
+    with subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE) as master:
+        try:
+            pids = list(map(int, master.stdout.readline().split()))
+            assert len(pids) == 3
+            check_gone(pids[1:], 3)
+            assert alive(pids[0])
+        finally:
+            master.kill()
+
+
+def test_of_two_threads_that_fork_at_once_one_is_refused():
+    script(
+        """
+        import warnings
+        warnings.simplefilter("ignore", synk.SynkWarning)
+        made, refused, start = [], [], threading.Barrier(3)
+
+        def fork():
+            start.wait()
+            try:
+                made.append(synk.fork(2))
+            except synk.SynkStateError as error:
+                refused.append(str(error))
+
+        threads = [threading.Thread(target=fork) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert made == [2] and len(refused) == 2, (made, refused)
+        assert all("another thread" in said or "open already" in said for said in refused), refused
+        assert len(synk.pids()) == 2
+        synk.close()
+        assert held()[2] == []
+        """
+    )
+
+
+def test_a_run_that_another_thread_forks_is_not_closed_in_the_middle():
+    script(
+        """
+        import warnings
+        warnings.simplefilter("ignore", synk.SynkWarning)
+        forking, tried = threading.Event(), threading.Event()
+        os.register_at_fork(after_in_parent=lambda: (forking.set(), tried.wait(5)))
+        thread = threading.Thread(target=synk.fork, args=(2,))
+        thread.start()
+        forking.wait()
+        for call in (synk.close, lambda: synk.fork(2)):
+            try:
+                call()
+            except synk.SynkStateError as error:
+                assert "another thread" in str(error), error
+            else:
+                raise AssertionError("half a run was closed")
+        tried.set()
+        thread.join()
+        assert len(synk.pids()) == 2
+        synk.close()
+        """
+    )
 
 
 # --- signals that wait ---------------------------------------------------------------------------------

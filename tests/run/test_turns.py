@@ -1,11 +1,12 @@
 """One call at a time, also after a signal handler's exception in the middle of leaving."""
 
+import signal
 import threading
 
 import pytest
 
 from synk.errors import SynkStateError
-from synk.run.turns import Turn, Turns
+from synk.run.turns import Turns
 
 
 class GaveUp(Exception):
@@ -58,27 +59,78 @@ def test_a_turn_that_is_refused_is_left():
     assert in_a_thread(lambda: take(turns)) == "f"
 
 
-@pytest.mark.parametrize("done", ["nothing", "label"])
-def test_a_turn_that_was_left_in_part_is_nobody_s(monkeypatch, done):
-    turns, leave = Turns(), Turn._leave
+class Interrupted(Turns):
+    """Turns that an exception leaves in part: before ``at`` is set back."""
 
-    def interrupted(turn):
-        if done == "label":
-            turns.label = turns.frame = None
-        raise GaveUp
+    def __init__(self, at):
+        super().__init__()
+        self.at = at
 
-    monkeypatch.setattr(Turn, "_leave", interrupted)
+    def __setattr__(self, name, value):
+        if value is None and name == getattr(self, "at", None):
+            self.at = None
+            raise GaveUp
+        super().__setattr__(name, value)
+
+
+@pytest.mark.parametrize("at", ["label", "frame"])
+def test_a_turn_that_was_left_in_part_belongs_to_nobody(at):
+    turns = Interrupted(at)
     with pytest.raises(GaveUp):
         take(turns)
-    monkeypatch.setattr(Turn, "_leave", leave)
     assert not turns.mine()
     assert take(turns, "g") == "g"
     assert in_a_thread(lambda: take(turns, "h")) == "h"  # the lock is free again
 
 
+def test_a_turn_is_kept_from_call_to_call_of_one_thread():
+    turns, order = Turns(), []
+    other = threading.Thread(target=lambda: order.append(take(turns, "other")))
+    with turns.keep("kept"):
+        order.append(take(turns, "f"))
+        other.start()
+        with turns.keep("kept again"):
+            order.append(take(turns, "g"))
+        other.join(0.1)
+        order.append(take(turns, "h"))
+    other.join(10)
+    assert order == ["f", "g", "h", "other"]
+    assert in_a_thread(lambda: take(turns)) == "f"  # the lock is free again
+
+
+def test_handlers_wait_while_a_turn_is_kept():
+    def give_up(*_):
+        raise GaveUp
+
+    def ring_and_call():
+        with turns.keep("kept"):
+            signal.raise_signal(signal.SIGALRM)
+            done.append(take(turns))
+
+    turns, done = Turns(), []
+    before = signal.signal(signal.SIGALRM, give_up)
+    try:
+        with pytest.raises(GaveUp):
+            ring_and_call()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert done == ["f"]
+    assert in_a_thread(lambda: take(turns)) == "f"
+
+
+def test_no_turn_is_kept_in_the_middle_of_a_call():
+    turns = Turns()
+    refused = pytest.raises(SynkStateError, match="kept was called in the middle of f.* when f has returned")
+    with turns.take("f", nothing, nothing), refused, turns.keep("kept"):
+        pass
+    assert in_a_thread(lambda: take(turns)) == "f"
+
+
 def test_a_closed_run_has_no_turns():
     turns = Turns()
     turns.closed = True
+    with pytest.raises(SynkStateError, match="closed"), turns.keep("kept"):
+        pass
     with pytest.raises(SynkStateError, match="closed"):
         take(turns)
 
@@ -86,9 +138,9 @@ def test_a_closed_run_has_no_turns():
 def test_deadlines_are_each_thread_s_own():
     turns = Turns(5.0)
     with turns.timeout(2.0):
-        assert turns.seconds == 2.0
-        assert in_a_thread(lambda: turns.seconds) == 5.0
+        assert turns.timeouts.seconds == 2.0
+        assert in_a_thread(lambda: turns.timeouts.seconds) == 5.0
         with turns.timeout(None):
-            assert turns.seconds is None
-        assert turns.seconds == 2.0
-    assert turns.seconds == 5.0
+            assert turns.timeouts.seconds is None
+        assert turns.timeouts.seconds == 2.0
+    assert turns.timeouts.seconds == 5.0

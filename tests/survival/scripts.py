@@ -90,7 +90,10 @@ def gone(pid):
 
 def await_end(pid):
     """Wait until a process and all its threads have ended."""
-    descriptor = os.pidfd_open(pid)
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:  # it has, and nobody has to take note: SIGCHLD is ignored
+        return
     assert select.select([descriptor], [], [], 5)[0]
     os.close(descriptor)
 

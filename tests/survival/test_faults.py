@@ -209,7 +209,7 @@ def test_a_graph_that_does_not_compile_on_a_rank_is_reported():
         (signal.SIGKILL, 2, 1, "g(ROWS)", "summing"),
         (signal.SIGSEGV, 3, 2, "g(ROWS)", "summing"),
         (signal.SIGKILL, 4, 2, "synk.all_reduce(v)", "all_reduce"),
-        (signal.SIGTERM, 2, 1, "synk.all_reduce(v)", "all_reduce"),
+        (signal.SIGVTALRM, 2, 1, "synk.all_reduce(v)", "all_reduce"),
         # This needs a larger buffer, so the death is found before the command is sent.
         (signal.SIGKILL, 3, 1, "g(np.ones(500_000))", "summing"),
     ],
@@ -224,6 +224,25 @@ await_end(pids[{rank}])
 began = time.monotonic()
 check_death(lambda: {first}, lambda: began, {rank}, "signal {number.name}", "idle", "{label}")
 check_next_run()
+"""
+    )
+
+
+def test_where_the_kernel_keeps_no_cause_of_death_the_error_says_why():
+    script(
+        CHECK_DEATH
+        + """
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+start(2)
+os.kill(pids[1], signal.SIGKILL)
+await_end(pids[1])
+try:
+    g(ROWS)
+except synk.WorkerDied as error:
+    assert "died of an unknown cause (SIGCHLD is ignored, so the kernel keeps no status)" in str(error), error
+synk.restart()
+assert g(ROWS) == 66
+synk.close()
 """
     )
 

@@ -82,12 +82,8 @@ def test_workers_go_with_a_kernel_that_is_restarted(kernel):
     check_restarts(kernel, 1)
 
 
-@pytest.mark.leaks("descriptors", "threads", reason=LIBRARY)
-def test_what_workers_write_to_standard_error_comes_to_the_notebook(kernel):
-    said = run(
-        kernel,
-        """
-import sys, numpy as np, pytensor.tensor as pt, synk
+PRINTING = """
+import os, sys, numpy as np, pytensor.tensor as pt, synk
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 
@@ -95,17 +91,33 @@ class Say(Op):
     def make_node(self, x):
         return Apply(self, [x], [x.type()])
     def perform(self, node, inputs, outputs):
-        print("said by", len(inputs[0]), file=sys.stderr)
+        print("rows", *inputs[0])
+        print("complaint", len(inputs[0]), file=sys.stderr)
         outputs[0][0] = inputs[0].copy()
+        if len(inputs[0]) == 1:
+            print(end="no end yet, ", flush=True)
+        if inputs[0][0] > 100:
+            os._exit(3)
 
 synk.fork(2)
 x = pt.vector("x")
 f = synk.function([x], (Say()(x).sum(), "sum"))
-f(np.arange(5.0))
-synk.close()
-""",
-    )
-    assert "said by 3" in said
+"""
+
+
+@pytest.mark.leaks("descriptors", "threads", reason=LIBRARY)
+def test_the_cell_that_ran_last_shows_what_workers_print(kernel):
+    assert run(kernel, PRINTING) == ""
+    for _ in range(2):
+        lines = run(kernel, "f(np.arange(3.0))").splitlines()
+        assert "[rank 1] rows 2.0" in lines
+        assert "[rank 1] complaint 1" in lines
+        died = run(kernel, "try: f(np.arange(99.0, 102))\nexcept synk.WorkerDied as error: print(error)")
+        assert "[rank 1] no end yet, rows 101.0" in died.splitlines()
+        assert "its last words on standard error:\ncomplaint 1\ncomplaint 1" in died
+        assert "[rank 1]" not in run(kernel, "synk.restart()")
+    run(kernel, "f(np.arange(3.0))")
+    assert "[rank 1] no end yet, " in run(kernel, "synk.close()").splitlines()
 
 
 ON_GPUS = f"""

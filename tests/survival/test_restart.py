@@ -1,5 +1,7 @@
 """Commits, and what `restart` brings back after whatever happened: the same bits, and nothing left behind."""
 
+import os
+
 import numpy as np
 import pytest
 from scripts import WORLD, script
@@ -96,7 +98,7 @@ def in_time(call, *arguments):
 
 deaths = {
     "idle": partial(idle, signal.SIGKILL),
-    "terminated": partial(idle, signal.SIGTERM),
+    "quits": partial(idle, signal.SIGVTALRM),
     "all": several,
     "collective": in_a_collective,
     "killed": partial(act, f, 2, "kill"),
@@ -131,6 +133,108 @@ del view, d, deaths
 assert held()[1:] == (0, []), held()
 """,
         deadline=200,
+    )
+
+
+# --- workers that do not end ---------------------------------------------------------------------------
+
+SHORT = """
+from synk.processes import survivors, watch
+from synk.run import crew
+crew.REAP_SECONDS = survivors.REAP_SECONDS = 0.3
+"""
+
+
+@pytest.mark.parametrize("end", ["restart", "close"])
+def test_a_worker_that_a_debugger_holds_is_left_to_the_kernel_with_a_warning(end):
+    script(
+        WORLD
+        + SHORT
+        + f"""
+def be_traced():
+    me, (read, write) = os.getpid(), os.pipe()
+    libc = ctypes.CDLL(None)
+    libc.ptrace.argtypes = [ctypes.c_long] * 4
+    libc.prctl(0x59616D61, ctypes.c_ulong(-1), 0, 0, 0)  # PR_SET_PTRACER: any
+    tracer = os.fork()
+    if tracer == 0:
+        os.write(write, b"y" if libc.ptrace(0x4206, me, 0, 0) == 0 else b"n")  # PTRACE_SEIZE
+        time.sleep(30)
+        os._exit(0)
+    assert os.read(read, 1) == b"y"
+    print(tracer, file=sys.stderr)
+
+ACTS["traced"] = be_traced
+world(3)
+try:
+    act(f, 2, "traced")
+except synk.RemoteError:
+    print("nobody may trace here")
+    sys.exit()
+synk.commit()
+pid = synk.pids()[2]
+tracer = int(next(line for line in open(f"/proc/{{pid}}/status") if line.startswith("TracerPid")).split()[1])
+began = time.monotonic()
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    synk.{end}()
+assert time.monotonic() - began < 4
+(said,) = [str(one.message) for one in caught]
+assert f"rank 2 (pid {{pid}}, " in said and f"traced by pid {{tracer}}" in said, said
+if {end!r} == "restart":
+    assert fine()
+os.kill(tracer, signal.SIGKILL)
+deadline = time.monotonic() + 5
+while os.path.exists(f"/proc/{{pid}}"):  # reaped, when it ends
+    assert time.monotonic() < deadline
+    time.sleep(0.01)
+synk.close()
+"""
+    )
+
+
+@pytest.mark.parametrize("where", ["idle", "in a barrier"])
+def test_a_master_that_may_not_signal_its_workers_any_more_restarts_and_closes(where):
+    script(
+        WORLD
+        + SHORT
+        + f"""
+def refuse(*_):  # as the kernel does after setuid
+    raise PermissionError(1, "Operation not permitted")
+
+warnings.simplefilter("error")
+world(3)
+synk.commit()
+signal.pidfd_send_signal = refuse
+for _ in range(2):
+    pids = synk.pids()[1:]
+    if {where!r} == "in a barrier":
+        with contextlib.suppress(synk.WorkerDied):
+            act(both, 1, "leave")
+    synk.restart()
+    assert all(map(gone, pids))
+    assert fine()
+pids = synk.pids()[1:]
+synk.close()
+assert all(map(gone, pids))
+"""
+    )
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may become somebody else")
+def test_a_master_that_becomes_somebody_else_restarts_and_closes():
+    script(
+        WORLD
+        + """
+warnings.simplefilter("error")
+world(3)
+synk.commit()
+os.setuid(65534)
+for end in (synk.restart, synk.close):
+    pids = synk.pids()[1:]
+    end()
+    assert all(map(gone, pids))
+"""
     )
 
 
@@ -613,5 +717,30 @@ for number in range(1, 6):
     synk.restart()
     add()  # at once: the new workers are still at their start
     assert (synk.gather(q) == np.arange(3.0) + 2 * number).all(), synk.gather(q)
+"""
+    )
+
+
+def test_an_op_that_workers_have_not_seen_is_named_with_the_remedy_and_restart_helps():
+    script(
+        WORLD
+        + """
+synk.fork(2)
+
+class Late(Op):
+    def make_node(self, x):
+        return Apply(self, [x], [pt.vector()])
+
+    def perform(self, node, inputs, outputs):
+        outputs[0][0] = inputs[0] + 1
+
+x = pt.vector("x")
+late = synk.function([x], (Late()(x), "gather"))
+error = raised(synk.RemoteError, late, ROWS)
+assert "Late" in str(error), error
+assert "before synk.fork() or in a module, or call synk.restart()" in str(error), error
+synk.restart()
+assert late(ROWS).tolist() == (ROWS + 1).tolist()
+synk.close()
 """
     )

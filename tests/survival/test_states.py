@@ -26,8 +26,8 @@ from synk.session import Session
 
 MASTER = os.getpid()
 
-# They begin and end a run, so they have tests of their own below.
-OF_THE_RUN = {"fork", "close"}
+# They begin and end a run, or do nothing before they are entered, so they have tests of their own.
+OF_THE_RUN = {"fork", "close", "is_open", "turn"}
 
 # What is known without the run, or asked of the values in hand only.
 FACTS = {
@@ -40,10 +40,18 @@ FACTS = {
         "minibatch",
         "name",
         "filename",
-        "condition_data",
     }
     | {"__len__", "__repr__"},
-    synk.Function: {"name", "inputs", "output_modes", "update_modes", "n_results", "returns", "__repr__"},
+    synk.Function: {
+        "name",
+        "inputs",
+        "output_modes",
+        "update_modes",
+        "n_results",
+        "returns",
+        "state",
+        "__repr__",
+    },
 }
 
 # Dunder methods of Data and Function; all others are found by name.
@@ -206,6 +214,29 @@ def test_forked_twice(ranks):
     still_right(world)
 
 
+def test_a_turn_without_a_run_only_lets_handlers_wait():
+    done = []
+    before = signal.signal(signal.SIGALRM, lambda *_: done.append("handler"))
+    try:
+        with synk.turn("test"):
+            signal.raise_signal(signal.SIGALRM)
+            done.append("body")
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert done == ["body", "handler"]
+
+
+def test_verbs_work_in_a_turn(ranks):
+    ranks(2)
+    world = World()
+    with synk.turn("test"):
+        still_right(world)
+        synk.commit()
+        synk.restart()
+        still_right(world)
+        synk.close()
+
+
 # --- processes that are not the master -------------------------------------------------------------------
 
 
@@ -296,7 +327,13 @@ def test_in_a_child_of_the_script(ranks, generations):
 
     def check():
         wrong = not_refused(
-            [*world.verbs(), *world.all(facts=False), ("fork", lambda: synk.fork(2))], "not the master"
+            [
+                *world.verbs(),
+                *world.all(facts=False),
+                ("fork", lambda: synk.fork(2)),
+                ("turn", synk.turn("test").__enter__),
+            ],
+            "not the master",
         )
         wrong += ["facts"] * ([seen(call()) for _, call in world.all(facts=True)] != facts)
         synk.close()
@@ -440,7 +477,7 @@ def test_closing_while_another_thread_calls(ranks):
 # --- in the middle of a call -------------------------------------------------------------------------------
 
 # These do not go to the workers: in the middle of a call they say what is.
-READS = {"synk.timeout", "synk.pids", "synk.function"}
+READS = {"synk.timeout", "synk.pids", "synk.n_ranks", "synk.function"}
 READS |= {"Data.data", "Data.__getitem__", "Data.__setitem__", "Data.__array__"}
 READS |= {"Data.__dlpack__", "Data.__dlpack_device__", "Data.set_length", "Data.set_shape", "Data.set_value"}
 READS |= {"Data.free_memory"}  # heard of at the end of the call

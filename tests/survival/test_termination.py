@@ -11,7 +11,7 @@ import time
 import pytest
 from scripts import PROLOGUE, WORLD, alive, check_gone, script
 
-from synk.processes.termination import Termination, _unwind
+from synk.processes.termination import Termination, Unwinding
 
 DEADLINE = 90
 
@@ -27,7 +27,7 @@ def handler_as_before():
 def test_it_is_there_from_install_to_restore():
     termination = Termination()
     termination.install()
-    assert signal.getsignal(signal.SIGTERM) is _unwind
+    assert isinstance(signal.getsignal(signal.SIGTERM), Unwinding)
     termination.restore()
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
@@ -154,15 +154,167 @@ def test_a_script_with_a_handler_of_its_own_has_it_called():
     assert (code, output) == (7, "mine\n")
 
 
-def test_workers_end_of_it_and_do_not_unwind():
+# --- signals to all processes of a job -----------------------------------------------------------------
+
+JOB = """
+os.setpgid(0, 0)
+
+def save(number, frame):
+    print("saved by", "the script" if os.getpid() == MASTER else "a worker", flush=True)
+
+for number in (signal.SIGUSR1, signal.SIGXCPU):
+    signal.signal(number, save)
+"""
+
+
+@pytest.mark.parametrize("number", ["SIGUSR1", "SIGXCPU"])
+@pytest.mark.parametrize("thread", ["main", "other"])
+def test_handlers_of_the_script_run_in_the_script_only(number, thread):
     done = script(
-        WORLD
-        + """
-import atexit
-atexit.register(print, "at exit")
-world(2)
-os.kill(synk.pids()[1], signal.SIGTERM)
-assert raised(synk.WorkerDied, lambda: [fine() for _ in range(100)]).cause == "signal SIGTERM"
+        JOB
+        + WORLD
+        + f"""
+warnings.simplefilter("ignore", synk.SynkWarning)
+if {thread!r} == "main":
+    world(3)
+else:
+    thread = threading.Thread(target=world, args=(3,))
+    thread.start()
+    thread.join()
+os.killpg(0, signal.{number})
+assert fine()
+synk.restart()
+os.killpg(0, signal.{number})
+assert fine()
+synk.close()
 """
     )
-    assert done.stdout == "at exit\n"
+    assert done.stdout == "saved by the script\n" * 2
+
+
+@pytest.mark.parametrize("number", ["SIGHUP", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGTERM"])
+def test_workers_ignore_what_schedulers_send(number):
+    script(
+        WORLD
+        + f"""
+world(3)
+for pid in synk.pids()[1:]:
+    os.kill(pid, signal.{number})
+assert fine()
+later(0.1, os.kill, synk.pids()[1], signal.{number})
+act(both, 1, "sleep")
+assert fine()
+"""
+    )
+
+
+def test_workers_ignore_many_signals_at_once():
+    """Their handlers run one inside the other, on a stack that must have room for all of them."""
+    script(
+        WORLD
+        + """
+world(2)
+numbers = [signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGTERM]
+for _ in range(100):
+    for number in numbers:
+        os.kill(synk.pids()[1], number)
+    assert fine()
+"""
+    )
+
+
+@pytest.mark.parametrize("work", ["time.sleep(60)", "act(both, 1, 'sleep')", "act(f, 0, 'sleep')"])
+def test_a_group_that_is_told_to_end_still_gathers(work):
+    done = script(
+        WORLD
+        + f"""
+world(3)
+os.setpgid(0, 0)
+for pid in synk.pids()[1:]:
+    os.setpgid(pid, os.getpid())
+later(0.3, os.killpg, os.getpid(), signal.SIGTERM)
+try:
+    {work}
+finally:
+    assert (synk.gather(v) == 1).all()
+    print("gathered", flush=True)
+""",
+        check=False,
+    )
+    assert done.returncode == 128 + signal.SIGTERM, done.stderr
+    assert done.stdout == "gathered\n"
+
+
+def test_programs_that_a_worker_starts_can_be_ended():
+    script(
+        WORLD
+        + """
+import subprocess
+
+def start_one():
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    time.sleep(0.05)
+    child.terminate()
+    assert child.wait(5) == -signal.SIGTERM
+
+ACTS["program"] = start_one
+world(2)
+act(f, 1, "program")
+"""
+    )
+
+
+# --- children of the script ----------------------------------------------------------------------------
+
+
+def test_children_of_the_script_end_of_it_as_any_process():
+    script(
+        WORLD
+        + """
+import multiprocessing
+
+def native():
+    ctypes.PyDLL(None).pause()  # holds the lock that a handler in Python would need
+
+def python():
+    time.sleep(60)
+
+world(2)
+warnings.simplefilter("ignore", DeprecationWarning)
+faulthandler.cancel_dump_traceback_later()
+context = multiprocessing.get_context("fork")
+for work in (native, python):
+    children = [context.Process(target=work, daemon=True) for _ in range(4)]
+    for child in children:
+        child.start()
+        child.terminate()
+    for child in children:
+        child.join(5)
+        assert child.exitcode == -signal.SIGTERM, child.exitcode
+assert fine()
+"""
+    )
+
+
+def test_a_handler_that_a_child_inherits_does_what_there_was_before():
+    script(
+        """
+from synk.processes.hold import hold
+from synk.processes.termination import Unwinding
+
+def ends(handle):
+    pid = os.fork()
+    if pid == 0:
+        try:
+            signal.signal(signal.SIGTERM, handle)  # as in a child that C code has forked
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            os._exit(77)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+assert ends(Unwinding()) == -signal.SIGTERM
+signal.signal(signal.SIGTERM, lambda *_: os._exit(5))
+with hold():
+    assert ends(signal.getsignal(signal.SIGTERM)) == 5  # at once: nobody puts it back there
+"""
+    )

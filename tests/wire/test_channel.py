@@ -144,6 +144,15 @@ def test_what_is_read_only_arrives_whole(crew):
     assert there.workers[0].receive()[0].value[1:] == (b"bytes", bytearray(b"more"))
 
 
+def test_a_worker_knows_whether_something_has_come(ends):
+    theirs = WorkerChannel(ends[1])
+    assert not theirs.pending()
+    send(ends[0], encode("word"))
+    assert theirs.pending()
+    assert theirs.receive()[0] == "word"
+    assert not theirs.pending()
+
+
 @pytest.mark.parametrize("over", [0, 1])
 def test_large_replies_go_through_the_outbox_and_others_do_not(ends, over):
     theirs = WorkerChannel(ends[1])

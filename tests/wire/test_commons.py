@@ -24,7 +24,7 @@ def test_another_process_finds_the_same_words_bells_and_boxes(commons):
     other.bells.ring(2)
     assert os.eventfd_read(commons.bells.fileno(2)) == 1
     other.mailboxes.boxes[0].write(5, b"command")
-    assert commons.mailboxes.boxes[0].read() == b"command"
+    assert bytes(commons.mailboxes.boxes[0].content()) == b"command"
     other.close()
 
 

@@ -146,10 +146,14 @@ def test_a_frame_is_a_head_sizes_a_pickle_and_buffers():
     payload = pickle.dumps("text", protocol=5)
     [only] = encode("text").parts
     assert only == HEAD.pack(len(payload), 0, 0) + payload
-    first, *buffers = encode([np.zeros(3), np.zeros((2, 2), "f4")]).parts
+    first, *buffers = encode([np.zeros(1000), np.zeros((200, 20), "f4")]).parts
     assert HEAD.unpack(first[: HEAD.size])[1:] == (2, 0)
-    assert [frames.SIZE.unpack_from(first, HEAD.size + 8 * i)[0] for i in (0, 1)] == [24, 16]
-    assert [buffer.nbytes for buffer in buffers] == [24, 16]
+    assert [frames.SIZE.unpack_from(first, HEAD.size + 8 * i)[0] for i in (0, 1)] == [8000, 16000]
+    assert [buffer.nbytes for buffer in buffers] == [8000, 16000]
+
+
+def test_small_buffers_take_no_system_call_of_their_own():
+    assert len(encode([np.zeros(3)] * 1000).parts) == 1
 
 
 class Gone(Exception):

@@ -30,16 +30,16 @@ class Life:
 class Run:
     """The two sides of all mailboxes and channels of a run."""
 
-    def __init__(self, spin):
+    def __init__(self, spins):
         self.control, self.bells = ControlBlock(N_RANKS), Doorbells(N_RANKS)
         self.lives, self.mailboxes = Doorbells(N_RANKS), Mailboxes(N_RANKS)
         self.ends = [pair() for _ in range(1, N_RANKS)]
         self.workers = [
-            WorkerChannel(theirs, WorkerPost(rank, self.mailboxes, self.control, self.bells, spin))
+            WorkerChannel(theirs, WorkerPost(rank, self.mailboxes, self.control, self.bells, spins))
             for rank, (_, theirs) in enumerate(self.ends, start=1)
         ]
         lives = [Life(self.lives.fileno(rank)) for rank in range(1, N_RANKS)]
-        post = MasterPost(self.mailboxes, self.control, self.bells, spin)
+        post = MasterPost(self.mailboxes, self.control, self.bells, spins)
         self.master = MasterChannel([ours for ours, _ in self.ends], lives, self.die, post)
 
     @staticmethod
@@ -54,7 +54,7 @@ class Run:
             shared.close()
 
 
-@pytest.fixture(params=[0.0, 1e-3], ids=["sleeping", "spinning"])
+@pytest.fixture(params=[False, True], ids=["sleeping", "spinning"])
 def run(request):
     with contextlib.closing(Run(request.param)) as run:
         yield run

@@ -5,7 +5,6 @@ import pytest
 
 from synk import messages
 from synk.errors import Failure
-from synk.reduction import Partial
 from synk.wire.replies import MARSHALLED, PICKLED, packed, unpacked
 
 ROOM = 1 << 14
@@ -36,40 +35,49 @@ def same(one, other):
         assert one == other
 
 
+def round_trip(reply):
+    return unpacked(memoryview(packed(reply, ROOM)))
+
+
 @pytest.mark.parametrize("value", [*SMALL, *OTHERS], ids=repr)
 def test_results_come_back(value):
-    reply = messages.Reply(([Partial(value, 5), None], None), None)
-    payload = packed(reply, ROOM)
-    back = unpacked(payload)
-    assert payload[:1] == (PICKLED if any(value is other for other in OTHERS) else MARSHALLED)
-    [[part, nothing], none], failure, aborted = back
-    assert (nothing, none, failure, aborted, part.weight) == (None, None, None, False, 5)
-    same(value, part.value)
+    reply = messages.Reply([messages.Results([value, np.asarray(1.0)], 5), None], None)
+    back = round_trip(reply)
+    assert packed(reply, ROOM)[0] == (PICKLED if any(value is other for other in OTHERS) else MARSHALLED)
+    results, none = back.results
+    assert (none, back.failure, back.aborted, results.weight) == (None, None, False, 5)
+    same(value, results.values[0])
+    same(np.asarray(1.0), results.values[1])
 
 
 @pytest.mark.parametrize("value", SMALL, ids=repr)
 def test_arrays_may_be_written_to(value):
-    back = unpacked(packed(messages.Reply(([Partial(value, 1)],), None), ROOM))
-    back.results[0][0].value[...] = 0
+    back = round_trip(messages.Reply([messages.Results([value], 1)], None))
+    back.results[0].values[0][...] = 0
 
 
 @pytest.mark.parametrize(
     "reply",
     [
-        messages.Reply((), None, aborted=True),
-        messages.Reply((None, None), None),
-        messages.Reply(([(3, 4), ()],), None),
-        messages.Reply(((1, 2),), None),
-        messages.Reply((), Failure(1, ValueError, "ValueError: x", "Traceback ...")),
+        messages.Reply([], None, aborted=True),
+        messages.Reply([None, None], None),
+        messages.Reply([[(3, 4), ()]], None),
+        messages.Reply([(1, 2)], None),
+        messages.Reply([], Failure(1, ValueError, "ValueError: x", "Traceback ...")),
     ],
     ids=repr,
 )
 def test_other_replies_come_back(reply):
-    assert unpacked(packed(reply, ROOM)) == reply
+    assert round_trip(reply) == reply
 
 
 @pytest.mark.parametrize(
-    "reply", [messages.Reply(([Partial(np.zeros(3000), 1)],), None), messages.Reply(("x" * ROOM,), None)]
+    "reply",
+    [
+        messages.Reply([messages.Results([np.zeros(3000)], 1)], None),
+        messages.Reply([messages.Results([np.zeros(1500), np.zeros(1500)], 1)], None),
+        messages.Reply(["x" * ROOM], None),
+    ],
 )
 def test_what_is_too_long_is_refused(reply):
     assert packed(reply, ROOM) is None
@@ -77,5 +85,5 @@ def test_what_is_too_long_is_refused(reply):
 
 @pytest.mark.parametrize("room", range(1, 60))
 def test_no_more_bytes_than_there_is_room(room):
-    payload = packed(messages.Reply(([Partial(np.asarray(3.0), 1)],), None), room)
+    payload = packed(messages.Reply([messages.Results([np.asarray(3.0)], 1)], None), room)
     assert payload is None or len(payload) <= room

@@ -78,15 +78,15 @@ def impatient(control, bells):
     os.close(ready)
 
 
-@pytest.mark.parametrize("spin", [0.0, sync.SPIN_SECONDS])
+@pytest.mark.parametrize("spins", [False, True])
 @pytest.mark.parametrize("n_ranks", [1, 2, 3, 4, 5])
-def test_nobody_leaves_before_everybody_has_come(monkeypatch, n_ranks, spin):
+def test_nobody_leaves_before_everybody_has_come(monkeypatch, n_ranks, spins):
     # A rank that is not woken up would now sleep beyond the deadline.
     monkeypatch.setattr(sync, "SLEEP_SECONDS", LONG)
     at = [0] * n_ranks
 
     def work(rank):
-        barrier = Barrier(control, bells, rank, spin=spin)
+        barrier = Barrier(control, bells, rank, spins=spins)
         for round in range(1, ROUNDS + 1):
             if round % 50 == 1:
                 barrier.begin(1 + round // 50)

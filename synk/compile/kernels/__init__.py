@@ -1,7 +1,7 @@
 """Elementwise kernels: loops that compute a whole expression in one pass over memory.
 
     Elemwise node -> body (templates, one expression per scalar Op)
-                  -> c_source -> c_kernels (compiler, store, library), for NumPy
+                  -> c_source -> c_kernels (native: compiler, store, library), for NumPy
                   -> cuda_source (cuda_access, cuda_packs)
                   -> cuda_kernels (CuPy's compiler and store, cuda_layout), for NVIDIA GPUs
 
@@ -15,7 +15,7 @@ from types import ModuleType
 
 from synk.compile.kernels.body import has_template
 from synk.compile.kernels.c_kernels import CKernels
-from synk.compile.kernels.compiler import find_compiler
+from synk.compile.kernels.compiler import find_compiler, why_none
 from synk.compile.kernels.cuda_kernels import CupyKernels, cupy_kernels
 from synk.compile.kernels.library import layout_is_known
 from synk.compile.kernels.templates import template
@@ -39,7 +39,9 @@ def numpy_kernels() -> CKernels | None:
     compiler = find_compiler()
     if compiler is not None and layout_is_known():
         return CKernels(compiler)
-    reason = "there is no C compiler" if compiler is None else "NumPy's arrays are not as expected"
+    reason = (
+        f"there is no C compiler ({why_none()})" if compiler is None else "NumPy's arrays are not as expected"
+    )
     remedy = "install gcc, or set CC to a compiler" if compiler is None else "install another NumPy"
     warnings.warn(
         f"{reason}, so elementwise graphs run unfused, several times slower; {remedy}", stacklevel=2

@@ -6,20 +6,20 @@ program cost one start of the compiler, and nothing where the store has them.
     Elemwise node -> CKernels.kernel -> Kernel -> (first call) -> CKernels.build -> function in C
 """
 
-import tempfile
 import warnings
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from pathlib import Path
 
 from pytensor.graph.basic import Apply
 
 from synk.compile.kernels.body import elemwise_body
 from synk.compile.kernels.c_source import CSource, c_source, prelude, translation_unit
-from synk.compile.kernels.compiler import CompileError, Compiler, vector_functions
+from synk.compile.kernels.compilation import CompileError
+from synk.compile.kernels.compiler import Compiler, vector_functions
 from synk.compile.kernels.dialect import c_dialect
-from synk.compile.kernels.library import load_kernel
+from synk.compile.kernels.library import kernel_of
+from synk.compile.kernels.native import Libraries, Text
 from synk.compile.kernels.store import Store, name_of
 
 
@@ -57,11 +57,12 @@ class CKernels:
 
     def __init__(self, compiler: Compiler, store: Store | None = None):
         self.compiler = compiler
-        self.store = Store() if store is None else store
+        self.libraries = Libraries(compiler, store)
         self._vectorised = vector_functions()
         self.dialect = c_dialect(self._vectorised)
         self._waiting: list[weakref.ref[Kernel]] = []
         self._loaded: dict[str, Callable[..., int]] = {}
+        self._failed = False  # which is said once
 
     def kernel(self, node: Apply, instead: Callable[..., int]) -> Kernel:
         """Return a kernel that computes an Elemwise node.
@@ -93,9 +94,11 @@ class CKernels:
         try:
             self._compile(missing)
         except CompileError as error:
-            warnings.warn(f"{error}\nGraphs run unfused; set CC to a C compiler that works", stacklevel=3)
             for kernel in missing:
                 kernel.function = kernel.instead
+            if not self._failed:
+                self._failed = True
+                warnings.warn(f"{error}\nGraphs run unfused; set CC to a C compiler that works", stacklevel=3)
 
     def name(self, source: CSource) -> str:
         """Return the name of a kernel: a digest of all that its machine code depends on."""
@@ -109,24 +112,26 @@ class CKernels:
         """Take a kernel from those loaded already or from the store."""
         name = self.name(kernel.source)
         if name not in self._loaded:
-            path = self.store.find(name)
-            if path is None:
+            library = self.libraries.find(name)
+            if library is None:
                 return False
             try:
-                self._loaded[name] = load_kernel(path, name, kernel.n_arrays)
-            except (OSError, AttributeError):
+                self._loaded[name] = kernel_of(library, name, kernel.n_arrays)
+            except (AttributeError, ValueError):
                 return False
         kernel.function = self._loaded[name]
         return True
 
-    def _compile(self, kernels: Iterable[Kernel]) -> None:
+    def _compile(self, kernels: Sequence[Kernel]) -> None:
         by_name = {self.name(kernel.source): kernel for kernel in kernels}
         source = translation_unit({name: k.source for name, k in by_name.items()}, self._vectorised)
-        # A library stays loaded when its file is gone, so this serves with a store and without.
-        with tempfile.TemporaryDirectory(prefix="synk-") as folder:
-            library = self.compiler.compile(source, Path(folder))
+        (library,) = self.libraries.make([Text(source, tuple(by_name))])
+        if isinstance(library, CompileError):
+            raise library
+        try:
             for name, kernel in by_name.items():
-                self._loaded[name] = load_kernel(library, name, kernel.n_arrays)
-                self.store.keep(name, library)
+                self._loaded[name] = kernel_of(library, name, kernel.n_arrays)
+        except (AttributeError, ValueError) as error:
+            raise CompileError(f"{self.compiler.command[0]} makes something else: {error}") from None
         for kernel in kernels:
             kernel.function = self._loaded[self.name(kernel.source)]

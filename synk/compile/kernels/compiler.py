@@ -1,7 +1,8 @@
 """Find the system's C compiler, and run it.
 
-``CC`` names another one, with arguments if need be: ``CC="ccache gcc"``. Compiled code depends on the
-machine too, so `Compiler.fingerprint` covers both.
+``CC`` names another one, with arguments if need be: ``CC="ccache gcc"``. It runs in a folder of its own, so
+paths in its arguments must be absolute. Compiled code depends on the machine too, so `Compiler.fingerprint`
+covers both.
 """
 
 import ctypes
@@ -9,11 +10,12 @@ import os
 import platform
 import shlex
 import shutil
-import subprocess
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from synk.compile.kernels.compilation import CompileError, compile_all
 from synk.compile.kernels.dialect import ELEMENTARY
 
 # No -ffast-math: NaN and infinity mean what they mean in NumPy. No contraction either: a product that is not
@@ -55,43 +57,45 @@ class Compiler:
         files = [_identity(program) for program in programs if program is not None]
         return "\n".join([*self.command, *files, *FLAGS, processor()])
 
-    def compile(self, source: str, folder: Path) -> Path:
-        """Compile C text to a shared library in ``folder``.
-
-        Raises
-        ------
-        CompileError
-            With what the compiler wrote.
-        """
-        text, library = folder / "kernels.c", folder / "kernels.so"
-        text.write_text(source)
+    def compile(self, sources: Sequence[str]) -> list[bytes | CompileError]:
+        """Compile C texts to shared libraries, as `compile_all` does."""
         libraries = ["-lmvec"] if vector_functions() else []
-        command = [*self.command, *FLAGS, str(text), "-o", str(library), *libraries, "-lm"]
-        try:
-            subprocess.run(command, capture_output=True, text=True, check=True)
-        except (OSError, subprocess.CalledProcessError) as error:
-            reason = getattr(error, "stderr", None) or error
-            raise CompileError(f"{shlex.join(command)} failed: {reason}") from None
-        return library
-
-
-class CompileError(RuntimeError):
-    """The compiler does not compile a kernel."""
+        return compile_all(sources, [*self.command, *FLAGS], [*libraries, "-lm"])
 
 
 def _identity(program: str) -> str:
-    path = Path(program).resolve()
-    facts = path.stat()
+    try:
+        path = Path(program).resolve()
+        facts = path.stat()
+    except OSError:  # it is just being replaced
+        return program
     return f"{path} {facts.st_size} {facts.st_mtime_ns}"
 
 
 def find_compiler() -> Compiler | None:
     """Return the compiler that ``CC`` names, else ``cc``, ``gcc`` or ``clang``; None without one."""
-    wanted = shlex.split(os.environ.get("CC", ""))
+    try:
+        wanted = shlex.split(os.environ.get("CC", ""))
+    except ValueError:
+        return None
     for command in [wanted] if wanted else [["cc"], ["gcc"], ["clang"]]:
-        if shutil.which(command[0]):
-            return Compiler(tuple(command))
+        found = shutil.which(command[0])
+        if found:
+            program = command[0] if os.path.isabs(found) else os.path.abspath(found)
+            return Compiler((program, *command[1:]))
     return None
+
+
+def why_none(environ: Mapping[str, str] = os.environ) -> str:
+    """Return why there is no compiler."""
+    named = environ.get("CC", "").strip()
+    if not named:
+        return "no cc, gcc or clang on PATH"
+    try:
+        shlex.split(named)
+    except ValueError as error:
+        return f"CC={named} cannot be split into words: {error}"
+    return f"CC={named} is not on PATH"
 
 
 def vector_functions() -> frozenset[str]:

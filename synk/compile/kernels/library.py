@@ -1,23 +1,47 @@
-"""Load compiled kernels, and make sure that arrays lie in memory as the kernels expect."""
+"""Load compiled libraries, and make sure that arrays lie in memory as kernels expect.
+
+A library is loaded from a file in memory with the very bytes that were checked: nobody can put others in
+their place, the file cannot be cut short later, and no mount forbids to run it.
+"""
 
 import ctypes
+import itertools
+import os
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 
 HEAD = object.__basicsize__
 
 
-def load_kernel(path: Path, name: str, n_arrays: int) -> Callable[..., int]:
+_numbers = itertools.count(1)
+
+
+def load(content: bytes) -> ctypes.CDLL:
+    """Load a shared library, given what its file holds; it stays loaded.
+
+    Raises
+    ------
+    OSError
+        It is no library of this machine, or there is no memory for it.
+    """
+    with open(os.memfd_create("synk-kernels", os.MFD_CLOEXEC), "wb", buffering=0) as file:
+        view = memoryview(content)
+        while view:
+            view = view[file.write(view) :]
+        # For one path the C library gives what it loaded first, and descriptors come again: slashes count.
+        path = f"{next(_numbers):b}".replace("1", "./").replace("0", "/")
+        return ctypes.CDLL(f"/proc/self/fd/{path}{file.fileno()}")
+
+
+def kernel_of(library: ctypes.CDLL, name: str, n_arrays: int) -> Callable[..., int]:
     """Return the function ``name`` of a library, which takes ``n_arrays`` arrays and returns a status.
 
     Raises
     ------
-    OSError, AttributeError
-        It is no library of this machine, or has no such function.
+    AttributeError, ValueError
+        The library has no such function.
     """
-    library = ctypes.CDLL(str(path))
     function = library[name]
     function.argtypes = [ctypes.py_object] * n_arrays
     function.restype = ctypes.c_int

@@ -24,7 +24,7 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.tensor.basic import Join
 from pytensor.tensor.reshape import JoinDims, SplitDims
 from pytensor.tensor.shape import Reshape, SpecifyShape
-from pytensor.tensor.type import TensorType
+from pytensor.tensor.type import DenseTensorType, TensorType
 
 from synk.compile.compat import join_pieces
 from synk.compile.passes.memory import Memory
@@ -90,7 +90,7 @@ def find_destinations(
     apart : collection of Variable
         Values that are made elsewhere than the buffers are.
     """
-    settled = {k: inputs[i] for k, i in updates.items() if isinstance(outputs[k].type, TensorType)}
+    settled = {k: inputs[i] for k, i in updates.items() if isinstance(outputs[k].type, DenseTensorType)}
     found = Destinations({}, {}, settled, memory.sharing(outputs, settled))
     returned = {memory.root(output) for output in outputs}
     # Copied when all nodes have run: until then it must stay as it is.

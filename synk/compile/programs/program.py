@@ -37,6 +37,8 @@ class Program:
     ----------
     source : str
         The Python text.
+    function : callable
+        What it defines: called by itself, it says nothing of what failed, see `blame`.
     host_nodes : tuple of Apply
         Nodes that run their Op's own Python implementation, those of inner graphs included.
     transfers : Transfers
@@ -67,13 +69,13 @@ class Program:
         self.result_sides = result_sides
         self._nodes = nodes
         exec(compile(source, f"<array program {next(self._numbers)}>", "exec"), namespace)
-        self._function: Callable = namespace["program"]
+        self.function: Callable = namespace["program"]
 
     def __call__(self, *inputs):
         try:
-            return self._function(*inputs)
+            return self.function(*inputs)
         except Exception as error:
-            self._blame(error)
+            self.blame(error)
             raise
 
     def failed_node(self, error: BaseException) -> Apply | None:
@@ -83,11 +85,11 @@ class Program:
 
     def _own_trace(self, error: BaseException) -> TracebackType | None:
         trace = error.__traceback__
-        while trace is not None and trace.tb_frame.f_code is not self._function.__code__:
+        while trace is not None and trace.tb_frame.f_code is not self.function.__code__:
             trace = trace.tb_next
         return trace
 
-    def _blame(self, error: BaseException) -> None:
+    def blame(self, error: BaseException) -> None:
         """Note on ``error`` which node failed, who built it and what it was given."""
         trace, node = self._own_trace(error), self.failed_node(error)
         if trace is None or node is None:

@@ -4,24 +4,22 @@ The files are compiled once a machine and dtype, all at a time, by the compiler 
 use, and kept in their store. Where that is not possible, a warning says so once and `Loop.form` answers None:
 the caller has a NumPy version.
 
-    common.c, name.c, dtype -> source -> Compiler, Store -> library -> Loop.form(dtype) -> function of C
-
-Imports NumPy and the compiler and store of ``synk.compile.kernels``.
+    common.c, name.c, dtype -> source -> Libraries -> library -> Loop.form(dtype) -> function of C
 """
 
 import ctypes
-import tempfile
 import warnings
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from synk.compile.kernels.compiler import CompileError, Compiler, find_compiler, vector_functions
-from synk.compile.kernels.store import Store, name_of
+from synk.compile.kernels.compilation import CompileError
+from synk.compile.kernels.compiler import find_compiler, vector_functions, why_none
+from synk.compile.kernels.native import Libraries, Text
+from synk.compile.kernels.store import name_of
 
 # By dtype: the type of an element, an integer of its size, and the exponential function.
 TYPES = {"float32": ("float", "int", "expf"), "float64": ("double", "long", "exp")}
@@ -86,7 +84,10 @@ class Loop:
             compiled = libraries(kind)[self.file]
             if compiled is None:
                 return None
-            function = compiled[f"{self.name}_{kind}"]
+            function = getattr(compiled, f"{self.name}_{kind}", None)
+            if function is None:
+                _warn(f"the C compiler makes no {self.name}", "set CC to a C compiler that works")
+                return None
             function.argtypes, function.restype = self.arguments, self.returns
             self._forms[kind] = function
         return self._forms[kind]
@@ -102,42 +103,25 @@ def libraries(dtype: str) -> dict[str, ctypes.CDLL | None]:
     """Return the compiled forms of all files for a dtype; None, with a warning, where there can be none."""
     compiler = find_compiler()
     if compiler is None:
-        _warn("there is no C compiler", "install gcc, or set CC to a compiler")
+        _warn(f"there is no C compiler ({why_none()})", "install gcc, or set CC to a compiler")
         return dict.fromkeys(FILES)
-    found: dict[str, ctypes.CDLL | None] = {}
-    # The compiler runs in processes of its own: a network needs most files, and waits for the longest only.
-    with ThreadPoolExecutor(len(FILES)) as pool:
-        loading = {file: pool.submit(load, compiler, Store(), source(file, dtype)) for file in FILES}
-    for file, loaded in loading.items():
-        try:
-            found[file] = loaded.result()
-        except (CompileError, OSError) as error:
-            _warn(str(error), "set CC to a C compiler that works")
-            found[file] = None
-    return found
+    # A network needs most files; compiled at the same time they take what the longest takes.
+    found = load_all(Libraries(compiler), [source(file, dtype) for file in FILES])
+    for library in found:
+        if isinstance(library, CompileError):
+            _warn(str(library), "set CC to a C compiler that works")
+    loaded = [None if isinstance(library, CompileError) else library for library in found]
+    return dict(zip(FILES, loaded, strict=True))
 
 
-def load(compiler: Compiler, store: Store, text: str) -> ctypes.CDLL:
-    """Load a library from the store, or compile it and keep it there.
-
-    Raises
-    ------
-    CompileError, OSError
-        It cannot be compiled, or not be loaded.
-    """
-    name = name_of(compiler.fingerprint, text)
-    kept = store.find(name)
-    if kept is not None:
-        try:
-            return ctypes.CDLL(str(kept))
-        except OSError:
-            pass  # it is made anew
-    # A library stays loaded when its file is gone.
-    with tempfile.TemporaryDirectory(prefix="synk-") as folder:
-        path = compiler.compile(text, Path(folder))
-        compiled = ctypes.CDLL(str(path))
-        store.keep(name, path)
-    return compiled
+def load_all(libraries: Libraries, sources: Sequence[str]) -> list[ctypes.CDLL | CompileError]:
+    """Take libraries from the store, or compile those that are missing and keep them there."""
+    texts = [Text(text, (name_of(libraries.compiler.fingerprint, text),)) for text in sources]
+    found: dict[Text, Any] = {text: libraries.find(text.names[0]) for text in texts}
+    missing = [text for text, library in found.items() if library is None]
+    if missing:
+        found.update(zip(missing, libraries.make(missing), strict=True))
+    return [found[text] for text in texts]
 
 
 def source(file: str, dtype: str) -> str:

@@ -1,0 +1,119 @@
+"""What a checkpoint is of: shared variables by name, and plain values.
+
+    dict, training function, what a rule returned, variable, or a list of those
+        -> named -> dict of str to shared variable
+    dict of values -> plain -> dict of what JSON keeps
+
+What could get lost is refused: two variables of one name, one without a name, a tuple that would come back as
+a list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, ValuesView
+from typing import Any
+
+import numpy as np
+from pytensor.compile.sharedvalue import SharedVariable
+
+import synk
+
+
+def named(variables: Any) -> dict[str, Any]:
+    """Return shared variables by name.
+
+    Parameters
+    ----------
+    variables : dict of str to shared variable, Function, `Updates`, shared variable, or list of those
+        Of a training function its state, of an update rule's `Updates` all that they update. Where no name
+        is given, it is the variable's own.
+        A variable that comes again keeps its first name.
+
+    Raises
+    ------
+    TypeError
+        A name is not a string, something is neither a shared tensor nor a shared generator, or a function
+        does not train.
+    ValueError
+        A variable has no name, or two have the same.
+    """
+    found: dict[str, Any] = {}
+    seen: set[int] = set()
+    for name, variable in _pairs(variables):
+        _check(name, variable)
+        if id(variable) in seen:
+            continue
+        if name in found:
+            raise ValueError(
+                f"two shared variables are called '{name}'; name each where it is made, "
+                "pytensor.shared(value, name=...), or pass a dict of names"
+            )
+        seen.add(id(variable))
+        found[name] = variable
+    return found
+
+
+def _pairs(variables: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield names and variables, in order."""
+    if isinstance(variables, Mapping):
+        yield from variables.items()
+    elif isinstance(variables, synk.Function):
+        if not variables.state:
+            raise TypeError(
+                f"{variables!r} has no state; pass what make_train_function returned, or variables"
+            )
+        yield from _pairs(variables.state)
+    elif hasattr(variables, "param_updates"):
+        yield from _pairs([variable for variable, _ in variables.param_updates])
+    elif isinstance(variables, list | tuple | ValuesView):
+        for part in variables:
+            yield from _pairs(part)
+    else:
+        yield getattr(variables, "name", ""), variables
+
+
+def _check(name: Any, variable: Any) -> None:
+    shared = isinstance(variable, SharedVariable)
+    if not isinstance(name, str) and not (shared and name is None):
+        raise TypeError(f"name {name!r} is not a string")
+    if not shared or not isinstance(value_of(variable), np.ndarray | np.random.Generator):
+        raise TypeError(f"variable '{name}' is neither a shared tensor nor a random generator: {variable!r}")
+    if not name:
+        raise ValueError(
+            f"a shared variable of {variable.type} has no name; name it where it is made, "
+            "pytensor.shared(value, name=...), or pass a dict of names"
+        )
+
+
+def value_of(variable: Any) -> Any:
+    """Return the value itself, which a call may be changing, unless this is in a `synk.turn`."""
+    return variable.get_value(borrow=True)
+
+
+def plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values as JSON keeps them: equal, and of the same types but for NumPy's numbers.
+
+    Raises
+    ------
+    TypeError
+        A name is not a string, or a value neither a number, a string, None, nor a list or dict of those.
+    """
+    for name in values:
+        if not isinstance(name, str):
+            raise TypeError(f"name {name!r} is not a string")
+    return {name: _plain(name, value) for name, value in values.items()}
+
+
+def _plain(name: str, value: Any) -> Any:
+    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
+        value = value.item()
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list):
+        return [_plain(name, item) for item in value]
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {key: _plain(name, item) for key, item in value.items()}
+    raise TypeError(
+        f"value '{name}' has a {type(value).__name__} in it; a checkpoint keeps numbers, strings, None, and "
+        "lists and dicts (with strings as keys) of those"
+    )

@@ -1,0 +1,206 @@
+"""What a call sends, and whether the next one may send it again.
+
+Arguments are checked and put into messages once. A training loop then calls with the same Data, and with the
+same kind of selection, thousands of times: such a call differs in the rows that it reads, and in the values
+of small arrays, so it sends the same steps.
+
+    first call -> Prepared (with Lasting) -> Command ... next call -> Command.rows -> the same steps
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from synk import messages
+from synk.data import Data
+from synk.plan import contiguous
+
+FLOATS = (float, np.float64)
+
+
+class Source(NamedTuple):
+    """An input of a step: Data whose reference is unchanged, or an array of the same dtype and shape."""
+
+    position: int  # among the inputs of the call
+    data: weakref.ref[Any] | None  # None of an array
+    ref: messages.ArrayRef  # of the Data, or of the buffer in which the ranks find the array
+
+
+class Lasting(NamedTuple):
+    """The conditions under which a prepared step may be sent again.
+
+    It refers to memory without holding it: where a call fails, its traceback must keep nothing mapped.
+    """
+
+    sources: Sequence[Source] = ()
+    length: int | None = None  # of the Data that ``batch`` selects from
+    indices: messages.ArrayRef | None = None  # of the buffer in which the ranks find listed rows
+    variables: Sequence[int] = ()  # shared ones, by identity, that live where all ranks find them
+
+
+class Command:
+    """Steps that run together on every rank.
+
+    Attributes
+    ----------
+    lasts : bool
+        Whether it may be sent again.
+    segments : set of int
+        That hold the inputs of calls.
+    variables : set of int
+        Shared ones, by identity, whose homes it relies on.
+
+    Parameters
+    ----------
+    steps : tuple of messages
+    finish : sequence of callable or None
+        What makes a list of values of the results of each step; None where there are none.
+    lasting : sequence of Lasting or None
+        Of each step.
+    reshapes : sequence of int
+        Shared variables whose number of rows may change.
+    num_slices : int
+    """
+
+    def __init__(
+        self,
+        steps: tuple[Any, ...],
+        finish: Sequence[Callable[[Sequence[Any]], list[Any]] | None],
+        lasting: Sequence[Lasting | None],
+        reshapes: Sequence[int],
+        num_slices: int,
+    ):
+        self.steps, self.finish, self.reshapes = steps, finish, reshapes
+        self.returns = "list"  # what the caller is given: "list", "single" or "none"
+        self._num_slices = num_slices
+        calls = [step for step in steps if isinstance(step, messages.Call)]
+        refs = [ref for call in calls for ref in (*call.inputs, call.indices) if ref is not None]
+        self.segments = {ref.segment for ref in refs}
+        self.variables = {variable for entry in lasting if entry is not None for variable in entry.variables}
+        self._lasting = lasting
+        self.lasts = False
+
+    def keep(self, array: Callable[[messages.ArrayRef], Any], homes: Callable[[Sequence[int]], Any]) -> None:
+        """Make it ready to be sent again, if all it was made of lasts.
+
+        Parameters
+        ----------
+        array : callable
+            ``array(ref)`` returns the memory that a message refers to.
+        homes : callable
+            ``homes(variables)`` returns storage of shared variables with what is to be in it, or None.
+        """
+        known = [entry for entry in self._lasting if entry is not None]
+        lengths = {entry.length for entry in known if entry.length is not None}
+        watched = [homes(entry.variables) for entry in known]
+        if None in self._lasting or len(lengths) > 1 or None in watched:
+            return
+        sources = [source for entry in known for source in entry.sources]
+        self._n_inputs = 1 + max((source.position for source in sources), default=-1)
+        self._data = [(place, data, ref) for place, data, ref in sources if data is not None]
+        self._arrays = [(place, array(ref)) for place, data, ref in sources if data is None]
+        self._homes = [home for of_entry in watched for home in of_entry]
+        self._lists = [array(entry.indices) for entry in known if entry.indices is not None]
+        self._unsigned = [indices.view(np.uint64) for indices in self._lists[:1]]
+        self._length = min(lengths, default=None)
+        self.lasts = True
+
+    def drop(self) -> None:
+        """Forget the arrays, which ranks no longer share; the command is not sent again."""
+        self.lasts, self._homes, self._arrays, self._lists, self._unsigned = False, [], [], [], []
+
+    def rows(self, values: Sequence[Any], batch: Any, num_slices: Any) -> tuple[int, int] | None:
+        """Return which rows a call selects if it repeats this one, else None: then nothing is said of it.
+
+        Parameters
+        ----------
+        values : sequence
+            Of the inputs.
+        batch, num_slices
+            As in a call.
+        """
+        if not self.lasts or type(num_slices) is not int or num_slices != self._num_slices:
+            return None
+        for storage, home in self._homes:
+            if storage[0] is not home:
+                return None
+        n = self._n_inputs
+        if values[n:] or (n and not values[n - 1 :]):  # more or fewer; len() would be one call more
+            return None
+        for position, data, ref in self._data:
+            value = values[position]
+            if data() is not value or value is None:
+                return None
+            # Data in files look whether these are long enough still.
+            if (value._ref if type(value) is Data else value.known_ref) is not ref:
+                return None
+        for position, buffer in self._arrays:
+            if not _fits(values[position], buffer):
+                return None
+        rows = self._listed(batch) if self._lists else self._stretch(batch)
+        if rows is not None:
+            for position, buffer in self._arrays:
+                buffer[...] = values[position]
+        return rows
+
+    def _stretch(self, batch: Any) -> tuple[int, int] | None:
+        """Return the rows that are selected without a list."""
+        length = self._length
+        if batch is None:
+            return 0, length or 0
+        if length is None:
+            return None
+        if type(batch) is int:
+            return (0, batch) if 0 <= batch <= length else None
+        if type(batch) is np.ndarray and batch.dtype.kind == "i" and batch.ndim == 1 and batch.size:
+            rows = contiguous(batch)
+            return None if rows is None or rows.start < 0 or rows.stop > length else (rows.start, rows.stop)
+        if type(batch) is not slice or batch.step is not None:
+            return None
+        if type(batch.start) is not int or type(batch.stop) is not int:  # or a boolean, or a float
+            return None
+        start, stop, _ = batch.indices(length)
+        return start, stop if stop > start else start
+
+    def _listed(self, batch: Any) -> tuple[int, int] | None:
+        """Give the ranks a list of rows, if it is as long as the last one."""
+        first = self._lists[0]
+        if type(batch) is not np.ndarray or batch.dtype.kind != "i" or batch.shape != first.shape:
+            return None
+        for indices in self._lists:
+            indices[...] = batch
+        size = first.size
+        # As unsigned numbers negative ones are large. Rows next to each other are read in place instead.
+        if np.maximum.reduce(self._unsigned[0]) >= self._length or first[-1] - first[0] == size - 1:
+            return None
+        return 0, size
+
+
+def _fits(value: Any, buffer: Any) -> bool:
+    """Return whether a value of an input needs no check, nor other memory, than the one before."""
+    if type(value) is np.ndarray:
+        return value.dtype == buffer.dtype and value.shape == buffer.shape
+    return type(value) in FLOATS and buffer.dtype.char == "d" and not buffer.ndim
+
+
+def told_once(steps: Sequence[Any]) -> tuple[tuple[Any, ...], int, int]:
+    """Return steps without the rows they read, and those rows, if all read the same.
+
+    So the message of a call stays the same when its rows do not.
+    """
+    spans = {step.batch for step in steps if isinstance(step, messages.Call) and step.batch is not None}
+    if len(spans) != 1:
+        return tuple(steps), 0, 0
+    (span,) = spans
+    untold = messages.Span(messages.TOLD, messages.TOLD, span.listed)
+    return tuple(_without_rows(step, untold) for step in steps), span.start, span.stop
+
+
+def _without_rows(step: Any, untold: messages.Span) -> Any:
+    if isinstance(step, messages.Call) and step.batch is not None:
+        return step._replace(batch=untold)
+    return step

@@ -1,0 +1,80 @@
+"""What the script gives as values: arrays of numbers, or an error that says what to do.
+
+array_like -> as_array -> NumPy array
+value that a variable does not take -> why_refused -> text of the error
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+NUMBERS = "biufc"  # kinds of dtype that ranks compute with
+
+# What to do about other kinds of dtype.
+REMEDIES = {
+    "O": "convert it to numbers first, with NaN for what is missing: np.asarray(value, dtype='float64')",
+    "U": "turn text into numbers first, classes by np.unique(value, return_inverse=True)[1]",
+    "S": "turn text into numbers first, classes by np.unique(value, return_inverse=True)[1]",
+    "M": "pass numbers, such as the seconds (value - start) / np.timedelta64(1, 's')",
+    "m": "pass numbers, such as the seconds value / np.timedelta64(1, 's')",
+}
+OF_RECORDS = "pass one field of it, value[name], or join fields by np.column_stack"
+
+
+def check_plain(value: Any, what: str) -> None:
+    """Raise TypeError for what NumPy would take for an array but lose something of: masks, sparse layouts."""
+    if isinstance(value, np.ma.MaskedArray) and value.dtype.names is None and np.ma.is_masked(value):
+        raise TypeError(
+            f"{what} is a masked array, {np.ma.count_masked(value)} of {value.size} values masked, "
+            "and ranks get no mask; pass value.filled(number), or leave those rows out"
+        )
+    if hasattr(value, "tocsr"):
+        raise TypeError(f"{what} is sparse ({type(value).__name__}); pass dense rows: value.toarray()")
+
+
+def as_array(value: Any, what: str) -> NDArray[Any]:
+    """Return a value as a NumPy array of any dtype; raises TypeError as `check_plain`."""
+    check_plain(value, what)
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise ValueError(f"{what} is no array: {error}") from None
+
+
+def remedy(dtype: np.dtype[Any], wanted: str) -> str:
+    """Return what to do with a value of ``dtype`` where ``wanted`` is computed with."""
+    if dtype.names is not None:
+        return OF_RECORDS
+    if dtype.kind == "c":
+        return "pass value.real, or abs(value)"
+    return REMEDIES.get(dtype.kind, f"cast it: np.asarray(value, dtype={wanted!r})")
+
+
+def why_refused(value: Any, dtype: str, shape: Sequence[int | None], what: str) -> str | None:
+    """Return why a variable does not take a value, or None if nobody knows.
+
+    Parameters
+    ----------
+    value : array_like
+    dtype : str
+        Of the variable.
+    shape : sequence of int or None
+        Lengths of the variable's axes, as far as they are known.
+    what : str
+        What to call the variable.
+    """
+    try:
+        array = np.asarray(value)
+    except Exception:
+        return None
+    if array.ndim != len(shape) and array.dtype.kind in NUMBERS:
+        return f"{what} has {len(shape)} dimensions, the value has {array.ndim} (shape {array.shape})"
+    if array.dtype.kind in NUMBERS and np.can_cast(array.dtype, dtype, "safe"):
+        return None
+    kind = f"{type(value).__name__} of dtype {array.dtype}"
+    reason = ", which loses precision there" if array.dtype.kind in NUMBERS else ""
+    return f"{what} has dtype {dtype}, the value is {kind}{reason}; {remedy(array.dtype, dtype)}"
