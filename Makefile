@@ -44,7 +44,7 @@ resnet: $(READY)  ## train a small residual network on synthetic images with two
 
 # Three at a time, of about the same seconds of CPU: tests that mostly compile; those whose scripts are processes
 # of their own, and that wait most; the others.
-COMPILER := tests/compile tests/kernels tests/ops tests/comm tests/extensions
+COMPILER := tests/compile tests/native tests/kernels tests/ops tests/comm tests/extensions
 SURVIVAL := tests/survival tests/faults tests/demos tests/test_docs.py
 FAST := $(BIN)/python -m pytest -q -m 'not slow'
 

@@ -1,8 +1,6 @@
 """Options of leaders that may compute on a GPU, on synk's side.
 
-    add_options -> fork(options) -> finish, which waits for the GPU
-
-Imports synk.
+add_options -> fork(options) -> finish, which waits for the GPU
 """
 
 import argparse

@@ -3,8 +3,6 @@
 Moving means that start from zero are too small at first: after ``t`` steps by the factor
 ``1 - beta**t``, for which the rules correct. Imported as part of ``synk.extensions.updates``,
 whose opening says what all rules share.
-
-Imports NumPy, PyTensor and ``update_parts``.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@
     batches(..., prefetch=True) -> {"batch": rows, "next_batch": the following} -> function(..., **those)
 
 Rows are chosen in the script, before they are scattered: the same batches for any number of ranks.
-Imports NumPy only.
 """
 
 from __future__ import annotations

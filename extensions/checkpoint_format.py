@@ -6,8 +6,6 @@
 Numbers are little-endian. Nothing is unpickled; what the header says is checked against the size of
 the file before memory is asked for. Whoever made the file, reading it takes bounded time and memory, and
 errors stay short.
-
-Imports NumPy and the public API's base of errors.
 """
 
 from __future__ import annotations

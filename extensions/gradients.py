@@ -6,8 +6,6 @@ The last element is the weight, the number of rows behind the sums before it:
 
 Slices and ranks add their vectors, so uneven shards weigh what they should; and since the
 weight is reduced along with the sums, all-reducing by "avg" or by "sum" gives the same means.
-
-Imports NumPy, PyTensor and the public API.
 """
 
 from __future__ import annotations

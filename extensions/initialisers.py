@@ -9,8 +9,6 @@ How large the values should be depends on the *fans*, how many products go into 
 output of the layer, ``fan_out`` for the gradient of an input. Of weights (inputs, outputs) these are the two
 lengths; of filters (outputs, inputs / groups, height, width) they are ``inputs / groups * height * width``
 and ``outputs * height * width``.
-
-Imports NumPy only.
 """
 
 from __future__ import annotations

@@ -12,8 +12,6 @@ number of steps done *before* it: 0 for the first.
 Rates are float64 scalars, ``t`` in the formulas below is the counter; update rules round them to the
 parameters' dtype. Those that take a rate take a number, or another schedule:
 ``schedules.warm_up(counter, schedules.steps(counter, 0.1, {30_000: 0.1}), 500)``.
-
-Imports NumPy and PyTensor.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
     step(*data) = gradient(*data) -> all_reduce(flat vectors, "sum") -> update()
 
 The three run as one command on every rank: one message, one reply.
-
-Imports PyTensor and the public API.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 A rule states its recurrence for one parameter, as ``step(param, gradient)``, and nothing else:
 
     loss, params -> flat_gradient -> step, for each parameter -> Updates
-
-Imports NumPy, PyTensor and ``gradients``.
 """
 
 from __future__ import annotations

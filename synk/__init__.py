@@ -6,7 +6,7 @@
     f = synk.function([x], (x @ y).mean(0), bcast_inputs=[y])
     mean = f(x_values, y_values)                  # rows of x scattered, results averaged
 
-Each function here is one thin line over the run that is open, `synk.current`.
+Each function here is one thin line over the run that is open, `synk.run.current`.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
-from synk import current as _current
-from synk.data import Data as Data
-from synk.errors import CollectiveMismatch as CollectiveMismatch
-from synk.errors import CudaInitialisedError as CudaInitialisedError
-from synk.errors import CudaUnavailable as CudaUnavailable
-from synk.errors import NonFinite as NonFinite
-from synk.errors import RankState as RankState
-from synk.errors import RemoteError as RemoteError
-from synk.errors import SharedMemoryFull as SharedMemoryFull
-from synk.errors import SynkError as SynkError
-from synk.errors import SynkStateError as SynkStateError
-from synk.errors import SynkTimeout as SynkTimeout
-from synk.errors import SynkWarning as SynkWarning
-from synk.errors import WorkerDied as WorkerDied
+from synk.arrays.data import Data as Data
+from synk.arrays.variables import n_rows as n_rows
 from synk.functions.function import Function as Function
-from synk.variables import n_rows as n_rows
+from synk.run import current as _current
+from synk.values.errors import CollectiveMismatch as CollectiveMismatch
+from synk.values.errors import CudaInitialisedError as CudaInitialisedError
+from synk.values.errors import CudaUnavailable as CudaUnavailable
+from synk.values.errors import NonFinite as NonFinite
+from synk.values.errors import RankState as RankState
+from synk.values.errors import RemoteError as RemoteError
+from synk.values.errors import SharedMemoryFull as SharedMemoryFull
+from synk.values.errors import SynkError as SynkError
+from synk.values.errors import SynkStateError as SynkStateError
+from synk.values.errors import SynkTimeout as SynkTimeout
+from synk.values.errors import SynkWarning as SynkWarning
+from synk.values.errors import WorkerDied as WorkerDied
 
 __version__ = "0.1.0"
 

@@ -4,8 +4,6 @@
 
 Where synk itself cannot be imported, say because PyTensor is missing, name its folder instead:
 ``python path/to/synk doctor`` imports none of it before the checks begin.
-
-Imports the standard library only.
 """
 
 from __future__ import annotations

@@ -15,9 +15,9 @@ import pytest
 
 from synk.comm import HostCommunicator, SharedArrays
 from synk.comm.blocks import block_length
-from synk.errors import CollectiveMismatch
 from synk.memory.shm import Segment
-from synk.wire.sync import Aborted, Barrier, ControlBlock, Doorbells
+from synk.transport.sync import Aborted, Barrier, ControlBlock, Doorbells
+from synk.values.errors import CollectiveMismatch
 
 DEADLINE = 30.0  # seconds for ranks that would wait for each other forever
 BLOCK = block_length(2, 4)  # of float32 on two ranks

@@ -25,8 +25,8 @@ import stand_in
 from cuda_errors import CompileError, LaunchError, Race
 from cuda_regions import Regions
 
-from synk.compile.kernels.library import load
-from synk.compile.kernels.store import Store, name_of
+from synk.native.loading import load
+from synk.native.store import Store, name_of
 
 HEADER = Path(__file__).with_name("cuda_emulator.h")
 FLAGS = ["-std=c++17", "-O1", "-fPIC", "-w", "-ffp-contract=off", "-fno-strict-aliasing"]

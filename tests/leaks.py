@@ -5,8 +5,6 @@ and Python threads. Native threads are not counted: BLAS and OpenMP pools start 
 of ours starts others.
 
     take() -> Snapshot before the test -> leftovers(before) after it -> {kind: descriptions}
-
-Imports the standard library only: Linux's ``/proc`` is the source.
 """
 
 import contextlib

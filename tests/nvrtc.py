@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from synk.compile.kernels.cuda_source import OPTIONS
-from synk.compile.kernels.store import Store, name_of
+from synk.native.store import Store, name_of
 
 ARCHITECTURE = "sm_90"
 

@@ -605,7 +605,7 @@ def test_no_compiler(machine, environ, said):
     ],
 )
 def test_a_compiler_that_fails(machine, tmp_path, script, said):
-    from synk.compile.kernels.compiler import Compiler
+    from synk.native.compiler import Compiler
 
     program = tmp_path / "cc"
     program.write_text(f"#!/bin/sh\n{script}\n")

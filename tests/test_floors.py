@@ -1,9 +1,11 @@
-"""Imports go down the floors or stay on one, never up or in a circle; extensions use the public API only.
+"""Imports go down the floors, never up or in a circle; extensions use the public API only.
 
-The syntax tree of every module is read, nothing is imported. Four rules:
+The syntax tree of every module is read, nothing is imported.
+``python tests/test_floors.py`` prints the table. Rules:
 
-- every module of synk has a floor, and imports modules of its own floor or of lower ones;
-- imports make no circle, wherever in the module they stand;
+- every room of synk has a floor, and imports rooms of lower floors only;
+- modules make no circle either, wherever in them an import stands;
+- no module is loose, and each room's first line says what it is for;
 - ``extensions/`` imports ``synk`` and its public names, and itself;
 - only ``current`` has a module global that is assigned to: the current session.
 
@@ -22,39 +24,23 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-# A name stands for the module, or for the package and everything in it.
+# A room is a package right under synk, with all that is in it; "" is synk/__init__.py and __main__.py.
+# A room imports rooms of lower floors only.
 FLOORS = (
-    # 0: pure values and arithmetic, no process needed
-    {"errors", "floating", "plan", "reduction", "messages", "values"},
-    # 1: shared memory; words and messages; who lives and hangs; one communicator interface; the compiler
-    {"memory", "wire", "processes", "comm", "compile"},
-    # 2: arrays, variables, devices; symbolic operations and their kernels
-    {
-        "data",
-        "file_data",
-        "making",
-        "owner",
-        "variables",
-        "containers",
-        "shared_table",
-        "homes",
-        "device",
-        "ops",
-        "kernels",
-    },
-    # 3: what a rank runs
-    {"rank"},
-    # 4: workers and commands; what the user calls, in classes that are given what they need
-    {"run", "functions"},
-    # 5: everything of one run
-    {"session", "current"},
-    # 6: the public verbs and the command line; "" is synk/__init__.py
-    {"", "__main__", "bench", "doctor"},
-    # above all, on the public API
-    {"extensions"},
+    {"values", "native"},  # pure values; compiled code
+    {"memory", "processes", "compile"},
+    {"transport", "device", "kernels"},
+    {"comm"},
+    {"arrays"},
+    {"ops", "rank"},
+    {"functions"},
+    {"run"},
+    {""},
+    {"bench", "doctor"},
+    {"extensions"},  # on the public API
 )
 PUBLIC_PACKAGES = {"ops"}  # of synk, beside what `import synk` brings
-MAY_ASSIGN_GLOBALS = {"synk.current"}
+MAY_ASSIGN_GLOBALS = {"synk.run.current"}
 
 FOLDERS = {"synk": ROOT / "synk", "synk.extensions": ROOT / "extensions"}
 
@@ -138,28 +124,57 @@ def absolute(node: ast.ImportFrom, module: Module) -> str:
     return ".".join([*above, node.module] if node.module else above)
 
 
+def room(name: str) -> str:
+    """Return the room of a module."""
+    found = name.removeprefix("synk").removeprefix(".").split(".")[0]
+    return "" if found == "__main__" else found
+
+
 def floor(name: str) -> int | None:
-    """Return the floor of a module, or None when nobody has assigned one."""
-    room = name.removeprefix("synk").removeprefix(".").split(".")[0]
-    return next((number for number, rooms in enumerate(FLOORS) if room in rooms), None)
+    """Return the floor of a module, the lowest is 1, or None when nobody has assigned one."""
+    return next((number for number, rooms in enumerate(FLOORS, start=1) if room(name) in rooms), None)
 
 
 def homeless(modules: list[Module]) -> Iterator[str]:
-    """Yield a complaint for every module without a floor."""
+    """Yield a complaint for every module without a floor, or without a room."""
     for module in modules:
         if floor(module.name) is None:
-            yield f"{module.name} has no floor: add it to FLOORS in tests/test_floors.py, as low as it fits"
+            yield f"{module.name} has no floor: add its room to FLOORS, as low as it fits"
+        elif module.name.count(".") == 1 and not module.is_package and room(module.name):
+            yield f"{module.name} is loose: move it into a room"
+
+
+def speechless(modules: list[Module]) -> Iterator[str]:
+    """Yield a complaint for every room whose first line does not say what it is for."""
+    for module in modules:
+        if module.name.count(".") == 1 and module.is_package:
+            said = ast.get_docstring(module.tree) or ""
+            if not said or len(said.splitlines()[0]) < 20:
+                yield f"{module.name} does not say what it is for"
 
 
 def upward(modules: list[Module]) -> Iterator[str]:
-    """Yield a complaint for every import that goes up."""
+    """Yield a complaint for every import of a room that is not on a lower floor."""
     names = {module.name for module in modules}
     for module in modules:
         for asked in imports(module):
             target = asked.target(names)
             here, there = floor(module.name), floor(target)
-            if here is not None and there is not None and there > here:
+            if here is None or there is None or room(module.name) == room(target):
+                continue
+            if there >= here:
                 yield f"{module.name}:{asked.line} on floor {here} imports {target} on floor {there}"
+
+
+def table(modules: list[Module]) -> Iterator[str]:
+    """Yield a line for each room, from the top floor down: its size, and the rooms that it imports."""
+    names = {module.name for module in modules}
+    for number, rooms in reversed(list(enumerate(FLOORS, start=1))):
+        for name in sorted(rooms):
+            inside = [module for module in modules if room(module.name) == name]
+            asked = {room(one.target(names)) for module in inside for one in imports(module)} - {name}
+            below = ", ".join(sorted(below or "synk" for below in asked))
+            yield f"{number:3}  {name or 'synk':12}{len(inside):4} modules    {below}"
 
 
 def circles(modules: list[Module]) -> Iterator[str]:
@@ -223,7 +238,7 @@ def assigned_globals(modules: list[Module]) -> Iterator[str]:
                 yield f"{module.name}:{node.lineno} assigns the global {names}: pass an object in instead"
 
 
-RULES = [homeless, upward, circles, private, assigned_globals]
+RULES = [homeless, speechless, upward, circles, private, assigned_globals]
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -242,58 +257,65 @@ def made_up(sources):
 @pytest.mark.parametrize(
     ("rule", "sources", "complaint"),
     [
-        (homeless, {"attic": ""}, "synk.attic has no floor"),
+        (homeless, {"attic.": ""}, "synk.attic has no floor"),
+        (homeless, {"arrays": ""}, "synk.arrays is loose"),
+        (speechless, {"arrays.": "import numpy"}, "synk.arrays does not say what it is for"),
         (
             upward,
-            {"plan": "from synk.session import Session", "session": ""},
-            "synk.plan:1 on floor 0 imports synk.session",
+            {"values.rows": "from synk.run.session import Session", "run.session": ""},
+            "synk.values.rows:1 on floor 1 imports synk.run.session",
         ),
-        (upward, {"plan": "from synk import session", "session": ""}, "imports synk.session on floor 5"),
         (
             upward,
-            {"plan": "def f():\n    import synk.session"},
-            "synk.plan:2 on floor 0 imports synk.session",
+            {"values.rows": "from synk.run import session", "run.session": "", "run.": ""},
+            "imports synk.run.session on floor 8",
+        ),
+        (
+            upward,
+            {"values.rows": "def f():\n    import synk.run.session"},
+            "synk.values.rows:2 on floor 1 imports synk.run.session",
         ),
         (
             upward,
             {"comm.host": "from ..rank.worker import serve", "rank.worker": ""},
-            "synk.comm.host:1 on floor 1 imports synk.rank.worker",
+            "synk.comm.host:1 on floor 4 imports synk.rank.worker",
+        ),
+        (upward, {"ops.pool": "import synk.rank.worker"}, "on floor 6 imports synk.rank.worker on floor 6"),
+        (
+            upward,
+            {"comm.": "from ..arrays.data import Data", "arrays.data": ""},
+            "synk.comm:1 on floor 4 imports synk.arrays.data",
         ),
         (
             upward,
-            {"comm.": "from ..data import Data", "data": ""},
-            "synk.comm:1 on floor 1 imports synk.data",
+            {"values.rows": "if TYPE_CHECKING:\n    from ..arrays.data import Data", "arrays.data": ""},
+            "imports synk.arrays.data on floor 5",
         ),
-        (
-            upward,
-            {"plan": "if TYPE_CHECKING:\n    from .data import Data", "data": ""},
-            "imports synk.data on floor 2",
-        ),
-        (upward, {"plan": "import synk"}, "synk.plan:1 on floor 0 imports synk on floor 6"),
-        (upward, {"session": "from synk.extensions import sgd"}, "imports synk.extensions on floor 7"),
+        (upward, {"values.rows": "import synk"}, "synk.values.rows:1 on floor 1 imports synk on floor 9"),
+        (upward, {"run.session": "from synk.extensions import sgd"}, "imports synk.extensions on floor 11"),
         (
             circles,
             {"memory.shm": "from . import limits", "memory.limits": "from synk.memory.shm import f"},
             "synk.memory.shm -> synk.memory.limits -> synk.memory.shm",
         ),
-        (circles, {"data": "import synk.data"}, "synk.data -> synk.data"),
+        (circles, {"arrays.data": "import synk.arrays.data"}, "synk.arrays.data -> synk.arrays.data"),
         (
             private,
-            {"extensions.a": "from synk import plan", "plan": ""},
-            "imports plan from synk, which is not in",
+            {"extensions.a": "from synk import values", "values.": ""},
+            "imports values from synk, which is not in",
         ),
-        (private, {"extensions.a": "import synk.plan"}, "imports synk.plan"),
-        (private, {"extensions.a": "from ..plan import f"}, "imports f from synk.plan"),
+        (private, {"extensions.a": "import synk.values"}, "imports synk.values"),
+        (private, {"extensions.a": "from ..values import f"}, "imports f from synk.values"),
         (private, {"extensions.a": "from synk.ops.pool import f"}, "imports f from synk.ops.pool"),
         (
             private,
-            {"extensions.a": "import synk\nsynk.session.end()"},
-            "synk.extensions.a:2 uses synk.session",
+            {"extensions.a": "import synk\nsynk.run.session.end()"},
+            "synk.extensions.a:2 uses synk.run",
         ),
         (
             assigned_globals,
-            {"data": "def f():\n    global state\n    state = 1"},
-            "synk.data:2 assigns the global state",
+            {"arrays.data": "def f():\n    global state\n    state = 1"},
+            "synk.arrays.data:2 assigns the global state",
         ),
     ],
 )
@@ -306,8 +328,13 @@ def test_a_violation_is_found(rule, sources, complaint):
 @pytest.mark.parametrize(
     ("rule", "sources"),
     [
-        (upward, {"data": "from .plan import f\nfrom synk.variables import g", "plan": "", "variables": ""}),
-        (upward, {"comm.host": "from . import base\nfrom ..errors import E", "comm.base": "", "comm.": ""}),
+        (homeless, {"": "", "__main__": "", "arrays.": "", "arrays.data": ""}),
+        (speechless, {"arrays.": '"""Hold the data of a run."""', "arrays.data": ""}),
+        (upward, {"arrays.data": "from .homes import f\nfrom synk.values.rows import g", "values.rows": ""}),
+        (
+            upward,
+            {"comm.host": "from . import base\nfrom ..values.errors import E", "comm.base": "", "comm.": ""},
+        ),
         (upward, {"bench": "import synk\nimport numpy"}),
         (circles, {"shm": "from . import sync", "sync": "if TYPE_CHECKING:\n    from .shm import S"}),
         (
@@ -326,8 +353,13 @@ def test_a_violation_is_found(rule, sources, complaint):
                 "extensions.c": "from synk import ops\nimport synk.ops\nfrom synk.ops import f\nsynk.ops.f()",
             },
         ),
-        (assigned_globals, {"current": "def f():\n    global session\n    session = 1"}),
+        (assigned_globals, {"run.current": "def f():\n    global session\n    session = 1"}),
     ],
 )
 def test_what_is_permitted_passes(rule, sources):
     assert list(rule(made_up(sources))) == []
+
+
+if __name__ == "__main__":
+    print("floor room        modules    imports")
+    print("\n".join(table(read_modules())))

@@ -4,8 +4,6 @@
 
 For training, a random part of the image, randomly flipped; for validation, its centre. What comes out depends
 on the seed, the epoch and the number of the file alone: any number of ranks sees the same pixels.
-
-Imports Pillow, when an image is read.
 """
 
 from math import exp, log, sqrt

@@ -1,8 +1,6 @@
 """Draw the learning curve: loss and test accuracy over epochs.
 
-    Report -> draw -> a PNG file
-
-Imports matplotlib, when it draws.
+Report -> draw -> a PNG file
 """
 
 import numpy as np

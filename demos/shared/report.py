@@ -1,8 +1,6 @@
 """Show how training goes: a bar and a few lines while it runs, a table when it is done.
 
-    step, step, ..., epoch, step, ..., epoch -> finish
-
-Imports rich.
+step, step, ..., epoch, step, ..., epoch -> finish
 """
 
 import math

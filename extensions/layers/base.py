@@ -4,7 +4,6 @@
     layer.training(x)  -> y, updates    as for training: statistics of the batch, dropped units
 
 A layer owns its shared variables. Calling it builds a graph of them and of the input; nothing else happens.
-Imports NumPy and PyTensor.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """What layers hold their inputs and numbers to, with errors that name the layer.
 
-    layer, x -> checked -> x as a tensor, or an error before anything is computed
-
-Imports NumPy, PyTensor and ``base``.
+layer, x -> checked -> x as a tensor, or an error before anything is computed
 """
 
 from __future__ import annotations

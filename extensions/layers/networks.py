@@ -5,8 +5,6 @@
 
 A layer may stand in several places: it has one set of weights, counted once and named after the first place.
 In training, what has updates may not, as its state would get two new values in one step.
-
-Imports ``base``.
 """
 
 from __future__ import annotations

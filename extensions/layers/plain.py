@@ -1,8 +1,6 @@
 """Layers without parameters: rectifiers, pooling, flattening.
 
-    x -> one operation of `synk.ops` -> y
-
-Imports PyTensor, the public API, ``base`` and ``checks``.
+x -> one operation of `synk.ops` -> y
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
 """Layers that do other things in training than in testing: batch normalisation and dropout.
 
-    training(x) -> y, updates of running statistics or of a random state
-
-Imports NumPy, PyTensor, the public API, ``initialisers``, ``base``
-and ``checks``.
+training(x) -> y, updates of running statistics or of a random state
 """
 
 from __future__ import annotations

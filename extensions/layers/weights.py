@@ -1,8 +1,6 @@
 """Layers of weights: dense ones and convolutions.
 
-    rng -> initialiser -> W, b -> x @ W + b, or conv2d(x, W, b)
-
-Imports the public API, ``initialisers``, ``base`` and ``checks``.
+rng -> initialiser -> W, b -> x @ W + b, or conv2d(x, W, b)
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """The sum over ranks of a vector, beside memcpy and beside those who also sum.
 
-    large: what bandwidth allows    small: what latency allows
-
-Imports the public API.
+large: what bandwidth allows    small: what latency allows
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""How fast the rows of a batch come to the programs, beside memcpy of as many bytes.
-
-Imports the public API.
-"""
+"""How fast the rows of a batch come to the programs, beside memcpy of as many bytes."""
 
 from __future__ import annotations
 

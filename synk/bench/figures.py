@@ -1,8 +1,6 @@
 """What was measured, what it is compared with, and what is asked of it.
 
-    Comparison -> rows -> Section (a table) -> report
-
-Imports ``pairs``.
+Comparison -> rows -> Section (a table) -> report
 """
 
 from __future__ import annotations

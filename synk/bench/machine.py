@@ -1,8 +1,6 @@
 """Say what runs here: a figure without its machine says nothing.
 
-    describe -> Machine -> lines above a table, or a part of JSON
-
-Imports the standard library only.
+describe -> Machine -> lines above a table, or a part of JSON
 """
 
 from __future__ import annotations

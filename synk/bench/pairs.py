@@ -5,8 +5,6 @@
 The speed of a machine drifts, and what ran before leaves its traces in caches. So every round runs
 each candidate once, every other round in reverse order, and what counts is the ratio of two times
 of one round: its median over rounds, with its quartiles.
-
-Imports the standard library only.
 """
 
 from __future__ import annotations

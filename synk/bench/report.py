@@ -1,9 +1,7 @@
 """Sections for reading and for machines.
 
-    Section -> table -> lines for a terminal, which are reStructuredText to paste into a page
-            -> plain -> a part of JSON
-
-Imports ``figures`` and ``pairs``.
+Section -> table -> lines for a terminal, which are reStructuredText to paste into a page
+        -> plain -> a part of JSON
 """
 
 from __future__ import annotations

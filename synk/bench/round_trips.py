@@ -1,7 +1,4 @@
-"""What a call costs that has nothing to do, and a run that has nothing to do.
-
-Imports the public API.
-"""
+"""What a call costs that has nothing to do, and a run that has nothing to do."""
 
 from __future__ import annotations
 

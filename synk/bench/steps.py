@@ -1,7 +1,4 @@
-"""A training step as one command on every rank, beside its three parts as commands of their own.
-
-Imports the public API.
-"""
+"""A training step as one command on every rank, beside its three parts as commands of their own."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """What every section measures with: ranks, rivals, sizes and patience.
 
-    opened -> fork, assemble -> Workbench ... close
-
-Imports the public API, ``crew``, ``machine``, ``pairs`` and ``rivals``.
+opened -> fork, assemble -> Workbench ... close
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Every rank of a run calls the same methods in the same order, whatever rows it has; programs
 and collectives know nothing else about how ranks are connected.
-
-Imports the standard library only.
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@
 
 The views of all blocks are made once. A block of each array stays in the cache while it is
 combined: then the memory's speed is all that counts.
-
-Imports ``reduction`` only.
 """
 
 from __future__ import annotations
@@ -16,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from synk.floating import IGNORING, STRICT
-from synk.reduction import UFUNCS, accumulating_dtype, mended_average
+from synk.values.floating import IGNORING, STRICT
+from synk.values.reduction import UFUNCS, accumulating_dtype, mended_average
 
 CACHED = 1 << 18  # bytes of all arrays' blocks together: a quarter of a usual L2 cache
 SMALLEST = 1 << 12  # elements of a block: fewer, and calling NumPy takes longer than what it does

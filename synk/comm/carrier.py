@@ -6,8 +6,6 @@ overflow in the sum behind an average. So arrays are packed before and unpacked 
     array -> pack: bytes seen as, widened to, scaled or ordered as what NCCL reduces -> NCCL -> unpack
 
 Arithmetic of the array module alone: every rule here is tested with NumPy.
-
-Imports NumPy and ``reduction``.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from synk.reduction import check_operation
+from synk.values.reduction import check_operation
 
 REDUCED = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float32", "float64")
 SEEN_AS = {"bool": "uint8", "complex64": "float32", "complex128": "float64"}

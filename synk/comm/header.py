@@ -1,8 +1,6 @@
 """What ranks tell each other before a collective: the same words from all, or nobody goes on.
 
-    words -> control block -> barrier -> compare words; parsed only where they differ, or to stage
-
-Imports ``reduction`` and ``errors``.
+words -> control block -> barrier -> compare words; parsed only where they differ, or to stage
 """
 
 from __future__ import annotations
@@ -12,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from synk.errors import CollectiveMismatch
-from synk.reduction import OPERATIONS
+from synk.values.errors import CollectiveMismatch
+from synk.values.reduction import OPERATIONS
 
 KINDS = ("all_reduce", "reduce", "reduce in place", "broadcast", "all_gather", "gather")
 ARENA, HOME, KIND, OP, DTYPE, NDIM, SHAPE = range(7)  # words; what follows SHAPE are lengths

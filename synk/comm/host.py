@@ -14,8 +14,6 @@ one, and its slot likewise, so nothing is overwritten while it is read.
 
 Several collectives in a row have one header and two barriers for all of them, where all arrays live in shared
 memory: no rank touches what another one does before the last of them.
-
-Imports ``comm.base``, ``comm.blocks``, ``comm.header``, ``plan``, ``shm`` and ``sync``.
 """
 
 from __future__ import annotations
@@ -33,8 +31,8 @@ from synk.comm.base import Communicator, SharedArrays, copies
 from synk.comm.blocks import Blocks, Scratch
 from synk.comm.header import ARENA, HOME, Header, check_equal, words_of
 from synk.memory.shm import Segment
-from synk.plan import split
-from synk.wire.sync import Barrier, ControlBlock
+from synk.transport.sync import Barrier, ControlBlock
+from synk.values.rows import split
 
 ALIGNMENT = 64  # bytes: slots start on cache lines
 Read = Callable[[Sequence[NDArray[Any]]], Any]

@@ -1,7 +1,4 @@
-"""The communicator of a run with one rank: everything is already there.
-
-Imports ``comm.base`` only.
-"""
+"""The communicator of a run with one rank: everything is already there."""
 
 from __future__ import annotations
 

@@ -4,8 +4,6 @@
 
 For communicators whose data moves elsewhere: only words pass here. Whoever meets must let all
 ranks meet at a barrier once more before it writes its next words.
-
-Imports ``comm.header`` and ``sync``.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from synk.comm.header import ARENA, HOME, Header, check_equal, words_of
-from synk.wire.sync import Barrier, ControlBlock
+from synk.transport.sync import Barrier, ControlBlock
 
 
 class Met(NamedTuple):

@@ -5,8 +5,6 @@
 What ranks bring is compared on the host before any data moves. NCCL adds in an order of its own:
 the same bits on every rank, and in every run on the same machine, but from three ranks on not
 those of rank order. *Unrun* on GPUs.
-
-Imports ``base``, ``carrier``, ``meeting``, ``nccl_library``, ``nccl_link``, ``parted``, ``staged``; ``sync``.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from synk.comm.nccl_library import Library, Side
 from synk.comm.nccl_link import Launch, Link, Peers
 from synk.comm.parted import PartedReduction
 from synk.comm.staged import is_writable
-from synk.wire.sync import Barrier, ControlBlock
+from synk.transport.sync import Barrier, ControlBlock
 
 Read = Callable[[Sequence[Any]], Any]
 Shape = tuple[int, ...]

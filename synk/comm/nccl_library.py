@@ -4,8 +4,6 @@
     array -> pointer; stream; mark -> whether the device is through
 
 What NCCL does on GPUs is *unrun*: it is written from its documentation and sources.
-
-Imports CuPy when a library is made, in the rank's process, never before the fork.
 """
 
 from __future__ import annotations

@@ -7,8 +7,6 @@ A rank that waits for the device sees failures and deaths as at a barrier. It ab
 then, and so do all others: after the launch, none leaves a collective before the barrier at its
 end. The next collective makes a new link. Where NCCL waits for other ranks within a call, when it connects,
 the call is made on a thread that is watched. All this is *unrun* on GPUs.
-
-Imports ``comm.nccl_library``, ``nccl_watched`` and ``sync``.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from typing import Any, NoReturn
 
 from synk.comm.nccl_library import ID_BYTES, Library, remedy, told
 from synk.comm.nccl_watched import watched
-from synk.wire.sync import SLEEP_SECONDS, Barrier, ControlBlock
+from synk.transport.sync import SLEEP_SECONDS, Barrier, ControlBlock
 
 SPIN_SECONDS = 1e-3  # for which to ask the device again at once
 PAUSE_SECONDS = 100e-6  # between looks after that

@@ -4,8 +4,6 @@
 
 NCCL's communicators block, and must not be aborted while a thread is inside: what a call that was left behind
 holds is given up once it returns, which it does when the other ranks give up theirs.
-
-Imports the standard library only.
 """
 
 from __future__ import annotations

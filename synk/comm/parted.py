@@ -4,8 +4,6 @@
 
 Parts follow from the length alone, and all ranks launch them in one order, from the end of the array to its
 start: that is how gradients come. What is not final before `finish` is launched there. *Unrun* on GPUs.
-
-Imports ``nccl_library`` and ``nccl_link``.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
     device array -> to_host -> HostCommunicator -> from_host -> device array
 
 For ranks that share a GPU where NCCL does not let them, and where there is no NCCL.
-
-Imports ``comm.base``, ``errors`` and ``reduction``.
 """
 
 from __future__ import annotations
@@ -15,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from synk.comm.base import Communicator, SharedArrays, copies
-from synk.errors import CollectiveMismatch
-from synk.reduction import Accumulator, cast
+from synk.values.errors import CollectiveMismatch
+from synk.values.reduction import Accumulator, cast
 
 Read = Callable[[Sequence[Any]], Any]
 

@@ -21,8 +21,6 @@ The way of a graph through ``pytensor.function(..., mode=array_mode())``; names 
 An observer stands around every node (observe/): ``debug`` asks ``checks``; ``profile`` keeps a ``ledger`` of
 memory, counts ``flops`` and makes a ``report``. Graphs go to other processes by ``serialize`` (dumps, loads),
 and ``substitute`` replaces variables in them. ``compat`` holds every difference between versions of PyTensor.
-
-Imports NumPy, SciPy and PyTensor only, nothing else of synk.
 """
 
 from synk.compile.dispatch import array_funcify, array_scalar

@@ -23,7 +23,7 @@ from synk.compile.programs.captured import Captured, Recorder, obstacle
 from synk.compile.programs.program import Program
 from synk.compile.programs.transfer import check_narrow, is_on_host, overwritten, to_device
 from synk.compile.rewriting.rewrites import UNWANTED
-from synk.floating import IGNORING
+from synk.values.floating import IGNORING
 
 HOST_OPS = ("allow", "warn", "raise")
 EITHER = "either"

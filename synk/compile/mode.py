@@ -1,8 +1,6 @@
 """The compilation mode: an array linker with the rewrites that suit it.
 
-    array_mode() -> Mode -> pytensor.function(..., mode=...)
-
-Imports PyTensor, ``linker`` and ``rewrites``.
+array_mode() -> Mode -> pytensor.function(..., mode=...)
 """
 
 from pytensor.compile.mode import Mode

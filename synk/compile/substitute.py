@@ -1,8 +1,6 @@
 """Replace variables in a graph, whatever its depth.
 
 PyTensor's own ``clone_replace`` recurses, and stops at about a thousand nodes.
-
-Imports PyTensor and ``serialize``.
 """
 
 from collections.abc import Mapping, Sequence

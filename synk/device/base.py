@@ -1,8 +1,6 @@
 """What a rank must know of the device it computes on.
 
 Programs and collectives hold arrays of ``xp`` and nothing else of the device.
-
-Imports the standard library only.
 """
 
 from __future__ import annotations

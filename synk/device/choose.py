@@ -1,8 +1,6 @@
 """Choose what the ranks of a run compute on, before any of them is started.
 
-    fork -> choose_devices -> probe, find_cupy -> Devices -> make(rank), in each rank's own process
-
-Imports the other modules of ``device``, ``errors`` and ``processes``.
+fork -> choose_devices -> probe, find_cupy -> Devices -> make(rank), in each rank's own process
 """
 
 from __future__ import annotations
@@ -16,8 +14,8 @@ from synk.device.cpu import CpuDevice, count_cores
 from synk.device.cuda import CudaDevice
 from synk.device.cupy_library import find_cupy, import_cupy, remedy
 from synk.device.probe import Gpu, Survey, survey
-from synk.errors import CudaUnavailable, SynkWarning
-from synk.processes.vigil import level_of_the_script
+from synk.values.errors import CudaUnavailable, SynkWarning
+from synk.values.script_frames import stacklevel
 
 KINDS = ("cpu", "cuda")
 MEMORY_LIMIT = 0.9  # the rest is for contexts, NCCL and other libraries, which allocate by themselves
@@ -162,4 +160,4 @@ def _crowding(devices: Devices) -> str:
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, SynkWarning, stacklevel=level_of_the_script())
+    warnings.warn(message, SynkWarning, stacklevel=stacklevel())

@@ -1,7 +1,4 @@
-"""Processor cores: each rank computes with its share of them.
-
-Imports ``device.base``, ``compile`` and threadpoolctl.
-"""
+"""Processor cores: each rank computes with its share of them."""
 
 from __future__ import annotations
 

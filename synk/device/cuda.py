@@ -3,8 +3,6 @@
     fork -> CudaDevice (touches nothing) ... in the rank's own process: activate -> stream, memory pool
 
 Has run on a stand-in for CuPy only, and on no GPU yet.
-
-Imports ``base``, ``cpu``, ``cupy_library``, ``feed``, ``graphs``, ``probe``, and ``compile`` and ``errors``.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from synk.device.cupy_library import import_cupy, remedy
 from synk.device.feed import Feeder
 from synk.device.graphs import Graphs
 from synk.device.probe import Gpu
-from synk.errors import CudaUnavailable
+from synk.values.errors import CudaUnavailable
 
 PRECISIONS = ("float32", "tf32", *NARROW)
 TF32 = "CUPY_TF32"  # read by CuPy when it first multiplies float32 matrices

@@ -3,8 +3,6 @@
 Importing it loads no driver, so it may happen before the fork: workers have it then.
 
     find_cupy, import_cupy -> the module, or CudaUnavailable: which extra to install
-
-Imports ``errors``.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from synk.errors import CudaUnavailable
+from synk.values.errors import CudaUnavailable
 
 CUDA_13 = 13000
 

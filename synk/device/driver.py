@@ -4,8 +4,6 @@ CUDA that is initialised survives no fork, so this never runs where a run may st
 environment of the one that asks, so ``CUDA_VISIBLE_DEVICES`` rules here as it will in the workers.
 
     python driver.py -> look -> one line of JSON -> device.probe, doctor
-
-Imports the standard library only, and nothing of synk: the doctor runs it where synk cannot be imported.
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@
 
 Each input has two slots, by turns: the rows that are being read, and those that come next. Has run on a
 stand-in for CuPy only, and on no GPU yet.
-
-Imports ``locks`` and ``slots`` of ``device``, ``plan``, NumPy and the standard library.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from numpy.typing import NDArray
 
 from synk.device.locks import Locks
 from synk.device.slots import Slot, Streams
-from synk.plan import Rows
+from synk.values.rows import Rows
 
 # Judged without a GPU: what CuPy copies by itself, and what is worth waking a thread for.
 SMALL_BYTES = 1 << 16

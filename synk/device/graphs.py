@@ -4,8 +4,6 @@
 
 What is recorded keeps its addresses, so it allocates from a pool that serves recordings alone; all of
 them share it, as none has anything there while another runs. *Unrun* on GPUs.
-
-Imports ``cublas_library`` of ``compile``; CuPy is passed in.
 """
 
 from __future__ import annotations

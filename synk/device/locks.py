@@ -4,8 +4,6 @@
 
 What is registered is held, so it is not unmapped before it is given back. Has run on a stand-in for CuPy
 only, and on no GPU yet.
-
-Imports NumPy and the standard library.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Which GPUs a run may use, found out in a child process: here, CUDA is neither loaded nor initialised.
 
-    survey -> python driver.py (a deadline) -> Survey: GPUs, or the reason why there are none
-
-Imports the standard library only.
+survey -> python driver.py (a deadline) -> Survey: GPUs, or the reason why there are none
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@
 Two orders hold, each by an event: nobody writes to page-locked memory that is still being copied from (the
 host waits), and nobody copies over rows that are still being read (the copying stream waits). Has run on a
 stand-in for CuPy only, and on no GPU yet.
-
-Imports NumPy, ``plan`` and the standard library.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from synk.plan import Rows, split
+from synk.values.rows import Rows, split
 
 PIECE_BYTES = 4 << 20  # gathered together; the GPU fetches one while the next is gathered
 

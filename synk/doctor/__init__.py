@@ -4,8 +4,6 @@
 
 A check that fails is a finding like others, so a machine where much is missing still gets a full table.
 Nothing here imports the rest of synk before a check needs it.
-
-Imports the standard library only.
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ Control groups nest, and each level may have a limit: the tightest counts. Versi
 controllers, version 1 one for each; a machine may mount both.
 
     /proc/self/cgroup, mountinfo -> levels -> memory_room, core_quota, process_room
-
-Imports ``machine``.
 """
 
 from __future__ import annotations

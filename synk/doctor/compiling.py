@@ -1,7 +1,4 @@
-"""Checks of compiled kernels: the compiler, the folder that keeps what it makes, and oneDNN.
-
-Imports ``finding`` and ``machine``; ``synk.compile`` and ``synk.kernels`` only when a check runs.
-"""
+"""Checks of compiled kernels: the compiler, the folder that keeps what it makes, and oneDNN."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ def compiler(machine: Machine, found: Any = ...) -> Finding:
 
     ``found`` is what `find_compiler` returns, which is asked where it is not given.
     """
-    module = import_module("synk.compile.kernels.compiler")
+    module = import_module("synk.native.compiler")
     if found is ...:
         found = module.find_compiler()
     subject = "C compiler"
@@ -34,7 +31,7 @@ def compiler(machine: Machine, found: Any = ...) -> Finding:
     if isinstance(made, Exception):
         return Finding(Level.WARNING, subject, f"{name} fails: {_reason(made)}", INSTALL)
     try:
-        answer = import_module("synk.compile.kernels.library").load(made).synk_probe()
+        answer = import_module("synk.native.loading").load(made).synk_probe()
     except OSError as error:
         return Finding(Level.WARNING, subject, f"{name} compiles, but does not load: {error}", INSTALL)
     return grade(
@@ -56,7 +53,7 @@ def _reason(error: Exception) -> str:
 
 def array_layout(machine: Machine) -> Finding:
     """Compiled loops read NumPy's arrays in place."""
-    known = import_module("synk.compile.kernels.library").layout_is_known()
+    known = import_module("synk.native.loading").layout_is_known()
     return grade(
         "layout of arrays",
         "as compiled loops expect" if known else "not as compiled loops expect",
@@ -66,7 +63,7 @@ def array_layout(machine: Machine) -> Finding:
 
 def kernel_cache(machine: Machine, folder: Path | None = None) -> Finding:
     """Compiled kernels are kept in a folder; without it each process compiles its own."""
-    module = import_module("synk.compile.kernels.store")
+    module = import_module("synk.native.store")
     store, subject = module.Store(folder), "kernel cache"
     choose = "every process compiles anew: set SYNK_CACHE to a folder that is yours alone"
     kept, refused, present = 0, list[str](), store.folder

@@ -1,7 +1,4 @@
-"""Checks of cores: how many there are, how many this process may use, and who divides them.
-
-Imports ``finding``, ``machine`` and ``cgroups``.
-"""
+"""Checks of cores: how many there are, how many this process may use, and who divides them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """Run one check so that it ends, and ends in a finding, whatever happens in it.
 
-    examined(check, machine) -> Finding
-
-Imports ``finding``.
+examined(check, machine) -> Finding
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What a check says: how bad it is, what it is about, what was found, and what to do.
-
-Imports the standard library only.
-"""
+"""What a check says: how bad it is, what it is about, what was found, and what to do."""
 
 from __future__ import annotations
 

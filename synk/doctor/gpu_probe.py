@@ -3,8 +3,6 @@
 CUDA that is initialised survives no fork, so nothing here runs where a run may start.
 
     python gpu_probe.py -> device/driver.py, CuPy, kernels/cudnn/library.py -> one line of JSON
-
-Imports the standard library only, and CuPy and cuDNN's front end where they are.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Checks of GPUs: the driver, CuPy, NCCL, cuDNN. Without a GPU a run computes on cores, and all is well.
 
-    gpu_probe in a child process -> facts -> one finding each
-
-Imports ``finding`` and ``machine``.
+gpu_probe in a child process -> facts -> one finding each
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 A check gets all of it in one object, so that a test can show it another machine: a folder with a few files
 in the place of ``/``.
-
-Imports the standard library only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Checks of memory: ``/dev/shm``, limits of control groups, what is free.
-
-Imports ``finding``, ``machine`` and ``cgroups``.
-"""
+"""Checks of memory: ``/dev/shm``, limits of control groups, what is free."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Checks of what a run asks of the kernel: processes, descriptors, news of their death.
-
-Imports ``finding``, ``machine`` and ``cgroups``.
-"""
+"""Checks of what a run asks of the kernel: processes, descriptors, news of their death."""
 
 from __future__ import annotations
 

@@ -4,8 +4,6 @@ It runs in a process of its own, which says after each stage that it is done: wh
 last line tells where.
 
     rehearse -> python -m synk.doctor.rehearsal -> stage names -> Finding
-
-Imports ``finding`` and ``machine``; synk itself only in that process.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ REMEDIES = {
     "close": "see the findings on pidfd and SIGCHLD",
 }
 
-# "OSError: ...", "synk.errors.SharedMemoryFull: ..."
+# "OSError: ...", "synk.SharedMemoryFull: ..."
 EXCEPTION = re.compile(r"[\w.]*(Error|Exception|Full|Died|Mismatch|Timeout)\b")
 
 

@@ -1,8 +1,6 @@
 """Findings as text for people, and as JSON for programs.
 
-    findings -> table or as_json
-
-Imports ``finding``.
+findings -> table or as_json
 """
 
 from __future__ import annotations

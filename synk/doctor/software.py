@@ -1,7 +1,4 @@
-"""Checks of what synk stands on: Python, its packages, PyTensor's settings.
-
-Imports ``finding`` and ``machine``; each package only when its check runs.
-"""
+"""Checks of what synk stands on: Python, its packages, PyTensor's settings."""
 
 from __future__ import annotations
 

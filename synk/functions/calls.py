@@ -1,8 +1,6 @@
 """What one call selects, and what it puts into shared memory: the checks before anything is sent.
 
-    inputs, batch, batch_s -> Selection of rows -> spans in a message, arrays in staging buffers
-
-Imports floor 4 and below.
+inputs, batch, batch_s -> Selection of rows -> spans in a message, arrays in staging buffers
 """
 
 from __future__ import annotations
@@ -13,12 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from synk import messages
-from synk.data import Data
+from synk.arrays.data import Data
+from synk.arrays.variables import describe
 from synk.memory.segments import StagingBuffers
-from synk.plan import Rows, same_rows, select_common, select_each
-from synk.values import check_plain, why_refused
-from synk.variables import describe
+from synk.values import messages
+from synk.values.checks import check_plain, why_refused
+from synk.values.rows import Rows, same_rows, select_common, select_each
 
 
 class CallOptions(NamedTuple):

@@ -4,8 +4,6 @@
 
 Each verb is a small function from its arguments to a `Prepared` step, so that `sequence` can
 put it into a command of several steps.
-
-Imports floor 4 and below.
 """
 
 from __future__ import annotations
@@ -19,16 +17,16 @@ import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.tensor.type import DenseTensorType
 
-from synk import messages
-from synk.data import Data
+from synk.arrays.data import Data
+from synk.arrays.owner import Owner
+from synk.arrays.variables import describe
 from synk.functions.calls import filtered, fits
 from synk.functions.command import Command, Lasting
 from synk.functions.function import Prepared
 from synk.functions.handout import HandOut
-from synk.owner import Owner
-from synk.plan import Rows, select, split
-from synk.reduction import check_operation
-from synk.variables import describe
+from synk.values import messages
+from synk.values.reduction import check_operation
+from synk.values.rows import Rows, select, split
 
 
 class Last(NamedTuple):

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from synk import messages
-from synk.data import Data
-from synk.plan import contiguous
+from synk.arrays.data import Data
+from synk.values import messages
+from synk.values.rows import contiguous
 
 FLOATS = (float, np.float64)
 

@@ -4,8 +4,6 @@
 
 Everything that can be wrong with a call is found before anything is sent, so a refused call
 leaves the run as it was.
-
-Imports floor 4 and below.
 """
 
 from __future__ import annotations
@@ -14,14 +12,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from synk.arrays.data import Data
+from synk.arrays.making import make_data
+from synk.arrays.owner import Owner
+from synk.arrays.variables import describe
 from synk.compile.observe.profile import Profile
 from synk.compile.observe.report import Report
-from synk.data import Data
 from synk.functions.calls import CallOptions, as_input, check_subset
 from synk.functions.command import Command, Lasting, told_once
-from synk.making import make_data
-from synk.owner import Owner
-from synk.variables import describe
 
 
 class Prepared(NamedTuple):

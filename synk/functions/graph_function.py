@@ -1,8 +1,6 @@
 """Functions of one graph: which rows every rank reads, and how the results combine.
 
-    Definition -> GraphFunction.prepare (pure checks, then staging) -> Call -> combine
-
-Imports floor 4 and below.
+Definition -> GraphFunction.prepare (pure checks, then staging) -> Call -> combine
 """
 
 from __future__ import annotations
@@ -13,8 +11,9 @@ from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
 
-from synk import messages
-from synk.data import Data
+from synk.arrays.data import Data
+from synk.arrays.owner import Owner
+from synk.arrays.variables import describe
 from synk.functions.calls import (
     CallOptions,
     IndexList,
@@ -31,10 +30,9 @@ from synk.functions.command import Lasting, Source
 from synk.functions.function import Function, Prepared
 from synk.functions.spec import to_spec
 from synk.functions.symbolic import Definition
-from synk.owner import Owner
-from synk.plan import Rows, check_num_slices, same_rows, split
-from synk.reduction import Output, combine
-from synk.variables import describe
+from synk.values import messages
+from synk.values.reduction import Output, combine
+from synk.values.rows import Rows, check_num_slices, same_rows, split
 
 
 class Announced(NamedTuple):

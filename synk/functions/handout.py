@@ -6,8 +6,6 @@ shared memory, and of Data each rank copies its own rows there.
 
     variables, arrays, rows per rank -> HandOut -> step, of several (staged)
                                                 -> steps, of a command of its own (written)
-
-Imports floor 4 and below.
 """
 
 from __future__ import annotations
@@ -20,12 +18,12 @@ import numpy as np
 from numpy.lib.array_utils import byte_bounds
 from numpy.typing import NDArray
 
-from synk import messages
-from synk.data import Data
+from synk.arrays.data import Data
+from synk.arrays.owner import Owner
 from synk.functions.calls import IndexList
-from synk.owner import Owner
-from synk.plan import Rows
 from synk.rank.shared_steps import copy_rows
+from synk.values import messages
+from synk.values.rows import Rows
 
 
 class HandOut:

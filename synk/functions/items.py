@@ -1,7 +1,4 @@
-"""What `sequence` takes: functions, and collectives as partials or tuples.
-
-Imports floor 4 and below.
-"""
+"""What `sequence` takes: functions, and collectives as partials or tuples."""
 
 from __future__ import annotations
 
@@ -13,10 +10,10 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.type import DenseTensorType
 
+from synk.arrays.variables import describe
 from synk.functions.collectives import Collectives
 from synk.functions.function import Prepared
 from synk.functions.graph_function import GraphFunction
-from synk.variables import describe
 
 
 def sequence_item(item: Any, collectives: Collectives) -> GraphFunction | Callable[[], Prepared]:

@@ -1,8 +1,6 @@
 """Several functions and collectives as one command on every rank.
 
-    sequence(gradient, partial(all_reduce, g), update)(x, y) -> one message, one reply per rank
-
-Imports floor 4 and below.
+sequence(gradient, partial(all_reduce, g), update)(x, y) -> one message, one reply per rank
 """
 
 from __future__ import annotations
@@ -11,13 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from synk.arrays.owner import Owner
 from synk.functions.calls import CallOptions
 from synk.functions.command import Lasting
 from synk.functions.function import Function, Prepared
 from synk.functions.graph_function import GraphFunction
 from synk.functions.handout import HandOut
-from synk.owner import Owner
-from synk.plan import check_num_slices
+from synk.values.rows import check_num_slices
 
 RETURNING = ("gather", "get_value", "get_shapes", "get_lengths")
 

@@ -1,8 +1,6 @@
 """From a function as the user wrote it to the form that travels.
 
-    Definition -> sliceables and n_rows made inputs, shared variables made numbers -> ProgramSpec
-
-Imports floor 4 and below.
+Definition -> sliceables and n_rows made inputs, shared variables made numbers -> ProgramSpec
 """
 
 from __future__ import annotations
@@ -14,12 +12,12 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
+from synk.arrays.variables import n_rows, ranks
 from synk.compile import serialize
 from synk.compile.substitute import substitute
 from synk.functions.symbolic import Definition, Update, dtype_of
 from synk.rank.spec import ProgramSpec, UpdateSpec
-from synk.reduction import check_mode
-from synk.variables import n_rows, ranks
+from synk.values.reduction import check_mode
 
 
 def to_spec(

@@ -3,8 +3,6 @@
     inputs, outputs, updates, givens -> define -> Definition (symbolic) -> spec.to_spec
 
 Nothing is compiled here and no message is sent.
-
-Imports floor 3 and below.
 """
 
 from __future__ import annotations
@@ -18,9 +16,9 @@ from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.type import DenseTensorType, TensorType
 
+from synk.arrays.variables import describe, n_rows
 from synk.compile.substitute import substitute
-from synk.reduction import check_mode
-from synk.variables import describe, n_rows
+from synk.values.reduction import check_mode
 
 
 @dataclass(frozen=True)

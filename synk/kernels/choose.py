@@ -7,8 +7,6 @@ arrays of NumPy, convolutions are oneDNN's where the extra is installed, and all
 is a compiler; for those of CuPy, convolutions are cuDNN's where that is installed, and all else kernels in
 CUDA. All fall back by themselves to the providers that are written in array operations. These serve every
 other module.
-
-Imports the providers.
 """
 
 from types import ModuleType

@@ -7,8 +7,6 @@
 Images come as views with their channels first. Their layout decides the order in memory of what is made here:
 with channels last, a row of the matrix is copied in runs of as many elements as a row of a window has; with
 channels first the matrix lies transposed, and is copied in runs of as many as a row of the image has.
-
-Imports ``window``.
 """
 
 from __future__ import annotations

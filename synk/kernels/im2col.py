@@ -9,8 +9,6 @@ A piece is small enough to stay in a cache from the copy to the product, to the 
 window is one pixel the image is such a matrix already, and nothing is copied.
 
 On a GPU products are those of all programs, which CUDA graphs may record; CuPy's own refuse that.
-
-Imports NumPy, ``columns``, ``window`` and, of the compiler, ``dispatch.products``.
 """
 
 from __future__ import annotations

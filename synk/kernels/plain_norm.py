@@ -5,8 +5,6 @@ Each method returns an implementation, which takes ``out=``: of several results 
 that are to be new. No input is written to, and an empty batch gives what NumPy gives, without its warnings.
 
     PlainNorm(xp).batch_norm(eps, relu, "NHWC") -> f(x, gamma, beta) -> y, mean, inv_std
-
-Imports NumPy only.
 """
 
 from collections.abc import Callable

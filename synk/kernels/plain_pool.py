@@ -3,8 +3,6 @@
 One pass per place of the window: all windows' pixels at that place are a strided slice of the image, and the
 outputs that they belong to a slice of the result. Gradients add in the order of places, so the same run twice
 gives the same bits. NumPy goes image by image, whose parts stay in a cache for all passes.
-
-Imports NumPy and ``window``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Memory for the results of compiled kernels, which write where they are told.
-
-Imports NumPy only.
-"""
+"""Memory for the results of compiled kernels, which write where they are told."""
 
 from types import ModuleType
 from typing import Any

@@ -4,8 +4,6 @@ Pure arithmetic on lengths in pixels; no array is touched. A window of k places 
 of the padded image, and its places are ``dilation`` pixels apart:
 
     output o, place p -> pixel o * stride + p * dilation - padding before, if the image has it
-
-Imports nothing.
 """
 
 from __future__ import annotations

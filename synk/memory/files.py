@@ -4,8 +4,6 @@
 
 An array does not tell the descriptor that it was mapped by, and by now its file's name may mean another file,
 or nothing. So what might be the file is mapped, too, and taken if the kernel says that both are of one file.
-
-Imports NumPy and the standard library.
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@
 
 Most of the time that it takes to gather large rows goes into pages the system has not handed out yet, so
 memory that has pages is worth keeping.
-
-Imports NumPy, ``plan`` and the standard library.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from synk.plan import Rows
+from synk.values.rows import Rows
 
 SMALL_BYTES = 1 << 17  # below, the C library has memory with pages at hand
 AHEAD_BYTES = 1 << 20  # below, waking the thread takes longer than to gather

@@ -4,8 +4,6 @@ A full file system is an error code, but memory beyond the limit of a cgroup (a 
 beyond what the machine has, gets a process killed. So the limits are read before memory is taken.
 
     /proc, /sys/fs/cgroup -> MemoryLimits.shortage(bytes) -> None, or the limit that is in the way
-
-Imports the standard library only: Linux's ``/proc`` is the source.
 """
 
 from __future__ import annotations

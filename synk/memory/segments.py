@@ -1,8 +1,6 @@
 """The segments that all ranks have attached: the master makes them, workers follow.
 
-    SegmentTable.allocate, map_file -> Attach and a descriptor to every worker -> SegmentTable.attach there
-
-Imports ``errors``, ``messages`` and ``shm``.
+SegmentTable.allocate, map_file -> Attach and a descriptor to every worker -> SegmentTable.attach there
 """
 
 from __future__ import annotations
@@ -15,9 +13,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from synk import messages
-from synk.errors import SegmentLost
 from synk.memory.shm import Segment
+from synk.values import messages
+from synk.values.errors import SegmentLost
 
 ALIGNMENT = 64  # bytes: arrays in one segment start on cache lines
 GROWTH = 1.25  # staging buffers are made larger than asked, so that few calls make a new one

@@ -5,8 +5,6 @@ Whatever dies and whenever, the kernel frees the memory with the last mapping. A
 segment, too, if it is given by its descriptor.
 
     Segment.create -> descriptor over the channel -> Segment.attach -> array
-
-Imports NumPy, posix_ipc, ``errors`` and ``memory_limits``.
 """
 
 from __future__ import annotations
@@ -25,8 +23,8 @@ import numpy as np
 import posix_ipc
 from numpy.typing import NDArray
 
-from synk.errors import SharedMemoryFull
 from synk.memory.limits import MemoryLimits, Shortage, file_size_limit
+from synk.values.errors import SharedMemoryFull
 
 DIRECTORY = "/dev/shm"
 FILE_SYSTEM_HINT = "drop Data that is no longer used, or raise the limit (in a container: --shm-size)"

@@ -3,8 +3,6 @@
     relu(x) -> Elemwise{ReLU} -> fused into the kernel of what is around it
 
 ``maximum(x, 0)`` would keep x for its gradient, which is of the size of an image.
-
-Imports PyTensor, the tables of the compiler, and ``checks``.
 """
 
 from functools import partial

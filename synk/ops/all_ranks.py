@@ -5,8 +5,6 @@
 The ranks meet where the program has reached the sum: equally often, because all compile the same graph, and
 a rank that has no rows for a slice takes part with none; in the same order, because a rewrite makes each sum
 wait for the one before it.
-
-Imports NumPy, PyTensor, ``compile`` and ``variables``.
 """
 
 from __future__ import annotations
@@ -24,9 +22,9 @@ from pytensor.graph.op import Op
 from pytensor.graph.rewriting.basic import GraphRewriter
 from pytensor.tensor.type import TensorType
 
+from synk.arrays.variables import ranks
 from synk.compile import array_funcify
 from synk.compile.dispatch.table import DEVICE, HOST, free_inputs, host_inputs, side
-from synk.variables import ranks
 
 _numbers = count()
 

@@ -1,7 +1,4 @@
-"""What symbolic Ops ask of their inputs, and how their gradients refuse to be differentiated.
-
-Imports PyTensor and the compiler's mark of implementations that take ``out=``.
-"""
+"""What symbolic Ops ask of their inputs, and how their gradients refuse to be differentiated."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn

@@ -3,8 +3,6 @@
     conv2d(x, w, bias) -> Conv2d -> kernels of `choose`; its gradients are in `convolve_gradients`
 
 What users call a convolution is a correlation: the weights are not turned around.
-
-Imports PyTensor, the tables of the compiler, the geometry and choice of kernels, and this package.
 """
 
 from __future__ import annotations

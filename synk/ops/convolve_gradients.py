@@ -4,8 +4,6 @@
                           -> Conv2dWeightGradient(x, gy, kh, kw)       -> gradient for w
 
 Each takes lengths in place of the array whose gradient it is, so that array need not be kept.
-
-Imports PyTensor, the tables of the compiler, the geometry and choice of kernels, and this package.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Cross-entropy of class labels under a softmax, without computing the softmax.
 
-    softmax_cross_entropy -> SoftmaxCrossEntropy(logits, labels) -> losses, log_sum
-    its gradient: SoftmaxCrossEntropyGradient(g, logits, labels, log_sum) -> glogits
-
-Imports PyTensor, the table of the compiler, the kernels and ``checks``.
+softmax_cross_entropy -> SoftmaxCrossEntropy(logits, labels) -> losses, log_sum
+its gradient: SoftmaxCrossEntropyGradient(g, logits, labels, log_sum) -> glogits
 """
 
 from typing import Any

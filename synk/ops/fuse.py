@@ -9,8 +9,6 @@ Each saves passes over an image, and the memory of what stood between. Nothing i
 or the user, reads. They run when PyTensor's own rewrites have made the graph canonical, before layouts are
 chosen (48.7) and elementwise Ops fused (49), wherever ``fast_run`` is included; without them:
 ``array_mode().excluding("fuse_relu")``.
-
-Imports PyTensor and the Ops.
 """
 
 from typing import Any

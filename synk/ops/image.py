@@ -1,7 +1,4 @@
-"""What Ops on images share: their layout, the lengths that they know, and what they refuse.
-
-Imports PyTensor, ``kernels.window`` and ``checks``.
-"""
+"""What Ops on images share: their layout, the lengths that they know, and what they refuse."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
 """Layer normalisation: each row by its own mean and variance.
 
-    layer_norm -> LayerNorm(x, gamma, beta) -> y, mean, inv_std
-    its gradient: LayerNormGradient(gy, x, gamma, mean, inv_std) -> gx, ggamma, gbeta
-
-Imports PyTensor, the table of the compiler, the kernels and ``checks``.
+layer_norm -> LayerNorm(x, gamma, beta) -> y, mean, inv_std
+its gradient: LayerNormGradient(gy, x, gamma, mean, inv_std) -> gx, ggamma, gbeta
 """
 
 from functools import partial

@@ -7,8 +7,6 @@ the channels of a pixel side by side. One walk decides for the whole graph, so n
 
 Every image Op computes in NHWC, and so does every Elemwise, reduction or join that reads an image which is
 there already. Whatever else reads such an image gets a view of it, which costs nothing.
-
-Imports PyTensor, ``compile.compat`` and ``image``.
 """
 
 from __future__ import annotations

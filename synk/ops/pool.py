@@ -1,9 +1,7 @@
 """Pooling of a batch of images, as symbolic Ops.
 
-    max_pool2d -> MaxPool2d    avg_pool2d -> AvgPool2d    global_avg_pool2d -> GlobalAvgPool2d
-                  -> kernels of `choose`; the gradients are in `pool_gradients`
-
-Imports PyTensor, the tables of the compiler, the geometry and choice of kernels, and this package.
+max_pool2d -> MaxPool2d    avg_pool2d -> AvgPool2d    global_avg_pool2d -> GlobalAvgPool2d
+              -> kernels of `choose`; the gradients are in `pool_gradients`
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@
     AvgPool2d -> gradient gy -> AvgPool2dGradient(gy, height, width)        -> gradient for x
 
 Height and width are those of x, which need not be kept.
-
-Imports PyTensor, the tables of the compiler, the geometry and choice of kernels, and this package.
 """
 
 from __future__ import annotations

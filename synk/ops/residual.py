@@ -6,8 +6,6 @@
 The masked gradient is an output of the second, as the shortcut's path reads it too. Images have their
 channels last by then: the rewrites run behind ``layout`` (48.7), and before elementwise Ops are fused (49),
 which would take the sums for other kernels.
-
-Imports PyTensor, the tables of the compiler, the kernels, and the Ops of batch norm.
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ Pooling and normalisation read images of either width and give the same. Losses 
 float32.
 
 A provider of kernels that compute with such arrays themselves says so by an attribute, ``by_dtype = True``.
-
-Imports the Ops, the choice of kernels and the compiler's table of widths.
 """
 
 from types import ModuleType

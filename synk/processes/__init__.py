@@ -1,1 +1,1 @@
-"""Processes and signals: who lives, who hangs, what was last heard of whom."""
+"""Child processes and signals: start them, watch for their deaths, keep what they print."""

@@ -4,8 +4,6 @@ A child that is forked after CUDA was initialised cannot use it, and fails where
 itself says whether it is initialised; where it is not even loaded, nobody can have done that.
 
     fork -> check_cuda -> libcuda.so.1, if it is loaded -> CudaInitialisedError, before anything is forked
-
-Imports ``errors``.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ import ctypes
 import os
 import sys
 
-from synk.errors import CudaInitialisedError
+from synk.values.errors import CudaInitialisedError
 
 DRIVER = "libcuda.so.1"
 SUCCESS = 0

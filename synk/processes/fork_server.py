@@ -7,8 +7,6 @@ that forks the child and ends, and orphans go to the nearest ancestor that adopt
     ForkServer (master) -> waits ... fork(end) -> fork -> fork, exit -> live(end), a child of the master
 
 The server ends with the master, however that dies: it watches the master's pidfd and the socket.
-
-Imports ``errors``, ``fork_serving``, ``hold``, ``survivors`` and ``watch``.
 """
 
 from __future__ import annotations
@@ -23,11 +21,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import NoReturn
 
-from synk.errors import SynkStateError
 from synk.processes.fork_serving import ANSWER, ASK, serve
 from synk.processes.hold import hold
 from synk.processes.survivors import warn_of_survivors
 from synk.processes.watch import fork_child, watched
+from synk.values.errors import SynkStateError
 
 PR_SET_CHILD_SUBREAPER = 36
 PR_GET_CHILD_SUBREAPER = 37

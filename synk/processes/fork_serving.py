@@ -1,8 +1,6 @@
 """What the fork server does: wait, and fork children for its master.
 
-    serve -> ask: fork -> fork (the child) and exit -> the pid, once the child is the master's
-
-Imports ``settle`` and ``watch``.
+serve -> ask: fork -> fork (the child) and exit -> the pid, once the child is the master's
 """
 
 from __future__ import annotations

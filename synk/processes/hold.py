@@ -4,8 +4,6 @@ Python runs a signal's handler between any two lines. What it raises would tear 
 whole: a fork, whose child would go on with the script, or the release of what a dead worker held.
 
     with hold(): ... -> handlers of signals that came meanwhile
-
-Imports the standard library only.
 """
 
 from __future__ import annotations

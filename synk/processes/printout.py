@@ -5,8 +5,6 @@ gets streams that append whole lines to a file in memory, and the master prints 
 command, by the streams that it has then.
 
     Printout (master) -> take_over (worker) -> lines -> deliver (master)
-
-Imports ``stderr_log`` and the standard library only.
 """
 
 from __future__ import annotations

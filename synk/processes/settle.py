@@ -1,8 +1,6 @@
 """Make a fork a process that only waits: it keeps nothing of the script alive but its memory.
 
-    ForkServer -> be_a_server -> waits
-
-Imports ``signals``, ``watch`` and the standard library.
+ForkServer -> be_a_server -> waits
 """
 
 from __future__ import annotations

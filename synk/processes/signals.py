@@ -1,9 +1,7 @@
 """Signals as workers take them, and as children of the script do: those are no part of a run.
 
-    a worker, the fork server -> ignore_signals
-    a handler of ours, called in a process that somebody has forked of its own -> act_by_default
-
-Imports the standard library only.
+a worker, the fork server -> ignore_signals
+a handler of ours, called in a process that somebody has forked of its own -> act_by_default
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ The worker's handler of one real-time signal is written in C: it writes the stac
 file in memory without running any Python, so a loop in native code cannot keep it from answering.
 
     Stacks (master) -> answer (worker) ... ask, read (master)
-
-Imports ``watch`` and the standard library.
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ is new there, at once where Python wrote it, else after every command; the maste
 has died, and quotes the end of it. A file never keeps its writer waiting, as a pipe with a busy reader does.
 
     StderrLog (master) -> take_over, deliver (worker) ... deliver, tail (master)
-
-Imports the standard library only.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Say which processes SIGKILL has not ended in time: they are traced, frozen, or in an uninterruptible sleep.
 
-    Process.reap -> False -> warn_of_survivors
-
-Imports ``errors``, ``vigil`` and ``watch``.
+Process.reap -> False -> warn_of_survivors
 """
 
 from __future__ import annotations
@@ -10,9 +8,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 
-from synk.errors import SynkWarning
-from synk.processes.vigil import level_of_the_script
 from synk.processes.watch import REAP_SECONDS, Process
+from synk.values.errors import SynkWarning
+from synk.values.script_frames import stacklevel
 
 
 def warn_of_survivors(left: Mapping[str, Process]) -> None:
@@ -23,5 +21,5 @@ def warn_of_survivors(left: Mapping[str, Process]) -> None:
             f"{told}: still there {REAP_SECONDS:g} s after it was told to end. The kernel is left to end it, "
             "and to free its memory, when whatever holds it lets go: a debugger, a frozen cgroup, a device",
             SynkWarning,
-            stacklevel=level_of_the_script(),
+            stacklevel=stacklevel(),
         )

@@ -1,8 +1,6 @@
 """What SIGTERM does to a script that has a run: it unwinds like ^C, so that the run is closed.
 
-    install (fork) ... SIGTERM -> SystemExit(143) in the main thread ... restore (close)
-
-Imports ``signals`` and the standard library.
+install (fork) ... SIGTERM -> SystemExit(143) in the main thread ... restore (close)
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 A pidfd becomes readable the moment its process ends, however it ends; the end of a pipe does
 not tell, for siblings hold it too.
-
-Imports ``signals`` and the standard library.
 """
 
 from __future__ import annotations

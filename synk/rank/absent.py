@@ -1,8 +1,6 @@
 """What a rank without rows brings where the ranks meet in the middle of a program: nothing.
 
-    Program, for slices without rows -> Absent -> the communicator of the rank
-
-Imports NumPy and ``comm``.
+Program, for slices without rows -> Absent -> the communicator of the rank
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """How the ranks of a run are connected: decided once, by the master, before it forks.
 
-    devices, environment -> decide -> Connection ... in each rank's own process: communicator, for its arrays
-
-Imports ``comm``, ``device`` and ``wire``.
+devices, environment -> decide -> Connection ... in each rank's own process: communicator, for its arrays
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from typing import NamedTuple
 from synk.comm import Communicator, NcclCommunicator, StagedCommunicator
 from synk.comm.nccl_library import Library, allow_sharing, connect_at_once, connection, import_nccl
 from synk.device import Device, Devices
-from synk.wire.sync import Barrier, ControlBlock
+from synk.transport.sync import Barrier, ControlBlock
 
 
 class Connection(NamedTuple):

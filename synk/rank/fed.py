@@ -1,9 +1,7 @@
 """What programs on a GPU are given in the place of `RowInput`: rows that are on the device when they compute.
 
-    Shards.inputs -> FedInput.part -> Lane: these rows, and behind them those that come next
-    shared variable -> ResidentInput.part -> rows of a value that stays on the device
-
-Imports ``device``, ``device.feed``, ``plan`` and the standard library.
+Shards.inputs -> FedInput.part -> Lane: these rows, and behind them those that come next
+shared variable -> ResidentInput.part -> rows of a value that stays on the device
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from typing import Any, NamedTuple
 
 from synk.device import Device
 from synk.device.feed import Lane, Order, is_large
-from synk.plan import Rows, slices
+from synk.values.rows import Rows, slices
 
 
 class FedInput(NamedTuple):

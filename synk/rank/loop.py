@@ -1,9 +1,7 @@
 """The loop in which workers wait for the master's messages.
 
-    channel -> serve -> Rank.prepare (Attach, Share, Build, ...)
-                     -> Rank.run (Call, AllReduce, ...) -> reply
-
-Imports floor 3 and below, ``failures`` and ``worker``.
+channel -> serve -> Rank.prepare (Attach, Share, Build, ...)
+                 -> Rank.run (Call, AllReduce, ...) -> reply
 """
 
 from __future__ import annotations
@@ -12,13 +10,13 @@ import gc
 import os
 from collections.abc import Callable
 
-from synk import messages
-from synk.errors import Failure
 from synk.rank.failures import failure
 from synk.rank.worker import Rank
-from synk.wire.channel import WorkerChannel
-from synk.wire.frames import Disconnected
-from synk.wire.sync import Aborted
+from synk.transport.channel import WorkerChannel
+from synk.transport.frames import Disconnected
+from synk.transport.sync import Aborted
+from synk.values import messages
+from synk.values.errors import Failure
 
 
 def serve(rank: Rank, channel: WorkerChannel, after_reply: Callable[[], None] = lambda: None) -> None:

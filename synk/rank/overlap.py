@@ -5,8 +5,6 @@
 Where a sequence has a function and then an all-reduce of what it updates, and the program tells which parts
 of the new value are final, ranks agree before the function runs and exchange the parts meanwhile. What
 decides is the same on all ranks: the steps, the program, the kind of connection.
-
-Imports ``comm``, ``messages`` and ``variables``.
 """
 
 from __future__ import annotations
@@ -17,12 +15,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from synk import messages
+from synk.arrays.variables import RankVariables
 from synk.comm import Communicator
 from synk.comm.base import Parted
 from synk.comm.parted import part_starts
 from synk.rank.program import Program
-from synk.variables import RankVariables
+from synk.values import messages
 
 
 class Expected(NamedTuple):

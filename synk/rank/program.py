@@ -5,8 +5,6 @@
 A program compiles up to three variants, each when first needed: ``whole`` for one slice, with
 updates in place; ``sliced`` for several, with updates as outputs, so that every slice sees the
 original values; ``rowless`` for a rank without rows, with the updates that need none.
-
-Imports floor 2 and below.
 """
 
 from __future__ import annotations
@@ -23,21 +21,21 @@ import pytensor
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.op import RandomVariable
 
-from synk import messages
+from synk.arrays.variables import RankVariables
 from synk.comm import LoneCommunicator
 from synk.compile import serialize
 from synk.compile.observe.debug import Debug, of_nothing
 from synk.compile.observe.profile import observed_mode
 from synk.compile.passes.finish import Announcer
 from synk.device import Device
-from synk.plan import Rows, slices
 from synk.rank.absent import Absent
 from synk.rank.calling import Direct, called_on_host
 from synk.rank.results import small_stay
 from synk.rank.spec import ProgramSpec, UpdateSpec
 from synk.rank.sums import Sums
-from synk.reduction import cast, identity
-from synk.variables import RankVariables
+from synk.values import messages
+from synk.values.reduction import cast, identity
+from synk.values.rows import Rows, slices
 
 UNKNOWN = (
     "a worker knows what the script had defined when it was forked: define Ops, and functions that graphs "

@@ -3,8 +3,6 @@
     program -> small_stay -> Results ... last step of a command -> on_host -> reply
 
 To fetch a number is to wait for the GPU. Who has another program to launch launches that first.
-
-Imports ``device`` and ``reduction``.
 """
 
 from __future__ import annotations
@@ -12,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from synk import messages
 from synk.device import Device
+from synk.values import messages
 
 SMALL = 1024  # bytes of a result that need not leave the device at once
 

@@ -4,9 +4,6 @@
                              -> Gatherer.start, where the call says what comes next
 
 On a device that is fed, a FedInput each instead, which brings the rows there.
-
-Imports ``device``, ``fed``, ``gathering``, ``messages``, ``plan``, ``program``, ``segments`` and
-``variables``.
 """
 
 from __future__ import annotations
@@ -15,14 +12,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
-from synk import messages
+from synk.arrays.variables import RankVariables
 from synk.device import Device
 from synk.memory.gathering import SMALL_BYTES, Gatherer, Source
 from synk.memory.segments import SegmentTable
-from synk.plan import Rows, slices, split
 from synk.rank.fed import FedInput, ResidentInput, first_of_next
 from synk.rank.program import RowInput
-from synk.variables import RankVariables
+from synk.values import messages
+from synk.values.rows import Rows, slices, split
 
 NOTHING = nullcontext()
 

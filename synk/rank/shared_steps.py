@@ -1,8 +1,6 @@
 """What every rank does with the steps that are collectives on shared variables.
 
-    Rank.run -> HANDLERS[type(step)](rank, step) -> RankVariables, Communicator
-
-Imports floor 2 and below, and ``shards``.
+Rank.run -> HANDLERS[type(step)](rank, step) -> RankVariables, Communicator
 """
 
 from __future__ import annotations
@@ -13,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from synk import messages
+from synk.arrays.variables import copy_of, describe
 from synk.comm import SharedArrays
-from synk.errors import NonFinite
-from synk.plan import Rows
 from synk.rank.shards import rows_of
-from synk.variables import copy_of, describe
+from synk.values import messages
+from synk.values.errors import NonFinite
+from synk.values.rows import Rows
 
 if TYPE_CHECKING:
     from synk.rank.worker import Rank

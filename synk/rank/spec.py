@@ -1,8 +1,6 @@
 """A function in the form that travels to the ranks.
 
-    Definition -> ProgramSpec, in a Build message -> Program
-
-Imports the standard library only.
+Definition -> ProgramSpec, in a Build message -> Program
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@
 Arrays of the host are the business of `reduction.Accumulator`; those of a device add up here, in the same
 order and to the same bits, so the gradients of many slices cross no bus. Rows that are joined would fill the
 device that calls are sliced for, so they go to the host slice by slice.
-
-Imports ``device``, ``reduction``, ``spec`` and NumPy.
 """
 
 from __future__ import annotations
@@ -17,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from synk import messages
 from synk.device import Device
 from synk.rank.spec import ProgramSpec, UpdateSpec
-from synk.reduction import UFUNCS, Accumulator, Partial, accumulating_dtype, misfit
+from synk.values import messages
+from synk.values.reduction import UFUNCS, Accumulator, Partial, accumulating_dtype, misfit
 
 
 class Sums:

@@ -4,8 +4,6 @@
     Call, AllReduce, ...      -> Rank.run -> results
 
 Workers do so in a loop, see ``loop``; the master for its own part, without one.
-
-Imports floor 3 and below.
 """
 
 from __future__ import annotations
@@ -17,20 +15,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from synk import messages
+from synk.arrays.variables import RankVariables
 from synk.comm import Communicator
 from synk.device import Device
 from synk.memory.segments import SegmentTable
-from synk.plan import Rows, split
 from synk.rank import shared_steps
 from synk.rank.connection import Connection
 from synk.rank.overlap import Overlap
 from synk.rank.program import Program, ProgramContext
 from synk.rank.results import on_host
 from synk.rank.shards import Shards, rows_of
-from synk.variables import RankVariables
-from synk.wire import sync
-from synk.wire.sync import Barrier, ControlBlock
+from synk.transport import sync
+from synk.transport.sync import Barrier, ControlBlock
+from synk.values import messages
+from synk.values.rows import Rows, split
 
 IN_HOST_MEMORY = Connection()
 

@@ -1,1 +1,1 @@
-"""A run: its workers from birth to end, and one command at a time."""
+"""One run: its session, its workers from fork to end, and one command at a time."""

@@ -1,7 +1,4 @@
-"""What `fork` was given, checked before anything is started.
-
-Imports ``device``.
-"""
+"""What `fork` was given, checked before anything is started."""
 
 from __future__ import annotations
 

@@ -4,8 +4,6 @@
 
 A worker has everything imported already, and leaves by ``os._exit``, so nothing that the script
 registered to run at exit runs twice.
-
-Imports floor 3 and below, ``crew`` and ``flush``.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 
-from synk import messages
+from synk.arrays.variables import RankVariables
 from synk.comm import HostCommunicator
 from synk.device import Device
 from synk.memory.segments import SegmentTable
@@ -38,11 +36,11 @@ from synk.rank.loop import serve
 from synk.rank.worker import Rank
 from synk.run.crew import Worker, have_cores
 from synk.run.flush import flush
-from synk.variables import RankVariables
-from synk.wire.channel import WorkerChannel
-from synk.wire.commons import Commons
-from synk.wire.mailbox import WorkerPost
-from synk.wire.sync import Barrier
+from synk.transport.channel import WorkerChannel
+from synk.transport.commons import Commons
+from synk.transport.mailbox import WorkerPost
+from synk.transport.sync import Barrier
+from synk.values import messages
 
 
 class Inheritance(Protocol):

@@ -3,8 +3,6 @@
     turn -> run(steps) -> post, Rank.run, collect -> results by step, then by rank
 
 Also here: who failed, who died, and messages that wait until the run is at rest.
-
-Imports floor 4 and below.
 """
 
 from __future__ import annotations
@@ -16,14 +14,14 @@ from operator import attrgetter
 from time import monotonic
 from typing import Any
 
-from synk import messages
-from synk.errors import SynkStateError, SynkTimeout, WorkerDied
 from synk.memory.segments import StagingBuffers
 from synk.processes.hold import hold
 from synk.rank.failures import raise_failures
 from synk.rank.worker import Rank
 from synk.run.crew import BROKEN_SECONDS, CLOSE_SECONDS, Crew
 from synk.run.turns import Turn, Turns
+from synk.values import messages
+from synk.values.errors import SynkStateError, SynkTimeout, WorkerDied
 
 RESULTS = attrgetter("results")
 NOTHING = "no command"
@@ -67,7 +65,7 @@ class Commands:
     def follow(self, crew: Crew) -> None:
         """Take a crew as the workers from now on."""
         self._crew = crew
-        self._vigil = crew.vigil()
+        self._watchdog = crew.watchdog()
         self._channel = crew.open_channel(self.on_death, self.be_patient)
 
     def lead(self, rank: Rank) -> None:
@@ -101,7 +99,7 @@ class Commands:
     def _begin(self) -> None:
         if self._broken is not None:
             self.check_usable()
-        self._vigil.watched = self._turns.label or NOTHING, self._turns.timeouts.seconds, monotonic()
+        self._watchdog.watched = self._turns.label or NOTHING, self._turns.timeouts.seconds, monotonic()
 
     def _end(self) -> None:
         try:
@@ -215,7 +213,7 @@ class Commands:
                 what = self._turns.label or MESSAGE
                 raise SynkStateError(f"shared memory was asked for in the middle of {what}")
             if self._turns.label is None:
-                self._vigil.watched = MESSAGE, self._turns.timeouts.seconds, monotonic()
+                self._watchdog.watched = MESSAGE, self._turns.timeouts.seconds, monotonic()
             self._posting = True
             try:
                 self._channel.post(message, descriptor)
@@ -279,7 +277,7 @@ class Commands:
     def be_patient(self, late: Sequence[int]) -> None:
         """Look at the ranks that this one waits for; raise SynkTimeout where that took too long."""
         try:
-            self._vigil.look(late)
+            self._watchdog.look(late)
         except SynkTimeout as error:
             self._break(error)
             raise

@@ -1,8 +1,6 @@
 """The workers of a run, as the master holds them, and how they end.
 
-    launch -> Crew (processes, channel, shared words, standard errors) ... Crew.dismiss
-
-Imports floor 3 and below.
+launch -> Crew (processes, channel, shared words, standard errors) ... Crew.dismiss
 """
 
 from __future__ import annotations
@@ -16,19 +14,19 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from synk import messages
 from synk.device.cpu import count_cores
 from synk.processes.hold import hold
 from synk.processes.printout import Printout
 from synk.processes.stacks import Stacks
 from synk.processes.stderr_log import StderrLog
-from synk.processes.vigil import Vigil
 from synk.processes.watch import REAP_SECONDS, Process
-from synk.wire.channel import MasterChannel
-from synk.wire.commons import Commons
-from synk.wire.frames import Disconnected, encode, send
-from synk.wire.mailbox import MasterPost
-from synk.wire.sync import DELIVERED, Barrier, ControlBlock
+from synk.run.watchdog import Watchdog
+from synk.transport.channel import MasterChannel
+from synk.transport.commons import Commons
+from synk.transport.frames import Disconnected, encode, send
+from synk.transport.mailbox import MasterPost
+from synk.transport.sync import DELIVERED, Barrier, ControlBlock
+from synk.values import messages
 
 CLOSE_SECONDS = 2.0  # for a worker to leave on its own
 BROKEN_SECONDS = 0.5  # of a broken run: who has not answered a call will hardly answer this
@@ -86,9 +84,9 @@ class Crew:
         log.deliver()
         return log.tail()
 
-    def vigil(self) -> Vigil:
+    def watchdog(self) -> Watchdog:
         """Return what looks after the workers while the master waits for them."""
-        return Vigil(
+        return Watchdog(
             [worker.process for worker in self.workers],
             [worker.stacks for worker in self.workers],
             self.control,

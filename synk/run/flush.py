@@ -1,7 +1,4 @@
-"""Write out what is buffered before a fork, else children would write it again.
-
-Imports the standard library only.
-"""
+"""Write out what is buffered before a fork, else children would write it again."""
 
 from __future__ import annotations
 

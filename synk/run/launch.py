@@ -1,9 +1,7 @@
 """Start the workers.
 
-    launch -> fork, one by one -> Crew (master), live (worker)
-           -> ForkServer.fork, one by one, and post_birth -> Crew (master), arrive (worker)
-
-Imports floor 3 and below, ``birth``, ``crew``, ``flush``, ``nursery``, ``post`` and ``seed``.
+launch -> fork, one by one -> Crew (master), live (worker)
+       -> ForkServer.fork, one by one, and post_birth -> Crew (master), arrive (worker)
 """
 
 from __future__ import annotations
@@ -17,12 +15,10 @@ from contextlib import ExitStack, closing, contextmanager
 from socket import socket
 
 from synk.device import Device
-from synk.errors import SynkWarning
 from synk.processes.fork_server import ForkServer
 from synk.processes.hold import hold
 from synk.processes.stacks import Stacks
 from synk.processes.stderr_log import StderrLog
-from synk.processes.vigil import level_of_the_script
 from synk.processes.watch import REAPER, fork_child, watched
 from synk.rank.connection import Connection
 from synk.run.birth import Birth, Family, live
@@ -31,7 +27,9 @@ from synk.run.flush import flush
 from synk.run.nursery import Forker
 from synk.run.post import post_birth
 from synk.run.seed import Seed
-from synk.wire.frames import pair
+from synk.transport.frames import pair
+from synk.values.errors import SynkWarning
+from synk.values.script_frames import stacklevel
 
 
 def launch(
@@ -87,7 +85,7 @@ def _warn_of_threads() -> None:
             f"fork() was called while other threads run ({', '.join(names)}); a lock that one of them holds "
             "stays locked in the workers: call fork() before starting threads",
             SynkWarning,
-            stacklevel=level_of_the_script(),
+            stacklevel=stacklevel(),
         )
 
 

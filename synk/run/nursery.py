@@ -4,8 +4,6 @@
 
 The server is started before the first run of several ranks on GPUs, and lives on when that is closed: the
 next run needs it.
-
-Imports floor 3 and below, ``crew``, ``flush`` and ``post``.
 """
 
 from __future__ import annotations
@@ -14,12 +12,12 @@ from typing import NamedTuple
 
 from synk.comm.nccl_library import import_nccl
 from synk.device import Devices
-from synk.errors import SynkStateError
 from synk.processes.cuda_check import check_cuda
 from synk.processes.fork_server import ForkServer
 from synk.run.crew import open_standard_descriptors
 from synk.run.flush import flush
 from synk.run.post import arrive
+from synk.values.errors import SynkStateError
 
 TOO_LATE = (
     "The first run of several ranks on GPUs starts a process from which later runs get their workers; a run "

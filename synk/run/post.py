@@ -4,8 +4,6 @@
 
 The environment, the folder and the path of imports are those of the master now; modules, and what stands in
 ``__main__``, are as they were when the server was forked, and what has been defined since is not there.
-
-Imports floor 3 and below, ``birth``, ``crew`` and ``seed``.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ from dataclasses import dataclass
 from socket import socket
 from typing import Any, NamedTuple, NoReturn
 
-from synk import messages
 from synk.device import Device
 from synk.memory.segments import SegmentTable
 from synk.processes.printout import Printout
@@ -30,8 +27,9 @@ from synk.rank.connection import Connection
 from synk.run.birth import Birth, Family, live
 from synk.run.crew import Crew, Worker, make_log
 from synk.run.seed import Seed
-from synk.wire.commons import Commons
-from synk.wire.frames import Disconnected, Receiver, encode, send
+from synk.transport.commons import Commons
+from synk.transport.frames import Disconnected, Receiver, encode, send
+from synk.values import messages
 
 N_STANDARD = 3  # descriptors that every process has
 SECONDS = 60.0  # for a worker to take the next part of what it is sent

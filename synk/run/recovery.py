@@ -1,9 +1,7 @@
 """Committed values of shared variables, and what a restart makes of them.
 
-    commit: values of all ranks -> Recovery.keep
-    restart: Recovery.restore (rank 0), Recovery.seed (workers)
-
-Imports floor 3 and below, and ``seed``.
+commit: values of all ranks -> Recovery.keep
+restart: Recovery.restore (rank 0), Recovery.seed (workers)
 """
 
 from __future__ import annotations
@@ -14,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from synk import messages
-from synk.errors import SynkWarning
-from synk.homes import Homes
+from synk.arrays.homes import Homes
+from synk.arrays.shared_table import SharedTable
+from synk.arrays.variables import RankVariables, copy_of
 from synk.memory.segments import SegmentTable
-from synk.processes.vigil import level_of_the_script
 from synk.run.seed import Seed
-from synk.shared_table import SharedTable
-from synk.variables import RankVariables, copy_of
+from synk.values import messages
+from synk.values.errors import SynkWarning
+from synk.values.script_frames import stacklevel
 
 
 class Recovery:
@@ -71,7 +69,7 @@ def warn_of(missing: Sequence[str]) -> None:
             f"restart: no commit holds {', '.join(missing)}: every rank starts from rank 0's present "
             "value, which may be from the middle of a step; synk.commit() keeps the values of all ranks",
             SynkWarning,
-            stacklevel=level_of_the_script(),
+            stacklevel=stacklevel(),
         )
 
 

@@ -4,8 +4,6 @@
 
 Nothing is sent where a new worker is a fork of the master: it finds all of this in its memory. To one that
 the fork server made it goes by ``post``.
-
-Imports ``messages``, ``segments``, ``shm`` and ``variables``.
 """
 
 from __future__ import annotations
@@ -14,10 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from synk import messages
+from synk.arrays.variables import copy_of
 from synk.memory.segments import SegmentTable
 from synk.memory.shm import Segment
-from synk.variables import copy_of
+from synk.values import messages
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,7 @@
 """Whose turn it is: one call at a time, by the process that forked.
 
-    with Turns.take(label) -> other threads wait, calls in the middle of this one are refused
-    with Turns.keep(label) -> other threads and signal handlers wait, calls of this thread go on
-
-Imports ``errors``, ``processes`` and the standard library.
+with Turns.take(label) -> other threads wait, calls in the middle of this one are refused
+with Turns.keep(label) -> other threads and signal handlers wait, calls of this thread go on
 """
 
 from __future__ import annotations
@@ -16,8 +14,8 @@ from os import getpid
 from sys import _getframe
 from types import FrameType
 
-from synk.errors import SynkStateError
 from synk.processes.hold import hold
+from synk.values.errors import SynkStateError
 
 
 class Turns:

@@ -1,8 +1,6 @@
 """Arguments for `test_api_model`, right and wrong, as plain text and numbers that failing examples can show.
 
 An array is (dtype, shape, seed), a Data the name of its slot, a shared variable its name.
-
-Imports ``api_model``, ``api_recipes``, hypothesis and NumPy.
 """
 
 import numpy as np

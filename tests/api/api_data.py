@@ -1,7 +1,4 @@
-"""Rules of `test_api_model` for Data: contents as those of a NumPy array that also grows and shrinks.
-
-Imports hypothesis, NumPy, synk, ``api_arguments``, ``api_machine`` and ``api_rules``.
-"""
+"""Rules of `test_api_model` for Data: contents as those of a NumPy array that also grows and shrinks."""
 
 import math
 

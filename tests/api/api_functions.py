@@ -1,8 +1,6 @@
 """What a call of a function returns and changes: its text over arrays, slice by slice and rank by rank.
 
-    call -> rows of every rank -> of_rank, rowless -> combined, or `Promised`
-
-Imports ``api_recipes``, ``api_rules``, NumPy and the standard library only.
+call -> rows of every rank -> of_rank, rowless -> combined, or `Promised`
 """
 
 from dataclasses import dataclass

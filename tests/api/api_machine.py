@@ -1,9 +1,6 @@
 """What `test_api_model` compares after every call: results, errors, each rank's values, contents of Data.
 
-    both(the model's part, synk's part) -> assert_same or assert_promised -> look
-
-Imports synk, PyTensor, hypothesis, ``api_arguments``, ``api_model``, ``api_recipes`` and
-``api_rules``.
+both(the model's part, synk's part) -> assert_same or assert_promised -> look
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """The values that shared variables have on every rank, and what collectives make of them.
 
-    Model.all_reduce, .scatter, ... -> new values and results, or `Promised`
-
-Imports ``api_rules`` and NumPy only.
+Model.all_reduce, .scatter, ... -> new values and results, or `Promised`
 """
 
 import numpy as np

@@ -1,10 +1,8 @@
 """Functions as text that PyTensor and NumPy read alike.
 
-    Recipe -> build: synk's function of symbolic names
-           -> check: what building it promises
-           -> api_functions.call: the same text over arrays
-
-Imports ``api_model``, ``api_rules`` and the standard library only.
+Recipe -> build: synk's function of symbolic names
+       -> check: what building it promises
+       -> api_functions.call: the same text over arrays
 """
 
 import re

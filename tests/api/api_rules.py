@@ -4,8 +4,6 @@
 
 No process, and none of synk's own arithmetic: this is the other opinion of `test_api_model`. All that is
 wrong with a call is collected, since which of two wrong arguments is told first is not promised.
-
-Imports NumPy and the standard library only.
 """
 
 import operator

@@ -1,9 +1,7 @@
 """Calls of functions and of sequences for `test_api_model`: what several items in order are to return.
 
-    items (Recipe, or collective) -> create: what making a sequence promises
-                                  -> call: results in order, or `Promised`
-
-Imports ``api_functions``, ``api_model``, ``api_recipes``, ``api_rules`` and the standard library only.
+items (Recipe, or collective) -> create: what making a sequence promises
+                              -> call: results in order, or `Promised`
 """
 
 import copy

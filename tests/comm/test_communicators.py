@@ -21,7 +21,7 @@ from communicator_suite import (
 )
 
 from synk.comm import LoneCommunicator
-from synk.errors import CollectiveMismatch, SharedMemoryFull
+from synk.values.errors import CollectiveMismatch, SharedMemoryFull
 
 
 def counted(call, calls):

@@ -16,8 +16,8 @@ from on_device import OnDevice
 
 from synk.comm import SharedArrays, nccl_link
 from synk.comm.nccl import NcclCommunicator
-from synk.errors import WorkerDied
-from synk.wire.sync import Aborted, Barrier, ControlBlock, Doorbells
+from synk.transport.sync import Aborted, Barrier, ControlBlock, Doorbells
+from synk.values.errors import WorkerDied
 
 
 class NcclGroup(RankGroup):

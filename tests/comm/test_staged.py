@@ -8,7 +8,7 @@ from on_device import OnDevice
 
 from synk.comm import SharedArrays
 from synk.comm.staged import StagedCommunicator
-from synk.errors import CollectiveMismatch
+from synk.values.errors import CollectiveMismatch
 
 
 class StagedGroup(HostGroup):

@@ -10,10 +10,10 @@ import stand_in
 from pytensor.compile.mode import Mode
 
 from synk import ops
+from synk.arrays.variables import stream
 from synk.compile import ArrayLinker, array_mode
 from synk.compile.dispatch import device_random
 from synk.compile.dispatch.device_random import Sampler, device_sampler
-from synk.variables import stream
 
 pytestmark = pytest.mark.skipif(not elementwise_emulator.available(), reason="there is no g++")
 

@@ -13,9 +13,9 @@ from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.type import TensorType
 
 from synk.compile.kernels import CKernels, CupyKernels, NoTemplate, has_template, template
-from synk.compile.kernels.compiler import find_compiler
 from synk.compile.kernels.dialect import CUDA
-from synk.compile.kernels.store import Store
+from synk.native.compiler import find_compiler
+from synk.native.store import Store
 
 
 def node_of(scalar_op, *dtypes):

@@ -5,8 +5,8 @@ import fake_nccl_runs
 import pytest
 
 import synk
-from synk.current import dismiss_fork_server
 from synk.device.probe import Gpu, Survey
+from synk.run.current import dismiss_fork_server
 
 SHARING = "NCCL_MULTI_RANK_GPU_ENABLE"
 

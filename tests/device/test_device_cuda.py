@@ -243,7 +243,7 @@ def test_collectives_find_values_that_programs_left_on_the_device(gpus, monkeypa
         raise synk.SharedMemoryFull
 
     if not room:
-        monkeypatch.setattr("synk.homes.Homes._allocate", full)
+        monkeypatch.setattr("synk.arrays.homes.Homes._allocate", full)
     gpus(n_ranks)
     v = shared([1.0, 2.0], "v")
     double = synk.function([], v.sum(), updates=[(v, 2 * v)])
@@ -371,7 +371,7 @@ if {cupy}:
 import synk
 n = synk.fork(device={device})
 mapped = "libcuda" in open("/proc/self/maps").read()
-print(n, type(synk.current._session._device).__name__, "in the master" if mapped else "elsewhere")
+print(n, type(synk.run.current._session._device).__name__, "in the master" if mapped else "elsewhere")
 """
 
 
@@ -404,7 +404,7 @@ def test_who_computes_on_cores_starts_no_probe(folder, tmp_path):
 
 def test_what_is_missing_is_named(folder):
     error = said(folder, "cuda", FAKE_ERROR="999")
-    assert error.startswith("synk.errors.CudaUnavailable: device='cuda': the driver fails with error 999")
+    assert error.startswith("synk.CudaUnavailable: device='cuda': the driver fails with error 999")
 
 
 REAL = """

@@ -18,7 +18,7 @@ from synk.device import feed, locks, slots
 from synk.device.feed import Feeder, Order
 from synk.device.slots import Slot, Streams
 from synk.memory.shm import Segment
-from synk.plan import Rows, select
+from synk.values.rows import Rows, select
 
 TABLE = np.random.default_rng(0).normal(size=(50, 3))
 

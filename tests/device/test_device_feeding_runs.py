@@ -14,10 +14,10 @@ import stand_in
 from pytensor.raise_op import Assert
 
 import synk
-from synk import current
 from synk.device import feed, slots
 from synk.device.slots import Slot
 from synk.extensions import batches, train, updates
+from synk.run import current
 
 N_ROWS = 24
 

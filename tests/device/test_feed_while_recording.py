@@ -7,7 +7,7 @@ import pytest
 
 from synk.device.feed import Feeder, Order
 from synk.device.graphs import Graphs
-from synk.plan import Rows
+from synk.values.rows import Rows
 
 
 @pytest.fixture

@@ -23,9 +23,9 @@ from pytensor.graph.op import Op
 from scripts import check_gone
 
 import synk
-from synk.current import _nursery
 from synk.extensions import train, updates
 from synk.processes.fork_server import ForkServer
+from synk.run.current import _nursery
 from synk.run.nursery import Forker
 
 TESTS = Path(__file__).parents[1]
@@ -39,7 +39,7 @@ def shared(value, name):
 
 
 def kill(rank, number=signal.SIGKILL):
-    process = synk.current.session("test")._crew.process(rank)
+    process = synk.run.current.session("test")._crew.process(rank)
     process.signal(number)
     assert process.wait(5)
 
@@ -338,7 +338,7 @@ synk.restart()
 v = pytensor.shared(np.ones(2), name="v")
 synk.all_reduce(v, "sum")
 assert synk.get_value(1, v).tolist() == [2, 2]
-print(synk.current._nursery._server.pid, *synk.pids()[1:], flush=True)
+print(synk.run.current._nursery._server.pid, *synk.pids()[1:], flush=True)
 {end}
 """
 

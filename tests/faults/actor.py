@@ -1,8 +1,6 @@
 """What an injury may ask of the master it is inflicted on.
 
-    Injury.inflict(actor) -> actor.shoot, actor.follow, ... -> orders to the referee
-
-Imports synk.
+Injury.inflict(actor) -> actor.shoot, actor.follow, ... -> orders to the referee
 """
 
 import random

@@ -1,8 +1,6 @@
 """What may happen to a rank in the middle of its work: deaths, hangs and exceptions.
 
-    stage.visit -> ACTS[number]() inside `Spot`, an Op that otherwise hands its input on
-
-Imports PyTensor and ``stage``.
+stage.visit -> ACTS[number]() inside `Spot`, an Op that otherwise hands its input on
 """
 
 import ctypes

@@ -1,12 +1,10 @@
 """Inflict faults on runs, at random moments, and count how each was survived.
 
-    deal -> hands of injuries -> referees, one a job -> records -> summary, exit status 1 if anything is wrong
+deal -> hands of injuries -> referees, one a job -> records -> summary, exit status 1 if anything is wrong
 
-    python tests/faults/campaign.py --faults 300 --seconds 900 --jobs 2
-    python tests/faults/campaign.py --only SIGSTOP --faults 20
-    python tests/faults/campaign.py --repeat "1234:raises plain,SIGINT"
-
-Imports the standard library, and ``summary``.
+python tests/faults/campaign.py --faults 300 --seconds 900 --jobs 2
+python tests/faults/campaign.py --only SIGSTOP --faults 20
+python tests/faults/campaign.py --repeat "1234:raises plain,SIGINT"
 """
 
 import argparse

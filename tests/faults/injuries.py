@@ -1,8 +1,6 @@
 """The injuries: what is done to a run, at which moment, and how the run has promised to end.
 
-    INJURIES[name].inflict(ordeal) -> the stage is armed, or the referee is told whom to shoot and when
-
-Imports synk, ``acts`` and ``shortages``.
+INJURIES[name].inflict(ordeal) -> the stage is armed, or the referee is told whom to shoot and when
 """
 
 import os

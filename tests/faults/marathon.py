@@ -1,8 +1,6 @@
 """The master of a long training session that is disturbed now and then, and then not at all.
 
-    Training.step, step, commit, step ... (fault) restart, step ... -> the same bits as without any fault
-
-Imports synk, ``injuries`` and ``verdicts``.
+Training.step, step, commit, step ... (fault) restart, step ... -> the same bits as without any fault
 """
 
 import gc

@@ -1,8 +1,6 @@
 """What the master under test goes through: work, an injury, the verdict on what it was told, recovery, work.
 
-    Ordeal(seed, names, tell, private).run() -> tells the referee whom to shoot, and a record of every fault
-
-Imports synk, ``injuries``, ``verdicts`` and ``victims``.
+Ordeal(seed, names, tell, private).run() -> tells the referee whom to shoot, and a record of every fault
 """
 
 import contextlib

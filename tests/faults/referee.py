@@ -5,7 +5,6 @@
 An episode is a line of JSON, ``[seed, [injury, ...]]``, and so is each record; a line ``"done"`` ends it.
 
 Run by ``campaign``, where it may in name spaces of its own: then all that lies in shared memory is ours.
-Imports ``ordeal`` and ``leaks`` of the tests.
 """
 
 import atexit

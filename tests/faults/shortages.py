@@ -1,8 +1,6 @@
 """What a machine may run out of: room in shared memory, file sizes, descriptors, processes.
 
-    with shortage(ordeal): deeds -> refused; afterwards there is as much as before
-
-Imports the standard library and ``stage``'s user only.
+with shortage(ordeal): deeds -> refused; afterwards there is as much as before
 """
 
 import contextlib

@@ -3,8 +3,6 @@
     injury arms -> an Op on the rank, or the referee from outside, strikes and writes the time -> verdict
 
 The memory is anonymous and inherited, so it works whatever state the run is in.
-
-Imports the standard library only.
 """
 
 import mmap

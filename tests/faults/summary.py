@@ -1,8 +1,6 @@
 """Count what happened in a campaign, and put it into words.
 
-    records -> summarize -> {figures} -> table -> text; promises_broken -> reasons for exit status 1
-
-Imports the standard library only.
+records -> summarize -> {figures} -> table -> text; promises_broken -> reasons for exit status 1
 """
 
 import os

@@ -1,7 +1,4 @@
-"""Whether a fault was reported as promised: type, rank, cause, time, and what later calls say.
-
-Imports synk and NumPy.
-"""
+"""Whether a fault was reported as promised: type, rank, cause, time, and what later calls say."""
 
 import time
 import traceback

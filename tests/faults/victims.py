@@ -3,8 +3,6 @@
     World.fork -> build -> deed, deed, ... -> (a fault) -> heal, or check_restored, or fork again
 
 A deed calls first and changes the model afterwards, so a call that failed leaves the model as it was.
-
-Imports synk, PyTensor and ``acts``.
 """
 
 import numpy as np

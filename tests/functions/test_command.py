@@ -8,7 +8,7 @@ import pytensor.tensor as pt
 import pytest
 
 import synk
-from synk import current
+from synk.run import current
 
 ROWS = np.random.default_rng(0).normal(size=(40, 3))
 ORDER = np.random.default_rng(1).permutation(40)[:10]

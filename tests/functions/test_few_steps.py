@@ -13,7 +13,7 @@ import pytensor.tensor as pt
 import pytest
 
 import synk
-from synk import current
+from synk.run import current
 
 WAKING = ("ring", "<built-in method posix.eventfd_write>")
 ASLEEP = {"_sleep_until_all_here", "_sleep_until_complete"}

@@ -17,9 +17,9 @@ from pytensor.graph.op import Op
 from pytensor.raise_op import Assert
 
 import synk
-from synk import current
 from synk.extensions import batches, train, updates
 from synk.memory import gathering
+from synk.run import current
 
 N_ROWS = 24
 MARK = mmap.mmap(-1, 1)  # seen by all ranks

@@ -5,8 +5,6 @@
 
 The folder becomes a virtual environment that sees all packages of the Python which runs this, be that a
 virtual environment itself; synk is installed in it, editable.
-
-Imports the standard library only.
 """
 
 import argparse

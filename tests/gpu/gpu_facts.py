@@ -1,8 +1,6 @@
 """What a report says of the machine: its GPU, and versions of all that takes part.
 
-    facts -> a child process that uses CUDA -> dict of str; without a GPU "missing" says why, "device" nothing
-
-Imports the standard library only; what it asks is imported in the child.
+facts -> a child process that uses CUDA -> dict of str; without a GPU "missing" says why, "device" nothing
 """
 
 import json

@@ -1,8 +1,6 @@
 """Files of tests, each run by a pytest of its own, as many at a time as there are jobs.
 
-    Collecting -> [Part] -> Pool.run -> Part.result, of what ``gpu_notes`` has written down
-
-Imports the standard library only.
+Collecting -> [Part] -> Pool.run -> Part.result, of what ``gpu_notes`` has written down
 """
 
 import contextlib

@@ -4,8 +4,6 @@
     python gpu_report.py --notes build/gpu --to docs/gpu_report.rst     from notes that were brought home
 
 A machine without a GPU gets a page that says so, beside the notes: docs/ is for what was seen on one.
-
-Imports the standard library only.
 """
 
 import argparse

@@ -4,8 +4,6 @@
 
 A process that has used CUDA cannot fork a run, so each act has one of its own; what hangs there is ended
 with all that it forked.
-
-Imports the standard library only.
 """
 
 import json

@@ -6,8 +6,6 @@
 What hangs or crashes CUDA takes its own file with it and no other; who is cut off has what was tested until
 then. Tracebacks of all failures are in FOLDER/failures.txt. Exit status: 0 if all have passed, 1 if not, 3 if
 there is no GPU; then all are skipped, with the reason.
-
-Imports the standard library, ``gpu_facts``, ``gpu_parts`` and ``gpu_report``.
 """
 
 import argparse

@@ -1,7 +1,4 @@
-"""Acts in which networks are trained: the same on GPUs and on cores.
-
-Imports ``gpu_acts`` and the networks of the demos.
-"""
+"""Acts in which networks are trained: the same on GPUs and on cores."""
 
 import sys
 from pathlib import Path

@@ -8,12 +8,12 @@ import sys
 import numpy as np
 import pytest
 
-from synk.compile.kernels.compilation import CompileError
-from synk.compile.kernels.compiler import Compiler, find_compiler
-from synk.compile.kernels.native import Libraries
-from synk.compile.kernels.store import Store
 from synk.kernels.loops import available
 from synk.kernels.loops import library as library_of_loops
+from synk.native.compilation import CompileError
+from synk.native.compiler import Compiler, find_compiler
+from synk.native.libraries import Libraries
+from synk.native.store import Store
 
 needs_compiler = pytest.mark.skipif(not available(), reason="there is no C compiler")
 

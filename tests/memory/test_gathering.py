@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from synk.memory import gathering
 from synk.memory.gathering import AHEAD_BYTES, MOST_MEMORIES, SMALL_BYTES, Gatherer, Room, Source
-from synk.plan import Rows, select
+from synk.values.rows import Rows, select
 
 LARGE = (SMALL_BYTES // 8 + 10,)
 F8 = np.dtype("f8")

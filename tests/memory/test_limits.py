@@ -218,7 +218,7 @@ def test_this_machine_is_understood():
 OVER = """
 import os, sys
 from synk.memory import shm
-from synk.errors import SharedMemoryFull
+from synk.values.errors import SharedMemoryFull
 from synk.memory.shm import Segment
 
 kept = [Segment.create(40 << 20)]

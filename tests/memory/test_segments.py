@@ -4,10 +4,10 @@ import leaks
 import numpy as np
 import pytest
 
-from synk import messages
-from synk.errors import SharedMemoryFull
 from synk.memory.segments import GROWTH, SegmentTable, StagingBuffers
 from synk.memory.shm import Segment
+from synk.values import messages
+from synk.values.errors import SharedMemoryFull
 
 
 class Wire:

@@ -16,10 +16,10 @@ import pytensor.tensor as pt
 import pytest
 
 import synk
-from synk.errors import SharedMemoryFull
 from synk.memory import shm
 from synk.memory.limits import MemoryLimits, Shortage
 from synk.memory.shm import Segment
+from synk.values.errors import SharedMemoryFull
 
 ROOT = Path(synk.__file__).parents[1]
 
@@ -428,7 +428,7 @@ def test_a_mapping_that_fails_leaves_no_descriptor(monkeypatch):
 
 FULL = """
 import os
-from synk.errors import SharedMemoryFull
+from synk.values.errors import SharedMemoryFull
 from synk.memory.limits import MemoryLimits, Shortage
 from synk.memory.shm import Segment
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import synk
-from synk.errors import CudaInitialisedError
 from synk.processes.cuda_check import check_cuda, cuda_is_initialised
+from synk.values.errors import CudaInitialisedError
 
 ROOT = Path(synk.__file__).parents[1]
 

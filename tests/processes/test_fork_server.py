@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from synk.errors import SynkStateError
 from synk.processes import fork_server
 from synk.processes.fork_server import ForkServer
 from synk.processes.signals import ignore_signals
 from synk.processes.watch import Process, die_with, fork_child
+from synk.values.errors import SynkStateError
 
 ROOT = Path(__file__).parents[2]
 

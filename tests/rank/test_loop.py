@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from synk import messages
 from synk.rank.loop import serve
+from synk.values import messages
 
 
 class Channel:

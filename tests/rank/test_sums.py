@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from synk.device.cpu import CpuDevice
 from synk.rank.spec import ProgramSpec, UpdateSpec
 from synk.rank.sums import DeviceAccumulator, Sums
-from synk.reduction import MODES, Accumulator
+from synk.values.reduction import MODES, Accumulator
 
 LEGAL = [
     *[(mode, dtype) for dtype in ("float16", "float32", "float64") for mode in MODES if mode],

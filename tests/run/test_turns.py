@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from synk.errors import SynkStateError
 from synk.run.turns import Turns
+from synk.values.errors import SynkStateError
 
 
 class GaveUp(Exception):

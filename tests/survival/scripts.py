@@ -4,8 +4,6 @@ So a hang fails one test, and nothing that dies is ours. Asserts stand in the sc
 they held.
 
     script(body) -> PROLOGUE + body -> subprocess, or a fork of the process in ``warm`` -> exit code, output
-
-Imports the standard library only.
 """
 
 import contextlib

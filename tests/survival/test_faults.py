@@ -513,8 +513,8 @@ def skipping(rank, step):
     if rank.rank != 1:
         all_reduce(rank, step)
 
-handler = synk.rank.worker.STEPS[synk.messages.AllReduce]
-synk.rank.worker.STEPS[synk.messages.AllReduce] = handler._replace(run=skipping)
+handler = synk.rank.worker.STEPS[synk.values.messages.AllReduce]
+synk.rank.worker.STEPS[synk.values.messages.AllReduce] = handler._replace(run=skipping)
 synk.fork(3, timeout=2)
 v = pytensor.shared(np.ones(5), name="v")
 began = time.monotonic()
@@ -523,7 +523,7 @@ assert time.monotonic() - began < 3
 assert [state.phase for state in error.ranks] == ["in a collective", "idle", "in a collective"], error
 assert error.late == (1,)
 assert all("wait" in state.stack for state in error.ranks[2:]), error
-synk.rank.worker.STEPS[synk.messages.AllReduce] = handler
+synk.rank.worker.STEPS[synk.values.messages.AllReduce] = handler
 warnings.simplefilter("ignore", synk.SynkWarning)
 synk.restart()
 synk.all_reduce(v, "sum")

@@ -165,7 +165,7 @@ print("the end")
 
 
 BETWEEN = """
-from synk.wire import channel
+from synk.transport import channel
 
 class GaveUp(Exception):
     pass

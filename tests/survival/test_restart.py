@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scripts import WORLD, script
 
-from synk import messages
 from synk.memory.shm import Segment
 from synk.run.recovery import _thriftily
 from synk.run.seed import Seed
+from synk.values import messages
 
 PEOPLED = (
     WORLD
@@ -297,7 +297,7 @@ gc.collect()
 synk.restart()
 assert fine() and summed(d) == view.sum()
 assert held()[:2] == before, (held(), before)
-assert len(synk.current.session("test")._rank._programs) == 3  # those that were used
+assert len(synk.run.current.session("test")._rank._programs) == 3  # those that were used
 """
     )
 
@@ -308,7 +308,7 @@ def test_what_is_dropped_by_the_garbage_collector_in_the_middle_of_a_commit_or_r
         + """
 world(2)
 people()
-shared = synk.current.session("test").shared
+shared = synk.run.current.session("test").shared
 gc.disable()
 
 def drop():
@@ -451,7 +451,7 @@ def refuse():
 os.fork = refuse
 raised(OSError, synk.restart)
 os.fork = fork
-mine = synk.current.session("test")._variables
+mine = synk.run.current.session("test")._variables
 synk.close()
 del d, view
 assert held()[1:] == (0, []), held()

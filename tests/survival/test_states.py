@@ -22,7 +22,7 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 
 import synk
-from synk.session import Session
+from synk.run.session import Session
 
 MASTER = os.getpid()
 

@@ -123,8 +123,8 @@ def test_a_rank_that_keeps_the_others_waiting_is_warned_of_once_in_the_script_s_
     script(
         WORLD
         + """
-import synk.processes.vigil
-synk.processes.vigil.WARN_SECONDS = 0.4
+import synk.run.watchdog
+synk.run.watchdog.WARN_SECONDS = 0.4
 world(3)
 for call, rank in ((f, 1), (both, 2)):
     for _ in range(2):
@@ -150,8 +150,8 @@ def test_a_warning_made_an_error_is_raised_and_no_reply_mistaken():
     script(
         WORLD
         + """
-import synk.processes.vigil
-synk.processes.vigil.WARN_SECONDS = 0.3
+import synk.run.watchdog
+synk.run.watchdog.WARN_SECONDS = 0.3
 world(3)
 warnings.simplefilter("error", synk.SynkWarning)
 for call in (f, both):

@@ -4,8 +4,6 @@
 
 The fork runs the text at the top level of its ``__main__``, as ``python -c`` does, and ends as any
 interpreter ends. Started as a script itself, this file is that process; what it is told comes by a socket.
-
-Imports the standard library; as a script, what the prologues of tests import.
 """
 
 import contextlib

@@ -9,8 +9,6 @@ Handle, stream and the switch for TF32 are CuPy's, but where launches are record
 the host, which is how CuPy leaves its handles; that parts of sums stay float32, they are told each time.
 Checked against the signatures of CuPy 14.2 and by a cuBLAS of the tests' own that reads the memory it is
 told; unrun on GPUs.
-
-Imports ``cublas_library`` and ``gemm_layout``; of CuPy, what is needed when it is needed.
 """
 
 from importlib import import_module

@@ -4,8 +4,6 @@
 
 A recorded product writes to the workspace of its handle whenever it is launched again, so that of CuPy,
 which belongs to others too, would not do. The names of arguments are those of cuBLAS. *Unrun* on GPUs.
-
-Imports ctypes; of CuPy and CUDA, what is needed when it is needed.
 """
 
 from __future__ import annotations

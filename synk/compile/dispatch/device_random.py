@@ -10,8 +10,6 @@ Bernoulli variables are the same bits wherever the kernels run, others are so to
 
 What is wrong with parameters is told as on the host where they are numbers there; arrays on the device are
 not looked at, since that would wait for it. Tested by running the text on the host; unrun on GPUs.
-
-Imports ``kernels``, ``draws`` and ``transfer``.
 """
 
 from collections.abc import Callable

@@ -5,8 +5,6 @@ memory, read by columns. Pure arithmetic on shapes and strides; all strides are 
 
     strides -> element_strides -> matrix_layout -> Layout, or None: copy it first
                                -> plan_batch -> Batch: one call for the longest axis, again for the others
-
-Imports nothing of synk.
 """
 
 from collections.abc import Sequence

@@ -7,8 +7,6 @@ result and C order, and returns it; the bits are those of the call without ``out
     takes_out    marks an implementation that does so
     deliver      is how such an implementation ends, where it has a result that is to be copied
     accepts_out  tells who does: what is marked, and the array module's own ufuncs, ``dot`` and ``matmul``
-
-Imports NumPy only.
 """
 
 from collections.abc import Callable

@@ -1,9 +1,7 @@
 """Products of matrices and of batches of them, on any array module, also with results wider than the factors.
 
-    product(xp, left, right, out_dtype) -> NumPy, others: matmul of factors cast to out_dtype
-                                        -> CuPy: `cublas`, where it takes these dtypes, else the same
-
-Imports ``cublas``, ``out``.
+product(xp, left, right, out_dtype) -> NumPy, others: matmul of factors cast to out_dtype
+                                    -> CuPy: `cublas`, where it takes these dtypes, else the same
 """
 
 from collections.abc import Callable

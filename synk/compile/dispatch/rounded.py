@@ -1,13 +1,11 @@
 """Implementations of nodes that read or give arrays of 16 bits; they compute in float32.
 
-    rounded -> of matrices, on a GPU       -> products: factors of 16 bits, sums of 32, a result of either
-            -> elementwise, on a GPU       -> a kernel that converts as it reads and writes
-            -> a ufunc, or a sum           -> told to compute in float32, which converts as it reads
-            -> views, parts and joins      -> as they are; converted afterwards, where that is wanted
-            -> kernels that go by dtypes   -> as they are, where what they give is what is wanted
-            -> anything else               -> inputs converted, results converted
-
-Imports NumPy, PyTensor and the tables.
+rounded -> of matrices, on a GPU       -> products: factors of 16 bits, sums of 32, a result of either
+        -> elementwise, on a GPU       -> a kernel that converts as it reads and writes
+        -> a ufunc, or a sum           -> told to compute in float32, which converts as it reads
+        -> views, parts and joins      -> as they are; converted afterwards, where that is wanted
+        -> kernels that go by dtypes   -> as they are, where what they give is what is wanted
+        -> anything else               -> inputs converted, results converted
 """
 
 from collections.abc import Callable, Sequence

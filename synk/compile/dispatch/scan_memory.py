@@ -6,8 +6,6 @@ A *trace* is an array with a row per step, after ``reach`` rows of initial value
 ``i + offset`` for each offset in ``reads`` and writes row ``i + offset`` for each in ``writes``. An array
 with fewer rows than the run needs is used round and round: all row numbers are modulo its length.
 An *untraced* state has no array; each step takes what the step before returned.
-
-Imports PyTensor only.
 """
 
 from collections.abc import Sequence

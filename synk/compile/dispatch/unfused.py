@@ -1,8 +1,6 @@
 """Composites without a kernel: their scalar Ops, one after another on whole arrays.
 
-    node -> expand: a graph with an Elemwise for each scalar Op -> emit -> Unfused
-
-Imports NumPy and PyTensor.
+node -> expand: a graph with an Elemwise for each scalar Op -> emit -> Unfused
 """
 
 from collections.abc import Sequence

@@ -6,8 +6,6 @@ read what there is, and compute in float32. Everything else gets float32, and gi
     @width.register(MyOp)
     def my_op(op, node):
         return Width(takes=(0,), gives=(0,))
-
-Imports PyTensor and ``compat``.
 """
 
 from collections.abc import Collection

@@ -15,11 +15,11 @@ from types import ModuleType
 
 from synk.compile.kernels.body import has_template
 from synk.compile.kernels.c_kernels import CKernels
-from synk.compile.kernels.compiler import find_compiler, why_none
 from synk.compile.kernels.cuda_kernels import CupyKernels, cupy_kernels
-from synk.compile.kernels.library import layout_is_known
 from synk.compile.kernels.templates import template
 from synk.compile.kernels.writer import NoTemplate
+from synk.native.compiler import find_compiler, why_none
+from synk.native.loading import layout_is_known
 
 __all__ = [
     "CKernels",

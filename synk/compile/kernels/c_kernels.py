@@ -15,12 +15,12 @@ from pytensor.graph.basic import Apply
 
 from synk.compile.kernels.body import elemwise_body
 from synk.compile.kernels.c_source import CSource, c_source, prelude, translation_unit
-from synk.compile.kernels.compilation import CompileError
-from synk.compile.kernels.compiler import Compiler, vector_functions
 from synk.compile.kernels.dialect import c_dialect
-from synk.compile.kernels.library import kernel_of
-from synk.compile.kernels.native import Libraries, Text
-from synk.compile.kernels.store import Store, name_of
+from synk.native.compilation import CompileError
+from synk.native.compiler import Compiler, vector_functions
+from synk.native.libraries import Libraries, Text
+from synk.native.loading import kernel_of
+from synk.native.store import Store, name_of
 
 
 class Kernel:

@@ -15,8 +15,8 @@ from string import Template
 import numpy as np
 
 from synk.compile.kernels.body import Body
-from synk.compile.kernels.dialect import ELEMENTARY
 from synk.compile.kernels.writer import type_name
+from synk.native.compiler import ELEMENTARY
 
 MISMATCH, UNFIT = 1, 2
 NAME = "KERNEL"  # stands for the name that a kernel gets when it is compiled

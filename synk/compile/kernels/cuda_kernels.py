@@ -24,7 +24,7 @@ from synk.compile.kernels.cuda_access import is_number
 from synk.compile.kernels.cuda_layout import lay_out
 from synk.compile.kernels.cuda_source import OPTIONS, THREADS, source
 from synk.compile.kernels.dialect import CUDA
-from synk.compile.kernels.store import name_of
+from synk.native.store import name_of
 
 BLOCK = (THREADS,)
 MOST_LAYOUTS = 256  # kept by a kernel; a program that meets more shapes works them out anew

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from synk.native.compiler import ELEMENTARY
+
 TYPES = {
     "bool": "unsigned char",  # 0 or 1
     "int8": "signed char",
@@ -23,12 +25,6 @@ TYPES = {
 
 # One instruction each, or no worse than NumPy's own loop.
 PLAIN = frozenset({"fabs", "sqrt", "floor", "ceil", "trunc", "rint", "copysign", "fmod"})
-
-ELEMENTARY = frozenset(
-    {"exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "erf", "erfc"}
-    | {"sin", "cos", "tan", "asin", "acos", "atan", "atan2"}
-    | {"sinh", "cosh", "tanh", "asinh", "atanh"}
-)
 
 
 @dataclass(frozen=True)

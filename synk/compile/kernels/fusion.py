@@ -21,8 +21,8 @@ from pytensor.tensor.rewriting.elemwise import (
 )
 
 from synk.compile.kernels.body import has_template
-from synk.compile.kernels.compiler import vector_functions
 from synk.compile.kernels.dialect import CUDA, Dialect, c_dialect
+from synk.native.compiler import vector_functions
 
 TAG = "numpy_kernels"
 TAGS = {"C": TAG, "CUDA": "cuda_kernels"}  # by name of the dialect

@@ -2,8 +2,6 @@
 
 Each function yields complaints, nothing where all is well. The contract they hold entries to stands in
 ``dispatch/__init__.py``.
-
-Imports NumPy, PyTensor and ``blame``, which describes values.
 """
 
 import pickle

@@ -3,8 +3,6 @@
     emit -> Debug(node, implementation) -> the implementation with checks around it -> DebugError
 
 An error names the node, the user's line that built it and what is wrong with it.
-
-Imports NumPy, PyTensor and the compiler.
 """
 
 import warnings

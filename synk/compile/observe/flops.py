@@ -1,7 +1,4 @@
-"""Count the floating-point operations of nodes, where shapes alone tell: matrix products, and what registers.
-
-Imports PyTensor only.
-"""
+"""Count the floating-point operations of nodes: matrix products, and what registers, from shapes alone."""
 
 from collections.abc import Callable, Sequence
 from functools import singledispatch

@@ -2,8 +2,6 @@
 
 Works by weak references, so it costs next to nothing, slows nothing down and serves every array module.
 What a node allocates and frees while it runs is not seen.
-
-Imports NumPy only.
 """
 
 import weakref

@@ -9,8 +9,6 @@ Usable without the rest of synk:
     with profile.call():
         f(value)
     print(profile.report())
-
-Imports PyTensor and the compiler.
 """
 
 from collections import deque

@@ -1,8 +1,6 @@
 """What a profile has measured, as a table, as plain data and as a trace for a viewer.
 
-    Profile -> Report -> str, rows, save_trace
-
-Imports the standard library only.
+Profile -> Report -> str, rows, save_trace
 """
 
 import json

@@ -4,8 +4,6 @@ What a node returns may lie in the memory of an input: a view of it (the Op's ``
 content (``destroy_map``). Followed back, every value is in the memory of its root.
 
     order -> Memory, which later passes ask and tell what else is overwritten
-
-Imports PyTensor only.
 """
 
 from collections.abc import Mapping, Sequence

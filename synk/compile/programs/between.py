@@ -4,8 +4,6 @@
 
 Python runs only when a program is recorded, so what an announcer is to learn at every replay has to stand
 between graphs. Each cut costs one more launch; where telling changes nothing, there is none.
-
-Imports ``captured`` and ``finish``.
 """
 
 from __future__ import annotations

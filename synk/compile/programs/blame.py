@@ -1,8 +1,6 @@
 """Say where in a program an exception arose: the node, its place, its user's line and its inputs.
 
-    exception -> line of the program -> node -> blame -> a note on the exception
-
-Imports PyTensor, NumPy and ``origin``.
+exception -> line of the program -> node -> blame -> a note on the exception
 """
 
 import ast

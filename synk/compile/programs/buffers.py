@@ -1,9 +1,7 @@
 """What programs call to write results where they are to live; ``destination`` decides which do.
 
-    open_buffer -> array -> part -> out= of a node; put: a piece that is made elsewhere
-    assemble: the pieces of a join that no node wrote there; settle: the updates that no node wrote there
-
-Imports the standard library only.
+open_buffer -> array -> part -> out= of a node; put: a piece that is made elsewhere
+assemble: the pieces of a join that no node wrote there; settle: the updates that no node wrote there
 """
 
 from __future__ import annotations

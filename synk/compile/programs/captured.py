@@ -12,8 +12,6 @@ recording repeats the same kernels on the same addresses, so
 - generators advance on the host, and draws find their words where they are written for each replay (`draws`).
 
 Knows no device: one that records is passed in. *Unrun* on GPUs.
-
-Imports ``draws``, ``transfer``, NumPy and PyTensor.
 """
 
 from __future__ import annotations

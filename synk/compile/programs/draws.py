@@ -7,8 +7,6 @@ A draw on a GPU takes two words of 64 bits from a generator on the host, see
 `synk.compile.dispatch.device_random`. Recorded as numbers they would be the same in every replay, so kernels
 read them from memory that is written before each. Generators advance as they do without a recording, so
 random numbers are the same.
-
-Imports NumPy and ``transfer``.
 """
 
 from __future__ import annotations

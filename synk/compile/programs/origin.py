@@ -5,8 +5,6 @@ in its place. Of that stack one frame tells something: the innermost that is not
 itself. Only that one travels, so an error on a worker names it too.
 
     tag.trace -> user_lines -> pack -> (pickle) -> unpack -> tag.trace
-
-Imports PyTensor only.
 """
 
 import os

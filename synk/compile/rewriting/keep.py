@@ -2,8 +2,6 @@
 
 Many rewrites put nodes in place of others without a word about where those came from. Whatever replaces a
 variable was built by the line that built it.
-
-Imports PyTensor only.
 """
 
 from pytensor.graph.features import AlreadyThere, Feature

@@ -1,8 +1,4 @@
-"""Which of PyTensor's graph rewrites suit array programs.
-
-Imports PyTensor and the kernels, which bring a rewrite of their own; the linker, the mode and the inner
-graphs of Ops share this choice.
-"""
+"""Which of PyTensor's graph rewrites suit array programs."""
 
 from functools import cache
 from types import ModuleType

@@ -4,8 +4,6 @@ When a node is replaced, the shape of the new result is merged with that of the 
 depends on the other. PyTensor 3.0 looks for that through everything the old shape was computed from,
 which takes quadratic time in a deep graph: half the compilation of 2,000 nodes. Here it looks a little
 way, and then keeps what the new node says of its own shape.
-
-Imports PyTensor only.
 """
 
 from itertools import islice

@@ -2,8 +2,6 @@
 
 After every replacement PyTensor asks, one by one, whether each input and output is destroyed, which in a
 network with hundreds of parameters takes as long as the replacements. The same answer is in one table.
-
-Imports PyTensor only.
 """
 
 from __future__ import annotations

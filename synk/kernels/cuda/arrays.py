@@ -1,7 +1,4 @@
-"""Arrays as kernels read them, and what they say about vector instructions.
-
-Imports the kinds of dtypes.
-"""
+"""Arrays as kernels read them, and what they say about vector instructions."""
 
 from types import ModuleType
 from typing import Any

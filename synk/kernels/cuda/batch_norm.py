@@ -3,7 +3,6 @@
     arrays -> Launch (outer, channels, inner; blocks, parts) -> kernels -> y and statistics, or gradients
 
 The signatures, and what runs for other dtypes, are those of ``plain_norm``. Has run on an emulator only.
-Imports this package and ``plain_norm``.
 """
 
 from collections.abc import Callable

@@ -3,7 +3,6 @@
     arrays -> rows of the last axes -> kernels -> y and statistics, or gradients
 
 The signatures, and what runs for other dtypes, are those of ``PlainNorm``. Has run on an emulator only.
-Imports this package and ``plain_norm``.
 """
 
 from collections.abc import Callable

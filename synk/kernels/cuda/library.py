@@ -1,8 +1,6 @@
 """Texts of the CUDA files for each dtype, and kernels of them by name.
 
-    common.cu, name.cu, dtype -> source -> CuPy's RawModule (NVRTC, its cache on disk) -> kernel
-
-Imports NumPy, and the options of elementwise kernels.
+common.cu, name.cu, dtype -> source -> CuPy's RawModule (NVRTC, its cache on disk) -> kernel
 """
 
 from collections.abc import Callable

@@ -3,7 +3,6 @@
     arrays -> lengths of the geometry -> a kernel -> maxima and their places, means, or gradients
 
 The signatures, and what runs for other dtypes, are those of ``plain_pool``. Has run on an emulator only.
-Imports this package, windows and ``plain_pool``.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,6 @@
 """The kernels in CUDA as a provider, with the methods of `PlainNorm` and `PlainPool`.
 
-    CudaKernels(cupy).batch_norm(eps, relu, "NHWC") -> f(x, gamma, beta, out=None) -> y, mean, inv_std
-
-Imports the modules of this package.
+CudaKernels(cupy).batch_norm(eps, relu, "NHWC") -> f(x, gamma, beta, out=None) -> y, mean, inv_std
 """
 
 from collections.abc import Callable

@@ -5,8 +5,6 @@
 An implementation keeps a plan for each set of shapes that it has met. Where cuDNN has nothing (a geometry, a
 dtype, arrays of different dtypes, arrays without elements) the same implementation of another provider
 computes. Has run on a stand-in for cuDNN only, and on no GPU yet.
-
-Imports ``engine``, ``planner`` and ``problem``.
 """
 
 from __future__ import annotations

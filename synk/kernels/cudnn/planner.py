@@ -7,8 +7,6 @@ part of the graph: cuDNN does not promise that NaN stays NaN in it.
 
 A plan is for one kind of GPU. It is made with a handle of the present one, or, for tests, with properties of
 one that is not there. Built in tests for an H200; none has run yet.
-
-Imports ``problem``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What every loop needs of its arrays: inputs as C reads them, and memory for results.
-
-Imports NumPy and ``results``.
-"""
+"""What every loop needs of its arrays: inputs as C reads them, and memory for results."""
 
 from typing import Any
 

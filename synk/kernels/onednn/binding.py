@@ -3,8 +3,6 @@
 ``bind`` declares the functions that are used here; the constants are those of ``dnnl_types.h``. A status
 other than success becomes an exception, `Unsupported` where oneDNN has no implementation. The functions in
 `QUIET` run at every call of a kernel and return their status: a check in Python would double their cost.
-
-Imports ctypes only.
 """
 
 import ctypes

@@ -5,8 +5,6 @@
 An implementation keeps a plan for each set of shapes that it has met, up to `MOST_PLANS`; the oldest goes
 first. Where oneDNN has nothing for a convolution, the same implementation of another provider is kept in its
 place. Without elements there is nothing to plan.
-
-Imports NumPy, ``kernels.window`` and this package.
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ unless `threads` says otherwise; ranks are the parallelism.
 
 All kernels share one workspace: oneDNN's scratchpads, and weights in its own order of axes, live only while
 one kernel runs. A lock keeps Python threads from using it at the same time.
-
-Imports NumPy and ``library``, ``binding``.
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ oneDNN names axes in the order (image, channel, row, column) and (group, output,
 tell how they really lie, so both layouts of images are plain descriptors of the same lengths.
 
     Layout(lengths, strides) -> descriptor        array -> pointer
-
-Imports NumPy, ctypes and ``compile.kernels.library``.
 """
 
 from __future__ import annotations
@@ -17,8 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from synk.compile.kernels.library import HEAD, layout_is_known
 from synk.kernels.onednn import binding
+from synk.native.loading import HEAD, layout_is_known
 
 FLOAT32 = np.dtype("float32")
 

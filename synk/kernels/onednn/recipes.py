@@ -7,8 +7,6 @@
 Each has two recipes: by oneDNN's convolution, which wants weights in an order that it chooses itself, so they
 are reordered on the way; and, for windows of 1 x 1, by a product of matrices. A recipe tells a planner of
 the result first, and of its inputs in the order above.
-
-Imports ``binding``, ``memory``, ``planner``, ``shapes``.
 """
 
 from __future__ import annotations

@@ -10,8 +10,6 @@ convolution of ResNet-50 (batch 8, one thread, AVX-512):
   convolution, because their strides are powers of two. See `Shapes.is_product`.
 - For images with fewer channels than a vector has lanes, the gradient for the image is twice as fast by the
   implementation that is called gemm: `Shapes.prefers_gemm`.
-
-Imports ``kernels.window`` and ``memory``.
 """
 
 from __future__ import annotations

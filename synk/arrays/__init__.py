@@ -1,0 +1,1 @@
+"""Data and shared variables: what they are made of, and where their values live."""

@@ -1,0 +1,106 @@
+"""What the script sees of a shared variable while a run has it.
+
+    v.get_value() -> value, on the host, wherever programs left it
+    v.set_value() -> value: rank 0's alone, which is told once where there are other ranks
+
+Updates and collectives write to the storage and do not pass here.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from copy import deepcopy
+from copyreg import _reconstructor as _new  # type: ignore[attr-defined]  # pickles need no synk to be read
+from typing import Any
+
+from pytensor.link.basic import Container
+
+from synk.values.errors import SynkWarning
+
+OWN = ("to_host", "warned")  # attributes that a plain container does not have
+
+
+class AdoptedContainer(Container):
+    """The container of a variable that takes part in a run.
+
+    Copies of it, pickled ones too, are plain containers with the value on the host.
+
+    Attributes
+    ----------
+    to_host : callable
+        As of rank 0's `Device`.
+    """
+
+    to_host: Callable[[Any], Any]
+
+    @property
+    def value(self) -> Any:
+        """The value on the host: itself if it is there, else a copy, even where a view is asked for."""
+        return self.to_host(self.storage[0])
+
+    @value.setter
+    def value(self, new: Any) -> None:
+        Container.value.fset(self, new)
+
+    data = value
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Container:
+        return deepcopy(self._plain(), memo)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _new, (Container, object, None), vars(self._plain())
+
+    def _plain(self) -> Container:
+        plain = Container.__new__(Container)
+        vars(plain).update({name: x for name, x in vars(self).items() if name not in OWN})
+        value = self.value
+        if value is not self.storage[0]:
+            plain.storage = [value]
+        return plain
+
+
+class TravelledContainer(AdoptedContainer):
+    """The container of a variable that the workers have, too: they do not see what is set here."""
+
+    warned = False
+
+    @property
+    def value(self) -> Any:
+        return self.to_host(self.storage[0])
+
+    @value.setter
+    def value(self, new: Any) -> None:
+        if not self.warned:
+            self.warned = True
+            warnings.warn(
+                f"set_value of {self.name or 'a shared variable'!r} changed rank 0 only: the other ranks "
+                "have a value of their own; synk.broadcast(variable, value) sets it everywhere",
+                SynkWarning,
+                stacklevel=3,
+            )
+        Container.value.fset(self, new)
+
+    data = value
+
+
+def adopt(container: Container, to_host: Callable[[Any], Any], travelled: bool) -> None:
+    """Have the script see a variable as one of a run.
+
+    Parameters
+    ----------
+    container : Container
+        The variable's.
+    to_host : callable
+    travelled : bool
+        Whether there are other ranks, which have it too.
+    """
+    vars(container)["to_host"] = to_host
+    container.__class__ = TravelledContainer if travelled else AdoptedContainer
+
+
+def give_back(container: Container) -> None:
+    """Let a variable be a plain PyTensor one again; its value is on the host by then."""
+    container.__class__ = Container
+    for name in OWN:
+        vars(container).pop(name, None)

@@ -1,0 +1,66 @@
+"""Make Data of what the script gives: values, a shape, or a file.
+
+synk.data, build_inputs -> make_data -> Data in shared memory, FileData in a file
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from synk.arrays.data import Data
+from synk.arrays.file_data import FileData
+from synk.arrays.owner import Owner
+from synk.memory.files import as_memmap, file_label, is_in_file
+from synk.values.checks import as_array
+
+
+def make_data(
+    owner: Owner,
+    value: Any = None,
+    var: Any = None,
+    dtype: Any = None,
+    ndim: int | None = None,
+    shape: Any = None,
+    minibatch: bool = False,
+    force_cast: bool = False,
+    oversize: float = 1,
+    name: str | None = None,
+) -> Data:
+    """Make a Data; see `synk.data`."""
+    if var is not None:
+        dtype, ndim = var.dtype, var.ndim
+    if is_in_file(value):
+        return _file_data(owner, value, dtype, ndim, minibatch, oversize, name)
+    if value is not None and var is None:
+        value = as_array(value, f"the value for Data {name!r}" if name else "the value")
+        dtype = value.dtype if dtype is None else dtype
+        ndim = value.ndim if ndim is None else ndim
+    if ndim is None and shape is not None:
+        ndim = len(shape)
+    if dtype is None or ndim is None:
+        raise TypeError("data() needs a value, a variable, or dtype and either ndim or shape")
+    result = Data(owner, dtype, ndim, minibatch, name)
+    if value is not None:
+        result.set_value(value, force_cast, oversize)
+    elif shape is not None:
+        result.set_shape(shape, oversize)
+    return result
+
+
+def _file_data(
+    owner: Owner, value: Any, dtype: Any, ndim: int | None, minibatch: bool, oversize: float, name: str | None
+) -> FileData:
+    memmap = as_memmap(value)
+    where = file_label(memmap.filename)
+    if dtype is not None and np.dtype(dtype) != memmap.dtype:
+        raise TypeError(
+            f"{where} holds {memmap.dtype}, not {np.dtype(dtype)}, and is read in place; store it as that, "
+            f"or copy it to shared memory: synk.data(np.array(values), dtype={str(np.dtype(dtype))!r})"
+        )
+    if ndim is not None and ndim != memmap.ndim:
+        raise TypeError(f"the array in {where} has {memmap.ndim} dimensions, not {ndim}")
+    if oversize != 1:
+        raise ValueError(f"oversize={oversize}, but {where} does not grow; leave oversize out")
+    return FileData(owner, memmap, minibatch, name)

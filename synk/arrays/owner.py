@@ -1,0 +1,60 @@
+"""What Data, functions and collectives may ask of the run they belong to.
+
+They are given the run and never reach for it, so tests can give them another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from synk.arrays.homes import Homes
+from synk.arrays.shared_table import SharedTable
+from synk.memory.segments import SegmentTable, StagingBuffers
+from synk.values import messages
+
+
+class Owner(Protocol):
+    """A run, as `session.Session` is one."""
+
+    n_ranks: int
+    reads_in_place: bool  # ranks read rows where they are, if those are next to each other
+    segments: SegmentTable
+    staging: StagingBuffers
+    temporary: StagingBuffers  # freed at the end of each turn
+    shared: SharedTable
+    homes: Homes
+
+    def check_open(self, what: str) -> None:
+        """Raise SynkStateError if the run was closed, or this process is not its master."""
+
+    def turn(self, label: str) -> AbstractContextManager[None]:
+        """Keep other threads out while a call is prepared and run; what is inside cannot be re-entered."""
+
+    def run(self, steps: tuple[Any, ...], start: int = 0, stop: int = 0) -> list[tuple[Any, ...]]:
+        """Run steps on all ranks as one command, in a turn; return results by step, then by rank.
+
+        ``start:stop`` are the rows that spans with `messages.TOLD` in them mean.
+        """
+
+    def profiled(self, profile: Any) -> AbstractContextManager[None]:
+        """Let a profile watch rank 0."""
+
+    def install(self, message: messages.Build) -> None:
+        """Give a function to all ranks."""
+
+    def run_alone(self, function: int, arrays: Sequence[Any]) -> list[Any]:
+        """Run a function on rank 0 only, on all rows."""
+
+    def forget(self, function: int) -> None:
+        """Drop a function in all ranks; safe in finalizers, at any moment."""
+
+    def lengths(self, variables: Sequence[int]) -> list[list[int]]:
+        """Return the rows of shared variables, by variable, then by rank."""
+
+    def remember(self, command: Any) -> None:
+        """Note a command that may be sent again; it is dropped when what it refers to is made anew."""
+
+    def forget_lengths(self, variables: Sequence[int]) -> None:
+        """Note that the shapes of these variables are about to change."""

@@ -1,0 +1,148 @@
+"""The master's record of which shared variables have travelled to the workers.
+
+They travel by identity: the value once, with the first function or collective that uses them, and never again
+unless asked for.
+
+    SharedTable.identify (master) -> Share -> RankVariables.add (worker)
+"""
+
+from __future__ import annotations
+
+import pickle
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from pytensor.compile.sharedvalue import SharedVariable
+
+from synk.arrays.containers import adopt, give_back
+from synk.arrays.variables import RankVariables, describe
+from synk.values import messages
+
+
+class SharedTable:
+    """The master's record of which shared variables have travelled.
+
+    Parameters
+    ----------
+    post : callable
+        ``post(message)`` reaches all workers.
+    release : callable
+        ``release(message)`` does so too, later, from wherever it is called: with other messages.
+    own : RankVariables
+        Rank 0's.
+    n_ranks : int
+    to_host : callable, optional
+        By which the script reads values that programs left on the device of rank 0, on any thread.
+    """
+
+    def __init__(
+        self,
+        post: Callable[..., None],
+        release: Callable[[Any], None],
+        own: RankVariables,
+        n_ranks: int,
+        to_host: Callable[[Any], Any] | None = None,
+    ):
+        self._post = post
+        self._release = release
+        self._own = own
+        self._n_ranks = n_ranks
+        self._to_host = to_host or (lambda value: value)
+        self._adopts = n_ranks > 1 or to_host is not None
+        self._identities: dict[int, int] = {}  # id(variable) -> identity
+        self._references: dict[int, weakref.ref[SharedVariable]] = {}
+        self._last = 0
+
+    def identify(self, variable: SharedVariable) -> int:
+        """Return the variable's identity, as `identify_all` does."""
+        known = self._identities.get(id(variable))
+        return self.identify_all([variable])[0] if known is None else known
+
+    def identify_all(self, variables: Sequence[SharedVariable]) -> tuple[int, ...]:
+        """Return the identities of variables, sending those that are new to the workers, in one message.
+
+        Raises
+        ------
+        TypeError
+            If one is not a shared variable, or its value cannot travel; none has travelled then.
+        """
+        new = {id(variable): variable for variable in variables if id(variable) not in self._identities}
+        for variable in new.values():
+            if not isinstance(variable, SharedVariable):
+                raise TypeError(f"{variable!r} is not a shared variable")
+        self._send(dict(enumerate(new.values(), self._last + 1)))
+        return tuple([self._identities[id(variable)] for variable in variables])
+
+    def _send(self, new: dict[int, SharedVariable]) -> None:
+        self._last += len(new)
+        self._post_values(new)
+        for identity, variable in new.items():
+            self._own.adopt(identity, variable)
+            self._identities[id(variable)] = identity
+            self._references[identity] = weakref.ref(variable)
+            weakref.finalize(variable, self._forget, id(variable), identity).atexit = False
+            if self._adopts:
+                adopt(variable.container, self._to_host, travelled=self._n_ranks > 1)
+
+    def _post_values(self, variables: dict[int, SharedVariable]) -> None:
+        if self._n_ranks == 1 or not variables:
+            return
+        types: dict[Any, Any] = {}
+        shares = [self._share(*entry) for entry in variables.items()]
+        # Equal types are pickled once.
+        shares = [share._replace(type=types.setdefault(share.type, share.type)) for share in shares]
+        try:
+            self._post(messages.Several(tuple(shares)))
+        except (TypeError, AttributeError) as error:
+            names = ", ".join(describe(variables[share.identity]) for share in shares if not _travels(share))
+            raise TypeError(
+                f"the value of shared variable {names} cannot travel to the workers: {error}"
+            ) from error
+
+    def _share(self, identity: int, variable: SharedVariable) -> messages.Share:
+        value = self._to_host(variable.container.storage[0])
+        return messages.Share(identity, type(variable), variable.type, variable.name, value)
+
+    def resend(self, variables: Sequence[SharedVariable]) -> None:
+        """Send the master's present values again, replacing those of the workers."""
+        self._post_values(dict(zip(self.identify_all(variables), variables, strict=True)))
+
+    def shares(self) -> list[messages.Share]:
+        """Return what tells a new worker of every variable, with rank 0's present value itself."""
+        return [self._share(identity, variable) for identity, variable in self._alive().items()]
+
+    def _alive(self) -> dict[int, SharedVariable]:
+        references = self._references.copy()  # a finalizer may change it at any moment
+        alive = {identity: reference() for identity, reference in references.items()}
+        return {identity: variable for identity, variable in alive.items() if variable is not None}
+
+    @contextmanager
+    def held(self) -> Iterator[tuple[int, ...]]:
+        """Yield the identities of all variables, none of which is dropped meanwhile."""
+        alive = self._alive()
+        yield tuple(alive)
+        del alive
+
+    def _forget(self, key: int, identity: int) -> None:
+        self._identities.pop(key, None)
+        self._references.pop(identity, None)
+        self._own.drop(identity)
+        self._release(messages.Unshare(identity))
+
+    def close(self) -> None:
+        """Let the variables be plain PyTensor ones again."""
+        for reference in self._references.values():
+            variable = reference()
+            if variable is not None:
+                give_back(variable.container)
+
+
+def _travels(share: messages.Share) -> bool:
+    """Tell whether a variable can be pickled: asked when several could not."""
+    try:
+        pickle.dumps(share, protocol=5, buffer_callback=lambda buffer: None)
+    except (TypeError, AttributeError):
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""Compile C, keep the machine code in a store that processes share, and load it."""

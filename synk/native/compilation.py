@@ -1,0 +1,195 @@
+"""Run compilers side by side, in a folder that goes with them.
+
+A process that is killed takes its compilers along: each is a process group, and a shell in it ends the group
+when a pipe says that nobody holds its other end any more. (The kernel's word of a parent's death would reach
+the driver of the compiler only, not the programs that the driver has started.) The folder stays then. It was
+locked until the kill, and the next compilation removes folders that nobody has locked.
+
+    sources -> work_folder -> a shell each -> compiler -> libraries, or why there are none
+"""
+
+import contextlib
+import fcntl
+import os
+import shlex
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator, Sequence
+
+from synk.native.own_files import NotOwn, read_own_file
+
+PREFIX = "synk-cc-"
+
+# Arguments: descriptors of the folder and of the pipe, the file for what the compiler says, and the command.
+# The folder is entered by its descriptor, because its path may lead elsewhere by now.
+SHELL = """
+umask 077
+cd -P "/proc/self/fd/$1" && exec </dev/null >"$3" 2>&1 || exit 125
+(read _; kill -KILL 0) <"/proc/self/fd/$2" >/dev/null 2>&1 &
+shift 3
+"$@"
+status=$?
+exec 2>/dev/null
+kill -KILL $!
+wait
+exit $status
+"""
+
+# Workers ignore signals, which the programs that they start would inherit.
+SIGNALS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
+
+
+class CompileError(RuntimeError):
+    """The compiler does not compile a kernel."""
+
+
+def compile_all(
+    sources: Sequence[str], before: Sequence[str], after: Sequence[str]
+) -> list[bytes | CompileError]:
+    """Compile C texts, all at the same time.
+
+    Parameters
+    ----------
+    sources : sequence of str
+    before, after : sequence of str
+        Words of the command, before and after the names of the text and the library.
+
+    Returns
+    -------
+    list of bytes or CompileError
+        For each text the content of a shared library, or why there is none.
+    """
+    try:
+        with work_folder() as folder:
+            return _compiled(
+                [_Job(folder, number, text) for number, text in enumerate(sources)], before, after
+            )
+    except OSError as error:
+        reason = (
+            f"{shlex.join(before)} cannot be run in {tempfile.tempdir}: {error}; TMPDIR names another folder"
+        )
+        return [CompileError(reason) for _ in sources]
+
+
+class _Job:
+    """One text in the folder, and the files beside it."""
+
+    def __init__(self, folder: int, number: int, text: str):
+        self.folder = folder
+        self.text, self.library, self.said = (f"kernels{number}.{end}" for end in ("c", "so", "txt"))
+        self.command = ""
+        descriptor = os.open(
+            self.text, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder
+        )
+        with open(descriptor, "wb") as file:
+            os.fchmod(descriptor, 0o600)  # whatever the umask is
+            file.write(text.encode())
+
+    def start(self, before: Sequence[str], after: Sequence[str], pipe: int) -> int:
+        """Start the compiler, and return the process id of its shell."""
+        command = [*before, self.text, "-o", self.library, *after]
+        self.command = shlex.join(command)
+        return os.posix_spawn(
+            "/bin/sh",
+            ["sh", "-c", SHELL, "sh", str(self.folder), str(pipe), self.said, *command],
+            {**os.environ, "TMPDIR": "."},
+            file_actions=[(os.POSIX_SPAWN_DUP2, held, held) for held in (self.folder, pipe)],  # inherits them
+            setpgroup=0,
+            setsigmask=[],
+            setsigdef=SIGNALS,
+        )
+
+    def result(self, status: int) -> bytes | CompileError:
+        """Return what the compiler has made, given the exit status."""
+        reason = f"exit status {status}"
+        if status == 0:
+            try:
+                return read_own_file(self.library, self.folder)
+            except OSError as error:
+                reason = f"exit status 0, but no library: {error}"
+        with contextlib.suppress(OSError):
+            reason += "\n" + read_own_file(self.said, self.folder).decode(errors="replace")
+        return CompileError(f"{self.command} failed: {reason.strip()}")
+
+
+def _compiled(
+    jobs: Sequence[_Job], before: Sequence[str], after: Sequence[str]
+) -> list[bytes | CompileError]:
+    running: dict[_Job, int] = {}
+    results: dict[_Job, bytes | CompileError] = {}
+    pipe, end = os.pipe()
+    try:
+        for job in jobs:
+            try:
+                running[job] = job.start(before, after, pipe)
+            except OSError as error:  # no process left
+                results[job] = CompileError(f"{job.command} failed: {error}")
+        for job in list(running):
+            status = _wait(running[job])
+            del running[job]
+            results[job] = job.result(status)
+        return [results[job] for job in jobs]
+    finally:
+        os.close(end)  # which ends what still runs
+        os.close(pipe)
+        for pid in running.values():
+            _wait(pid)
+
+
+def _wait(pid: int) -> int:
+    """Wait for a child and return its exit status; 0 where the script has children reaped unseen."""
+    try:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    except ChildProcessError:
+        return 0
+
+
+@contextlib.contextmanager
+def work_folder() -> Iterator[int]:
+    """Give the descriptor of a new folder, which is locked meanwhile and removed afterwards."""
+    _sweep(tempfile.gettempdir())
+    path, descriptor = _make_folder()
+    try:
+        yield descriptor
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _make_folder() -> tuple[str, int]:
+    while True:
+        path = tempfile.mkdtemp(prefix=PREFIX)
+        os.chmod(path, 0o700)  # whatever the umask is
+        descriptor = _open(path)
+        with contextlib.suppress(OSError):  # where nothing can be locked, nothing is swept
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if os.path.isdir(path):  # else another process has swept it before it was locked
+            return path, descriptor
+        os.close(descriptor)
+
+
+def _sweep(around: str) -> None:
+    """Remove folders of killed compilations."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(around):
+            if name.startswith(PREFIX):
+                _remove_if_left(os.path.join(around, name))
+
+
+def _remove_if_left(path: str) -> None:
+    with contextlib.suppress(OSError):
+        descriptor = _open(path)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path, ignore_errors=True)
+        finally:
+            os.close(descriptor)
+
+
+def _open(path: str) -> int:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    if os.fstat(descriptor).st_uid == os.geteuid():
+        return descriptor
+    os.close(descriptor)
+    raise NotOwn(f"{path} is another user's")

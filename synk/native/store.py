@@ -1,0 +1,124 @@
+"""Keep compiled libraries in a folder that many processes share.
+
+Only what this user alone can have written is taken (see `own_files`). Each file ends with a digest of itself:
+one that is damaged, half written or another kernel's is not taken either, but made anew. The bytes that were
+compared are those that are loaded, so a file may change at any time.
+"""
+
+import hashlib
+import os
+import warnings
+from contextlib import suppress
+from pathlib import Path
+
+from synk.native.own_files import NotOwn, own_folder, read_own_file
+
+
+class Store:
+    """Libraries by name.
+
+    Parameters
+    ----------
+    folder : path, optional
+        Default: see `default_folder`. It is made when something is kept; a folder that cannot be used keeps
+        nothing, and a warning says so once.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str] | None = None):
+        self.folder = default_folder() if folder is None else Path(folder)
+
+    def find(self, name: str) -> bytes | None:
+        """Return an intact library, or None."""
+        try:
+            with own_folder(self._place()) as folder:
+                content = read_own_file(f"{name}.so", folder)
+        except OSError:
+            return None
+        return content[:-32] if content[-32:] == _digest(name, content[:-32]) else None
+
+    def keep(self, name: str, library: bytes) -> None:
+        """Keep a library, if the folder can be used."""
+        if self.find(name) is not None:
+            return  # another rank was faster
+        try:
+            with own_folder(self._place(), make=True) as folder:
+                _replace(f"{name}.so", library + _digest(name, library), folder)
+        except FileExistsError:
+            pass  # another rank is writing it
+        except OSError as error:
+            self._say(error)
+
+    def look(self) -> tuple[int, list[str]]:
+        """Return how many libraries there are, and what is wrong with files that are not taken.
+
+        Raises
+        ------
+        OSError
+            The folder is missing, or is not used.
+        """
+        taken, refused = 0, []
+        with own_folder(self._place()) as folder:
+            inside = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+            try:
+                for name in sorted(name for name in os.listdir(inside) if name.endswith(".so")):
+                    try:
+                        read_own_file(name, folder)
+                        taken += 1
+                    except OSError as error:
+                        refused.append(said(error))
+            finally:
+                os.close(inside)
+        return taken, refused
+
+    def _place(self) -> Path:
+        if self.folder is None:
+            raise NotOwn("there is no home folder")
+        return self.folder
+
+    def _say(self, error: OSError) -> None:
+        if str(self.folder) not in _said:
+            _said.add(str(self.folder))
+            warnings.warn(
+                f"compiled loops are not kept in {self.folder or 'a folder'}: {said(error)}\n"
+                "Every process compiles its own; set SYNK_CACHE to a folder that is yours alone",
+                stacklevel=4,
+            )
+
+
+_said: set[str] = set()
+
+
+def said(error: OSError) -> str:
+    """Return what an error says to people."""
+    return error.strerror or str(error)
+
+
+def _replace(name: str, content: bytes, folder: int) -> None:
+    """Write a new file in the place of whatever has its name."""
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=folder)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(os.open(name, flags, 0o600, dir_fd=folder), "wb") as file:
+        os.fchmod(file.fileno(), 0o600)  # whatever the umask is
+        file.write(content)
+
+
+def name_of(*parts: str) -> str:
+    """Return the name of a library: a digest of all that its machine code depends on."""
+    return f"k{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:24]}"
+
+
+def _digest(name: str, content: bytes) -> bytes:
+    return hashlib.sha256(name.encode() + content).digest()
+
+
+def default_folder() -> Path | None:
+    """Return ``$SYNK_CACHE``, else ``synk`` in ``$XDG_CACHE_HOME`` or ``~/.cache``; None without a home."""
+    own = os.environ.get("SYNK_CACHE")
+    if own:
+        return Path(own)
+    # The XDG specification has relative paths ignored; "~" stays what it is where nobody knows the user.
+    for cache in (os.environ.get("XDG_CACHE_HOME", ""), os.path.expanduser("~/.cache")):
+        if os.path.isabs(cache):
+            return Path(cache) / "synk"
+    return None

@@ -1,0 +1,118 @@
+"""What the master looks at while it waits for workers: deadlines, and ranks that keep it waiting.
+
+    watched = command, seconds, now ... look(late ranks), every now and then -> a warning, SynkTimeout
+
+Nothing here costs a call that goes well anything but the time of its start.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Sequence
+
+from synk.processes.stacks import Stacks
+from synk.processes.watch import Process
+from synk.transport.sync import ControlBlock
+from synk.values.errors import RankState, SynkTimeout, SynkWarning
+from synk.values.script_frames import PACKAGE, stack_of_the_script, stacklevel
+
+LOOK_SECONDS = 0.25  # between looks for ranks that a signal has stopped: nothing wakes the master up then
+WARN_SECONDS = 5.0  # for which a rank may keep the others waiting
+
+SERVING = os.path.join(PACKAGE, "rank", "worker.py")
+
+
+class Watchdog:
+    """Watches over one command at a time.
+
+    Parameters
+    ----------
+    processes : sequence of Process
+        The workers, in rank order from rank 1.
+    stacks : sequence of Stacks
+        Theirs.
+    control : ControlBlock
+
+    Attributes
+    ----------
+    watched : tuple of str, float or None, float
+        What the present command is called, the seconds that it has, and when it began.
+    """
+
+    def __init__(self, processes: Sequence[Process], stacks: Sequence[Stacks], control: ControlBlock):
+        self._processes = processes
+        self._stacks = stacks
+        self._control = control
+        self.watched: tuple[str, float | None, float] = "", None, 0.0
+        self._seen: tuple[str, float | None, float] = self.watched  # the command of the last look
+        self._looked = 0.0
+        self._waits_since = 0.0
+        self._warned = False
+
+    def look(self, late: Sequence[int]) -> None:
+        """Look at the ranks that the master waits for, unless that was just now.
+
+        Raises
+        ------
+        SynkTimeout
+            If the command is past its deadline.
+        """
+        now = time.monotonic()
+        _, seconds, began = self.watched
+        if self.watched is not self._seen:
+            self._seen, self._warned, self._waits_since = self.watched, False, began
+        if seconds is not None and now - began >= seconds:
+            raise self.timeout(seconds, late)
+        if now - self._looked > 2 * LOOK_SECONDS:  # the master has not waited before
+            self._waits_since = now
+        if now - self._looked >= LOOK_SECONDS:
+            self._looked = now
+            if not self._warned:
+                self._warn(late, now - self._waits_since)
+
+    def _warn(self, late: Sequence[int], waited: float) -> None:
+        stopped = [rank for rank in late if rank > 0 and self._processes[rank - 1].stopped()]
+        if stopped:
+            said = "stopped by a signal; SIGCONT lets it go on"
+        elif waited >= WARN_SECONDS:
+            said = f"keeping the others waiting for {waited:.0f} s"
+        else:
+            return
+        self._warned = True
+        states = "; ".join(
+            f"rank {rank} (pid {self._processes[rank - 1].pid}, {self._control.phase(rank)})"
+            for rank in stopped or late
+        )
+        warnings.warn(f"{self.watched[0]}: {states} is {said}", SynkWarning, stacklevel=stacklevel())
+
+    def timeout(self, seconds: float, late: Sequence[int]) -> SynkTimeout:
+        """Return what to raise of a command that is past its deadline, with every rank's stack."""
+        workers = list(zip(self._processes, self._stacks, strict=True))
+        for process, stack in workers:
+            stack.ask(process)
+        mine = RankState(0, os.getpid(), "running", self._control.phase(0), stack_of_the_script())
+        others = [
+            RankState(rank, process.pid, _state(process), self._control.phase(rank), _above(stack.read()))
+            for rank, (process, stack) in enumerate(workers, start=1)
+        ]
+        return SynkTimeout(seconds, self.watched[0], tuple(late), (mine, *others))
+
+
+def _state(process: Process) -> str:
+    if process.wait(0):
+        return "ended"
+    return "stopped" if process.stopped() else "running"
+
+
+def _above(stack: str) -> str:
+    """Leave out how every command reaches the program."""
+    lines, skipping = [], False
+    for line in stack.splitlines():
+        if not line.startswith("  "):
+            skipping = False  # another thread
+        skipping = skipping or SERVING in line
+        if not skipping:
+            lines.append(line)
+    return "\n".join(lines)

@@ -1,0 +1,48 @@
+"""What all ranks of a run share before anything is said: words, doorbells, mailboxes.
+
+Crew (master) -> Commons -> inherited by a fork, or by descriptors -> Commons of a worker
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from synk.transport.mailbox import Mailboxes
+from synk.transport.sync import ControlBlock, Doorbells
+
+
+class Commons:
+    """The shared words, doorbells and mailboxes of a run.
+
+    Parameters
+    ----------
+    n_ranks : int
+    descriptors : sequence of int, optional
+        As another process `descriptors` says, for what that has made; all is made new by default.
+    """
+
+    def __init__(self, n_ranks: int, descriptors: Sequence[int] | None = None):
+        self.n_ranks = n_ranks
+        control, mailboxes, *bells = descriptors or (None, None)
+        with ExitStack() as made:
+            self.control = ControlBlock(n_ranks, control)
+            made.callback(self.control.close)
+            self.bells = Doorbells(n_ranks, [bell for bell in bells if bell is not None])
+            made.callback(self.bells.close)
+            self.mailboxes = Mailboxes(n_ranks, mailboxes)
+            made.callback(self.mailboxes.close)
+            self._made = made.pop_all()
+
+    def descriptors(self) -> list[int]:
+        """Return what another process makes its own of this by, until `seal`; ``2 + n_ranks`` of them."""
+        bells = [self.bells.fileno(rank) for rank in range(self.n_ranks)]
+        return [self.control.descriptor, self.mailboxes.descriptor, *bells]
+
+    def seal(self) -> None:
+        """Close the descriptors of memory: who is forked from now on inherits what is mapped."""
+        self.control.seal()
+        self.mailboxes.seal()
+
+    def close(self) -> None:
+        self._made.close()

@@ -1,0 +1,267 @@
+"""Small messages through shared memory: no system call where both sides are awake.
+
+The master writes a command into the one box that all workers read, each worker its reply into a box of its
+own. A box has one writer, who writes the number last; a reader spins on it for a moment and then sleeps
+until its doorbell rings. What does not fit goes over the channel.
+
+    Commands -> MasterPost.send ... WorkerPost.take -> serve -> WorkerPost.reply ... MasterPost.arrived
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any, NamedTuple
+
+from synk.memory.shm import Segment
+from synk.transport.replies import packed, unpacked
+from synk.transport.spin import Spin
+from synk.transport.sync import SLEEPING, ControlBlock, Doorbells
+from synk.values import messages
+
+NUMBER, NBYTES, FRAMES, EDITION, START, STOP = range(6)
+HEAD_WORDS = 8  # a cache line
+AREA = 1 << 14  # bytes of the longest message
+STRIDE = 8 * HEAD_WORDS + AREA
+REMEMBERED = 64  # commands whose pickle a worker knows; training repeats one
+
+
+class Mailboxes:
+    """The boxes of a run: the command's, and one for each worker's replies.
+
+    Parameters
+    ----------
+    n_ranks : int
+    descriptor : int, optional
+        Of the boxes that another process has made; new ones by default.
+    """
+
+    def __init__(self, n_ranks: int, descriptor: int | None = None):
+        nbytes = STRIDE * n_ranks
+        self._segment = Segment.create(nbytes) if descriptor is None else Segment.attach(descriptor, nbytes)
+        words = self._segment.words(STRIDE * n_ranks // 8)
+        space = words.cast("B")
+        self.boxes = [
+            Mailbox(words[rank * STRIDE // 8 :][:HEAD_WORDS], space[rank * STRIDE :][8 * HEAD_WORDS : STRIDE])
+            for rank in range(n_ranks)
+        ]
+
+    @property
+    def descriptor(self) -> int:
+        """What other processes attach by, until `seal`."""
+        return self._segment.descriptor
+
+    def seal(self) -> None:
+        """Close the descriptor; processes that are forked inherit the mapping."""
+        self._segment.seal()
+
+    def close(self) -> None:
+        for box in self.boxes:
+            box.release()
+        self._segment.close()
+
+
+class Mailbox:
+    """One message at a time, from one writer."""
+
+    def __init__(self, words: memoryview, area: memoryview):
+        # Number, bytes, frames of the channel that came before, edition of the payload, the command's rows.
+        self.words = words
+        self.area = area
+        self._payload: bytes | None = None  # that was written last
+
+    def write(self, number: int, payload: bytes, frames: int = 0) -> None:
+        """Put a message into the box; a payload that is there already stays."""
+        words = self.words
+        if payload is not self._payload and payload != self._payload:
+            self.area[: len(payload)] = payload
+            words[NBYTES] = len(payload)
+            words[EDITION] += 1
+            self._payload = payload
+        words[FRAMES] = frames
+        words[NUMBER] = number  # last: now it may be read
+
+    def content(self) -> memoryview:
+        """Return the message, which holds still until the next is written."""
+        return self.area[: self.words[NBYTES]]
+
+    def release(self) -> None:
+        """Let go of the memory."""
+        self.words.release()
+        self.area.release()
+
+
+class Memory(NamedTuple):
+    """What the last message in a box was, while its edition is the same."""
+
+    edition: int
+    value: Any
+
+
+class MasterPost:
+    """The master's side.
+
+    Parameters
+    ----------
+    mailboxes, control, bells
+        Shared by all ranks.
+    spins : bool
+        Whether to spin for replies before sleeping.
+
+    Attributes
+    ----------
+    sleepers : list of (int, int)
+        Workers, and where in ``words`` it says that they sleep: then they wait for ``ring(rank)``.
+    """
+
+    def __init__(self, mailboxes: Mailboxes, control: ControlBlock, bells: Doorbells, spins: bool):
+        self._command, *self._replies = mailboxes.boxes
+        self._control = control
+        self._bells = bells
+        self.spin = Spin(spins)
+        self._kinds: list[type] = []
+        self._steps: tuple[Any, ...] = ()
+        self._payload, self._is_long = b"", False
+        self._number = 0
+        self._workers = list(range(1, control.n_ranks))
+        self._missing: list[int] = []  # ranks whose replies have not been seen
+        self.words, self.ring = control.words, bells.ring
+        self.sleepers = [(rank, control.index(rank, SLEEPING)) for rank in self._workers]
+
+    def fileno(self) -> int:
+        """Descriptor that becomes readable when a reply has come to a sleeping master."""
+        return self._bells.fileno(0)
+
+    def send(self, command: messages.Run, frames: int) -> bool:
+        """Put a command into the box, unless it is too long; workers that sleep are not woken up."""
+        if command.steps is not self._steps:
+            self._encode(command.steps)
+        if self._is_long:
+            self._missing = []
+            return False
+        self._number = command.number
+        self._missing = self._workers
+        words = self._command.words
+        words[START], words[STOP] = command.start, command.stop
+        self._command.write(command.number, self._payload, frames)
+        return True
+
+    def _encode(self, steps: tuple[Any, ...]) -> None:
+        """Pickle steps, if they are not what the box holds: training sends the same ones again and again."""
+        # Steps of different classes may be equal: they are tuples.
+        kinds = list(map(type, steps))
+        if kinds != self._kinds or steps != self._steps:
+            self._kinds, self._payload = kinds, pickle.dumps(steps, protocol=5)
+            self._is_long = len(self._payload) > AREA
+        self._steps = steps
+
+    def spun(self) -> bool:
+        """Look for replies for a moment; return whether all are there, and `arrived` has told of none."""
+        if self._missing is not self._workers:
+            return False
+        number, spin = self._number, self.spin
+        for box in self._replies:
+            words = box.words
+            for _ in range(spin.looks):
+                if words[NUMBER] == number:
+                    break
+            else:
+                return False
+        if spin.doubted:
+            spin.hit()
+        return True
+
+    def arrived(self) -> list[int]:
+        """Return the ranks whose replies have come since."""
+        if not self._missing:
+            return []
+        number, boxes = self._number, self._replies
+        there = [rank for rank in self._missing if boxes[rank - 1].words[NUMBER] == number]
+        self._missing = [rank for rank in self._missing if rank not in there]
+        return there
+
+    def reply(self, rank: int) -> messages.Reply:
+        """Return the reply of a rank that has arrived, until the next command is sent."""
+        return _reply(self._replies[rank - 1])
+
+    def replies(self) -> list[messages.Reply]:
+        """Return the replies of all workers, once all have arrived."""
+        return list(map(_reply, self._replies))
+
+    def sleep(self, asleep: bool) -> None:
+        """Say whether the next reply must ring."""
+        self._control.set(0, SLEEPING, asleep)
+        if not asleep:
+            self._bells.quiet(0)
+
+
+def _reply(box: Mailbox) -> messages.Reply:
+    return unpacked(box.area[: box.words[NBYTES]])
+
+
+class WorkerPost:
+    """A worker's side."""
+
+    def __init__(self, rank: int, mailboxes: Mailboxes, control: ControlBlock, bells: Doorbells, spins: bool):
+        self._rank = rank
+        self._command, self._reply = mailboxes.boxes[0], mailboxes.boxes[rank]
+        self._control = control
+        self._bells = bells
+        self.spin = Spin(spins, moves=True)
+        self._last = 0
+        self._now = Memory(0, ())
+        self._known: dict[bytes, tuple[Any, ...]] = {}
+
+    def fileno(self) -> int:
+        """Descriptor that becomes readable when a command has come to a sleeping worker."""
+        return self._bells.fileno(self._rank)
+
+    def pending(self) -> bool:
+        """Tell whether there is a command that `take` has not returned."""
+        return self._command.words[NUMBER] != self._last
+
+    @property
+    def frames(self) -> int:
+        """How many frames of the channel to read before the command."""
+        return self._command.words[FRAMES]
+
+    def spun(self) -> bool:
+        """Look for a command for a moment; return whether one has come."""
+        words, last = self._command.words, self._last
+        for _ in range(self.spin.looks):
+            if words[NUMBER] != last:
+                if self.spin.doubted:
+                    self.spin.hit()
+                return True
+        return False
+
+    def sleep(self, asleep: bool) -> None:
+        """Say whether the next command must ring."""
+        self._control.set(self._rank, SLEEPING, asleep)
+        if not asleep:
+            self._bells.quiet(self._rank)
+
+    def take(self) -> messages.Run:
+        """Return the command."""
+        words = self._command.words
+        self._last = words[NUMBER]
+        if words[EDITION] != self._now.edition:
+            self._now = Memory(words[EDITION], self._loaded(bytes(self._command.content())))
+        return messages.Run(self._last, self._now.value, words[START], words[STOP])
+
+    def _loaded(self, payload: bytes) -> tuple[Any, ...]:
+        steps = self._known.get(payload)
+        if steps is None:
+            if len(self._known) >= REMEMBERED:
+                self._known.clear()
+            steps = self._known[payload] = pickle.loads(payload)
+        return steps
+
+    def reply(self, message: messages.Reply) -> bool:
+        """Put the reply to the command that was taken last into the box, unless it is too long."""
+        payload = packed(message, AREA)
+        if payload is None:
+            return False
+        self._reply.write(self._last, payload)
+        if self._control.get(0, SLEEPING):
+            self._bells.ring(0)
+        return True

@@ -1,0 +1,295 @@
+"""Words that all ranks share, and the barrier built on them.
+
+Every word has one writer, so no atomic operation is needed: a rank announces its own arrival
+and its own failure, and reads those of the others. Doorbells (eventfds) only wake a sleeping
+rank up; what is true stands in the words.
+
+    command number -> Barrier.begin -> wait, wait, ... (or fail) -> next command
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import time
+from collections.abc import Callable, Sequence
+
+from synk.memory.shm import Segment
+from synk.transport.spin import Spin
+
+PHASES = ("idle", "compiling", "computing", "in a collective")
+IDLE, COMPILING, COMPUTING, COLLECTIVE = range(len(PHASES))
+
+LINE = 8  # words: each rank writes to cache lines of its own
+ARRIVED, FAILED, SLEEPING, PHASE, DELIVERED = range(5)
+HEADER_WORDS = 40
+RANK_WORDS = LINE + HEADER_WORDS
+
+ABANDONED = -1  # instead of a command's number: this rank comes to no barrier of any command
+
+STEPS_PER_COMMAND = 1 << 24
+SLEEP_SECONDS = 0.1  # a lost wake-up costs this much at most
+
+
+class Aborted(Exception):
+    """Another rank failed in this command, so what this rank waits for will not come."""
+
+
+class ControlBlock:
+    """The shared words of a run: per rank its arrival, failure, sleep, phase and header.
+
+    Parameters
+    ----------
+    n_ranks : int
+    descriptor : int, optional
+        Of the words that another process has made; new ones by default.
+    """
+
+    def __init__(self, n_ranks: int, descriptor: int | None = None):
+        self.n_ranks = n_ranks
+        nbytes = 8 * RANK_WORDS * n_ranks
+        self._segment = Segment.create(nbytes) if descriptor is None else Segment.attach(descriptor, nbytes)
+        self.words = self._segment.words(RANK_WORDS * n_ranks)
+
+    @staticmethod
+    def index(rank: int, field: int) -> int:
+        """Return which word it is."""
+        return rank * RANK_WORDS + field
+
+    def get(self, rank: int, field: int) -> int:
+        return self.words[rank * RANK_WORDS + field]
+
+    def set(self, rank: int, field: int, value: int) -> None:
+        self.words[rank * RANK_WORDS + field] = value
+
+    @staticmethod
+    def header_at(rank: int) -> int:
+        """Return where in ``words`` the header of a rank begins."""
+        return rank * RANK_WORDS + LINE
+
+    def header(self, rank: int) -> memoryview:
+        """Words in which ``rank`` describes its part of a collective."""
+        start = self.header_at(rank)
+        return self.words[start : start + HEADER_WORDS]
+
+    def phase(self, rank: int) -> str:
+        return PHASES[self.get(rank, PHASE)]
+
+    @property
+    def descriptor(self) -> int:
+        """What other processes attach by, until `seal`."""
+        return self._segment.descriptor
+
+    def seal(self) -> None:
+        """Close the descriptor; processes that are forked inherit the mapping."""
+        self._segment.seal()
+
+    def close(self) -> None:
+        self.words.release()
+        self._segment.close()
+
+
+class Doorbells:
+    """One eventfd per rank, inherited by all.
+
+    Parameters
+    ----------
+    n_ranks : int
+    bells : sequence of int
+        Those that another process has made, if there are such.
+    """
+
+    def __init__(self, n_ranks: int, bells: Sequence[int] = ()):
+        self._bells = list(bells)
+        if bells:
+            return
+        try:
+            for _ in range(n_ranks):
+                self._bells.append(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
+        except OSError:  # no descriptor left
+            self.close()
+            raise
+
+    def ring(self, rank: int) -> None:
+        os.eventfd_write(self._bells[rank], 1)
+
+    def fileno(self, rank: int) -> int:
+        return self._bells[rank]
+
+    def quiet(self, rank: int) -> None:
+        with contextlib.suppress(BlockingIOError):  # nobody rang
+            os.eventfd_read(self._bells[rank])
+
+    def close(self) -> None:
+        for bell in self._bells:
+            os.close(bell)
+        self._bells = []
+
+
+class Barrier:
+    """Wait for all ranks of a command, unless one of them fails or dies.
+
+    Parameters
+    ----------
+    control, bells
+        Shared by all ranks.
+    rank : int
+        This rank.
+    spins : bool
+        Whether to spin before sleeping: not where ranks share cores.
+    lives : sequence of int
+        Descriptors that become readable when a process this rank depends on dies.
+    on_death : callable
+        Called with such a descriptor; raises.
+    patience : callable, optional
+        Called every now and then with the ranks that are late; raises to give up.
+    """
+
+    def __init__(
+        self,
+        control: ControlBlock,
+        bells: Doorbells,
+        rank: int,
+        spins: bool = False,
+        lives: Sequence[int] = (),
+        on_death: Callable[[int], None] = lambda descriptor: None,
+        patience: Callable[[Sequence[int]], None] = lambda late: None,
+    ):
+        self._control = control
+        self._bells = bells
+        self._rank = rank
+        self._others = [other for other in range(control.n_ranks) if other != rank]
+        self._arrival = control.index(rank, ARRIVED)
+        self._arrivals = [control.index(other, ARRIVED) for other in self._others]
+        self._sleepers = [(other, control.index(other, SLEEPING)) for other in self._others]
+        self._spin = Spin(spins)
+        self._on_death = on_death
+        self._patience = patience
+        self._command = 0
+        self._ticket = 0
+        self._poll = select.poll()
+        self._bell = bells.fileno(rank)
+        for descriptor in (self._bell, *lives):
+            self._poll.register(descriptor, select.POLLIN)
+
+    def begin(self, command: int) -> None:
+        """Start a command, numbered 1, 2, ...: tickets of an aborted one can no longer match."""
+        self._command = command
+        self._ticket = command * STEPS_PER_COMMAND
+
+    def fail(self) -> None:
+        """Tell all ranks that this one will not come to any further barrier of this command."""
+        if self._control.get(self._rank, FAILED) != ABANDONED:
+            self._tell_failed(self._command)
+
+    def abandon(self) -> None:
+        """Tell all ranks that this one will not come to any further barrier at all."""
+        self._tell_failed(ABANDONED)
+
+    def _tell_failed(self, command: int) -> None:
+        self._control.set(self._rank, FAILED, command)
+        for other in self._others:
+            self._bells.ring(other)
+
+    def wait_for(self, descriptor: int) -> None:
+        """Return once ``descriptor`` is readable.
+
+        Raises
+        ------
+        Aborted
+            If a rank failed in this command, so nothing will come.
+        """
+        readable = select.poll()
+        readable.register(descriptor, select.POLLIN)
+        while not readable.poll(1000 * SLEEP_SECONDS):
+            failed = [self._control.get(other, FAILED) for other in self._others]
+            # Looked at again: what was sent before the failure has come by now.
+            if (self._command in failed or ABANDONED in failed) and not readable.poll(0):
+                raise Aborted
+
+    def look(self) -> None:
+        """Look around once, while this rank waits for something else than the others' words.
+
+        Raises
+        ------
+        Aborted
+            If a rank failed in this command, so what this rank waits for may never come.
+        """
+        for descriptor, _ in self._poll.poll(0):
+            if descriptor == self._bell:
+                self._bells.quiet(self._rank)
+            else:
+                self._on_death(descriptor)
+        failed = [self._control.get(other, FAILED) for other in self._others]
+        if self._command in failed or ABANDONED in failed:
+            raise Aborted
+        self._patience(self._others)
+
+    def wait(self) -> None:
+        """Return once every rank has called ``wait`` equally often in this command.
+
+        Raises
+        ------
+        Aborted
+            If a rank failed before it came here.
+        """
+        self._ticket += 1
+        words = self._control.words
+        words[self._arrival] = self._ticket
+        for other, sleeping in self._sleepers:
+            if words[sleeping]:
+                self._bells.ring(other)
+        if not self._spun(words, self._ticket):
+            self._sleep_until_complete()
+
+    def _sleep_until_complete(self) -> None:
+        began = time.monotonic()
+        while not self._complete():
+            self._sleep()
+            late = self._late()
+            if late:
+                self._patience(late)
+        self._spin.missed(time.monotonic() - began)
+
+    def _late(self) -> list[int]:
+        return [other for other in self._others if self._control.get(other, ARRIVED) < self._ticket]
+
+    def _complete(self) -> bool:
+        get, ticket = self._control.get, self._ticket
+        late = [other for other in self._others if get(other, ARRIVED) < ticket]
+        if not late:
+            return True
+        # A rank may come here and fail later: arrival counts first.
+        if any(get(other, FAILED) == self._command for other in late):
+            raise Aborted
+        if any(get(other, FAILED) == ABANDONED for other in self._others):
+            raise Aborted
+        return False
+
+    def _spun(self, words: memoryview, ticket: int) -> bool:
+        """Look for the others until they are here, or for a moment; failures are looked for later."""
+        spin = self._spin
+        for arrival in self._arrivals:
+            for _ in range(spin.looks):
+                if words[arrival] >= ticket:
+                    break
+            else:
+                return False
+        if spin.doubted:
+            spin.hit()
+        return True
+
+    def _sleep(self) -> None:
+        self._control.set(self._rank, SLEEPING, 1)
+        try:
+            # Looked at again after SLEEPING is up: whoever arrived before saw no sleeper to wake.
+            if self._complete():
+                return
+            for descriptor, _ in self._poll.poll(1000 * SLEEP_SECONDS):
+                if descriptor == self._bell:
+                    self._bells.quiet(self._rank)
+                else:
+                    self._on_death(descriptor)
+        finally:
+            self._control.set(self._rank, SLEEPING, 0)

@@ -1,0 +1,1 @@
+"""Pure values that every room uses: rows of a batch, messages, reductions, errors."""

@@ -1,0 +1,212 @@
+"""Every error that synk raises on purpose.
+
+Each says what was wrong, with the value, and what to do. Where a built-in exception has the
+same meaning the error is one of those too, so plain ``except`` clauses keep working.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+
+class SynkError(Exception):
+    """Base of all errors of this package."""
+
+
+class SynkStateError(SynkError, RuntimeError):
+    """A call that the present state does not allow: before ``fork``, after ``close``, in a worker."""
+
+
+class CudaInitialisedError(SynkStateError):
+    """CUDA was initialised before ``fork``; child processes cannot use it."""
+
+
+class CudaUnavailable(SynkError, RuntimeError):
+    """GPUs are asked for, and driver, GPU or CuPy is missing or fails."""
+
+
+class SharedMemoryFull(SynkError, MemoryError):
+    """The shared-memory file system has no room for a segment."""
+
+
+class SegmentLost(SynkError, OSError):
+    """A rank had no file descriptor left to attach a segment of shared memory with."""
+
+
+class CollectiveMismatch(SynkError, ValueError):
+    """Ranks entered a collective with different operations, dtypes or shapes."""
+
+
+class NonFinite(SynkError, ArithmeticError):
+    """A shared variable holds NaN or infinities; said by `check_finite`."""
+
+
+class SynkWarning(UserWarning):
+    """Something is allowed but probably not what was meant."""
+
+
+# What the system does without saying so.
+HINTS = {"signal SIGKILL": " (a kernel that is out of memory does that: see dmesg)"}
+
+
+class RankState(NamedTuple):
+    """What one rank was doing at a moment, as seen from the master."""
+
+    rank: int
+    pid: int
+    state: str  # "running", "stopped" or "ended"
+    phase: str  # as in WorkerDied
+    stack: str  # of all its Python threads, the innermost frame first; "" where it could not tell
+
+    def __str__(self) -> str:
+        said = f"rank {self.rank} (pid {self.pid}) {self.state}, {self.phase}"
+        return f"{said}:\n{self.stack.rstrip()}" if self.stack else said
+
+
+class SynkTimeout(SynkError, TimeoutError):
+    """A command did not end before its deadline.
+
+    Attributes
+    ----------
+    seconds : float
+        The deadline.
+    function : str
+        The command that was running.
+    late : tuple of int
+        The ranks that the master was waiting for.
+    ranks : tuple of RankState
+        What every rank was doing, in rank order.
+    """
+
+    def __init__(self, seconds: float, function: str, late: tuple[int, ...], ranks: tuple[RankState, ...]):
+        waited = ", ".join(f"rank {rank}" for rank in late) or "the master's own part"
+        super().__init__(
+            f"{function} did not end within {seconds:g} s, waiting for {waited}; "
+            "synk.restart() starts new workers, synk.close() ends the run\n\n" + "\n\n".join(map(str, ranks))
+        )
+        self.seconds = seconds
+        self.function = function
+        self.late = late
+        self.ranks = ranks
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.seconds, self.function, self.late, self.ranks)
+
+
+class WorkerDied(SynkError, RuntimeError):
+    """A worker process ended without being told to.
+
+    Attributes
+    ----------
+    rank, pid : int
+    cause : str
+        ``"signal SIGKILL"`` or ``"exit code 3"``.
+    phase : str
+        What the worker was doing: ``"idle"``, ``"compiling"``, ``"computing"`` or ``"in a collective"``.
+    function : str
+        The command that was running, or ``"no command"``.
+    stderr : str
+        The last that it wrote to standard error, 4 KiB at most.
+    """
+
+    def __init__(self, rank: int, pid: int, cause: str, phase: str, function: str, stderr: str = ""):
+        hint = HINTS.get(cause, "")
+        said = f"\n\nits last words on standard error:\n{stderr.rstrip()}" if stderr.strip() else ""
+        super().__init__(
+            f"rank {rank} (pid {pid}) died of {cause} while {phase}, running {function}{hint}; "
+            f"synk.restart() starts new workers, synk.close() ends the run{said}"
+        )
+        self.rank = rank
+        self.pid = pid
+        self.cause = cause
+        self.phase = phase
+        self.function = function
+        self.stderr = stderr
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.rank, self.pid, self.cause, self.phase, self.function, self.stderr)
+
+
+class Failure(NamedTuple):
+    """One rank's exception, in a form that always travels."""
+
+    rank: int
+    kind: type[BaseException] | None  # None where the class itself cannot travel
+    summary: str  # "ValueError: x is negative"
+    traceback: str
+
+
+class RemoteError(SynkError, RuntimeError):
+    """One or more ranks raised while running a command; the run stays usable.
+
+    The exception raised is also an instance of the first failing rank's exception class
+    wherever Python allows it, so ``except ValueError`` works as in one process.
+
+    Attributes
+    ----------
+    failures : tuple of Failure
+        All failing ranks, in rank order, each with its traceback.
+    """
+
+    failures: tuple[Failure, ...] = ()
+
+    def __str__(self) -> str:
+        return self.report
+
+    @property
+    def report(self) -> str:
+        """Each failing rank with its own traceback."""
+        first = self.failures[0]
+        lines = [f"rank {first.rank}: {first.summary}"]
+        for failure in self.failures:
+            lines.append(f"\n--- rank {failure.rank} ---\n{failure.traceback.rstrip()}")
+        return "\n".join(lines)
+
+
+def remote_error(failures: Sequence[Failure], n_ranks: int) -> RemoteError:
+    """Build the exception that tells of ``failures``, typed like the first of them.
+
+    Parameters
+    ----------
+    failures : sequence of Failure
+        At least one, in rank order.
+    n_ranks : int
+        Size of the run, told in the message.
+    """
+    error = _typed_like(failures[0].kind)
+    error.failures = tuple(
+        failure._replace(traceback=f"Worker {failure.rank} of {n_ranks}:\n{failure.traceback}")
+        for failure in failures
+    )
+    return error
+
+
+def _typed_like(kind: type[BaseException] | None) -> RemoteError:
+    if kind is None or not issubclass(kind, Exception) or issubclass(RemoteError, kind):
+        return RemoteError()
+    base: Any = OSError if issubclass(kind, OSError) else Exception
+    try:
+        mixed: Any = type(f"Remote{kind.__name__}", (RemoteError, kind), {"__module__": __name__})
+        # The user's __init__ may need arguments that did not travel.
+        return base.__new__(mixed)
+    except Exception:  # built-in layouts that do not mix, or a class that refuses heirs
+        return RemoteError()
+
+
+# A traceback names them as a script catches them.
+for _public in (
+    SynkError,
+    SynkStateError,
+    CudaInitialisedError,
+    CudaUnavailable,
+    SharedMemoryFull,
+    CollectiveMismatch,
+    NonFinite,
+    SynkWarning,
+    RankState,
+    SynkTimeout,
+    WorkerDied,
+    RemoteError,
+):
+    _public.__module__ = "synk"

@@ -1,0 +1,221 @@
+"""What the master and the workers say to each other: plain values, no behaviour.
+
+The master posts a message to all workers at once. Only `Run` is answered, by one `Reply` per
+worker; the others prepare the ground for a later `Run` and are read in the order posted.
+
+    Attach, Detach, Share, Build, Forget ...  ->  Run(steps)  ->  Reply
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from synk.values.errors import Failure
+
+
+class ArrayRef(NamedTuple):
+    """An array in a segment that every rank has attached."""
+
+    segment: int
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int = 0  # bytes of the segment before it
+
+
+class Span(NamedTuple):
+    """Rows ``start:stop``, of an array or, where ``listed``, of the call's index array."""
+
+    start: int  # or TOLD
+    stop: int  # or TOLD
+    listed: bool
+
+
+TOLD = -1  # instead of a row: the command tells it, so that calls with other rows are the same steps
+
+
+# --- Messages without an answer -------------------------------------------------------------
+
+
+class Several(NamedTuple):
+    """Messages of this kind that travel as one, in their order."""
+
+    messages: tuple[Any, ...]
+
+
+class Attach(NamedTuple):
+    """A new segment; its descriptor travels beside the message."""
+
+    segment: int
+    nbytes: int
+    offset: int = 0  # bytes before it, in what the descriptor means
+    writable: bool = True
+
+
+class Detach(NamedTuple):
+    """Drop a segment."""
+
+    segment: int
+
+
+class Share(NamedTuple):
+    """A shared variable and the master's value of it."""
+
+    identity: int
+    kind: type
+    type: Any  # PyTensor Type
+    name: str | None
+    value: Any
+    own: bool = False  # each rank's own already, so a random state is not split into streams
+
+
+class Unshare(NamedTuple):
+    """Drop a shared variable that nothing on the master refers to any more."""
+
+    identity: int
+
+
+class MoveIn(NamedTuple):
+    """Where a shared variable is to live: an array in shared memory for each rank, of a shape of its own."""
+
+    identity: int
+    homes: tuple[ArrayRef, ...]
+
+
+class Build(NamedTuple):
+    """A function, still symbolic: every rank compiles it for its own device."""
+
+    function: int
+    spec: Any  # rank.spec.ProgramSpec
+
+
+class Forget(NamedTuple):
+    """Drop a function."""
+
+    function: int
+
+
+class Close(NamedTuple):
+    """Leave the command loop and exit."""
+
+
+# --- Steps of a Run --------------------------------------------------------------------------
+
+
+class Ahead(NamedTuple):
+    """Rows to gather for the next call of a function, while this one computes."""
+
+    token: int  # by which that call asks for them
+    rows: Span
+
+
+class Call(NamedTuple):
+    """Run one function on this rank's rows."""
+
+    function: int
+    inputs: tuple[ArrayRef, ...]  # scattered ones first, then broadcast ones
+    batch: Span | None  # rows picked before scattering; None where nothing is scattered
+    minibatch: tuple[bool, ...]  # per scattered input: its row i pairs with the i-th selected row
+    shares: tuple[Span, ...] | None  # per rank, rows of the sliceable shared variables
+    indices: ArrayRef | None  # int64, what listed spans refer to
+    num_slices: int
+    gathered: int = 0  # token of the rows if a call before had them gathered ahead
+    ahead: Ahead | None = None
+
+
+class Compile(NamedTuple):
+    """Compile functions ahead of their first call."""
+
+    functions: tuple[int, ...]
+    num_slices: int = 1
+
+
+class Assign(NamedTuple):
+    """Set shared variables from arrays in shared memory; a rank whose span is None keeps its value."""
+
+    variables: tuple[int, ...]
+    arrays: tuple[ArrayRef | None, ...]  # None: the master has written the values where the variable lives
+    spans: tuple[tuple[Span | None, ...], ...]  # per variable, per rank
+    indices: ArrayRef | None
+
+
+class Broadcast(NamedTuple):
+    """Copy rank 0's values to all ranks."""
+
+    variables: tuple[int, ...]
+
+
+class AllReduce(NamedTuple):
+    """Combine the values of all ranks, on all ranks."""
+
+    variables: tuple[int, ...]
+    op: str
+
+
+class Reduce(NamedTuple):
+    """Combine the values of all ranks, on rank 0."""
+
+    variables: tuple[int, ...]
+    op: str
+    in_place: bool
+
+
+class AllGather(NamedTuple):
+    """Join the values of all ranks along axis 0, on all ranks."""
+
+    variables: tuple[int, ...]
+
+
+class Gather(NamedTuple):
+    """Join the values of all ranks on rank 0: along axis 0, or stacked on a new axis."""
+
+    variables: tuple[int, ...]
+    nd_up: int
+
+
+class Fetch(NamedTuple):
+    """Send values home from one rank, or from all where ``rank`` is None."""
+
+    variables: tuple[int, ...]
+    rank: int | None
+    read: tuple[bool, ...] = ()  # by variable: rank 0 reads it from the rank's memory, with all ranks' help
+
+
+class Shapes(NamedTuple):
+    """Send shapes home."""
+
+    variables: tuple[int, ...]
+
+
+class CheckFinite(NamedTuple):
+    """Raise where a value is NaN or infinite."""
+
+    variables: tuple[int, ...]
+
+
+@dataclass(slots=True)  # made in half the steps of a tuple
+class Run:
+    """One command: its steps run in order on every rank."""
+
+    number: int
+    steps: tuple[Any, ...]
+    start: int = 0  # the rows that spans with TOLD in them mean
+    stop: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Results:
+    """What one rank's part of a `Call` came to."""
+
+    values: list[Any]  # arrays, one per output, in the dtype they accumulate in
+    weight: int  # rows they were computed from, or 1 where nothing is scattered
+
+
+@dataclass(slots=True)
+class Reply:
+    """How one rank's part of a `Run` ended."""
+
+    results: Sequence[Any]  # per step; of a Call Results, or None where this rank had no rows
+    failure: Failure | None
+    aborted: bool = False  # stopped because another rank failed

@@ -1,0 +1,42 @@
+"""Tell the script's frames from this package's, so that warnings and tracebacks show the script's lines.
+
+stacklevel() -> of warnings.warn
+below_this_package(traceback) -> the part that the script, or a program, is in
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from types import TracebackType
+
+PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
+
+
+def stacklevel() -> int:
+    """Return the stacklevel at which a warning names the script's line, not one of this package."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+def below_this_package(trace: TracebackType | None) -> TracebackType | None:
+    """Leave out how a command reaches the program: every rank's traceback would start with it."""
+    while trace is not None and trace.tb_next is not None and _is_ours(trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
+    return trace
+
+
+def stack_of_the_script() -> str:
+    """Return this thread's stack, innermost frame first, from where the script called this package."""
+    frames = traceback.extract_stack()
+    while len(frames) > 1 and _is_ours(frames[-1].filename):
+        frames.pop()
+    lines = [f"  File {frame.filename!r}, line {frame.lineno} in {frame.name}" for frame in reversed(frames)]
+    return "\n".join(lines)
+
+
+def _is_ours(filename: str) -> bool:
+    return filename.startswith(PACKAGE)

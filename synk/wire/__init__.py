@@ -1,1 +1,0 @@
-"""What ranks say to each other: words, barriers, mailboxes and frames."""

@@ -1,0 +1,309 @@
+"""How kernels come to be: the compiler, the store that processes share, and what happens without either."""
+
+import ctypes
+import os
+import subprocess
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pytensor.scalar import basic
+from pytensor.scalar.basic import Composite
+from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.type import TensorType
+
+import synk.compile.kernels as package
+from synk.compile.kernels import CKernels, numpy_kernels
+from synk.native.compiler import Compiler, find_compiler
+from synk.native.libraries import Libraries, Text
+from synk.native.loading import layout_is_known
+from synk.native.store import Store, default_folder
+
+needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
+
+
+def node():
+    x = basic.float32("x")
+    return Elemwise(Composite([x], [x * 3.0 + 1.0])).make_node(TensorType("float32", (None,))())
+
+
+def run(kernels, instead=None):
+    kernel = kernels.kernel(node(), instead)
+    x, result = np.arange(5, dtype="float32"), np.empty(5, "float32")
+    assert kernel.function(x, result) == 0
+    np.testing.assert_array_equal(result, 3 * x + 1)
+
+
+class Forbidden(Compiler):
+    def compile(self, sources):
+        raise AssertionError("nothing should be compiled")
+
+
+@needs_compiler
+def test_the_second_process_compiles_nothing(tmp_path):
+    command = find_compiler().command
+    run(CKernels(Compiler(command), Store(tmp_path)))
+    run(CKernels(Forbidden(command), Store(tmp_path)))
+    assert [path.suffix for path in tmp_path.iterdir()] == [".so"]
+
+
+@needs_compiler
+@pytest.mark.parametrize("damage", [b"", b"no library", None], ids=["empty", "text", "cut"])
+def test_a_damaged_file_is_made_anew(tmp_path, damage):
+    run(CKernels(find_compiler(), Store(tmp_path)))
+    (path,) = tmp_path.iterdir()
+    whole = path.read_bytes()
+    path.unlink()  # the old file is mapped into this process
+    path.write_bytes(whole[: len(whole) // 2] if damage is None else damage)
+    run(CKernels(find_compiler(), Store(tmp_path)))
+    assert len(path.read_bytes()) == len(whole)
+
+
+def link_away(path):
+    path.with_name("other").touch()
+    path.symlink_to("other")
+
+
+@needs_compiler
+@pytest.mark.parametrize("put", [os.mkfifo, link_away], ids=["fifo", "link"])
+def test_what_is_no_file_is_replaced(tmp_path, put):
+    run(CKernels(find_compiler(), Store(tmp_path)))
+    (path,) = tmp_path.iterdir()
+    path.unlink()
+    put(path)
+    run(CKernels(find_compiler(), Store(tmp_path)))
+    run(CKernels(Forbidden(find_compiler().command), Store(tmp_path)))
+    assert path.is_file()
+    assert not path.is_symlink()
+
+
+@needs_compiler
+def test_a_folder_in_the_place_of_a_file_does_no_harm(tmp_path):
+    run(CKernels(find_compiler(), Store(tmp_path)))
+    (path,) = tmp_path.iterdir()
+    path.unlink()
+    path.mkdir()
+    with pytest.warns(UserWarning, match="not kept"):
+        run(CKernels(find_compiler(), Store(tmp_path)))
+
+
+@needs_compiler
+@pytest.mark.parametrize("mode", [0o777, 0o722, 0o770])
+def test_code_from_a_folder_that_others_may_write_to_is_not_loaded(tmp_path, mode):
+    run(CKernels(find_compiler(), Store(tmp_path)))
+    tmp_path.chmod(mode)
+    forbidden = CKernels(Forbidden(find_compiler().command), Store(tmp_path))
+    with pytest.raises(AssertionError, match="nothing should be compiled"):
+        run(forbidden)
+    with pytest.warns(UserWarning, match="(?s)not kept in .*others may write to .*SYNK_CACHE"):
+        run(CKernels(find_compiler(), Store(tmp_path)))
+
+
+@needs_compiler
+@pytest.mark.parametrize("mask", [0, 0o777])
+def test_what_is_kept_is_for_this_user_only(tmp_path, mask):
+    before = os.umask(mask)
+    try:
+        run(CKernels(find_compiler(), Store(tmp_path / "cache" / "synk")))
+    finally:
+        os.umask(before)
+    run(CKernels(Forbidden(find_compiler().command), Store(tmp_path / "cache" / "synk")))
+    (path,) = (tmp_path / "cache" / "synk").iterdir()
+    modes = [found.stat().st_mode & 0o777 for found in (path, path.parent, path.parent.parent)]
+    assert modes == [0o600, 0o700, 0o700]
+
+
+@needs_compiler
+def test_kernels_of_one_library_are_loaded_once(tmp_path):
+    made = Libraries(find_compiler(), Store(tmp_path)).make([Text("int one;", ("k1", "k2"))])
+    again = Libraries(Forbidden(("cc",)), Store(tmp_path))
+    assert isinstance(made[0], ctypes.CDLL)
+    assert again.find("k1") is again.find("k2") is not None
+
+
+@needs_compiler
+def test_a_file_of_another_kernel_is_not_taken(tmp_path):
+    run(CKernels(find_compiler(), Store(tmp_path)))
+    (path,) = tmp_path.iterdir()
+    assert Store(tmp_path).find(path.stem) == path.read_bytes()[:-32]
+    path.rename(path.with_stem("kother"))
+    assert Store(tmp_path).find("kother") is None
+
+
+@needs_compiler
+def test_a_folder_that_cannot_be_made_does_no_harm(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.warns(UserWarning, match="(?s)folder: Not a directory.*SYNK_CACHE"):
+        run(CKernels(find_compiler(), Store(tmp_path / "file" / "folder")))
+    run(CKernels(find_compiler(), Store(tmp_path / "file" / "folder")))  # which is said once
+
+
+@needs_compiler
+def test_other_flags_or_compilers_are_other_kernels(tmp_path):
+    command = find_compiler().command
+    source = CKernels(Compiler(command)).kernel(node(), None).source
+    names = {CKernels(Compiler((*command, *more))).name(source) for more in ([], ["-DX"])}
+    assert len(names) == 2
+
+
+RACE = """
+import sys, numpy as np, pytensor, pytensor.tensor as pt
+from synk.compile import array_mode
+x = pt.vector("x", dtype="float32")
+f = pytensor.function([x], pt.exp(x * 1.25) + 2, mode=array_mode())
+print("ready", flush=True)
+sys.stdin.readline()
+print(f(np.zeros(3, "float32")).tolist(), flush=True)
+"""
+
+
+@needs_compiler
+def test_two_processes_race_for_one_kernel(tmp_path):
+    environment = os.environ | {"SYNK_CACHE": str(tmp_path)}
+    racers = [
+        subprocess.Popen(
+            [sys.executable, "-c", RACE],
+            env=environment,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        for _ in range(2)
+    ]
+    try:
+        assert [racer.stdout.readline() for racer in racers] == ["ready\n"] * 2
+        for racer in racers:
+            racer.stdin.write("go\n")
+            racer.stdin.flush()
+        assert [racer.communicate()[0] for racer in racers] == ["[3.0, 3.0, 3.0]\n"] * 2
+    finally:
+        for racer in racers:
+            racer.kill()
+            racer.communicate()
+    assert [path.suffix for path in tmp_path.iterdir()] == [".so"]
+
+
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [("no-such-compiler", "is not on PATH"), ("gcc '", "cannot be split into words: No closing quotation")],
+)
+def test_without_a_compiler_there_is_one_warning(monkeypatch, named, said):
+    monkeypatch.setenv("CC", named)
+    make = numpy_kernels.__wrapped__
+    with pytest.warns(UserWarning, match=f"no C compiler .CC={named} {said}.*unfused.*install gcc"):
+        assert make() is None
+    cached = package.cache(make)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert cached() is cached() is None
+    assert len(caught) == 1
+
+
+NO_COMPILER = """
+import warnings, numpy as np, pytensor, pytensor.tensor as pt
+from synk.compile import ArrayLinker, array_mode
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    x = pt.vector("x", dtype="float32")
+    for _ in range(2):
+        f = pytensor.function([x], pt.exp(x * 1.25) + 2, mode=array_mode(ArrayLinker(host_ops="raise")))
+print(f(np.zeros(2, "float32")).tolist(), sum("unfused" in str(w.message) for w in caught))
+"""
+
+
+def test_graphs_run_without_a_compiler():
+    environment = os.environ | {"CC": "no-such-compiler"}
+    result = subprocess.run(
+        [sys.executable, "-c", NO_COMPILER], env=environment, text=True, capture_output=True
+    )
+    assert result.stdout == "[3.0, 3.0] 1\n", result.stderr
+
+
+def instead(x, out):
+    out[...] = 3 * x + 1
+    return 0
+
+
+def says(tmp_path, script):
+    (tmp_path / "cc").write_text(f"#!/bin/sh\n{script}\n")
+    (tmp_path / "cc").chmod(0o755)
+    return Compiler((str(tmp_path / "cc"),))
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("exit 1", "exit status 1"),
+        ("exit 0", "exit status 0, but no library"),
+        ('while [ "$1" != -o ]; do shift; done; echo text > $2', "cannot be loaded"),
+        (
+            'while [ "$1" != -o ]; do shift; done; echo "int x;" | cc -x c - -shared -o $2',
+            "makes something else",
+        ),
+    ],
+    ids=["fails", "nothing", "text", "another"],
+)
+def test_a_compiler_that_fails_leaves_graphs_unfused_after_one_warning(tmp_path, script, said):
+    kernels = CKernels(says(tmp_path, script), Store(tmp_path / "store"))
+    with pytest.warns(UserWarning, match=f"(?s){said}.*unfused.*CC"):
+        run(kernels, instead)
+    run(kernels, instead)  # which is said once
+
+
+@needs_compiler
+def test_a_temporary_folder_that_cannot_be_used_leaves_graphs_unfused(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    with pytest.warns(UserWarning, match="(?s)none.*TMPDIR.*unfused"):
+        run(CKernels(find_compiler(), Store(tmp_path)), instead)
+
+
+@needs_compiler
+def test_folders_that_nothing_may_run_from_serve_as_well(tmp_path):
+    allowed = subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode == 0
+    if not allowed:
+        pytest.skip("no user namespaces")
+    code = f"""
+import os, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import test_build as t
+t.run(t.CKernels(t.find_compiler()))
+t.run(t.CKernels(t.Forbidden(t.find_compiler().command)))
+print(sorted(os.listdir(os.environ["TMPDIR"])))
+"""
+    mount = 'mount -t tmpfs -o noexec,mode=700 none $0 && exec env TMPDIR=$0 SYNK_CACHE=$0/store $1 -c "$2"'
+    command = ["unshare", "-rm", "sh", "-c", mount, str(tmp_path), sys.executable, code]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert ended.stdout == "['store']\n", ended.stderr
+
+
+def test_folder(monkeypatch):
+    monkeypatch.setenv("SYNK_CACHE", "/one")
+    assert str(default_folder()) == "/one"
+    monkeypatch.delenv("SYNK_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/two")
+    assert str(default_folder()) == "/two/synk"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/three")
+    assert str(default_folder()) == "/three/.cache/synk"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert str(default_folder()) == "/three/.cache/synk"
+    monkeypatch.setenv("HOME", "relative")
+    assert default_folder() is None
+
+
+@needs_compiler
+def test_without_a_home_nothing_is_kept(monkeypatch, tmp_path):
+    monkeypatch.delenv("SYNK_CACHE", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", "~")
+    monkeypatch.chdir(tmp_path)
+    with pytest.warns(UserWarning, match="there is no home folder"):
+        run(CKernels(find_compiler()))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_layout():
+    assert layout_is_known()

@@ -1,0 +1,84 @@
+"""What is refused, and what errors say to do about it; no run is open."""
+
+import re
+
+import numpy as np
+import pytest
+
+from synk.values.checks import as_array, check_plain, why_refused
+
+MASKED = np.ma.masked_array([1.0, 2.0, 3.0], mask=[False, True, False])
+
+
+class Sparse:
+    """What tells a sparse matrix of any library."""
+
+    def tocsr(self):
+        return self
+
+
+def test_masks_are_not_lost():
+    with pytest.raises(TypeError, match=r"'x' is a masked array, 1 of 3 values masked, .*value\.filled"):
+        check_plain(MASKED, "'x'")
+    np.testing.assert_array_equal(as_array(MASKED.filled(0), "'x'"), [1, 0, 3])
+    np.testing.assert_array_equal(as_array(np.ma.masked_array([1.0, 2.0]), "'x'"), [1, 2])
+
+
+def test_sparse_matrices_are_named():
+    with pytest.raises(TypeError, match=r"'x' is sparse \(Sparse\); pass dense rows: value\.toarray\(\)"):
+        as_array(Sparse(), "'x'")
+
+
+def test_ragged_rows_are_no_array():
+    with pytest.raises(ValueError, match="'x' is no array: .*inhomogeneous"):
+        as_array([[1, 2], [3]], "'x'")
+
+
+RECORDS = np.zeros(3, dtype=[("a", "f8"), ("b", "f8")])
+REFUSED = [
+    (
+        np.zeros(3),
+        "float32",
+        "float32, the value is ndarray of dtype float64, which loses precision .*cast it",
+    ),
+    ([1.5], "int64", r"int64, the value is list of dtype float64, .*np\.asarray\(value, dtype='int64'\)"),
+    (np.zeros(3, complex), "float64", r"complex128, .*pass value\.real"),
+    (np.zeros(3, object), "float64", "object; convert it to numbers"),
+    ({"a": 1}, "float64", "dict of dtype object"),
+    (None, "float64", "NoneType of dtype object"),
+    (["a"], "float64", r"list of dtype <U1; turn text .*np\.unique"),
+    (np.array([b"a"]), "float64", r"dtype \|S1; turn text"),
+    (np.zeros(3, "M8[D]"), "float64", r"datetime64\[D\]; .*\(value - start\) / np\.timedelta64"),
+    (np.zeros(3, "m8[D]"), "float64", r"timedelta64\[D\]; .*value / np\.timedelta64"),
+    (RECORDS, "float64", "one field of it"),
+    (np.zeros((2, 2)), "float64", r"'x' has 1 dimensions, the value has 2 \(shape \(2, 2\)\)"),
+]
+
+
+@pytest.mark.parametrize(("value", "dtype", "reason"), REFUSED)
+def test_reasons_name_both_dtypes_and_a_remedy(value, dtype, reason):
+    said = why_refused(value, dtype, (None,), "'x'")
+    assert re.search(reason, said), said
+    assert "allow_input_downcast" not in said
+
+
+REMEDIES = [
+    (lambda value: np.unique(value, return_inverse=True)[1], np.array(["b", "a", "b"])),
+    (lambda value: (value - value[0]) / np.timedelta64(1, "s"), np.array(["2020-01-01"], "M8[D]")),
+    (lambda value: value / np.timedelta64(1, "s"), np.zeros(2, "m8[D]")),
+    (lambda value: value["a"], RECORDS),
+    (lambda value: np.column_stack([value["a"], value["b"]]), RECORDS),
+    (lambda value: np.asarray(value, dtype="float64"), np.array([1, None], object)),
+    (lambda value: value.real, np.zeros(2, complex)),
+]
+
+
+@pytest.mark.parametrize(("mend", "value"), REMEDIES)
+def test_remedies_work(mend, value):
+    assert mend(value).dtype.kind in "if"
+
+
+@pytest.mark.parametrize("value", [np.float32(1), [1, 2], np.zeros(3, bool)])
+def test_nobody_knows_why_what_fits_is_refused(value):
+    shape = (None,) * np.ndim(value)
+    assert why_refused(value, "float64", shape, "'x'") is None
