@@ -160,13 +160,15 @@ def work_folder() -> Iterator[int]:
 def _make_folder() -> tuple[str, int]:
     while True:
         path = tempfile.mkdtemp(prefix=PREFIX)
-        os.chmod(path, 0o700)  # whatever the umask is
-        descriptor = _open(path)
-        with contextlib.suppress(OSError):  # where nothing can be locked, nothing is swept
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if os.path.isdir(path):  # else another process has swept it before it was locked
-            return path, descriptor
-        os.close(descriptor)
+        # Until it is locked, another process may take it for one that was left, and sweep it.
+        with contextlib.suppress(FileNotFoundError):
+            os.chmod(path, 0o700)  # whatever the umask is
+            descriptor = _open(path)
+            with contextlib.suppress(OSError):  # where nothing can be locked, nothing is swept
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if os.path.isdir(path):
+                return path, descriptor
+            os.close(descriptor)
 
 
 def _sweep(around: str) -> None:

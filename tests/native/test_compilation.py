@@ -1,6 +1,7 @@
 """Compilers that fail, hang, or are left alone: what they leave, and what is said."""
 
 import contextlib
+import fcntl
 import os
 import signal
 import subprocess
@@ -213,18 +214,26 @@ def test_only_folders_of_compilations_are_swept(here):
     others[2].rmdir()
 
 
-def test_a_folder_that_is_swept_before_it_is_locked_is_made_again(here, monkeypatch):
-    make, made = tempfile.mkdtemp, []
+@pytest.mark.parametrize("moment", ["before it is opened", "before it is locked"])
+def test_a_folder_that_another_process_sweeps_while_it_is_new_is_made_again(here, monkeypatch, moment):
+    make, lock, made = tempfile.mkdtemp, fcntl.flock, []
 
     def swept(**kwargs):
         made.append(make(**kwargs))
+        if moment == "before it is opened" and len(made) == 1:
+            os.rmdir(made[0])
         return made[-1]
 
+    def locked(descriptor, how):
+        if moment == "before it is locked" and len(made) == 1:
+            os.rmdir(made[0])
+        lock(descriptor, how)
+
     monkeypatch.setattr(tempfile, "mkdtemp", swept)
-    monkeypatch.setattr(os.path, "isdir", lambda path: path != made[0])  # what the other process has done
+    monkeypatch.setattr(fcntl, "flock", locked)
     with work_folder():
         assert len(made) == 2
-    os.rmdir(made[0])
+    assert list(here.iterdir()) == []
 
 
 def test_text_of_a_library_is_not_taken_for_one():
