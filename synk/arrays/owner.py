@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from synk.arrays.homes import Homes
+from synk.arrays.shared_storage import SharedStorage
 from synk.arrays.shared_table import SharedTable
 from synk.memory.segments import SegmentTable, StagingBuffers
 from synk.values import messages
@@ -24,7 +24,7 @@ class Owner(Protocol):
     staging: StagingBuffers
     temporary: StagingBuffers  # freed at the end of each turn
     shared: SharedTable
-    homes: Homes
+    shared_storage: SharedStorage
 
     def check_open(self, what: str) -> None:
         """Raise SynkStateError if the run was closed, or this process is not its master."""

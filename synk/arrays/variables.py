@@ -1,6 +1,6 @@
 """Shared variables, which every rank has a copy of.
 
-Share -> RankVariables.add ... value, assign, homes -> programs and collectives
+Share -> RankVariables.add ... value, assign, shared_arrays -> programs and collectives
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class RankVariables:
         self._to_host = to_host
         self._from_host = from_host
         self._variables: dict[int, SharedVariable] = {}
-        self._homes: dict[int, SharedArrays] = {}  # by identity, the arrays of all ranks
+        self._storage: dict[int, SharedArrays] = {}  # by identity, the arrays of all ranks
         self._last_places: dict[int, weakref.ref[Any]] = {}  # by identity, on the device
         self.on_drop: Callable[[int], None] = lambda identity: None
 
@@ -94,7 +94,7 @@ class RankVariables:
 
     def drop(self, identity: int) -> None:
         self._variables.pop(identity, None)
-        self._homes.pop(identity, None)
+        self._storage.pop(identity, None)
         self._last_places.pop(identity, None)
         self.on_drop(identity)
 
@@ -149,10 +149,10 @@ class RankVariables:
         storage[0] = room
 
     def _room(self, identity: int, dtype: Any, shape: tuple[int, ...]) -> Any:
-        """Return the array that a new value belongs into, if one fits: the home before the present one."""
+        """Return the array that a new value belongs into, if one fits: the stored before the present one."""
         value = self._variables[identity].container.storage[0]
-        homes = self._homes.get(identity)
-        for array in (value,) if homes is None else (homes[self._rank], value):
+        shared = self._storage.get(identity)
+        for array in (value,) if shared is None else (shared[self._rank], value):
             fits = isinstance(array, np.ndarray) and (array.dtype, array.shape) == (dtype, shape)
             if fits and is_writeable(array):
                 return array
@@ -160,50 +160,50 @@ class RankVariables:
 
     # --- shared memory ---------------------------------------------------------------------------
 
-    def move_in(self, identity: int, homes: list[Any]) -> None:
-        """Let a variable live in shared memory from now on.
+    def use_storage(self, identity: int, arrays: list[Any]) -> None:
+        """Keep a variable in shared memory from now on.
 
-        Its value moves there when it next takes part in a collective, not at once: messages like
+        Its value is copied there when it next takes part in a collective, not at once: messages like
         this one are followed at any time, but only commands may write to what others see.
 
         Parameters
         ----------
         identity : int
-        homes : list of array
+        arrays : list of array
             One for each rank.
         """
-        self._homes[identity] = SharedArrays(homes)
+        self._storage[identity] = SharedArrays(arrays)
 
-    def homes(self, identity: int) -> SharedArrays | None:
-        """Return the arrays in which all ranks hold the variable, or None if this rank's is elsewhere."""
-        homes = self._homes.get(identity)
-        if homes is None:
+    def shared_arrays(self, identity: int) -> SharedArrays | None:
+        """Return the arrays in which all ranks hold the variable, or None if this rank's does not fit."""
+        shared = self._storage.get(identity)
+        if shared is None:
             return None
-        storage, mine = self._variables[identity].container.storage, homes[self._rank]
+        storage, mine = self._variables[identity].container.storage, shared[self._rank]
         value = storage[0]
         if value is not mine:
             if (value.dtype, value.shape) != (mine.dtype, mine.shape):
                 return None
-            # It was moved in just now, or set_value has put another in its place.
+            # The storage is new, or set_value has put another array in its place.
             mine[...] = value
             storage[0] = mine
-        return homes
+        return shared
 
-    def places(self, identity: int) -> SharedArrays | None:
+    def storage(self, identity: int) -> SharedArrays | None:
         """Return the arrays that are there for all ranks, whether the values are in them or not."""
-        return self._homes.get(identity)
+        return self._storage.get(identity)
 
-    def settle(self, identity: int) -> None:
-        """Take what is in this rank's home as its value."""
-        self._variables[identity].container.storage[0] = self._homes[identity][self._rank]
+    def take_stored(self, identity: int) -> None:
+        """Take what is in this rank's shared storage as its value."""
+        self._variables[identity].container.storage[0] = self._storage[identity][self._rank]
 
-    def move_out(self) -> None:
-        """Let all variables live in this process's own memory again."""
-        for identity in self._homes:
+    def leave_storage(self) -> None:
+        """Copy all variables into this process's own memory again."""
+        for identity in self._storage:
             storage = self._variables[identity].container.storage
-            if not storage[0].flags.owndata:  # it is in its home, or still in one that it had before
+            if not storage[0].flags.owndata:  # it is in shared memory, perhaps where it was before
                 storage[0] = storage[0].copy()
-        self._homes.clear()
+        self._storage.clear()
 
     def leave_device(self) -> None:
         """Have the values that programs left on their device on the host again."""

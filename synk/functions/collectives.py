@@ -86,14 +86,14 @@ class Collectives:
         variables = self._tensors(shared_vars)
         _check_reducible(variables, op)
         identities = self._identities(variables)
-        self._owner.homes.ensure(identities)
+        self._owner.shared_storage.ensure(identities)
         return Prepared(messages.AllReduce(identities, op), None, lasting=Lasting(variables=identities))
 
     def reduce(self, shared_vars: Any, op: str = "avg", in_place: bool = True, nccl: bool = True) -> Prepared:
         variables = self._tensors(shared_vars)
         _check_reducible(variables, op)
         identities = self._identities(variables)
-        self._owner.homes.ensure(identities)
+        self._owner.shared_storage.ensure(identities)
         step = messages.Reduce(identities, op, bool(in_place))
         if in_place:
             return Prepared(step, None, lasting=Lasting(variables=identities))
@@ -109,11 +109,11 @@ class Collectives:
                     f"{describe(variable)} has {variable.type.shape[0]} rows by its type, so it cannot grow"
                 )
         identities = self._identities(variables)
-        self._owner.homes.ensure(identities, alike=False)
+        self._owner.shared_storage.ensure(identities, alike=False)
 
         def finish(results: Sequence[Any]) -> None:
             for identity in identities:
-                self._owner.homes.outgrown(identity)
+                self._owner.shared_storage.note_reshaped(identity)
 
         return Prepared(messages.AllGather(identities), finish, identities)
 
@@ -125,7 +125,7 @@ class Collectives:
             if nd_up == 0 and variable.type.ndim == 0:
                 raise ValueError(f"{describe(variable)} is 0-d, so it has no axis to join along; use nd_up=1")
         identities = self._identities(variables)
-        self._owner.homes.ensure(identities, alike=False)
+        self._owner.shared_storage.ensure(identities, alike=False)
 
         def finish(results: Sequence[Any]) -> Any:
             gathered = zip(variables, results[0], strict=True)  # rank 0 has joined them
@@ -136,7 +136,7 @@ class Collectives:
     def get_value(self, rank: int, shared_vars: Any) -> Prepared:
         rank = self._checked_rank(rank)
         identities = self._identities(_listed(shared_vars))
-        read = tuple(rank > 0 and self._owner.homes.has(identity) for identity in identities)
+        read = tuple(rank > 0 and self._owner.shared_storage.has(identity) for identity in identities)
         step = messages.Fetch(identities, rank, read)
 
         def finish(results: Sequence[Any]) -> Any:
@@ -182,7 +182,7 @@ class Collectives:
         # Sparse matrices; and random states, of which each rank takes its own stream.
         self._owner.shared.resend([one for one in variables if not isinstance(one.type, DenseTensorType)])
         identities = self._identities(tensors)
-        self._owner.homes.ensure(identities)
+        self._owner.shared_storage.ensure(identities)
         return Prepared(messages.Broadcast(identities), None, identities)
 
     def scatter(self, shared_vars: Any, values: Any, batch: Any = None) -> HandOut:

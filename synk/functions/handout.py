@@ -68,7 +68,9 @@ class HandOut:
     def steps(self) -> list[Any]:
         """Write what can be written now; return the steps that do the rest."""
         owner, numbers = self._owner, range(len(self._arrays))
-        places = owner.homes.place({self.reshapes[number]: self._shapes(number) for number in numbers})
+        places = owner.shared_storage.place(
+            {self.reshapes[number]: self._shapes(number) for number in numbers}
+        )
         written = [n for n in numbers if places[n] is not None and not isinstance(self._arrays[n], Data)]
         same = {n for n in written if self._is_same_for_all(n)}
         rest = [n for n in numbers if n not in same]
@@ -83,7 +85,7 @@ class HandOut:
     def _shapes(self, number: int) -> list[tuple[int, ...]]:
         """Return the shapes of all ranks' values when they have theirs."""
         array = self._arrays[number]
-        present = self._owner.homes.shapes(self.reshapes[number])
+        present = self._owner.shared_storage.shapes(self.reshapes[number])
         return [
             before if rows is None else (len(rows), *array.shape[1:]) if array.ndim else ()
             for rows, before in zip(self._rows[number], present, strict=True)
@@ -107,7 +109,7 @@ class HandOut:
             if rows is not None:
                 copy_rows(array, rows, home)
         if only_own:
-            self._owner.homes.settle(self.reshapes[number])
+            self._owner.shared_storage.take_stored(self.reshapes[number])
 
     def _assign(self, numbers: Sequence[int], written: frozenset[int]) -> messages.Assign:
         indices = IndexList()

@@ -65,7 +65,7 @@ def called_on_host(compiled: Any, to_host: Callable[[Any], Any], arguments: Sequ
         raise
 
     def own(value: Any) -> Any:
-        # Of a variable that it updates, PyTensor returns the old value as it is: perhaps the variable's home,
+        # Of a variable that it updates, PyTensor returns the old value as it is: perhaps in shared storage,
         # to which the next collective writes.
         lent = isinstance(value, np.ndarray) and any(np.may_share_memory(value, array) for array in old)
         return value.copy() if lent else value

@@ -33,7 +33,7 @@ def assign(rank: Rank, step: messages.Assign) -> None:
         if span is None:
             continue
         if ref is None:
-            rank.variables.settle(variable)
+            rank.variables.take_stored(variable)
             continue
         array = rank.segments.array(ref)
         rows = rows_of(span, indices)
@@ -69,14 +69,14 @@ def broadcast(rank: Rank, step: messages.Broadcast) -> None:
 def _homes_of_rank_0(rank: Rank, variable: int) -> SharedArrays | None:
     """Return the homes of a variable if rank 0's value is, or can be brought, to that of this rank."""
     if rank.rank == 0:
-        return rank.variables.homes(variable)
-    homes = rank.variables.places(variable)
+        return rank.variables.shared_arrays(variable)
+    homes = rank.variables.storage(variable)
     return homes if homes is not None and homes[0].shape == homes[rank.rank].shape else None
 
 
 def all_reduce(rank: Rank, step: messages.AllReduce) -> None:
     """Combine the values of all ranks, on all."""
-    first, *others = of_all = [rank.variables.homes(variable) for variable in step.variables]
+    first, *others = of_all = [rank.variables.shared_arrays(variable) for variable in step.variables]
     if not others:  # of every training step: nothing is saved by meeting once
         _all_reduce(rank, step.variables[0], first, step.op)
         return
@@ -99,7 +99,7 @@ def _all_reduce(rank: Rank, variable: int, homes: SharedArrays | None, op: str) 
 def reduce(rank: Rank, step: messages.Reduce) -> list[Any] | None:
     """Combine the values of all ranks, on rank 0; return the results if they are not put in place."""
     results = []
-    of_all = [rank.variables.homes(variable) for variable in step.variables]
+    of_all = [rank.variables.shared_arrays(variable) for variable in step.variables]
     with rank.communicator.at_once("reduce in place" if step.in_place else "reduce", step.op, of_all):
         for variable, homes in zip(step.variables, of_all, strict=True):
             value = rank.value(variable)
@@ -113,7 +113,7 @@ def reduce(rank: Rank, step: messages.Reduce) -> list[Any] | None:
 
 def all_gather(rank: Rank, step: messages.AllGather) -> None:
     """Join the values of all ranks, on all."""
-    homes = [rank.variables.homes(variable) for variable in step.variables]
+    homes = [rank.variables.shared_arrays(variable) for variable in step.variables]
     values = [rank.value(variable) for variable in step.variables]
     with rank.communicator.at_once("all_gather", "sum", homes, shapes=False):
         joined = [
@@ -127,7 +127,7 @@ def all_gather(rank: Rank, step: messages.AllGather) -> None:
 def gather(rank: Rank, step: messages.Gather) -> list[Any] | None:
     """Return the values of all ranks, joined, on rank 0."""
     read = partial(joined_or_copied, stacked=step.nd_up == 1, to_host=rank.device.to_host)
-    homes = [rank.variables.homes(variable) for variable in step.variables]
+    homes = [rank.variables.shared_arrays(variable) for variable in step.variables]
     with rank.communicator.at_once("gather", "sum", homes, shapes=False):
         results = [
             rank.communicator.gather(rank.value(variable), homes=known, read=read)
@@ -152,7 +152,9 @@ def fetch(rank: Rank, step: messages.Fetch) -> list[Any] | None:
     """Return the values of one rank: on rank 0 where they can be read from there, else on that rank."""
     asked = step.rank in (None, rank.rank)
     read = dict(zip(step.variables, step.read, strict=True)) if step.read else {}
-    homes = {variable: rank.variables.homes(variable) for variable in step.variables if read.get(variable)}
+    homes = {
+        variable: rank.variables.shared_arrays(variable) for variable in step.variables if read.get(variable)
+    }
     with rank.communicator.at_once("gather", "sum", list(homes.values()), shapes=False):
         gathered = {
             variable: rank.communicator.gather(

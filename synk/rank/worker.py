@@ -122,9 +122,9 @@ class Rank:
         self._shards.forget(message.function)
         self.has_garbage = True
 
-    def move_in(self, message: messages.MoveIn) -> None:
-        homes = [self.segments.array(ref) for ref in message.homes]
-        self.variables.move_in(message.identity, homes)
+    def use_storage(self, message: messages.UseStorage) -> None:
+        arrays = [self.segments.array(ref) for ref in message.arrays]
+        self.variables.use_storage(message.identity, arrays)
 
     def unshare(self, message: messages.Unshare) -> None:
         self.variables.drop(message.identity)
@@ -277,7 +277,7 @@ PREPARATIONS: dict[type, Callable[[Rank, Any, int | None], Any]] = {
     messages.Attach: lambda rank, message, descriptor: rank.segments.attach(message, descriptor),
     messages.Detach: lambda rank, message, _: rank.detach(message),
     messages.Share: lambda rank, message, _: rank.variables.add(message),
-    messages.MoveIn: lambda rank, message, _: rank.move_in(message),
+    messages.UseStorage: lambda rank, message, _: rank.use_storage(message),
     messages.Unshare: lambda rank, message, _: rank.unshare(message),
     messages.Build: lambda rank, message, _: rank.build(message),
     messages.Forget: lambda rank, message, _: rank.forget(message),

@@ -78,7 +78,7 @@ def post_birth(
         _folder(),
         list(sys.path),
         len(seed.mapped),
-        len(seed.shares) + len(seed.moves) + len(seed.functions),
+        len(seed.shares) + len(seed.storage) + len(seed.functions),
     )
     of_worker = worker.log.fileno(), crew.printout.fileno(), worker.stacks.fileno()
     descriptors = [*range(N_STANDARD), *of_worker, *crew.commons.descriptors()]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from synk.arrays.homes import Homes
+from synk.arrays.shared_storage import SharedStorage
 from synk.arrays.shared_table import SharedTable
 from synk.arrays.variables import RankVariables, copy_of
 from synk.memory.segments import SegmentTable
@@ -27,14 +27,16 @@ class Recovery:
 
     Parameters
     ----------
-    shared, own, homes, segments
+    shared, own, storage, segments
         The master's.
     """
 
-    def __init__(self, shared: SharedTable, own: RankVariables, homes: Homes, segments: SegmentTable):
+    def __init__(
+        self, shared: SharedTable, own: RankVariables, storage: SharedStorage, segments: SegmentTable
+    ):
         self._shared = shared
         self._own = own
-        self._homes = homes
+        self._storage = storage
         self._segments = segments
         self._kept: dict[int, tuple[Any, ...]] = {}  # values by identity, then by rank
 
@@ -59,7 +61,7 @@ class Recovery:
         """Return what new workers start from."""
         # Copies, made before they are there: rank 0 may write to its own as soon as it has forked them.
         shares = [share._replace(value=copy_of(share.value)) for share in self._shared.shares()]
-        return Seed(self._segments.mapped(), shares, dict(self._kept), self._homes.moves(), functions)
+        return Seed(self._segments.mapped(), shares, dict(self._kept), self._storage.as_messages(), functions)
 
 
 def warn_of(missing: Sequence[str]) -> None:

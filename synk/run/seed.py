@@ -30,15 +30,15 @@ class Seed:
         The shared variables, with copies of rank 0's values.
     values : mapping of int to sequence
         Committed values by identity, one per rank; variables without one start from rank 0's.
-    moves : sequence of MoveIn
-        Which variables live in shared memory.
+    storage : sequence of UseStorage
+        Which variables are in shared memory.
     functions : sequence of Build
     """
 
     mapped: Mapping[int, Segment] = field(default_factory=dict)
     shares: Sequence[messages.Share] = ()
     values: Mapping[int, Sequence[Any]] = field(default_factory=dict)
-    moves: Sequence[messages.MoveIn] = ()
+    storage: Sequence[messages.UseStorage] = ()
     functions: Sequence[messages.Build] = ()
 
     def attachments(self) -> Iterator[tuple[messages.Attach, int]]:
@@ -58,5 +58,5 @@ class Seed:
             value = share.value if of_ranks is None else of_ranks[rank]
             # A copy: ranks that have the same share one array, and the kept one may be read-only.
             yield share._replace(value=copy_of(value), own=of_ranks is not None)
-        yield from self.moves
+        yield from self.storage
         yield from self.functions

@@ -13,8 +13,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 from synk.arrays.data import Data
-from synk.arrays.homes import Homes
 from synk.arrays.making import make_data
+from synk.arrays.shared_storage import SharedStorage
 from synk.arrays.shared_table import SharedTable
 from synk.arrays.variables import RankVariables
 from synk.comm import Communicator, HostCommunicator, LoneCommunicator
@@ -100,13 +100,17 @@ class Session:
         self.temporary = self._commands.temporary = StagingBuffers(self.segments)
         commands, read = self._commands, self._to_host if self._devices.gpus else None
         self.shared = SharedTable(commands.post, commands.release_later, self._variables, self.n_ranks, read)
-        self.homes = Homes(
-            self.segments, commands.post, self._variables, self.n_ranks, wanted=not self._devices.gpus
+        self.shared_storage = SharedStorage(
+            self.segments,
+            commands.post,
+            self._variables,
+            self.n_ranks,
+            not self._devices.gpus,
+            self._drop_home,
         )
-        self.homes.on_release = self._drop_home
         self.collectives = Collectives(self)
         self._verb_turns: dict[str, AbstractContextManager[None]] = {}
-        self._recovery = Recovery(self.shared, self._variables, self.homes, self.segments)
+        self._recovery = Recovery(self.shared, self._variables, self.shared_storage, self.segments)
         self._rank = Rank(
             *self._connections(), self._device, self.segments, self._variables, self._connection
         )
@@ -238,7 +242,7 @@ class Session:
             self._drop_commands()
             self.staging.drop_all()
             self.temporary.drop_all()
-            self.homes.release_all()
+            self.shared_storage.release_all()
             raise
 
     def _watched(self, profile: Profile, steps: tuple[Any, ...], *rows: int) -> list[tuple[Any, ...]]:
@@ -288,7 +292,7 @@ class Session:
         ]
 
     def remember(self, command: Command) -> None:
-        command.keep(self.segments.array, self.homes.watched)
+        command.keep(self.segments.array, self.shared_storage.watched)
         self._remembered[id(command)] = command
 
     def _drop_commands(self, refers: Callable[[Command], bool] = lambda command: True) -> None:
@@ -330,7 +334,7 @@ class Session:
             self._rank.part()
             self._connection.withdraw(os.environ)
             self._variables.leave_device()
-            self._variables.move_out()
+            self._variables.leave_storage()
             self.segments.close()
             self.shared.close()
             self._device.deactivate()

@@ -76,11 +76,11 @@ class Unshare(NamedTuple):
     identity: int
 
 
-class MoveIn(NamedTuple):
-    """Where a shared variable is to live: an array in shared memory for each rank, of a shape of its own."""
+class UseStorage(NamedTuple):
+    """Keep a shared variable in shared memory: an array for each rank, of a shape of its own."""
 
     identity: int
-    homes: tuple[ArrayRef, ...]
+    arrays: tuple[ArrayRef, ...]
 
 
 class Build(NamedTuple):

@@ -239,11 +239,11 @@ def test_training_in_16_bits_converges_as_in_float32(gpus, precision):
 
 @pytest.mark.parametrize(("n_ranks", "room"), [(1, True), (2, True), (2, False)])
 def test_collectives_find_values_that_programs_left_on_the_device(gpus, monkeypatch, n_ranks, room):
-    def full(homes, nbytes, rooms):
+    def full(storage, nbytes, rooms):
         raise synk.SharedMemoryFull
 
     if not room:
-        monkeypatch.setattr("synk.arrays.homes.Homes._allocate", full)
+        monkeypatch.setattr("synk.arrays.shared_storage.SharedStorage._allocate", full)
     gpus(n_ranks)
     v = shared([1.0, 2.0], "v")
     double = synk.function([], v.sum(), updates=[(v, 2 * v)])

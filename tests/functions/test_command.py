@@ -156,7 +156,7 @@ def test_a_variable_that_has_grown_on_all_ranks_moves(module_ranks):
         for _ in range(2):
             synk.all_reduce(v, "sum")
         session = current._session
-        assert session.homes.shapes(session.shared.identify(v)) == [(length,)] * 2
+        assert session.shared_storage.shapes(session.shared.identify(v)) == [(length,)] * 2
         grow()
 
 

@@ -21,7 +21,7 @@ EXAMPLES = [
     messages.Share(140_000_000_000_000, dict, ("matrix", "float32"), "w", {"value": [1.5]}),
     messages.Share(1, dict, None, None, None),
     messages.Unshare(7),
-    messages.MoveIn(7, (REF, REF)),
+    messages.UseStorage(7, (REF, REF)),
     messages.Build(2, {"spec": "anything that pickles"}),
     messages.Forget(2),
     messages.Close(),

@@ -1,4 +1,4 @@
-"""Shared variables live in shared memory from their first collective on."""
+"""Shared variables are stored in shared memory from their first collective on."""
 
 import gc
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytensor.tensor as pt
 import pytest
 
 import synk
-from synk.arrays.homes import BLOCK_BYTES, packed
+from synk.arrays.shared_storage import BLOCK_BYTES, divide_among_blocks
 from synk.memory.segments import StagingBuffers
 from synk.memory.shm import Segment
 from synk.values.errors import SharedMemoryFull
@@ -35,7 +35,7 @@ def storage(variable):
     return variable.get_value(borrow=True)
 
 
-def lives_in_shared_memory(variable):
+def is_in_shared_memory(variable):
     array = storage(variable)
     address = array.__array_interface__["data"][0]
     for line in Path("/proc/self/maps").read_text().splitlines():
@@ -52,9 +52,9 @@ def variable():
 
 @pytest.mark.parametrize("collective", [synk.all_reduce, synk.broadcast])
 def test_first_collective_moves_a_variable_and_no_later_one_does(variable, collective):
-    assert not lives_in_shared_memory(variable)
+    assert not is_in_shared_memory(variable)
     collective(variable)
-    assert lives_in_shared_memory(variable)
+    assert is_in_shared_memory(variable)
     array, before = storage(variable), mapped()
     collective(variable)
     assert storage(variable) is array
@@ -98,7 +98,7 @@ def test_variable_of_another_shape_moves_again_and_leaves_nothing(variable):
     for rows in (5, 1):
         synk.broadcast(variable, np.ones((rows, 3)))
         synk.all_reduce(variable, "sum")
-        assert lives_in_shared_memory(variable)
+        assert is_in_shared_memory(variable)
         assert storage(variable).tolist() == [[N_RANKS] * 3] * rows
         assert mapped() == before
 
@@ -124,7 +124,7 @@ def test_without_room_a_variable_stays_where_it_is(variable, monkeypatch):
     monkeypatch.setattr(Segment, "create", create)
     synk.all_reduce(variable, "sum")
     assert refused
-    assert not lives_in_shared_memory(variable)
+    assert not is_in_shared_memory(variable)
     np.testing.assert_array_equal(synk.gather(variable), [2 * np.arange(6.0).reshape(2, 3)] * N_RANKS)
 
 
@@ -179,7 +179,7 @@ def test_one_variable_of_another_shape_is_refused_among_many(variable):
 
 def test_rooms_are_apart_and_large_variables_alone():
     sizes = {1: [8, 100], 2: [BLOCK_BYTES, 8], 3: [0, 0], 4: [BLOCK_BYTES // 2] * 2, 5: [64, 64]}
-    blocks = list(packed(sizes))
+    blocks = list(divide_among_blocks(sizes))
     assert [list(rooms) for _, rooms in blocks] == [[2], [4], [1, 3, 5]]
     for nbytes, rooms in blocks:
         stretches = sorted(room for of_ranks in rooms.values() for room in of_ranks)
@@ -192,10 +192,10 @@ def test_rooms_are_apart_and_large_variables_alone():
             )
 
 
-def test_close_moves_variables_out(variable):
+def test_close_gives_variables_their_own_memory_back(variable):
     synk.all_reduce(variable, "sum")
     synk.close()
-    assert not lives_in_shared_memory(variable)
+    assert not is_in_shared_memory(variable)
     assert mapped() == 0
     assert variable.get_value().tolist() == [[0, 2, 4], [6, 8, 10]]
     synk.fork(N_RANKS)
@@ -203,12 +203,12 @@ def test_close_moves_variables_out(variable):
     assert variable.get_value().tolist() == [[0, 4, 8], [12, 16, 20]]
 
 
-def test_a_home_is_written_to_by_commands_only(variable):
+def test_only_commands_write_to_shared_storage(variable):
     variable.set_value(variable.get_value() + 1)
-    synk.sequence((synk.all_reduce, variable))  # tells all ranks where its home is
+    synk.sequence((synk.all_reduce, variable))  # tells all ranks where it is stored
     session = synk.run.current.session("test")
-    homes = session._variables.places(session.shared.identify(variable))
-    assert not any(home.any() for home in homes)
+    stored = session._variables.storage(session.shared.identify(variable))
+    assert not any(array.any() for array in stored)
     synk.broadcast(variable, np.full((2, 3), 4.0))
     np.testing.assert_array_equal(synk.gather(variable), np.full((N_RANKS, 2, 3), 4.0))
 
@@ -227,7 +227,7 @@ def unstaged(monkeypatch):
     monkeypatch.setattr(synk.run.current.session("test")._rank.communicator, "_fill_slots", refuse)
 
 
-def test_what_ranks_have_is_read_where_it_lives(variable, unstaged):
+def test_what_ranks_have_is_read_where_it_is_stored(variable, unstaged):
     synk.all_reduce(variable, "sum")
     total = 2 * np.arange(6.0).reshape(2, 3)
     np.testing.assert_array_equal(synk.gather(variable), [total] * N_RANKS)
@@ -282,11 +282,11 @@ def test_values_of_a_sequence_are_those_of_their_step(variable, moved):
 
 
 @pytest.mark.parametrize("rows", [0, 1, 4, 7])
-def test_shards_of_any_length_live_in_shared_memory(variable, unstaged, rows):
+def test_shards_of_any_length_are_stored_in_shared_memory(variable, unstaged, rows):
     values = np.arange(3.0 * rows).reshape(rows, 3)
     synk.scatter(variable, values)
     assert synk.get_lengths(variable) == [(rows + 1) // 2, rows // 2]
-    assert lives_in_shared_memory(variable)
+    assert is_in_shared_memory(variable)
     np.testing.assert_array_equal(synk.gather(variable, nd_up=0), values)
     synk.scatter(variable, synk.data(values), batch=slice(None))
     np.testing.assert_array_equal(synk.gather(variable, nd_up=0), values)
@@ -294,11 +294,11 @@ def test_shards_of_any_length_live_in_shared_memory(variable, unstaged, rows):
     np.testing.assert_array_equal(synk.gather(variable), [values] * N_RANKS)
 
 
-def test_listed_rows_go_to_where_a_variable_lives(variable):
+def test_listed_rows_go_to_where_a_variable_is_stored(variable):
     values, order = np.arange(15.0).reshape(5, 3), [4, 0, 0, 3, -1]
     for given in (values, synk.data(values)):
         synk.scatter(variable, given, batch=order)
-        assert lives_in_shared_memory(variable)
+        assert is_in_shared_memory(variable)
         array = storage(variable)
         np.testing.assert_array_equal(synk.gather(variable, nd_up=0), values[order])
         synk.scatter(variable, given, batch=order[::-1])
@@ -309,7 +309,7 @@ def test_listed_rows_go_to_where_a_variable_lives(variable):
         np.testing.assert_array_equal(synk.get_value(0, variable), values[order[::-1]][:3])
 
 
-def test_values_are_written_where_a_variable_lives(variable, unstaged):
+def test_values_are_written_where_a_variable_is_stored(variable, unstaged):
     synk.broadcast(variable, np.full((4, 3), 5.0))
     array, before = storage(variable), mapped()
     np.testing.assert_array_equal(synk.gather(variable), np.full((N_RANKS, 4, 3), 5.0))
@@ -355,7 +355,7 @@ def test_without_room_values_are_staged(variable, monkeypatch):
     def refuse(self, nbytes, rooms):
         raise SharedMemoryFull("full")
 
-    monkeypatch.setattr(synk.arrays.homes.Homes, "_allocate", refuse)
+    monkeypatch.setattr(synk.arrays.shared_storage.SharedStorage, "_allocate", refuse)
     for values in (np.arange(15.0).reshape(5, 3), np.arange(24.0).reshape(8, 3)):
         synk.scatter(variable, values)
         np.testing.assert_array_equal(synk.gather(variable, nd_up=0), values)
