@@ -108,7 +108,7 @@ NO_GPU := $(addprefix tests/kernels/cudnn/test_cudnn_,plans.py names.py library.
 
 gpu-plans: $(PLANS_READY)  ## check what needs CuPy, NVRTC and cuDNN, but no GPU
 	$(PLANS)/bin/python -c 'from synk.kernels.cudnn import available, reason; assert available(), reason()'
-	$(PLANS)/bin/python -m pytest -q tests/compile/test_kernels_cuda.py & nvrtc=$$!; \
+	$(PLANS)/bin/python -m pytest -q tests/compile/test_elementwise_cuda.py & nvrtc=$$!; \
 	$(PLANS)/bin/python -m pytest -q $(NO_GPU) -k 'not oracle'; others=$$?; \
 	wait $$nvrtc && exit $$others
 

@@ -4,7 +4,7 @@ The way of a graph through ``pytensor.function(..., mode=array_mode())``; names 
 
     mode             pairs the linker with its rewrites
     rewriting/       rewrites, which chooses PyTensor's; keep (the user's lines), shapes and supervisor (in
-                     linear time); kernels.fusion is chosen too
+                     linear time); elementwise.fusion is chosen too
     linker           hands the rewritten graph to emit, and runs its program when the function is called
     emit             asks the passes in turn, and has their Plan written down:
       passes/          lazy          the order of the nodes, and which run only if a condition holds
@@ -13,7 +13,7 @@ The way of a graph through ``pytensor.function(..., mode=array_mode())``; names 
                        memory        which values share memory
                        destination   which results are written where an update, or a join, wants them
                        reuse         which results are written over an input that nothing needs any more
-      dispatch/        the implementation of each node, one entry per Op, some of them by kernels/
+      dispatch/        the implementation of each node, one entry per Op, some of them by elementwise/
       programs/        writer and text write the lines; program is what they become, with what it calls beside
                        implementations (transfer, buffers, draws), and whom to blame when one fails (blame,
                        origin)

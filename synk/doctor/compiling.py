@@ -41,7 +41,7 @@ def compiler(machine: Machine, found: Any = ...) -> Finding:
 
 def _probe() -> str:
     """Return a function, after all that kernels include and declare."""
-    empty = import_module("synk.compile.kernels.c_source").translation_unit({})
+    empty = import_module("synk.compile.elementwise.c_source").translation_unit({})
     return f"{empty}\nint synk_probe(void) {{ return 42; }}\n"
 
 

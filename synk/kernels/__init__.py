@@ -10,6 +10,6 @@
     plain_pool  pooling by slices
     plain_norm  normalisation and cross-entropy in array operations
 
-Knows nothing of symbolic graphs. Imports of synk only its C compiler, ``compile.kernels``, products of
+Knows nothing of symbolic graphs. Imports of synk only its C compiler, ``compile.elementwise``, products of
 arrays, ``compile.dispatch.products``, and ``errors``.
 """

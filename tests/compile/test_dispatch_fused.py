@@ -15,7 +15,7 @@ from pytensor.tensor.type import TensorType
 
 from synk.compile import ArrayLinker, array_funcify, array_mode
 from synk.compile.dispatch.unfused import unfused
-from synk.compile.kernels import numpy_kernels
+from synk.compile.elementwise import numpy_kernels
 from synk.native.compiler import find_compiler
 
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")

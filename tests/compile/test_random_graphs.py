@@ -23,7 +23,7 @@ from pytensor.compile.mode import Mode
 
 from synk.compile import ArrayLinker, Debug, array_mode, debug_mode
 from synk.compile.compat import optional_class
-from synk.compile.kernels.fusion import TAG
+from synk.compile.elementwise.fusion import TAG
 from synk.native.compiler import find_compiler
 
 ifelse = optional_class("ifelse", "pytensor.conditional.op", "pytensor.ifelse")

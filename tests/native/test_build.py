@@ -15,8 +15,8 @@ from pytensor.scalar.basic import Composite
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.type import TensorType
 
-import synk.compile.kernels as package
-from synk.compile.kernels import CKernels, numpy_kernels
+import synk.compile.elementwise as package
+from synk.compile.elementwise import CKernels, numpy_kernels
 from synk.native.compiler import Compiler, find_compiler
 from synk.native.libraries import Libraries, Text
 from synk.native.loading import layout_is_known

@@ -8,8 +8,8 @@ from pytensor.scalar.basic import Composite
 from pytensor.tensor.elemwise import Elemwise
 
 from synk.compile import array_mode
-from synk.compile.kernels import has_template
-from synk.compile.kernels.dialect import CUDA
+from synk.compile.elementwise import has_template
+from synk.compile.elementwise.dialect import CUDA
 from synk.ops import relu
 from synk.ops.activation import rectify
 

@@ -20,7 +20,7 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 
 import synk
-from synk.compile.kernels import numpy_kernels
+from synk.compile.elementwise import numpy_kernels
 from synk.device.cpu import count_cores
 from synk.native.libraries import Libraries
 from synk.native.store import Store

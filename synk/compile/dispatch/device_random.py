@@ -1,4 +1,4 @@
-"""Random numbers drawn on a GPU, each from a counter (`synk.compile.kernels.philox_source`).
+"""Random numbers drawn on a GPU, each from a counter (`synk.compile.elementwise.philox_source`).
 
     generator on the host --128 bits--> key, stream -> one launch -> array on the device
     while launches are recorded: where key and stream will be -> the same launch
@@ -25,9 +25,9 @@ from pytensor.tensor.random.basic import (
     UniformRV,
 )
 
-from synk.compile.kernels.cuda_source import OPTIONS
-from synk.compile.kernels.dialect import TYPES
-from synk.compile.kernels.philox_source import kernel_name, parameter_dtype, per_block, source
+from synk.compile.elementwise.cuda_source import OPTIONS
+from synk.compile.elementwise.dialect import TYPES
+from synk.compile.elementwise.philox_source import kernel_name, parameter_dtype, per_block, source
 from synk.compile.programs.draws import EVERY_WORD, LaterGenerator, words_of
 from synk.compile.programs.transfer import is_on_host
 

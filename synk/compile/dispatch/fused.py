@@ -15,7 +15,7 @@ from pytensor.graph.basic import Apply
 
 from synk.compile.dispatch.broadcast import length_check
 from synk.compile.dispatch.out import takes_out
-from synk.compile.kernels import CupyKernels, NoTemplate, kernels_for
+from synk.compile.elementwise import CupyKernels, NoTemplate, kernels_for
 
 
 def fused(

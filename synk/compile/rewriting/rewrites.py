@@ -8,8 +8,8 @@ from pytensor.compile.mode import optdb
 from pytensor.graph.rewriting.basic import GraphRewriter
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 
-from synk.compile.kernels import kernels_for
-from synk.compile.kernels.fusion import TAGS, register_fusion
+from synk.compile.elementwise import kernels_for
+from synk.compile.elementwise.fusion import TAGS, register_fusion
 from synk.compile.passes.place import wanted_on_host
 from synk.compile.rewriting import shapes
 from synk.compile.rewriting.keep import KeepLines

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from synk.compile.kernels.cuda_source import OPTIONS
+from synk.compile.elementwise.cuda_source import OPTIONS
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@
 
 Importing this loads nothing; the library is loaded when the first kernel runs, or `available` is asked.
 oneDNN's manual is at https://oneapi-src.github.io/oneDNN/v3.2/. Imports NumPy, and of synk only
-``compile.kernels`` and ``kernels.window``.
+``compile.elementwise`` and ``kernels.window``.
 """
 
 from synk.kernels.onednn.binding import OneDnnError, Unsupported

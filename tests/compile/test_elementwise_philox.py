@@ -9,7 +9,7 @@ import pytest
 import stand_in
 
 from synk.compile.dispatch.device_random import Sampler
-from synk.compile.kernels.philox_source import FLOAT, INTEGER, PHILOX
+from synk.compile.elementwise.philox_source import FLOAT, INTEGER, PHILOX
 
 pytestmark = pytest.mark.skipif(not elementwise_emulator.available(), reason="there is no g++")
 

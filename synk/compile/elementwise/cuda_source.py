@@ -20,9 +20,9 @@ Pure text: compiling and launching are the business of the array module. All int
 
 from string import Template
 
-from synk.compile.kernels.body import Body, Operand
-from synk.compile.kernels.c_source import NAME, element
-from synk.compile.kernels.cuda_access import (
+from synk.compile.elementwise.body import Body, Operand
+from synk.compile.elementwise.c_source import NAME, element
+from synk.compile.elementwise.cuda_access import (
     CONVERSIONS,
     converted,
     element_lines,
@@ -32,8 +32,8 @@ from synk.compile.kernels.cuda_access import (
     strided_place,
     type_in_memory,
 )
-from synk.compile.kernels.cuda_packs import PACKS, pack_width, packed_flat, packed_rows, row_width
-from synk.compile.kernels.writer import type_name
+from synk.compile.elementwise.cuda_packs import PACKS, pack_width, packed_flat, packed_rows, row_width
+from synk.compile.elementwise.writer import type_name
 
 # As for C: without contraction a fused graph rounds as the same graph unfused.
 OPTIONS = ("--fmad=false", "-std=c++17")

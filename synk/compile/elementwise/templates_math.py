@@ -2,7 +2,7 @@
 
 from pytensor.scalar import basic, math
 
-from synk.compile.kernels.templates import (
+from synk.compile.elementwise.templates import (
     carrier,
     cast,
     is_float,

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from synk.compile.kernels.body import Operand
-from synk.compile.kernels.cuda_access import stride_axes
-from synk.compile.kernels.cuda_packs import pack_width, row_width
-from synk.compile.kernels.cuda_source import THREADS
+from synk.compile.elementwise.body import Operand
+from synk.compile.elementwise.cuda_access import stride_axes
+from synk.compile.elementwise.cuda_packs import pack_width, row_width
+from synk.compile.elementwise.cuda_source import THREADS
 
 AT_ONCE = 8 * 132  # blocks that an H200 holds
 MOST_BLOCKS = 32 * AT_ONCE  # the last to end are few among so many; threads take several turns beyond

@@ -11,8 +11,8 @@ Pure text; imports `cuda_access`.
 from collections.abc import Mapping, Sequence
 from string import Template
 
-from synk.compile.kernels.body import Body, Operand
-from synk.compile.kernels.cuda_access import (
+from synk.compile.elementwise.body import Body, Operand
+from synk.compile.elementwise.cuda_access import (
     element_lines,
     is_number,
     size_in_memory,

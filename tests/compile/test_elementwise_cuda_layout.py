@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from synk.compile.kernels.body import Operand
-from synk.compile.kernels.cuda_access import stride_axes
-from synk.compile.kernels.cuda_layout import AT_ONCE, MOST_BLOCKS, THREADS, joined, lay_out
-from synk.compile.kernels.cuda_packs import pack_width, row_width
+from synk.compile.elementwise.body import Operand
+from synk.compile.elementwise.cuda_access import stride_axes
+from synk.compile.elementwise.cuda_layout import AT_ONCE, MOST_BLOCKS, THREADS, joined, lay_out
+from synk.compile.elementwise.cuda_packs import pack_width, row_width
 
 
 def layout_of(*arrays, patterns=None):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from synk.compile.kernels.dialect import TYPES, Dialect
+from synk.compile.elementwise.dialect import TYPES, Dialect
 
 
 class NoTemplate(NotImplementedError):

@@ -16,8 +16,8 @@ from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.type import TensorType
 
 from synk.compile import ArrayLinker, array_funcify, array_mode
-from synk.compile.kernels import CupyKernels, cuda_kernels, cuda_layout, cupy_kernels, kernels_for
-from synk.compile.kernels.fusion import TAGS
+from synk.compile.elementwise import CupyKernels, cuda_kernels, cuda_layout, cupy_kernels, kernels_for
+from synk.compile.elementwise.fusion import TAGS
 from synk.extensions import updates
 
 pytestmark = pytest.mark.skipif(not cuda_emulator.available(), reason="there is no g++ to emulate a GPU")

@@ -12,8 +12,8 @@ from pytensor.scalar import basic, math
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.type import TensorType
 
-from synk.compile.kernels import CKernels, CupyKernels, NoTemplate, has_template, template
-from synk.compile.kernels.dialect import CUDA
+from synk.compile.elementwise import CKernels, CupyKernels, NoTemplate, has_template, template
+from synk.compile.elementwise.dialect import CUDA
 from synk.native.compiler import find_compiler
 from synk.native.store import Store
 
@@ -156,3 +156,10 @@ def test_the_table_is_open(run):
     half = Half()
     run.add([half], "float32")
     assert run(half, ("float32",), [np.array([1, 3], "float32")]).tolist() == [0.5, 1.5]
+
+
+def test_the_former_name_of_the_room_still_serves():
+    from synk.compile import kernels
+
+    with pytest.warns(DeprecationWarning, match=r"synk\.compile\.elementwise now: use its template"):
+        assert kernels.template is template

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from functools import cache
 from types import ModuleType
 
-from synk.compile.kernels.body import has_template
-from synk.compile.kernels.c_kernels import CKernels
-from synk.compile.kernels.cuda_kernels import CupyKernels, cupy_kernels
-from synk.compile.kernels.templates import template
-from synk.compile.kernels.writer import NoTemplate
+from synk.compile.elementwise.body import has_template
+from synk.compile.elementwise.c_kernels import CKernels
+from synk.compile.elementwise.cuda_kernels import CupyKernels, cupy_kernels
+from synk.compile.elementwise.templates import template
+from synk.compile.elementwise.writer import NoTemplate
 from synk.native.compiler import find_compiler, why_none
 from synk.native.loading import layout_is_known
 

@@ -10,10 +10,10 @@ from typing import Any
 from pytensor.graph.basic import Apply, Constant
 from pytensor.scalar.basic import Composite
 
-import synk.compile.kernels.templates_math  # noqa: F401  registers its templates
-from synk.compile.kernels.dialect import Dialect
-from synk.compile.kernels.templates import template
-from synk.compile.kernels.writer import NoTemplate, Value, Writer, type_name
+import synk.compile.elementwise.templates_math  # noqa: F401  registers its templates
+from synk.compile.elementwise.dialect import Dialect
+from synk.compile.elementwise.templates import template
+from synk.compile.elementwise.writer import NoTemplate, Value, Writer, type_name
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ Pure text: launching is the business of `synk.compile.dispatch.device_random`. R
 from string import Template
 from typing import NamedTuple
 
-from synk.compile.kernels.dialect import TYPES
+from synk.compile.elementwise.dialect import TYPES
 
 PHILOX = """\
 #define DEVICE static __device__ __forceinline__

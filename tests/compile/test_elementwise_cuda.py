@@ -11,9 +11,9 @@ from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.type import TensorType
 
 from synk.compile import array_mode
-from synk.compile.kernels import cuda_source, has_template, philox_source
-from synk.compile.kernels.body import elemwise_body
-from synk.compile.kernels.dialect import CUDA
+from synk.compile.elementwise import cuda_source, has_template, philox_source
+from synk.compile.elementwise.body import elemwise_body
+from synk.compile.elementwise.dialect import CUDA
 from synk.extensions import updates
 
 

@@ -20,8 +20,8 @@ from pytensor.tensor.rewriting.elemwise import (
     local_useless_composite_outputs,
 )
 
-from synk.compile.kernels.body import has_template
-from synk.compile.kernels.dialect import CUDA, Dialect, c_dialect
+from synk.compile.elementwise.body import has_template
+from synk.compile.elementwise.dialect import CUDA, Dialect, c_dialect
 from synk.native.compiler import vector_functions
 
 TAG = "numpy_kernels"

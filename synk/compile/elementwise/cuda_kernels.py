@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from pytensor.graph.basic import Apply
 
-from synk.compile.kernels.body import Body, Operand, elemwise_body
-from synk.compile.kernels.c_source import MISMATCH, NAME, UNFIT
-from synk.compile.kernels.cuda_access import is_number
-from synk.compile.kernels.cuda_layout import lay_out
-from synk.compile.kernels.cuda_source import OPTIONS, THREADS, source
-from synk.compile.kernels.dialect import CUDA
+from synk.compile.elementwise.body import Body, Operand, elemwise_body
+from synk.compile.elementwise.c_source import MISMATCH, NAME, UNFIT
+from synk.compile.elementwise.cuda_access import is_number
+from synk.compile.elementwise.cuda_layout import lay_out
+from synk.compile.elementwise.cuda_source import OPTIONS, THREADS, source
+from synk.compile.elementwise.dialect import CUDA
 from synk.native.store import name_of
 
 BLOCK = (THREADS,)

@@ -14,8 +14,8 @@ from string import Template
 
 import numpy as np
 
-from synk.compile.kernels.body import Body
-from synk.compile.kernels.writer import type_name
+from synk.compile.elementwise.body import Body
+from synk.compile.elementwise.writer import type_name
 from synk.native.compiler import ELEMENTARY
 
 MISMATCH, UNFIT = 1, 2
@@ -161,7 +161,7 @@ def translation_unit(kernels: dict[str, CSource], vectorised: frozenset[str] = E
 
 def prelude() -> str:
     """Return the text that every kernel file starts with."""
-    return files("synk.compile.kernels").joinpath("prelude.c").read_text()
+    return files("synk.compile.elementwise").joinpath("prelude.c").read_text()
 
 
 def _declare(function: str, dtype: str, n_arguments: int, vectorised: frozenset[str]) -> str:

@@ -13,9 +13,9 @@ from functools import cached_property
 
 from pytensor.graph.basic import Apply
 
-from synk.compile.kernels.body import elemwise_body
-from synk.compile.kernels.c_source import CSource, c_source, prelude, translation_unit
-from synk.compile.kernels.dialect import c_dialect
+from synk.compile.elementwise.body import elemwise_body
+from synk.compile.elementwise.c_source import CSource, c_source, prelude, translation_unit
+from synk.compile.elementwise.dialect import c_dialect
 from synk.native.compilation import CompileError
 from synk.native.compiler import Compiler, vector_functions
 from synk.native.libraries import Libraries, Text
