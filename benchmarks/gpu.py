@@ -23,10 +23,10 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path.append(str(HERE.parent / "tests" / "gpu"))
+sys.path.append(str(HERE.parent / "tests"))
 
-import gpu_report  # noqa: E402
-from gpu_facts import facts  # noqa: E402
+from support.gpu import report as gpu_report  # noqa: E402
+from support.gpu.facts import facts  # noqa: E402
 
 # Shares of the whole time. What is most likely to end is first; torch compiles for a minute in the last.
 PARTS = {"mlp": 0.2, "all_reduce": 0.12, "feeding": 0.13, "resnet": 0.55}

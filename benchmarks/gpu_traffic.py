@@ -4,7 +4,7 @@
     python benchmarks/gpu_traffic.py resnet --batch 8 --launches   every launch, in order
     python benchmarks/gpu_traffic.py mlp                         the perceptron of gpu_mlp_in_synk.py
 
-    step on tests/hollow_cupy -> launches -> kinds -> bytes / (0.8 * 4.8 TB/s), or FLOPs / efficiency if more
+    step on `hollow_cupy` -> launches -> kinds -> bytes / (0.8 * 4.8 TB/s), or FLOPs / efficiency if more
 
 A lower bound, not a measurement: kernels are taken to move each array once, at four fifths of an H200's
 bandwidth, convolutions to reach ``--efficiency`` of its 989 TFLOP/s in bfloat16. Torch's part is derived from
@@ -72,10 +72,10 @@ def main() -> None:
 
 def of_resnet(options: argparse.Namespace) -> list:
     """Return the launches of one step of ResNet."""
-    import hollow_cupy
     import pytensor.tensor as pt
 
     import synk
+    from support.cupy import hollow_cupy
     from synk.extensions import train, updates
 
     with hollow_cupy.installed() as log:
@@ -96,9 +96,8 @@ def of_resnet(options: argparse.Namespace) -> list:
 
 def of_mlp(options: argparse.Namespace) -> list:
     """Return the launches of one step of the perceptron."""
-    import hollow_cupy
-
     import synk
+    from support.cupy import hollow_cupy
     from synk import ops
     from synk.extensions import train, updates
 

@@ -15,8 +15,9 @@ import subprocess
 import sys
 from importlib.util import find_spec
 
-import leaks
 import pytest
+
+from support.processes import leaks
 
 DEADLINE = 300  # seconds for one test, idle or not; then tracebacks are printed and the whole run ends
 SLOW_DEADLINE = 600
@@ -173,8 +174,8 @@ def cores_unless_told(request):
 @pytest.fixture(scope="session")
 def warm_interpreter():
     """Have ``scripts.run`` fork instead of starting an interpreter each time."""
-    import scripts
-    from warm import Warm
+    from support.processes import scripts
+    from support.processes.warm import Warm
 
     with Warm() as scripts.warm:
         yield

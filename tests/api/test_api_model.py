@@ -10,10 +10,16 @@ import functools
 import os
 import warnings
 
-import api_sequences
 import numpy as np
 import pytest
-from api_arguments import (
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
+from pytensor.compile.mode import Mode
+
+import synk
+from support.api import sequences
+from support.api.arguments import (
     DATA,
     call_options,
     combining,
@@ -26,18 +32,12 @@ from api_arguments import (
     shape_of,
     variables,
 )
-from api_data import DataRules
-from api_functions import Given
-from api_machine import Slot
-from api_model import TYPES
-from api_recipes import INPUTS, Recipe
-from api_sequences import listed, used_by
-from hypothesis import HealthCheck, Phase, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
-from pytensor.compile.mode import Mode
-
-import synk
+from support.api.data import DataRules
+from support.api.functions import Given
+from support.api.machine import Slot
+from support.api.model import TYPES
+from support.api.recipes import INPUTS, Recipe
+from support.api.sequences import listed, used_by
 from synk.compile import array_mode
 
 N_EXAMPLES = int(os.environ.get("API_MODEL", 0))
@@ -100,7 +100,7 @@ class Calls(DataRules):
     def _collective(self, collective):
         expected = self._valued(collective)
         self.both(
-            lambda: api_sequences.collect(self.model, expected), self._verb(collective), listed(collective[1])
+            lambda: sequences.collect(self.model, expected), self._verb(collective), listed(collective[1])
         )
 
     def _valued(self, collective):
@@ -186,7 +186,7 @@ class Calls(DataRules):
             parts.append(part)
         made = []
         if self.both(
-            lambda: api_sequences.create(self.model, items),
+            lambda: sequences.create(self.model, items),
             lambda: made.append(synk.sequence(*parts)),
             used_by([item for item in items if not isinstance(item, Recipe)]),
         ):
@@ -201,7 +201,7 @@ class Calls(DataRules):
     def _as_pytensor(self, recipe, function, options):
         given, args = self._inputs(recipe.inputs, options)
         self.both(
-            lambda: api_sequences.call_alone(self.model, recipe, given),
+            lambda: sequences.call_alone(self.model, recipe, given),
             lambda: function.as_pytensor(**args),
             recipe.variables,
         )
@@ -214,7 +214,7 @@ class Calls(DataRules):
         if options["fitted"]:
             selection, subset = self._fitted(selection, subset, items)
         self.both(
-            lambda: api_sequences.call(self.model, items, given, selection, subset),
+            lambda: sequences.call(self.model, items, given, selection, subset),
             lambda: function(**args, **selection, output_subset=subset),
             used_by(items),
         )
@@ -227,7 +227,7 @@ class Calls(DataRules):
         if isinstance(batch_s, list) and batch_s and isinstance(batch_s[0], slice | list):
             batch_s = batch_s[: self.n_ranks]
         if isinstance(subset, list):
-            n_results = api_sequences.count_results(items)
+            n_results = sequences.count_results(items)
             subset = [output for output in subset if not 0 <= output < 3 or output < n_results]
         return {
             "batch": batch if can_batch else None,

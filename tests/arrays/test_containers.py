@@ -4,15 +4,14 @@ import copy
 import pickle
 import threading
 
-import fake_cupy
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-import stand_in
 from pytensor.link.basic import Container
 
 import synk
+from support.cupy import fake_cupy, stand_in
 from synk.device.probe import Gpu, Survey
 from synk.extensions import checkpoint
 

@@ -6,14 +6,14 @@ import re
 import tempfile
 from pathlib import Path
 
-import leaks
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from scripts import WORLD, script
 
 import synk
+from support.processes import leaks
+from support.processes.scripts import WORLD, script
 
 N_ROWS = 3001
 VALUES = np.random.default_rng(0).normal(size=(N_ROWS, 600)).astype("f4")  # 7 MB

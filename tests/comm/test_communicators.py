@@ -5,7 +5,8 @@ import time
 
 import numpy as np
 import pytest
-from communicator_suite import (
+
+from support.communicators.suite import (
     BLOCK,
     FLOATS,
     REDUCTIONS,
@@ -19,7 +20,6 @@ from communicator_suite import (
     seen,
     values,
 )
-
 from synk.comm import LoneCommunicator
 from synk.values.errors import CollectiveMismatch, SharedMemoryFull
 

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import stand_in
-from communicator_suite import CommunicatorSuite, DisagreementSuite, RankGroup, all_reduce
-from fake_nccl import FakeLibrary, NcclError, World
-from on_device import OnDevice
 
+from support.communicators.fake_nccl import FakeLibrary, NcclError, World
+from support.communicators.on_device import OnDevice
+from support.communicators.suite import CommunicatorSuite, DisagreementSuite, RankGroup, all_reduce
+from support.cupy import stand_in
 from synk.comm import SharedArrays, nccl_link
 from synk.comm.nccl import NcclCommunicator
 from synk.transport.sync import Aborted, Barrier, ControlBlock, Doorbells

@@ -6,8 +6,8 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from communicator_suite import RankGroup
 
+from support.communicators.suite import RankGroup
 from synk.comm import NcclCommunicator, nccl_library
 from synk.comm.nccl_library import (
     DATATYPES,

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-import stand_in
-from communicator_suite import CommunicatorSuite, DisagreementSuite, HostGroup, identical
-from on_device import OnDevice
 
+from support.communicators.on_device import OnDevice
+from support.communicators.suite import CommunicatorSuite, DisagreementSuite, HostGroup, identical
+from support.cupy import stand_in
 from synk.comm import SharedArrays
 from synk.comm.staged import StagedCommunicator
 from synk.values.errors import CollectiveMismatch

@@ -4,17 +4,17 @@ Every comparison runs on NumPy and on the stand-in for a GPU's array module, whe
 and once more, as a test for GPUs, on CuPy.
 """
 
-import fake_cupy
 import numpy as np
 import pytensor
 import pytest
-from array_modules import TWINS, import_arrays
 from pytensor.compile.mode import Mode, predefined_linkers
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 from pytensor.link.basic import PerformLinker
 from pytensor.link.vm import VMLinker
 from pytensor.tensor.random.op import RandomVariable
 
+from support.cupy import fake_cupy
+from support.cupy.array_modules import TWINS, import_arrays
 from synk.compile import ArrayLinker, array_mode
 
 BARE = RewriteDatabaseQuery(include=["minimum_compile"])

@@ -1,16 +1,15 @@
 import warnings
 from copy import deepcopy
 
-import cuda_emulator
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-import stand_in
-import tape
 from pytensor.graph.op import Op
 
 import synk.ops
+from support.cuda import emulator
+from support.cupy import stand_in, tape
 from synk.compile import ArrayLinker, array_mode
 from synk.compile.dispatch import cublas_library
 from synk.compile.programs import captured, draws
@@ -258,7 +257,7 @@ def test_convolutions_without_cudnn_are_recorded(build, monkeypatch, stride):
     assert n_launches == 0  # a replay is no launch of a kernel
 
 
-@pytest.mark.skipif(not cuda_emulator.available(), reason="there is no g++ to emulate a GPU")
+@pytest.mark.skipif(not emulator.available(), reason="there is no g++ to emulate a GPU")
 def test_kernels_are_recorded(build):
     x, bias, rate = pt.fmatrix("x"), pt.fvector("bias"), pt.fscalar("rate")
     images, scale = pt.ftensor4("images"), pt.fvector("scale")
@@ -286,9 +285,7 @@ def test_kernels_are_recorded(build):
 
 # --- random numbers --------------------------------------------------------------------------------------
 
-draws_on_the_device = pytest.mark.skipif(
-    not cuda_emulator.available(), reason="there is no g++ to emulate a GPU"
-)
+draws_on_the_device = pytest.mark.skipif(not emulator.available(), reason="there is no g++ to emulate a GPU")
 
 
 def random_function(linker, still=False):

@@ -1,27 +1,27 @@
 """Draws on a device, by the kernels run on the host: laws, states, parameters, what travels."""
 
-import elementwise_emulator
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
 import scipy.stats
-import stand_in
 from pytensor.compile.mode import Mode
 
+from support.cuda import elementwise
+from support.cupy import stand_in
 from synk import ops
 from synk.arrays.variables import stream
 from synk.compile import ArrayLinker, array_mode
 from synk.compile.dispatch import device_random
 from synk.compile.dispatch.device_random import Sampler, device_sampler
 
-pytestmark = pytest.mark.skipif(not elementwise_emulator.available(), reason="there is no g++")
+pytestmark = pytest.mark.skipif(not elementwise.available(), reason="there is no g++")
 
 
 @pytest.fixture
 def device(device, monkeypatch):
     """Return the stand-in for a GPU's array module, which runs kernels."""
-    monkeypatch.setattr(device, "RawModule", elementwise_emulator.RawModule, raising=False)
+    monkeypatch.setattr(device, "RawModule", elementwise.RawModule, raising=False)
     return device
 
 

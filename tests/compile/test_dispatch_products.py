@@ -8,17 +8,15 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-import fake_cublas
-import fake_cupy
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-import stand_in
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pytensor.tensor.blas import BatchedDot
 
+from support.cupy import fake_cublas, fake_cupy, stand_in
 from synk.compile import ArrayLinker, array_mode
 from synk.compile.dispatch import cublas_library
 from synk.compile.dispatch.cublas import DATA_TYPES, RESULTS, _of_cupy

@@ -4,12 +4,12 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from kernel_cases import ALL, CASES, FLOATS, INTEGERS, MIXED, MIXED_OPS, arity
-from nvrtc import compile_cuda
 from pytensor.scalar import basic
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.type import TensorType
 
+from support.cases.kernels import ALL, CASES, FLOATS, INTEGERS, MIXED, MIXED_OPS, arity
+from support.cuda.nvrtc import compile_cuda
 from synk.compile import array_mode
 from synk.compile.elementwise import cuda_source, has_template, philox_source
 from synk.compile.elementwise.body import elemwise_body

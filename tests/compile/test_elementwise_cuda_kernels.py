@@ -2,12 +2,10 @@
 
 import warnings
 
-import cuda_emulator
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-import stand_in
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pytensor.scalar import basic, math
@@ -15,6 +13,8 @@ from pytensor.scalar.basic import Composite
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.type import TensorType
 
+from support.cuda import emulator as cuda_emulator
+from support.cupy import stand_in
 from synk.compile import ArrayLinker, array_funcify, array_mode
 from synk.compile.elementwise import CupyKernels, cuda_kernels, cuda_layout, cupy_kernels, kernels_for
 from synk.compile.elementwise.fusion import TAGS

@@ -3,15 +3,15 @@
 import subprocess
 import sys
 
-import elementwise_emulator
 import numpy as np
 import pytest
-import stand_in
 
+from support.cuda import elementwise
+from support.cupy import stand_in
 from synk.compile.dispatch.device_random import Sampler
 from synk.compile.elementwise.philox_source import FLOAT, INTEGER, PHILOX
 
-pytestmark = pytest.mark.skipif(not elementwise_emulator.available(), reason="there is no g++")
+pytestmark = pytest.mark.skipif(not elementwise.available(), reason="there is no g++")
 
 # Kernels of one thread, of parts of the text.
 WORDS = """
@@ -42,7 +42,7 @@ MASK = 0xFFFFFFFF
 @pytest.fixture
 def device(device, monkeypatch):
     """Return the stand-in for a GPU's array module, which runs kernels."""
-    monkeypatch.setattr(device, "RawModule", elementwise_emulator.RawModule, raising=False)
+    monkeypatch.setattr(device, "RawModule", elementwise.RawModule, raising=False)
     return device
 
 
@@ -75,7 +75,7 @@ def words(n, bits):
 
 
 def run(text, name, *arguments):
-    elementwise_emulator.RawModule(code=text).get_function(name)((1,), (1,), arguments)
+    elementwise.RawModule(code=text).get_function(name)((1,), (1,), arguments)
 
 
 # --- words -----------------------------------------------------------------------------------------------

@@ -3,15 +3,15 @@
 import warnings
 from functools import cache
 
-import cuda_emulator
 import numpy as np
 import pytest
-import stand_in
-from kernel_cases import ALL, CASES, EXACT, MIXED, MIXED_OPS, ROUNDED, arguments, arity, awkward
 from pytensor.scalar import basic, math
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.type import TensorType
 
+from support.cases.kernels import ALL, CASES, EXACT, MIXED, MIXED_OPS, ROUNDED, arguments, arity, awkward
+from support.cuda import emulator
+from support.cupy import stand_in
 from synk.compile.elementwise import CKernels, CupyKernels, NoTemplate, has_template, template
 from synk.compile.elementwise.dialect import CUDA
 from synk.native.compiler import find_compiler
@@ -56,9 +56,9 @@ def c_kernels(folder):
 
 
 def cupy_kernels(folder):
-    if not cuda_emulator.available():
+    if not emulator.available():
         pytest.skip("there is no g++ to emulate a GPU")
-    return CupyKernels(cuda_emulator)
+    return CupyKernels(emulator)
 
 
 @pytest.fixture(scope="module", params=[c_kernels, cupy_kernels], ids=["C", "CUDA"])

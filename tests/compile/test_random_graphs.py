@@ -11,16 +11,16 @@ places, viewed, overwritten and joined:
 import os
 from dataclasses import dataclass, field
 
-import cuda_emulator
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from array_modules import TWIN_ON_A_GPU
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pytensor.compile.mode import Mode
 
+from support.cuda import emulator
+from support.cupy.array_modules import TWIN_ON_A_GPU
 from synk.compile import ArrayLinker, Debug, array_mode, debug_mode
 from synk.compile.compat import optional_class
 from synk.compile.elementwise.fusion import TAG
@@ -372,7 +372,7 @@ def results(case, linker):
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
 
 
-needs_emulator = pytest.mark.skipif(not cuda_emulator.available(), reason="there is no g++ to emulate a GPU")
+needs_emulator = pytest.mark.skipif(not emulator.available(), reason="there is no g++ to emulate a GPU")
 
 
 def narrow(linker):

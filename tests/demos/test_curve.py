@@ -4,7 +4,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from demo_scripts import DEMOS, modules_beside
+
+from support.processes.demo_scripts import DEMOS, modules_beside
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("rich")

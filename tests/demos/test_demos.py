@@ -14,10 +14,11 @@ import subprocess
 import sys
 import time
 
-import leaks
 import numpy as np
 import pytest
-from demo_scripts import DEMOS, modules_beside, run, start_without
+
+from support.processes import leaks
+from support.processes.demo_scripts import DEMOS, modules_beside, run, start_without
 
 TRAIN = DEMOS / "mnist" / "train_mnist.py"
 

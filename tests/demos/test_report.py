@@ -3,7 +3,8 @@
 import re
 
 import pytest
-from demo_scripts import DEMOS, modules_beside
+
+from support.processes.demo_scripts import DEMOS, modules_beside
 
 pytest.importorskip("rich")
 

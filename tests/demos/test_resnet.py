@@ -5,7 +5,8 @@ import re
 
 import numpy as np
 import pytest
-from demo_scripts import DEMOS, modules_beside, run, start, start_without
+
+from support.processes.demo_scripts import DEMOS, modules_beside, run, start, start_without
 
 TRAIN = DEMOS / "resnet" / "train_resnet.py"
 SMALL = ("--depth=18", "--size=32", "--epochs=1", "--batch-size=8")

@@ -1,10 +1,10 @@
 """Runs on GPUs that are not there: stand-ins for CuPy, and for NCCL between processes."""
 
-import fake_cupy
-import fake_nccl_runs
 import pytest
 
 import synk
+from support.communicators import fake_nccl_runs
+from support.cupy import fake_cupy
 from synk.device.probe import Gpu, Survey
 from synk.run.current import dismiss_fork_server
 

@@ -7,16 +7,14 @@ import threading
 from importlib.util import find_spec
 from pathlib import Path
 
-import fake_cublas
-import fake_cupy
-import fake_driver
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-import stand_in
 
 import synk
+from support.cuda import fake_driver
+from support.cupy import fake_cublas, fake_cupy, stand_in
 from synk import ops
 from synk.device import CudaDevice
 from synk.device.probe import Gpu
@@ -366,7 +364,7 @@ SCRIPT = """
 import sys
 sys.path.insert(0, {tests!r})
 if {cupy}:
-    import fake_cupy
+    from support.cupy import fake_cupy
     fake_cupy.make()
 import synk
 n = synk.fork(device={device})

@@ -10,10 +10,10 @@ from io import FileIO
 
 import numpy as np
 import pytest
-import stand_in
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from support.cupy import stand_in
 from synk.device import feed, locks, slots
 from synk.device.feed import Feeder, Order
 from synk.device.slots import Slot, Streams

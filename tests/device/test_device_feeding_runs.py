@@ -10,10 +10,10 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-import stand_in
 from pytensor.raise_op import Assert
 
 import synk
+from support.cupy import stand_in
 from synk.device import feed, slots
 from synk.device.slots import Slot
 from synk.extensions import batches, train, updates

@@ -3,9 +3,9 @@
 import time
 from pathlib import Path
 
-import fake_driver
 import pytest
 
+from support.cuda import fake_driver
 from synk.device import probe
 from synk.device.probe import Gpu, Survey, judge, survey
 

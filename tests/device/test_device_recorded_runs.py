@@ -4,13 +4,13 @@ import mmap
 import os
 import warnings
 
-import cuda_emulator
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
 
 import synk
+from support.cuda import emulator
 from synk.compile.programs.captured import MOST
 from synk.device.graphs import Graphs
 from synk.extensions import train, updates
@@ -193,7 +193,7 @@ def dropped_out(n_ranks, num_slices):
     return losses, [x.tobytes() if isinstance(x, np.ndarray) else x.bit_generator.state for x in left]
 
 
-@pytest.mark.skipif(not cuda_emulator.available(), reason="there is no g++ to emulate a GPU")
+@pytest.mark.skipif(not emulator.available(), reason="there is no g++ to emulate a GPU")
 @pytest.mark.parametrize(("n_ranks", "num_slices"), [(1, 1), (2, 1), (1, 3)])
 def test_dropout_is_recorded_with_the_numbers_that_it_has_without(gpus, recorded, n_ranks, num_slices):
     gpus(n_ranks)

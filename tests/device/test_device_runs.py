@@ -4,15 +4,15 @@ import os
 import signal
 import time
 
-import fake_nccl_runs
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-import stand_in
-from crossings import Crossings
 
 import synk
+from support.communicators import fake_nccl_runs
+from support.cupy import stand_in
+from support.cupy.crossings import Crossings
 from synk.comm import NcclCommunicator, StagedCommunicator
 from synk.device.probe import Gpu, Survey
 from synk.ops import all_sum

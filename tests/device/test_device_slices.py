@@ -4,10 +4,10 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-import stand_in
-from crossings import Crossings
 
 import synk
+from support.cupy import stand_in
+from support.cupy.crossings import Crossings
 
 N_ROWS, N_COLUMNS = 24, 40
 

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from crossings import Crossings
-from small_training import train
 
 import synk
+from support.cases.small_training import train
+from support.cupy.crossings import Crossings
 
 
 @pytest.mark.parametrize(("n_ranks", "version"), [(3, 23004), (2, None)])

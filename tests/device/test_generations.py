@@ -13,16 +13,16 @@ import threading
 import time
 from pathlib import Path
 
-import leaks
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
-from scripts import check_gone
 
 import synk
+from support.processes import leaks
+from support.processes.scripts import check_gone
 from synk.extensions import train, updates
 from synk.processes.fork_server import ForkServer
 from synk.run.current import _nursery
@@ -327,7 +327,7 @@ def test_several_ranks_after_one_are_refused(gpus):
 SCRIPT = """
 import os, sys, time
 import numpy as np, pytensor, synk
-import fake_cupy
+from support.cupy import fake_cupy
 from synk.device import choose, probe
 print("once")  # buffered: what is forked must not say so again
 fake_cupy.make(n_gpus=2)

@@ -4,10 +4,10 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-import small_training
-import stand_in
 
 import synk
+from support.cases import small_training
+from support.cupy import stand_in
 from synk.rank.results import SMALL
 
 

@@ -7,9 +7,9 @@ import signal
 import numpy as np
 import pytensor.tensor as pt
 import pytest
-from small_training import network, shared, train
 
 import synk
+from support.cases.small_training import network, shared, train
 from synk import ops
 from synk.comm import parted
 from synk.comm.parted import PartedReduction

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from small_training import network
 
 import synk
+from support.cases.small_training import network
 from synk.comm import parted
 from synk.extensions.gradients import flat_gradient
 

@@ -26,7 +26,7 @@ from acts import the_stage
 from ordeal import Ordeal
 
 sys.path.append(str(Path(__file__).parent.parent))  # where helpers of all tests are
-import leaks
+from support.processes import leaks
 
 HANG_SECONDS = 25.0  # without a word from the master
 GONE_SECONDS = 2.0  # for workers to follow their master

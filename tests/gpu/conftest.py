@@ -1,8 +1,9 @@
 """Where tests of this folder run: each on the stand-in, to see that the test is sound, and on a GPU."""
 
 import pytest
-from array_modules import NEEDS_GPU, PLACES, import_arrays
-from gpu_stage import Stage
+
+from support.cupy.array_modules import NEEDS_GPU, PLACES, import_arrays
+from support.gpu.stage import Stage
 
 
 @pytest.fixture(params=PLACES)

@@ -1,15 +1,15 @@
 """The suite of all communicators on arrays of a GPU: by way of the host, and through NCCL.
 
-On the stand-in it runs in ``tests/comm``; here once more as a slow test, for what ``gpu_groups`` adds.
+On the stand-in it runs in ``tests/comm``; here once more as a slow test, for what ``groups`` adds.
 """
 
 import os
 
 import pytest
-from array_modules import TWIN_ON_A_GPU, import_arrays
-from communicator_suite import CommunicatorSuite, DisagreementSuite
-from gpu_groups import NcclGroup, StagedGroup
 
+from support.communicators.suite import CommunicatorSuite, DisagreementSuite
+from support.cupy.array_modules import TWIN_ON_A_GPU, import_arrays
+from support.gpu.groups import NcclGroup, StagedGroup
 from synk.comm.nccl_library import allow_sharing
 
 ON_TWO = [

@@ -9,11 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import fake_driver
 import pytest
 
+from support.cuda import fake_driver
+
 TESTS = Path(__file__).parents[1]
-COMMAND = [sys.executable, str(TESTS / "gpu" / "gpu_tests.py"), "--jobs", "2", "--seconds", "400"]
+COMMAND = [sys.executable, str(TESTS / "support" / "gpu" / "run_tests.py"), "--jobs", "2", "--seconds", "400"]
 
 # Imported as ``cupy``, it puts the stand-in for CuPy in its own place, with the little more that is asked.
 CUPY = """
@@ -21,7 +22,7 @@ import sys
 from types import SimpleNamespace
 
 sys.path.append({tests!r})
-import fake_cupy
+from support.cupy import fake_cupy
 
 cupy = fake_cupy.make(n_gpus=1)
 properties = dict(name=b"A rehearsal", totalGlobalMem=2**37, major=9, minor=0)

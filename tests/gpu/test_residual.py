@@ -1,7 +1,8 @@
 """Residual networks trained on a GPU give the losses and parameters of training on cores."""
 
 import pytest
-from gpu_training_checks import check
+
+from support.gpu.training_checks import check
 
 pytestmark = pytest.mark.slow
 

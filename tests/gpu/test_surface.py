@@ -4,8 +4,8 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
-from array_modules import CUPY_NAMES, ON_A_GPU
 
+from support.cupy.array_modules import CUPY_NAMES, ON_A_GPU
 from synk.kernels import cudnn
 
 pytestmark = ON_A_GPU

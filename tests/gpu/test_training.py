@@ -1,7 +1,8 @@
 """Training on a GPU gives the losses and parameters of training on cores, with one rank and with two."""
 
 import pytest
-from gpu_training_checks import check
+
+from support.gpu.training_checks import check
 
 CUTS = [(2, 3), *(pytest.param(*cut, marks=pytest.mark.slow) for cut in [(1, 1), (1, 3), (2, 1)])]
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from image_cases import convolutions, normal
 
+from support.cases.images import convolutions, normal
 from synk.kernels.columns import Grid, channels_first, columns, matrix, part_of, pieces, write_matrix
 from synk.kernels.window import LAYOUTS, Window, lengths, ordered
 

@@ -3,14 +3,14 @@
 from itertools import product
 from types import ModuleType
 
-import cuda_provider
 import numpy as np
 import pytest
-import stand_in
 from hypothesis import given
 from hypothesis import strategies as st
-from nvrtc import compile_cuda
 
+from support.cuda import provider as cuda_provider
+from support.cuda.nvrtc import compile_cuda
+from support.cupy import stand_in
 from synk.kernels import choose, loops
 from synk.kernels.cuda import CudaKernels, launch
 from synk.kernels.cuda.arrays import kind_of

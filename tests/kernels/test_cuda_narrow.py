@@ -1,12 +1,12 @@
 """Kernels in CUDA, on an emulator, of arrays of 16 bits: they compute in float32, and round once."""
 
-import norm_cases as cases
 import numpy as np
 import pytest
-import stand_in
-from cuda_provider import CUPY, OnHost, needs_emulator
-from norm_cases import EPS
 
+from support.cases import norms as cases
+from support.cases.norms import EPS
+from support.cuda.provider import CUPY, OnHost, needs_emulator
+from support.cupy import stand_in
 from synk.kernels.cuda.library import kernel, lengths
 
 pytestmark = needs_emulator

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from cuda_provider import OnHost, needs_emulator
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from image_cases import normal
 
+from support.cases.images import normal
+from support.cuda.provider import OnHost, needs_emulator
 from synk.kernels.plain_pool import PlainPool
 from synk.kernels.window import Pooling, Window, lengths, ordered
 

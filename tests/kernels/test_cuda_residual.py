@@ -1,11 +1,11 @@
 """The end of a residual block in CUDA, on an emulator: as batch norm and arithmetic one after the other."""
 
-import norm_cases as cases
 import numpy as np
 import pytest
-from cuda_provider import OnHost, needs_emulator
-from norm_cases import EPS, close
 
+from support.cases import norms as cases
+from support.cases.norms import EPS, close
+from support.cuda.provider import OnHost, needs_emulator
 from synk.kernels import plain_residual
 
 pytestmark = needs_emulator

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from image_cases import check_entry, convolutions, normal
 
+from support.cases.images import check_entry, convolutions, normal
 from synk.kernels import im2col
 from synk.kernels.im2col import Im2col
 from synk.kernels.window import LAYOUTS, Convolution, Window, lengths

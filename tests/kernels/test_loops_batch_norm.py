@@ -1,12 +1,13 @@
 """Batch norm against its definition in float64: loops in C, kernels in CUDA on an emulator, and the
 NumPy version that stands in for both."""
 
-import norm_cases as cases
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from norm_cases import EPS, close
+
+from support.cases import norms as cases
+from support.cases.norms import EPS, close
 
 every = pytest.mark.parametrize("provider", cases.EVERY)
 loops_only = pytest.mark.parametrize("provider", cases.PROVIDERS[1:])

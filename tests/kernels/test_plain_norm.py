@@ -3,11 +3,11 @@
 That the numbers are right is held by the tests of the loops, which run on both.
 """
 
-import norm_cases as cases
 import numpy as np
 import pytest
-import stand_in
 
+from support.cases import norms as cases
+from support.cupy import stand_in
 from synk.kernels.plain_norm import PlainNorm
 
 numpy, device = PlainNorm(np), PlainNorm(stand_in)

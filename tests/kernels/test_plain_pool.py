@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from image_cases import check_entry, normal, perform, poolings
 
+from support.cases.images import check_entry, normal, perform, poolings
 from synk.kernels.plain_pool import PlainPool
 from synk.kernels.window import LAYOUTS, Pooling, Window, lengths, ordered
 from synk.ops.pool import AvgPool2d, GlobalAvgPool2d, MaxPool2d

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from image_cases import pairs
 
+from support.cases.images import pairs
 from synk.kernels.window import Convolution, Pooling, Window, lengths, ordered
 
 

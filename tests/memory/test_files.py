@@ -5,10 +5,10 @@ import tempfile
 from contextlib import closing
 from io import FileIO
 
-import leaks
 import numpy as np
 import pytest
 
+from support.processes import leaks
 from synk.memory.files import as_memmap, is_in_file, reopened
 from synk.memory.segments import SegmentTable
 from synk.memory.shm import Segment

@@ -1,9 +1,9 @@
 import os
 
-import leaks
 import numpy as np
 import pytest
 
+from support.processes import leaks
 from synk.memory.segments import GROWTH, SegmentTable, StagingBuffers
 from synk.memory.shm import Segment
 from synk.values import messages

@@ -9,13 +9,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import leaks
 import numpy as np
 import posix_ipc
 import pytensor.tensor as pt
 import pytest
 
 import synk
+from support.processes import leaks
 from synk.memory import shm
 from synk.memory.limits import MemoryLimits, Shortage
 from synk.memory.shm import Segment

@@ -2,11 +2,11 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from op_checks import PLAIN, agree, draw, ops_of, values_of
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import Composite
 from pytensor.tensor.elemwise import Elemwise
 
+from support.cases.op_checks import PLAIN, agree, draw, ops_of, values_of
 from synk.compile import array_mode
 from synk.compile.elementwise import has_template
 from synk.compile.elementwise.dialect import CUDA

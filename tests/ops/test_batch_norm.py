@@ -4,9 +4,9 @@ import pytensor.tensor as pt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from op_checks import PLAIN, agree, draw, ops_of, values_of
 from pytensor.gradient import verify_grad
 
+from support.cases.op_checks import PLAIN, agree, draw, ops_of, values_of
 from synk.compile import array_mode, debug_mode
 from synk.ops import batch_norm, relu
 from synk.ops.batch_norm_ops import BatchNorm, BatchNormGradient

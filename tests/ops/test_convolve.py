@@ -6,8 +6,8 @@ import pytensor.tensor as pt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from image_cases import check_shapes, convolutions, normal, perform
 
+from support.cases.images import check_shapes, convolutions, normal, perform
 from synk.compile import array_mode
 from synk.compile.observe.flops import flops_of
 from synk.ops import conv2d

@@ -6,8 +6,8 @@ import pytensor.tensor as pt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from image_cases import check_shapes, convolutions, normal, numeric_gradient, perform
 
+from support.cases.images import check_shapes, convolutions, normal, numeric_gradient, perform
 from synk.compile import ArrayLinker, array_mode
 from synk.kernels.window import Convolution, Window, lengths
 from synk.ops import conv2d

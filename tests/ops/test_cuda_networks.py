@@ -1,13 +1,12 @@
 """Whole networks with kernels in CUDA, on an emulator: the numbers of the processor."""
 
-import fake_cupy
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-import stand_in
-from cuda_provider import needs_emulator
 
+from support.cuda.provider import needs_emulator
+from support.cupy import fake_cupy, stand_in
 from synk.compile import ArrayLinker, array_mode
 from synk.kernels import cuda
 from synk.ops import (

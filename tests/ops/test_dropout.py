@@ -2,10 +2,10 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from op_checks import PLAIN, draw, ops_of
 from pytensor.tensor.random import shared_rng
 from pytensor.tensor.random.basic import BernoulliRV
 
+from support.cases.op_checks import PLAIN, draw, ops_of
 from synk.compile import array_mode
 from synk.ops import dropout
 

@@ -2,9 +2,9 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from op_checks import draw, ops_of
 from pytensor.tensor.elemwise import Elemwise
 
+from support.cases.op_checks import draw, ops_of
 from synk.compile import array_mode
 from synk.ops import batch_norm, conv2d, relu
 from synk.ops.activation import ReLU

@@ -8,9 +8,9 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-import stand_in
-from image_cases import arrays, normal, perform
 
+from support.cases.images import arrays, normal, perform
+from support.cupy import stand_in
 from synk.compile import ArrayLinker, array_mode, dumps
 from synk.compile.dispatch.table import host_inputs
 from synk.kernels.window import Convolution, Pooling, Window

@@ -5,8 +5,8 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from hypothesis import given, settings
-from image_cases import convolutions, normal, poolings
 
+from support.cases.images import convolutions, normal, poolings
 from synk.compile import array_mode
 from synk.kernels.window import Convolution, Window
 from synk.ops.convolve import Conv2d

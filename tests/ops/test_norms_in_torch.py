@@ -7,8 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="make torch-suite has it")
 
-from op_checks import draw  # noqa: E402
-
+from support.cases.op_checks import draw  # noqa: E402
 from synk.compile import array_mode  # noqa: E402
 from synk.ops import batch_norm, layer_norm, relu, softmax_cross_entropy  # noqa: E402
 

@@ -6,9 +6,9 @@ import pytensor.tensor as pt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from image_cases import check_shapes, normal, numeric_gradient, perform, poolings
 from pytensor.gradient import DisconnectedInputError
 
+from support.cases.images import check_shapes, normal, numeric_gradient, perform, poolings
 from synk.compile import array_mode
 from synk.kernels.window import Pooling, Window, ordered
 from synk.ops import avg_pool2d, global_avg_pool2d, max_pool2d

@@ -5,8 +5,8 @@ import pytensor.tensor as pt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from image_cases import check_shapes, normal, perform, poolings
 
+from support.cases.images import check_shapes, normal, perform, poolings
 from synk.kernels.window import Pooling, Window, lengths
 from synk.ops.pool import AvgPool2d, MaxPool2d
 from synk.ops.pool_gradients import AvgPool2dGradient, MaxPool2dGradient

@@ -3,16 +3,15 @@
 import sys
 from importlib.util import find_spec
 
-import fake_cupy
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-import stand_in
-from cuda_provider import needs_emulator
-from op_checks import draw, ops_of
 from pytensor.tensor.elemwise import Elemwise
 
+from support.cases.op_checks import draw, ops_of
+from support.cuda.provider import needs_emulator
+from support.cupy import fake_cupy, stand_in
 from synk.compile import ArrayLinker, array_mode
 from synk.ops import batch_norm, conv2d, relu
 from synk.ops.batch_norm_ops import BatchNorm, BatchNormGradient

@@ -6,8 +6,8 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-import stand_in
 
+from support.cupy import stand_in
 from synk import ops
 from synk.compile import ArrayLinker, Debug, Profile, array_mode
 from synk.kernels.im2col import Im2col

@@ -4,8 +4,8 @@ import os
 import sys
 
 import pytest
-from scripts import WORLD, script
 
+from support.processes.scripts import WORLD, script
 from synk.processes import stderr_log
 from synk.processes.stderr_log import STDERR, TAIL_BYTES, StderrLog
 

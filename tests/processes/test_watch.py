@@ -8,9 +8,9 @@ import sys
 import threading
 import time
 
-import leaks
 import pytest
 
+from support.processes import leaks
 from synk.processes.signals import ignore_signals
 from synk.processes.survivors import warn_of_survivors
 from synk.processes.watch import REAPER, Process, die_with, forbid_core_dumps, fork_child

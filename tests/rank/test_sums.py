@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-import stand_in
-from array_modules import PLACES, import_arrays
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.cupy import stand_in
+from support.cupy.array_modules import PLACES, import_arrays
 from synk.device.cpu import CpuDevice
 from synk.rank.spec import ProgramSpec, UpdateSpec
 from synk.rank.sums import DeviceAccumulator, Sums

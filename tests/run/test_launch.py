@@ -8,8 +8,8 @@ import sys
 import time
 
 import pytest
-from scripts import DEADLINE, PROLOGUE, WORLD, alive, check_gone, script
 
+from support.processes.scripts import DEADLINE, PROLOGUE, WORLD, alive, check_gone, script
 from synk.processes.hold import hold
 
 pytestmark = pytest.mark.usefixtures("warm_interpreter")

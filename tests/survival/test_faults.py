@@ -9,7 +9,17 @@ import textwrap
 import time
 
 import pytest
-from scripts import CHECK_DEATH, DEADLINE, EPILOGUE, PROLOGUE, WORLD, alive, check_gone, script
+
+from support.processes.scripts import (
+    CHECK_DEATH,
+    DEADLINE,
+    EPILOGUE,
+    PROLOGUE,
+    WORLD,
+    alive,
+    check_gone,
+    script,
+)
 
 
 @pytest.fixture(autouse=True)

@@ -15,9 +15,9 @@ import time
 from pathlib import Path
 
 import pytest
-import scripts
 
 import synk
+from support.processes import scripts
 
 ROOT = Path(synk.__file__).parents[1]
 DEADLINE = 90  # seconds for one script, of which a machine under load may need many

@@ -122,7 +122,8 @@ def test_the_cell_that_ran_last_shows_what_workers_print(kernel):
 
 ON_GPUS = f"""
 import sys; sys.path.append({str(TESTS)!r})
-import os, signal, fake_cupy, numpy as np, pytensor, pytensor.tensor as pt, synk
+import os, signal, numpy as np, pytensor, pytensor.tensor as pt, synk
+from support.cupy import fake_cupy
 from synk.device import choose, probe
 
 fake_cupy.make(n_gpus=2)

@@ -4,8 +4,8 @@ import os
 
 import numpy as np
 import pytest
-from scripts import WORLD, script
 
+from support.processes.scripts import WORLD, script
 from synk.memory.shm import Segment
 from synk.run.recovery import _thriftily
 from synk.run.seed import Seed

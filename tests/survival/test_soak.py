@@ -8,7 +8,8 @@ import subprocess
 import sys
 
 import pytest
-from scripts import script
+
+from support.processes.scripts import script
 
 SCRIPT = """
 import gc, os, sys

@@ -9,8 +9,8 @@ import threading
 import time
 
 import pytest
-from scripts import PROLOGUE, WORLD, alive, check_gone, script
 
+from support.processes.scripts import PROLOGUE, WORLD, alive, check_gone, script
 from synk.processes.termination import Termination, Unwinding
 
 DEADLINE = 90

@@ -1,7 +1,8 @@
 """Deadlines: who hangs, is stopped or does not read is told of in time, with the stacks of all ranks."""
 
 import pytest
-from scripts import WORLD, script
+
+from support.processes.scripts import WORLD, script
 
 CHECK_TIMEOUT = (
     WORLD

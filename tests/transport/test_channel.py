@@ -3,10 +3,10 @@ import os
 import socket
 import threading
 
-import leaks
 import numpy as np
 import pytest
 
+from support.processes import leaks
 from synk.memory.shm import Segment
 from synk.transport.channel import MasterChannel, WorkerChannel
 from synk.transport.frames import HEAD, INLINE_BYTES, Disconnected, Receiver, encode, pair, send

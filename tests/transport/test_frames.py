@@ -7,10 +7,10 @@ import socket
 import threading
 import time
 
-import leaks
 import numpy as np
 import pytest
 
+from support.processes import leaks
 from synk.memory.shm import Segment
 from synk.transport import frames
 from synk.transport.frames import HEAD, Disconnected, Frame, Outbox, Receiver, encode, pair, send

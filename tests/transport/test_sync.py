@@ -6,9 +6,9 @@ import subprocess
 import threading
 import time
 
-import leaks
 import pytest
 
+from support.processes import leaks
 from synk.processes.watch import Process
 from synk.transport import sync
 from synk.transport.sync import (

@@ -1,8 +1,8 @@
 """The stand-ins for cuDNN and CuPy, as the provider finds them."""
 
-import fake_cudnn
 import pytest
 
+from support.cudnn import fake_cudnn
 from synk.kernels.cudnn import engine, library
 
 

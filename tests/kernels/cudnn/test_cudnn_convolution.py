@@ -2,13 +2,12 @@
 
 import warnings
 
-import fake_cublas
 import numpy as np
 import pytest
-import stand_in
 from hypothesis import HealthCheck, example, given, settings
-from image_cases import convolutions, node_of, normal, perform
 
+from support.cases.images import convolutions, node_of, normal, perform
+from support.cupy import fake_cublas, stand_in
 from synk.compile.dispatch import array_funcify
 from synk.compile.dispatch.out import accepts_out
 from synk.kernels.choose import convolution_kernels

@@ -6,10 +6,10 @@ import sysconfig
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
-import fake_cudnn
 import numpy as np
 import pytest
 
+from support.cudnn import fake_cudnn
 from synk.kernels.choose import convolution_kernels
 from synk.kernels.cudnn import library
 from synk.kernels.im2col import Im2col

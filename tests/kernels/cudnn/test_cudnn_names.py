@@ -3,9 +3,9 @@
 import inspect
 import re
 
-import fake_cudnn
 import pytest
 
+from support.cudnn import fake_cudnn
 from synk.kernels.cudnn import library
 
 pytestmark = pytest.mark.skipif(not library.available(), reason=library.reason())

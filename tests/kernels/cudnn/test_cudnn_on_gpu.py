@@ -4,8 +4,8 @@ from importlib import import_module
 
 import numpy as np
 import pytest
-from image_cases import node_of, normal, perform
 
+from support.cases.images import node_of, normal, perform
 from synk.compile.dispatch import array_funcify
 from synk.kernels.choose import convolution_kernels
 from synk.kernels.cudnn import CuDnn, available, reason

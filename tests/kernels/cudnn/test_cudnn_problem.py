@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from hypothesis import given
-from image_cases import convolutions
 
+from support.cases.images import convolutions
 from synk.kernels.cudnn import problem
 from synk.kernels.cudnn.planner import NEVER, TF32_ENGINES, refused
 from synk.kernels.cudnn.problem import BIAS, IMAGE, RESULT, WEIGHTS

@@ -1,0 +1,189 @@
+"""The benchmarks' own arithmetic, and small runs of the scripts, without torch."""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+SECONDS = 200  # for a script to end
+
+
+@pytest.fixture
+def module(monkeypatch):
+    """Import modules beside the scripts as these do, and forget them and what they set after the test."""
+    known, environment = set(sys.modules), os.environ.copy()
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    yield importlib.import_module
+    for name in os.environ.keys() - environment.keys():
+        del os.environ[name]
+    os.environ.update(environment)
+    for name in set(sys.modules) - known:
+        if str(BENCHMARKS) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+# --- candidates --------------------------------------------------------------------------------------
+
+
+def test_candidates_that_compute_other_numbers_are_not_timed(module):
+    rivals = module("rivals")
+    values = {"one": np.ones(3), "other": np.array([1, 1, 1.001])}
+    candidates = {name: rivals.Candidate(int, lambda v=v: [v]) for name, v in values.items()}
+    with pytest.raises(SystemExit, match=r"other computes other numbers: array 0 is off by 1.0e-03"):
+        rivals.agree(candidates)
+    assert list(rivals.agree(candidates, tolerance=0.01)) == ["one", "other"]
+
+
+def test_candidate_with_nan_is_not_timed(module):
+    rivals = module("rivals")
+    values = {"one": np.ones(3), "nan": np.full(3, np.nan)}
+    with pytest.raises(SystemExit, match="nan computes"):
+        rivals.agree({name: rivals.Candidate(int, lambda v=v: [v]) for name, v in values.items()})
+
+
+def test_adam_is_that_of_its_formula(module):
+    adam = module("adam")
+    [candidate] = adam.candidates(50, {"python": "FAST_COMPILE"}, None).values()
+    rng = np.random.default_rng(0)
+    p, g = (rng.normal(size=50).astype("float32").astype("float64") for _ in range(2))
+    m, v = np.zeros(50), np.zeros(50)
+    for t in (1, 2, 3):
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
+        p -= 1e-3 * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
+        candidate.step()
+    assert np.allclose(candidate.values()[0], p, rtol=0, atol=1e-6)
+
+
+def test_perceptron_computes_the_same_in_two_modes(module):
+    mlp, rivals = module("mlp"), module("rivals")
+    modes = {"python": "FAST_COMPILE", **dict([next(iter(rivals.modes().items()))])}
+    steps = rivals.agree(mlp.candidates(5, modes, None, sizes=(6, 8, 8, 3)))
+    assert list(steps) == ["python", "synk"]
+
+
+def test_what_is_no_mask_is_found(module):
+    dropout = module("dropout")
+    mask = np.float32(2) * (np.arange(8000).reshape(100, 80) % 2).astype("float32")
+    dropout.check("half", mask, (100, 80))
+    for wrong in (0.5 * mask, mask.astype("float64"), mask[1:], np.full_like(mask, 2)):
+        with pytest.raises(SystemExit, match="wrong draws no dropout mask"):
+            dropout.check("wrong", wrong, (100, 80))
+
+
+# --- crews -------------------------------------------------------------------------------------------
+
+LEADER = """
+import os, sys
+sys.path.insert(0, {benchmarks!r})
+import lines
+weight = float(sys.argv[1])
+if weight < 0:
+    raise SystemExit("no such weight")
+if weight == 0:
+    lines.say(dict(ready=0))
+    raise SystemExit("gone after a word")
+lines.serve(lambda number: weight * number, [os.getpid()], ready=weight)
+"""
+
+
+@pytest.fixture
+def leader(tmp_path):
+    """A script whose losses are the numbers of the steps, times its argument."""
+    path = tmp_path / "leader.py"
+    path.write_text(LEADER.format(benchmarks=str(BENCHMARKS)))
+    return str(path)
+
+
+def test_crew_reports_means_over_its_leaders(module, leader):
+    with module("lines").Crew([leader, "1"], [leader, "3"]) as crew:
+        assert crew.ready() == 3
+        assert crew.run(2).losses == [0, 2]
+        block = crew.run(1)
+    assert block.losses == [4]  # steps go on where they were
+    assert block.seconds > 0
+    assert len(block.peaks) == 2
+    assert all(1e6 < peak < 1e9 for peak in block.peaks)
+
+
+def test_leader_that_does_not_start_is_named(module, leader):
+    with (
+        module("lines").Crew([leader, "-1"]) as crew,
+        pytest.raises(SystemExit, match="leader.py broke down"),
+    ):
+        crew.ready()
+
+
+def test_leader_that_breaks_down_later_is_named(module, leader):
+    with module("lines").Crew([leader, "1"], [leader, "0"]) as crew:
+        crew.ready()
+        with pytest.raises(SystemExit, match="leader.py broke down"):
+            crew.run(1)
+
+
+def test_crews_that_lose_otherwise_are_not_timed(module, capsys):
+    resnet = module("resnet")
+    losses = [7.0, 6.5, 6.0]
+    resnet.check({"synk": losses, "torch": [loss * (1 + 0.9 * resnet.TOLERANCE) for loss in losses]})
+    for wrong in ([7.0, 6.5, 6.01], [7.0, 6.5, float("nan")]):
+        with pytest.raises(SystemExit, match="losses differ"):
+            resnet.check({"synk": losses, "torch": wrong})
+
+
+# --- scripts -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "titles"),
+    [
+        (["linker.py", "--only", "adam", "dropout"], ["Adam, 2,000 parameters", "dropout applied, 25 × 80"]),
+        (["serialise.py"], ["chain of 200 nodes", "MLP and its gradient"]),
+        (["collectives.py"], ["median", "× in a step", "4 kB"]),
+        (["resnet.py", "--only", "step"], ["ResNet-18, 64 × 64, batch 4", "peak memory of a rank"]),
+        (["variables.py"], ["broadcast, first", "restart"]),
+        (["per_op.py", "--rows", "2", "--steps", "1"], ["Dot22"]),
+    ],
+    ids=lambda value: value[0],
+)
+def test_script_prints_its_tables(command, titles):
+    quick = [] if command[0] == "per_op.py" else ["--quick", "--rounds", "2"]
+    printed = run(*command, *quick)
+    assert [title for title in titles if title not in printed] == []
+
+
+def test_a_start_is_timed_from_process_to_result():
+    ends = json.loads(run("first_call.py", "synk", "mlp"))
+    assert len(ends) == 5
+    assert ends == sorted(ends)
+
+
+def run(script, *arguments):
+    """Return what a script printed; it must end well."""
+    command = [sys.executable, "-W", "error", str(BENCHMARKS / script), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=os.environ)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_calls_are_compared_with_another_checkout(module, monkeypatch):
+    calls = module("calls")
+    monkeypatch.setattr(
+        calls, "run", lambda checkout, ranks: {"a call": 1e-5 if checkout == calls.HERE else 2e-5}
+    )
+    options = calls.argparse.Namespace(ranks=2, rounds=3)
+    table = calls.table({"here": calls.HERE, "there": Path("elsewhere")}, options, busy=False)
+    assert "| a call" in table
+    assert "0.50 (0.50–0.50)" in table
+
+
+def test_every_kind_of_call_is_measured():
+    script = f"import sys; sys.path[:0] = [{str(BENCHMARKS)!r}]; import calls, json; calls.CALLS = 3; "
+    script += "print(json.dumps(calls.measured(2)))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == 0, done.stderr
+    assert all(seconds > 0 for seconds in json.loads(done.stdout).values())

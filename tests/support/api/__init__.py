@@ -1,0 +1,1 @@
+"""A model of the public API, which generated programs are compared with."""

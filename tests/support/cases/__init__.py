@@ -1,0 +1,1 @@
+"""Arrays, graphs and reference results that tests of several rooms share."""

@@ -1,0 +1,112 @@
+"""Definitions of normalisation and cross-entropy in float64, and data to hold kernels to them.
+
+Statistics that a kernel rounded to its dtype are taken as it returned them: with a mean of 1e4 in float32
+their rounding alone moves every result by 5e-4.
+"""
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from support.cuda.provider import OnHost, needs_emulator
+from synk.kernels import loops
+from synk.kernels.loops.library import available
+from synk.kernels.plain_norm import PlainNorm
+
+EPS = 1e-5
+
+PROVIDERS = [
+    pytest.param(PlainNorm(np), id="numpy"),
+    pytest.param(
+        loops, id="loops", marks=pytest.mark.skipif(not available(), reason="there is no C compiler")
+    ),
+]
+# These, and the kernels in CUDA on an emulator.
+EVERY = [*PROVIDERS, pytest.param(OnHost(), id="cuda", marks=needs_emulator)]
+TOLERANCE = {"float32": 3e-6, "float64": 1e-13}
+
+dtypes = st.sampled_from(["float32", "float64"])
+layouts = st.sampled_from(["NCHW", "NHWC"])
+# Lengths on both sides of the lanes and blocks of the loops.
+lengths = st.one_of(st.integers(1, 5), st.sampled_from([15, 16, 33, 65]))
+shapes = st.one_of(st.tuples(st.integers(1, 300), lengths), st.tuples(st.integers(1, 4), *[lengths] * 3))
+
+
+def spread(ndim, layout):
+    """Return the axes that a channel is summed over, and the index that spreads (C,) over all."""
+    channel = 1 if ndim == 4 and layout == "NCHW" else ndim - 1
+    axes = tuple(axis for axis in range(ndim) if axis != channel)
+    return axes, tuple(None if axis in axes else slice(None) for axis in range(ndim))
+
+
+def close(value, expected, scale=1.0):
+    """Compare with a float64 array, by the error that is usual for the dtype of ``value``.
+
+    ``scale`` is how large the numbers are of which the expected one is a sum or a difference.
+    """
+    limit = TOLERANCE[value.dtype.name] * max(1.0, scale, float(np.abs(expected).max(initial=0)))
+    assert value.shape == expected.shape
+    assert value.flags.c_contiguous
+    np.testing.assert_allclose(value, expected, rtol=0, atol=limit)
+
+
+def batch(seed, shape, layout, dtype, offset=0.0):
+    """Return gy, x, gamma and beta."""
+    random = np.random.default_rng(seed)
+    n_channels = shape[1 if len(shape) == 4 and layout == "NCHW" else -1]
+    arrays = [random.normal(size=n) for n in (shape, shape, n_channels, n_channels)]
+    arrays[1] += offset
+    return [array.astype(dtype) for array in arrays]
+
+
+def batch_norm(x, gamma, beta, relu, layout):
+    """Return y, mean and inv_std."""
+    axes, over = spread(x.ndim, layout)
+    wide = x.astype("float64")
+    mean, inv_std = wide.mean(axes), 1 / np.sqrt(wide.var(axes) + EPS)
+    y = (wide - mean[over]) * inv_std[over] * gamma[over] + beta[over]
+    return np.maximum(y, 0) if relu else y, mean, inv_std
+
+
+def batch_norm_gradient(gy, x, gamma, beta, mean, inv_std, relu, layout):
+    """Return gx, ggamma and gbeta, of rounded statistics; relu passes where forward's result is positive."""
+    axes, over = spread(x.ndim, layout)
+    passes = (x - mean[over]) * (gamma * inv_std)[over] + beta[over] > 0 if relu else np.ones(x.shape, bool)
+    gy, x, gamma, mean, inv_std = (array.astype("float64") for array in (gy, x, gamma, mean, inv_std))
+    g = np.where(passes, gy, 0)
+    h = (x - mean[over]) * inv_std[over]
+    rest = g - g.mean(axes, keepdims=True) - h * (g * h).mean(axes, keepdims=True)
+    return (gamma * inv_std)[over] * rest, (g * h).sum(axes), g.sum(axes)
+
+
+def layer_norm(x, gamma, beta):
+    """Return y, mean and inv_std."""
+    axes, over = tuple(range(-gamma.ndim, 0)), (...,) + (None,) * gamma.ndim
+    wide = x.astype("float64")
+    mean, inv_std = wide.mean(axes), 1 / np.sqrt(wide.var(axes) + EPS)
+    return (wide - mean[over]) * inv_std[over] * gamma + beta, mean, inv_std
+
+
+def layer_norm_gradient(gy, x, gamma, mean, inv_std):
+    """Return gx, ggamma and gbeta."""
+    axes, over = tuple(range(-gamma.ndim, 0)), (...,) + (None,) * gamma.ndim
+    lead = tuple(range(x.ndim - gamma.ndim))
+    gy, x, gamma, mean, inv_std = (array.astype("float64") for array in (gy, x, gamma, mean, inv_std))
+    h, g = (x - mean[over]) * inv_std[over], gy * gamma
+    rest = g - g.mean(axes, keepdims=True) - h * (g * h).mean(axes, keepdims=True)
+    return inv_std[over] * rest, (gy * h).sum(lead), gy.sum(lead)
+
+
+def cross_entropy(logits, labels):
+    """Return losses and log_sum."""
+    wide, highest = logits.astype("float64"), logits.max(1).astype("float64")
+    log_total = np.log(np.exp(wide - highest[:, None]).sum(1))
+    return log_total - (wide[np.arange(len(labels)), labels] - highest), highest + log_total
+
+
+def cross_entropy_gradient(g, logits, labels):
+    """Return the gradient of logits."""
+    soft = np.exp(logits.astype("float64") - logits.max(1, keepdims=True))
+    soft /= soft.sum(1, keepdims=True)
+    soft[np.arange(len(labels)), labels] -= 1
+    return g.astype("float64")[:, None] * soft

@@ -1,0 +1,317 @@
+"""Run CUDA C without a GPU: g++ compiles it as host code, with the threads of a block as fibers.
+
+    text -> compiled (once, and kept) -> Kernel(grid, block, arguments): run forwards, run backwards, compare
+
+``emulator.h`` runs fibers, ``words.h`` has what CUDA brings: shuffles, atomics, 16-bit types. Every
+launch runs twice, on copies of its arrays: threads and blocks once in order and once in the reverse, with
+other garbage in shared memory and around the arrays. Results that differ come from a race, from memory that
+nobody wrote, or from beyond an array, and are an error; so are writing beyond an array, and addresses that a
+GPU would not take. What no GPU would run is refused.
+
+`RawModule` and `RawKernel` have the signatures of CuPy's. What is not emulated: textures, cooperative groups,
+dynamic parallelism, and everything about speed.
+"""
+
+import ctypes
+import re
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from support.cuda.errors import CompileError, LaunchError, Race
+from support.cuda.regions import Regions
+from support.cupy import stand_in
+from synk.native.loading import load
+from synk.native.store import Store, name_of
+
+HEADER = Path(__file__).with_name("emulator.h")
+FLAGS = ["-std=c++17", "-O1", "-fPIC", "-w", "-ffp-contract=off", "-fno-strict-aliasing"]
+# Every access asks the header whether its address is a multiple of the type's alignment: a GPU would fail.
+FLAGS += ["-fsanitize=alignment"]
+
+# Hardware's limits for one launch.
+MAX_THREADS, MAX_BLOCK, MAX_GRID = 1024, (1024, 1024, 64), (2**31 - 1, 65535, 65535)
+MAX_SHARED = 48 << 10  # bytes, unless a kernel asks for more by an attribute
+
+SCALARS = {np.dtype(letter).type for letter in "?bhilqBHILQefdFD"}
+
+
+def available():
+    """Tell whether there is g++."""
+    return shutil.which("g++") is not None
+
+
+class RawModule:
+    """As ``cupy.RawModule``; only of ``code``."""
+
+    def __init__(
+        self,
+        *,
+        code=None,
+        path=None,
+        options=(),
+        backend="nvrtc",
+        translate_cucomplex=False,
+        enable_cooperative_groups=False,
+        name_expressions=None,
+        jitify=False,
+    ):
+        if (code is None) == (path is None):
+            raise TypeError("Exactly one of `code` and `path` keyword arguments must be given.")
+        assert path is None, "the emulator has no machine code"
+        _demand(code=(code, str), options=(options, tuple), backend=(backend, str))
+        assert not any((translate_cucomplex, enable_cooperative_groups, jitify)), "not emulated"
+        if name_expressions is not None and backend != "nvrtc":
+            raise ValueError(
+                "only nvrtc supports retrieving the mangled names for the given name expressions"
+            )
+        self.code, self.options, self.backend = code, options, backend
+        self.name_expressions = None if name_expressions is None else tuple(name_expressions)
+
+    def compile(self, log_stream=None):
+        """Compile it now, not when a function is first asked for."""
+        compiled(self.code, self.options, self.name_expressions or ())
+
+    def get_function(self, name):
+        """Return a kernel by its name: one of ``name_expressions``, or that of an ``extern "C"`` function."""
+        _demand(name=(name, str))
+        kernel = RawKernel(self.code, name, self.options, self.backend)
+        kernel.name_expressions = self.name_expressions
+        kernel.kernel  # noqa: B018  (compiles it: the name may be wrong)
+        return kernel
+
+
+class RawKernel:
+    """As ``cupy.RawKernel``."""
+
+    def __init__(
+        self,
+        code,
+        name,
+        options=(),
+        backend="nvrtc",
+        *,
+        translate_cucomplex=False,
+        enable_cooperative_groups=False,
+        jitify=False,
+    ):
+        _demand(code=(code, str), name=(name, str), options=(options, tuple), backend=(backend, str))
+        assert not any((translate_cucomplex, enable_cooperative_groups, jitify)), "not emulated"
+        self.code, self.name, self.options, self.backend = code, name, options, backend
+        self.name_expressions = None
+        self.max_dynamic_shared_size_bytes = MAX_SHARED
+
+    def __call__(self, grid, block, args, *, shared_mem=0):
+        _demand(grid=(grid, tuple), block=(block, tuple))
+        self.kernel.launch(grid, block, args, shared_mem, self.max_dynamic_shared_size_bytes)
+
+    def compile(self, log_stream=None):
+        """Compile it now, not when it is first called."""
+        self.kernel  # noqa: B018
+
+    @property
+    def kernel(self):
+        """The function itself."""
+        return compiled(self.code, self.options, self.name_expressions or ()).function(self.name)
+
+
+def _demand(**typed):
+    for name, (value, kind) in typed.items():
+        if not isinstance(value, kind):
+            raise TypeError(
+                f"Argument '{name}' has incorrect type (expected {kind.__name__}, got {type(value).__name__})"
+            )
+
+
+@cache
+def compiled(code, options=(), name_expressions=()):
+    """Return the library of a text, compiled at most once a process."""
+    for option in options:
+        _demand(option=(option, str))
+    return Library(code, [option for option in options if option[:2] in ("-D", "-U")], name_expressions)
+
+
+class Library:
+    """A text of CUDA, compiled."""
+
+    def __init__(self, code, macros, name_expressions):
+        code = translated(code)
+        bounds = launch_bounds(code, macros) | dict.fromkeys(name_expressions, MAX_THREADS)
+        names = list(bounds)
+        ends = [f"EMULATED_KERNEL({k}, {name})" for k, name in enumerate(names)]
+        self.library = _load("\n".join([code, *ends]), macros)
+        self.library.emulated_launch.restype = ctypes.c_char_p
+        self.functions = {name: Kernel(self.library, name, k, bounds[name]) for k, name in enumerate(names)}
+        self.expressions = name_expressions
+
+    def function(self, name):
+        """Return a kernel.
+
+        Raises
+        ------
+        LaunchError
+            As CUDA's driver: there is none with this name, or its name is C++'s.
+        """
+        if name not in self.functions or not (name in self.expressions or hasattr(self.library, name)):
+            raise LaunchError(f'CUDA_ERROR_NOT_FOUND: named symbol not found: {name}; is it extern "C"?')
+        return self.functions[name]
+
+
+def _load(text, macros):
+    """Return the library of a text; those of earlier runs are where synk keeps its own."""
+    words = [path.read_text() for path in (HEADER, HEADER.with_name("words.h"))]
+    store, name = Store(), name_of("emulated", text, *words, *FLAGS, *macros)
+    kept = store.find(name)
+    if kept is not None:
+        return load(kept)
+    with tempfile.TemporaryDirectory(prefix="emulated-") as folder:
+        unlinked, target = Path(folder, "kernels.o"), Path(folder, "kernels.so")
+        command = ["g++", "-x", "c++", "-include", str(HEADER), "-", "-c", "-o", str(unlinked)]
+        _run([*command, *FLAGS, *macros], text)
+        # Linked on its own, it takes the header's functions for those of the sanitizer's library.
+        _run(["g++", "-shared", str(unlinked), "-o", str(target)])
+        library = target.read_bytes()
+    store.keep(name, library)
+    return load(library)
+
+
+def translated(code):
+    """Return CUDA text in the words of C++ that the header cannot teach it."""
+    code = re.sub(r"#include\s*<(cuda_fp16|cuda_bf16)\.h(pp)?>", "", code)
+    code = re.sub(
+        r"extern\s+__shared__\s+(?:__align__\(\d+\)\s*)?([\w ]+?)\s*(\w+)\s*\[\s*\]\s*;",
+        r"\1 *\2 = (\1 *)emulated::dynamic_shared;",
+        code,
+    )
+    operands = r':\s*"=\w"\((.*?)\)\s*:\s*"\w"\((.*?)\)\s*'
+    instruction = rf'asm\s*(?:volatile)?\s*\(\s*"([\w.]+)\s+%0,\s*%1;"\s*{operands}\)\s*;'
+    code = re.sub(instruction, lambda m: f"emulated::{m[1].replace('.', '_')}({m[2]}, {m[3]});", code)
+    return re.sub(r"<<<", "EMULATED_HAS_NO_LAUNCHES_IN_KERNELS <<<", code)
+
+
+def launch_bounds(code, macros):
+    """Return how many threads a block may have, by names of kernels; templates have none."""
+    text = _run(["g++", "-E", "-P", "-x", "c++", *macros, "-"], code)
+    text = re.sub(r"template\s*<[^<>]*>\s*(static\s+)?__global__", "", text)
+    bound = r"(?:__launch_bounds__\s*\(\s*(\d+)[^)]*\)\s*)?"
+    found = re.findall(rf"__global__\s+{bound}void\s+{bound}(\w+)\s*\(", text)
+    return {name: int(before or after or MAX_THREADS) for before, after, name in found}
+
+
+def _run(command, text=""):
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise CompileError(done.stderr)
+    return done.stdout
+
+
+class Kernel:
+    """A function of a library."""
+
+    def __init__(self, library, name, number, most_threads):
+        self.library, self.name, self.most_threads = library, name, most_threads
+        self.call = ctypes.cast(library[f"emulated_call_{number}"], ctypes.c_void_p)
+        text = ctypes.create_string_buffer(1000)
+        library[f"emulated_describe_{number}"](text)
+        self.parameters = text.value.decode().split()
+
+    def launch(self, grid, block, args, shared_mem=0, max_shared=MAX_SHARED):
+        """Run it on arrays of `stand_in`, twice; raises `LaunchError` or TypeError."""
+        # Zero becomes one in CuPy: who has nothing to do must not launch.
+        grid, block = ([max(1, int(n)) for n in (*size, 1, 1)[:3]] for size in (grid, block))
+        for what, size, most in (("grid", grid, MAX_GRID), ("block", block, MAX_BLOCK)):
+            if (
+                any(n > limit for n, limit in zip(size, most, strict=True))
+                or np.prod(block) > self.most_threads
+            ):
+                raise LaunchError(f"CUDA_ERROR_INVALID_VALUE: invalid argument: {what} {tuple(size)}")
+        if shared_mem > max_shared:
+            raise LaunchError(f"CUDA_ERROR_INVALID_VALUE: {shared_mem} bytes of shared memory")
+        values = self.checked(args)
+        stand_in.counts.launches += 1
+        arrays = [value for value in values if isinstance(value, np.ndarray)]
+        if stand_in.on_use is not None:
+            for array in arrays:
+                stand_in.on_use(array, False)
+        if stand_in.tape is not None:
+            stand_in.tape.meet(arrays)
+            stand_in.tape.note(self.compute, (values, grid, block, shared_mem), {}, ())
+        self.compute(values, grid, block, shared_mem)
+
+    def compute(self, values, grid, block, shared_mem):
+        """Run it twice, and compare."""
+        regions = Regions([value for value in values if isinstance(value, np.ndarray)])
+        first = self.run(values, regions, grid, block, shared_mem, backwards=False, garbage=0xFF)
+        second = self.run(values, regions, grid, block, shared_mem, backwards=True, garbage=0x2E)
+        for a, b in zip(first, second, strict=True):
+            if not np.array_equal(a, b):
+                raise Race(
+                    f"{self.name}: {np.count_nonzero(a != b)} bytes of results depend on the order of "
+                    "threads, on memory that was not written, or on what lies beyond an array"
+                )
+        regions.write(first)
+
+    def run(self, values, regions, grid, block, shared_mem, backwards, garbage):
+        """Run it once on copies, and return the bytes of all regions after that."""
+        copies = regions.copies(garbage)
+        cells = [self.cell(value, regions, copies) for value in values]
+        pointers = (ctypes.c_void_p * max(1, len(cells)))(*[ctypes.addressof(cell) for cell in cells])
+        sizes = [(ctypes.c_uint * 3)(*size) for size in (grid, block)]
+        wrong = self.library.emulated_launch(self.call, pointers, *sizes, shared_mem, int(backwards), garbage)
+        if wrong:
+            raise LaunchError(f"{self.name}: {wrong.decode()}")
+        return regions.results(copies, garbage, self.name)
+
+    @staticmethod
+    def cell(value, regions, copies):
+        """Return memory that holds an argument."""
+        if value is None:
+            return ctypes.c_void_p(0)
+        if isinstance(value, np.ndarray):
+            return ctypes.c_void_p(regions.address(value, copies))
+        return ctypes.create_string_buffer(value.tobytes(), value.itemsize)
+
+    def checked(self, args):
+        """Return the arguments as NumPy's arrays and scalars, unless the kernel would misread one."""
+        values = [_value(argument) for argument in args]
+        if len(values) != len(self.parameters):
+            raise TypeError(f"{self.name} has {len(self.parameters)} parameters; {len(values)} were given")
+        for k, (value, parameter) in enumerate(zip(values, self.parameters, strict=True)):
+            if not _fits(value, parameter):
+                kind = None if value is None else f"{type(value).__name__} of {value.dtype}"
+                raise TypeError(f"{self.name}: argument {k} is {kind}; its parameter is {parameter}")
+        return values
+
+
+def _value(argument):
+    if argument is None:
+        return None
+    if isinstance(argument, stand_in.ndarray):
+        return argument._value
+    if type(argument) in SCALARS:
+        return argument
+    # As CuPy: of Python's numbers it takes 8 bytes.
+    if isinstance(argument, int):
+        return np.int64(argument)
+    if isinstance(argument, float):
+        return np.float64(argument)
+    raise TypeError(f"Unsupported type {type(argument)}")
+
+
+def _fits(value, parameter):
+    """Tell whether a parameter can be this; its letter and size are the header's ``Kind``."""
+    if value is None or isinstance(value, np.ndarray):
+        if parameter[0] != "p":
+            return False
+        letter, size = parameter[1], int(parameter[2:])
+        if value is None or not size:
+            return True
+        # What has 16 bits may be taken for its bits, and a structure for anything of its size.
+        kinds = {"f": "f", "i": "iu", "u": "iub", "b": "bu", "?": "iufVc"}[letter]
+        return value.dtype.itemsize == size and value.dtype.kind in (kinds if size != 2 else "iufV")
+    kinds = {"f": "f", "i": "iu", "u": "iu", "b": "b"}.get(parameter[0], "")
+    return value.dtype.kind in kinds and value.itemsize == int(parameter[1:])

@@ -1,0 +1,51 @@
+"""The kernels in CUDA as a provider for arrays of the host: they run on the emulator.
+
+    OnHost().batch_norm(eps, relu, "NHWC")(x, gamma, beta) -> NumPy's arrays
+
+``CUPY`` is the stand-in for a GPU's array module under the name of CuPy, with the emulator's ``RawModule``.
+"""
+
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from support.cuda import emulator as cuda_emulator
+from support.cupy import stand_in
+from synk.kernels.cuda import CudaKernels
+
+needs_emulator = pytest.mark.skipif(not cuda_emulator.available(), reason="there is no g++")
+
+CUPY = ModuleType("cupy")
+CUPY.__getattr__ = lambda name: getattr(stand_in, name)
+CUPY.RawModule, CUPY.RawKernel = cuda_emulator.RawModule, cuda_emulator.RawKernel
+
+
+class OnHost:
+    """`CudaKernels` for arrays of the host, without a copy: results in ``out`` are the arrays given."""
+
+    def __getattr__(self, name):
+        make = getattr(CudaKernels(CUPY), name)
+        return lambda *geometry: bridged(make(*geometry))
+
+
+def bridged(function):
+    """Return an implementation on device arrays as one on arrays of the host."""
+
+    def implementation(*arrays, out=None):
+        before = stand_in.counts.uploads, stand_in.counts.downloads
+        results = function(*map(there, arrays), out=there(out))
+        assert (stand_in.counts.uploads, stand_in.counts.downloads) == before
+        return here(results)
+
+    return implementation
+
+
+def there(value):
+    if isinstance(value, tuple):
+        return tuple(map(there, value))
+    return stand_in.ndarray(value) if isinstance(value, np.ndarray) else value
+
+
+def here(value):
+    return tuple(map(here, value)) if isinstance(value, tuple) else value._value

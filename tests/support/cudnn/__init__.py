@@ -1,0 +1,1 @@
+"""cuDNN's front end, computing with NumPy."""

@@ -1,0 +1,34 @@
+"""The array modules of devices that tests run on: the stand-in everywhere, CuPy where there is a GPU.
+
+    @pytest.fixture(params=PLACES) ... import_arrays(request.param)
+
+So each test is two, and what is wrong in the test itself shows without a GPU.
+"""
+
+import importlib
+import sys
+
+import pytest
+
+from support.cupy import stand_in
+
+CUPY_NAMES = stand_in.NAMES  # what CuPy has of NumPy and SciPy
+
+# Warnings are errors, but those of CuPy are not what is tested.
+CALM = pytest.mark.filterwarnings("ignore:::cupy")
+ON_A_GPU = [pytest.mark.gpu, CALM]
+# Hundreds of tests have a twin: where these are not asked for, and could only be skipped, they are left out.
+TWIN_ON_A_GPU = [pytest.mark.gpu(twin=True), CALM]
+
+NEEDS_GPU = pytest.param("cupy", marks=ON_A_GPU)
+PLACES = ["stand-in", NEEDS_GPU]
+TWINS = ["stand-in", pytest.param("cupy", marks=TWIN_ON_A_GPU)]
+
+
+def import_arrays(name, monkeypatch):
+    """Return the array module of a device, its transfers counted from zero if it is the stand-in."""
+    if name == "cupy":
+        return importlib.import_module("cupy")
+    stand_in.install(lambda modules, key, module: monkeypatch.setitem(sys.modules, key, module))
+    stand_in.counts.reset()
+    return stand_in

@@ -1,0 +1,1 @@
+"""The tests for GPUs: runs that they start, the commands that run them, and the report."""

@@ -1,0 +1,105 @@
+"""Run all tests marked ``gpu``: each file in a process of its own, several at a time, none for too long.
+
+    python run_tests.py --notes FOLDER --report PAGE
+    Collecting -> Part, Part, ... -> FOLDER/tests.json and the page of `report`, after each of them
+
+What hangs or crashes CUDA takes its own file with it and no other; who is cut off has what was tested until
+then. Tracebacks of all failures are in FOLDER/failures.txt. Exit status: 0 if all have passed, 1 if not, 3 if
+there is no GPU; then all are skipped, with the reason.
+"""
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # where `support` is
+
+from support.gpu import report as gpu_report
+from support.gpu.facts import facts
+from support.gpu.parts import Collecting, Pool
+from support.gpu.report import last_line
+
+# The rest comes after these, in the order of the files: what they say is worth most.
+FIRST = ["residual", "training", "surface", "runs", "networks", "collectives", "breakdowns", "random_graphs"]
+NO_GPU = 3
+
+
+def main():
+    options = parse()
+    options.notes.mkdir(parents=True, exist_ok=True)
+    start = time.monotonic()
+    collecting = Collecting(options.notes, options.only)
+    found = facts()
+    print(f"device: {found['device'] or 'no GPU: ' + found['missing']}", flush=True)
+    parts = collecting.parts(found["missing"])
+    parts.sort(key=lambda part: FIRST.index(part.name) if part.name in FIRST else len(FIRST))
+    n_tests, seconds = sum(part.n_tests for part in parts), time.monotonic() - start
+    print(f"{n_tests} tests in {len(parts)} parts, found in {seconds:.0f} s", flush=True)
+    notes = options.notes / "tests.json"
+    # Files that are not asked for now keep the outcomes that they have.
+    before = gpu_report.load(notes).get("parts", {}) if options.only else {}
+
+    def write(ended=False):
+        results = {part.notes.stem: part.result() for part in parts}
+        of_all = {"facts": found, "ended": ended, "seconds": time.monotonic() - start}
+        gpu_report.save(notes, of_all | {"parts": before | results})
+        (options.notes / "failures.txt").write_text("".join(tracebacks(results.values())))
+        return gpu_report.write(options.notes, options.report)
+
+    def done(part):
+        tell(part)
+        write()
+
+    write()
+    Pool(options.jobs, deadline=start + options.seconds, limit=options.limit, done=done).run(parts)
+    page = write(ended=True)
+    if page:
+        print(f"report: {page}")
+    raise SystemExit(verdict(parts, bool(found["device"]), time.monotonic() - start))
+
+
+def tracebacks(results):
+    """Yield what each failure said, in full as far as notes have it."""
+    for result in results:
+        for failure in result["failures"]:
+            yield f"=== {failure['test']}: {failure['outcome']}\n{failure['said']}\n\n"
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("--notes", type=Path, default=Path("build/gpu"), help="folder to write to")
+    add("--report", type=Path, metavar="PAGE", help="to write too; without a GPU it goes to the notes")
+    add("--seconds", type=float, default=240, help="for all parts")
+    add("--limit", type=float, default=200, help="for one part")
+    add("--jobs", type=int, default=max(1, min(8, len(os.sched_getaffinity(0)) // 2)), help="parts at a time")
+    add("--only", nargs="*", default=[], metavar="FILE", help="of tests")
+    return parser.parse_args()
+
+
+def tell(part):
+    """Print a line when a part is over, and what failed."""
+    result = part.result()
+    counts = ", ".join(f"{count} {outcome}" for outcome, count in result["counts"].items())
+    print(f"{part.name:24} {result['seconds']:6.1f} s  {counts or 'nothing run'}", flush=True)
+    for failure in result["failures"][:5]:
+        print(f"    {failure['outcome']}: {failure['test']}: {last_line(failure['said'])}", flush=True)
+
+
+def verdict(parts, has_gpu, seconds):
+    counts = {}
+    for part in parts:
+        for outcome, count in part.result()["counts"].items():
+            counts[outcome] = counts.get(outcome, 0) + count
+    told = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
+    print(f"in {seconds:.0f} s: {told}")
+    if not has_gpu:
+        print("no GPU: nothing was tested on one", file=sys.stderr)
+        return NO_GPU
+    return int(set(counts) - {"passed", "skipped"} != set() or "passed" not in counts)
+
+
+if __name__ == "__main__":
+    main()

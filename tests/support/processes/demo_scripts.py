@@ -1,0 +1,52 @@
+"""Run the demos' scripts as a reader does, and import their modules as the scripts do."""
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+DEMOS = Path(__file__).parents[3] / "demos"
+SHARED = DEMOS / "shared"
+SECONDS = 200  # for a script to end
+
+# Runs the script in argv[2] as if the package in argv[1] were not installed.
+WITHOUT = """
+import os, runpy, sys
+sys.modules[sys.argv.pop(1)] = None
+del sys.argv[0]
+sys.path[0] = os.path.dirname(sys.argv[0])
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def run(script, *arguments, seconds=SECONDS):
+    """Return what a script printed, warnings being errors; it must end well."""
+    done = start(script, *arguments, seconds=seconds)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+def start(script, *arguments, seconds=SECONDS):
+    """Run a script, warnings being errors, and return how it ended."""
+    return finished(["-W", "error", str(script), *map(str, arguments)], seconds)
+
+
+def start_without(package, script, *arguments):
+    """Run a script as if a package were not installed, and return how it ended."""
+    return finished(["-c", WITHOUT, package, str(script), *map(str, arguments)], SECONDS)
+
+
+def finished(arguments, seconds):
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=seconds)
+
+
+def modules_beside(script, monkeypatch):
+    """Yield a function that imports modules beside a script and of all demos; forget them then."""
+    known = set(sys.modules)
+    for folder in (SHARED, script.parent):
+        monkeypatch.syspath_prepend(str(folder))
+    yield importlib.import_module
+    for name in set(sys.modules) - known:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(DEMOS)):
+            del sys.modules[name]
