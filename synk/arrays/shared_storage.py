@@ -7,7 +7,8 @@ is scattered need not divide evenly.
     SharedStorage.ensure (master) -> Attach per block, UseStorage per variable -> RankVariables.use_storage
 
 Variables that are stored at the same time share segments, blocks of two MiB at most: a segment costs a
-message, a descriptor and a page. A block is freed with the last variable in it, so a large variable has its own.
+message, a descriptor and a page. A block is freed with the last variable in it, so a large variable has one
+of its own.
 """
 
 from __future__ import annotations
