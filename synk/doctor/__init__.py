@@ -16,8 +16,7 @@ from collections.abc import Iterator
 from typing import TextIO
 
 from synk.doctor import compiling, cores, gpus, memory, processes, software
-from synk.doctor.examine import examined
-from synk.doctor.finding import Finding, Level
+from synk.doctor.finding import PROBLEM, WARNING, Finding, examined
 from synk.doctor.machine import Machine
 from synk.doctor.rehearsal import rehearse
 from synk.doctor.report import as_json, table, worst
@@ -35,11 +34,11 @@ def main(argv: list[str]) -> int:
         print(as_json(findings))
     else:
         print(table(findings, shutil.get_terminal_size((100, 24)).columns, wants_colours(sys.stdout)))
-    return int(worst(findings) is Level.PROBLEM)
+    return int(worst(findings) is PROBLEM)
 
 
 def check_up(machine: Machine) -> Iterator[Finding]:
-    """Yield what each check finds."""
+    """Yield the finding of each check."""
     for family in (software, compiling, cores, memory, processes):
         for check in family.CHECKS:
             yield examined(check, machine)
@@ -48,13 +47,11 @@ def check_up(machine: Machine) -> Iterator[Finding]:
 
 
 def check_gpus() -> Iterator[Finding]:
-    """Yield what the checks of GPUs find; one question to the driver serves them all."""
+    """Yield the findings about GPUs; one question to the driver serves them all."""
     try:
         facts = gpus.ask()
     except Exception as error:
-        yield Finding(
-            Level.WARNING, "GPUs", str(error), "runs on cores do not need them; else see nvidia-smi"
-        )
+        yield Finding(WARNING, "GPUs", str(error), "runs on cores do not need them; else see nvidia-smi")
         return
     for check in gpus.CHECKS:
         yield examined(check, facts)

@@ -1,9 +1,18 @@
-"""What a check says: how bad it is, what it is about, what was found, and what to do."""
+"""Findings, and the way to run a check so that it ends in one, whatever happens in it.
+
+examined(check, machine) -> Finding
+"""
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
+from types import FrameType
+
+CHECK_SECONDS = 25.0  # far more than any check takes; those that start a process have deadlines of their own
 
 
 class Level(IntEnum):
@@ -15,6 +24,9 @@ class Level(IntEnum):
     PROBLEM = 3  # does not work
 
 
+OK, NOTE, WARNING, PROBLEM = Level
+
+
 @dataclass(frozen=True)
 class Finding:
     """The answer of one check.
@@ -23,7 +35,7 @@ class Finding:
     ----------
     level : Level
     subject : str
-        What was looked at, in two or three words.
+        Two or three words that say what was looked at.
     found : str
     remedy : str
         A command or a setting; empty where there is nothing to do.
@@ -40,4 +52,41 @@ def grade(subject: str, found: str, *complaints: tuple[bool, Level, str]) -> Fin
     for applies, level, remedy in complaints:
         if applies:
             return Finding(level, subject, found, remedy)
-    return Finding(Level.OK, subject, found)
+    return Finding(OK, subject, found)
+
+
+class _Late(BaseException):
+    """A check took too long; nothing that it calls takes this for an error of its own."""
+
+
+def examined(check: Callable[..., Finding], *arguments: object, seconds: float = CHECK_SECONDS) -> Finding:
+    """Return the finding of ``check``; where it fails or hangs, that is the finding."""
+    subject = check.__name__.replace("_", " ")
+    try:
+        with deadline(seconds):
+            return check(*arguments)
+    except _Late:
+        found = f"could not be checked within {seconds:g} s"
+        return Finding(WARNING, subject, found, "a disk, a driver or a compiler may hang: see dmesg")
+    except ImportError as error:
+        found = f"not checked: {type(error).__name__}: {error}"
+        return Finding(NOTE, subject, found, "see the findings on packages, then run this again")
+    except Exception as error:
+        found = f"could not be checked: {type(error).__name__}: {error}"
+        return Finding(WARNING, subject, found, "look into it by hand, and report this line as a bug of synk")
+
+
+@contextmanager
+def deadline(seconds: float) -> Iterator[None]:
+    """Raise `_Late` in the body after so many seconds; in the main thread only."""
+
+    def ring(number: int, frame: FrameType | None) -> None:
+        raise _Late
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

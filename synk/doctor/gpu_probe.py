@@ -1,4 +1,4 @@
-"""Ask the NVIDIA driver, CuPy, NCCL and cuDNN what there is, in a process that is not needed afterwards.
+"""Ask the NVIDIA driver, CuPy, NCCL and cuDNN for their versions, in a process that ends afterwards.
 
 CUDA that is initialised survives no fork, so nothing here runs where a run may start.
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import runpy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +31,8 @@ def driver() -> dict[str, Any]:
 
 def cupy() -> dict[str, Any]:
     """Return CuPy's version and that of its CUDA, and the GPUs that it counts."""
-    try:
-        import cupy
-    except ModuleNotFoundError as error:
-        return {} if error.name == "cupy" else {"error": str(error)}
-    except Exception as error:
-        return {"error": f"{type(error).__name__}: {error}"}
+    import cupy
+
     facts: dict[str, Any] = {"version": cupy.__version__}
     try:
         facts["cuda"] = cupy.cuda.runtime.runtimeGetVersion()
@@ -47,13 +44,19 @@ def cupy() -> dict[str, Any]:
 
 def nccl() -> dict[str, Any]:
     """Return the version of the NCCL that CuPy finds."""
+    from cupy.cuda import nccl
+
+    return {"version": nccl.get_version()} if getattr(nccl, "available", True) else {"error": "not built in"}
+
+
+def facts_of(library: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return what a library tells, or why it does not load; nothing where CuPy is not installed."""
     try:
-        from cupy.cuda import nccl
+        return library()
     except ModuleNotFoundError as error:
         return {} if error.name == "cupy" else {"error": str(error)}
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"}
-    return {"version": nccl.get_version()} if getattr(nccl, "available", True) else {"error": "not built in"}
 
 
 def cudnn() -> dict[str, Any]:
@@ -65,4 +68,4 @@ def cudnn() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps({"driver": driver(), "cupy": cupy(), "nccl": nccl(), "cudnn": cudnn()}))
+    print(json.dumps({"driver": driver(), "cupy": facts_of(cupy), "nccl": facts_of(nccl), "cudnn": cudnn()}))

@@ -11,14 +11,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from synk.doctor.finding import Finding, Level, grade
+from synk.doctor.finding import NOTE, WARNING, Finding, grade
 
 PROBE = Path(__file__).with_name("gpu_probe.py")
 PROBE_SECONDS = 15.0  # CuPy takes seconds to import, and the driver to wake a GPU
 
 
-def ask(seconds: float = PROBE_SECONDS) -> dict[str, Any]:
-    """Return what `gpu_probe` tells of this machine.
+def ask() -> dict[str, Any]:
+    """Return the facts that `gpu_probe` prints about this machine.
 
     Raises
     ------
@@ -27,9 +27,11 @@ def ask(seconds: float = PROBE_SECONDS) -> dict[str, Any]:
     """
     command = [sys.executable, "-P", "-W", "ignore", str(PROBE)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_SECONDS)
     except subprocess.TimeoutExpired:
-        raise RuntimeError(f"the driver did not answer within {seconds:.0f} s: try nvidia-smi") from None
+        raise RuntimeError(
+            f"the driver did not answer within {PROBE_SECONDS:.0f} s: try nvidia-smi"
+        ) from None
     try:
         return json.loads(done.stdout.splitlines()[-1])
     except (IndexError, ValueError):
@@ -37,73 +39,67 @@ def ask(seconds: float = PROBE_SECONDS) -> dict[str, Any]:
 
 
 def cuda_driver(facts: dict[str, Any]) -> Finding:
-    """NVIDIA's driver, which CUDA comes on top of."""
+    """Check NVIDIA's driver, which CUDA comes on top of."""
     known = facts["driver"]
-    version = cuda_version(known.get("driver", 0))
     if not known:
-        return Finding(Level.OK, "CUDA driver", "none: ranks compute on cores")
+        return grade("CUDA driver", "none: ranks compute on cores")
+    found, fails = f"speaks CUDA {cuda_version(known.get('driver', 0))}", "error" in known
+    if fails:
+        found += f", but fails with error {known['error']} {known.get('error_name', '')}".rstrip()
     return grade(
         "CUDA driver",
-        f"speaks CUDA {version}" + (f", but fails with {_error(known)}" if "error" in known else ""),
-        (known.get("error") == 100, Level.NOTE, "it sees no GPU; in a container: docker run --gpus all"),
-        (
-            "error" in known,
-            Level.WARNING,
-            "look at nvidia-smi and dmesg; reload the driver or restart the machine",
-        ),
+        found,
+        (known.get("error") == 100, NOTE, "it sees no GPU; in a container: docker run --gpus all"),
+        (fails, WARNING, "look at nvidia-smi and dmesg; reload the driver or restart the machine"),
     )
 
 
-def _error(known: dict[str, Any]) -> str:
-    return f"error {known['error']} {known.get('error_name', '')}".rstrip()
-
-
 def gpus(facts: dict[str, Any]) -> Finding:
-    """The GPUs that ranks may use."""
+    """Check the GPUs that ranks may use."""
     names = facts["driver"].get("gpus", [])
     listed = ", ".join(f"{names.count(name)} × {name}" for name in sorted(set(names)))
     hidden = "look at CUDA_VISIBLE_DEVICES; in a container: docker run --gpus all"
     nothing = bool(facts["driver"]) and not names and "error" not in facts["driver"]
-    return grade("GPUs", listed or "none", (nothing, Level.NOTE, hidden))
+    return grade("GPUs", listed or "none", (nothing, NOTE, hidden))
 
 
 def cupy(facts: dict[str, Any]) -> Finding:
-    """CuPy, through which ranks compute on GPUs."""
+    """Check CuPy, through which ranks compute on GPUs."""
     known, names = facts["cupy"], facts["driver"].get("gpus", [])
     if not known:
-        return grade("CuPy", "not installed", (bool(names), Level.NOTE, f"to use GPUs: {_install(facts)}"))
+        return grade("CuPy", "not installed", (bool(names), NOTE, f"to use GPUs: {_install(facts)}"))
     found = f"{known.get('version', '')} for CUDA {cuda_version(known.get('cuda', 0))}".strip()
     if "error" in known:
-        level = Level.WARNING if names else Level.NOTE
+        level = WARNING if names else NOTE
         remedy = f"to use GPUs: {_install(facts)}" if names else "nothing on a machine without GPUs"
         return Finding(level, "CuPy", f"{found}; {known['error'].partition(chr(10))[0]}", remedy)
     newer = known["cuda"] // 1000 > facts["driver"].get("driver", 0) // 1000
-    return grade("CuPy", found, (newer, Level.WARNING, f"newer than the driver: {_install(facts)}"))
+    return grade("CuPy", found, (newer, WARNING, f"newer than the driver: {_install(facts)}"))
 
 
 def nccl(facts: dict[str, Any]) -> Finding:
-    """NCCL, through which several GPUs exchange gradients."""
+    """Check NCCL, through which several GPUs exchange gradients."""
     known, names = facts["nccl"], facts["driver"].get("gpus", [])
     version = known.get("version")
     found = known.get("error", "not installed") if version is None else library_version(version)
     return grade(
         "NCCL",
         found.partition("\n")[0],
-        (version is None and len(names) > 1, Level.WARNING, f"to use several GPUs: {_install(facts)}"),
-        (version is None and len(names) == 1, Level.NOTE, f"needed for several GPUs only: {_install(facts)}"),
+        (version is None and len(names) > 1, WARNING, f"to use several GPUs: {_install(facts)}"),
+        (version is None and len(names) == 1, NOTE, f"needed for several GPUs only: {_install(facts)}"),
     )
 
 
 def cudnn(facts: dict[str, Any]) -> Finding:
-    """cuDNN, which convolves on GPUs; matrix products do without it."""
+    """Check cuDNN, which convolves on GPUs; matrix products do without it."""
     known, names = facts["cudnn"], facts["driver"].get("gpus", [])
     if "error" in known:
         reason, _, _ = known["error"].rpartition(": ")  # what to install follows, for every CUDA
-        return grade("cuDNN", reason, (bool(names), Level.WARNING, _install(facts, "cudnn")))
+        return grade("cuDNN", reason, (bool(names), WARNING, _install(facts, "cudnn")))
     version = known.get("version")
     found = "not installed" if version is None else library_version(version)
     faster = f"for faster convolutions: {_install(facts, 'cudnn')}"
-    return grade("cuDNN", found, (version is None and bool(names), Level.NOTE, faster))
+    return grade("cuDNN", found, (version is None and bool(names), NOTE, faster))
 
 
 def _install(facts: dict[str, Any], library: str = "") -> str:

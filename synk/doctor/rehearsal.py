@@ -16,23 +16,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
-from synk.doctor.finding import Finding, Level
+from synk.doctor.finding import OK, PROBLEM, Finding
 from synk.doctor.machine import Machine
 
 SUBJECT = "a run of two ranks"
 DEADLINE = 20.0  # seconds; a run that works takes two
-STAGES = (
-    "import synk",
-    "start two ranks",
-    "all-reduce",
-    "compute",
-    "notice a killed worker",
-    "close",
-)
-REMEDIES = {
+REMEDIES = {  # by stage, in order
     "import synk": "see the findings on packages",
     "start two ranks": "see the findings on processes, pidfd and shared memory",
     "all-reduce": "see the findings on shared memory and memory limits",
@@ -40,30 +32,24 @@ REMEDIES = {
     "notice a killed worker": "see the findings on pidfd and SIGCHLD",
     "close": "see the findings on pidfd and SIGCHLD",
 }
+COMMAND = [sys.executable, "-P", "-m", "synk.doctor.rehearsal"]
 
 # "OSError: ...", "synk.SharedMemoryFull: ..."
 EXCEPTION = re.compile(r"[\w.]*(Error|Exception|Full|Died|Mismatch|Timeout)\b")
 
 
-def rehearse(machine: Machine, command: Sequence[str] | None = None, seconds: float = DEADLINE) -> Finding:
+def rehearse(machine: Machine) -> Finding:
     """Run the rehearsal, and tell how far it came."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="synk-") as folder:  # takes what a killed process leaves
-        environment = {**os.environ, "PYTHONPATH": _search_path(), "TMPDIR": folder}
-        whole = command or [sys.executable, "-P", "-m", __name__]
-        output, errors, status = _run(whole, environment, seconds)
-    done = [stage for stage in STAGES if stage in output.splitlines()]
-    if status == 0 and done == list(STAGES):
-        took = time.monotonic() - started
-        return Finding(Level.OK, SUBJECT, f"works, {took:.1f} s with imports")
-    stage = next((stage for stage in STAGES if stage not in done), "close")
-    reason = f"no end after {seconds:.0f} s" if status is None else _reason(errors, f"exit code {status}")
-    return Finding(
-        Level.PROBLEM,
-        SUBJECT,
-        f"{stage}: {reason}",
-        f"{REMEDIES[stage]}; if they are fine, report this line as a bug of synk",
-    )
+        output, errors, status = _run({**os.environ, "PYTHONPATH": _search_path(), "TMPDIR": folder})
+    missing = [stage for stage in REMEDIES if stage not in output.splitlines()]
+    if status == 0 and not missing:
+        return Finding(OK, SUBJECT, f"works, {time.monotonic() - started:.1f} s with imports")
+    stage = missing[0] if missing else "close"
+    reason = f"no end after {DEADLINE:.0f} s" if status is None else _reason(errors, f"exit code {status}")
+    remedy = f"{REMEDIES[stage]}; if they are fine, report this line as a bug of synk"
+    return Finding(PROBLEM, SUBJECT, f"{stage}: {reason}", remedy)
 
 
 def _reason(errors: str, otherwise: str) -> str:
@@ -73,12 +59,10 @@ def _reason(errors: str, otherwise: str) -> str:
     return (named or lines or [otherwise])[-1]
 
 
-def _run(
-    command: Sequence[str], environment: Mapping[str, str], seconds: float
-) -> tuple[str, str, int | None]:
+def _run(environment: Mapping[str, str]) -> tuple[str, str, int | None]:
     """Return output, errors and exit status, None where the deadline came first."""
     with subprocess.Popen(
-        command,
+        COMMAND,
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -87,7 +71,7 @@ def _run(
         start_new_session=True,
     ) as process:
         try:
-            output, errors = process.communicate(timeout=seconds)
+            output, errors = process.communicate(timeout=DEADLINE)
         except BaseException as stopped:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # its workers are in its group; ^C is not theirs

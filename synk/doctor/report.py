@@ -9,11 +9,12 @@ import json
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 
-from synk.doctor.finding import Finding, Level
+from synk.doctor.finding import NOTE, OK, PROBLEM, WARNING, Finding, Level
 
-MARKS = {Level.OK: "ok", Level.NOTE: "note", Level.WARNING: "WARNING", Level.PROBLEM: "PROBLEM"}
-COLOURS = {Level.OK: "32", Level.NOTE: "36", Level.WARNING: "33", Level.PROBLEM: "1;31"}  # of SGR, ECMA-48
+MARKS = {OK: "ok", NOTE: "note", WARNING: "WARNING", PROBLEM: "PROBLEM"}
+COLOURS = {OK: "32", NOTE: "36", WARNING: "33", PROBLEM: "1;31"}  # of SGR, ECMA-48
 NARROWEST = 24  # characters for the text of a finding, however narrow the terminal is
 
 
@@ -62,13 +63,8 @@ def _wrapped(text: str, room: int, lead: str = "") -> list[str]:
 def summary(findings: Sequence[Finding]) -> str:
     """Return one line: ``31 checks: 28 ok, 2 notes, 1 warning, no problem``."""
     counts = Counter(finding.level for finding in findings)
-    parts = [
-        f"{counts[Level.OK]} ok",
-        _counted(counts[Level.NOTE], "note"),
-        _counted(counts[Level.WARNING], "warning"),
-        _counted(counts[Level.PROBLEM], "problem"),
-    ]
-    return f"{_counted(len(findings), 'check')}: {', '.join(parts)}"
+    parts = [_counted(counts[level], level.name.lower()) for level in (NOTE, WARNING, PROBLEM)]
+    return ", ".join([f"{_counted(len(findings), 'check')}: {counts[OK]} ok", *parts])
 
 
 def _counted(count: int, noun: str) -> str:
@@ -77,18 +73,10 @@ def _counted(count: int, noun: str) -> str:
 
 def as_json(findings: Sequence[Finding]) -> str:
     """Return an object with the ``worst`` level and the ``findings``, in the order of the checks."""
-    rows = [
-        {
-            "level": finding.level.name.lower(),
-            "subject": finding.subject,
-            "found": finding.found,
-            "remedy": finding.remedy,
-        }
-        for finding in findings
-    ]
+    rows = [{**asdict(finding), "level": finding.level.name.lower()} for finding in findings]
     return json.dumps({"worst": worst(findings).name.lower(), "findings": rows}, indent=2)
 
 
 def worst(findings: Sequence[Finding]) -> Level:
     """Return the highest level of all."""
-    return max((finding.level for finding in findings), default=Level.OK)
+    return max((finding.level for finding in findings), default=OK)

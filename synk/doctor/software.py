@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
 from importlib import import_module, metadata
 from typing import Any
 
-from synk.doctor.finding import Finding, Level, grade
+from synk.doctor.finding import NOTE, PROBLEM, WARNING, Finding, grade
 from synk.doctor.machine import Machine
 
 # Settings of PyTensor that make every function slower to build or to call, with the value that does not.
@@ -23,54 +22,37 @@ HARMLESS_SETTINGS = {
 UNSAFE_RUNTIME = "libgomp"
 
 
-def python(machine: Machine, version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
-    """The Python that runs this."""
+def python(machine: Machine) -> Finding:
+    """Check the Python that runs this."""
+    version = sys.version_info[:3]
     return grade(
         "Python",
         ".".join(map(str, version)),
-        (
-            version[:2] < (3, 11),
-            Level.PROBLEM,
-            "synk needs Python 3.11 or newer: install it beside this one",
-        ),
-        (not sys.platform.startswith("linux"), Level.PROBLEM, "synk needs Linux: use a virtual machine"),
+        (version < (3, 11), PROBLEM, "synk needs Python 3.11 or newer: install it beside this one"),
+        (not sys.platform.startswith("linux"), PROBLEM, "synk needs Linux: use a virtual machine"),
     )
 
 
-def package(
-    name: str,
-    lowest: tuple[int, ...] = (),
-    below: tuple[int, ...] = (),
-    find_version: Callable[[str], str] = metadata.version,
-    load: Callable[[str], Any] = import_module,
-) -> Finding:
-    """Look at a package that synk cannot do without.
-
-    Parameters
-    ----------
-    name : str
-    lowest, below : tuple of int, optional
-        The supported versions, ``lowest <= version < below``.
-    find_version, load : callable
-        Return the version of an installed package, and import it.
-    """
+def package(name: str, lowest: tuple[int, ...] = (), below: tuple[int, ...] = ()) -> Finding:
+    """Check a package that synk cannot do without, supported where ``lowest <= version < below``."""
     wanted = name
     if below:
         wanted = f"'{name}>={'.'.join(map(str, lowest))},<{'.'.join(map(str, below))}'"
     install = f"{sys.executable} -m pip install {wanted}"
     try:
-        version = find_version(name)
+        version = metadata.version(name)
     except metadata.PackageNotFoundError:
-        return Finding(Level.PROBLEM, name, "not installed", install)
+        return Finding(PROBLEM, name, "not installed", install)
     try:
-        load(name)
+        import_module(name)
     except Exception as error:
-        found = f"{version}, fails to import: {type(error).__name__}: {_first_line(error)}"
+        first_line = (str(error).strip().splitlines() or [""])[0]
+        found = f"{version}, fails to import: {type(error).__name__}: {first_line}"
         reinstall = install.replace("install ", "install --force-reinstall ")
-        return Finding(Level.PROBLEM, name, found, f"do what it says, or {reinstall}")
+        return Finding(PROBLEM, name, found, f"do what it says, or {reinstall}")
     numbers = release(version)
     outside = numbers < lowest or bool(below and numbers >= below)
-    return grade(name, version, (outside, Level.PROBLEM, install))
+    return grade(name, version, (outside, PROBLEM, install))
 
 
 def release(version: str) -> tuple[int, ...]:
@@ -84,37 +66,32 @@ def release(version: str) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [""])[0]
-
-
 def numpy(machine: Machine) -> Finding:
-    """Arrays, and the matrix products of processor cores."""
+    """Check NumPy: arrays, and the matrix products of processor cores."""
     return package("numpy")
 
 
 def pytensor(machine: Machine) -> Finding:
-    """Graphs, gradients and rewrites."""
+    """Check PyTensor: graphs, gradients and rewrites."""
     return package("pytensor", (3, 0), (4,))
 
 
 def posix_ipc(machine: Machine) -> Finding:
-    """Names of shared memory."""
+    """Check posix_ipc, which names shared memory."""
     return package("posix_ipc")
 
 
 def threadpoolctl(machine: Machine) -> Finding:
-    """The threads of each rank's matrix products."""
+    """Check threadpoolctl, which sets the threads of each rank's matrix products."""
     return package("threadpoolctl")
 
 
-def pytensor_settings(machine: Machine, config: Any = None) -> Finding:
-    """Settings from ``PYTENSOR_FLAGS`` or ``.pytensorrc`` that make runs slower.
+def pytensor_settings(machine: Machine) -> Finding:
+    """Check for settings from ``PYTENSOR_FLAGS`` or ``.pytensorrc`` that make runs slower.
 
     ``mode`` and ``linker`` are not among them: a run compiles in its own mode.
     """
-    if config is None:
-        config = import_module("pytensor").config
+    config = import_module("pytensor").config
     slow = {
         name: getattr(config, name, value)
         for name, value in HARMLESS_SETTINGS.items()
@@ -123,60 +100,41 @@ def pytensor_settings(machine: Machine, config: Any = None) -> Finding:
     return grade(
         "PyTensor's settings",
         ", ".join(f"{name}={value}" for name, value in slow.items()) or "none that slows runs",
-        (bool(slow), Level.NOTE, f"take {', '.join(slow)} out of PYTENSOR_FLAGS and ~/.pytensorrc"),
+        (bool(slow), NOTE, f"take {', '.join(slow)} out of PYTENSOR_FLAGS and ~/.pytensorrc"),
     )
 
 
-def matrix_products(machine: Machine, libraries: Sequence[dict[str, Any]] | None = None) -> Finding:
-    """The BLAS libraries that NumPy and SciPy brought along."""
-    blas = [library for library in _libraries(libraries) if library["user_api"] == "blas"]
-    described = {f"{library['internal_api']} {library['version']}" for library in blas}
-    return grade(
-        "BLAS",
-        ", ".join(sorted(described)) or "no library that threadpoolctl knows",
-        (
-            not blas,
-            Level.WARNING,
-            "matrix products may be slow, and ranks cannot divide the cores: install NumPy from PyPI or "
-            "conda-forge",
-        ),
+def matrix_products(machine: Machine) -> Finding:
+    """Check the BLAS libraries that NumPy and SciPy brought along."""
+    blas = {f"{library['internal_api']} {library['version']}" for library in libraries("blas")}
+    slow = "matrix products may be slow, and ranks cannot divide the cores"
+    found = ", ".join(sorted(blas)) or "no library that threadpoolctl knows"
+    return grade("BLAS", found, (not blas, WARNING, f"{slow}: install NumPy from PyPI or conda-forge"))
+
+
+def openmp(machine: Machine) -> Finding:
+    """Check the OpenMP runtimes that are loaded with synk."""
+    runtimes = {library["prefix"] for library in libraries("openmp")}
+    mixed = (
+        "two runtimes in one process can crash it: install NumPy and the others from one source, "
+        "all from PyPI or all from conda-forge"
     )
-
-
-def openmp(machine: Machine, libraries: Sequence[dict[str, Any]] | None = None) -> Finding:
-    """The OpenMP runtimes that are loaded with synk."""
-    runtimes = {library["prefix"] for library in _libraries(libraries) if library["user_api"] == "openmp"}
     early = (
         f"call synk.fork() before anything computes with {UNSAFE_RUNTIME}: used before, it hangs in workers"
     )
     return grade(
         "OpenMP",
         ", ".join(sorted(runtimes)) or "no runtime is loaded",
-        (
-            len(runtimes) > 1,
-            Level.WARNING,
-            "two runtimes in one process can crash it: install NumPy and the others from one source, "
-            "all from PyPI or all from conda-forge",
-        ),
-        (UNSAFE_RUNTIME in runtimes, Level.NOTE, early),
+        (len(runtimes) > 1, WARNING, mixed),
+        (UNSAFE_RUNTIME in runtimes, NOTE, early),
     )
 
 
-def _libraries(known: Sequence[dict[str, Any]] | None) -> Sequence[dict[str, Any]]:
-    if known is not None:
-        return known
+def libraries(kind: str) -> list[dict[str, Any]]:
+    """Return threadpoolctl's entries of the libraries of a kind, ``"blas"`` or ``"openmp"``."""
     for name in ("numpy", "scipy.linalg"):  # which load them
         import_module(name)
-    return import_module("threadpoolctl").threadpool_info()
+    return [found for found in import_module("threadpoolctl").threadpool_info() if found["user_api"] == kind]
 
 
-CHECKS = (
-    python,
-    numpy,
-    pytensor,
-    posix_ipc,
-    threadpoolctl,
-    pytensor_settings,
-    matrix_products,
-    openmp,
-)
+CHECKS = (python, numpy, pytensor, posix_ipc, threadpoolctl, pytensor_settings, matrix_products, openmp)

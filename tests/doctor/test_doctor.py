@@ -9,6 +9,7 @@ import os
 import re
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -17,14 +18,15 @@ from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytensor
 import pytest
+import threadpoolctl
 
 from synk.__main__ import main
 from synk.doctor import (
     cgroups,
     compiling,
     cores,
-    examine,
     gpus,
     memory,
     processes,
@@ -32,9 +34,10 @@ from synk.doctor import (
     report,
     software,
 )
-from synk.doctor.finding import Finding, Level, grade
+from synk.doctor.finding import Finding, Level, examined, grade
 from synk.doctor.machine import GIB, MIB, Machine, Space, size
 from synk.kernels.onednn import library as onednn
+from synk.native import compiler as native
 
 ROOT = Path(__file__).parents[2]
 UNLIMITED = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
@@ -102,7 +105,7 @@ def test_a_check_that_fails_is_a_finding():
     def spinning_disk():
         raise ZeroDivisionError("no disk")
 
-    found = examine.examined(spinning_disk)
+    found = examined(spinning_disk)
     assert (found.level, found.subject) == (Level.WARNING, "spinning disk")
     assert "ZeroDivisionError: no disk" in found.found
 
@@ -111,7 +114,7 @@ def test_a_check_that_lacks_a_package_refers_to_it():
     def needy():
         import surely_not_installed  # noqa: F401
 
-    found = examine.examined(needy)
+    found = examined(needy)
     assert found.level is Level.NOTE
     assert "surely_not_installed" in found.found
 
@@ -123,7 +126,7 @@ def test_a_check_that_hangs_is_a_finding():
         except OSError:  # as a module that mistakes the alarm for an error of a file
             return Finding(Level.OK, "stuck", "fine")
 
-    found = examine.examined(stuck, seconds=0.05)
+    found = examined(stuck, seconds=0.05)
     assert (found.level, found.found) == (Level.WARNING, "could not be checked within 0.05 s")
 
 
@@ -426,31 +429,33 @@ def test_locked_memory_matters_with_infiniband_only(machine):
     assert (found.level, found.found) == (Level.NOTE, "1 MiB, InfiniBand: mlx5_0")
 
 
-def test_a_kernel_without_pidfd(machine):
-    def refuse(pid):
+def test_a_kernel_without_pidfd(machine, monkeypatch):
+    def pidfd_open(pid):
         raise OSError(38, "Function not implemented")
 
-    found = processes.death_watch(machine(), open_pidfd=refuse)
+    monkeypatch.setattr(os, "pidfd_open", pidfd_open)
+    found = processes.death_watch(machine())
     assert (found.level, found.found) == (Level.PROBLEM, "pidfd_open: Function not implemented")
 
 
 def test_a_child_that_outlives_its_parent_is_found(machine, monkeypatch):
     deaf = processes.PARENT_DEATH_PROBE.replace("prctl(1,", "prctl(0,")
     monkeypatch.setattr(processes, "PARENT_DEATH_PROBE", deaf)
-    found = processes.parent_death(machine(), seconds=1)
+    monkeypatch.setattr(processes, "PROBE_SECONDS", 1)
+    found = processes.parent_death(machine())
     assert (found.level, found.found) == (Level.WARNING, "outlived its parent")
 
 
-def test_threads_are_named(machine):
+def test_threads_are_named(machine, monkeypatch):
     other = threading.Thread(name="tracer")
-    found = processes.threads_at_start(machine(), lambda: [threading.main_thread(), other])
+    monkeypatch.setattr(threading, "enumerate", lambda: [threading.main_thread(), other])
+    found = processes.threads_at_start(machine())
     assert (found.level, found.found) == (Level.WARNING, "tracer")
 
 
-def test_an_ignored_sigchld(machine):
-    from signal import SIG_IGN
-
-    assert processes.signals_at_start(machine(), lambda number: SIG_IGN).level is Level.WARNING
+def test_an_ignored_sigchld(machine, monkeypatch):
+    monkeypatch.setattr(signal, "getsignal", lambda number: signal.SIG_IGN)
+    assert processes.signals_at_start(machine()).level is Level.WARNING
 
 
 @pytest.mark.parametrize(
@@ -475,30 +480,40 @@ def test_onednn_is_found_with_version_and_place(machine):
     assert re.fullmatch(rf"3\.\d+\.\d+ in {re.escape(onednn_file())}", found.found)
 
 
-def test_onednn_is_an_extra(machine):
-    found = compiling.onednn(machine(), onednn.search([]), installed=False)
+def search_finds(monkeypatch, *files, **options):
+    """Have the doctor see what a search for oneDNN in these files alone finds."""
+    monkeypatch.setattr(onednn, "places", lambda: iter(files))
+    monkeypatch.setattr(onednn, "find", lambda: onednn.search(files, **options))
+
+
+def test_onednn_is_an_extra(machine, monkeypatch):
+    search_finds(monkeypatch)
+    found = compiling.onednn(machine())
     assert (found.level, found.found) == (Level.NOTE, "oneDNN is not installed")
     assert found.remedy.endswith("install synk[onednn]")
 
 
-def test_onednn_that_is_there_for_nothing(machine, tmp_path):
+def test_onednn_that_is_there_for_nothing(machine, tmp_path, monkeypatch):
     broken = tmp_path / onednn.FILE
     broken.write_bytes(b"no library")
-    found = compiling.onednn(machine(), onednn.search([str(broken)], openmp="libm.so.6"), installed=True)
+    search_finds(monkeypatch, str(broken), openmp="libm.so.6")
+    found = compiling.onednn(machine())
     assert found.level is Level.WARNING
     assert found.found.startswith(f"{broken} does not load")
     assert found.remedy.endswith("install synk[onednn]")
 
 
-def test_onednn_without_its_threads(machine):
-    found = compiling.onednn(machine(), onednn.search([], openmp="libmissing.so.1"), installed=True)
+def test_onednn_without_its_threads(machine, monkeypatch):
+    search_finds(monkeypatch, "libdnnl.so.3", openmp="libmissing.so.1")
+    found = compiling.onednn(machine())
     assert (found.level, found.found) == (Level.WARNING, "oneDNN needs libmissing.so.1, which is missing")
     assert found.remedy.endswith("install the system's package libgomp1")
 
 
 def test_onednn_on_another_processor(machine, monkeypatch):
     monkeypatch.setattr(onednn.platform, "machine", lambda: "aarch64")
-    found = compiling.onednn(machine(), onednn.search([]))
+    search_finds(monkeypatch)
+    found = compiling.onednn(machine())
     assert (found.level, found.remedy) == (Level.OK, "")
     assert "linux on aarch64" in found.found
 
@@ -514,8 +529,9 @@ def test_releases(version, numbers):
 
 
 @pytest.mark.parametrize(("version", "level"), [("2.38", 3), ("3.0.0", 0), ("3.99", 0), ("4.0.0", 3)])
-def test_supported_versions(version, level):
-    found = software.package("pytensor", (3, 0), (4,), lambda name: version, lambda name: None)
+def test_supported_versions(version, level, monkeypatch):
+    monkeypatch.setattr(metadata, "version", lambda name: version)
+    found = software.package("pytensor", (3, 0), (4,))
     assert found.level == level
     assert ("pip install 'pytensor>=3.0,<4'" in found.remedy) == bool(level)
 
@@ -528,51 +544,56 @@ def test_the_range_is_that_of_setup_cfg(machine):
 
 
 def test_a_package_that_is_missing():
-    def find_version(name):
-        raise metadata.PackageNotFoundError(name)
-
-    found = software.package("posix_ipc", find_version=find_version)
+    found = software.package("surely-not-installed")
     assert (found.level, found.found) == (Level.PROBLEM, "not installed")
-    assert found.remedy.endswith("-m pip install posix_ipc")
+    assert found.remedy.endswith("-m pip install surely-not-installed")
 
 
-def test_a_package_that_is_broken():
-    def load(name):
+def test_a_package_that_is_broken(monkeypatch):
+    def fail(name):
         raise ImportError("libm.so.7: cannot open\nmore")
 
-    found = software.package("numpy", find_version=lambda name: "2.0", load=load)
+    monkeypatch.setattr(metadata, "version", lambda name: "2.0")
+    monkeypatch.setattr(software, "import_module", fail)
+    found = software.package("numpy")
     assert found.found == "2.0, fails to import: ImportError: libm.so.7: cannot open"
     assert found.level is Level.PROBLEM
 
 
-def test_an_old_python(machine):
-    assert software.python(machine(), (3, 10, 4)).level is Level.PROBLEM
+def test_an_old_python(machine, monkeypatch):
     assert software.python(machine()).level is Level.OK
+    monkeypatch.setattr(software, "sys", SimpleNamespace(version_info=(3, 10, 4), platform="linux"))
+    assert software.python(machine()).level is Level.PROBLEM
 
 
 def test_settings_that_slow_pytensor(machine):
-    config = SimpleNamespace(profile=True, optimizer_verbose=False)
-    found = software.pytensor_settings(machine(), config)
-    assert (found.level, found.found) == (Level.NOTE, "profile=True")
     assert software.pytensor_settings(machine()).level is Level.OK
+    with pytensor.config.change_flags(optimizer_verbose=True):
+        found = software.pytensor_settings(machine())
+    assert (found.level, found.found) == (Level.NOTE, "optimizer_verbose=True")
 
 
-def library(user_api, prefix):
-    return {"user_api": user_api, "internal_api": prefix, "prefix": prefix, "version": "1.0"}
+def load_libraries(monkeypatch, user_api, *names):
+    """Have threadpoolctl tell that these libraries of a kind are loaded."""
+    known = [{"user_api": user_api, "internal_api": name, "prefix": name, "version": "1.0"} for name in names]
+    monkeypatch.setattr(threadpoolctl, "threadpool_info", lambda: known)
 
 
 @pytest.mark.parametrize(
     ("runtimes", "level"),
     [((), 0), (("libiomp",), 0), (("libgomp",), 1), (("libgomp", "libgomp"), 1), (("libgomp", "libomp"), 2)],
 )
-def test_openmp(machine, runtimes, level):
-    assert software.openmp(machine(), [library("openmp", name) for name in runtimes]).level == level
+def test_openmp(machine, monkeypatch, runtimes, level):
+    load_libraries(monkeypatch, "openmp", *runtimes)
+    assert software.openmp(machine()).level == level
 
 
-def test_blas(machine):
-    assert software.matrix_products(machine(), []).level is Level.WARNING
-    assert software.matrix_products(machine(), [library("blas", "mkl")]).found == "mkl 1.0"
+def test_blas(machine, monkeypatch):
     assert software.matrix_products(machine()).level is Level.OK
+    load_libraries(monkeypatch, "blas", "mkl")
+    assert software.matrix_products(machine()).found == "mkl 1.0"
+    load_libraries(monkeypatch, "openmp", "libgomp")
+    assert software.matrix_products(machine()).level is Level.WARNING
 
 
 # --- the compiler ------------------------------------------------------------------------------------
@@ -591,8 +612,9 @@ def test_a_compiler_that_works(machine):
     ("environ", "said"),
     [({}, "no cc, gcc or clang"), ({"CC": "tcc"}, "CC=tcc is not"), ({"CC": "cc '"}, "No closing quotation")],
 )
-def test_no_compiler(machine, environ, said):
-    found = compiling.compiler(machine(**environ), found=None)
+def test_no_compiler(machine, monkeypatch, environ, said):
+    monkeypatch.setattr(native, "find_compiler", lambda: None)
+    found = compiling.compiler(machine(**environ))
     assert found.level is Level.WARNING
     assert said in found.found
 
@@ -604,47 +626,50 @@ def test_no_compiler(machine, environ, said):
         ("exit 3", "exit status 3"),
     ],
 )
-def test_a_compiler_that_fails(machine, tmp_path, script, said):
-    from synk.native.compiler import Compiler
-
+def test_a_compiler_that_fails(machine, tmp_path, monkeypatch, script, said):
     program = tmp_path / "cc"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
-    found = compiling.compiler(machine(), Compiler((str(program),)))
+    monkeypatch.setattr(native, "find_compiler", lambda: native.Compiler((str(program),)))
+    found = compiling.compiler(machine())
     assert (found.level, found.found) == (Level.WARNING, f"{program} fails: {said}")
 
 
-def test_a_compiler_that_makes_no_library(machine):
-    found = SimpleNamespace(command=("cc",), compile=lambda sources: [b"no library"])
-    assert "cc compiles, but does not load" in compiling.compiler(machine(), found).found
+def test_a_compiler_that_makes_no_library(machine, monkeypatch):
+    broken = SimpleNamespace(command=("cc",), compile=lambda sources: [b"no library"])
+    monkeypatch.setattr(native, "find_compiler", lambda: broken)
+    assert "cc compiles, but does not load" in compiling.compiler(machine()).found
 
 
-def test_the_kernel_cache(machine, tmp_path):
+def test_the_kernel_cache(machine, tmp_path, monkeypatch):
     folder = tmp_path / "cache" / "synk"
-    assert compiling.kernel_cache(machine(), folder).found == f"0 kernels in {folder}, 8 GiB free"
+    monkeypatch.setenv("SYNK_CACHE", str(folder))
+    assert compiling.kernel_cache(machine()).found == f"0 kernels in {folder}, 8 GiB free"
     assert not folder.parent.exists()  # it only looked
-    assert compiling.kernel_cache(machine(space=(GIB, MIB)), folder).level is Level.WARNING
+    assert compiling.kernel_cache(machine(space=(GIB, MIB))).level is Level.WARNING
     folder.mkdir(parents=True)
     folder.chmod(0o777)
-    assert f"is not used: others may write to {folder}" in compiling.kernel_cache(machine(), folder).found
+    assert f"is not used: others may write to {folder}" in compiling.kernel_cache(machine()).found
 
 
 def test_a_kernel_cache_of_another_user(machine, tmp_path, monkeypatch):
     stranger = os.geteuid() + 1
     monkeypatch.setattr(os, "geteuid", lambda: stranger)
     for folder in (tmp_path, tmp_path / "new"):
-        found = compiling.kernel_cache(machine(), folder)
+        monkeypatch.setenv("SYNK_CACHE", str(folder))
+        found = compiling.kernel_cache(machine())
         assert found.level is Level.WARNING
         assert f"{folder} is not used: " in found.found
         assert f"this is user {stranger}" in found.found
 
 
-def test_files_that_the_kernel_cache_does_not_take(machine, tmp_path):
+def test_files_that_the_kernel_cache_does_not_take(machine, tmp_path, monkeypatch):
+    monkeypatch.setenv("SYNK_CACHE", str(tmp_path))
     for name, mode in (("a.so", 0o600), ("b.so", 0o666)):
         (tmp_path / name).touch()
         (tmp_path / name).chmod(mode)
     os.mkfifo(tmp_path / "c.so")
-    found = compiling.kernel_cache(machine(), tmp_path)
+    found = compiling.kernel_cache(machine())
     assert found.found.startswith("1 kernels")
     assert found.remedy.startswith("2 files there are not used: others may write to b.so")
     assert "c.so is no regular file" in found.remedy
@@ -657,10 +682,11 @@ def test_no_kernel_cache_without_a_home(machine, monkeypatch):
     assert compiling.kernel_cache(machine()).found == "a folder is not used: there is no home folder"
 
 
-def test_a_kernel_cache_that_cannot_be_written_to(machine, tmp_path):
+def test_a_kernel_cache_that_cannot_be_written_to(machine, tmp_path, monkeypatch):
     file = tmp_path / "file"
+    monkeypatch.setenv("SYNK_CACHE", str(file / "synk"))
     file.touch()
-    found = compiling.kernel_cache(machine(), file / "synk")
+    found = compiling.kernel_cache(machine())
     assert found.level is Level.WARNING
     assert "SYNK_CACHE" in found.remedy
 
@@ -740,11 +766,12 @@ def test_the_driver_is_asked_in_another_process(tmp_path, monkeypatch):
 def test_a_driver_that_hangs_or_crashes(tmp_path, monkeypatch):
     probe = tmp_path / "probe.py"
     monkeypatch.setattr(gpus, "PROBE", probe)
-    probe.write_text("import time; time.sleep(60)")
-    with pytest.raises(RuntimeError, match=r"did not answer within 0 s"):
-        gpus.ask(0.3)
     probe.write_text("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
     with pytest.raises(RuntimeError, match="exit code -11"):
+        gpus.ask()
+    monkeypatch.setattr(gpus, "PROBE_SECONDS", 0.3)
+    probe.write_text("import time; time.sleep(60)")
+    with pytest.raises(RuntimeError, match=r"did not answer within 0 s"):
         gpus.ask()
 
 
@@ -757,7 +784,11 @@ def alive(pid):
 
 
 def played(script, seconds=20.0):
-    return rehearsal.rehearse(None, [sys.executable, "-I", "-c", script], seconds)
+    """Return the finding where this script is run for the rehearsal."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rehearsal, "COMMAND", [sys.executable, "-I", "-c", script])
+        patch.setattr(rehearsal, "DEADLINE", seconds)
+        return rehearsal.rehearse(None)
 
 
 def test_the_rehearsal_tells_where_it_failed():
@@ -770,9 +801,7 @@ def test_a_rehearsal_that_hangs_is_ended_with_all_its_processes(tmp_path, by_its
     told = tmp_path / "pids"
     say = "import os, time; print(os.fork(), file=open({!r}, 'a'), flush=True)"
     hang = say + "; os.closerange(1, 3); time.sleep(60)"
-    found = examine.examined(
-        played, hang.format(str(told)), 2 if by_itself else 60, seconds=60 if by_itself else 2
-    )
+    found = examined(played, hang.format(str(told)), 2 if by_itself else 60, seconds=60 if by_itself else 2)
     deadline = time.monotonic() + 5
     while any(map(alive, filter(int, told.read_text().split()))):
         assert time.monotonic() < deadline
@@ -795,13 +824,9 @@ def test_a_rehearsal_leaves_no_files(tmp_path, monkeypatch):
 
 
 def test_a_rehearsal_that_skips_a_stage_is_no_success():
-    stages = [stage for stage in rehearsal.STAGES if stage != "all-reduce"]
+    stages = [stage for stage in rehearsal.REMEDIES if stage != "all-reduce"]
     found = played(f"print(*{stages!r}, sep='\\n')")
     assert (found.level, found.found) == (Level.PROBLEM, "all-reduce: exit code 0")
-
-
-def test_every_stage_has_a_remedy():
-    assert list(rehearsal.REMEDIES) == list(rehearsal.STAGES)
 
 
 # --- the report --------------------------------------------------------------------------------------
