@@ -13,10 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from synk.arrays.data import Data as Data
 from synk.arrays.variables import n_rows as n_rows
+from synk.collectives.assign import Broadcast, Scatter, SetValue
+from synk.collectives.base import Collective, describe_verb
+from synk.collectives.gather import AllGather, Gather
+from synk.collectives.read import CheckFinite, GetLengths, GetShapes, GetValue
+from synk.collectives.reduce import AllReduce, Reduce
 from synk.functions.function import Function as Function
 from synk.run import current as _current
 from synk.values.errors import CollectiveMismatch as CollectiveMismatch
@@ -76,12 +81,19 @@ __all__ = [
     "turn",
 ]
 
-_Verb = TypeVar("_Verb", bound=Callable[..., Any])
+_Arguments = ParamSpec("_Arguments")
+_Returned = TypeVar("_Returned")
 
 
-def _collective(verb: _Verb) -> _Verb:
-    """Mark a verb that `sequence` takes."""
-    verb.is_collective = True  # type: ignore[attr-defined]
+def _verb(kind: Callable[_Arguments, Collective[_Returned]]) -> Callable[_Arguments, _Returned]:
+    """Return the function that runs a collective, with its name, signature and docstring."""
+    collective: Any = kind
+    what = collective.name
+
+    def verb(*args: _Arguments.args, **keywords: _Arguments.kwargs) -> _Returned:
+        return _current.session(what).collectives.run(collective, args, keywords)
+
+    describe_verb(verb, collective)
     return verb
 
 
@@ -425,100 +437,15 @@ def distribute(num_slices: int = 1) -> None:
 
 # --- collectives on shared variables ---------------------------------------------------------------
 # Each takes one shared variable or a list of them, and returns a single result or a tuple.
-# ``nccl`` is accepted for scripts of the ancestor; the device decides.
 
-
-@_collective
-def broadcast(shared_vars: Any, values: Any = None, nccl: bool = True) -> None:
-    """Give all ranks rank 0's values, or ``values`` (arrays or `Data`) where they are given.
-
-    Of a random state each rank gets its own stream.
-    """
-    _current.session("broadcast").collect("broadcast", shared_vars, values, nccl)
-
-
-@_collective
-def scatter(shared_vars: Any, values: Any, batch: Any = None) -> None:
-    """Split the rows of ``values`` (arrays or `Data`), or those that ``batch`` selects, over the ranks."""
-    _current.session("scatter").collect("scatter", shared_vars, values, batch)
-
-
-@_collective
-def gather(shared_vars: Any, nd_up: int = 1, nccl: bool = True) -> Any:
-    """Return the values of all ranks, stacked on a new axis, or joined along axis 0 with ``nd_up=0``.
-
-    Raises
-    ------
-    ValueError
-        If shapes differ between the ranks and ``nd_up`` is 1.
-    """
-    return _current.session("gather").collect("gather", shared_vars, nd_up, nccl)
-
-
-@_collective
-def all_gather(shared_vars: Any, nccl: bool = True) -> None:
-    """Give all ranks the values of all, joined along axis 0."""
-    _current.session("all_gather").collect("all_gather", shared_vars, nccl)
-
-
-@_collective
-def reduce(shared_vars: Any, op: str = "avg", in_place: bool = True, nccl: bool = True) -> Any:
-    """Combine the values of all ranks into rank 0's, or return the result if not ``in_place``.
-
-    ``op`` is "avg", "sum", "prod", "min" or "max"; "avg" is the plain mean over the ranks.
-    """
-    return _current.session("reduce").collect("reduce", shared_vars, op, in_place, nccl)
-
-
-@_collective
-def all_reduce(shared_vars: Any, op: str = "avg", nccl: bool = True) -> None:
-    """Combine the values of all ranks and give all of them the result.
-
-    ``op`` is "avg", "sum", "prod", "min" or "max"; "avg" is the plain mean over the ranks.
-
-    Raises
-    ------
-    CollectiveMismatch
-        If shapes differ between the ranks.
-    """
-    _current.session("all_reduce").collect("all_reduce", shared_vars, op, nccl)
-
-
-@_collective
-def check_finite(shared_vars: Any) -> None:
-    """Raise unless all values of shared variables are finite on every rank.
-
-    In a `sequence` this stops a step before a NaN reaches the parameters::
-
-        synk.sequence(gradient, (synk.check_finite, flat), (synk.all_reduce, flat, "sum"), update)
-
-    Raises
-    ------
-    NonFinite
-        Naming ranks, variables, and how many values.
-    """
-    _current.session("check_finite").collect("check_finite", shared_vars)
-
-
-@_collective
-def set_value(rank: int, shared_vars: Any, values: Any, batch: Any = None) -> None:
-    """Set the value on one rank to ``values`` (arrays or `Data`), or to the rows ``batch`` selects."""
-    _current.session("set_value").collect("set_value", rank, shared_vars, values, batch)
-
-
-@_collective
-def get_value(rank: int, shared_vars: Any) -> Any:
-    """Return a copy of the value on one rank."""
-    return _current.session("get_value").collect("get_value", rank, shared_vars)
-
-
-@_collective
-def get_lengths(shared_vars: Any) -> Any:
-    """Return the number of rows on each rank, as a list."""
-    return _current.session("get_lengths").collect("get_lengths", shared_vars)
-
-
-@_collective
-def get_shapes(shared_vars: Any) -> Any:
-    """Return the shape on each rank, as a list of tuples."""
-    return _current.session("get_shapes").collect("get_shapes", shared_vars)
+broadcast = _verb(Broadcast)
+scatter = _verb(Scatter)
+gather = _verb(Gather)
+all_gather = _verb(AllGather)
+reduce = _verb(Reduce)
+all_reduce = _verb(AllReduce)
+check_finite = _verb(CheckFinite)
+set_value = _verb(SetValue)
+get_value = _verb(GetValue)
+get_lengths = _verb(GetLengths)
+get_shapes = _verb(GetShapes)

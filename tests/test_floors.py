@@ -34,6 +34,7 @@ FLOORS = (
     {"arrays"},
     {"ops", "rank"},
     {"functions"},
+    {"collectives"},
     {"run"},
     {""},
     {"bench", "doctor"},
@@ -268,7 +269,7 @@ def made_up(sources):
         (
             upward,
             {"values.rows": "from synk.run import session", "run.session": "", "run.": ""},
-            "imports synk.run.session on floor 8",
+            "imports synk.run.session on floor 9",
         ),
         (
             upward,
@@ -291,8 +292,8 @@ def made_up(sources):
             {"values.rows": "if TYPE_CHECKING:\n    from ..arrays.data import Data", "arrays.data": ""},
             "imports synk.arrays.data on floor 5",
         ),
-        (upward, {"values.rows": "import synk"}, "synk.values.rows:1 on floor 1 imports synk on floor 9"),
-        (upward, {"run.session": "from synk.extensions import sgd"}, "imports synk.extensions on floor 11"),
+        (upward, {"values.rows": "import synk"}, "synk.values.rows:1 on floor 1 imports synk on floor 10"),
+        (upward, {"run.session": "from synk.extensions import sgd"}, "imports synk.extensions on floor 12"),
         (
             circles,
             {"memory.shm": "from . import limits", "memory.limits": "from synk.memory.shm import f"},

@@ -9,8 +9,8 @@ leaves the run as it was.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from synk.arrays.data import Data
 from synk.arrays.making import make_data
@@ -19,16 +19,7 @@ from synk.arrays.variables import describe
 from synk.compile.observe.profile import Profile
 from synk.compile.observe.report import Report
 from synk.functions.calls import CallOptions, as_input, check_subset
-from synk.functions.command import Command, Lasting, told_once
-
-
-class Prepared(NamedTuple):
-    """One checked step of a command, and what makes the caller's result of the ranks' results."""
-
-    step: Any
-    finish: Callable[[Sequence[Any]], Any] | None  # None where there are no results
-    reshapes: tuple[int, ...] = ()  # shared variables whose number of rows may change
-    lasting: Lasting | None = None  # None where the step must be prepared anew each time
+from synk.functions.prepared import PreparedCommand, PreparedStep
 
 
 class Function(ABC):
@@ -48,7 +39,7 @@ class Function(ABC):
         self._inputs = tuple(inputs)
         self._position = _positions(inputs)
         self._turn = owner.turn(name)
-        self._last: Command | None = None  # to be sent again by a call that repeats the last one
+        self._last: PreparedCommand | None = None  # to be sent again by a call that repeats the last one
 
     # --- what it is ------------------------------------------------------------------------
 
@@ -143,7 +134,7 @@ class Function(ABC):
             if last is not None and plain:
                 rows = last.rows(args, batch, num_slices)
                 if rows is not None:
-                    values = self._run(last, *rows)
+                    values = last.run(self._owner, *rows)
                     if last.returns == "single":
                         return values[0]
                     return values if last.returns == "list" else None
@@ -159,32 +150,14 @@ class Function(ABC):
         values: list[Any] = []
         count = 0
         for prepared in self.prepare(inputs, options):
-            steps, start, stop = told_once([entry.step for entry in prepared])
-            command = Command(
-                steps,
-                [entry.finish for entry in prepared],
-                [entry.lasting for entry in prepared],
-                [variable for entry in prepared for variable in entry.reshapes],
-                options.num_slices,
-            )
-            values += self._run(command, start, stop)
+            command = PreparedCommand(prepared, options.num_slices)
+            values += command.run(self._owner, *command.selected)
             count += 1
         if count == 1 and options.batch_s is None and options.next_batch is None:
             self._owner.remember(command)
             self._last = command
             written = self.as_written(values)
             command.returns = "list" if written is values else "none" if written is None else "single"
-        return values
-
-    def _run(self, command: Command, start: int, stop: int) -> list[Any]:
-        """Run steps as one command and return what each makes of its results."""
-        if command.reshapes:
-            # Before the command, not after: it may end in an exception that leaves them half changed.
-            self._owner.forget_lengths(command.reshapes)
-        results, values = self._owner.run(command.steps, start, stop), []
-        for finish, of_ranks in zip(command.finish, results, strict=True):
-            if finish is not None:
-                values += finish(of_ranks)
         return values
 
     def as_pytensor(self, *args: Any, **kwargs: Any) -> Any:
@@ -282,7 +255,7 @@ class Function(ABC):
         """Refuse keywords that select from something this function does not have."""
 
     @abstractmethod
-    def prepare(self, values: Sequence[Any], options: CallOptions) -> Iterator[list[Prepared]]:
+    def prepare(self, values: Sequence[Any], options: CallOptions) -> Iterator[list[PreparedStep]]:
         """Check a call and decide on its steps, those of one command at a time.
 
         A further command is prepared when the one before has run. Each ``finish`` returns a list of

@@ -26,8 +26,8 @@ from synk.functions.calls import (
     select_following,
     select_shares,
 )
-from synk.functions.command import Lasting, Source
-from synk.functions.function import Function, Prepared
+from synk.functions.function import Function
+from synk.functions.prepared import KnownInput, Lasting, PreparedStep
 from synk.functions.spec import to_spec
 from synk.functions.symbolic import Definition
 from synk.values import messages
@@ -119,7 +119,7 @@ class GraphFunction(Function):
     def run_alone(self, arrays: Sequence[Any]) -> list[Any]:
         return self._owner.run_alone(self.ready(), arrays)
 
-    def prepare(self, values: Sequence[Any], options: CallOptions) -> Iterator[list[Prepared]]:
+    def prepare(self, values: Sequence[Any], options: CallOptions) -> Iterator[list[PreparedStep]]:
         yield [self.prepare_step(values, options)]
 
     def sliced_variables(self) -> tuple[int, ...]:
@@ -127,7 +127,7 @@ class GraphFunction(Function):
         self.ready()
         return self._spec.sliceables
 
-    def prepare_step(self, values: Sequence[Any], options: CallOptions) -> Prepared:
+    def prepare_step(self, values: Sequence[Any], options: CallOptions) -> PreparedStep:
         """Check a call and decide on its one step."""
         if self._spec is None:
             self.ready()
@@ -149,7 +149,7 @@ class GraphFunction(Function):
             gathered=gathered,
             ahead=self._announced and messages.Ahead(self._announced.token, spans.following),
         )
-        return Prepared(step, self._finish, self._reshapes, self._lasting(entries, step, length))
+        return PreparedStep(step, self._finish, self._reshapes, self._lasting(entries, step, length))
 
     def _entry(self, variable: Any, value: Any) -> Any:
         """Return an input as it is if it is Data, else as an array of the variable's type."""
@@ -163,11 +163,11 @@ class GraphFunction(Function):
         n_scattered = len(self._definition.inputs)
         if self._definition.sliceables or step.gathered or (n_scattered and length is None):
             return None  # lengths, and what was announced, are looked at again
-        sources = [
-            Source(position, weakref.ref(entry) if isinstance(entry, Data) else None, ref)
+        inputs = [
+            KnownInput(position, weakref.ref(entry) if isinstance(entry, Data) else None, ref)
             for position, (entry, ref) in enumerate(zip(entries, step.inputs, strict=True))
         ]
-        return Lasting(sources, length, step.indices)
+        return Lasting(inputs, length, step.indices)
 
     def _select(self, scattered: Sequence[Any], options: CallOptions, length: int | None) -> Selection:
         batch, shares, following = None, None, None

@@ -5,19 +5,25 @@ sequence(gradient, partial(all_reduce, g), update)(x, y) -> one message, one rep
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from synk.arrays.owner import Owner
 from synk.functions.calls import CallOptions
-from synk.functions.command import Lasting
-from synk.functions.function import Function, Prepared
+from synk.functions.function import Function
 from synk.functions.graph_function import GraphFunction
-from synk.functions.handout import HandOut
+from synk.functions.prepared import Lasting, PreparedStep
 from synk.values.rows import check_num_slices
 
-RETURNING = ("gather", "get_value", "get_shapes", "get_lengths")
+
+class Item(Protocol):
+    """A collective with its arguments, as `synk.collectives.base.Collective` is one."""
+
+    has_result: bool
+
+    def prepare(self, run: Owner) -> PreparedStep:
+        """Return its step."""
 
 
 class SequenceFunction(Function):
@@ -29,15 +35,24 @@ class SequenceFunction(Function):
     Parameters
     ----------
     owner : Owner
-    items : sequence of GraphFunction or callable
-        A callable prepares a collective.
+    items : sequence of GraphFunction, partial or tuple
+        A collective as ``functools.partial(synk.all_reduce, variable)`` or ``(synk.all_reduce, variable)``.
+
+    Raises
+    ------
+    TypeError
+        If one is something else, or a collective that needs a call of its own.
     """
 
-    def __init__(
-        self, owner: Owner, items: Sequence[GraphFunction | Callable[[], Prepared]], name: str | None
-    ):
-        self._items = tuple(items)
-        self._functions = [item for item in items if isinstance(item, GraphFunction)]
+    def __init__(self, owner: Owner, items: Sequence[Any], name: str | None):
+        if not items:
+            raise TypeError("sequence() needs functions and collectives, got none")
+        self._items = [*map(_item, items)]
+        with owner.turn("sequence"):
+            for item in self._items:
+                if not isinstance(item, GraphFunction):
+                    item.prepare(owner)  # what is wrong with it is said here, where it was written
+        self._functions = [item for item in self._items if isinstance(item, GraphFunction)]
         for function in self._functions:
             function.check_open()  # afterwards it is open for as long as the sequence is
         inputs = dict.fromkeys(variable for function in self._functions for variable in function.inputs)
@@ -60,7 +75,8 @@ class SequenceFunction(Function):
 
     @property
     def n_results(self) -> int:
-        return len(self.output_modes) + sum(map(_returns, self._items))
+        collectives = [item for item in self._items if not isinstance(item, GraphFunction)]
+        return len(self.output_modes) + sum(item.has_result for item in collectives)
 
     def as_written(self, values: list[Any]) -> Any:
         # What collectives return counts too, and is known only when they have.
@@ -76,12 +92,12 @@ class SequenceFunction(Function):
         if check_num_slices(options.num_slices) > 1 and not any(map(_can_slice, self._functions)):
             raise ValueError(f"num_slices={options.num_slices}, but {self.name!r} has nothing to slice")
 
-    def prepare(self, values: Sequence[Any], options: CallOptions) -> Iterator[list[Prepared]]:
+    def prepare(self, values: Sequence[Any], options: CallOptions) -> Iterator[list[PreparedStep]]:
         given = dict(zip(self.inputs, values, strict=True))
-        prepared: list[Prepared] = []
+        prepared: list[PreparedStep] = []
         for item in self._items:
             if not isinstance(item, GraphFunction):
-                prepared.append(_listed(item()))
+                prepared.append(item.prepare(self._owner))
                 continue
             reshaped = {variable for entry in prepared for variable in entry.reshapes}
             if not reshaped.isdisjoint(item.sliced_variables()):
@@ -99,7 +115,7 @@ class SequenceFunction(Function):
             return None
         places = [self.inputs.index(variable) for variable in function.inputs]
         return lasting._replace(
-            sources=[source._replace(position=places[source.position]) for source in lasting.sources]
+            inputs=[one._replace(position=places[one.position]) for one in lasting.inputs]
         )
 
     def run_alone(self, arrays: Sequence[Any]) -> list[Any]:
@@ -111,12 +127,19 @@ class SequenceFunction(Function):
         ]
 
 
-def _returns(item: Any) -> bool:
-    """Return whether an item is a collective that returns something."""
-    if not isinstance(item, partial):
-        return False
-    in_place = item.keywords.get("in_place", item.args[2] if len(item.args) > 2 else True)
-    return item.func.__name__ in RETURNING or (item.func.__name__ == "reduce" and not in_place)
+def _item(item: Any) -> GraphFunction | Item:
+    """Return an item as it was made, or a collective of what the user gave for it."""
+    if isinstance(item, GraphFunction):
+        return item
+    if isinstance(item, tuple) and item and callable(item[0]):
+        item = partial(item[0], *item[1:])
+    collective = getattr(item.func, "collective", None) if isinstance(item, partial) else None
+    if collective is None:
+        raise TypeError(
+            "sequence() takes functions and collectives as functools.partial(synk.all_reduce, variable) "
+            f"or (synk.all_reduce, variable), got {item!r}"
+        )
+    return collective(*item.args, **item.keywords)
 
 
 def _can_slice(function: GraphFunction) -> bool:
@@ -131,15 +154,3 @@ def _usable(options: CallOptions, function: GraphFunction) -> CallOptions:
         num_slices=options.num_slices if _can_slice(function) else 1,
         next_batch=options.next_batch if function.can_batch() else None,
     )
-
-
-def _listed(prepared: Prepared | HandOut) -> Prepared:
-    """Make a collective's result a list of values, of none where it returns nothing."""
-    finish, lasting = prepared.finish, prepared.lasting
-
-    def listed(results: Sequence[Any]) -> list[Any]:
-        assert finish is not None
-        value = finish(results)
-        return [] if value is None else [value]
-
-    return Prepared(prepared.step, None if finish is None else listed, prepared.reshapes, lasting)

@@ -75,7 +75,7 @@ class Overlap:
         following = self._following.get(id(step))
         # What a program asks of the others itself, or a second variable, would come in another order on ranks
         # without rows, which launch nothing before the function is through.
-        if not isinstance(following, messages.AllReduce) or program.spec.needs_ranks:
+        if following is None or not following.may_begin_early or program.spec.needs_ranks:
             return
         identity = following.variables[0]
         if identity not in {update.variable for update in program.spec.updates}:

@@ -19,7 +19,6 @@ from synk.arrays.variables import RankVariables
 from synk.comm import Communicator
 from synk.device import Device
 from synk.memory.segments import SegmentTable
-from synk.rank import shared_steps
 from synk.rank.connection import Connection
 from synk.rank.overlap import Overlap
 from synk.rank.program import Program, ProgramContext
@@ -160,9 +159,8 @@ class Rank:
             if self.overlap is not None:
                 self.overlap.look_ahead(command.steps)
             for step in command.steps:
-                phase, handler = STEPS[type(step)]
-                words[phase_word] = phase  # tells the other ranks what this one is doing
-                results.append(handler(self, step))
+                words[phase_word] = step.phase  # tells the other ranks what this one is doing
+                results += [step.run(self)]
             # To fetch a number is to wait for the GPU: now nothing is left to launch.
             return on_host(results, self.device) if self._on_gpu else tuple(results)
         except BaseException:
@@ -172,13 +170,13 @@ class Rank:
                 self.overlap.abandon()
             raise
         finally:
-            words[phase_word] = sync.IDLE
+            words[phase_word] = messages.IDLE
 
     @contextmanager
     def _compiling(self) -> Iterator[None]:
         """Tell so while a program that is needed now compiles."""
         phase = self._control.get(self.rank, sync.PHASE)
-        self._control.set(self.rank, sync.PHASE, sync.COMPILING)
+        self._control.set(self.rank, sync.PHASE, messages.COMPILING)
         try:
             yield
         finally:
@@ -258,19 +256,6 @@ class Bound(NamedTuple):
     broadcast: list[Any]
     indices: Any
 
-
-class Handler(NamedTuple):
-    """How a step runs, and what the rank is said to be doing meanwhile."""
-
-    phase: int
-    run: Callable[[Rank, Any], Any]
-
-
-STEPS: dict[type, Handler] = {
-    messages.Compile: Handler(sync.COMPILING, Rank.compile),
-    messages.Call: Handler(sync.COMPUTING, Rank.call),
-    **{step: Handler(sync.COLLECTIVE, run) for step, run in shared_steps.HANDLERS.items()},
-}
 
 PREPARATIONS: dict[type, Callable[[Rank, Any, int | None], Any]] = {
     messages.Several: lambda rank, message, _: rank.prepare_all(message),

@@ -17,13 +17,13 @@ from synk.arrays.making import make_data
 from synk.arrays.shared_storage import SharedStorage
 from synk.arrays.shared_table import SharedTable
 from synk.arrays.variables import RankVariables
+from synk.collectives.read import FetchStep, ShapesStep
+from synk.collectives.runner import CollectiveRunner
 from synk.comm import Communicator, HostCommunicator, LoneCommunicator
 from synk.compile.observe.profile import Profile
 from synk.device import Devices
-from synk.functions.collectives import Collectives
-from synk.functions.command import Command
 from synk.functions.graph_function import GraphFunction
-from synk.functions.items import sequence_item
+from synk.functions.prepared import PreparedCommand
 from synk.functions.sequence import SequenceFunction
 from synk.functions.symbolic import define
 from synk.memory.segments import SegmentTable, StagingBuffers
@@ -68,7 +68,7 @@ class Session:
         self.reads_in_place = not devices.gpus  # which have them copied
         self._devices = devices
         self._forker = forker or Forker()
-        self._remembered: weakref.WeakValueDictionary[int, Command] = weakref.WeakValueDictionary()
+        self._remembered: weakref.WeakValueDictionary[int, PreparedCommand] = weakref.WeakValueDictionary()
         self._turns = Turns(timeout)
         self._crew = Crew(self.n_ranks)
 
@@ -108,8 +108,7 @@ class Session:
             not self._devices.gpus,
             self._drop_home,
         )
-        self.collectives = Collectives(self)
-        self._verb_turns: dict[str, AbstractContextManager[None]] = {}
+        self.collectives = CollectiveRunner(self)
         self._recovery = Recovery(self.shared, self._variables, self.shared_storage, self.segments)
         self._rank = Rank(
             *self._connections(), self._device, self.segments, self._variables, self._connection
@@ -162,14 +161,7 @@ class Session:
     def sequence(self, items: Sequence[Any], name: str | None = None) -> SequenceFunction:
         """Make a function of several functions and collectives."""
         self.check_open("sequence")
-        if not items:
-            raise TypeError("sequence() needs functions and collectives, got none")
-        prepared = [sequence_item(item, self.collectives) for item in items]
-        for collective in prepared:
-            if not isinstance(collective, GraphFunction):
-                with self.turn("sequence"):
-                    collective()  # what is wrong with it is said here, where it was written
-        return SequenceFunction(self, prepared, name)
+        return SequenceFunction(self, items, name)
 
     def distribute(self, num_slices: int = 1) -> None:
         """Give all functions to all ranks and compile them there, at the same time."""
@@ -178,13 +170,6 @@ class Session:
             functions = list(self._functions)  # held, so that no other thread's dropping takes one away
             numbers = tuple(sorted(function.ready() for function in functions))
             self.run((messages.Compile(numbers, num_slices),))
-
-    def collect(self, verb: str, *args: Any) -> Any:
-        """Run one collective."""
-        if verb not in self._verb_turns:
-            self._verb_turns[verb] = self.turn(verb)
-        with self._verb_turns[verb]:
-            return self.collectives.run(verb, *args)
 
     def timeout(self, seconds: float | None) -> AbstractContextManager[None]:
         """Give commands so many seconds meanwhile."""
@@ -197,7 +182,7 @@ class Session:
     def commit(self) -> None:
         """Keep the values of all shared variables, for `restart`."""
         with self.turn("commit"), self.shared.held() as identities:
-            self._recovery.keep(identities, self.run((messages.Fetch(identities, rank=None),))[0])
+            self._recovery.keep(identities, self.run((FetchStep(identities, rank=None),))[0])
 
     def restart(self) -> None:
         """Put new workers in the place of the present ones."""
@@ -283,7 +268,7 @@ class Session:
     def lengths(self, variables: Sequence[int]) -> list[list[int]]:
         unknown = tuple(variable for variable in variables if variable not in self._lengths)
         if unknown:
-            by_rank = self.run((messages.Shapes(unknown),))[0]
+            by_rank = self.run((ShapesStep(unknown),))[0]
             for variable, shapes in zip(unknown, zip(*by_rank, strict=True), strict=True):
                 self._lengths[variable] = [shape[0] for shape in shapes]
         # The master's own may have been changed by set_value since.
@@ -291,11 +276,11 @@ class Session:
             [len(self._variables.value(variable)), *self._lengths[variable][1:]] for variable in variables
         ]
 
-    def remember(self, command: Command) -> None:
+    def remember(self, command: PreparedCommand) -> None:
         command.keep(self.segments.array, self.shared_storage.watched)
         self._remembered[id(command)] = command
 
-    def _drop_commands(self, refers: Callable[[Command], bool] = lambda command: True) -> None:
+    def _drop_commands(self, refers: Callable[[PreparedCommand], bool] = lambda command: True) -> None:
         """Have calls prepared anew that refer to what is given up; safe in finalizers, at any moment."""
         for reference in self._remembered.valuerefs():
             command = reference()

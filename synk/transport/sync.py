@@ -17,9 +17,7 @@ from collections.abc import Callable, Sequence
 
 from synk.memory.shm import Segment
 from synk.transport.spin import Spin
-
-PHASES = ("idle", "compiling", "computing", "in a collective")
-IDLE, COMPILING, COMPUTING, COLLECTIVE = range(len(PHASES))
+from synk.values.messages import PHASES
 
 LINE = 8  # words: each rank writes to cache lines of its own
 ARRIVED, FAILED, SLEEPING, PHASE, DELIVERED = range(5)

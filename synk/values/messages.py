@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from synk.values.errors import Failure
 
@@ -100,7 +100,33 @@ class Close(NamedTuple):
     """Leave the command loop and exit."""
 
 
-# --- Steps of a Run --------------------------------------------------------------------------
+# --- Steps of a Run; those of collectives are in `synk.collectives` ----------------------------
+
+PHASES = ("idle", "compiling", "computing", "in a collective")  # what a rank is doing, as others see it
+IDLE, COMPILING, COMPUTING, COLLECTIVE = range(len(PHASES))
+
+
+class Step:
+    """A part of a command, which travels: a slotted dataclass that every rank runs.
+
+    Attributes
+    ----------
+    phase : int
+        What the rank is said to be doing meanwhile.
+    may_begin_early : bool
+        Whether it is an all-reduce that may begin while the function before it computes.
+    """
+
+    __slots__: tuple[str, ...] = ()
+    phase: ClassVar[int] = COLLECTIVE
+    may_begin_early: ClassVar[bool] = False
+
+    def run(self, rank: Any) -> Any:
+        """Do a rank's part of it, and return what goes to the master."""
+        raise NotImplementedError
+
+    def __reduce__(self) -> Any:
+        return type(self), tuple([getattr(self, name) for name in self.__slots__])
 
 
 class Ahead(NamedTuple):
@@ -110,7 +136,8 @@ class Ahead(NamedTuple):
     rows: Span
 
 
-class Call(NamedTuple):
+@dataclass(slots=True)
+class Call(Step):
     """Run one function on this rank's rows."""
 
     function: int
@@ -123,75 +150,23 @@ class Call(NamedTuple):
     gathered: int = 0  # token of the rows if a call before had them gathered ahead
     ahead: Ahead | None = None
 
+    phase = COMPUTING
 
-class Compile(NamedTuple):
+    def run(self, rank: Any) -> Any:
+        return rank.call(self)
+
+
+@dataclass(slots=True)
+class Compile(Step):
     """Compile functions ahead of their first call."""
 
     functions: tuple[int, ...]
     num_slices: int = 1
 
+    phase = COMPILING
 
-class Assign(NamedTuple):
-    """Set shared variables from arrays in shared memory; a rank whose span is None keeps its value."""
-
-    variables: tuple[int, ...]
-    arrays: tuple[ArrayRef | None, ...]  # None: the master has written the values where the variable lives
-    spans: tuple[tuple[Span | None, ...], ...]  # per variable, per rank
-    indices: ArrayRef | None
-
-
-class Broadcast(NamedTuple):
-    """Copy rank 0's values to all ranks."""
-
-    variables: tuple[int, ...]
-
-
-class AllReduce(NamedTuple):
-    """Combine the values of all ranks, on all ranks."""
-
-    variables: tuple[int, ...]
-    op: str
-
-
-class Reduce(NamedTuple):
-    """Combine the values of all ranks, on rank 0."""
-
-    variables: tuple[int, ...]
-    op: str
-    in_place: bool
-
-
-class AllGather(NamedTuple):
-    """Join the values of all ranks along axis 0, on all ranks."""
-
-    variables: tuple[int, ...]
-
-
-class Gather(NamedTuple):
-    """Join the values of all ranks on rank 0: along axis 0, or stacked on a new axis."""
-
-    variables: tuple[int, ...]
-    nd_up: int
-
-
-class Fetch(NamedTuple):
-    """Send values home from one rank, or from all where ``rank`` is None."""
-
-    variables: tuple[int, ...]
-    rank: int | None
-    read: tuple[bool, ...] = ()  # by variable: rank 0 reads it from the rank's memory, with all ranks' help
-
-
-class Shapes(NamedTuple):
-    """Send shapes home."""
-
-    variables: tuple[int, ...]
-
-
-class CheckFinite(NamedTuple):
-    """Raise where a value is NaN or infinite."""
-
-    variables: tuple[int, ...]
+    def run(self, rank: Any) -> Any:
+        return rank.compile(self)
 
 
 @dataclass(slots=True)  # made in half the steps of a tuple

@@ -516,15 +516,14 @@ def test_a_rank_that_skips_a_collective_is_told_of_at_the_deadline():
     script(
         WORLD
         + """
-import synk.rank.worker
-all_reduce = synk.rank.shared_steps.all_reduce
+from synk.collectives.reduce import AllReduceStep
+all_reduce = AllReduceStep.run
 
-def skipping(rank, step):
+def skipping(step, rank):
     if rank.rank != 1:
-        all_reduce(rank, step)
+        all_reduce(step, rank)
 
-handler = synk.rank.worker.STEPS[synk.values.messages.AllReduce]
-synk.rank.worker.STEPS[synk.values.messages.AllReduce] = handler._replace(run=skipping)
+AllReduceStep.run = skipping
 synk.fork(3, timeout=2)
 v = pytensor.shared(np.ones(5), name="v")
 began = time.monotonic()
@@ -533,7 +532,7 @@ assert time.monotonic() - began < 3
 assert [state.phase for state in error.ranks] == ["in a collective", "idle", "in a collective"], error
 assert error.late == (1,)
 assert all("wait" in state.stack for state in error.ranks[2:]), error
-synk.rank.worker.STEPS[synk.values.messages.AllReduce] = handler
+AllReduceStep.run = all_reduce
 warnings.simplefilter("ignore", synk.SynkWarning)
 synk.restart()
 synk.all_reduce(v, "sum")

@@ -6,6 +6,8 @@ import threading
 import numpy as np
 import pytest
 
+from synk.collectives.gather import AllGatherStep
+from synk.collectives.read import ShapesStep
 from synk.transport import sync
 from synk.transport.channel import MasterChannel, WorkerChannel
 from synk.transport.frames import pair
@@ -103,7 +105,7 @@ def test_commands_and_replies_arrive(run):
 
 
 def test_commands_that_are_equal_as_tuples_are_told_apart(run):
-    steps = [messages.Shapes((1,)), messages.AllGather((1,)), messages.Shapes((1,)), messages.Shapes((1,))]
+    steps = [ShapesStep((1,)), AllGatherStep((1,)), ShapesStep((1,)), ShapesStep((1,))]
     commands = [messages.Run(number, (step,)) for number, step in enumerate(steps, start=1)]
     _, seen = served(run, commands, reply)
     for of_one in seen:

@@ -1,9 +1,16 @@
 import dataclasses
 import inspect
 import pickle
+from importlib import import_module
+from pkgutil import iter_modules
 
 import pytest
 
+from synk import collectives
+from synk.collectives.gather import AllGatherStep, GatherStep
+from synk.collectives.hand_out import AssignStep, BroadcastStep
+from synk.collectives.read import CheckFiniteStep, FetchStep, ShapesStep
+from synk.collectives.reduce import AllReduceStep, ReduceStep
 from synk.values import messages
 from synk.values.errors import Failure
 from synk.values.messages import ArrayRef, Span
@@ -30,35 +37,43 @@ EXAMPLES = [
     messages.Call(2, (REF,), SPAN, (False,), None, REF, 1, gathered=7, ahead=messages.Ahead(8, SPAN)),
     messages.Ahead(8, SPAN),
     messages.Compile((1, 2)),
-    messages.Assign((1, 2), (REF, REF), ((SPAN, None), (None, SPAN)), None),
-    messages.Broadcast((1, 2)),
-    messages.AllReduce((1,), "avg"),
-    messages.Reduce((1,), "sum", in_place=True),
-    messages.AllGather((1,)),
-    messages.Gather((3, 4), 1),
-    messages.Fetch((1, 2), None),
-    messages.Fetch((1, 2), 0),
-    messages.Shapes((1,)),
-    messages.CheckFinite((1, 2)),
-    messages.Run(9, (messages.Compile((1,)), messages.AllReduce((5,), "max"))),
+    AssignStep((1, 2), (REF, REF), ((SPAN, None), (None, SPAN)), None),
+    BroadcastStep((1, 2)),
+    AllReduceStep((1,), "avg"),
+    ReduceStep((1,), "sum", in_place=True),
+    AllGatherStep((1,)),
+    GatherStep((3, 4), 1),
+    FetchStep((1, 2), None),
+    FetchStep((1, 2), 0),
+    ShapesStep((1,)),
+    CheckFiniteStep((1, 2)),
+    messages.Run(9, (messages.Compile((1,)), AllReduceStep((5,), "max"))),
     messages.Reply(([1.5, None], (3, 4)), None),
     messages.Reply((), Failure(1, ValueError, "ValueError: x", "Traceback ..."), aborted=True),
 ]
 
-CLASSES = [
-    kind
-    for _, kind in inspect.getmembers(messages, inspect.isclass)
-    if kind.__module__ == messages.__name__ and kind is not messages.Results  # which has no equal
-]
+
+def classes(module):
+    found = [kind for _, kind in inspect.getmembers(module, inspect.isclass)]
+    return [kind for kind in found if kind.__module__ == module.__name__]
+
+
+MODULES = [import_module(f"synk.collectives.{found.name}") for found in iter_modules(collectives.__path__)]
+OF_ALL = [kind for module in (messages, *MODULES) for kind in classes(module)]
+STEPS = [kind for kind in OF_ALL if issubclass(kind, messages.Step) and kind is not messages.Step]
+# Results have no equal.
+PLAIN = [kind for kind in classes(messages) if kind not in (messages.Step, messages.Results, *STEPS)]
 
 
 def fields(message):
-    return message if isinstance(message, tuple) else dataclasses.astuple(message)
+    if isinstance(message, tuple):
+        return message
+    return [getattr(message, field.name) for field in dataclasses.fields(message)]
 
 
 def test_there_is_an_example_of_every_message():
-    assert CLASSES
-    assert {type(example) for example in EXAMPLES} == set(CLASSES)
+    assert len(STEPS) > 10
+    assert {type(example) for example in EXAMPLES} == {*PLAIN, *STEPS}
 
 
 @pytest.mark.parametrize("message", EXAMPLES, ids=lambda message: type(message).__name__)
@@ -72,20 +87,21 @@ def test_every_message_travels(message):
 
 def test_steps_of_a_run_keep_their_class():
     steps = (
-        messages.Broadcast((1,)),
-        messages.AllGather((1,)),
-        messages.Shapes((1,)),
+        BroadcastStep((1,)),
+        AllGatherStep((1,)),
+        ShapesStep((1,)),
         messages.Compile((1,)),
     )
     arrived = pickle.loads(pickle.dumps(messages.Run(1, steps), protocol=5))
     assert [type(step) for step in arrived.steps] == [type(step) for step in steps]
 
 
-@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
-def test_messages_are_plain_values(kind):
+@pytest.mark.parametrize("kind", [*PLAIN, *STEPS], ids=lambda kind: kind.__name__)
+def test_messages_are_plain_values_and_steps_can_be_run(kind):
     assert kind.__doc__
-    methods = [name for name, value in vars(kind).items() if inspect.isfunction(value) and name[0] != "_"]
-    assert set(methods) <= {"count", "index"}
+    methods = {name for name, value in vars(kind).items() if inspect.isfunction(value) and name[0] != "_"}
+    assert methods == ({"run"} if kind in STEPS else set())
+    assert hasattr(kind, "__slots__") or kind in PLAIN
 
 
 def test_a_reply_is_of_a_run_that_went_on_unless_it_says_otherwise():

@@ -1,28 +1,31 @@
-"""What a call sends, and whether the next one may send it again.
+"""Steps that are ready to be sent, once or again and again.
 
-Arguments are checked and put into messages once. A training loop then calls with the same Data, and with the
+Arguments are checked and put into steps once. A training loop then calls with the same Data, and with the
 same kind of selection, thousands of times: such a call differs in the rows that it reads, and in the values
 of small arrays, so it sends the same steps.
 
-    first call -> Prepared (with Lasting) -> Command ... next call -> Command.rows -> the same steps
+    first call -> PreparedStep, with Lasting -> PreparedCommand.run
+    next call -> PreparedCommand.rows, while all lasts -> PreparedCommand.run: the same steps
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from synk.arrays.data import Data
+from synk.arrays.owner import Owner
 from synk.values import messages
 from synk.values.rows import contiguous
 
 FLOATS = (float, np.float64)
 
 
-class Source(NamedTuple):
+class KnownInput(NamedTuple):
     """An input of a step: Data whose reference is unchanged, or an array of the same dtype and shape."""
 
     position: int  # among the inputs of the call
@@ -36,53 +39,71 @@ class Lasting(NamedTuple):
     It refers to memory without holding it: where a call fails, its traceback must keep nothing mapped.
     """
 
-    sources: Sequence[Source] = ()
+    inputs: Sequence[KnownInput] = ()
     length: int | None = None  # of the Data that ``batch`` selects from
     indices: messages.ArrayRef | None = None  # of the buffer in which the ranks find listed rows
     variables: Sequence[int] = ()  # shared ones, by identity, that live where all ranks find them
 
 
-class Command:
+class PreparedStep(NamedTuple):
+    """One checked step of a command, and what makes the caller's values of the ranks' results."""
+
+    step: Any
+    finish: Callable[[Sequence[Any]], list[Any]] | None  # None where there are no results
+    reshapes: tuple[int, ...] = ()  # shared variables whose number of rows may change
+    lasting: Lasting | None = None  # None where the step must be prepared anew each time
+
+
+class PreparedCommand:
     """Steps that run together on every rank.
 
     Attributes
     ----------
+    steps : tuple of Step
+    selected : (int, int)
+        The rows that they read, which a call that sends them again may change.
+    may_last : bool
+        Whether `keep` can make it ready to be sent again.
     lasts : bool
-        Whether it may be sent again.
+        Whether it may be sent again now.
     segments : set of int
         That hold the inputs of calls.
     variables : set of int
         Shared ones, by identity, whose homes it relies on.
+    returns : {"list", "single", "none"}
+        Which of these the caller is given.
 
     Parameters
     ----------
-    steps : tuple of messages
-    finish : sequence of callable or None
-        What makes a list of values of the results of each step; None where there are none.
-    lasting : sequence of Lasting or None
-        Of each step.
-    reshapes : sequence of int
-        Shared variables whose number of rows may change.
+    prepared : sequence of PreparedStep
     num_slices : int
+        Of the call.
     """
 
-    def __init__(
-        self,
-        steps: tuple[Any, ...],
-        finish: Sequence[Callable[[Sequence[Any]], list[Any]] | None],
-        lasting: Sequence[Lasting | None],
-        reshapes: Sequence[int],
-        num_slices: int,
-    ):
-        self.steps, self.finish, self.reshapes = steps, finish, reshapes
-        self.returns = "list"  # what the caller is given: "list", "single" or "none"
+    def __init__(self, prepared: Sequence[PreparedStep], num_slices: int):
+        self.steps, *self.selected = _told_once([entry.step for entry in prepared])
+        self.returns = "list"
+        self._finish = [entry.finish for entry in prepared]
+        self._reshapes = [variable for entry in prepared for variable in entry.reshapes]
         self._num_slices = num_slices
-        calls = [step for step in steps if isinstance(step, messages.Call)]
+        self._lasting = [entry.lasting for entry in prepared]
+        self.may_last = None not in self._lasting
+        calls = [step for step in self.steps if isinstance(step, messages.Call)]
         refs = [ref for call in calls for ref in (*call.inputs, call.indices) if ref is not None]
         self.segments = {ref.segment for ref in refs}
-        self.variables = {variable for entry in lasting if entry is not None for variable in entry.variables}
-        self._lasting = lasting
+        self.variables = {variable for entry in self._lasting if entry for variable in entry.variables}
         self.lasts = False
+
+    def run(self, owner: Owner, start: int, stop: int) -> list[Any]:
+        """Run the steps on these rows, and return what each makes of its results."""
+        if self._reshapes:
+            # Before the command, not after: it may end in an exception that leaves them half changed.
+            owner.forget_lengths(self._reshapes)
+        results, values = owner.run(self.steps, start, stop), []
+        for finish, of_ranks in zip(self._finish, results, strict=True):
+            if finish is not None:
+                values += finish(of_ranks)
+        return values
 
     def keep(self, array: Callable[[messages.ArrayRef], Any], homes: Callable[[Sequence[int]], Any]) -> None:
         """Make it ready to be sent again, if all it was made of lasts.
@@ -97,12 +118,12 @@ class Command:
         known = [entry for entry in self._lasting if entry is not None]
         lengths = {entry.length for entry in known if entry.length is not None}
         watched = [homes(entry.variables) for entry in known]
-        if None in self._lasting or len(lengths) > 1 or None in watched:
+        if not self.may_last or len(lengths) > 1 or None in watched:
             return
-        sources = [source for entry in known for source in entry.sources]
-        self._n_inputs = 1 + max((source.position for source in sources), default=-1)
-        self._data = [(place, data, ref) for place, data, ref in sources if data is not None]
-        self._arrays = [(place, array(ref)) for place, data, ref in sources if data is None]
+        inputs = [one for entry in known for one in entry.inputs]
+        self._n_inputs = 1 + max((one.position for one in inputs), default=-1)
+        self._data = [(place, data, ref) for place, data, ref in inputs if data is not None]
+        self._arrays = [(place, array(ref)) for place, data, ref in inputs if data is None]
         self._homes = [home for of_entry in watched for home in of_entry]
         self._lists = [array(entry.indices) for entry in known if entry.indices is not None]
         self._unsigned = [indices.view(np.uint64) for indices in self._lists[:1]]
@@ -187,7 +208,7 @@ def _fits(value: Any, buffer: Any) -> bool:
     return type(value) in FLOATS and buffer.dtype.char == "d" and not buffer.ndim
 
 
-def told_once(steps: Sequence[Any]) -> tuple[tuple[Any, ...], int, int]:
+def _told_once(steps: Sequence[Any]) -> tuple[tuple[Any, ...], int, int]:
     """Return steps without the rows they read, and those rows, if all read the same.
 
     So the message of a call stays the same when its rows do not.
@@ -202,5 +223,5 @@ def told_once(steps: Sequence[Any]) -> tuple[tuple[Any, ...], int, int]:
 
 def _without_rows(step: Any, untold: messages.Span) -> Any:
     if isinstance(step, messages.Call) and step.batch is not None:
-        return step._replace(batch=untold)
+        return replace(step, batch=untold)
     return step

@@ -1,0 +1,166 @@
+"""Give ranks values: those of rank 0, or arrays and `Data` of the script."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from pytensor.tensor.random.type import RandomType
+
+from synk.arrays.data import Data
+from synk.arrays.owner import Owner
+from synk.arrays.variables import describe
+from synk.collectives.base import Collective, checked_rank, is_array
+from synk.collectives.hand_out import BroadcastStep, HandOut
+from synk.functions.calls import filtered, fits
+from synk.functions.prepared import PreparedStep
+from synk.values.rows import Rows, select, split
+
+
+class Assignment(Collective[None]):
+    """A collective that gives ranks rows of values, all of them or those that ``batch`` selects."""
+
+    def __init__(self, shared_vars: Any, values: Any, batch: Any = None, arrays: bool = True):
+        super().__init__(shared_vars, arrays)
+        self._values, self._batch = values, batch
+
+    @abstractmethod
+    def shares(self, variable: Any, array: Any, n_ranks: int) -> Sequence[Rows | None]:
+        """Return the rows of a value that each rank gets; None where it keeps its own."""
+
+    def prepare(self, run: Owner) -> PreparedStep:
+        hand_out = self._hand_out(run)
+        return PreparedStep(hand_out.step, None, hand_out.variables)
+
+    def prepare_alone(self, run: Owner) -> list[PreparedStep]:
+        hand_out = self._hand_out(run)
+        run.forget_lengths(hand_out.variables)
+        return [PreparedStep(step, None) for step in hand_out.steps()]
+
+    def selected(self, variable: Any, array: Any) -> Rows:
+        """Return the rows of a value that are given to somebody."""
+        if array.ndim == 0:
+            raise ValueError(f"the value of {describe(variable)} is 0-d, so it has no rows")
+        return select(self._batch, len(array), owner=f"the values of {describe(variable)}")
+
+    def _hand_out(self, run: Owner) -> HandOut:
+        pairs = zip(self.variables, self._entries(), strict=True)
+        arrays = [_fitting(variable, value) for variable, value in pairs]
+        pairs = zip(self.variables, arrays, strict=True)
+        rows = [self.shares(variable, array, run.n_ranks) for variable, array in pairs]
+        for variable, of_ranks in zip(self.variables, rows, strict=True):
+            _check_static_rows(variable, [len(chosen) for chosen in of_ranks if chosen is not None])
+        return HandOut(run, self.identities(run), arrays, rows)
+
+    def _entries(self) -> list[Any]:
+        """Return a value for each variable."""
+        values, n_variables = self._values, len(self.variables)
+        if not self._is_list:
+            return [values]
+        if not isinstance(values, list | tuple) or len(values) != n_variables:
+            raise TypeError(f"values must be a list with one entry for each of the {n_variables} variables")
+        return list(values)
+
+
+class Broadcast(Assignment):
+    """Give all ranks rank 0's values, or ``values`` (arrays or `Data`) where they are given.
+
+    Of a random state each rank gets its own stream.
+    """
+
+    name = "broadcast"
+
+    def __init__(self, shared_vars: Any, values: Any = None, nccl: bool = True):
+        super().__init__(shared_vars, values, arrays=False)
+
+    def shares(self, variable: Any, array: Any, n_ranks: int) -> Sequence[Rows | None]:
+        return [_all(array)] * n_ranks
+
+    def prepare(self, run: Owner) -> PreparedStep:
+        for variable in self.variables:
+            if not is_array(variable):
+                # It travels beside commands, so within one it would come too early.
+                kind = "random state" if isinstance(variable.type, RandomType) else "shared variable"
+                raise TypeError(
+                    f"{kind} {describe(variable)} cannot be broadcast in a sequence; "
+                    "broadcast it in a call of its own"
+                )
+        return self._own_values(run) if self._values is None else super().prepare(run)
+
+    def prepare_alone(self, run: Owner) -> list[PreparedStep]:
+        if self._values is not None:
+            return super().prepare_alone(run)
+        # Sparse matrices; and random states, of which each rank takes its own stream.
+        run.shared.resend([variable for variable in self.variables if not is_array(variable)])
+        return [self._own_values(run)]
+
+    def _own_values(self, run: Owner) -> PreparedStep:
+        variables = run.shared.identify_all([variable for variable in self.variables if is_array(variable)])
+        run.shared_storage.ensure(variables)
+        return PreparedStep(BroadcastStep(variables), None, variables)
+
+
+class Scatter(Assignment):
+    """Split the rows of ``values`` (arrays or `Data`), or those that ``batch`` selects, over the ranks."""
+
+    name = "scatter"
+
+    def __init__(self, shared_vars: Any, values: Any, batch: Any = None):
+        super().__init__(shared_vars, values, batch)
+
+    def shares(self, variable: Any, array: Any, n_ranks: int) -> Sequence[Rows | None]:
+        rows = self.selected(variable, array)
+        return [rows.part(*part) for part in split(len(rows), n_ranks)]
+
+
+class SetValue(Assignment):
+    """Set the value on one rank to ``values`` (arrays or `Data`), or to the rows ``batch`` selects."""
+
+    name = "set_value"
+
+    def __init__(self, rank: int, shared_vars: Any, values: Any, batch: Any = None):
+        super().__init__(shared_vars, values, batch)
+        self._rank = rank
+
+    def shares(self, variable: Any, array: Any, n_ranks: int) -> Sequence[Rows | None]:
+        rows = _all(array) if self._batch is None else self.selected(variable, array)
+        return [rows if rank == self._rank else None for rank in range(n_ranks)]
+
+    def _hand_out(self, run: Owner) -> HandOut:
+        checked_rank(self._rank, run)
+        return super()._hand_out(run)
+
+
+def _fitting(variable: Any, value: Any) -> Any:
+    """Return a value as a Data or an array that fits the variable."""
+    if not is_array(variable):
+        raise TypeError(
+            f"{describe(variable)} is not an array; set it on the master and broadcast it without values"
+        )
+    if not isinstance(value, Data):
+        return filtered(variable, value, "value of")
+    if value.dtype != np.dtype(variable.type.dtype) or value.ndim != variable.type.ndim:
+        raise TypeError(
+            f"{describe(variable)} is {variable.type}; "
+            f"the Data has dtype {value.dtype} and {value.ndim} dimensions"
+        )
+    if not fits(value.shape[1:], variable.type.shape[1:]):
+        raise TypeError(f"{describe(variable)} is {variable.type}; the Data has shape {value.shape}")
+    return value
+
+
+def _check_static_rows(variable: Any, lengths: Sequence[int]) -> None:
+    """Refuse rows that contradict a static length: programs are compiled for that one."""
+    static = variable.type.shape[0] if variable.type.ndim else None
+    if static is not None and any(length != static for length in lengths):
+        raise TypeError(
+            f"{describe(variable)} has {static} rows by its type, the ranks would get {list(lengths)}; "
+            "make it without a static length of axis 0"
+        )
+
+
+def _all(array: Any) -> Rows:
+    """Return all rows; of a 0-d array, which is taken whole anyway, none."""
+    return Rows(0, len(array) if array.ndim else 0)

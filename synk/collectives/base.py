@@ -1,0 +1,137 @@
+"""One collective: what it takes, its check on the master, the step of all ranks, and what comes back.
+
+    synk.all_reduce(v, "max") -> AllReduce(v, "max") -> prepare -> AllReduceStep.run, on every rank -> finish
+
+To add one, write such a class and such a step, and make its verb in ``synk/__init__.py``. `sequence` takes
+the verb from then on, and its page of help is the docstring of the class.
+"""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.tensor.type import DenseTensorType
+
+from synk.arrays.owner import Owner
+from synk.arrays.variables import describe
+from synk.functions.prepared import PreparedStep
+from synk.rank.worker import Rank
+
+Returned = TypeVar("Returned", covariant=True)
+
+
+class Collective(ABC, Generic[Returned]):
+    """One collective with its arguments, which are checked when it is made, as far as they can be then.
+
+    Where one takes ``nccl``, a keyword of the ancestor, that is accepted and ignored: the device decides.
+
+    Attributes
+    ----------
+    name : str
+        Of the public verb.
+    has_result : bool
+        Whether the verb returns something; of a class, whether it may.
+    variables : list of shared variable
+
+    Parameters
+    ----------
+    shared_vars : shared variable, or list of them
+    arrays : bool
+        Whether all of them must be arrays.
+    """
+
+    name: ClassVar[str]
+    has_result = False
+
+    def __init__(self, shared_vars: Any, arrays: bool = True):
+        self._is_list = isinstance(shared_vars, list | tuple)
+        self.variables = _listed(shared_vars)
+        for variable in self.variables if arrays else ():
+            if not is_array(variable):
+                raise TypeError(
+                    f"shared variable {describe(variable)} is not an array: it is {variable.type}"
+                )
+
+    @abstractmethod
+    def prepare(self, run: Owner) -> PreparedStep:
+        """Check what depends on the run, and return the step of a command of several."""
+
+    def prepare_alone(self, run: Owner) -> list[PreparedStep]:
+        """Return the steps of a command of its own."""
+        return [self.prepare(run)]
+
+    def identities(self, run: Owner) -> tuple[int, ...]:
+        """Return the variables as steps name them."""
+        return run.shared.identify_all(self.variables)
+
+    def results(self, of_variables: Sequence[Any]) -> list[Any]:
+        """Return what the verb returns as the only entry: a tuple if several variables were given."""
+        return [tuple(of_variables) if self._is_list else of_variables[0]]
+
+    def check_rows(self, what: str) -> None:
+        """Raise ValueError if a variable is 0-d; ``what`` says what it lacks then."""
+        for variable in self.variables:
+            if variable.type.ndim == 0:
+                raise ValueError(f"{describe(variable)} is 0-d, so it has no {what}")
+
+    def check_growth(self, run: Owner) -> None:
+        """Raise TypeError if the number of rows of a variable is part of its type."""
+        for variable in self.variables:
+            if run.n_ranks > 1 and variable.type.shape[0] is not None:
+                raise TypeError(
+                    f"{describe(variable)} has {variable.type.shape[0]} rows by its type, so it cannot grow"
+                )
+
+
+def describe_verb(verb: Callable[..., Any], kind: type[Collective[Any]]) -> None:
+    """Give a function the name, signature and docstring of the collective that it runs."""
+    signature = inspect.signature(kind)
+    returned = "Any" if kind.has_result else "None"
+    verb.__name__ = verb.__qualname__ = kind.name
+    verb.__doc__ = kind.__doc__
+    verb.__signature__ = signature.replace(return_annotation=returned)  # type: ignore[attr-defined]
+    annotations = {name: parameter.annotation for name, parameter in signature.parameters.items()}
+    verb.__annotations__ = {**annotations, "return": returned}
+    verb.collective = kind  # type: ignore[attr-defined]
+
+
+def checked_rank(rank: Any, run: Owner) -> int:
+    """Return the number of a rank of the run.
+
+    Raises
+    ------
+    TypeError, IndexError
+        If it is none.
+    """
+    if isinstance(rank, bool) or not isinstance(rank, int | np.integer):
+        raise TypeError(f"rank={rank!r} is not an integer")
+    if not 0 <= rank < run.n_ranks:
+        raise IndexError(f"rank={rank} is out of range: the run has {run.n_ranks} ranks")
+    return int(rank)
+
+
+def is_array(variable: Any) -> bool:
+    """Return whether values of a shared variable are arrays, not random states or sparse matrices."""
+    return isinstance(variable.type, DenseTensorType)
+
+
+def module_of(array: Any, rank: Rank) -> Any:
+    """Return the module that computes with an array of a rank where it is."""
+    return np if isinstance(array, np.ndarray) else rank.device.xp
+
+
+def _listed(shared_vars: Any) -> list[Any]:
+    variables = list(shared_vars) if isinstance(shared_vars, list | tuple) else [shared_vars]
+    seen = set()
+    for variable in variables:
+        if not isinstance(variable, SharedVariable):
+            raise TypeError(f"expected shared variables, got {variable!r}")
+        if id(variable) in seen:
+            raise ValueError(f"shared variable {describe(variable)} is given twice")
+        seen.add(id(variable))
+    return variables

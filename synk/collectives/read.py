@@ -1,0 +1,164 @@
+"""Read from the script what single ranks have: values, shapes, and whether they are finite."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from synk.arrays.owner import Owner
+from synk.arrays.variables import copy_of, describe
+from synk.collectives.base import Collective, checked_rank, module_of
+from synk.functions.prepared import Lasting, PreparedStep
+from synk.rank.worker import Rank
+from synk.values.errors import NonFinite
+from synk.values.messages import Step
+
+
+class GetValue(Collective[Any]):
+    """Return a copy of the value on one rank."""
+
+    name = "get_value"
+    has_result = True
+
+    def __init__(self, rank: int, shared_vars: Any):
+        super().__init__(shared_vars, arrays=False)
+        self._rank = rank
+
+    def prepare(self, run: Owner) -> PreparedStep:
+        rank = checked_rank(self._rank, run)
+        variables = self.identities(run)
+        read = tuple(rank > 0 and run.shared_storage.has(variable) for variable in variables)
+
+        def finish(of_ranks: Sequence[Any]) -> list[Any]:
+            # Rank 0 has read those that live in shared memory; the others were sent.
+            both = zip(of_ranks[0], of_ranks[rank], strict=True)
+            return self.results([sent if read is None else read for read, sent in both])
+
+        return PreparedStep(FetchStep(variables, rank, read), finish)
+
+
+@dataclass(slots=True)
+class FetchStep(Step):
+    """Send values home from one rank, or from all where ``rank`` is None."""
+
+    variables: tuple[int, ...]
+    rank: int | None
+    read: tuple[bool, ...] = ()  # by variable: rank 0 reads it from the rank's memory, with all ranks' help
+
+    def run(self, rank: Rank) -> list[Any]:
+        asked = self.rank in (None, rank.rank)
+        read = dict(zip(self.variables, self.read, strict=True)) if self.read else {}
+        homes = {
+            variable: rank.variables.shared_arrays(variable)
+            for variable in self.variables
+            if read.get(variable)
+        }
+        with rank.communicator.at_once("gather", "sum", list(homes.values()), shapes=False):
+            gathered = {
+                variable: rank.communicator.gather(
+                    rank.value(variable), homes=known, read=_copy_of_the_only, only=self.rank
+                )
+                for variable, known in homes.items()
+            }
+        # A copy even where it is sent: that happens after all steps, which may write to it.
+        return [
+            gathered[variable] if variable in homes else _own_copy(rank, variable) if asked else None
+            for variable in self.variables
+        ]
+
+
+def _copy_of_the_only(arrays: Sequence[Any]) -> Any:
+    return arrays[0].copy()
+
+
+def _own_copy(rank: Rank, variable: int) -> Any:
+    value = rank.variables.on_host(variable)
+    return copy_of(value) if value is rank.variables.value(variable) else value
+
+
+class GetShapes(Collective[Any]):
+    """Return the shape on each rank, as a list of tuples."""
+
+    name = "get_shapes"
+    has_result = True
+
+    def __init__(self, shared_vars: Any):
+        super().__init__(shared_vars)
+
+    def prepare(self, run: Owner) -> PreparedStep:
+        return PreparedStep(ShapesStep(self.identities(run)), self._finish)
+
+    def _finish(self, of_ranks: Sequence[Any]) -> list[Any]:
+        return self.results(
+            [[self.part(shape) for shape in shapes] for shapes in zip(*of_ranks, strict=True)]
+        )
+
+    def part(self, shape: tuple[int, ...]) -> Any:
+        """Return what of a shape the script is told."""
+        return shape
+
+
+class GetLengths(GetShapes):
+    """Return the number of rows on each rank, as a list."""
+
+    name = "get_lengths"
+
+    def __init__(self, shared_vars: Any):
+        super().__init__(shared_vars)
+        self.check_rows("length")
+
+    def part(self, shape: tuple[int, ...]) -> int:
+        return shape[0]
+
+
+@dataclass(slots=True)
+class ShapesStep(Step):
+    """Send shapes home."""
+
+    variables: tuple[int, ...]
+
+    def run(self, rank: Rank) -> list[tuple[int, ...]]:
+        return [rank.variables.value(variable).shape for variable in self.variables]
+
+
+class CheckFinite(Collective[None]):
+    """Raise unless all values of shared variables are finite on every rank.
+
+    In a `sequence` this stops a step before a NaN reaches the parameters::
+
+        synk.sequence(gradient, (synk.check_finite, flat), (synk.all_reduce, flat, "sum"), update)
+
+    Raises
+    ------
+    NonFinite
+        Naming ranks, variables, and how many values.
+    """
+
+    name = "check_finite"
+
+    def __init__(self, shared_vars: Any):
+        super().__init__(shared_vars)
+
+    def prepare(self, run: Owner) -> PreparedStep:
+        return PreparedStep(CheckFiniteStep(self.identities(run)), None, lasting=Lasting())
+
+
+@dataclass(slots=True)
+class CheckFiniteStep(Step):
+    """Raise where a value is NaN or infinite."""
+
+    variables: tuple[int, ...]
+
+    def run(self, rank: Rank) -> None:
+        bad = []
+        for variable in self.variables:
+            value = rank.variables.value(variable)
+            xp, to_host = module_of(value, rank), rank.device.to_host
+            count = value.size - int(to_host(xp.count_nonzero(xp.isfinite(value))))
+            if count:
+                n_nan = int(to_host(xp.count_nonzero(xp.isnan(value))))
+                said = f"{count} of {value.size} values ({n_nan} NaN)"
+                bad.append(f"{said} of {describe(rank.variables[variable])}")
+        if bad:
+            raise NonFinite(f"not finite on rank {rank.rank}: {', '.join(bad)}")

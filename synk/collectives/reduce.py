@@ -1,0 +1,119 @@
+"""Combine the values of all ranks: on all of them, or on rank 0."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from synk.arrays.owner import Owner
+from synk.arrays.variables import describe
+from synk.collectives.base import Collective
+from synk.comm import SharedArrays
+from synk.functions.prepared import Lasting, PreparedStep
+from synk.rank.worker import Rank
+from synk.values.messages import Step
+from synk.values.reduction import check_operation
+
+
+class AllReduce(Collective[None]):
+    """Combine the values of all ranks and give all of them the result.
+
+    ``op`` is "avg", "sum", "prod", "min" or "max"; "avg" is the plain mean over the ranks.
+
+    Raises
+    ------
+    CollectiveMismatch
+        If shapes differ between the ranks.
+    """
+
+    name = "all_reduce"
+
+    def __init__(self, shared_vars: Any, op: str = "avg", nccl: bool = True):
+        super().__init__(shared_vars)
+        self._op = checked_operation(op, self.variables)
+
+    def prepare(self, run: Owner) -> PreparedStep:
+        variables = self.identities(run)
+        run.shared_storage.ensure(variables)
+        return PreparedStep(AllReduceStep(variables, self._op), None, lasting=Lasting(variables=variables))
+
+
+@dataclass(slots=True)
+class AllReduceStep(Step):
+    """Combine the values of all ranks, on all ranks."""
+
+    variables: tuple[int, ...]
+    op: str
+
+    may_begin_early = True
+
+    def run(self, rank: Rank) -> None:
+        first, *others = of_all = [rank.variables.shared_arrays(variable) for variable in self.variables]
+        if not others:  # of every training step: nothing is saved by meeting once
+            self._all_reduce(rank, self.variables[0], first)
+            return
+        with rank.communicator.at_once("all_reduce", self.op, of_all):
+            for variable, homes in zip(self.variables, of_all, strict=True):
+                self._all_reduce(rank, variable, homes)
+
+    def _all_reduce(self, rank: Rank, variable: int, homes: SharedArrays | None) -> None:
+        communicator = rank.communicator
+        if homes is not None:
+            communicator.all_reduce(homes[rank.rank], self.op, homes)
+            return
+        parted = None if rank.overlap is None else rank.overlap.take(variable)
+        value = rank.value(variable)
+        result = communicator.all_reduce(value, self.op) if parted is None else parted.finish(value)
+        rank.variables.assign(variable, result)
+
+
+class Reduce(Collective[Any]):
+    """Combine the values of all ranks into rank 0's, or return the result if not ``in_place``.
+
+    ``op`` is "avg", "sum", "prod", "min" or "max"; "avg" is the plain mean over the ranks.
+    """
+
+    name = "reduce"
+    has_result = True
+
+    def __init__(self, shared_vars: Any, op: str = "avg", in_place: bool = True, nccl: bool = True):
+        super().__init__(shared_vars)
+        self._op = checked_operation(op, self.variables)
+        self.has_result = not in_place
+
+    def prepare(self, run: Owner) -> PreparedStep:
+        variables = self.identities(run)
+        run.shared_storage.ensure(variables)
+        step = ReduceStep(variables, self._op, in_place=not self.has_result)
+        if step.in_place:
+            return PreparedStep(step, None, lasting=Lasting(variables=variables))
+        return PreparedStep(step, lambda of_ranks: self.results(of_ranks[0]))
+
+
+@dataclass(slots=True)
+class ReduceStep(Step):
+    """Combine the values of all ranks, on rank 0; return the results if they are not put in place."""
+
+    variables: tuple[int, ...]
+    op: str
+    in_place: bool
+
+    def run(self, rank: Rank) -> list[Any] | None:
+        results = []
+        of_all = [rank.variables.shared_arrays(variable) for variable in self.variables]
+        with rank.communicator.at_once("reduce in place" if self.in_place else "reduce", self.op, of_all):
+            for variable, homes in zip(self.variables, of_all, strict=True):
+                value = rank.value(variable)
+                result = rank.communicator.reduce(value, self.op, homes=homes, in_place=self.in_place)
+                if rank.rank == 0 and self.in_place:
+                    rank.variables.assign(variable, result)
+                elif rank.rank == 0:
+                    results.append(rank.device.to_host(result))
+        return None if rank.rank > 0 or self.in_place else results
+
+
+def checked_operation(op: str, variables: list[Any]) -> str:
+    """Return ``op`` if it can reduce all of the variables; raise as `check_operation`."""
+    for variable in variables:
+        check_operation(op, variable.type.dtype, f"shared variable {describe(variable)}")
+    return op

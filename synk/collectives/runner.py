@@ -1,0 +1,66 @@
+"""Run collectives as commands of their own; one that repeats the last is sent again as it was.
+
+verb(*arguments) -> CollectiveRunner.run -> the last command, if all is as it was
+                                         -> Collective, prepare_alone, a new command, its results
+"""
+
+from __future__ import annotations
+
+import weakref
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+from pytensor.compile.sharedvalue import SharedVariable
+
+from synk.arrays.owner import Owner
+from synk.collectives.base import Collective
+from synk.functions.prepared import PreparedCommand
+
+
+class Last(NamedTuple):
+    """A collective on one variable, to be sent again by the call that repeats it."""
+
+    variable: weakref.ref[Any]
+    options: tuple[Any, ...]
+    keywords: dict[str, Any]
+    command: PreparedCommand
+
+    def repeated_by(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
+        """Return whether the arguments of a call ask for the same."""
+        if args[0] is None or self.variable() is not args[0]:
+            return False
+        same = self.options == args[1:] and self.keywords == keywords
+        return same and self.command.rows((), None, 1) is not None
+
+
+class CollectiveRunner:
+    """The collectives of one run, one at a time.
+
+    Parameters
+    ----------
+    owner : Owner
+    """
+
+    def __init__(self, owner: Owner):
+        self._owner = owner
+        self._turns: dict[type, AbstractContextManager[None]] = {}
+        self._last: dict[type, Last] = {}
+
+    def run(self, kind: type[Collective[Any]], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """Run one collective on these arguments, and return what it returns."""
+        if kind not in self._turns:
+            self._turns[kind] = self._owner.turn(kind.name)
+        with self._turns[kind]:
+            last = self._last.get(kind)
+            if last is not None and args and last.repeated_by(args, keywords):
+                self._owner.run(last.command.steps)
+                return None
+            return self._run_anew(kind, args, keywords)
+
+    def _run_anew(self, kind: type[Collective[Any]], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        command = PreparedCommand(kind(*args, **keywords).prepare_alone(self._owner), num_slices=1)
+        values = command.run(self._owner, *command.selected)
+        if command.may_last and args and isinstance(args[0], SharedVariable):
+            self._owner.remember(command)
+            self._last[kind] = Last(weakref.ref(args[0]), args[1:], keywords, command)
+        return values[0] if values else None
