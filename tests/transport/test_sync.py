@@ -13,12 +13,8 @@ from synk.processes.watch import Process
 from synk.transport import sync
 from synk.transport.sync import (
     ARRIVED,
-    COLLECTIVE,
-    COMPILING,
-    COMPUTING,
     FAILED,
     HEADER_WORDS,
-    IDLE,
     PHASE,
     SLEEPING,
     Aborted,
@@ -26,6 +22,7 @@ from synk.transport.sync import (
     ControlBlock,
     Doorbells,
 )
+from synk.values.messages import COLLECTIVE, COMPILING, COMPUTING, IDLE
 
 LONG = 60.0  # seconds: longer than any test may take
 DEADLINE = 30.0  # seconds for threads that would wait forever if they were left waiting
