@@ -15,7 +15,9 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
-from synk.bench.pairs import Comparison, in_turn, in_units, in_words, markdown
+from markdown_tables import aligned, in_turn, in_words
+
+from synk.bench.pairs import Comparison, in_units
 
 HERE = Path(__file__).parent.parent
 CALLS = 3000  # of each kind, for one time: several slices of the scheduler
@@ -50,7 +52,7 @@ def table(checkouts: dict[str, Path], options: argparse.Namespace, busy: bool) -
         ratio = [in_words(comparison.ratio("here", to="there"))] if "there" in seconds else []
         rows.append([kind, *medians, *ratio])
     title = f"{options.ranks} ranks, {'beside a busy process' if busy else 'idle cores'}"
-    return markdown([title, *checkouts, *(["here / there (quartiles)"] if len(checkouts) > 1 else [])], rows)
+    return aligned([title, *checkouts, *(["here / there (quartiles)"] if len(checkouts) > 1 else [])], rows)
 
 
 def run(checkout: Path, ranks: int) -> dict[str, float]:

@@ -11,7 +11,7 @@ what synk takes inside a step. Rivals need the extra ``bench``.
 import argparse
 from collections.abc import Iterator
 
-from synk.bench import all_reduce, machine, pairs, report
+from synk.bench import all_reduce, figures, machine, pairs
 from synk.bench.all_reduce import IN_STEP, ONE_COPY, THEIRS, VERB
 from synk.bench.rivals import GLOO, MPI, versions
 from synk.bench.workbench import LARGE, Workbench, opened, show
@@ -68,17 +68,17 @@ def medians(comparisons: dict[str, pairs.Comparison]) -> str:
         [size, *(pairs.in_units(found.median(name)) for name in columns.values())]
         for size, found in comparisons.items()
     ]
-    return report.simple_table(["median", *columns], rows)
+    return figures.simple_table(["median", *columns], rows)
 
 
 def ratios(comparisons: dict[str, pairs.Comparison]) -> str:
     """Return the table of ratios."""
     columns = {heading: name for heading, name in columns_of(comparisons).items() if name != IN_STEP}
     rows = [
-        [size, *(report.ratio_in_words(found.ratio(name, to=IN_STEP)) for name in columns.values())]
+        [size, *(figures.ratio_in_words(found.ratio(name, to=IN_STEP)) for name in columns.values())]
         for size, found in comparisons.items()
     ]
-    return report.simple_table(["× in a step", *columns], rows)
+    return figures.simple_table(["× in a step", *columns], rows)
 
 
 def columns_of(comparisons: dict[str, pairs.Comparison]) -> dict[str, str]:

@@ -14,6 +14,7 @@ import argparse
 import machine  # isort: split
 
 import crews
+import markdown_tables
 import numpy as np
 
 from synk.bench import pairs
@@ -62,14 +63,14 @@ def table(comparison: pairs.Comparison, steps: int) -> str:
     rows = []
     for name, times in comparison.seconds.items():
         speed = pairs.spread([BATCH * steps / seconds for seconds in times])
-        slower = pairs.in_words(comparison.ratio(name))
+        slower = markdown_tables.in_words(comparison.ratio(name))
         rows.append([name, f"{speed.median:,.0f} ({speed.low:,.0f}–{speed.high:,.0f})", slower])
     header = [
         f"MLP, {N_RANKS} processes, batch {BATCH}",
         "images/s (quartiles)",
         "× time of synk (quartiles)",
     ]
-    return pairs.markdown(header, rows)
+    return markdown_tables.aligned(header, rows)
 
 
 if __name__ == "__main__":

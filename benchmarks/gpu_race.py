@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import markdown_tables
 import numpy as np
 from lines import Crew
 
@@ -124,7 +125,7 @@ class Race:
         for name in comparison.seconds:
             median = comparison.median(name) / self.steps / self.times_a_step
             speed = f"{self.scale * self.amount / median:,.4g}"
-            ratio = pairs.in_words(comparison.ratio(name, to=best))
+            ratio = markdown_tables.in_words(comparison.ratio(name, to=best))
             rows.append([name, pairs.in_units(median), speed, ratio, *self._agrees(name)])
         columns = ["candidate", "a step", self.unit, f"× time of {best} (quartiles)"]
         columns += ["losses"] if self.tolerance else []

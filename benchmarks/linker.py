@@ -16,6 +16,7 @@ import machine  # isort: split
 
 import adam
 import dropout
+import markdown_tables
 import mlp
 import rivals
 import starts
@@ -48,13 +49,13 @@ def parse() -> argparse.Namespace:
 def time_adam(options: argparse.Namespace) -> Iterator[str]:
     size = 2_000 if options.quick else 2_000_000
     steps = rivals.agree(adam.candidates(size, *rivals.present(options.quick)), steps=3)
-    yield pairs.compare(steps, options.rounds).table(f"Adam, {size:,} parameters")
+    yield markdown_tables.table(pairs.compare(steps, options.rounds), f"Adam, {size:,} parameters")
 
 
 def time_mlp(options: argparse.Namespace) -> Iterator[str]:
     rows = 25 if options.quick else 250
     steps = rivals.agree(mlp.candidates(rows, *rivals.present(options.quick)))
-    yield pairs.compare(steps, options.rounds).table(f"MLP step, {rows} images")
+    yield markdown_tables.table(pairs.compare(steps, options.rounds), f"MLP step, {rows} images")
 
 
 def time_dropout(options: argparse.Namespace) -> Iterator[str]:
@@ -62,7 +63,7 @@ def time_dropout(options: argparse.Namespace) -> Iterator[str]:
     for applied in (False, True):
         draws = dropout.candidates(shape, *rivals.present(options.quick), applied)
         title = f"dropout {'applied' if applied else 'mask'}, {shape[0]} × {shape[1]}"
-        yield pairs.compare(draws, options.rounds).table(title)
+        yield markdown_tables.table(pairs.compare(draws, options.rounds), title)
 
 
 def time_starts(options: argparse.Namespace) -> Iterator[str]:

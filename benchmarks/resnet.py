@@ -25,6 +25,7 @@ from pathlib import Path
 # Before NumPy: it holds the libraries to one thread.
 import machine  # isort: split
 
+import markdown_tables
 import numpy as np
 from lines import Crew, free_port
 
@@ -118,8 +119,8 @@ def table(title: str, comparison: pairs.Comparison, peaks: Mapping[str, int], n_
     for name in comparison.seconds:
         speed = n_images / comparison.median(name)
         memory = [pairs.in_bytes(peaks[name]), f"{peaks[name] / peaks[SYNK]:.2f}"]
-        rows.append([name, f"{speed:.2f}", pairs.in_words(comparison.ratio(name)), *memory])
-    return pairs.markdown(header, rows)
+        rows.append([name, f"{speed:.2f}", markdown_tables.in_words(comparison.ratio(name)), *memory])
+    return markdown_tables.aligned(header, rows)
 
 
 # --- starts ------------------------------------------------------------------------------------------
@@ -133,7 +134,7 @@ def time_start(options: argparse.Namespace, folder: Path) -> str:
         caches = folder / ("kept" if name == "warm" else str(number))
         seconds[name].append(to_first_step(options, caches))
     rows = [[name, pairs.in_units(statistics.median(times))] for name, times in seconds.items()]
-    return pairs.markdown([title(options, 1), "from fork to first step, a step taken off"], rows)
+    return markdown_tables.aligned([title(options, 1), "from fork to first step, a step taken off"], rows)
 
 
 def to_first_step(options: argparse.Namespace, caches: Path) -> float:

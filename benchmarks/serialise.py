@@ -14,6 +14,7 @@ import sys
 import machine  # isort: split
 
 import deep
+import markdown_tables
 import mlp
 import pytensor
 import rivals
@@ -28,7 +29,7 @@ def main() -> None:
     print(machine.describe())
     for title, inputs, outputs in graphs(options.quick):
         comparison = pairs.compare(measures(inputs, outputs), options.rounds)
-        print(f"\n{comparison.table(title)}")
+        print(f"\n{markdown_tables.table(comparison, title)}")
 
 
 def parse() -> argparse.Namespace:

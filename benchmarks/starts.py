@@ -17,6 +17,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import markdown_tables
+
 from synk.bench import pairs
 
 SCRIPT = str(Path(__file__).with_name("first_call.py"))
@@ -41,7 +43,7 @@ def measure(graph: str, names: list[str], rounds: int) -> str:
         for name in names:
             if name.endswith("warm"):
                 run(name, graph, kept)
-        for _, name in pairs.in_turn(names, rounds):
+        for _, name in markdown_tables.in_turn(names, rounds):
             with folder(name, kept) as caches:
                 total, parts = run(name, graph, caches)
             totals[name].append(total)
@@ -77,7 +79,7 @@ def table(graph: str, phases: dict[str, list[dict[str, float]]], totals: pairs.C
     """Return a table of the phases' medians beside the whole."""
     header = [f"start of {graph}", *PHASES, "all", f"× time of {totals.reference} (quartiles)"]
     rows = []
-    for name, median, ratio in totals.rows():
+    for name, median, ratio in markdown_tables.rows(totals):
         parts = [statistics.median(parts[phase] for parts in phases[name]) for phase in PHASES]
         rows.append([name, *map(pairs.in_units, parts), median, ratio])
-    return pairs.markdown(header, rows)
+    return markdown_tables.aligned(header, rows)

@@ -3,7 +3,7 @@
     main -> fork, rivals -> sections, one after the other -> tables or JSON
 
 Every section measures its candidates in turn, round by round, so that what drifts falls on all alike;
-quote the ratios. Rivals that are not installed are left out. Imports the public API.
+quote the ratios. Rivals that are not installed are left out.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import synk
-from synk.bench import all_reduce, batches, busy, machine, report, round_trips, steps
+from synk.bench import all_reduce, batches, busy, calls, machine
 from synk.bench.crew import CrewLost
-from synk.bench.figures import Section
+from synk.bench.figures import Section, plain, table
 from synk.bench.rivals import MEMCPY, versions
 from synk.bench.workbench import Workbench, opened, show
 
@@ -27,10 +27,10 @@ CROWD = (4, 2)  # ranks on cores: more than there are
 MEASURES: tuple[Callable[[Workbench], Section], ...] = (
     all_reduce.large,
     all_reduce.small,
-    round_trips.calls,
+    calls.trivial,
     batches.gathered,
-    steps.train_step,
-    round_trips.idle,
+    calls.train_step,
+    calls.idle_run,
 )
 
 
@@ -81,26 +81,26 @@ def run(options: argparse.Namespace) -> None:
         if not options.json:
             show("")
             print("\n".join([*described.lines(), *bench.left_out]), flush=True)
-        for measure in (busy.calls,) if options.busy else MEASURES:
+        for measure in (busy.beside_a_busy_process,) if options.busy else MEASURES:
             found.append(finish(measure(bench), options))
     if not options.busy:
         found.append(finish(shared_cores(options), options))
     if options.json:
         whole = {"machine": described._asdict(), "left_out": bench.left_out}
-        print(json.dumps(whole | {"sections": [report.plain(section) for section in found]}, indent=1))
+        print(json.dumps(whole | {"sections": [plain(section) for section in found]}, indent=1))
 
 
 def shared_cores(options: argparse.Namespace) -> Section:
     """Measure calls of more ranks than there are cores."""
     with crowded() as n_ranks, opened(n_ranks, options.rounds, options.quick, [MEMCPY]) as crowd:
-        return round_trips.calls(crowd)
+        return calls.trivial(crowd)
 
 
 def finish(section: Section, options: argparse.Namespace) -> Section:
     """Print a section, if tables are wanted."""
     show("")
     if not options.json:
-        print(f"\n{report.table(section)}", flush=True)
+        print(f"\n{table(section)}", flush=True)
     return section
 
 

@@ -1,6 +1,6 @@
-"""The sum over ranks of a vector, beside memcpy and beside those who also sum.
+"""Measure the sum of a vector over the ranks, beside memcpy and beside rivals.
 
-large: what bandwidth allows    small: what latency allows
+large: bandwidth decides    small: latency decides
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytensor
 
 import synk
 from synk.bench.figures import Asked, Section, rows
-from synk.bench.pairs import Comparison, Spread, in_bytes
+from synk.bench.pairs import Comparison, in_bytes
 from synk.bench.rival_rank import repeat
 from synk.bench.rivals import GLOO, MEMCPY, MPI
 from synk.bench.workbench import Workbench
@@ -25,7 +25,8 @@ VERB = "synk.all_reduce"
 IN_STEP = "synk, inside a step"
 THEIRS = {MPI: "Open MPI, MPI_Allreduce", GLOO: "gloo, torch.distributed.all_reduce"}
 
-TO_COPY, TO_SYNK = "× memcpy", "× synk"
+TO_SYNK = "× synk"
+RATIOS = {"× memcpy": ONE_COPY, TO_SYNK: VERB}
 
 
 def large(bench: Workbench) -> Section:
@@ -39,22 +40,20 @@ def large(bench: Workbench) -> Section:
         VERB: lambda: repeat(lambda: synk.all_reduce(variable, "sum"), 3),
     }
     comparison = bench.compare(title, ours | rivals(bench, n_items, {MPI: 3, GLOO: 1}))
-    asked = {
+    times_ours = {
         THEIRS[MPI]: Asked(3, TO_SYNK, at_least=True),
         THEIRS[GLOO]: Asked(5, TO_SYNK, at_least=True),
     }
-    columns = against(comparison, {TO_COPY: ONE_COPY, TO_SYNK: VERB})
-    return Section(title, rows(comparison, columns, asked if bench.has_cores() else {}))
+    return Section(title, rows(comparison, RATIOS, times_ours if bench.has_cores() else {}))
 
 
 def small(bench: Workbench) -> Section:
-    """Measure a vector so short that only the way counts."""
+    """Measure a vector so short that only latency counts."""
     n_items = bench.sizes.small
     title = f"All-reduce of {in_bytes(4 * n_items)} of float32, {bench.n_ranks} ranks"
     comparison = compare(bench, title, n_items, bench.sizes.repeats)
     asked = {VERB: Asked(40e-6), IN_STEP: Asked(15e-6)}
-    columns = against(comparison, {TO_COPY: ONE_COPY, TO_SYNK: VERB})
-    return Section(title, rows(comparison, columns, asked if bench.has_cores() else {}))
+    return Section(title, rows(comparison, RATIOS, asked if bench.has_cores() else {}))
 
 
 def compare(bench: Workbench, title: str, n_items: int, times: int) -> Comparison:
@@ -83,17 +82,12 @@ def inside_a_step(comparison: Comparison) -> Comparison:
 
 
 def rivals(bench: Workbench, n_items: int, times: Mapping[str, int]) -> dict[str, Callable[[], float]]:
-    """Return those who are there, each to sum as often as ``times`` says for one time."""
+    """Return the rivals that take part, each of which repeats a sum as often as ``times`` says."""
     return {
         THEIRS[name]: partial(bench.crews[name].slowest, "all_reduce", n_items, n)
         for name, n in times.items()
         if name in bench.crews
     }
-
-
-def against(comparison: Comparison, references: Mapping[str, str]) -> dict[str, Callable[[str], Spread]]:
-    """Return columns of ratios, by heading, to these candidates."""
-    return {heading: partial(comparison.ratio, to=reference) for heading, reference in references.items()}
 
 
 def summed(n_items: int, n_ranks: int) -> Any:

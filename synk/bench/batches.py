@@ -1,4 +1,4 @@
-"""How fast the rows of a batch come to the programs, beside memcpy of as many bytes."""
+"""Measure how fast the rows of a batch reach the programs, beside memcpy of as many bytes."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def gathered(bench: Workbench) -> Section:
         candidates[name] = partial(repeat, partial(count, data, batch=batch), 3)
     candidates["the same, gathered ahead"] = partial(ahead, partial(count, data), batch)
     comparison = bench.compare(title, candidates)
-    columns = {BANDWIDTH: lambda name: comparison.ratio(ONE_COPY, to=name)}
-    asked = {"batch=slice": Asked(0.8, BANDWIDTH, at_least=True)}
-    return Section(title, rows(comparison, columns, asked))
+    found = rows(comparison, {}, {"batch=slice": Asked(0.8, BANDWIDTH, at_least=True)})
+    bandwidths = [{BANDWIDTH: comparison.ratio(ONE_COPY, to=row.name)} for row in found]
+    return Section(title, [row._replace(ratios=ratio) for row, ratio in zip(found, bandwidths, strict=True)])
 
 
 def ahead(count: Callable[..., Any], batch: Any) -> float:

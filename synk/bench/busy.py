@@ -1,4 +1,4 @@
-"""What calls cost beside a process that keeps a core busy, as others do on most machines."""
+"""Measure calls beside a process that keeps a core busy, as other programs do on most machines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytensor.tensor as pt
 import synk
 from synk.bench.all_reduce import THEIRS, VERB, rivals, summed
 from synk.bench.figures import Asked, Row, Section
-from synk.bench.pairs import Comparison
+from synk.bench.pairs import Comparison, spread
 from synk.bench.rival_rank import repeat
 from synk.bench.rivals import MPI
 from synk.bench.workbench import Workbench
@@ -26,7 +26,7 @@ MOST = 3  # times as long as on idle cores: two ranks and the process share two 
 BLOCKS = 10  # times the calls of other sections: long enough for all three to be scheduled several times
 
 
-def calls(bench: Workbench) -> Section:
+def beside_a_busy_process(bench: Workbench) -> Section:
     """Measure calls on idle cores and beside a busy process, in turn."""
     title = f"Calls beside a process that keeps a core busy, {bench.n_ranks} ranks"
     x = pt.fmatrix("x")
@@ -46,11 +46,13 @@ def calls(bench: Workbench) -> Section:
 
 
 def rows(comparison: Comparison, name: str) -> Iterator[Row]:
-    """Yield what a call took on idle cores, and beside the busy process."""
+    """Yield the figures of a call on idle cores, and beside the busy process."""
     asked = None if name in THEIRS.values() else Asked(MOST, TO_IDLE)
-    yield Row(name, comparison.spread(name), "s", {TO_IDLE: comparison.ratio(name, to=name)})
+    yield Row(name, spread(comparison.seconds[name]), "s", {TO_IDLE: comparison.ratio(name, to=name)})
     other = name + BESIDE
-    yield Row(other, comparison.spread(other), "s", {TO_IDLE: comparison.ratio(other, to=name)}, asked)
+    yield Row(
+        other, spread(comparison.seconds[other]), "s", {TO_IDLE: comparison.ratio(other, to=name)}, asked
+    )
 
 
 @contextmanager

@@ -1,9 +1,9 @@
-"""Processes of a rival that wait for a word between rounds.
+"""Processes of a rival, which wait for requests between rounds.
 
-    Crew(commands) -> meet -> ask(word) -> every member's answer ... close
+    Crew(commands) -> meet -> ask(request) -> every member's answer ... close
 
-Each member connects to a socket of this process, and sleeps at it until it is asked, so one crew's ranks do
-not disturb another's. Imports the standard library only.
+Each member connects to a socket of this process, and sleeps until it is asked, so one crew's ranks do not
+disturb another's.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class Crew:
     Parameters
     ----------
     name : str
-        What to call it in errors.
+        Its name in errors.
     commands : callable
         ``commands(folder)`` returns the command lines, given a folder for files of theirs; members connect
         to the socket ``address(folder)``.
     n_members : int
         How many connections to wait for.
-    environment : mapping of str to str, optional
-        What to add to this process's.
+    environment : mapping of str to str
+        Variables to add to those of this process.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Crew:
         name: str,
         commands: Callable[[str], Sequence[Sequence[str]]],
         n_members: int,
-        environment: Mapping[str, str] | None = None,
+        environment: Mapping[str, str],
     ):
         self.name = name
         self.about = ""  # name and version, as the members say once they are here
@@ -62,7 +62,7 @@ class Crew:
         self._door = self._kept.enter_context(socket.socket(socket.AF_UNIX))
         self._door.bind(address(folder))
         self._door.listen(n_members)
-        self._processes = [self._start(command, environment or {}) for command in commands(folder)]
+        self._processes = [self._start(command, environment) for command in commands(folder)]
 
     def _start(self, command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
         with self._said.open("ab") as said:
@@ -81,7 +81,7 @@ class Crew:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def meet(self, patience: float = PATIENCE) -> None:
+    def meet(self) -> None:
         """Wait until all members are here.
 
         Raises
@@ -89,7 +89,7 @@ class Crew:
         CrewLost
             If a process ended, or too much time went by.
         """
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + PATIENCE
         self._door.settimeout(0.05)
         arrived: dict[int, Connection] = {}
         while len(arrived) < self._n_members:
@@ -99,13 +99,13 @@ class Crew:
                 rank, self.about = self._receive(member)
                 arrived[rank] = member
             if any(process.poll() is not None for process in self._processes):
-                raise CrewLost(f"{self.name} did not start{self._last_words()}")
+                raise self._lost("did not start")
             if time.monotonic() > deadline:
-                raise CrewLost(f"{self.name} did not start in {patience:g} s{self._last_words()}")
+                raise self._lost(f"did not start in {PATIENCE:g} s")
         self._members = [arrived[rank] for rank in sorted(arrived)]
 
-    def ask(self, *word: Any) -> list[Any]:
-        """Say a word to all members at once and return their answers, in order of rank.
+    def ask(self, *request: Any) -> list[Any]:
+        """Send a request to all members at once and return their answers, in order of rank.
 
         Raises
         ------
@@ -113,40 +113,41 @@ class Crew:
             If one does not answer.
         """
         for member in self._members:
-            self._send(member, word)
+            self._send(member, request)
         return [self._receive(member) for member in self._members]
 
-    def ask_first(self, *word: Any) -> Any:
-        """Say a word to rank 0 alone and return its answer."""
-        self._send(self._members[0], word)
+    def ask_first(self, *request: Any) -> Any:
+        """Send a request to rank 0 alone and return its answer."""
+        self._send(self._members[0], request)
         return self._receive(self._members[0])
 
-    def slowest(self, *word: Any) -> float:
-        """Say a word to all members at once and return the longest of their times, in seconds."""
-        return max(self.ask(*word))
+    def slowest(self, *request: Any) -> float:
+        """Send a request to all members at once and return the longest of their times, in seconds."""
+        return max(self.ask(*request))
 
-    def _send(self, member: Connection, word: Any) -> None:
+    def _send(self, member: Connection, request: Any) -> None:
         try:
-            member.send(word)
+            member.send(request)
         except OSError:
-            raise CrewLost(f"{self.name} broke down{self._last_words()}") from None
+            raise self._lost("broke down") from None
 
     def _receive(self, member: Connection) -> Any:
         try:
             if not member.poll(PATIENCE):
-                raise CrewLost(f"{self.name} did not answer in {PATIENCE:g} s{self._last_words()}")
+                raise self._lost(f"did not answer in {PATIENCE:g} s")
             return member.recv()
         except (EOFError, OSError):
-            raise CrewLost(f"{self.name} broke down{self._last_words()}") from None
+            raise self._lost("broke down") from None
 
-    def _last_words(self) -> str:
+    def _lost(self, how: str) -> CrewLost:
+        """Return an error with the last line that the members printed."""
         lines = [line for line in self._said.read_text(errors="replace").splitlines() if line.strip(" -=*")]
-        return f": {lines[-1].strip()}" if lines else ""
+        return CrewLost(f"{self.name} {how}" + (f": {lines[-1].strip()}" if lines else ""))
 
     def close(self) -> None:
         """Let the members leave; end those that do not."""
         for member in self._members:
-            member.close()  # the end of the connection is the word to leave
+            member.close()  # the end of the connection tells them to leave
         self._members = []
         for stop in (lambda process: None, subprocess.Popen.terminate, subprocess.Popen.kill):
             for process in self._processes:

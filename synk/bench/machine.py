@@ -1,4 +1,4 @@
-"""Say what runs here: a figure without its machine says nothing.
+"""Describe the machine: a figure without its machine says nothing.
 
 describe -> Machine -> lines above a table, or a part of JSON
 """
@@ -41,7 +41,7 @@ def describe(others: dict[str, str] | None = None) -> Machine:
     Parameters
     ----------
     others : dict of str to str, optional
-        Versions of what runs in other processes.
+        Versions of libraries that run in other processes.
     """
     return Machine(
         processor(),
@@ -56,10 +56,8 @@ def describe(others: dict[str, str] | None = None) -> Machine:
 
 def available_memory() -> int:
     """Return how many bytes processes can have without swapping."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return 1024 * int(line.split()[1])
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
 
 
 def processor() -> str:

@@ -1,6 +1,6 @@
 """Time candidates in turn, and compare them round by round.
 
-    {name: callable} -> compare -> Comparison -> ratios -> a table
+    {name: callable} -> compare -> Comparison -> ratios
 
 The speed of a machine drifts, and what ran before leaves its traces in caches. So every round runs
 each candidate once, every other round in reverse order, and what counts is the ratio of two times
@@ -45,29 +45,24 @@ class Comparison:
         """Return the median time of a candidate, in seconds."""
         return statistics.median(self.seconds[name])
 
-    def spread(self, name: str) -> Spread:
-        """Return median and quartiles of a candidate's times, in seconds."""
-        return spread(self.seconds[name])
-
     def ratio(self, name: str, to: str | None = None) -> Spread:
         """Return how many times as long as the reference, or ``to``, a candidate took in the same round."""
         pairs = zip(self.seconds[name], self.seconds[to or self.reference], strict=True)
         return spread([time / reference for time, reference in pairs])
 
-    def rows(self) -> list[list[str]]:
-        """Return for each candidate its name, median time and ratio to the reference."""
-        return [[name, in_units(self.median(name)), in_words(self.ratio(name))] for name in self.seconds]
 
-    def table(self, title: str) -> str:
-        """Return a table in Markdown."""
-        return markdown([title, "median", f"× time of {self.reference} (quartiles)"], self.rows())
+def timed(candidate: Callable[[], Any]) -> float:
+    """Return the seconds that one call takes."""
+    start = time.perf_counter()
+    candidate()
+    return time.perf_counter() - start
 
 
 def compare(
     candidates: Mapping[str, Callable[[], Any]],
     rounds: int,
     warmup: int = 3,
-    timer: Callable[[Callable[[], Any]], float] | None = None,
+    timer: Callable[[Callable[[], Any]], float] = timed,
     seconds: float = math.inf,
     on_round: Callable[[int], None] = lambda number: None,
 ) -> Comparison:
@@ -93,7 +88,6 @@ def compare(
     -------
     Comparison
     """
-    timer = timer or timed
     end = time.monotonic() + seconds
     times: dict[str, list[float]] = {name: [] for name in candidates}
     for number, names in enumerate(turns(list(candidates), warmup + rounds), start=-warmup):
@@ -107,24 +101,10 @@ def compare(
     return Comparison(times)
 
 
-def in_turn(names: Sequence[str], rounds: int) -> Iterator[tuple[int, str]]:
-    """Yield ``(round, name)``: A B C, C B A, A B C, ..."""
-    for number, turn in enumerate(turns(names, rounds)):
-        for name in turn:
-            yield number, name
-
-
 def turns(names: Sequence[str], rounds: int) -> Iterator[list[str]]:
     """Yield the order of each round: forwards, backwards, forwards, ..."""
     for number in range(rounds):
         yield list(names) if number % 2 == 0 else list(reversed(names))
-
-
-def timed(candidate: Callable[[], Any]) -> float:
-    """Return the seconds that one call takes."""
-    start = time.perf_counter()
-    candidate()
-    return time.perf_counter() - start
 
 
 def spread(values: Sequence[float]) -> Spread:
@@ -153,17 +133,3 @@ def in_bytes(n_bytes: float) -> str:
         if n_bytes >= size:
             return f"{three_digits(n_bytes / size)} {unit}"
     return f"{n_bytes:.0f} bytes"
-
-
-def in_words(ratio: Spread) -> str:
-    """Return a ratio with its quartiles."""
-    return f"{ratio.median:.2f} ({ratio.low:.2f}–{ratio.high:.2f})"
-
-
-def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table in Markdown, its columns aligned for reading as plain text too."""
-    cells = [list(header), *map(list, rows)]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
-    lines = [" | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells]
-    rule = "|".join("-" * (width + 2) for width in widths)
-    return "\n".join([f"| {lines[0]} |", f"|{rule}|", *(f"| {line} |" for line in lines[1:])])

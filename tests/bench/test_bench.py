@@ -13,10 +13,10 @@ from types import SimpleNamespace
 import pytest
 
 from synk import bench
-from synk.bench import all_reduce, busy, machine, pairs, report, rivals, round_trips, workbench
+from synk.bench import all_reduce, busy, calls, crew, figures, machine, pairs, rivals, workbench
 from synk.bench.crew import Crew, CrewLost
-from synk.bench.figures import Asked, Row, Section, once
-from synk.bench.pairs import Comparison, Spread
+from synk.bench.figures import Asked, Row, Section
+from synk.bench.pairs import Comparison, Spread, spread
 from synk.bench.rivals import GLOO, MEMCPY, MPI
 
 SECONDS = 200  # for the command to end
@@ -59,18 +59,6 @@ def test_unequal_rounds_are_refused():
         Comparison({"a": [1, 2], "b": [1]})
 
 
-def test_table_names_reference_units_and_quartiles():
-    table = Comparison({"a": [0.5] * 4, "b": [1.0, 1.0, 2.0, 2.0]}).table("what")
-    header, rule, first, second = table.splitlines()
-    assert "what" in header
-    assert "× time of a" in header
-    assert set(rule) == {"|", "-"}
-    assert "500 ms" in first
-    assert "1.50 s" in second
-    assert "3.00 (2.00–4.00)" in second
-    assert len({len(line) for line in table.splitlines()}) == 1
-
-
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(2, "2.00 s"), (0.9999, "1,000 ms"), (0.0123, "12.3 ms"), (1.23e-4, "0.123 ms"), (9e-5, "90 µs")],
@@ -88,7 +76,7 @@ def test_sizes_are_for_reading(n_bytes, text):
 
 
 def figure(asked, seconds=2e-5, **ratios):
-    return Row("it", once(seconds), "s", {name: once(value) for name, value in ratios.items()}, asked)
+    return Row("it", spread([seconds]), "s", {name: spread([value]) for name, value in ratios.items()}, asked)
 
 
 @pytest.mark.parametrize(
@@ -104,15 +92,15 @@ def test_what_is_asked_is_of_the_figure_or_of_a_ratio(asked, text, met):
     row = figure(asked, **{"× synk": 4.0})
     assert asked.met(row) is met
     section = Section("title", [row])
-    assert f"{text}: {'yes' if met else 'no'}" in report.table(section)
-    [plain] = report.plain(section)["figures"]
+    assert f"{text}: {'yes' if met else 'no'}" in figures.table(section)
+    [plain] = figures.plain(section)["figures"]
     assert (plain["asked"], plain["met"], plain["median"]) == (text, met, 2e-5)
 
 
 def test_table_is_a_simple_one_of_restructuredtext():
     rows = [figure(None, ratio=1.0), figure(Asked(1), 3.5e-3, ratio=2468.0)]
     rows[1].ratios["ratio"] = Spread(0.00123, 2468.0, 1e4)
-    title, underline, empty, rule, header, *body = report.table(Section("title", rows)).splitlines()
+    title, underline, empty, rule, header, *body = figures.table(Section("title", rows)).splitlines()
     assert (title, underline, empty) == ("title", "-----", "")
     assert body[0] == body[-1] == rule
     assert "2,468 (0.00123–10,000)" in body[2]
@@ -150,12 +138,12 @@ def test_sizes_fit_shared_memory(monkeypatch):
 
 
 def test_processor_time_is_that_of_processes():
-    before = round_trips.cpu_seconds([os.getpid()]), time.process_time()
+    before = calls.cpu_seconds([os.getpid()]), time.process_time()
     while time.process_time() < before[1] + 0.2:
         pass
-    taken = round_trips.cpu_seconds([os.getpid()]) - before[0]
+    taken = calls.cpu_seconds([os.getpid()]) - before[0]
     assert taken == pytest.approx(time.process_time() - before[1], abs=0.05)
-    assert round_trips.cpu_seconds([os.getpid()] * 2) == pytest.approx(2 * (before[0] + taken), abs=0.05)
+    assert calls.cpu_seconds([os.getpid()] * 2) == pytest.approx(2 * (before[0] + taken), abs=0.05)
 
 
 def test_a_crowd_shares_cores_and_gives_them_back(monkeypatch):
@@ -211,27 +199,28 @@ def test_a_crew_that_does_not_start_is_left_out(stack, monkeypatch):
     closed, close = [], Crew.close
     monkeypatch.setattr(Crew, "close", lambda crew: (closed.append(crew.name), close(crew)))
     failing = [sys.executable, "-c", "raise SystemExit('no such fabric')"]
-    monkeypatch.setitem(rivals.RIVALS, GLOO, (rivals.nothing, lambda n_ranks, folder: [failing]))
+    monkeypatch.setitem(rivals.RIVALS, GLOO, (lambda: "", lambda n_ranks, folder: [failing]))
     crews, left_out = rivals.assemble(1, stack, [MEMCPY, GLOO])
     assert list(crews) == [MEMCPY]
     assert left_out == ["without gloo: gloo did not start: no such fabric"]
     assert closed == [GLOO]  # what is left of it is not to disturb the others
 
 
-def test_a_crew_that_does_not_come_is_not_waited_for():
+def test_a_crew_that_does_not_come_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(crew, "PATIENCE", 0.1)
     sleeping = [sys.executable, "-c", "import time; time.sleep(60)"]
-    with Crew("sleeper", lambda folder: [sleeping], 1) as crew:
+    with Crew("sleeper", lambda folder: [sleeping], 1, {}) as sleeper:
         with pytest.raises(CrewLost, match=r"sleeper did not start in 0.1 s"):
-            crew.meet(patience=0.1)
-        crew._processes[0].terminate()
+            sleeper.meet()
+        sleeper._processes[0].terminate()
 
 
 def test_a_member_that_does_not_leave_is_ended(monkeypatch):
-    monkeypatch.setattr("synk.bench.crew.LEAVE_SECONDS", 0.2)
+    monkeypatch.setattr(crew, "LEAVE_SECONDS", 0.2)
     sleeping = [sys.executable, "-c", "import time; time.sleep(60)"]
-    crew = Crew("sleeper", lambda folder: [sleeping], 1)
-    [process] = crew._processes
-    crew.close()
+    sleeper = Crew("sleeper", lambda folder: [sleeping], 1, {})
+    [process] = sleeper._processes
+    sleeper.close()
     assert process.returncode == -signal.SIGTERM
 
 

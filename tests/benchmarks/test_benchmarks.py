@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from synk.bench.pairs import Comparison
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SECONDS = 200  # for a script to end
 
@@ -26,6 +28,22 @@ def module(monkeypatch):
     for name in set(sys.modules) - known:
         if str(BENCHMARKS) in str(getattr(sys.modules[name], "__file__", "")):
             del sys.modules[name]
+
+
+# --- tables -----------------------------------------------------------------------------------------
+
+
+def test_table_names_reference_units_and_quartiles(module):
+    comparison = Comparison({"a": [0.5] * 4, "b": [1.0, 1.0, 2.0, 2.0]})
+    table = module("markdown_tables").table(comparison, "what")
+    header, rule, first, second = table.splitlines()
+    assert "what" in header
+    assert "× time of a" in header
+    assert set(rule) == {"|", "-"}
+    assert "500 ms" in first
+    assert "1.50 s" in second
+    assert "3.00 (2.00–4.00)" in second
+    assert len({len(line) for line in table.splitlines()}) == 1
 
 
 # --- candidates --------------------------------------------------------------------------------------

@@ -1,0 +1,111 @@
+"""Measure calls and training steps that are so short that the way counts, and a run that is idle."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+
+import synk
+from synk.bench.figures import Asked, Row, Section, rows
+from synk.bench.pairs import spread
+from synk.bench.rival_rank import repeat
+from synk.bench.rivals import MEMCPY
+from synk.bench.workbench import Workbench, show
+
+SOCKET = "a word through a Unix socket, and back"
+EMPTY = "synk.function([], [])"
+SCATTERED = "one that scatters a Data and sums a number"
+
+IDLE_SECONDS = 30e-6  # asked of a call whose ranks have a core each
+CROWDED_SECONDS = 1e-3  # asked of one whose ranks share cores
+
+N_ROWS, N_FEATURES = 256, 1_000
+ONE = "gradient, all-reduce, update: one command"
+THREE = "the same as three commands"
+
+
+def trivial(bench: Workbench) -> Section:
+    """Measure the round trip of a call; the ranks may have cores of their own, or share them."""
+    cores = len(os.sched_getaffinity(0))
+    title = f"A call with trivial work, {bench.n_ranks} ranks on {min(bench.n_ranks, cores)} cores"
+    empty = synk.function([], [], name="empty")
+    x = pt.fmatrix("x")
+    count = synk.function([x], (x.shape[0], "sum"), name="count")
+    data = synk.data(np.ones((100, 4), "float32"))
+    times = bench.sizes.repeats if bench.has_cores() else max(1, bench.sizes.repeats // 6)
+    candidates = {
+        SOCKET: lambda: repeat(lambda: bench.crews[MEMCPY].ask_first("ping"), times),
+        EMPTY: lambda: repeat(empty, times),
+        SCATTERED: lambda: repeat(lambda: count(data), times),
+    }
+    comparison = bench.compare(title, candidates)
+    asked = Asked(IDLE_SECONDS if bench.has_cores() else CROWDED_SECONDS)
+    return Section(title, rows(comparison, {"× socket": SOCKET}, {EMPTY: asked, SCATTERED: asked}))
+
+
+def train_step(bench: Workbench) -> Section:
+    """Measure a step of linear regression, which is so short that the way counts."""
+    title = f"A training step, {N_ROWS} rows of {N_FEATURES:,} features, {bench.n_ranks} ranks"
+    together, apart = make_steps()
+    check(together, apart)
+    times = max(1, bench.sizes.repeats // 3)
+    candidates = {ONE: lambda: repeat(together, times), THREE: lambda: repeat(apart, times)}
+    return Section(title, rows(bench.compare(title, candidates), {"× one command": ONE}, {}))
+
+
+def make_steps() -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """Return a step as one command and as three; both return the loss."""
+    rng = np.random.default_rng(0)
+    x, y = pt.fmatrix("x"), pt.fvector("y")
+    weights = pytensor.shared(np.zeros(N_FEATURES, "float32"), name="weights")
+    flat = pytensor.shared(np.zeros(N_FEATURES, "float32"), name="gradient")
+    loss = ((x @ weights - y) ** 2).mean()
+    gradient = synk.function([x, y], loss, updates=[(flat, pytensor.grad(loss, weights))], name="gradient")
+    update = synk.function([], updates=[(weights, weights - np.float32(1e-4) * flat)], name="update")
+    step = synk.sequence(gradient, (synk.all_reduce, flat), update, name="step")
+    shapes = (N_ROWS, N_FEATURES), (N_ROWS,)
+    inputs = [synk.data(rng.normal(size=shape).astype("float32")) for shape in shapes]
+
+    def apart() -> Any:
+        found = gradient(*inputs)
+        synk.all_reduce(flat)
+        update()
+        return found
+
+    return lambda: step(*inputs), apart
+
+
+def check(together: Callable[[], Any], apart: Callable[[], Any]) -> None:
+    """Raise RuntimeError unless the loss falls with each step, whichever way it is made."""
+    losses = [float(step()) for step in (together, apart, together, apart)]
+    if sorted(losses, reverse=True) != losses:
+        raise RuntimeError(f"the loss does not fall: {losses}")
+
+
+def idle_run(bench: Workbench) -> Section:
+    """Measure the processor time that all ranks together take while the script does something else."""
+    seconds = bench.sizes.idle_seconds
+    title = f"An idle run, {bench.n_ranks} ranks"
+    show(f"{title}: {seconds:g} s")
+    before = cpu_seconds(synk.pids())
+    time.sleep(seconds)
+    share = 100 * (cpu_seconds(synk.pids()) - before) / seconds
+    name = f"processor time of all ranks over {seconds:g} s"
+    return Section(title, [Row(name, spread([share]), "% of a core", {}, Asked(1))])
+
+
+def cpu_seconds(pids: Sequence[int]) -> float:
+    """Return the processor time that processes have taken, in user and in system mode, in seconds."""
+    ticks = 0
+    for pid in pids:
+        # The name of a process, in brackets, may hold spaces and brackets.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])  # utime and stime, fields 14 and 15 of proc(5)
+    return ticks / os.sysconf("SC_CLK_TCK")
