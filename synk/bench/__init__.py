@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import synk
-from synk.bench import all_reduce, batches, busy, calls, machine
+from synk.bench import all_reduce, batches, calls, machine
 from synk.bench.crew import CrewLost
 from synk.bench.figures import Section, plain, table
 from synk.bench.rivals import MEMCPY, versions
@@ -55,11 +55,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add = parser.add_argument
     add("--ranks", type=positive, default=2, help="of synk and of each rival; by default 2")
     add("--rounds", type=positive, default=15, help="in which everything is measured once; by default 15")
-    add(
-        "--busy",
-        action="store_true",
-        help="measure calls beside a process that keeps a core busy, and no more",
-    )
+    beside = "measure calls beside a process that keeps a core busy, and no more"
+    add("--busy", action="store_true", help=beside)
     add("--json", action="store_true", help="print JSON, times in seconds")
     add("--quick", action="store_true", help="small sizes, to see that it runs; the figures mean nothing")
     return parser.parse_args(argv)
@@ -81,7 +78,7 @@ def run(options: argparse.Namespace) -> None:
         if not options.json:
             show("")
             print("\n".join([*described.lines(), *bench.left_out]), flush=True)
-        for measure in (busy.beside_a_busy_process,) if options.busy else MEASURES:
+        for measure in (calls.beside_a_busy_process,) if options.busy else MEASURES:
             found.append(finish(measure(bench), options))
     if not options.busy:
         found.append(finish(shared_cores(options), options))

@@ -1,10 +1,14 @@
-"""Measure calls and training steps that are so short that the way counts, and a run that is idle."""
+"""Measure calls with little work, on idle cores and beside a busy process; a training step; an idle run."""
 
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +17,11 @@ import pytensor
 import pytensor.tensor as pt
 
 import synk
+from synk.bench.all_reduce import THEIRS, VERB, rivals, summed
 from synk.bench.figures import Asked, Row, Section, rows
-from synk.bench.pairs import spread
+from synk.bench.pairs import Comparison, spread
 from synk.bench.rival_rank import repeat
-from synk.bench.rivals import MEMCPY
+from synk.bench.rivals import MEMCPY, MPI
 from synk.bench.workbench import Workbench, show
 
 SOCKET = "a word through a Unix socket, and back"
@@ -25,6 +30,12 @@ SCATTERED = "one that scatters a Data and sums a number"
 
 IDLE_SECONDS = 30e-6  # asked of a call whose ranks have a core each
 CROWDED_SECONDS = 1e-3  # asked of one whose ranks share cores
+
+SUMMED = "a call that scatters a Data and sums it"
+BESIDE = ", beside the busy process"
+TO_IDLE = "× idle"
+MOST = 3  # times as long as on idle cores: two ranks and the process share two cores
+BLOCKS = 10  # times the calls of other sections: long enough for all three to be scheduled several times
 
 N_ROWS, N_FEATURES = 256, 1_000
 ONE = "gradient, all-reduce, update: one command"
@@ -48,6 +59,59 @@ def trivial(bench: Workbench) -> Section:
     comparison = bench.compare(title, candidates)
     asked = Asked(IDLE_SECONDS if bench.has_cores() else CROWDED_SECONDS)
     return Section(title, rows(comparison, {"× socket": SOCKET}, {EMPTY: asked, SCATTERED: asked}))
+
+
+def beside_a_busy_process(bench: Workbench) -> Section:
+    """Measure calls on idle cores and beside a busy process, in turn."""
+    title = f"Calls beside a process that keeps a core busy, {bench.n_ranks} ranks"
+    x = pt.fmatrix("x")
+    total = synk.function([x], (x.sum(), "sum"), name="total")
+    data = synk.data(np.ones((1000, 10), "float32"))
+    variable = summed(bench.sizes.small, bench.n_ranks)
+    times = BLOCKS * bench.sizes.repeats
+    idle: dict[str, Callable[[], float]] = {
+        SUMMED: lambda: repeat(lambda: total(data, batch=slice(0, 500)), times),
+        f"{VERB} of 4 kB": lambda: repeat(lambda: synk.all_reduce(variable, "sum"), times),
+        **rivals(bench, bench.sizes.small, {MPI: times}),
+    }
+    with a_busy_process() as busy:
+        crowded = {name + BESIDE: beside(idle[name], busy) for name in idle}
+        comparison = bench.compare(title, idle | crowded)
+    return Section(title, [row for name in idle for row in beside_rows(comparison, name)])
+
+
+def beside_rows(comparison: Comparison, name: str) -> Iterator[Row]:
+    """Yield the figures of a call on idle cores, and beside the busy process."""
+    asked = None if name in THEIRS.values() else Asked(MOST, TO_IDLE)
+    yield Row(name, spread(comparison.seconds[name]), "s", {TO_IDLE: comparison.ratio(name, to=name)})
+    other = name + BESIDE
+    yield Row(
+        other, spread(comparison.seconds[other]), "s", {TO_IDLE: comparison.ratio(other, to=name)}, asked
+    )
+
+
+@contextmanager
+def a_busy_process() -> Iterator[subprocess.Popen[bytes]]:
+    """Lend a process that computes without end, but is stopped."""
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
+        try:
+            busy.send_signal(signal.SIGSTOP)
+            yield busy
+        finally:
+            busy.kill()
+
+
+def beside(candidate: Callable[[], float], busy: subprocess.Popen[bytes]) -> Callable[[], float]:
+    """Return a candidate that runs while ``busy`` does."""
+
+    def run() -> float:
+        busy.send_signal(signal.SIGCONT)
+        try:
+            return candidate()
+        finally:
+            busy.send_signal(signal.SIGSTOP)
+
+    return run
 
 
 def train_step(bench: Workbench) -> Section:

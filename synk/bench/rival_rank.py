@@ -20,14 +20,7 @@ import numpy as np
 
 
 class Member:
-    """A rank; its methods are the requests that it serves.
-
-    Parameters
-    ----------
-    rank : int
-    about : str
-        Name and version of the library.
-    """
+    """A rank of a library, whose name and version are ``about``; its methods are the requests it serves."""
 
     def __init__(self, rank: int, about: str):
         self.rank = rank

@@ -35,21 +35,12 @@ ENVIRONMENT = {
 
 
 def assemble(n_ranks: int, stack: ExitStack, wanted: Iterable[str]) -> tuple[dict[str, Crew], list[str]]:
-    """Start crews, all at the same time.
-
-    Parameters
-    ----------
-    n_ranks : int
-        Processes of each.
-    stack : ExitStack
-        Closes them.
-    wanted : iterable of str
-        Names of `RIVALS`.
+    """Start crews of ``n_ranks`` processes, all at the same time; ``stack`` closes them.
 
     Returns
     -------
     crews : dict of str to Crew
-        Those that came, by name.
+        Those of the wanted `RIVALS` that came, by name.
     left_out : list of str
         For each of the others its name and the reason.
     """

@@ -26,13 +26,9 @@ class Room(NamedTuple):
 
 
 def levels(machine: Machine, controller: str) -> Iterator[tuple[int, str]]:
-    """Yield the version and the folder of every control group around this process, the innermost first.
+    """Yield version and folder of every control group around this process, the innermost first.
 
-    Parameters
-    ----------
-    machine : Machine
-    controller : str
-        ``"memory"``, ``"cpu"`` or ``"pids"``.
+    The controller is ``"memory"``, ``"cpu"`` or ``"pids"``.
     """
     own = dict(_memberships(machine))
     for mount in machine.mounts():

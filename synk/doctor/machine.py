@@ -1,17 +1,18 @@
-"""What checks read: files of the kernel, the environment, limits.
+"""Everything that checks read of a machine: files of the kernel, the environment, limits.
 
-A check gets all of it in one object, so that a test can show it another machine: a folder with a few files
-in the place of ``/``.
+It is one object, so that a test can show a check another machine: a folder with a few files in the place of
+``/``.
 """
 
 from __future__ import annotations
 
 import os
 import resource
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import NamedTuple
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 
@@ -23,18 +24,6 @@ class Mount(NamedTuple):
     point: str
     kind: str  # "tmpfs"
     options: tuple[str, ...]  # those of the file system
-
-
-class Space(NamedTuple):
-    """Room in a file system, in bytes."""
-
-    total: int
-    free: int
-
-
-def _space(path: Path) -> Space:
-    usage = os.statvfs(path)
-    return Space(usage.f_blocks * usage.f_frsize, usage.f_bavail * usage.f_frsize)
 
 
 @dataclass(frozen=True)
@@ -52,7 +41,7 @@ class Machine:
     rlimit : callable
         ``rlimit(resource.RLIMIT_NOFILE) -> (soft, hard)``
     space : callable
-        ``space(path) -> Space``
+        ``space(path)`` has bytes as ``total`` and ``free``, as `shutil.disk_usage` returns them.
     """
 
     root: Path
@@ -60,7 +49,7 @@ class Machine:
     affinity: frozenset[int]
     uid: int
     rlimit: Callable[[int], tuple[int, int]] = resource.getrlimit
-    space: Callable[[Path], Space] = _space
+    space: Callable[[Path], Any] = shutil.disk_usage
 
     @classmethod
     def here(cls) -> Machine:
@@ -73,7 +62,7 @@ class Machine:
         return self.root / absolute.lstrip("/")
 
     def text(self, absolute: str) -> str | None:
-        """Return what a file says, without white space around it; None where it cannot be read."""
+        """Return the text of a file, without white space around it; None where it cannot be read."""
         try:
             return self.path(absolute).read_text().strip()
         except OSError:
@@ -85,7 +74,7 @@ class Machine:
         return int(text) if text.lstrip("-").isdigit() else None
 
     def table(self, absolute: str) -> dict[str, int]:
-        """Return what a file of lines like ``MemTotal:  1024 kB`` or ``inactive_file 17`` says by name."""
+        """Return the numbers in lines like ``MemTotal:  1024 kB`` or ``inactive_file 17``, by name."""
         rows = [line.replace(":", " ").split() for line in (self.text(absolute) or "").splitlines()]
         return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdigit()}
 
@@ -107,17 +96,14 @@ class Machine:
 
     def mount_of(self, absolute: str) -> Mount | None:
         """Return the mount that a path lies in; of several at one point the last hides the others."""
-        around = [mount for mount in self.mounts() if _inside(absolute, mount.point)]
+        path = PurePosixPath(absolute)
+        around = [mount for mount in self.mounts() if path.is_relative_to(mount.point)]
         return max(reversed(around), key=lambda mount: len(mount.point), default=None)
 
     def in_container(self) -> bool:
         """Tell whether this looks like a container of Docker, Podman or Kubernetes."""
         marks = ("/.dockerenv", "/run/.containerenv")
         return any(self.path(mark).exists() for mark in marks) or "KUBERNETES_SERVICE_HOST" in self.environ
-
-
-def _inside(path: str, folder: str) -> bool:
-    return f"{path}/".startswith(f"{folder.rstrip('/')}/")
 
 
 def size(nbytes: float) -> str:

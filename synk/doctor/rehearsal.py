@@ -41,8 +41,10 @@ EXCEPTION = re.compile(r"[\w.]*(Error|Exception|Full|Died|Mismatch|Timeout)\b")
 def rehearse(machine: Machine) -> Finding:
     """Run the rehearsal, and tell how far it came."""
     started = time.monotonic()
+    ours = str(Path(__file__).resolve().parents[2])  # first on the path, so that it is the same synk
+    path = os.pathsep.join([ours, *filter(None, [os.environ.get("PYTHONPATH")])])
     with tempfile.TemporaryDirectory(prefix="synk-") as folder:  # takes what a killed process leaves
-        output, errors, status = _run({**os.environ, "PYTHONPATH": _search_path(), "TMPDIR": folder})
+        output, errors, status = _run({**os.environ, "PYTHONPATH": path, "TMPDIR": folder})
     missing = [stage for stage in REMEDIES if stage not in output.splitlines()]
     if status == 0 and not missing:
         return Finding(OK, SUBJECT, f"works, {time.monotonic() - started:.1f} s with imports")
@@ -80,12 +82,6 @@ def _run(environment: Mapping[str, str]) -> tuple[str, str, int | None]:
             output, errors = process.communicate()
             return output, errors, None
     return output, errors, process.returncode
-
-
-def _search_path() -> str:
-    """Return a PYTHONPATH on which the same synk comes first."""
-    ours = str(Path(__file__).resolve().parents[2])
-    return os.pathsep.join([ours, *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from synk import bench
-from synk.bench import all_reduce, busy, calls, crew, figures, machine, pairs, rivals, workbench
+from synk.bench import all_reduce, calls, crew, figures, machine, pairs, rivals, workbench
 from synk.bench.crew import Crew, CrewLost
 from synk.bench.figures import Asked, Row, Section
 from synk.bench.pairs import Comparison, Spread, spread
@@ -285,9 +285,9 @@ def test_bench_measures_calls_beside_a_busy_process():
 
 
 def test_a_busy_process_runs_only_while_something_is_measured():
-    with busy.a_busy_process() as process:
+    with calls.a_busy_process() as process:
         seen = []
-        measure = busy.beside(lambda: seen.append(state_of(process.pid)) or 1.0, process)
+        measure = calls.beside(lambda: seen.append(state_of(process.pid)) or 1.0, process)
         assert measure() == 1.0
         assert seen[0] in "RS"
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)

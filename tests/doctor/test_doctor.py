@@ -35,7 +35,7 @@ from synk.doctor import (
     software,
 )
 from synk.doctor.finding import Finding, Level, examined, grade
-from synk.doctor.machine import GIB, MIB, Machine, Space, size
+from synk.doctor.machine import GIB, MIB, Machine, size
 from synk.kernels.onednn import library as onednn
 from synk.native import compiler as native
 
@@ -70,7 +70,7 @@ def machine(tmp_path):
             frozenset(affinity),
             uid,
             rlimit=lambda which: rlimit.get(which, UNLIMITED),
-            space=lambda path: Space(*space),
+            space=lambda path: SimpleNamespace(total=space[0], free=space[1]),
         )
 
     return make
