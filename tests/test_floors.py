@@ -29,10 +29,10 @@ ROOT = Path(__file__).parent.parent
 FLOORS = (
     {"values", "native"},  # pure values; compiled code
     {"memory", "processes", "compile"},
-    {"transport", "device", "kernels"},
+    {"transport", "kernels"},
     {"comm"},
-    {"arrays"},
-    {"ops", "rank"},
+    {"arrays", "device"},
+    {"ops", "rank", "gpu_speedups"},
     {"functions"},
     {"collectives"},
     {"run"},

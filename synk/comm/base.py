@@ -60,7 +60,11 @@ class Communicator(ABC):
     rank : int
         This rank.
     n_ranks : int
+    overlaps : bool
+        Whether `parted` may return something.
     """
+
+    overlaps = False
 
     def __init__(self, rank: int, n_ranks: int):
         self.rank = rank

@@ -12,26 +12,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import Any
 
 from synk.comm.base import Communicator, SharedArrays, copies
 from synk.comm.carrier import Carrier, carrier_of, contiguous
 from synk.comm.meeting import Meeting
-from synk.comm.nccl_library import Library, Side
+from synk.comm.nccl_library import Library
 from synk.comm.nccl_link import Launch, Link, Peers
-from synk.comm.parted import PartedReduction
 from synk.comm.staged import is_writable
 from synk.transport.sync import Barrier, ControlBlock
 
 Read = Callable[[Sequence[Any]], Any]
 Shape = tuple[int, ...]
-
-
-class Described(NamedTuple):
-    """What is looked at when ranks compare what they bring."""
-
-    shape: tuple[int, ...]
-    dtype: Any
 
 
 class NcclCommunicator(Communicator):
@@ -66,7 +58,6 @@ class NcclCommunicator(Communicator):
         self._barrier = barrier
         self._meeting = Meeting(rank, control, barrier)
         self._link = Link(rank, control, barrier, library)
-        self._side: Side | None = None
 
     @property
     def on_host(self) -> Communicator:
@@ -86,16 +77,6 @@ class NcclCommunicator(Communicator):
             lambda comm, stream: comm.allReduce(where, where, sent.size, code, kind, stream),
         )
         return self._put(carrier.unpack(self._xp, sent, array.shape), array)
-
-    def parted(self, count: int, dtype: Any, op: str) -> PartedReduction | None:
-        carrier = carrier_of(op, dtype, self.n_ranks)
-        if carrier is None or carrier.steps or not count:
-            return None
-        self._meet("all_reduce", op, Described((count,), dtype))
-        if self._side is None:
-            self._side = Side(self._library)
-        codes = self._codes(carrier)
-        return PartedReduction(self._link, self._library, self._side, count, dtype.itemsize, *codes)
 
     def reduce(
         self, array: Any, op: str, root: int = 0, homes: SharedArrays | None = None, in_place: bool = False

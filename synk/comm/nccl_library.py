@@ -195,30 +195,3 @@ class Library:
             return status == 0
 
         return done
-
-
-class Side:
-    """A second stream, for what goes on beside the current one.
-
-    Parameters
-    ----------
-    library : Library
-    """
-
-    def __init__(self, library: Library):
-        cuda = library.xp.cuda
-        self._library = library
-        self._stream = cuda.Stream(non_blocking=True)
-        self._event = cuda.Event(disable_timing=True)
-        self.ptr = self._stream.ptr
-
-    def follow(self) -> None:
-        """Have what is launched here next wait for what the current stream has been given."""
-        self._event.record(self._library.xp.cuda.get_current_stream())
-        self._stream.wait_event(self._event)
-
-    def join(self) -> Callable[[], bool]:
-        """Have the current stream wait for what was launched here; return what tells whether it is done."""
-        self._event.record(self._stream)
-        self._library.xp.cuda.get_current_stream().wait_event(self._event)
-        return self._library.mark(self._stream)

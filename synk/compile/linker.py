@@ -6,6 +6,7 @@ Usable without the rest of synk: ``pytensor.function(..., mode=Mode(ArrayLinker(
 """
 
 import warnings
+from collections.abc import Callable
 from copy import copy
 from importlib import import_module
 from typing import Any
@@ -18,10 +19,8 @@ from pytensor.link.utils import raise_with_op
 from synk.compile.dispatch.table import DEVICE, HOST
 from synk.compile.emit import Observer, emit
 from synk.compile.passes.finish import Announcer
-from synk.compile.programs.between import BetweenGraphs
-from synk.compile.programs.captured import Captured, Recorder, obstacle
 from synk.compile.programs.program import Program
-from synk.compile.programs.transfer import check_narrow, is_on_host, overwritten, to_device
+from synk.compile.programs.transfer import check_narrow, is_on_host, to_device
 from synk.compile.rewriting.rewrites import UNWANTED
 from synk.values.floating import IGNORING
 
@@ -48,9 +47,6 @@ class ArrayLinker(JITLinker):
         Where a function returns its results, if ``xp`` is not NumPy; "either": each where it is computed.
         Updates are not results: shared variables move to the device when a function first reads them there,
         and stay.
-    recorder : Recorder, optional
-        Records the launches of programs that are called with the same shapes, and repeats them together;
-        see `synk.compile.programs.captured`. Not where nodes are observed.
     announcer : Announcer, optional
         Told which parts of a flat vector are final; see `synk.compile.emit.emit`.
     narrow : {"float16", "bfloat16"}, optional
@@ -68,7 +64,6 @@ class ArrayLinker(JITLinker):
         allow_gc: bool = True,
         observe: Observer | None = None,
         outputs: str = "host",
-        recorder: Recorder | None = None,
         announcer: Announcer | None = None,
         narrow: str | None = None,
     ):
@@ -83,7 +78,6 @@ class ArrayLinker(JITLinker):
         self.outputs = outputs
         self.host_ops = host_ops
         self.observe = observe
-        self.recorder = recorder
         self.announcer = announcer
         self.narrow = narrow
 
@@ -94,7 +88,7 @@ class ArrayLinker(JITLinker):
 
     def __getstate__(self) -> dict[str, Any]:
         # Modules do not pickle, and a mode travels to the workers with the function that asks for it.
-        return self.__dict__ | {"xp": self.xp.__name__, "recorder": None, "announcer": None}
+        return self.__dict__ | {"xp": self.xp.__name__, "announcer": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, xp=import_module(state["xp"]))
@@ -136,30 +130,14 @@ class ArrayLinker(JITLinker):
             narrow=self.narrow,
         )
 
-    def _captured(self, fgraph, order) -> Captured | None:
-        """Return the program as it is recorded; None where nobody records, or that cannot be done."""
-        if self.recorder is None or self.observe is not None:
-            return None
-        announcer = None if self.announcer is None else BetweenGraphs(self.announcer, self.recorder)
-        program = self._emitted(fgraph, order, given=(), fetched=(), announcer=announcer)
-        reason = obstacle(program, fgraph)
-        if reason is None:
-            return self._recorded(fgraph, program)
-        if self.host_ops != "allow":
-            warnings.warn(f"a function is not captured in a CUDA graph: {reason}", stacklevel=2)
-        return None
+    def _linked(self, fgraph, order, *storage) -> tuple[Program, Callable]:
+        """Return the program of a graph, and what runs it."""
+        program = self.fgraph_convert(fgraph, order, *storage)
+        return program, program.function
 
-    def _recorded(self, fgraph, program) -> Captured:
-        assert self.recorder is not None
-        return Captured(
-            program,
-            self.xp,
-            self.recorder,
-            shared=[k for k, variable in enumerate(fgraph.inputs) if isinstance(variable, SharedVariable)],
-            unread=[k for k, variable in enumerate(fgraph.inputs) if not fgraph.clients[variable]],
-            updates=fgraph.update_mapping or {},
-            fetched=self._fetched(fgraph),
-        )
+    def _brought(self, function: Callable, k: int, value: Any) -> Any:
+        """Return the value of a shared variable, input ``k``, on the device."""
+        return to_device(value, self.xp)
 
     def create_thunk_inputs(self, storage_map) -> list[list]:
         """Return the one-element cells that hold the values of the graph's inputs."""
@@ -176,11 +154,7 @@ class ArrayLinker(JITLinker):
         those of outputs and updates: all that PyTensor's own function does around that is left out.
         """
         fgraph = self.fgraph
-        captured = self._captured(fgraph, order)
-        if captured is None:
-            program = self.fgraph_convert(fgraph, order, input_storage, output_storage, storage_map)
-        else:
-            program = captured.program
+        program, function = self._linked(fgraph, order, input_storage, output_storage, storage_map)
         inputs = self.create_thunk_inputs(storage_map)
         outputs = [storage_map[variable] for variable in fgraph.outputs]
         on_device = [
@@ -192,13 +166,11 @@ class ArrayLinker(JITLinker):
         given, held = inputs[:n_given], inputs[n_given:]  # held ones are those of shared variables
         # What a node's own Python implementation looks up may be in the script's context.
         own_context = bool(program.host_nodes)
-        function = program.function if captured is None else captured
 
         def run(values):
             for k, cell in on_device:
                 if is_on_host(cell[0]):
-                    place = None if captured is None else captured.place(k)
-                    cell[0] = to_device(overwritten(place, cell[0]), self.xp)
+                    cell[0] = self._brought(function, k, cell[0])
             if held:
                 values = [*values, *[cell[0] for cell in held]]
             try:
@@ -208,8 +180,7 @@ class ArrayLinker(JITLinker):
                         return function(*values)
                 return IGNORING.copy().run(function, *values)
             except Exception as error:
-                if captured is None:
-                    program.blame(error)
+                program.blame(error)
                 node = program.failed_node(error)
                 if node is None:
                     raise

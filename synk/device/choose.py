@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 
+from synk.comm import NcclCommunicator
 from synk.compile.programs.transfer import NARROW, check_narrow
 from synk.device.base import Device
 from synk.device.cpu import CpuDevice, count_cores
@@ -36,10 +37,8 @@ class Devices:
         Fraction of each GPU's memory for all ranks on it together.
     precision : {"float32", "tf32", "bfloat16", "float16"}, optional
         As of `CudaDevice`.
-    cuda_graphs : bool
-        As of `CudaDevice`.
-    overlap : bool
-        Whether gradients are exchanged while they are computed.
+    gpu_device, communicator : type
+        What drives a GPU, and what connects ranks through NCCL; `synk.gpu_speedups` has others.
     """
 
     n_ranks: int
@@ -47,20 +46,19 @@ class Devices:
     gpus: tuple[Gpu, ...] = ()
     memory_limit: float = MEMORY_LIMIT
     precision: str | None = None
-    cuda_graphs: bool = False
-    overlap: bool = False
+    gpu_device: type[CudaDevice] = CudaDevice
+    communicator: type[NcclCommunicator] = NcclCommunicator
 
     def make(self, rank: int) -> Device:
         """Return the device of one rank, not activated."""
         if not self.gpus:
             return CpuDevice(self.threads)
-        return CudaDevice(
+        return self.gpu_device(
             self.gpus[rank % len(self.gpus)],
             self.threads,
             self.memory_limit / len(self.neighbours(rank)),
             self.precision,
             host_ops="warn" if rank == 0 else "allow",  # all ranks have the same programs
-            cuda_graphs=self.cuda_graphs,
         )
 
     def neighbours(self, rank: int) -> range:
@@ -74,8 +72,6 @@ def choose_devices(
     threads: int | None,
     memory_limit: float = MEMORY_LIMIT,
     precision: str | None = None,
-    cuda_graphs: bool = False,
-    overlap: bool = False,
 ) -> Devices:
     """Return what ranks compute on; arguments are those of `synk.fork`, checked.
 
@@ -100,7 +96,7 @@ def choose_devices(
         raise ValueError(_wide_cores(precision))
     n_ranks = n_parallel or len(gpus) or count_cores()
     n_threads = threads or max(1, count_cores() // n_ranks)
-    devices = Devices(n_ranks, n_threads, gpus[:n_ranks], memory_limit, precision, cuda_graphs, overlap)
+    devices = Devices(n_ranks, n_threads, gpus[:n_ranks], memory_limit, precision)
     if len(devices.gpus) < n_ranks and devices.gpus:
         _warn(f"fork: {_crowding(devices)}. {SHARING}")
     return devices

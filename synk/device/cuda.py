@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from importlib import import_module
 from typing import Any
 
@@ -19,7 +19,6 @@ from synk.device.base import Device
 from synk.device.cpu import CpuDevice
 from synk.device.cupy_library import import_cupy, remedy
 from synk.device.feed import Feeder
-from synk.device.graphs import Graphs
 from synk.device.probe import Gpu
 from synk.values.errors import CudaUnavailable
 
@@ -48,8 +47,6 @@ class CudaDevice(Device):
         ``CUPY_TF32`` says, else "float32".
     host_ops : {"allow", "warn", "raise"}
         What to do about Ops that compute on the host in the middle of a program.
-    cuda_graphs : bool
-        Whether programs that are called with the same shapes are recorded, and launched as one.
 
     Attributes
     ----------
@@ -68,7 +65,6 @@ class CudaDevice(Device):
         memory: float = 1.0,
         precision: str | None = None,
         host_ops: str = "warn",
-        cuda_graphs: bool = False,
     ):
         self.gpu = gpu
         self.memory = memory
@@ -79,8 +75,7 @@ class CudaDevice(Device):
         self.stream: Any = None
         self._host = CpuDevice(threads)
         self._host_ops = host_ops
-        self._cuda_graphs = cuda_graphs
-        self._graphs: Graphs | None = None
+        self._launching: AbstractContextManager[Any] = nullcontext()  # held where a second thread launches
         self._undo = ExitStack()
         self._threads = threading.local()  # which of them compute here
 
@@ -126,9 +121,6 @@ class CudaDevice(Device):
         undo.callback(self.stream.synchronize)
         undo.callback(_set_tf32, os.environ.get(TF32))
         _set_tf32("1" if self.precision == "tf32" else "0")
-        if self._cuda_graphs:
-            self._graphs = Graphs(cupy, self.stream, self.memory)
-            undo.callback(self._graphs.close)
 
     def bind(self) -> None:
         """Have the calling thread compute here: with CUDA, each has a GPU and a stream of its own."""
@@ -145,23 +137,23 @@ class CudaDevice(Device):
         with suppress(RuntimeError):  # of CUDA: who met it first has told, and all is given back by then
             self._undo.close()
         self._threads = threading.local()
-        self.stream = self._graphs = None
+        self.stream = None
 
     def mode(self, observe: Any = None, announcer: Any = None) -> Any:
-        linker = ArrayLinker(
-            self.xp,
+        linker = self._linker(
             host_ops=self._host_ops,
             observe=observe,
             outputs=EITHER,
-            recorder=self._graphs,
             announcer=announcer,
             narrow=self._narrow,
         )
         return array_mode(linker)
 
+    def _linker(self, **options: Any) -> ArrayLinker:
+        return ArrayLinker(self.xp, **options)
+
     def feeder(self) -> Feeder:
-        lock = None if self._graphs is None else self._graphs.lock
-        return Feeder(self.xp, self.stream, self.bind, self._host.threads, lock)
+        return Feeder(self.xp, self.stream, self.bind, self._host.threads, self._launching)
 
     def from_host(self, array: Any) -> Any:
         return to_device(array, self.xp)

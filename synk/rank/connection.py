@@ -24,13 +24,13 @@ class Connection(NamedTuple):
         "staged" in host memory.
     added : tuple of str
         Variables of the environment that were set for NCCL.
-    overlap : bool
-        Whether all-reduces begin before all that they need is computed.
+    nccl : type
+        The communicator of arrays on GPUs that go through NCCL.
     """
 
     kind: str = "host"
     added: tuple[str, ...] = ()
-    overlap: bool = False
+    nccl: type[NcclCommunicator] = NcclCommunicator
 
     def communicator(
         self, host: Communicator, control: ControlBlock, barrier: Barrier, device: Device
@@ -52,7 +52,7 @@ class Connection(NamedTuple):
             return StagedCommunicator(host, device.to_host, device.from_host)
         if self.kind == "nccl":
             library = Library(device.xp, import_nccl())
-            return NcclCommunicator(host.rank, control, barrier, library, host)
+            return self.nccl(host.rank, control, barrier, library, host)
         return host
 
     def withdraw(self, environ: MutableMapping[str, str]) -> None:
@@ -77,4 +77,4 @@ def decide(devices: Devices, environ: MutableMapping[str, str]) -> Connection:
     nccl = import_nccl()
     version = None if nccl is None else nccl.get_version()
     kind = connection(numbers, version, environ)
-    return Connection(kind, added, overlap=devices.overlap and kind == "nccl")
+    return Connection(kind, added, devices.communicator)

@@ -18,7 +18,6 @@ import numpy as np
 from synk.arrays.variables import RankVariables
 from synk.comm import Communicator
 from synk.comm.base import Parted
-from synk.comm.parted import part_starts
 from synk.rank.program import Program
 from synk.values import messages
 
@@ -53,9 +52,6 @@ class Overlap:
         """Return what has been expected since this was last asked."""
         told, self._told = self._told, {}
         return told
-
-    def due(self, array: Any, start: int, stop: int) -> bool:
-        return any(start <= first < stop for first in part_starts(array.size, array.dtype.itemsize))
 
     def finished(self, variable: Any, array: Any, start: int) -> None:
         storage = variable.container.storage

@@ -64,7 +64,7 @@ class Rank:
         self.device = device
         self._connection = connection
         self.join(communicator, control, barrier)
-        self.overlap = Overlap(variables) if connection.overlap else None
+        self.overlap = Overlap(variables) if self.communicator.overlaps else None
         self._on_gpu = device.xp is not np
         self._context = ProgramContext(device, variables, self, self._compiling, self.overlap)
         self.has_garbage = False  # graphs, which are cycles

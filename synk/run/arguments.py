@@ -46,7 +46,13 @@ def checked_devices(
         if not isinstance(value, bool):
             raise TypeError(f"{name}={value!r} is neither True nor False")
     fraction = _checked_fraction(memory_limit)
-    return choose_devices(device, n_parallel, threads, fraction, precision, cuda_graphs, overlap)
+    devices = choose_devices(device, n_parallel, threads, fraction, precision)
+    if devices.gpus and (cuda_graphs or overlap):
+        # Here and nowhere else: what else there is does not read this room, and works without it.
+        from synk.gpu_speedups import speed_up
+
+        devices = speed_up(devices, cuda_graphs, overlap)
+    return devices
 
 
 def _checked_fraction(limit: Any) -> float:

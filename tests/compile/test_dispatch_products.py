@@ -18,12 +18,12 @@ from pytensor.tensor.blas import BatchedDot
 
 from support.cupy import fake_cublas, fake_cupy, stand_in
 from synk.compile import ArrayLinker, array_mode
-from synk.compile.dispatch import cublas_library
-from synk.compile.dispatch.cublas import DATA_TYPES, RESULTS, _of_cupy
+from synk.compile.dispatch.cublas import DATA_TYPES, RESULTS, WHOLE_SUMS, _of_cupy, multiplied_by
 from synk.compile.dispatch.gemm_layout import Batch, Layout, element_strides, matrix_layout, plan_batch
 from synk.compile.dispatch.products import product
+from synk.gpu_speedups import cublas_handle
 
-load = cublas_library.load  # stand-ins put another in its place
+load = cublas_handle.load  # stand-ins put another in its place
 TOLERANCE = {"float16": 2e-3, "float32": 1e-5, "float64": 1e-12}
 
 
@@ -212,12 +212,10 @@ def test_parts_of_a_sum_are_as_wide_as_the_sum(cupy):
 
 
 def test_products_that_are_recorded_are_added_up_alike(cupy):
-    cublas_library.prepare(cupy)
-    try:
-        with cublas_library.recording():
-            check(cupy, np.array([[2048, 1, 1, 0]], "float16"), np.ones((4, 1), "float16"))
-    finally:
-        cublas_library.forget()
+    handle = cublas_handle.CublasHandle(cupy)
+    handle.begin()
+    with multiplied_by(handle):
+        check(cupy, np.array([[2048, 1, 1, 0]], "float16"), np.ones((4, 1), "float16"))
 
 
 def test_bfloat16(cupy):
@@ -315,13 +313,13 @@ def test_signatures_are_those_of_cublas():
     if not header.exists():
         pytest.skip(f"{header} is not here")
     declared = header.read_text()
-    for name, types in cublas_library.SIGNATURES.items():
+    for name, types in cublas_handle.SIGNATURES.items():
         assert hasattr(library, name)
         said = re.search(rf"cublasStatus_t CUBLASWINAPI {name}\((.*?)\);", declared, re.DOTALL)[1]
         arguments = [re.sub(r"\w+$", "", argument.strip()).strip() for argument in said.split(",")]
         assert [ctype_of(argument) for argument in arguments] == list(types), name
     numbers = re.findall(r"CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION = (\d+)", declared)
-    assert numbers == [str(cublas_library.WHOLE_SUMS)]
+    assert numbers == [str(WHOLE_SUMS)]
 
 
 def ctype_of(said):
@@ -338,6 +336,7 @@ GPU = """
 import itertools
 import cupy, numpy as np
 from synk.compile.dispatch.products import product
+from synk.gpu_speedups import cublas_handle
 
 draw = np.random.default_rng(0).normal
 x, y = draw(size=(6, 70, 50)), draw(size=(6, 50, 30))

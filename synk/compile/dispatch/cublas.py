@@ -5,18 +5,21 @@ TF32 whatever its switch says; and no product of it has results of another dtype
 
     product(xp, left, right, result) -> layouts (gemm_layout) -> gemmEx, or gemmStridedBatchedEx for a batch
 
-Handle, stream and the switch for TF32 are CuPy's, but where launches are recorded. Scalars are read from
-the host, which is how CuPy leaves its handles; that parts of sums stay float32, they are told each time.
+Handle, stream and the switch for TF32 are CuPy's, unless another library is put in its place. Scalars are
+read from the host, which is how CuPy leaves its handles; that parts of sums stay float32, they are told each
+time.
 Checked against the signatures of CuPy 14.2 and by a cuBLAS of the tests' own that reads the memory it is
 told; unrun on GPUs.
 """
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 
-from synk.compile.dispatch.cublas_library import WHOLE_SUMS, recorder
 from synk.compile.dispatch.gemm_layout import Layout, element_strides, matrix_layout, plan_batch
 
 # Of CUDA's library_types.h. All of 16 bits accumulate in float32.
@@ -29,6 +32,26 @@ RESULTS = {
 }
 SCALARS = {name: tuple(np.array(value, name) for value in (1, 0)) for name in ("float32", "float64")}
 AS_STORED, TRANSPOSED = 0, 1  # CUBLAS_OP_N, CUBLAS_OP_T
+# CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION, beside the default mode: where kernels share a sum, its
+# parts are float32 as it is, though the result has 16 bits.
+WHOLE_SUMS = 16
+
+
+class _Own(threading.local):
+    library: Any = None  # makes the products of this thread in the place of CuPy
+
+
+_own = _Own()
+
+
+@contextmanager
+def multiplied_by(library: Any) -> Iterator[None]:
+    """Let ``library``, with methods as of CuPy's module, make the products of this thread meanwhile."""
+    _own.library = library
+    try:
+        yield
+    finally:
+        _own.library = None
 
 
 def can_multiply(factors: Any, result: Any) -> bool:
@@ -80,9 +103,8 @@ def _readable(xp: Any, factor: Any) -> tuple[Any, tuple[int, ...], Layout]:
 
 def _call(head: tuple, operands: list, steps: tuple[int, ...], n_matrices: int, compute: int) -> None:
     cublas = _of_cupy()
-    library = recorder()
-    if library is None:
-        library = cublas
+    library = _own.library or cublas
+    if library is cublas:
         cublas.setMathMode(head[0], WHOLE_SUMS)
     one, zero = SCALARS["float64" if compute == cublas.CUBLAS_COMPUTE_64F else "float32"]
     first, second, result = operands

@@ -1,7 +1,7 @@
 """Random numbers drawn on a GPU, each from a counter (`synk.compile.elementwise.philox_source`).
 
     generator on the host --128 bits--> key, stream -> one launch -> array on the device
-    while launches are recorded: where key and stream will be -> the same launch
+    or memory on the device, where key and stream will be -> the same launch
 
 A draw takes two numbers of 64 bits from the generator, whatever its shape, so it is as reproducible as they
 are, the next draw differs, and ranks, whose generators differ, draw apart. The numbers are of the same
@@ -28,7 +28,6 @@ from pytensor.tensor.random.basic import (
 from synk.compile.elementwise.cuda_source import OPTIONS
 from synk.compile.elementwise.dialect import TYPES
 from synk.compile.elementwise.philox_source import kernel_name, parameter_dtype, per_block, source
-from synk.compile.programs.draws import EVERY_WORD, LaterGenerator, words_of
 from synk.compile.programs.transfer import is_on_host
 
 KINDS = {
@@ -39,7 +38,13 @@ KINDS = {
     IntegersRV: "integers",
     BernoulliRV: "bernoulli",
 }
+EVERY_WORD = 2**64 - 1
 THREADS, MOST_BLOCKS = 256, 4096  # of one launch; a thread goes on where more are needed
+
+
+def words_of(generator: Any) -> Any:
+    """Advance a generator by the two words that a draw takes."""
+    return generator.integers(0, EVERY_WORD, 2, "uint64", endpoint=True)
 
 
 def device_sampler(op: Any, xp: Any) -> Callable | None:
@@ -89,8 +94,9 @@ class Sampler:
 
     def __call__(self, generator: Any, size: tuple[int, ...] | None, *parameters: Any) -> Any:
         xp = self._xp
-        words = generator.words() if isinstance(generator, LaterGenerator) else None
-        key, stream = words_of(generator) if words is None else (np.uint64(0), np.uint64(0))
+        words = words_of(generator)
+        # Numbers travel with the launch; from memory the kernel reads what is there when it is launched.
+        numbers, memory = (words, None) if is_on_host(words) else (np.zeros(2, np.uint64), words)
         shape = drawn_shape(size, parameters)
         parameters = tuple(number_of(p) for p in parameters)
         check(self._kind, self._dtype, parameters)
@@ -101,7 +107,7 @@ class Sampler:
         if out.size:
             n_threads = -(-out.size // per_block(self._kind, self._computed))
             grid = (min(-(-n_threads // THREADS), MOST_BLOCKS),)
-            self._compiled()(grid, (THREADS,), (np.int64(out.size), key, stream, words, *arguments, out))
+            self._compiled()(grid, (THREADS,), (np.int64(out.size), *numbers, memory, *arguments, out))
         return out if out.dtype == self._dtype else out.astype(self._dtype)
 
     def _compiled(self) -> Any:

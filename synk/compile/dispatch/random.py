@@ -7,6 +7,9 @@ With an array module that compiles CUDA, what `device_random` knows is drawn on 
 the same distribution. The rest is drawn on the host and copied.
 """
 
+from copy import deepcopy
+from typing import Any
+
 import numpy as np
 from pytensor.tensor.random.op import RandomVariable
 
@@ -14,7 +17,6 @@ from synk.compile.dispatch.device_random import device_sampler
 from synk.compile.dispatch.host import HostCall
 from synk.compile.dispatch.sampler import sampler, unbatched
 from synk.compile.dispatch.table import array_funcify
-from synk.compile.programs.draws import LaterGenerator, copy_generator
 
 
 @array_funcify.register(RandomVariable)
@@ -28,14 +30,23 @@ def random_variable(op, node, xp):
 
     def draw(generator, size, *parameters):
         if not inplace:
-            later = isinstance(generator, LaterGenerator)
-            generator = generator.copy() if later else copy_generator(generator)
+            generator = copy_generator(generator)
         size = None if size is None else tuple(size.tolist())
         return generator, sample(generator, size, *parameters)
 
     if xp is not np and on_device is None:
         draw.host_nodes = (node,)
     return draw
+
+
+def copy_generator(generator: Any) -> Any:
+    """Return a generator in the same state; of NumPy's, in a tenth of the time of ``deepcopy``."""
+    if not isinstance(generator, np.random.Generator):
+        return deepcopy(generator)
+    bits: Any = generator.bit_generator
+    new_bits = type(bits)(bits.seed_seq)
+    new_bits.state = bits.state
+    return np.random.Generator(new_bits)
 
 
 def on_host(op, xp):

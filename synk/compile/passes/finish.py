@@ -31,9 +31,6 @@ class Announcer(Protocol):
     def told(self) -> Mapping[Any, Any]:
         """Return what has been expected since this was last asked."""
 
-    def due(self, array: Any, start: int, stop: int) -> bool:
-        """Say if it matters that elements from ``start`` on are final, not only those from ``stop`` on."""
-
     def finished(self, variable: Variable, array: Any, start: int) -> None:
         """Learn that the elements of ``array`` from ``start`` on, in C order, are final.
 

@@ -11,9 +11,9 @@ import pytest
 
 import synk
 from support.cuda import emulator
-from synk.compile.programs.captured import MOST
-from synk.device.graphs import Graphs
 from synk.extensions import train, updates
+from synk.gpu_speedups.captured import MOST
+from synk.gpu_speedups.graphs import Graphs
 from synk.ops import dropout
 
 N_ROWS, N_COLUMNS = 12, 5

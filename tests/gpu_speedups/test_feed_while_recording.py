@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from synk.device.feed import Feeder, Order
-from synk.device.graphs import Graphs
+from synk.gpu_speedups.graphs import Graphs
 from synk.values.rows import Rows
 
 

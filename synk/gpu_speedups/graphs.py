@@ -14,11 +14,12 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from synk.compile.dispatch import cublas_library
+from synk.compile.dispatch.cublas import multiplied_by
+from synk.gpu_speedups.cublas_handle import CublasHandle
 
 
 class Graphs:
-    """Records launches in the stream of a GPU, as `synk.compile.programs.captured` asks for.
+    """Record launches in the stream of a GPU, as `captured` asks for.
 
     Parameters
     ----------
@@ -44,6 +45,7 @@ class Graphs:
         self._pool.set_limit(fraction=memory)
         self.lock = threading.Lock()
         self._parts: list[Callable[[], None]] | None = None  # of the present recording
+        self._cublas: CublasHandle | None = None
 
     @property
     def recording(self) -> bool:
@@ -63,11 +65,13 @@ class Graphs:
             What ``run`` raised, or CUDA where a call cannot be recorded; nothing has happened then.
         """
         with self.lock, self._cupy.cuda.using_allocator(self._pool.malloc):
-            cublas_library.prepare(self._cupy)
+            if self._cublas is None:
+                self._cublas = CublasHandle(self._cupy)
             parts = self._parts = []
             self._stream.begin_capture()
             try:
-                with cublas_library.recording():
+                self._cublas.begin()
+                with multiplied_by(self._cublas):
                     values = run()
             except BaseException:
                 with suppress(Exception):  # the recording was broken off: CUDA says so again
@@ -89,7 +93,7 @@ class Graphs:
 
     def close(self) -> None:
         """Give back what no recording holds any more."""
-        cublas_library.forget()
+        self._cublas = None  # CUDA frees it with the process
         self._pool.free_all_blocks()
         self._kept.clear()
 

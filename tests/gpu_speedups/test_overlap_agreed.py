@@ -5,13 +5,13 @@ import pytest
 
 import synk
 from support.cases.small_training import network
-from synk.comm import parted
 from synk.extensions.gradients import flat_gradient
+from synk.gpu_speedups import overlapping
 
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch):
-    monkeypatch.setattr(parted, "PART_BYTES", 256)
+    monkeypatch.setattr(overlapping, "PART_BYTES", 256)
 
 
 def test_another_function_that_tells_of_the_variable_does_not_matter(gpus):

@@ -11,17 +11,17 @@ import pytest
 import synk
 from support.cases.small_training import network, shared, train
 from synk import ops
-from synk.comm import parted
-from synk.comm.parted import PartedReduction
-from synk.compile.programs.captured import WARM_UP
 from synk.extensions import updates
 from synk.extensions.train import make_train_function
+from synk.gpu_speedups import overlapping
+from synk.gpu_speedups.captured import WARM_UP
+from synk.gpu_speedups.overlapping import PartedReduction
 from synk.rank.overlap import Overlap
 
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch):
-    monkeypatch.setattr(parted, "PART_BYTES", 256)
+    monkeypatch.setattr(overlapping, "PART_BYTES", 256)
 
 
 @pytest.fixture
@@ -159,7 +159,9 @@ def test_a_rank_that_fails_before_its_first_part_is_not_waited_for(gpus, monkeyp
         finished(self, variable, array, start)
 
     monkeypatch.setattr(Overlap, "finished", fail)
-    monkeypatch.setattr(parted, "PART_BYTES", 1 << 20)  # one: the stand-in has room for no second in flight
+    monkeypatch.setattr(
+        overlapping, "PART_BYTES", 1 << 20
+    )  # one: the stand-in has room for no second in flight
     gpus(2, overlap=True)
     step = make_step()
     with pytest.raises(ValueError, match="before the gradient"):

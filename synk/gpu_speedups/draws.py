@@ -1,6 +1,6 @@
 """Random numbers in recordings: which generator gives which draw its words, noted once, done for each replay.
 
-    recording: Draws.stand_in -> LaterGenerator: copied, asked for words -> what a replay has to do
+    recording: Draws.stand_in -> LaterGenerator: copied, asked for integers -> what a replay has to do
     replay: Draws.advance(inputs of the call) -> words on the device, generators as the program leaves them
 
 A draw on a GPU takes two words of 64 bits from a generator on the host, see
@@ -17,41 +17,26 @@ from typing import Any
 
 import numpy as np
 
+from synk.compile.dispatch.device_random import words_of
+from synk.compile.dispatch.random import copy_generator
 from synk.compile.programs.transfer import fill
 
 MOST_DRAWS = 1024  # of one recording, whose words take 16 bytes each
-EVERY_WORD = 2**64 - 1
-
-
-def words_of(generator: np.random.Generator) -> Any:
-    """Advance a generator by the two words that a draw takes."""
-    return generator.integers(0, EVERY_WORD, 2, "uint64", endpoint=True)
-
-
-def copy_generator(generator: np.random.Generator) -> np.random.Generator:
-    """Return a generator in the same state; a tenth of the time of ``deepcopy``."""
-    bits: Any = generator.bit_generator
-    new_bits = type(bits)(bits.seed_seq)
-    new_bits.state = bits.state
-    return np.random.Generator(new_bits)
 
 
 class LaterGenerator:
-    """What a program is given in the place of a generator while its launches are recorded."""
+    """Stand for a generator while launches are recorded: draws copy it and ask it for words."""
 
     def __init__(self, draws: Draws, number: int):
         self.number = number
         self._draws = draws
 
-    def copy(self) -> LaterGenerator:
+    def __deepcopy__(self, memo: Any) -> LaterGenerator:
         """Stand for a copy of the generator in the state that it will have."""
         return self._draws.copy_of(self.number)
 
-    def __deepcopy__(self, memo: Any) -> LaterGenerator:
-        return self.copy()
-
-    def words(self) -> Any:
-        """Return where the words of a draw will be, on the device."""
+    def integers(self, *arguments: Any, **keywords: Any) -> Any:
+        """Return where the words of a draw will be, on the device; `words_of` asks for nothing else."""
         return self._draws.words(self.number)
 
 

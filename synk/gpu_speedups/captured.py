@@ -11,7 +11,7 @@ recording repeats the same kernels on the same addresses, so
 - what Python reads on the host is fixed: another value, like another shape, needs another recording;
 - generators advance on the host, and draws find their words where they are written for each replay (`draws`).
 
-Knows no device: one that records is passed in. *Unrun* on GPUs.
+*Unrun* on GPUs.
 """
 
 from __future__ import annotations
@@ -19,38 +19,22 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import ModuleType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from pytensor.graph.fg import FunctionGraph
 from pytensor.tensor.random.type import RandomGeneratorType
 from pytensor.tensor.type import DenseTensorType
 
-from synk.compile.programs.draws import Draws, LaterGenerator
 from synk.compile.programs.program import Program
 from synk.compile.programs.transfer import fill, is_on_device, to_host
+from synk.gpu_speedups.draws import Draws, LaterGenerator
+from synk.gpu_speedups.graphs import Graphs
 
 WARM_UP = 2  # calls before a recording: kernels compile in the first, and libraries choose theirs
 MOST = 8  # recordings of a program, and moves of its shared variables; beyond, it runs as it is
 MOST_KEYS = 1024  # what calls of are counted at most: a number that the host reads may differ in each
 LARGEST = 1024  # bytes of an array that is fixed by its value
-
-
-class Recorder(Protocol):
-    """What records launches on a device."""
-
-    @property
-    def recording(self) -> bool:
-        """Whether launches of the calling program are recorded now."""
-
-    def warm(self, run: Callable[[], Any]) -> Any:
-        """Return ``run()``, with memory from where recordings have theirs."""
-
-    def record(self, run: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
-        """Return ``run()``, of which no launch happens, and what makes all of them happen."""
-
-    def cut(self, action: Callable[[], None]) -> None:
-        """Have ``action`` done in every replay, between what was recorded before and what comes now."""
 
 
 class Recording(NamedTuple):
@@ -66,14 +50,15 @@ class Recording(NamedTuple):
 class Captured:
     """A program that is recorded when it has been called a few times with the same shapes.
 
-    Call it as the program itself.
+    Call it as the function of the program.
 
     Parameters
     ----------
     program : Program
         All its inputs may come from the device, and its results stay there.
     xp : module
-    recorder : Recorder
+    graphs : Graphs
+        Record the launches.
     shared : collection of int
         Inputs that are shared variables.
     unread : collection of int
@@ -88,16 +73,16 @@ class Captured:
         self,
         program: Program,
         xp: ModuleType,
-        recorder: Recorder,
+        graphs: Graphs,
         *,
         shared: Collection[int],
         unread: Collection[int],
         updates: Mapping[int, int],
         fetched: Collection[int],
     ):
-        self.program = program
+        self._run = program.function
         self._xp = xp
-        self._recorder = recorder
+        self._graphs = graphs
         self._updates = dict(updates)
         self._fetched = frozenset(fetched)
         on_device = frozenset(program.device_inputs)
@@ -164,11 +149,11 @@ class Captured:
 
     def _plain(self, inputs: Sequence[Any], calls: int) -> list[Any]:
         def run() -> Any:
-            return self.program(*inputs)
+            return self._run(*inputs)
 
         if calls != WARM_UP:
             return [self._home(k, value) for k, value in enumerate(run())]
-        homes = [self._home(k, value) for k, value in enumerate(self._recorder.warm(run))]
+        homes = [self._home(k, value) for k, value in enumerate(self._graphs.warm(run))]
         # What recordings compute with passes through memory that is new now.
         return [
             value if not is_on_device(value) or any(value is array for array in inputs) else value.copy()
@@ -195,7 +180,7 @@ class Captured:
             for k, value in enumerate(inputs)
         ]
         try:
-            values, replay = self._recorder.record(lambda: self._settled(arguments))
+            values, replay = self._graphs.record(lambda: self._settled(arguments))
         except Exception as error:
             self._made = MOST + 1
             self._give_up(f"{type(error).__name__}: {error}")
@@ -211,7 +196,7 @@ class Captured:
 
     def _settled(self, arguments: Sequence[Any]) -> list[Any]:
         """Run the program; put new values of shared variables where the old ones are."""
-        values = list(self.program(*arguments))
+        values = list(self._run(*arguments))
         moved = {}
         for k, source in self._updates.items():
             target, value = arguments[source], values[k]

@@ -9,12 +9,15 @@ from pytensor.graph.op import Op
 
 import synk.ops
 from support.cuda import emulator
-from support.cupy import stand_in, tape
+from support.cupy import fake_cupy, stand_in, tape
+from support.cupy.array_modules import import_arrays
 from synk.compile import ArrayLinker, array_mode
-from synk.compile.dispatch import cublas_library
-from synk.compile.programs import captured, draws
-from synk.compile.programs.captured import MOST, WARM_UP
-from synk.device.graphs import Graphs
+from synk.compile.dispatch.device_random import words_of
+from synk.gpu_speedups import captured, draws
+from synk.gpu_speedups.captured import MOST, WARM_UP
+from synk.gpu_speedups.cublas_handle import CublasHandle
+from synk.gpu_speedups.graphs import Graphs
+from synk.gpu_speedups.linker import RecordingLinker
 from synk.kernels import cudnn
 
 
@@ -35,6 +38,19 @@ ROWS = np.arange(12.0).reshape(3, 4)
 
 
 @pytest.fixture
+def device(monkeypatch):
+    """Return the stand-in for a GPU's array module, its counts at zero."""
+    return import_arrays("stand-in", monkeypatch)
+
+
+@pytest.fixture
+def cupy(device):
+    """Return what passes for CuPy: the stand-in, with kernels."""
+    with fake_cupy.installed() as made:
+        yield made
+
+
+@pytest.fixture
 def graphs(cupy):
     """Return what records on the stand-in."""
     return Graphs(cupy, cupy.cuda.Stream(non_blocking=True))
@@ -45,7 +61,7 @@ def build(cupy, graphs):
     """Return a way to build a function that is captured; the stand-in counts what it does."""
 
     def function(inputs, outputs=(), host_ops="warn", **keywords):
-        mode = array_mode(ArrayLinker(cupy, host_ops=host_ops, recorder=graphs))
+        mode = array_mode(RecordingLinker(graphs, cupy, host_ops=host_ops))
         return pytensor.function(inputs, list(outputs), mode=mode, **keywords)
 
     return function
@@ -302,7 +318,7 @@ def random_function(linker, still=False):
 @draws_on_the_device
 @pytest.mark.parametrize("still", [False, True])
 def test_random_numbers_are_those_of_plain_calls(cupy, graphs, still):
-    f, states = random_function(ArrayLinker(cupy, host_ops="raise", recorder=graphs), still)
+    f, states = random_function(RecordingLinker(graphs, cupy, host_ops="raise"), still)
     plain, expected_states = random_function(ArrayLinker(cupy, host_ops="raise"), still)
     values = ROWS.astype("float32")
     for k in range(WARM_UP + 5):
@@ -325,13 +341,13 @@ def test_random_numbers_of_a_loop_are_those_of_plain_calls(cupy, graphs):
         after, drawn = pt.random.normal(size=(3,), rng=state, dtype="float32", return_next_rng=True)
         return before * np.float32(0.5) + drawn, after
 
-    def build(recorder):
+    def build(linker):
         state, x = pytensor.shared(np.random.default_rng(3)), pt.fvector("x")
         y, last = pytensor.scan(step, outputs_info=[x, state], n_steps=4, return_updates=False)
-        mode = array_mode(ArrayLinker(cupy, host_ops="raise", recorder=recorder))
-        return pytensor.function([x], y[-1], updates=[(state, last)], mode=mode)
+        return pytensor.function([x], y[-1], updates=[(state, last)], mode=array_mode(linker))
 
-    f, plain, value = build(graphs), build(None), np.arange(3, dtype="float32")
+    f = build(RecordingLinker(graphs, cupy, host_ops="raise"))
+    plain, value = build(ArrayLinker(cupy, host_ops="raise")), np.arange(3, dtype="float32")
     for k in range(WARM_UP + 4):
         np.testing.assert_array_equal(f(value + k), plain(value + k))
     _, replayed = launches(f, value)
@@ -342,33 +358,31 @@ def test_more_draws_than_there_is_room_for_end_it(cupy, monkeypatch):
     monkeypatch.setattr(draws, "MOST_DRAWS", 1)
     given = draws.Draws(cupy)
     generator = given.stand_in(0)
-    generator.words()
+    words_of(generator)
     with pytest.raises(RuntimeError, match="more than 1 times"):
-        generator.words()
+        words_of(generator)
 
 
 def test_generators_are_copied_when_the_recording_says_so(cupy):
     given = draws.Draws(cupy)
     generator = given.stand_in(1)
     twin = deepcopy(generator)
-    places = [twin.words(), generator.words(), generator.words()]
+    places = [words_of(twin), words_of(generator), words_of(generator)]
     mine, expected = np.random.default_rng(3), np.random.default_rng(3)
     after = given.advance(["another input", mine])
     assert after[generator.number] is mine
     found = [place.get() for place in places]
     np.testing.assert_array_equal(found[0], found[1])
-    np.testing.assert_array_equal(found[1:], [draws.words_of(expected) for _ in range(2)])
+    np.testing.assert_array_equal(found[1:], [words_of(expected) for _ in range(2)])
     assert mine.bit_generator.state == expected.bit_generator.state
     expected = np.random.default_rng(3)
-    draws.words_of(expected)
+    words_of(expected)
     assert after[twin.number].bit_generator.state == expected.bit_generator.state
 
 
 def test_a_status_of_cublas_is_an_error(cupy):
-    cublas_library.prepare(cupy)
-    with cublas_library.recording(), pytest.raises(RuntimeError, match="cublasGemmEx failed with status 15"):
-        cublas_library.recorder().gemmEx(0, *[0] * 18)
-    assert cublas_library.recorder() is None
+    with pytest.raises(RuntimeError, match="cublasGemmEx failed with status 15"):
+        CublasHandle(cupy).gemmEx(0, *[0] * 18)
 
 
 def test_what_a_warm_call_leaves_is_not_in_the_memory_of_recordings(cupy, monkeypatch):
@@ -376,7 +390,7 @@ def test_what_a_warm_call_leaves_is_not_in_the_memory_of_recordings(cupy, monkey
     graphs = Graphs(cupy, cupy.cuda.Stream(non_blocking=True))
     warm = graphs.warm
     monkeypatch.setattr(graphs, "warm", lambda run: made.append(warm(run)) or made[-1])
-    mode = array_mode(ArrayLinker(cupy, recorder=graphs))
+    mode = array_mode(RecordingLinker(graphs, cupy))
     v = pytensor.shared(np.zeros((1, 3)), name="v")
     f = pytensor.function([], [], updates=[(v, pt.concatenate([v, v + 1]))], mode=mode)
     for n in range(1, WARM_UP + 1):

@@ -1,6 +1,6 @@
 """cuBLAS itself, for products that are recorded in a CUDA graph: CuPy's wrappers refuse those.
 
-    with recording(): ... -> own() -> Cublas.gemm, on a handle and a workspace of this thread's own
+    Graphs.record -> CublasHandle.begin -> products of the program: gemmEx, gemmStridedBatchedEx
 
 A recorded product writes to the workspace of its handle whenever it is launched again, so that of CuPy,
 which belongs to others too, would not do. The names of arguments are those of cuBLAS. *Unrun* on GPUs.
@@ -9,16 +9,12 @@ which belongs to others too, would not do. The names of arguments are those of c
 from __future__ import annotations
 
 import ctypes
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
+from synk.compile.dispatch.cublas import WHOLE_SUMS
+
 WORKSPACE_BYTES = 32 << 20  # what cuBLAS asks for on Hopper
-# CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION, beside the default mode: where kernels share a sum, its
-# parts are float32 as it is, though the result has 16 bits.
-WHOLE_SUMS = 16
 
 _int, _pointer, _long = ctypes.c_int, ctypes.c_void_p, ctypes.c_longlong
 _OPERAND, _BATCHED = (_pointer, _int, _int), (_pointer, _int, _int, _long)
@@ -29,34 +25,22 @@ SIGNATURES = {
     "cublasSetStream_v2": (_pointer, _pointer),
     "cublasSetWorkspace_v2": (_pointer, _pointer, ctypes.c_size_t),
     "cublasGemmEx": (*_HEAD, *_OPERAND, *_OPERAND, _pointer, *_OPERAND, _int, _int),
-    "cublasGemmStridedBatchedEx": (
-        *_HEAD,
-        *_BATCHED,
-        *_BATCHED,
-        _pointer,
-        *_BATCHED,
-        _int,
-        _int,
-        _int,
-    ),
+    "cublasGemmStridedBatchedEx": (*_HEAD, *_BATCHED, *_BATCHED, _pointer, *_BATCHED, *(_int,) * 3),
 }
 
-_threads = threading.local()
 
-
-class Cublas:
-    """A handle with a workspace, for one thread and its GPU.
+class CublasHandle:
+    """A handle with a workspace, for the recordings of one GPU.
 
     Parameters
     ----------
-    library : ctypes.CDLL
     cupy : module
     """
 
-    def __init__(self, library: Any, cupy: Any):
-        self._library, self._cupy = library, cupy
+    def __init__(self, cupy: Any):
+        self._library, self._cupy = load(), cupy
         for name, types in SIGNATURES.items():
-            getattr(library, name).argtypes = types
+            getattr(self._library, name).argtypes = types
         handle = _pointer()
         self._ask("cublasCreate_v2", ctypes.byref(handle))
         self._handle = handle.value
@@ -82,33 +66,6 @@ class Cublas:
             raise RuntimeError(f"{name} failed with status {status} of cuBLAS")
 
 
-def prepare(cupy: Any) -> None:
-    """Make the handle of this thread, before anything is recorded: that allocates."""
-    if not hasattr(_threads, "own"):
-        _threads.own = Cublas(load(), cupy)
-
-
 def load() -> ctypes.CDLL:
     """Return the library that CuPy has loaded too."""
     return ctypes.CDLL(import_module("cuda.pathfinder").load_nvidia_dynamic_lib("cublas").abs_path)
-
-
-@contextmanager
-def recording() -> Iterator[None]:
-    """Have products of this thread made by its own handle meanwhile."""
-    _threads.own.begin()
-    _threads.recording = True
-    try:
-        yield
-    finally:
-        _threads.recording = False
-
-
-def recorder() -> Cublas | None:
-    """Return what makes products that are being recorded; None where nothing is."""
-    return _threads.own if getattr(_threads, "recording", False) else None
-
-
-def forget() -> None:
-    """Let go of the handle of this thread; CUDA frees it with the process."""
-    _threads.__dict__.clear()

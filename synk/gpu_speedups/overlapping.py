@@ -1,6 +1,7 @@
-"""An all-reduce in parts: each goes out as soon as it is final on this rank, while the rest is computed.
+"""All-reduces in parts: each goes out as soon as it is final on this rank, while the rest is computed.
 
-    ranks agree -> finished(array, start), again and again -> parts on a stream of their own -> finish
+    OverlappingCommunicator.parted: ranks agree -> finished(array, start), again and again
+        -> parts on a stream of their own -> finish
 
 Parts follow from the length alone, and all ranks launch them in one order, from the end of the array to its
 start: that is how gradients come. What is not final before `finish` is launched there. *Unrun* on GPUs.
@@ -8,9 +9,12 @@ start: that is how gradients come. What is not final before `finish` is launched
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from synk.comm.nccl_library import Library, Side
+from synk.comm import NcclCommunicator
+from synk.comm.carrier import carrier_of
+from synk.comm.nccl_library import Library
 from synk.comm.nccl_link import Link
 
 PART_BYTES = 25 << 20  # enough for full speed; what goes out after the gradient is done is no more than one
@@ -22,6 +26,29 @@ def part_starts(count: int, itemsize: int) -> list[int]:
     return [count * part // n_parts for part in range(n_parts)]
 
 
+class Described(NamedTuple):
+    """What is looked at when ranks compare what they bring."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+
+
+class OverlappingCommunicator(NcclCommunicator):
+    """NCCL, with all-reduces that begin before all of their array is final."""
+
+    overlaps = True
+    _side: SideStream | None = None
+
+    def parted(self, count: int, dtype: Any, op: str) -> PartedReduction | None:
+        carrier = carrier_of(op, dtype, self.n_ranks)
+        if carrier is None or carrier.steps or not count:
+            return None
+        self._meet("all_reduce", op, Described((count,), dtype))
+        self._side = self._side or SideStream(self._library)
+        codes = self._codes(carrier)
+        return PartedReduction(self._link, self._library, self._side, count, dtype.itemsize, *codes)
+
+
 class PartedReduction:
     """One all-reduce, between the agreement of the ranks and its end.
 
@@ -30,7 +57,7 @@ class PartedReduction:
     link : Link
         Made, on all ranks.
     library : Library
-    side : Side
+    side : SideStream
         Where parts are launched.
     count : int
         Elements.
@@ -41,7 +68,14 @@ class PartedReduction:
     """
 
     def __init__(
-        self, link: Link, library: Library, side: Side, count: int, itemsize: int, code: int, operation: int
+        self,
+        link: Link,
+        library: Library,
+        side: SideStream,
+        count: int,
+        itemsize: int,
+        code: int,
+        operation: int,
     ):
         self._link, self._library, self._side = link, library, side
         self._count, self._itemsize = count, itemsize
@@ -92,3 +126,30 @@ class PartedReduction:
             self._side.ptr,
             "all_reduce",
         )
+
+
+class SideStream:
+    """A second stream, for what goes on beside the current one.
+
+    Parameters
+    ----------
+    library : Library
+    """
+
+    def __init__(self, library: Library):
+        cuda = library.xp.cuda
+        self._library = library
+        self._stream = cuda.Stream(non_blocking=True)
+        self._event = cuda.Event(disable_timing=True)
+        self.ptr = self._stream.ptr
+
+    def follow(self) -> None:
+        """Have what is launched here next wait for what the current stream has been given."""
+        self._event.record(self._library.xp.cuda.get_current_stream())
+        self._stream.wait_event(self._event)
+
+    def join(self) -> Callable[[], bool]:
+        """Have the current stream wait for what was launched here; return what tells whether it is done."""
+        self._event.record(self._stream)
+        self._library.xp.cuda.get_current_stream().wait_event(self._event)
+        return self._library.mark(self._stream)
