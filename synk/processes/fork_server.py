@@ -22,9 +22,8 @@ from contextlib import ExitStack, contextmanager
 from typing import NoReturn
 
 from synk.processes.fork_serving import ANSWER, ASK, serve
-from synk.processes.hold import hold
-from synk.processes.survivors import warn_of_survivors
-from synk.processes.watch import fork_child, watched
+from synk.processes.signals import hold_signals
+from synk.processes.watch import fork_child, warn_of_survivors, watched
 from synk.values.errors import SynkStateError
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -38,7 +37,7 @@ Live = Callable[[socket.socket, int], NoReturn]
 
 
 class ForkServer:
-    """The master's hold of its fork server, which is forked here.
+    """The master's end of its fork server, which is forked here.
 
     Parameters
     ----------
@@ -55,7 +54,7 @@ class ForkServer:
         self._owner = os.getpid()
         by_main_thread = threading.current_thread() is threading.main_thread()
         self._lost = ""
-        with hold(), ExitStack() as made:
+        with hold_signals(), ExitStack() as made:
             pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             self._channel, theirs = map(made.enter_context, pair)
             self._process = watched(fork_child(lambda: self._serve(theirs, by_main_thread, live)))
@@ -125,20 +124,18 @@ class ForkServer:
             self._process.wait(DEATH_SECONDS)
         return answer
 
-    def leave(self) -> None:
-        """Close what is held of the server, in a fork of its master."""
-        self._channel.close()
-        self._process.close()
-
     def close(self) -> None:
-        """End the server; its forks live on."""
-        if os.getpid() == self._owner and not self._lost:
+        """End the server, whose forks live on; a fork of the master only closes what it holds of it."""
+        if os.getpid() != self._owner:
+            self._channel.close()
+            self._process.close()
+        elif not self._lost:
             self._lose("was dismissed")
 
 
 @contextmanager
 def _adopting() -> Iterator[None]:
-    """Have this process become the parent of descendants that lose theirs in the body."""
+    """Make this process the parent of descendants that lose theirs in the body."""
     libc, before = ctypes.CDLL(None, use_errno=True), ctypes.c_int()
     libc.prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
     if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):

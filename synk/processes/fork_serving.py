@@ -1,4 +1,4 @@
-"""What the fork server does: wait, and fork children for its master.
+"""The fork server itself: it waits, and forks children for its master.
 
 serve -> ask: fork -> fork (the child) and exit -> the pid, once the child is the master's
 """
@@ -6,15 +6,18 @@ serve -> ask: fork -> fork (the child) and exit -> the pid, once the child is th
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import select
 import socket
 import struct
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any, NoReturn
 
-from synk.processes.settle import be_a_server
-from synk.processes.watch import Process, die_with, fork_child
+from synk.processes.signals import ignore_signals
+from synk.processes.watch import Process, die_with, forbid_core_dumps, fork_child
 
 ASK = b"f"  # with a descriptor: the socket that the child is to have
 ANSWER = struct.Struct("<q")  # a pid, or an error number below zero
@@ -30,7 +33,7 @@ def serve(
         master = Process(parent)
         if os.getppid() != parent:  # it died before: the pidfd may be somebody else's
             os._exit(1)
-        be_a_server([channel.fileno(), master.fileno()])
+        _be_a_server([channel.fileno(), master.fileno()])
         while (end := _asked(channel, master)) is not None:
             with end:
                 answer = _fork_twice(end, [channel, master], live)
@@ -38,6 +41,45 @@ def serve(
     except BaseException:  # there is nobody to tell but the master, which sees the exit code
         os._exit(1)
     os._exit(0)
+
+
+def _be_a_server(kept: Iterable[int]) -> None:
+    """Let go of signals and descriptors of the script: a server keeps nothing of it alive but its memory.
+
+    Parameters
+    ----------
+    kept : iterable of int
+        Descriptors that it needs.
+    """
+    ignore_signals()
+    forbid_core_dumps()
+    _close_the_others({*kept, *_of_streams()})
+    gc.freeze()  # a collection would copy pages that are shared until then
+
+
+def _of_streams() -> Iterator[int]:
+    """Yield where Python prints to, if that is a file of its own: forks print there too."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):  # closed, or there is none
+            if (descriptor := stream.fileno()) > 2:
+                yield descriptor
+
+
+def _close_the_others(kept: Iterable[int]) -> None:
+    """Point all other descriptors nowhere.
+
+    Their numbers stay taken: an object of the script that thinks that one is its file would write to whatever
+    got it next.
+    """
+    nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        if descriptor in kept or descriptor == nowhere:
+            continue
+        with suppress(OSError):  # the one that lists is closed by now
+            os.fstat(descriptor)
+            os.dup2(nowhere, descriptor, inheritable=descriptor <= 2)
+    if nowhere > 2:
+        os.close(nowhere)
 
 
 def _asked(channel: socket.socket, master: Process) -> socket.socket | None:

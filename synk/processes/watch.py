@@ -12,13 +12,16 @@ import os
 import resource
 import select
 import signal
+import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from synk.processes.signals import FAULTS
+from synk.values.errors import SynkWarning
+from synk.values.script_frames import stacklevel
 
 LONG_SECONDS = 3600.0
 REAP_SECONDS = 5.0  # for a process to end that was told to
@@ -123,6 +126,18 @@ class Process:
             os.close(descriptor)
 
 
+def warn_of_survivors(left: Mapping[str, Process]) -> None:
+    """Warn of processes, by name, that `Process.reap` has left to the kernel."""
+    if left:
+        told = "; ".join(f"{name} (pid {process.pid}, {process.state()})" for name, process in left.items())
+        warnings.warn(
+            f"{told}: still there {REAP_SECONDS:g} s after it was told to end. The kernel is left to end it, "
+            "and to free its memory, when whatever holds it lets go: a debugger, a frozen cgroup, a device",
+            SynkWarning,
+            stacklevel=stacklevel(),
+        )
+
+
 def fork_child(live: Callable[[], object]) -> int:
     """Fork a child that calls ``live`` and ends; return its pid in the parent.
 
@@ -143,6 +158,22 @@ def fork_child(live: Callable[[], object]) -> int:
             os._exit(1)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return pid
+
+
+def flush_streams() -> None:
+    """Write out what Python's standard streams hold, before a fork: else children would write it again."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or there is none
+            stream.flush()
+
+
+def open_standard_descriptors() -> None:
+    """Open descriptors 0 to 2 where they are closed: else one of ours would be taken for standard error."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
 
 
 def watched(pid: int) -> Process:

@@ -1,6 +1,7 @@
 """Make a fork a worker.
 
-    launch -> live: settle, let go of what is the siblings', plant the seed -> serve -> the end
+    launch -> live -> serve -> the end
+    ForkServer -> arrive -> WorkerSpec.receive -> live
 
 A worker has everything imported already, and leaves by ``os._exit``, so nothing that the script
 registered to run at exit runs twice.
@@ -14,133 +15,105 @@ import os
 import random
 import select
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable
 from socket import socket
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import numpy as np
 
 from synk.arrays.variables import RankVariables
 from synk.comm import HostCommunicator
-from synk.device import Device
 from synk.memory.segments import SegmentTable
 from synk.memory.shm import Segment
-from synk.processes.fork_server import ForkServer
-from synk.processes.printout import Printout
 from synk.processes.signals import ignore_signals
-from synk.processes.stacks import Stacks
-from synk.processes.stderr_log import STDERR, StderrLog
-from synk.processes.watch import Process, die_with, forbid_core_dumps
-from synk.rank.connection import Connection
+from synk.processes.stderr_log import STDERR
+from synk.processes.watch import Process, die_with, flush_streams, forbid_core_dumps
 from synk.rank.loop import serve
 from synk.rank.worker import Rank
-from synk.run.crew import Worker, have_cores
-from synk.run.flush import flush
+from synk.run.worker_spec import WorkerSpec
 from synk.transport.channel import WorkerChannel
-from synk.transport.commons import Commons
 from synk.transport.mailbox import WorkerPost
 from synk.transport.sync import Barrier
 from synk.values import messages
 
 
-class Inheritance(Protocol):
-    """A `Seed`, or one that is sent."""
-
-    def segments(self) -> SegmentTable: ...
-
-    def messages(self, rank: int) -> Iterator[Any]: ...
-
-
-class Birth(NamedTuple):
-    """What a worker brings along."""
-
-    rank: int
-    commons: Commons
-    end: socket
-    log: StderrLog
-    printout: Printout
-    stacks: Stacks
-    make_device: Callable[[int], Device]
-    seed: Inheritance
-    connection: Connection
+def arrive(end: socket, parent: int) -> NoReturn:
+    """Be the worker that is described over a socket, until the end."""
+    try:
+        die_with(parent)
+        spec = WorkerSpec.receive(end, parent)
+        if spec is not None:
+            live(spec)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(1)
 
 
-class Family(NamedTuple):
-    """Whom a worker was born to, and what it inherited that is not its own."""
+def live(spec: WorkerSpec, others: Iterable[Any] = ()) -> NoReturn:
+    """Be a worker until the end.
 
-    parent: int  # pid of the master
-    by_main_thread: bool
-    siblings: Sequence[Worker] = ()  # that were born before
-    masters_end: socket | None = None
-    server: ForkServer | None = None
-
-
-def live(birth: Birth, family: Family) -> NoReturn:
-    """Be a worker until the end."""
+    Parameters
+    ----------
+    spec : WorkerSpec
+    others : iterable
+        Things that this process inherited and that are not its own, to be closed.
+    """
     status = 1
     try:
-        die_with(family.parent, by_kernel=family.by_main_thread)
+        die_with(spec.parent, by_kernel=spec.by_main_thread)
         forbid_core_dumps()
-        _settle(birth)
-        _leave_siblings(family)
-        commons = birth.commons
-        spins = have_cores(commons.n_ranks)
-        post = WorkerPost(birth.rank, commons.mailboxes, commons.control, commons.bells, spins)
-        channel = WorkerChannel(birth.end, post)
-        serve(_make_rank(birth, commons, Process(family.parent), channel), channel, birth.log.deliver)
-        birth.printout.finish()
+        _become_a_process(spec)
+        for other in others:
+            other.close()
+        spec.commons.seal()
+        shared = spec.commons
+        post = WorkerPost(spec.rank, shared.mailboxes, shared.control, shared.bells, spec.spins)
+        channel = WorkerChannel(spec.end, post)
+        serve(_make_rank(spec, Process(spec.parent), channel), channel, spec.log.deliver)
+        spec.printout.finish()
         status = 0
     except BaseException:
         traceback.print_exc()
     finally:
         try:
-            flush()
-            birth.log.deliver()
+            flush_streams()
+            spec.log.deliver()
         finally:  # streams may be the script's own, and raise
             os._exit(status)
 
 
-def _settle(birth: Birth) -> None:
-    """Make the fork a process of its own."""
+def _become_a_process(spec: WorkerSpec) -> None:
+    """Give the fork signals, streams and random numbers of its own."""
     ignore_signals()
-    birth.printout.take_over(birth.rank)
-    birth.log.take_over()
-    birth.stacks.answer()
+    spec.printout.take_over(spec.rank)
+    spec.log.take_over()
+    spec.stacks.answer()
     faulthandler.enable(file=STDERR)  # a segmentation fault says where
     # Else all ranks would draw the same numbers.
-    random.seed(birth.rank)
-    np.random.seed(birth.rank)
+    random.seed(spec.rank)
+    np.random.seed(spec.rank)
     gc.freeze()  # what the master had made is no garbage of this process
 
 
-def _leave_siblings(family: Family) -> None:
-    if family.masters_end is not None:
-        family.masters_end.close()
-    if family.server is not None:
-        family.server.leave()
-    for sibling in family.siblings:
-        for held in sibling:
-            held.close()
-
-
-def _make_rank(birth: Birth, commons: Commons, master: Process, channel: WorkerChannel) -> Rank:
-    device = birth.make_device(birth.rank)
+def _make_rank(spec: WorkerSpec, master: Process, channel: WorkerChannel) -> Rank:
+    device, control = spec.devices.make(spec.rank), spec.commons.control
     device.activate()
     barrier = Barrier(
-        commons.control,
-        commons.bells,
-        birth.rank,
-        spins=have_cores(commons.n_ranks),
-        lives=[master.fileno(), _hang_up(birth.end)],
+        control,
+        spec.commons.bells,
+        spec.rank,
+        spins=spec.spins,
+        lives=[master.fileno(), _hang_up(spec.end)],
         on_death=lambda descriptor: os._exit(1),
     )
-    segments = birth.seed.segments()
-    variables = RankVariables(birth.rank, device.to_host, device.from_host)
+    segments = SegmentTable.holding(dict(spec.segments))
+    variables = RankVariables(spec.rank, device.to_host, device.from_host)
     communicator = HostCommunicator(
-        birth.rank, commons.control, barrier, lambda nbytes: _follow_growth(channel, barrier, segments)
+        spec.rank, control, barrier, lambda nbytes: _follow_growth(channel, barrier, segments)
     )
-    rank = Rank(communicator, commons.control, barrier, device, segments, variables, birth.connection)
-    for message in birth.seed.messages(birth.rank):
+    rank = Rank(communicator, control, barrier, device, segments, variables, spec.connection)
+    for message in spec.messages:
         rank.prepare(message)
     return rank
 

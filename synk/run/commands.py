@@ -15,7 +15,7 @@ from time import monotonic
 from typing import Any
 
 from synk.memory.segments import StagingBuffers
-from synk.processes.hold import hold
+from synk.processes.signals import hold_signals
 from synk.rank.failures import raise_failures
 from synk.rank.worker import Rank
 from synk.run.crew import BROKEN_SECONDS, CLOSE_SECONDS, Crew
@@ -242,7 +242,7 @@ class Commands:
         if self._turns.lock.acquire(blocking=False):
             try:
                 if self._turns.label is None and not self._posting:
-                    with hold(later=True):
+                    with hold_signals(later=True):
                         self._flush()
             finally:
                 self._turns.lock.release()

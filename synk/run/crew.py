@@ -11,21 +11,20 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import NamedTuple
 
 from synk.device.cpu import count_cores
-from synk.processes.hold import hold
 from synk.processes.printout import Printout
+from synk.processes.signals import hold_signals
 from synk.processes.stacks import Stacks
 from synk.processes.stderr_log import StderrLog
-from synk.processes.watch import REAP_SECONDS, Process
+from synk.processes.watch import REAP_SECONDS, Process, open_standard_descriptors
 from synk.run.watchdog import Watchdog
 from synk.transport.channel import MasterChannel
 from synk.transport.commons import Commons
 from synk.transport.frames import Disconnected, encode, send
 from synk.transport.mailbox import MasterPost
-from synk.transport.sync import DELIVERED, Barrier, ControlBlock
+from synk.transport.sync import Barrier
 from synk.values import messages
 
 CLOSE_SECONDS = 2.0  # for a worker to leave on its own
@@ -33,18 +32,12 @@ BROKEN_SECONDS = 0.5  # of a broken run: who has not answered a call will hardly
 
 
 class Worker(NamedTuple):
-    """What the master holds of one worker."""
+    """The master's end of one worker."""
 
     process: Process
     end: socket.socket
     log: StderrLog
     stacks: Stacks
-
-
-def make_log(rank: int, control: ControlBlock, file: int | None = None) -> StderrLog:
-    """Return where a worker writes its standard error; ``file`` is one that the master has made already."""
-    word = (rank, DELIVERED)
-    return StderrLog(partial(control.get, *word), partial(control.set, *word), file)
 
 
 class Crew:
@@ -59,6 +52,7 @@ class Crew:
     def __init__(self, n_ranks: int):
         open_standard_descriptors()
         self.n_ranks = n_ranks
+        self.spins = n_ranks <= count_cores()  # where ranks share cores, it keeps others from their work
         self.workers: list[Worker] = []  # from rank 1
         self._pid = os.getpid()
         with contextlib.ExitStack() as made:
@@ -70,10 +64,6 @@ class Crew:
     def pids(self) -> tuple[int, ...]:
         """Return the process ids of all ranks, in rank order."""
         return (self._pid, *(worker.process.pid for worker in self.workers))
-
-    def make_log(self, rank: int) -> StderrLog:
-        """Return where a worker that is still to be born writes its standard error."""
-        return make_log(rank, self.control)
 
     def process(self, rank: int) -> Process:
         return self.workers[rank - 1].process
@@ -96,7 +86,7 @@ class Crew:
         self, on_death: Callable[[int], None], patience: Callable[[Sequence[int]], None]
     ) -> MasterChannel:
         """Return the master's channel to all workers."""
-        post = MasterPost(self.commons.mailboxes, self.control, self.commons.bells, have_cores(self.n_ranks))
+        post = MasterPost(self.commons.mailboxes, self.control, self.commons.bells, self.spins)
         ends = [worker.end for worker in self.workers]
         return MasterChannel(ends, [worker.process for worker in self.workers], on_death, post, patience)
 
@@ -107,7 +97,7 @@ class Crew:
             self.control,
             self.commons.bells,
             rank=0,
-            spins=have_cores(self.n_ranks),
+            spins=self.spins,
             lives=list(ranks),
             on_death=lambda descriptor: on_death(ranks[descriptor]),
             patience=patience,
@@ -146,7 +136,7 @@ class Crew:
 
     def _free(self) -> dict[str, Process]:
         left = {}
-        with hold():  # what is closed twice may be somebody else's by then
+        with hold_signals():  # what is closed twice may be somebody else's by then
             for worker in self.workers:  # forks of the script may hold the other ends too
                 with contextlib.suppress(OSError):  # it is gone already
                     worker.end.shutdown(socket.SHUT_RDWR)
@@ -173,17 +163,3 @@ def _wait(processes: Sequence[Process], seconds: float) -> None:
     deadline = time.monotonic() + seconds
     for process in processes:
         process.wait(max(0.0, deadline - time.monotonic()))
-
-
-def open_standard_descriptors() -> None:
-    """Have descriptors 0 to 2 lead somewhere: else one of ours would be taken for standard error."""
-    for descriptor in range(3):
-        try:
-            os.fstat(descriptor)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
-
-
-def have_cores(n_ranks: int) -> bool:
-    """Return whether each rank has a core: where they share some, spinning keeps others from their work."""
-    return n_ranks <= count_cores()

@@ -12,14 +12,14 @@ from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
 from typing import Any
 
-from synk.processes.hold import hold
+from synk.processes.signals import hold_signals
 from synk.run.arguments import checked_devices, checked_timeout
-from synk.run.nursery import Nursery
+from synk.run.fork_source import ForkSource
 from synk.run.session import Session
 from synk.values.errors import SynkStateError
 
 _session: Session | None = None
-_nursery = Nursery()  # of all runs, one after the other
+_source = ForkSource()  # of all runs, one after the other
 _forking = threading.RLock()  # whoever forks a run
 
 
@@ -44,7 +44,7 @@ def is_open() -> bool:
 
 def turn(what: str) -> AbstractContextManager[Any]:
     """Keep a turn; see `synk.turn`."""
-    return hold() if _session is None else _session.keep_turn(what)
+    return hold_signals() if _session is None else _session.keep_turn(what)
 
 
 def fork(n_parallel: int | None, device: str | None, timeout: float | None, **options: Any) -> int:
@@ -72,13 +72,14 @@ def _fork(n_parallel: int | None, device: str | None, timeout: float | None, **o
     seconds = checked_timeout(timeout)
     devices = checked_devices(n_parallel, device, **options)
     if device != "cpu" and devices.n_ranks > 1:
-        _nursery.check("fork", devices)
+        _source.check("fork", devices)
     try:
-        with hold():  # so that what an interrupt finds can be closed
+        with hold_signals():  # so that what an interrupt finds can be closed
             # PyTensor imports this, and SciPy with it, when it compiles for the first time: here it does so
             # once, and all ranks share the memory.
             import_module("pytensor.sparse")
-            _session = Session(devices, seconds, _nursery.forker(devices))
+            _source.prepare(devices)
+            _session = Session(devices, seconds, _source)
             try:
                 _session.start()
             except BaseException:
@@ -106,7 +107,7 @@ def close() -> None:
 
 def dismiss_fork_server() -> None:
     """End what would fork the workers of later runs on GPUs, and of a restart of this one."""
-    _nursery.dismiss()
+    _source.close()
 
 
 atexit.register(dismiss_fork_server)  # the last comes first

@@ -28,18 +28,17 @@ from synk.functions.sequence import SequenceFunction
 from synk.functions.symbolic import define
 from synk.memory.segments import SegmentTable, StagingBuffers
 from synk.memory.shm import Segment
-from synk.processes.hold import hold
-from synk.processes.survivors import warn_of_survivors
+from synk.processes.signals import hold_signals
 from synk.processes.termination import Termination
+from synk.processes.watch import warn_of_survivors
 from synk.rank.connection import decide
 from synk.rank.worker import Rank
 from synk.run.arguments import checked_timeout
 from synk.run.commands import Commands
 from synk.run.crew import Crew
+from synk.run.fork_source import ForkSource
 from synk.run.launch import launch
-from synk.run.nursery import Forker
-from synk.run.recovery import Recovery, warn_of
-from synk.run.seed import Seed
+from synk.run.run_state import Recovery, RunState, warn_of
 from synk.run.turns import Turns
 from synk.transport.sync import Barrier, ControlBlock
 from synk.values import messages
@@ -59,15 +58,15 @@ class Session:
         Of all ranks.
     timeout : float, optional
         Seconds for every command.
-    forker : Forker, optional
-        Of the first workers; by default this process.
+    source : ForkSource
+        Of the workers.
     """
 
-    def __init__(self, devices: Devices, timeout: float | None = None, forker: Forker | None = None):
+    def __init__(self, devices: Devices, timeout: float | None, source: ForkSource):
         self.n_ranks = devices.n_ranks
         self.reads_in_place = not devices.gpus  # which have them copied
         self._devices = devices
-        self._forker = forker or Forker()
+        self._source = source
         self._remembered: weakref.WeakValueDictionary[int, PreparedCommand] = weakref.WeakValueDictionary()
         self._turns = Turns(timeout)
         self._crew = Crew(self.n_ranks)
@@ -77,14 +76,13 @@ class Session:
         with ExitStack() as undo:
             self._connection = decide(self._devices, os.environ)
             undo.callback(self._connection.withdraw, os.environ)
-            self._launch()
+            self._launch(RunState())
             undo.callback(self._crew.dismiss, seconds=0)
             self._lead()
             undo.pop_all()
 
-    def _launch(self, seed: Seed | None = None) -> None:
-        launch(self._crew, self._devices.make, seed, self._connection, self._forker)
-        self._forker = self._forker.later()
+    def _launch(self, state: RunState) -> None:
+        launch(self._crew, self._source, self._devices, self._connection, state)
 
     def _lead(self) -> None:
         self._commands = Commands(self._crew, self._turns)
@@ -93,7 +91,7 @@ class Session:
         self._device = self._devices.make(0)
         self._device.activate()
         self._variables = RankVariables(0, self._device.to_host, self._device.from_host)
-        attachable = self._forker.server is not None
+        attachable = bool(self._devices.gpus) and self.n_ranks > 1
         self.segments = SegmentTable(self._commands.post, self._commands.release, attachable)
         self.staging = StagingBuffers(self.segments, self._drop_segment)
         # Values that are handed out may be as large as a data set.
@@ -186,8 +184,8 @@ class Session:
 
     def restart(self) -> None:
         """Put new workers in the place of the present ones."""
-        self._forker.check("restart")
-        with self._commands.renewal("restart"), self.shared.held(), hold():
+        self._source.check_restart(self._devices)
+        with self._commands.renewal("restart"), self.shared.held(), hold_signals():
             left = self._crew.dismiss(seconds=0)
             self._rank.rest()
             self._rank.part()
@@ -197,7 +195,7 @@ class Session:
                 self.segments.drop(self._arena)
                 self._arena = None
             self._crew = Crew(self.n_ranks)
-            self._launch(self._recovery.seed(self._rank.builds()))
+            self._launch(self._recovery.state(self._rank.builds()))
             self._commands.follow(self._crew)
             self._rank.join(*self._connections())
             self._commands.mend()

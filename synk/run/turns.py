@@ -14,7 +14,7 @@ from os import getpid
 from sys import _getframe
 from types import FrameType
 
-from synk.processes.hold import hold
+from synk.processes.signals import hold_signals
 from synk.values.errors import SynkStateError
 
 
@@ -119,7 +119,7 @@ class Turns:
         self.check_open(label)
         if self.mine():
             raise self.refusal(label)
-        with self.lock, hold():
+        with self.lock, hold_signals():
             self.check_open(label)  # it may have been closed while this thread waited
             before, self.kept = self.kept, True
             try:

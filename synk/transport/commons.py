@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 
+from synk.processes.stderr_log import StderrLog
 from synk.transport.mailbox import Mailboxes
-from synk.transport.sync import ControlBlock, Doorbells
+from synk.transport.sync import DELIVERED, ControlBlock, Doorbells
 
 
 class Commons:
@@ -33,6 +35,11 @@ class Commons:
             self.mailboxes = Mailboxes(n_ranks, mailboxes)
             made.callback(self.mailboxes.close)
             self._made = made.pop_all()
+
+    def stderr_log(self, rank: int, file: int | None = None) -> StderrLog:
+        """Return where a worker writes its standard error; ``file`` is one that another process made."""
+        word = (rank, DELIVERED)
+        return StderrLog(partial(self.control.get, *word), partial(self.control.set, *word), file)
 
     def descriptors(self) -> list[int]:
         """Return what another process makes its own of this by, until `seal`; ``2 + n_ranks`` of them."""

@@ -25,8 +25,8 @@ from support.processes import leaks
 from support.processes.scripts import check_gone
 from synk.extensions import train, updates
 from synk.processes.fork_server import ForkServer
-from synk.run.current import _nursery
-from synk.run.nursery import Forker
+from synk.run.current import _source
+from synk.run.fork_source import ForkSource
 
 TESTS = Path(__file__).parents[1]
 VERSIONS = pytest.mark.parametrize("version", [23004, None], ids=["nccl", "staged"])
@@ -45,7 +45,7 @@ def kill(rank, number=signal.SIGKILL):
 
 
 def server():
-    return _nursery._server
+    return _source._server
 
 
 class Training:
@@ -272,7 +272,7 @@ def test_a_restart_may_come_from_a_thread_that_ends(gpus):
 
 def test_workers_that_the_master_forks_have_no_gpu(gpus, monkeypatch):
     """The stand-in would tell if a restart took them."""
-    monkeypatch.setattr(Forker, "later", lambda forker: forker)
+    monkeypatch.setattr(ForkSource, "server", lambda source, devices: None)
     gpus(2)
     synk.commit()
     synk.restart()
@@ -338,7 +338,7 @@ synk.restart()
 v = pytensor.shared(np.ones(2), name="v")
 synk.all_reduce(v, "sum")
 assert synk.get_value(1, v).tolist() == [2, 2]
-print(synk.run.current._nursery._server.pid, *synk.pids()[1:], flush=True)
+print(synk.run.current._source._server.pid, *synk.pids()[1:], flush=True)
 {end}
 """
 

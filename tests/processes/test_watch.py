@@ -12,8 +12,7 @@ import pytest
 
 from support.processes import leaks
 from synk.processes.signals import ignore_signals
-from synk.processes.survivors import warn_of_survivors
-from synk.processes.watch import REAPER, Process, die_with, forbid_core_dumps, fork_child
+from synk.processes.watch import REAPER, Process, die_with, forbid_core_dumps, fork_child, warn_of_survivors
 from synk.values.errors import SynkWarning
 
 SECONDS = 10.0  # for what should take milliseconds

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from support.processes.scripts import DEADLINE, PROLOGUE, WORLD, alive, check_gone, script
-from synk.processes.hold import hold
+from synk.processes.signals import hold_signals
 
 pytestmark = pytest.mark.usefixtures("warm_interpreter")
 
@@ -286,7 +286,7 @@ def calls():
 
 def test_held_signals_come_when_the_body_is_done(calls):
     handler = signal.getsignal(signal.SIGUSR1)
-    with hold():
+    with hold_signals():
         os.kill(os.getpid(), signal.SIGUSR1)
         assert calls == []
     assert calls == [signal.SIGUSR1]
@@ -297,7 +297,7 @@ def test_held_interrupts_are_raised_when_the_body_is_done():
     done = []
 
     def body():
-        with hold():
+        with hold_signals():
             os.kill(os.getpid(), signal.SIGINT)
             done.append(1)
 
@@ -307,22 +307,22 @@ def test_held_interrupts_are_raised_when_the_body_is_done():
 
 
 def test_held_signals_come_after_a_body_that_raises(calls):
-    with contextlib.suppress(ZeroDivisionError), hold():
+    with contextlib.suppress(ZeroDivisionError), hold_signals():
         os.kill(os.getpid(), signal.SIGUSR1)
         raise ZeroDivisionError
     assert calls == [signal.SIGUSR1]
 
 
 def test_holds_nest(calls):
-    with hold():
-        with hold():
+    with hold_signals():
+        with hold_signals():
             os.kill(os.getpid(), signal.SIGUSR1)
         assert calls == []
     assert calls == [signal.SIGUSR1]
 
 
 def test_ignored_signals_stay_ignored():
-    with hold():
+    with hold_signals():
         assert signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN  # Python's own doing
     assert signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN
 

@@ -153,7 +153,7 @@ def test_cells_are_run_again_on_gpus_without_a_new_kernel(kernel):
     run(kernel, "synk.close()")
     run(kernel, "make()")
     assert "[2. 2.]" in run(kernel, "print(synk.get_value(1, v))")
-    pids = run(kernel, "print(synk.run.current._nursery._server.pid, synk.pids()[1])").split()
+    pids = run(kernel, "print(synk.run.current._source._server.pid, synk.pids()[1])").split()
     kernel.restart_kernel(now=True)
     deadline = time.monotonic() + GONE
     while any(map(alive, pids)):

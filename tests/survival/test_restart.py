@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 from support.processes.scripts import WORLD, script
-from synk.memory.shm import Segment
-from synk.run.recovery import _thriftily
-from synk.run.seed import Seed
+from synk.run.run_state import RunState, _thriftily
 from synk.values import messages
 
 PEOPLED = (
@@ -139,9 +137,9 @@ assert held()[1:] == (0, []), held()
 # --- workers that do not end ---------------------------------------------------------------------------
 
 SHORT = """
-from synk.processes import survivors, watch
+from synk.processes import watch
 from synk.run import crew
-crew.REAP_SECONDS = survivors.REAP_SECONDS = 0.3
+crew.REAP_SECONDS = watch.REAP_SECONDS = 0.3
 """
 
 
@@ -678,31 +676,19 @@ def share(identity, value):
     return messages.Share(identity, dict, None, None, value)
 
 
-def test_a_seed_gives_each_rank_its_own_values_and_copies_them():
+def test_a_state_gives_each_rank_its_own_values_and_copies_them():
     value, kept = np.zeros(2), [np.full(2, rank) for rank in range(3)]
-    seed = Seed(
-        shares=[share(1, value), share(2, value)], values={2: kept}, moves=["moves"], functions=["build"]
+    state = RunState(
+        shares=[share(1, value), share(2, value)], values={2: kept}, storage=["storage"], functions=["build"]
     )
-    first, second, *rest = seed.messages(rank=2)
+    first, second, *rest = state.messages(rank=2)
     assert first.value is not value
     assert (first.value == 0).all()
     assert not first.own
     assert second.value is not kept[2]
     assert (second.value == 2).all()
     assert second.own
-    assert rest == ["moves", "build"]
-
-
-def test_a_seed_tells_of_segments_to_who_has_not_inherited_them(tmp_path):
-    (tmp_path / "file").write_bytes(bytes(100))
-    segments = {3: Segment.create(16), 5: Segment((tmp_path / "file").open("rb", 0), 20, 8, writable=False)}
-    sent = list(Seed(segments).attachments())
-    assert sent == [
-        (messages.Attach(3, 16), segments[3].descriptor),
-        (messages.Attach(5, 20, 8, False), segments[5].descriptor),
-    ]
-    for segment in segments.values():
-        segment.close()
+    assert rest == ["storage", "build"]
 
 
 def test_without_a_commit_ranks_start_from_what_rank_0_had_before_it_went_on():

@@ -299,7 +299,7 @@ assert fine()
 def test_a_handler_that_a_child_inherits_does_what_there_was_before():
     script(
         """
-from synk.processes.hold import hold
+from synk.processes.signals import hold_signals
 from synk.processes.termination import Unwinding
 
 def ends(handle):
@@ -314,7 +314,7 @@ def ends(handle):
 
 assert ends(Unwinding()) == -signal.SIGTERM
 signal.signal(signal.SIGTERM, lambda *_: os._exit(5))
-with hold():
+with hold_signals():
     assert ends(signal.getsignal(signal.SIGTERM)) == 5  # at once: nobody puts it back there
 """
     )

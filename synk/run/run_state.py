@@ -1,13 +1,16 @@
-"""Committed values of shared variables, and what a restart makes of them.
+"""The state of all ranks that new workers start from, and the committed values in it.
 
-commit: values of all ranks -> Recovery.keep
-restart: Recovery.restore (rank 0), Recovery.seed (workers)
+    commit: values of all ranks -> Recovery.keep
+    restart: Recovery.restore (rank 0), Recovery.state -> RunState -> segments and messages of each new worker
+
+Nothing is sent where a new worker is a fork of the master: it finds all of this in its memory.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,10 +19,44 @@ from synk.arrays.shared_storage import SharedStorage
 from synk.arrays.shared_table import SharedTable
 from synk.arrays.variables import RankVariables, copy_of
 from synk.memory.segments import SegmentTable
-from synk.run.seed import Seed
+from synk.memory.shm import Segment
 from synk.values import messages
 from synk.values.errors import SynkWarning
 from synk.values.script_frames import stacklevel
+
+
+@dataclass(frozen=True)
+class RunState:
+    """The state of all ranks; that of a run that starts is empty.
+
+    Parameters
+    ----------
+    segments : mapping of int to Segment
+        By number, mapped in the master.
+    shares : sequence of Share
+        The shared variables, with copies of rank 0's values.
+    values : mapping of int to sequence
+        Committed values by identity, one per rank; variables without one start from rank 0's.
+    storage : sequence of UseStorage
+        Which variables are in shared memory.
+    functions : sequence of Build
+    """
+
+    segments: Mapping[int, Segment] = field(default_factory=dict)
+    shares: Sequence[messages.Share] = ()
+    values: Mapping[int, Sequence[Any]] = field(default_factory=dict)
+    storage: Sequence[messages.UseStorage] = ()
+    functions: Sequence[messages.Build] = ()
+
+    def messages(self, rank: int) -> Iterator[Any]:
+        """Yield the messages a worker would have been sent: variables with its own values, then functions."""
+        for share in self.shares:
+            of_ranks = self.values.get(share.identity)
+            value = share.value if of_ranks is None else of_ranks[rank]
+            # A copy: ranks that have the same share one array, and the kept one may be read-only.
+            yield share._replace(value=copy_of(value), own=of_ranks is not None)
+        yield from self.storage
+        yield from self.functions
 
 
 class Recovery:
@@ -57,11 +94,13 @@ class Recovery:
                 missing.append(repr(share.name or share.type))
         return missing
 
-    def seed(self, functions: Sequence[messages.Build]) -> Seed:
+    def state(self, functions: Sequence[messages.Build]) -> RunState:
         """Return what new workers start from."""
         # Copies, made before they are there: rank 0 may write to its own as soon as it has forked them.
         shares = [share._replace(value=copy_of(share.value)) for share in self._shared.shares()]
-        return Seed(self._segments.mapped(), shares, dict(self._kept), self._storage.as_messages(), functions)
+        return RunState(
+            self._segments.mapped(), shares, dict(self._kept), self._storage.as_messages(), functions
+        )
 
 
 def warn_of(missing: Sequence[str]) -> None:

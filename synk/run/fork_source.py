@@ -1,0 +1,83 @@
+"""Who forks the workers of a run: this process, or its fork server once this has used a GPU.
+
+    fork -> ForkSource.check, prepare ... launch, restart -> ForkSource.server
+
+The server is started before the first run of several ranks on GPUs, and lives on when that is closed: the
+next run needs it.
+"""
+
+from __future__ import annotations
+
+from synk.comm.nccl_library import import_nccl
+from synk.device import Devices
+from synk.processes.cuda_check import check_cuda
+from synk.processes.fork_server import ForkServer
+from synk.processes.watch import flush_streams, open_standard_descriptors
+from synk.run.birth import arrive
+from synk.values.errors import SynkStateError
+
+TOO_LATE = (
+    "The first run of several ranks on GPUs starts a process from which later runs get their workers; a run "
+    "of one rank does not"
+)
+
+
+class ForkSource:
+    """This process and its fork server, for all runs, one after the other."""
+
+    def __init__(self) -> None:
+        self._server: ForkServer | None = None
+        self._has_launched = False  # since the server was started: this process may have used a GPU
+
+    def check(self, what: str, devices: Devices) -> None:
+        """Look whether workers can be had that can use CUDA, on GPUs if those are wanted.
+
+        Raises
+        ------
+        CudaInitialisedError
+            If this process has initialised CUDA, and has no fork server from before.
+        """
+        if not devices.gpus:
+            check_cuda(what)
+        elif self._server is None:
+            check_cuda(what, TOO_LATE)
+        elif trouble := self._server.trouble():
+            check_cuda(what, f"Later runs get their workers from a server, but {trouble}")
+            self._server = None  # there may be another
+
+    def prepare(self, devices: Devices) -> None:
+        """Start the fork server if a run, which `check` has let pass, needs it and there is none."""
+        if _needs_server(devices) and self._server is None:
+            open_standard_descriptors()
+            import_nccl()  # all workers share the memory
+            flush_streams()
+            self._server, self._has_launched = ForkServer(arrive), False
+
+    def check_restart(self, devices: Devices) -> None:
+        """Raise SynkStateError if there is nobody to fork the workers of a run anew."""
+        if not (_needs_server(devices) and self._has_launched):
+            return
+        trouble = self._server.trouble() if self._server is not None else "the fork server was dismissed"
+        if trouble:
+            raise SynkStateError(
+                f"restart: {trouble}. This process has used a GPU, so what is forked of it now cannot use "
+                "one: save what is needed and start the script anew"
+            )
+
+    def server(self, devices: Devices) -> ForkServer | None:
+        """Return the server if it is to fork the workers, None where this process can do so."""
+        return self._server if _needs_server(devices) and self._has_launched else None
+
+    def note_launched(self) -> None:
+        """Note that rank 0 computes from now on, on a GPU perhaps."""
+        self._has_launched = True
+
+    def close(self) -> None:
+        """End the server: a run that is open cannot be restarted then."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+
+
+def _needs_server(devices: Devices) -> bool:
+    return devices.n_ranks > 1 and bool(devices.gpus)

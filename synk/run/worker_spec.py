@@ -1,0 +1,187 @@
+"""What a worker is born with: inherited by a fork of the master, or sent to one that the fork server made.
+
+    launch -> WorkerSpec -> fork -> live
+                         -> send ... receive -> live
+
+What the fork server forks inherits nothing of the master as it is now. It is sent the master's environment,
+folder and path of imports; modules, and what stands in ``__main__``, are as they were when the server was
+forked, and what has been defined since is not there.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from socket import socket
+from typing import Any, NamedTuple
+
+from synk.device import Devices
+from synk.memory.shm import Segment
+from synk.processes.printout import Printout
+from synk.processes.stacks import Stacks
+from synk.processes.stderr_log import StderrLog
+from synk.rank.connection import Connection
+from synk.transport.commons import Commons
+from synk.transport.frames import Disconnected, Receiver, encode, send
+from synk.values import messages
+
+N_STANDARD = 3  # descriptors that every process has
+SECONDS = 60.0  # for a worker to take the next part of what it is sent
+
+
+@dataclass
+class WorkerSpec:
+    """One worker: who it is, what it shares with the master, and what it starts from.
+
+    Attributes
+    ----------
+    rank : int
+    parent : int
+        Pid of the master.
+    by_main_thread : bool
+        Whether the thread that forked it lives as long as the master.
+    spins : bool
+        Whether ranks spin before they sleep.
+    devices : Devices
+        Of all ranks.
+    connection : Connection
+        How their arrays meet.
+    end : socket
+        Its end of the channel to the master.
+    commons : Commons
+        What all ranks share.
+    printout, log, stacks
+        Where it prints, writes its standard error and answers what it is doing.
+    segments : iterable of (int, Segment)
+        Shared memory, with its numbers, mapped in this process. Run through once, as ``messages``.
+    messages : iterable
+        What it would have been sent by now: shared variables, with its own values, and functions.
+    """
+
+    rank: int
+    parent: int
+    by_main_thread: bool
+    spins: bool
+    devices: Devices
+    connection: Connection
+    end: socket
+    commons: Commons
+    printout: Printout
+    log: StderrLog
+    stacks: Stacks
+    segments: Iterable[tuple[int, Segment]]
+    messages: Iterable[Any]
+
+    def send(self, end: socket) -> None:
+        """Send all of this to a worker, over the master's end of its channel.
+
+        One that dies meanwhile is found dead by the first command.
+
+        Raises
+        ------
+        TimeoutError
+            If it lives but does not read.
+        """
+        files = self.log.fileno(), self.printout.fileno(), self.stacks.fileno()
+        end.settimeout(SECONDS)
+        with suppress(Disconnected):
+            _send(end, (self.rank, self.spins, self.devices, self.connection, Surroundings.present()))
+            for descriptor in (*range(N_STANDARD), *files, *self.commons.descriptors()):
+                _send(end, None, descriptor)
+            for number, segment in self.segments:
+                attach = messages.Attach(number, segment.nbytes, segment.offset, segment.writable)
+                _send(end, attach, segment.descriptor)
+            _send(end, None)
+            for message in self.messages:
+                _send(end, message)
+            _send(end, None)
+
+    @classmethod
+    def receive(cls, end: socket, parent: int) -> WorkerSpec | None:
+        """Take what `send` sends: segments and messages one by one, as they are run through.
+
+        None if no worker is needed any more.
+        """
+        receiver = Receiver(end)
+        head, _ = receiver.receive()
+        if isinstance(head, messages.Close):
+            return None
+        rank, spins, devices, connection, surroundings = head
+        for standard in range(N_STANDARD):
+            given = _descriptor(receiver)
+            os.dup2(given, standard)
+            os.close(given)
+        log, printout, stacks = (_descriptor(receiver) for _ in range(3))
+        n_ranks = devices.n_ranks
+        commons = Commons(n_ranks, [_descriptor(receiver) for _ in range(2 + n_ranks)])
+        surroundings.enter()
+        return cls(
+            rank,
+            parent,
+            True,
+            spins,
+            devices,
+            connection,
+            end,
+            commons,
+            Printout(printout),
+            commons.stderr_log(rank, log),
+            Stacks(stacks),
+            _segments(receiver),
+            iter(lambda: receiver.receive()[0], None),
+        )
+
+
+class Surroundings(NamedTuple):
+    """Where a process is."""
+
+    environ: Mapping[str, str]
+    folder: str | None  # None where it is gone
+    path: list[str]
+
+    @classmethod
+    def present(cls) -> Surroundings:
+        """Return those of this process."""
+        folder = None
+        with suppress(OSError):
+            folder = os.getcwd()
+        return cls(dict(os.environ), folder, list(sys.path))
+
+    def enter(self) -> None:
+        """Make them those of this process."""
+        for name in {*os.environ} - {*self.environ}:
+            del os.environ[name]
+        os.environ.update(self.environ)
+        if self.folder is not None:
+            with suppress(OSError):
+                os.chdir(self.folder)
+        sys.path[:] = self.path
+        importlib.invalidate_caches()  # modules may have come that were not there before
+
+
+def _send(end: socket, message: Any, descriptor: int | None = None) -> None:
+    send(end, encode(message)._replace(descriptor=descriptor), _give_up)
+
+
+def _give_up() -> None:
+    raise TimeoutError(f"a new worker did not take what it starts from within {SECONDS:g} s")
+
+
+def _descriptor(receiver: Receiver) -> int:
+    return _checked(receiver.receive()[1])
+
+
+def _checked(descriptor: int | None) -> int:
+    if descriptor is None:
+        raise OSError("a new worker had no descriptor left for what it shares with the others; see ulimit -n")
+    return descriptor
+
+
+def _segments(receiver: Receiver) -> Iterator[tuple[int, Segment]]:
+    for attach, descriptor in iter(receiver.receive, (None, None)):
+        segment = Segment.attach(_checked(descriptor), attach.nbytes, attach.offset, attach.writable)
+        yield attach.segment, segment
