@@ -19,7 +19,7 @@ class Owner(Protocol):
     """A run, as `session.Session` is one."""
 
     n_ranks: int
-    reads_in_place: bool  # ranks read rows where they are, if those are next to each other
+    on_gpus: bool  # else ranks read rows where they are, if those are next to each other
     segments: SegmentTable
     staging: StagingBuffers
     temporary: StagingBuffers  # freed at the end of each turn

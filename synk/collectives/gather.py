@@ -67,11 +67,11 @@ class GatherStep(Step):
 
     def run(self, rank: Rank) -> list[Any] | None:
         read = partial(joined_or_copied, stacked=self.nd_up == 1, to_host=rank.device.to_host)
-        homes = [rank.variables.shared_arrays(variable) for variable in self.variables]
-        with rank.communicator.at_once("gather", "sum", homes, shapes=False):
+        shared = [rank.variables.shared_arrays(variable) for variable in self.variables]
+        with rank.communicator.at_once("gather", "sum", shared, shapes=False):
             results = [
-                rank.communicator.gather(rank.value(variable), homes=known, read=read)
-                for variable, known in zip(self.variables, homes, strict=True)
+                rank.communicator.gather(rank.value(variable), shared=known, read=read)
+                for variable, known in zip(self.variables, shared, strict=True)
             ]
         return results if rank.rank == 0 else None
 
@@ -117,12 +117,12 @@ class AllGatherStep(Step):
     variables: tuple[int, ...]
 
     def run(self, rank: Rank) -> None:
-        homes = [rank.variables.shared_arrays(variable) for variable in self.variables]
+        shared = [rank.variables.shared_arrays(variable) for variable in self.variables]
         values = [rank.value(variable) for variable in self.variables]
-        with rank.communicator.at_once("all_gather", "sum", homes, shapes=False):
+        with rank.communicator.at_once("all_gather", "sum", shared, shapes=False):
             joined = [
                 rank.communicator.all_gather(value, known, module_of(value, rank).concatenate)
-                for value, known in zip(values, homes, strict=True)
+                for value, known in zip(values, shared, strict=True)
             ]
         for variable, result in zip(self.variables, joined, strict=True):
             rank.variables.assign(variable, result)

@@ -61,22 +61,22 @@ class BroadcastStep(messages.Step):
     variables: tuple[int, ...]
 
     def run(self, rank: Rank) -> None:
-        homes = [_homes_of_rank_0(rank, variable) for variable in self.variables]
-        with rank.communicator.at_once("broadcast", "sum", homes, shapes=False):
-            for variable, known in zip(self.variables, homes, strict=True):
-                # Where it has a home, the value of another rank does not matter.
+        shared = [_shared_with_rank_0(rank, variable) for variable in self.variables]
+        with rank.communicator.at_once("broadcast", "sum", shared, shapes=False):
+            for variable, known in zip(self.variables, shared, strict=True):
+                # Where it is shared, the value of another rank does not matter.
                 array = rank.value(variable) if known is None else known[rank.rank]
-                result = rank.communicator.broadcast(array, homes=known)
+                result = rank.communicator.broadcast(array, shared=known)
                 if rank.rank > 0:
                     rank.variables.assign(variable, result)
 
 
-def _homes_of_rank_0(rank: Rank, variable: int) -> SharedArrays | None:
-    """Return the homes of a variable if rank 0's value is, or can be brought, to that of this rank."""
+def _shared_with_rank_0(rank: Rank, variable: int) -> SharedArrays | None:
+    """Return the arrays of all ranks if rank 0's value is, or can be put, where this rank's may go."""
     if rank.rank == 0:
         return rank.variables.shared_arrays(variable)
-    homes = rank.variables.storage(variable)
-    return homes if homes is not None and homes[0].shape == homes[rank.rank].shape else None
+    shared = rank.variables.storage(variable)
+    return shared if shared is not None and shared[0].shape == shared[rank.rank].shape else None
 
 
 class HandOut:
@@ -146,13 +146,13 @@ class HandOut:
         arrays = [self._arrays[number] for number in written]
         if all(array.base is None for array in arrays):  # they have memory of their own
             return arrays
-        homes = sorted(byte_bounds(home) for number in written for home in places[number])
-        return [np.array(array) if _overlaps(byte_bounds(array), homes) else array for array in arrays]
+        shared = sorted(byte_bounds(place) for number in written for place in places[number])
+        return [np.array(array) if _overlaps(byte_bounds(array), shared) else array for array in arrays]
 
-    def _write(self, number: int, array: NDArray[Any], homes: Any, only_own: bool) -> None:
-        for rows, home in zip(self._rows[number][: 1 if only_own else None], homes, strict=False):
+    def _write(self, number: int, array: NDArray[Any], places: Any, only_own: bool) -> None:
+        for rows, place in zip(self._rows[number][: 1 if only_own else None], places, strict=False):
             if rows is not None:
-                copy_rows(array, rows, home)
+                copy_rows(array, rows, place)
         if only_own:
             self._run.shared_storage.take_stored(self.variables[number])
 
@@ -177,10 +177,10 @@ class HandOut:
         )
 
 
-def _overlaps(bounds: tuple[int, int], homes: Sequence[tuple[int, int]]) -> bool:
-    """Tell whether addresses are among those of homes, which are in order and apart from each other."""
-    before = bisect_left(homes, (bounds[1],))
-    return before > 0 and bounds[0] < homes[before - 1][1]
+def _overlaps(bounds: tuple[int, int], shared: Sequence[tuple[int, int]]) -> bool:
+    """Tell whether addresses are among those of arrays, which are in order and apart from each other."""
+    before = bisect_left(shared, (bounds[1],))
+    return before > 0 and bounds[0] < shared[before - 1][1]
 
 
 def copy_rows(array: Any, rows: Rows, out: Any) -> None:

@@ -40,7 +40,7 @@ class GetValue(Collective[Any]):
 
 @dataclass(slots=True)
 class FetchStep(Step):
-    """Send values home from one rank, or from all where ``rank`` is None."""
+    """Send values to the master from one rank, or from all where ``rank`` is None."""
 
     variables: tuple[int, ...]
     rank: int | None
@@ -48,22 +48,18 @@ class FetchStep(Step):
 
     def run(self, rank: Rank) -> list[Any]:
         asked = self.rank in (None, rank.rank)
-        read = dict(zip(self.variables, self.read, strict=True)) if self.read else {}
-        homes = {
-            variable: rank.variables.shared_arrays(variable)
-            for variable in self.variables
-            if read.get(variable)
-        }
-        with rank.communicator.at_once("gather", "sum", list(homes.values()), shapes=False):
+        read = [variable for variable, is_read in zip(self.variables, self.read, strict=False) if is_read]
+        shared = {variable: rank.variables.shared_arrays(variable) for variable in read}
+        with rank.communicator.at_once("gather", "sum", list(shared.values()), shapes=False):
             gathered = {
                 variable: rank.communicator.gather(
-                    rank.value(variable), homes=known, read=_copy_of_the_only, only=self.rank
+                    rank.value(variable), shared=known, read=_copy_of_the_only, only=self.rank
                 )
-                for variable, known in homes.items()
+                for variable, known in shared.items()
             }
         # A copy even where it is sent: that happens after all steps, which may write to it.
         return [
-            gathered[variable] if variable in homes else _own_copy(rank, variable) if asked else None
+            gathered[variable] if variable in shared else _own_copy(rank, variable) if asked else None
             for variable in self.variables
         ]
 
@@ -114,7 +110,7 @@ class GetLengths(GetShapes):
 
 @dataclass(slots=True)
 class ShapesStep(Step):
-    """Send shapes home."""
+    """Send shapes to the master."""
 
     variables: tuple[int, ...]
 

@@ -53,13 +53,13 @@ class AllReduceStep(Step):
             self._all_reduce(rank, self.variables[0], first)
             return
         with rank.communicator.at_once("all_reduce", self.op, of_all):
-            for variable, homes in zip(self.variables, of_all, strict=True):
-                self._all_reduce(rank, variable, homes)
+            for variable, shared in zip(self.variables, of_all, strict=True):
+                self._all_reduce(rank, variable, shared)
 
-    def _all_reduce(self, rank: Rank, variable: int, homes: SharedArrays | None) -> None:
+    def _all_reduce(self, rank: Rank, variable: int, shared: SharedArrays | None) -> None:
         communicator = rank.communicator
-        if homes is not None:
-            communicator.all_reduce(homes[rank.rank], self.op, homes)
+        if shared is not None:
+            communicator.all_reduce(shared[rank.rank], self.op, shared)
             return
         parted = None if rank.overlap is None else rank.overlap.take(variable)
         value = rank.value(variable)
@@ -102,9 +102,9 @@ class ReduceStep(Step):
         results = []
         of_all = [rank.variables.shared_arrays(variable) for variable in self.variables]
         with rank.communicator.at_once("reduce in place" if self.in_place else "reduce", self.op, of_all):
-            for variable, homes in zip(self.variables, of_all, strict=True):
+            for variable, shared in zip(self.variables, of_all, strict=True):
                 value = rank.value(variable)
-                result = rank.communicator.reduce(value, self.op, homes=homes, in_place=self.in_place)
+                result = rank.communicator.reduce(value, self.op, shared=shared, in_place=self.in_place)
                 if rank.rank == 0 and self.in_place:
                     rank.variables.assign(variable, result)
                 elif rank.rank == 0:

@@ -44,16 +44,78 @@ class Parted(Protocol):
         """Give up, as this rank failed."""
 
 
-class Communicator(ABC):
-    """Collectives among the ranks of a run.
+class Collectives(ABC):
+    """What ranks do together with arrays; `ObservedCommunicator` watches all of it.
 
     Arrays are of the device's array module. Reductions go in an order that is fixed, so the same run
     gives the same bits, and all ranks receive the same bits: rank order, or with NCCL its own. An
     average of finite values is finite.
 
-    All take ``homes``: where the arrays of all ranks are, seen from here; ``homes[rank]`` is the
+    All take ``shared``: where the arrays of all ranks are, seen from here; ``shared[rank]`` is the
     array given. Where every rank has them, nothing is copied on the way. What is read through
     ``read`` holds still only until that returns.
+
+    """
+
+    @abstractmethod
+    def all_reduce(self, array: Any, op: str, shared: SharedArrays | None = None) -> Any:
+        """Return the arrays of all ranks combined by ``op``, on every rank.
+
+        Parameters
+        ----------
+        array : array
+            Of the same dtype and shape on every rank; it may be overwritten and returned.
+        op : {"avg", "sum", "prod", "min", "max"}
+        shared : SharedArrays, optional
+
+        Raises
+        ------
+        CollectiveMismatch
+            On every rank, if dtypes, shapes or operations differ.
+        """
+
+    @abstractmethod
+    def reduce(
+        self, array: Any, op: str, root: int = 0, shared: SharedArrays | None = None, in_place: bool = False
+    ) -> Any | None:
+        """Return the arrays of all ranks combined by ``op`` on rank ``root``, None on others.
+
+        ``in_place`` permits that the root's array is overwritten and returned.
+        """
+
+    @abstractmethod
+    def broadcast(self, array: Any, root: int = 0, shared: SharedArrays | None = None) -> Any:
+        """Return rank ``root``'s array; only its dtype must be that of ``array`` elsewhere.
+
+        With ``shared``, ``array`` is overwritten and returned.
+        """
+
+    @abstractmethod
+    def all_gather(
+        self,
+        array: Any,
+        shared: SharedArrays | None = None,
+        read: Callable[[Sequence[Any]], Any] = copies,
+    ) -> Any:
+        """Return ``read(arrays)`` of the arrays of all ranks in rank order; their shapes may differ."""
+
+    @abstractmethod
+    def gather(
+        self,
+        array: Any,
+        root: int = 0,
+        shared: SharedArrays | None = None,
+        read: Callable[[Sequence[Any]], Any] = copies,
+        only: int | None = None,
+    ) -> Any | None:
+        """Return what `all_gather` does on rank ``root``, None on others.
+
+        With ``only``, a rank, ``read`` gets that rank's array alone.
+        """
+
+
+class Communicator(Collectives):
+    """Collectives among the ranks of a run, and what links these.
 
     Attributes
     ----------
@@ -91,11 +153,11 @@ class Communicator(ABC):
         """
         return None
 
-    def close(self) -> None:  # noqa: B027  (most have nothing to give up)
+    def close(self) -> None:
         """Give up what links this rank to the others; their processes may have ended."""
 
     def at_once(
-        self, kind: str, op: str, homes: Sequence[SharedArrays | None], shapes: bool = True
+        self, kind: str, op: str, shared: Sequence[SharedArrays | None], shapes: bool = True
     ) -> AbstractContextManager[None]:
         """Return a context for several collectives of one kind, in which ranks may meet once for all of them.
 
@@ -104,67 +166,34 @@ class Communicator(ABC):
         Parameters
         ----------
         kind : str
-            One of `header.KINDS`.
+            Of collective, as named in errors: at most 16 letters.
         op : str
-        homes : sequence of (SharedArrays or None)
+        shared : sequence of (SharedArrays or None)
             What each of the collectives will be given.
         shapes : bool
             Whether shapes must be equal.
         """
         return nullcontext()
 
-    @abstractmethod
-    def all_reduce(self, array: Any, op: str, homes: SharedArrays | None = None) -> Any:
-        """Return the arrays of all ranks combined by ``op``, on every rank.
 
-        Parameters
-        ----------
-        array : array
-            Of the same dtype and shape on every rank; it may be overwritten and returned.
-        op : {"avg", "sum", "prod", "min", "max"}
-        homes : SharedArrays, optional
+class ObservedCommunicator:
+    """A communicator whose collectives somebody watches.
 
-        Raises
-        ------
-        CollectiveMismatch
-            On every rank, if dtypes, shapes or operations differ.
-        """
+    Parameters
+    ----------
+    communicator : Communicator
+    watch : callable
+        ``watch(name, method)`` returns what is called in place of a method.
+    """
 
-    @abstractmethod
-    def reduce(
-        self, array: Any, op: str, root: int = 0, homes: SharedArrays | None = None, in_place: bool = False
-    ) -> Any | None:
-        """Return the arrays of all ranks combined by ``op`` on rank ``root``, None on others.
+    def __init__(self, communicator: Communicator, watch: Callable[[str, Callable], Callable]):
+        self._communicator = communicator
+        self._watched = {
+            name: watch(name, getattr(communicator, name)) for name in vars(Collectives) if name[0] != "_"
+        }
 
-        ``in_place`` permits that the root's array is overwritten and returned.
-        """
+    def __deepcopy__(self, memo: Any) -> ObservedCommunicator:
+        return self  # as communicators do
 
-    @abstractmethod
-    def broadcast(self, array: Any, root: int = 0, homes: SharedArrays | None = None) -> Any:
-        """Return rank ``root``'s array; only its dtype must be that of ``array`` elsewhere.
-
-        With ``homes``, ``array`` is overwritten and returned.
-        """
-
-    @abstractmethod
-    def all_gather(
-        self,
-        array: Any,
-        homes: SharedArrays | None = None,
-        read: Callable[[Sequence[Any]], Any] = copies,
-    ) -> Any:
-        """Return ``read(arrays)`` of the arrays of all ranks in rank order; their shapes may differ."""
-
-    @abstractmethod
-    def gather(
-        self,
-        array: Any,
-        root: int = 0,
-        homes: SharedArrays | None = None,
-        read: Callable[[Sequence[Any]], Any] = copies,
-        only: int | None = None,
-    ) -> Any | None:
-        """Return what `all_gather` does on rank ``root``, None on others.
-
-        With ``only``, a rank, ``read`` gets that rank's array alone.
-        """
+    def __getattr__(self, name: str) -> Any:
+        return self._watched.get(name) or getattr(self._communicator, name)

@@ -5,16 +5,16 @@ words -> control block -> barrier -> compare words; parsed only where they diffe
 
 from __future__ import annotations
 
+import struct
 from array import array
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from synk.values.errors import CollectiveMismatch
-from synk.values.reduction import OPERATIONS
 
-KINDS = ("all_reduce", "reduce", "reduce in place", "broadcast", "all_gather", "gather")
-ARENA, HOME, KIND, OP, DTYPE, NDIM, SHAPE = range(7)  # words; what follows SHAPE are lengths
+ARENA, SHARED = range(2)  # words; behind them stands what `SAID` has, and then lengths
+SAID = struct.Struct("<16s8s8sq")  # kind, operation, dtype, number of dimensions
 
 
 class Header(NamedTuple):
@@ -24,7 +24,7 @@ class Header(NamedTuple):
     op: str
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
-    home: bool  # whether this rank sees the arrays of all, and its own is among them
+    is_shared: bool  # whether this rank sees the arrays of all, and its own is among them
     arena: int  # bytes of the arena that this rank has
 
     @property
@@ -36,15 +36,18 @@ class Header(NamedTuple):
 
     @classmethod
     def read(cls, words: memoryview) -> Header:
-        dtype = np.dtype(words[DTYPE].to_bytes(8, "little").rstrip(b"\0").decode())
-        shape = tuple(words[SHAPE : SHAPE + words[NDIM]])
-        return cls(KINDS[words[KIND]], OPERATIONS[words[OP]], dtype, shape, bool(words[HOME]), words[ARENA])
+        *names, ndim = SAID.unpack_from(words, 8 * (SHARED + 1))
+        kind, op, dtype = [name.rstrip(b"\0").decode() for name in names]
+        start = SHARED + 1 + SAID.size // 8
+        return cls(
+            kind, op, np.dtype(dtype), tuple(words[start : start + ndim]), bool(words[SHARED]), words[ARENA]
+        )
 
 
-def words_of(kind: str, op: str, dtype: np.dtype[Any], shape: tuple[int, ...], home: bool) -> memoryview:
-    """Return the words from HOME on: what all ranks must have in common."""
-    name = int.from_bytes(dtype.str.encode(), "little")
-    return memoryview(array("q", [home, KINDS.index(kind), OPERATIONS.index(op), name, len(shape), *shape]))
+def words_of(kind: str, op: str, dtype: np.dtype[Any], shape: tuple[int, ...], is_shared: bool) -> memoryview:
+    """Return the words from SHARED on: what all ranks must have in common."""
+    said = SAID.pack(kind.encode(), op.encode(), dtype.str.encode(), len(shape))
+    return memoryview(array("q", [is_shared, *memoryview(said).cast("q"), *shape]))
 
 
 def check_equal(headers: list[Header], shapes: bool) -> None:

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from synk.comm.base import Communicator, SharedArrays, copies
 from synk.comm.blocks import Blocks, Scratch
-from synk.comm.header import ARENA, HOME, Header, check_equal, words_of
+from synk.comm.header import ARENA, SHARED, Header, check_equal, words_of
 from synk.memory.shm import Segment
 from synk.transport.sync import Barrier, ControlBlock
 from synk.values.rows import split
@@ -58,7 +58,7 @@ class HostCommunicator(Communicator):
         self._arena: Segment | None = None
         self._arena_nbytes = 0
         self._scratch: Scratch = {}
-        self._met = False  # all ranks bring the same to all collectives from now on, in their homes
+        self._met = False  # all ranks bring the same to all collectives from now on, in shared memory
         # Views are taken anew each time: kept, they would keep the words mapped beyond the run.
         self._control = control
         self._mine = control.header_at(rank)
@@ -66,13 +66,13 @@ class HostCommunicator(Communicator):
 
     @contextmanager
     def at_once(
-        self, kind: str, op: str, homes: Sequence[SharedArrays | None], shapes: bool = True
+        self, kind: str, op: str, shared: Sequence[SharedArrays | None], shapes: bool = True
     ) -> Iterator[None]:
-        if len(homes) < 2:  # nothing is saved
+        if len(shared) < 2:  # nothing is saved
             yield
             return
-        same = self._same(_digest([self._words(kind, op, one, shapes) for one in homes]))
-        met = same and all(one is not None for one in homes)
+        same = self._same(_digest([self._words(kind, op, one, shapes) for one in shared]))
+        met = same and all(one is not None for one in shared)
         if not met:
             self._barrier.wait()  # before the next header
         self._met = met
@@ -83,26 +83,26 @@ class HostCommunicator(Communicator):
         if met:
             self._barrier.wait()
 
-    def _words(self, kind: str, op: str, homes: SharedArrays | None, shapes: bool) -> memoryview:
+    def _words(self, kind: str, op: str, shared: SharedArrays | None, shapes: bool) -> memoryview:
         """Return what all ranks must have in common to reduce or read arrays where they are."""
-        if homes is None:
+        if shared is None:
             return memoryview(b"")
-        words: memoryview | None = homes.plans.get((kind, op))
+        words: memoryview | None = shared.plans.get((kind, op))
         if words is None:
-            mine = homes[self.rank]
+            mine = shared[self.rank]
             shape = mine.shape if shapes else ()
-            words = homes.plans[kind, op] = words_of(kind, op, mine.dtype, shape, home=True)
+            words = shared.plans[kind, op] = words_of(kind, op, mine.dtype, shape, is_shared=True)
         return words
 
-    def all_reduce(self, array: NDArray[Any], op: str, homes: SharedArrays | None = None) -> NDArray[Any]:
-        if homes is not None:
+    def all_reduce(self, array: NDArray[Any], op: str, shared: SharedArrays | None = None) -> NDArray[Any]:
+        if shared is not None:
             # The way of every training step: what can be known before is looked up.
-            words, blocks = homes.plans.get(op) or self._plan(op, homes)
+            words, blocks = shared.plans.get(op) or self._plan(op, shared)
             if self._met or self._same(words):
                 blocks.run()
                 self._part()
                 return array
-        headers = self._headers_of("all_reduce", op, array, homes, met=homes is not None)
+        headers = self._headers_of("all_reduce", op, array, shared, met=shared is not None)
         result = self._reduce_staged(headers, array, op)
         if not array.flags.writeable:
             return result.copy()
@@ -114,54 +114,54 @@ class HostCommunicator(Communicator):
         array: NDArray[Any],
         op: str,
         root: int = 0,
-        homes: SharedArrays | None = None,
+        shared: SharedArrays | None = None,
         in_place: bool = False,
     ) -> NDArray[Any] | None:
         kind = "reduce in place" if in_place else "reduce"
-        headers = self._to_stage(kind, op, array, homes)
-        if homes is None or headers:
+        headers = self._to_stage(kind, op, array, shared)
+        if shared is None or headers:
             # On one machine the work is shared by all ranks anyway.
             result = self._reduce_staged(headers, array, op)
             return result.copy() if self.rank == root else None
         result = array
         if in_place:
-            self._chunk(homes, op, into=root).run()
+            self._chunk(shared, op, into=root).run()
         elif self.rank == root:
             result = np.empty(array.shape, array.dtype)
-            Blocks(_flat(homes), op, [result.reshape(-1)], self._scratch).run()
+            Blocks(_flat(shared), op, [result.reshape(-1)], self._scratch).run()
         self._part()
         return result if self.rank == root else None
 
     def broadcast(
-        self, array: NDArray[Any], root: int = 0, homes: SharedArrays | None = None
+        self, array: NDArray[Any], root: int = 0, shared: SharedArrays | None = None
     ) -> NDArray[Any]:
-        headers = self._to_stage("broadcast", "sum", array, homes, shapes=False)
-        if homes is not None and not headers:
+        headers = self._to_stage("broadcast", "sum", array, shared, shapes=False)
+        if shared is not None and not headers:
             if self.rank != root:
-                array[...] = homes[root]
+                array[...] = shared[root]
             self._part()
             return array
         slot = self._fill_slots(headers, array, only=root)[root]
         return slot.copy()
 
-    def all_gather(self, array: NDArray[Any], homes: SharedArrays | None = None, read: Read = copies) -> Any:
-        return self._gather("all_gather", array, homes, read, reading=True, only=None)
+    def all_gather(self, array: NDArray[Any], shared: SharedArrays | None = None, read: Read = copies) -> Any:
+        return self._gather("all_gather", array, shared, read, reading=True, only=None)
 
     def gather(
         self,
         array: NDArray[Any],
         root: int = 0,
-        homes: SharedArrays | None = None,
+        shared: SharedArrays | None = None,
         read: Read = copies,
         only: int | None = None,
     ) -> Any | None:
-        return self._gather("gather", array, homes, read, self.rank == root, only)
+        return self._gather("gather", array, shared, read, self.rank == root, only)
 
     def _gather(
-        self, kind: str, array: NDArray[Any], homes: Any, read: Read, reading: bool, only: int | None
+        self, kind: str, array: NDArray[Any], shared: Any, read: Read, reading: bool, only: int | None
     ) -> Any:
-        headers = self._to_stage(kind, "sum", array, homes, shapes=False)
-        arrays = self._fill_slots(headers, array, only) if headers or homes is None else homes
+        headers = self._to_stage(kind, "sum", array, shared, shapes=False)
+        arrays = self._fill_slots(headers, array, only) if headers or shared is None else shared
         result = read(arrays if only is None else [arrays[only]]) if reading else None
         if not headers:  # a slot is not filled again before the next header has been met
             self._part()
@@ -173,35 +173,35 @@ class HostCommunicator(Communicator):
         """Tell the others what this rank brings; return whether all bring the very same."""
         control, count = self._control.words, len(words)
         control[self._mine + ARENA] = self._arena_nbytes
-        start = self._mine + HOME
+        start = self._mine + SHARED
         control[start : start + count] = words
         self._barrier.wait()
         for other in self._others:
-            start = other + HOME
+            start = other + SHARED
             if control[start : start + count] != words:
                 return False
         return True
 
     def _part(self) -> None:
-        """Wait until no rank touches what others have in their homes."""
+        """Wait until no rank touches what others have in shared memory."""
         if not self._met:
             self._barrier.wait()
 
     def _to_stage(
-        self, kind: str, op: str, array: NDArray[Any], homes: SharedArrays | None, shapes: bool = True
+        self, kind: str, op: str, array: NDArray[Any], shared: SharedArrays | None, shapes: bool = True
     ) -> list[Header]:
-        """Return what all ranks bring; nothing where all of it is in its homes."""
+        """Return what all ranks bring; nothing where all of it is in shared memory."""
         if self._met:
             return []
-        headers = self._headers_of(kind, op, array, homes, shapes)
-        return [] if all(header.home for header in headers) else headers
+        headers = self._headers_of(kind, op, array, shared, shapes)
+        return [] if all(header.is_shared for header in headers) else headers
 
     def _headers_of(
         self,
         kind: str,
         op: str,
         array: NDArray[Any],
-        homes: SharedArrays | None,
+        shared: SharedArrays | None,
         shapes: bool = True,
         met: bool = False,
     ) -> list[Header]:
@@ -213,18 +213,18 @@ class HostCommunicator(Communicator):
             If that differs, up to the shapes where ``shapes`` is false.
         """
         if not met:
-            self._same(words_of(kind, op, array.dtype, array.shape, homes is not None))
+            self._same(words_of(kind, op, array.dtype, array.shape, shared is not None))
         headers = [Header.read(self._control.header(rank)) for rank in range(self.n_ranks)]
         check_equal(headers, shapes)
         return headers
 
     # --- reductions --------------------------------------------------------------------------------
 
-    def _plan(self, op: str, homes: SharedArrays) -> tuple[memoryview, Blocks]:
-        mine = homes[self.rank]
-        words = words_of("all_reduce", op, mine.dtype, mine.shape, home=True)
-        same = all((home.dtype, home.shape) == (mine.dtype, mine.shape) for home in homes)
-        plan = homes.plans[op] = words, self._chunk(homes if same else [mine], op)
+    def _plan(self, op: str, shared: SharedArrays) -> tuple[memoryview, Blocks]:
+        mine = shared[self.rank]
+        words = words_of("all_reduce", op, mine.dtype, mine.shape, is_shared=True)
+        same = all((one.dtype, one.shape) == (mine.dtype, mine.shape) for one in shared)
+        plan = shared.plans[op] = words, self._chunk(shared if same else [mine], op)
         return plan
 
     def _chunk(self, arrays: Sequence[NDArray[Any]], op: str, into: int | None = None) -> Blocks:

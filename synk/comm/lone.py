@@ -14,21 +14,21 @@ class LoneCommunicator(Communicator):
     def __init__(self) -> None:
         super().__init__(rank=0, n_ranks=1)
 
-    def all_reduce(self, array: Any, op: str, homes: SharedArrays | None = None) -> Any:
+    def all_reduce(self, array: Any, op: str, shared: SharedArrays | None = None) -> Any:
         return array
 
     def reduce(
-        self, array: Any, op: str, root: int = 0, homes: SharedArrays | None = None, in_place: bool = False
+        self, array: Any, op: str, root: int = 0, shared: SharedArrays | None = None, in_place: bool = False
     ) -> Any | None:
         return array if in_place else array.copy()
 
-    def broadcast(self, array: Any, root: int = 0, homes: SharedArrays | None = None) -> Any:
+    def broadcast(self, array: Any, root: int = 0, shared: SharedArrays | None = None) -> Any:
         return array
 
     def all_gather(
         self,
         array: Any,
-        homes: SharedArrays | None = None,
+        shared: SharedArrays | None = None,
         read: Callable[[Sequence[Any]], Any] = copies,
     ) -> Any:
         return read([array])
@@ -37,7 +37,7 @@ class LoneCommunicator(Communicator):
         self,
         array: Any,
         root: int = 0,
-        homes: SharedArrays | None = None,
+        shared: SharedArrays | None = None,
         read: Callable[[Sequence[Any]], Any] = copies,
         only: int | None = None,
     ) -> Any | None:

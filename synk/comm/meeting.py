@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from synk.comm.header import ARENA, HOME, Header, check_equal, words_of
+from synk.comm.header import ARENA, SHARED, Header, check_equal, words_of
 from synk.transport.sync import Barrier, ControlBlock
 
 
@@ -44,7 +44,7 @@ class Meeting:
         Parameters
         ----------
         kind : str
-            One of `header.KINDS`.
+            Of collective, as named in errors: at most 16 letters.
         op : str
         array : array
             Of any array module; only its dtype and shape are looked at.
@@ -58,16 +58,16 @@ class Meeting:
         CollectiveMismatch
             On every rank, if what they bring differs.
         """
-        words = words_of(kind, op, array.dtype, array.shape, home=False)
-        end = HOME + len(words)
+        words = words_of(kind, op, array.dtype, array.shape, is_shared=False)
+        end = SHARED + len(words)
         mine = self._header(self._rank)
         # The place of an arena's length: here ranks have links instead.
         mine[ARENA] = link
-        mine[HOME:end] = words
+        mine[SHARED:end] = words
         self._barrier.wait()
         headers = [self._header(rank) for rank in self._ranks]
         links = [header[ARENA] for header in headers]
-        if all(header[HOME:end] == words for header in headers):
+        if all(header[SHARED:end] == words for header in headers):
             return Met([tuple(array.shape)] * len(headers), links)
         brought = [Header.read(header) for header in headers]
         check_equal(brought, shapes)

@@ -29,7 +29,7 @@ Shape = tuple[int, ...]
 class NcclCommunicator(Communicator):
     """Collectives of CuPy arrays, each rank with a GPU.
 
-    Results are complete when a method returns. Where arrays of other ranks are (``homes``) is of no
+    Results are complete when a method returns. Where arrays of other ranks are (``shared``) is of no
     use here: a GPU's memory is its rank's own.
 
     Parameters
@@ -64,7 +64,7 @@ class NcclCommunicator(Communicator):
         assert self._host is not None, "made without one"
         return self._host
 
-    def all_reduce(self, array: Any, op: str, homes: SharedArrays | None = None) -> Any:
+    def all_reduce(self, array: Any, op: str, shared: SharedArrays | None = None) -> Any:
         carrier = carrier_of(op, array.dtype, self.n_ranks)
         shapes = self._meet("all_reduce", op, array)
         if carrier is None:
@@ -79,7 +79,7 @@ class NcclCommunicator(Communicator):
         return self._put(carrier.unpack(self._xp, sent, array.shape), array)
 
     def reduce(
-        self, array: Any, op: str, root: int = 0, homes: SharedArrays | None = None, in_place: bool = False
+        self, array: Any, op: str, root: int = 0, shared: SharedArrays | None = None, in_place: bool = False
     ) -> Any | None:
         carrier = carrier_of(op, array.dtype, self.n_ranks)
         shapes = self._meet("reduce in place" if in_place else "reduce", op, array)
@@ -91,20 +91,20 @@ class NcclCommunicator(Communicator):
             return None
         return self._put(result, array) if in_place else result
 
-    def broadcast(self, array: Any, root: int = 0, homes: SharedArrays | None = None) -> Any:
+    def broadcast(self, array: Any, root: int = 0, shared: SharedArrays | None = None) -> Any:
         shape = self._meet("broadcast", "sum", array, shapes=False)[root]
         if self.rank == root:
             moved = contiguous(array)
-        elif homes is not None and array.shape == shape and array.flags.c_contiguous:
+        elif shared is not None and array.shape == shape and array.flags.c_contiguous:
             moved = array
         else:
             moved = self._xp.empty(shape, array.dtype)
         self._run("broadcast", moved.nbytes, self._broadcasting([(root, moved)]))
         if self.rank == root or moved is array:
             return array
-        return self._put(moved, array) if homes is not None else moved
+        return self._put(moved, array) if shared is not None else moved
 
-    def all_gather(self, array: Any, homes: SharedArrays | None = None, read: Read = copies) -> Any:
+    def all_gather(self, array: Any, shared: SharedArrays | None = None, read: Read = copies) -> Any:
         shapes = self._meet("all_gather", "sum", array, shapes=False)
         return read(self._all_gathered(array, shapes))
 
@@ -112,7 +112,7 @@ class NcclCommunicator(Communicator):
         self,
         array: Any,
         root: int = 0,
-        homes: SharedArrays | None = None,
+        shared: SharedArrays | None = None,
         read: Read = copies,
         only: int | None = None,
     ) -> Any | None:

@@ -22,7 +22,7 @@ Read = Callable[[Sequence[Any]], Any]
 class StagedCommunicator(Communicator):
     """Collectives of device arrays through a communicator of host arrays.
 
-    Where arrays of other ranks are (``homes``) is of no use here: a device's memory is its rank's own.
+    Where arrays of other ranks are (``shared``) is of no use here: a device's memory is its rank's own.
 
     Parameters
     ----------
@@ -42,13 +42,13 @@ class StagedCommunicator(Communicator):
     def on_host(self) -> Communicator:
         return self._host
 
-    def all_reduce(self, array: Any, op: str, homes: SharedArrays | None = None) -> Any:
+    def all_reduce(self, array: Any, op: str, shared: SharedArrays | None = None) -> Any:
         if is_bfloat16(array):
             return self._put(self._reduced_bfloat16(array, op), array)
         return self._put(self._host.all_reduce(self._to_host(array), op), array)
 
     def reduce(
-        self, array: Any, op: str, root: int = 0, homes: SharedArrays | None = None, in_place: bool = False
+        self, array: Any, op: str, root: int = 0, shared: SharedArrays | None = None, in_place: bool = False
     ) -> Any | None:
         if is_bfloat16(array):
             result = self._reduced_bfloat16(array, op)
@@ -58,21 +58,21 @@ class StagedCommunicator(Communicator):
             return None
         return self._put(result, array) if in_place else self._from_host(result)
 
-    def broadcast(self, array: Any, root: int = 0, homes: SharedArrays | None = None) -> Any:
+    def broadcast(self, array: Any, root: int = 0, shared: SharedArrays | None = None) -> Any:
         result = self._host.broadcast(self._plain(array), root)
         if self.rank == root:
             return array
         result = result.view(array.dtype)
-        return self._put(result, array) if homes is not None else self._from_host(result)
+        return self._put(result, array) if shared is not None else self._from_host(result)
 
-    def all_gather(self, array: Any, homes: SharedArrays | None = None, read: Read = copies) -> Any:
+    def all_gather(self, array: Any, shared: SharedArrays | None = None, read: Read = copies) -> Any:
         return self._host.all_gather(self._plain(array), read=self._reading(read, array.dtype))
 
     def gather(
         self,
         array: Any,
         root: int = 0,
-        homes: SharedArrays | None = None,
+        shared: SharedArrays | None = None,
         read: Read = copies,
         only: int | None = None,
     ) -> Any | None:

@@ -175,7 +175,7 @@ class GraphFunction(Function):
             batch = select_batch(self._definition.inputs, scattered, options.batch, length)
             if options.next_batch is not None:
                 following = select_following(
-                    self._definition.inputs, scattered, options.next_batch, self._owner.reads_in_place
+                    self._definition.inputs, scattered, options.next_batch, not self._owner.on_gpus
                 )
         sliceables = self._definition.sliceables
         if sliceables:

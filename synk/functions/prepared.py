@@ -69,7 +69,7 @@ class PreparedCommand:
     segments : set of int
         That hold the inputs of calls.
     variables : set of int
-        Shared ones, by identity, whose homes it relies on.
+        Shared ones, by identity, whose place in shared memory it relies on.
     returns : {"list", "single", "none"}
         Which of these the caller is given.
 
@@ -105,26 +105,26 @@ class PreparedCommand:
                 values += finish(of_ranks)
         return values
 
-    def keep(self, array: Callable[[messages.ArrayRef], Any], homes: Callable[[Sequence[int]], Any]) -> None:
+    def keep(self, array: Callable[[messages.ArrayRef], Any], stored: Callable[[Sequence[int]], Any]) -> None:
         """Make it ready to be sent again, if all it was made of lasts.
 
         Parameters
         ----------
         array : callable
             ``array(ref)`` returns the memory that a message refers to.
-        homes : callable
-            ``homes(variables)`` returns storage of shared variables with what is to be in it, or None.
+        stored : callable
+            ``stored(variables)`` returns storage of shared variables with what is to be in it, or None.
         """
         known = [entry for entry in self._lasting if entry is not None]
         lengths = {entry.length for entry in known if entry.length is not None}
-        watched = [homes(entry.variables) for entry in known]
+        watched = [stored(entry.variables) for entry in known]
         if not self.may_last or len(lengths) > 1 or None in watched:
             return
         inputs = [one for entry in known for one in entry.inputs]
         self._n_inputs = 1 + max((one.position for one in inputs), default=-1)
         self._data = [(place, data, ref) for place, data, ref in inputs if data is not None]
         self._arrays = [(place, array(ref)) for place, data, ref in inputs if data is None]
-        self._homes = [home for of_entry in watched for home in of_entry]
+        self._stored = [one for of_entry in watched for one in of_entry]
         self._lists = [array(entry.indices) for entry in known if entry.indices is not None]
         self._unsigned = [indices.view(np.uint64) for indices in self._lists[:1]]
         self._length = min(lengths, default=None)
@@ -132,7 +132,7 @@ class PreparedCommand:
 
     def drop(self) -> None:
         """Forget the arrays, which ranks no longer share; the command is not sent again."""
-        self.lasts, self._homes, self._arrays, self._lists, self._unsigned = False, [], [], [], []
+        self.lasts, self._stored, self._arrays, self._lists, self._unsigned = False, [], [], [], []
 
     def rows(self, values: Sequence[Any], batch: Any, num_slices: Any) -> tuple[int, int] | None:
         """Return which rows a call selects if it repeats this one, else None: then nothing is said of it.
@@ -146,8 +146,8 @@ class PreparedCommand:
         """
         if not self.lasts or type(num_slices) is not int or num_slices != self._num_slices:
             return None
-        for storage, home in self._homes:
-            if storage[0] is not home:
+        for storage, value in self._stored:
+            if storage[0] is not value:
                 return None
         n = self._n_inputs
         if values[n:] or (n and not values[n - 1 :]):  # more or fewer; len() would be one call more

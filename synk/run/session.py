@@ -10,7 +10,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any
+from typing import Any, cast
 
 from synk.arrays.data import Data
 from synk.arrays.making import make_data
@@ -19,7 +19,7 @@ from synk.arrays.shared_table import SharedTable
 from synk.arrays.variables import RankVariables
 from synk.collectives.read import FetchStep, ShapesStep
 from synk.collectives.runner import CollectiveRunner
-from synk.comm import Communicator, HostCommunicator, LoneCommunicator
+from synk.comm import Communicator, HostCommunicator, LoneCommunicator, ObservedCommunicator
 from synk.compile.observe.profile import Profile
 from synk.device import Devices
 from synk.functions.graph_function import GraphFunction
@@ -45,9 +45,6 @@ from synk.values import messages
 from synk.values.errors import SegmentLost
 from synk.values.rows import check_num_slices
 
-# Methods of a communicator that a profile shows.
-COLLECTIVES = ("all_reduce", "reduce", "broadcast", "gather", "all_gather")
-
 
 class Session:
     """One run; the `Owner` of its Data, functions and collectives.
@@ -64,7 +61,7 @@ class Session:
 
     def __init__(self, devices: Devices, timeout: float | None, source: ForkSource):
         self.n_ranks = devices.n_ranks
-        self.reads_in_place = not devices.gpus  # which have them copied
+        self.on_gpus = bool(devices.gpus)
         self._devices = devices
         self._source = source
         self._remembered: weakref.WeakValueDictionary[int, PreparedCommand] = weakref.WeakValueDictionary()
@@ -238,16 +235,16 @@ class Session:
     @contextmanager
     def profiled(self, profile: Profile) -> Iterator[None]:
         """Let ``profile`` watch the nodes of what rank 0 runs meanwhile, and its collectives."""
-        communicator = self._rank.communicator
-        watched = {verb: profile.collective(verb, getattr(communicator, verb)) for verb in COLLECTIVES}
+        rank = self._rank
+        plain = rank.communicator
+        rank.communicator = observed = cast(Communicator, ObservedCommunicator(plain, profile.collective))
         self._profile = profile
-        communicator.__dict__.update(watched)  # in front of the methods
         try:
             yield
         finally:
             self._profile = None
-            for verb in watched:
-                del communicator.__dict__[verb]
+            if rank.communicator is observed:  # no restart has come between
+                rank.communicator = plain
 
     def run_alone(self, function: int, arrays: Sequence[Any]) -> list[Any]:
         self._device.bind()

@@ -100,24 +100,26 @@ class TestHost(CommunicatorSuite):
     @pytest.mark.parametrize(("op", "dtype"), REDUCTIONS)
     def test_all_reduce_of_arrays_that_all_ranks_see(self, group, op, dtype):
         for shape in [*SHAPES, (3 * BLOCK + 17,)]:
-            homes = [values(dtype, shape, rank) for rank in range(group.n_ranks)]
+            shared = [values(dtype, shape, rank) for rank in range(group.n_ranks)]
             expected = reduced([values(dtype, shape, rank) for rank in range(group.n_ranks)], op)
-            results = group.run(lambda comm, homes=homes: comm.all_reduce(homes[comm.rank], op, seen(homes)))
-            for result, home in zip(results, homes, strict=True):
-                assert result is home
-                identical(home, homes[0])
-                np.testing.assert_allclose(home, expected, rtol=1e-5 if dtype == "complex64" else 0)
+            results = group.run(
+                lambda comm, shared=shared: comm.all_reduce(shared[comm.rank], op, seen(shared))
+            )
+            for result, array in zip(results, shared, strict=True):
+                assert result is array
+                identical(array, shared[0])
+                np.testing.assert_allclose(array, expected, rtol=1e-5 if dtype == "complex64" else 0)
         assert group.arenas == [], "nothing is staged"
 
     def test_broadcast_of_arrays_that_all_ranks_see(self, group):
         for root in range(group.n_ranks):
-            homes = [values("float32", (3, 4), rank) for rank in range(group.n_ranks)]
+            shared = [values("float32", (3, 4), rank) for rank in range(group.n_ranks)]
             results = group.run(
-                lambda comm, homes=homes, root=root: comm.broadcast(homes[comm.rank], root, seen(homes))
+                lambda comm, shared=shared, root=root: comm.broadcast(shared[comm.rank], root, seen(shared))
             )
-            for result, home in zip(results, homes, strict=True):
-                assert result is home
-                identical(home, values("float32", (3, 4), root))
+            for result, array in zip(results, shared, strict=True):
+                assert result is array
+                identical(array, values("float32", (3, 4), root))
         assert group.arenas == []
 
     @pytest.mark.parametrize("lost", [None, 0, -1], ids=["all", "not rank 0", "not the last rank"])
@@ -125,17 +127,17 @@ class TestHost(CommunicatorSuite):
         of_all = [
             [values("float64", (3,), 10 * n + rank) for rank in range(group.n_ranks)] for n in range(20)
         ]
-        expected = [reduced(homes, "sum") for homes in of_all]
+        expected = [reduced(shared, "sum") for shared in of_all]
         waits = []
         for barrier in group.barriers:
             barrier.wait = counted(barrier.wait, waits)
         ranks = range(group.n_ranks)
-        homes = [[seen(one) for one in of_all] for _ in ranks]
+        shared = [[seen(one) for one in of_all] for _ in ranks]
         if lost is not None:
-            homes[lost][7] = None  # one array of one rank is elsewhere
+            shared[lost][7] = None  # one array of one rank is elsewhere
 
         def work(comm):
-            mine = homes[comm.rank]
+            mine = shared[comm.rank]
             with comm.at_once("all_reduce", "sum", mine):
                 return [
                     comm.all_reduce(one[comm.rank], "sum", known)
@@ -154,27 +156,27 @@ class TestHost(CommunicatorSuite):
     def test_reduce_of_arrays_that_all_ranks_see(self, group, op, dtype):
         for in_place in (False, True):
             for root in range(group.n_ranks):
-                homes = [values(dtype, (2, BLOCK + 5), rank) for rank in range(group.n_ranks)]
-                before = [home.copy() for home in homes]
+                shared = [values(dtype, (2, BLOCK + 5), rank) for rank in range(group.n_ranks)]
+                before = [array.copy() for array in shared]
 
-                def work(comm, homes=homes, root=root, in_place=in_place):
-                    return comm.reduce(homes[comm.rank], op, root, seen(homes), in_place)
+                def work(comm, shared=shared, root=root, in_place=in_place):
+                    return comm.reduce(shared[comm.rank], op, root, seen(shared), in_place)
 
                 for rank, result in enumerate(group.run(work)):
                     if rank == root:
                         identical(result, reduced(before, op))
-                        assert (result is homes[rank]) == in_place
+                        assert (result is shared[rank]) == in_place
                     else:
                         assert result is None
                     if rank != root or not in_place:
-                        identical(homes[rank], before[rank])
+                        identical(shared[rank], before[rank])
         assert group.arenas == []
 
     def test_gathering_of_arrays_that_all_ranks_see(self, group):
-        homes = [values("float32", (2 + rank, 4), rank) for rank in range(group.n_ranks)]
+        shared = [values("float32", (2 + rank, 4), rank) for rank in range(group.n_ranks)]
 
         def work(comm):
-            mine, all_ = homes[comm.rank], seen(homes)
+            mine, all_ = shared[comm.rank], seen(shared)
             results = [
                 comm.all_gather(mine, all_),
                 comm.gather(mine, 0, all_),
@@ -183,7 +185,7 @@ class TestHost(CommunicatorSuite):
             mine += 1  # nobody reads it any more
             return results
 
-        before = [home.copy() for home in homes]
+        before = [array.copy() for array in shared]
         for rank, (all_, gathered, *ones) in enumerate(group.run(work)):
             for array, expected in zip(all_, before, strict=True):
                 identical(array, expected)
@@ -194,10 +196,10 @@ class TestHost(CommunicatorSuite):
         assert group.arenas == []
 
     def test_a_late_reader_sees_the_value_of_its_turn(self, group):
-        homes = [np.zeros(4) for _ in range(group.n_ranks)]
+        shared = [np.zeros(4) for _ in range(group.n_ranks)]
 
         def work(comm):
-            mine, all_, results = homes[comm.rank], seen(homes), []
+            mine, all_, results = shared[comm.rank], seen(shared), []
 
             def read(arrays):
                 time.sleep(0.001)  # the others would be gone by then
@@ -214,19 +216,19 @@ class TestHost(CommunicatorSuite):
             assert set(values_) == {number}
 
     def test_arrays_are_staged_unless_every_rank_sees_all(self, group):
-        homes = [values("float32", (50,), rank) for rank in range(group.n_ranks)]
+        shared = [values("float32", (50,), rank) for rank in range(group.n_ranks)]
         expected = reduced([values("float32", (50,), rank) for rank in range(group.n_ranks)], "sum")
 
         def work(comm):
-            return comm.all_reduce(homes[comm.rank], "sum", None if comm.rank == 0 else seen(homes))
+            return comm.all_reduce(shared[comm.rank], "sum", None if comm.rank == 0 else seen(shared))
 
         for result in group.run(work):
             identical(result, expected)
         assert len(group.arenas) == 1
 
     def test_ranks_that_see_all_arrays_may_still_disagree(self, group):
-        homes = [np.ones(3 + rank) for rank in range(group.n_ranks)]
-        outcomes = group.outcomes(lambda comm: comm.all_reduce(homes[comm.rank], "sum", seen(homes)))
+        shared = [np.ones(3 + rank) for rank in range(group.n_ranks)]
+        outcomes = group.outcomes(lambda comm: comm.all_reduce(shared[comm.rank], "sum", seen(shared)))
         agree = group.n_ranks == 1
         assert [isinstance(outcome, CollectiveMismatch) for outcome in outcomes] == [
             not agree

@@ -156,7 +156,7 @@ class TestWhereResultsAre:
                         assert host(arrays[rank]) == [1.0, rank]
                         assert (result is None) == (rank != root)
 
-    def test_broadcast_with_homes_fills_the_array(self, two):
+    def test_broadcast_with_shared_arrays_fills_the_array(self, two):
         for shape in [(3,), (2, 2)]:
             arrays = [device(np.full(shape, rank)) for rank in range(2)]
             turned = [stand_in.ndarray(np.full(shape, rank, "float32").T) for rank in range(2)]

@@ -108,7 +108,7 @@ def test_after_a_profile_nothing_is_watched(ranks):
         f.profile(ROWS, batch=100)
     f(ROWS)
     assert program._whole is plain
-    assert not {"all_reduce", "reduce", "broadcast", "all_gather"} & vars(communicator).keys()
+    assert synk.run.current.session("test")._rank.communicator is communicator
     assert {row["runs"] for row in report.rows} == {1}
 
 

@@ -565,12 +565,12 @@ from synk.comm import HostCommunicator
 all_reduce = HostCommunicator.all_reduce
 wrong = True
 
-def other(self, array, op, homes=None):
+def other(self, array, op, shared=None):
     rank = self.rank
     if not array.any():
         array, op = {changed}
-        homes = homes if rank != 1 else None  # there are none for such an array
-    return all_reduce(self, array, op, homes)
+        shared = shared if rank != 1 else None  # there are none for such an array
+    return all_reduce(self, array, op, shared)
 
 HostCommunicator.all_reduce = other
 world(3)

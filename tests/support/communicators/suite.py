@@ -126,9 +126,9 @@ def reduced(arrays, op):
     return np.asarray(total / len(arrays) if op == "avg" else total, arrays[0].dtype)
 
 
-def seen(homes):
+def seen(shared):
     """Return what one rank knows of where the arrays of all are."""
-    return None if homes is None else SharedArrays(homes)
+    return None if shared is None else SharedArrays(shared)
 
 
 def identical(one, other):
