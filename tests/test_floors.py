@@ -3,7 +3,8 @@
 The syntax tree of every module is read, nothing is imported.
 ``python tests/test_floors.py`` prints the table. Rules:
 
-- every room of synk has a floor, and imports rooms of lower floors only;
+- every room of synk has a floor, and imports rooms of lower floors only; so have and do the inner rooms of
+  ``compile/``;
 - modules make no circle either, wherever in them an import stands;
 - no module is loose, and each room's first line says what it is for;
 - ``extensions/`` imports ``synk`` and its public names, and itself;
@@ -15,9 +16,9 @@ imported when the program runs.
 """
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,20 @@ FLOORS = (
     {"bench", "doctor"},
     {"extensions"},  # on the public API
 )
+# The same of a room's own folders and loose modules, its inner rooms; what its __init__.py imports is free.
+INNER_FLOORS = {
+    "compile": (
+        {"compat"},  # what differs between versions of PyTensor
+        {"graphs", "host_call"},
+        {"tables", "elementwise"},  # what Ops say about themselves; elementwise chains as C and CUDA
+        {"passes"},  # decisions about a program
+        {"programs", "rewrites"},
+        {"emit"},  # the passes' plan, written down
+        {"dispatch"},  # the entries of Ops, some of which hold programs
+        {"linker", "kernels"},  # kernels: the former name of elementwise
+        {"observe"},
+    )
+}
 PUBLIC_PACKAGES = {"ops"}  # of synk, beside what `import synk` brings
 MAY_ASSIGN_GLOBALS = {"synk.run.current"}
 
@@ -136,6 +151,19 @@ def floor(name: str) -> int | None:
     return next((number for number, rooms in enumerate(FLOORS, start=1) if room(name) in rooms), None)
 
 
+def inner_room(name: str) -> str:
+    """Return the inner room of a module, "" for its room's ``__init__.py``."""
+    return [*name.split("."), "", ""][2]
+
+
+def inner_floor(name: str) -> int | None:
+    """Return the floor of a module inside its room, the lowest is 1; above all others for ``__init__.py``."""
+    floors = INNER_FLOORS[room(name)]
+    if not inner_room(name):
+        return len(floors) + 1
+    return next((number for number, rooms in enumerate(floors, start=1) if inner_room(name) in rooms), None)
+
+
 def homeless(modules: list[Module]) -> Iterator[str]:
     """Yield a complaint for every module without a floor, or without a room."""
     for module in modules:
@@ -143,6 +171,8 @@ def homeless(modules: list[Module]) -> Iterator[str]:
             yield f"{module.name} has no floor: add its room to FLOORS, as low as it fits"
         elif module.name.count(".") == 1 and not module.is_package and room(module.name):
             yield f"{module.name} is loose: move it into a room"
+        elif room(module.name) in INNER_FLOORS and inner_floor(module.name) is None:
+            yield f"{module.name} has no floor in its room: add it to INNER_FLOORS, as low as it fits"
 
 
 def speechless(modules: list[Module]) -> Iterator[str]:
@@ -161,21 +191,37 @@ def upward(modules: list[Module]) -> Iterator[str]:
         for asked in imports(module):
             target = asked.target(names)
             here, there = floor(module.name), floor(target)
-            if here is None or there is None or room(module.name) == room(target):
-                continue
-            if there >= here:
+            if room(module.name) == room(target):
+                if room(target) not in INNER_FLOORS or inner_room(module.name) == inner_room(target):
+                    continue
+                here, there = inner_floor(module.name), inner_floor(target)
+            if here is not None and there is not None and there >= here:
                 yield f"{module.name}:{asked.line} on floor {here} imports {target} on floor {there}"
 
 
 def table(modules: list[Module]) -> Iterator[str]:
     """Yield a line for each room, from the top floor down: its size, and the rooms that it imports."""
-    names = {module.name for module in modules}
     for number, rooms in reversed(list(enumerate(FLOORS, start=1))):
         for name in sorted(rooms):
-            inside = [module for module in modules if room(module.name) == name]
-            asked = {room(one.target(names)) for module in inside for one in imports(module)} - {name}
-            below = ", ".join(sorted(below or "synk" for below in asked))
-            yield f"{number:3}  {name or 'synk':12}{len(inside):4} modules    {below}"
+            yield row(str(number), name or "synk", [one for one in modules if room(one.name) == name], room)
+            inside = [one for one in modules if room(one.name) == name and inner_room(one.name)]
+            for inner, names in reversed(list(enumerate(INNER_FLOORS.get(name, ()), start=1))):
+                for part in sorted(names):
+                    those = [one for one in inside if inner_room(one.name) == part]
+                    yield row(f"{number}.{inner}", f"  {part}", those, partial(inner_name, inside=name))
+
+
+def inner_name(name: str, inside: str) -> str:
+    """Return the inner room of a module of the room ``inside``, the room of any other."""
+    return inner_room(name) if room(name) == inside else room(name)
+
+
+def row(number: str, name: str, inside: list[Module], part: Callable[[str], str]) -> str:
+    """Return the line of a room, or an inner one, whose modules are ``inside``."""
+    names = {module.name for module in read_modules()}
+    asked = {part(one.target(names)) for module in inside for one in imports(module)} - {name.strip()}
+    below = ", ".join(sorted(below or "synk" for below in asked))
+    return f"{number:>4} {name:14}{len(inside):4} modules    {below}"
 
 
 def circles(modules: list[Module]) -> Iterator[str]:
@@ -292,6 +338,17 @@ def made_up(sources):
             {"values.rows": "if TYPE_CHECKING:\n    from ..arrays.data import Data", "arrays.data": ""},
             "imports synk.arrays.data on floor 5",
         ),
+        (homeless, {"compile.attic": ""}, "synk.compile.attic has no floor in its room"),
+        (
+            upward,
+            {"compile.passes.place": "from synk.compile.dispatch import f", "compile.dispatch.": ""},
+            "synk.compile.passes.place:1 on floor 4 imports synk.compile.dispatch on floor 7",
+        ),
+        (
+            upward,
+            {"compile.emit": "def f():\n    from synk.compile import Program", "compile.": ""},
+            "synk.compile.emit:2 on floor 6 imports synk.compile on floor 10",
+        ),
         (upward, {"values.rows": "import synk"}, "synk.values.rows:1 on floor 1 imports synk on floor 10"),
         (upward, {"run.session": "from synk.extensions import sgd"}, "imports synk.extensions on floor 12"),
         (
@@ -336,6 +393,8 @@ def test_a_violation_is_found(rule, sources, complaint):
             upward,
             {"comm.host": "from . import base\nfrom ..values.errors import E", "comm.base": "", "comm.": ""},
         ),
+        (upward, {"compile.dispatch.dot": "from synk.compile.emit import emit", "compile.emit": ""}),
+        (upward, {"compile.dispatch.dot": "from .table import f", "compile.dispatch.table": ""}),
         (upward, {"bench": "import synk\nimport numpy"}),
         (circles, {"shm": "from . import sync", "sync": "if TYPE_CHECKING:\n    from .shm import S"}),
         (
@@ -362,5 +421,5 @@ def test_what_is_permitted_passes(rule, sources):
 
 
 if __name__ == "__main__":
-    print("floor room        modules    imports")
+    print("floor room       modules    imports")
     print("\n".join(table(read_modules())))

@@ -25,13 +25,12 @@ and ``substitute`` replaces variables in them. ``compat`` holds every difference
 
 from synk.compile.dispatch import array_funcify, array_scalar
 from synk.compile.emit import emit
-from synk.compile.linker import EITHER, ArrayLinker
-from synk.compile.mode import array_mode
+from synk.compile.graphs.serialize import dumps, loads
+from synk.compile.graphs.substitute import substitute
+from synk.compile.linker import EITHER, ArrayLinker, array_mode
 from synk.compile.observe.debug import Debug, DebugError, debug_mode
 from synk.compile.observe.profile import Profile
 from synk.compile.programs.program import Program
-from synk.compile.serialize import dumps, loads
-from synk.compile.substitute import substitute
 
 __all__ = [
     "EITHER",

@@ -10,36 +10,24 @@ graph needs:
         del v2
         return (asarray_2(v3), )
 
-Nodes that only one branch of an ``IfElse`` needs stand in an ``if`` block. The passes are asked one after
-another, each with what those before it found:
+Nodes that only one branch of an ``IfElse`` needs stand in an ``if`` block.
 
-    graph -> plan_lazy -> place -> narrow, if asked -> find_destinations -> find_reuse -> find_finished
-          -> Plan
-    Plan, last_uses -> Writer -> Program
+    graph -> ProgramPlan, by the passes -> last_uses -> Writer -> Program
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import partial
 from types import ModuleType
 
-import numpy as np
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.fg import FunctionGraph
 
-from synk.compile.dispatch.host import HostCall
-from synk.compile.dispatch.out import accepts_out
-from synk.compile.dispatch.rounded import rounded
-from synk.compile.dispatch.table import HOST, array_funcify
-from synk.compile.passes.destination import find_destinations
-from synk.compile.passes.finish import Actions, Announcer, find_finished
-from synk.compile.passes.lazy import plan_lazy
-from synk.compile.passes.memory import Memory
-from synk.compile.passes.narrow import narrow as narrow_placement
-from synk.compile.passes.place import Placement, Step, place, stay
-from synk.compile.passes.reuse import find_reuse
+from synk.compile.passes.finish import Announcer
+from synk.compile.passes.place import Placement, Step
+from synk.compile.passes.plan import ProgramPlan
 from synk.compile.programs.buffers import assemble
 from synk.compile.programs.program import Program
-from synk.compile.programs.writer import Plan, Writer
+from synk.compile.programs.writer import Writer
+from synk.compile.tables import HOST
 
 Observer = Callable[[Apply, Callable], Callable]  # node, implementation -> what runs in its place
 
@@ -84,7 +72,8 @@ def emit(
         What to keep some float32 arrays in; see `synk.compile.passes.narrow`. Inner graphs stay float32.
     """
     order = fgraph.toposort() if order is None else order
-    plan = make_plan(fgraph, xp, order, updates or {}, given, fetched, left, narrow, announcer is not None)
+    announced = announcer is not None
+    plan = ProgramPlan(fgraph, xp, order, updates or {}, given, fetched, left, narrow, announced).make()
     steps, n_fetches = fetches_last(plan.placed.steps)
     writer = Writer(fgraph.inputs, xp, plan, announcer)
     for k, (step, dead) in enumerate(zip(steps, last_uses(steps, outlasting(plan)), strict=True)):
@@ -97,58 +86,7 @@ def emit(
     return writer.program(unpack, tuple(host_nodes(plan.placed)))
 
 
-def make_plan(
-    fgraph: FunctionGraph,
-    xp: ModuleType,
-    order: Sequence[Apply],
-    updates: Mapping[int, int],
-    given: Collection[int],
-    fetched: Collection[int],
-    left: Collection[int] = (),
-    dtype: str | None = None,
-    announced: bool = False,
-) -> Plan:
-    """Ask the passes; parameters as in `emit`, and whether somebody wants to know what is finished."""
-    inputs, outputs = fgraph.inputs, fgraph.outputs
-    nodes, guards = plan_lazy(fgraph, order)
-
-    def implement(node: Apply, side: str) -> Callable:
-        return array_funcify(node.op, node, np if side == HOST else xp)
-
-    if xp is np:
-        placed = stay(nodes, outputs, implement)
-    else:
-        placed = place(
-            nodes, inputs, outputs, implement, given=given, fetched=fetched, left=left, updates=updates
-        )
-
-    stored: Collection[Variable] = ()
-    if dtype is not None:
-        placed, stored = narrow_placement(
-            placed, outputs, dtype, partial(rounded, xp=xp, dtype=dtype), bool(guards)
-        )
-
-    def accepts(node: Apply) -> bool:
-        return node.outputs[0] not in placed.on_host and accepts_out(placed.implementations[node], xp)
-
-    def accepts_float32(node: Apply) -> bool:
-        return node.outputs[0] not in stored and accepts(node)
-
-    def owned(value: Variable) -> bool:
-        return value not in placed.on_host and not isinstance(placed.implementations[value.owner], HostCall)
-
-    memory = Memory(nodes)
-    found = find_destinations(nodes, inputs, outputs, updates, accepts_float32, memory, placed.on_host)
-    reuse = find_reuse(nodes, outputs, memory, found, accepts, owned, stored)
-    actions: Actions = {}
-    if announced:
-        read = {step.node: step.inputs for step in placed.steps if step.node is not None}
-        actions, joins = find_finished(found, outputs, memory, guards, read)
-        found = found._replace(joins=joins)
-    return Plan(guards, placed, found, reuse, actions)
-
-
-def implementation(node: Apply, plan: Plan) -> Callable:
+def implementation(node: Apply, plan: ProgramPlan) -> Callable:
     """Return what runs a node: its entry, or what is left of a join whose pieces are in place already."""
     join = plan.found.joins.get(node)
     return plan.placed.implementations[node] if join is None else assemble(join.pieces)
@@ -179,7 +117,7 @@ def fetches_last(steps: Sequence[Step]) -> tuple[list[Step], int]:
     return [*(step for step in steps if not fetches(step)), *last], len(last)
 
 
-def outlasting(plan: Plan) -> list[Variable]:
+def outlasting(plan: ProgramPlan) -> list[Variable]:
     """Return the values that are read after the last node, or in the next call."""
     constants = [variable for step in plan.placed.constants for variable in step.outputs]
     return [*plan.placed.results, *map(plan.target, plan.found.settled.values()), *constants]

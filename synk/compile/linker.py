@@ -1,8 +1,9 @@
-"""A PyTensor linker that runs a graph as one straight-line program of array calls.
+"""A PyTensor linker that runs a graph as one straight-line program of array calls, and its mode.
 
-    FunctionGraph -> emit -> Program -> thunk (what pytensor.function calls)
+    array_mode() -> Mode: rewrites, and ArrayLinker
+    rewritten graph -> emit -> Program -> thunk (what pytensor.function calls)
 
-Usable without the rest of synk: ``pytensor.function(..., mode=Mode(ArrayLinker()))``.
+Usable without the rest of synk: ``pytensor.function(..., mode=array_mode())``.
 """
 
 import warnings
@@ -12,16 +13,17 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
+from pytensor.compile.mode import Mode
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.link.basic import JITLinker
 from pytensor.link.utils import raise_with_op
 
-from synk.compile.dispatch.table import DEVICE, HOST
 from synk.compile.emit import Observer, emit
 from synk.compile.passes.finish import Announcer
 from synk.compile.programs.program import Program
 from synk.compile.programs.transfer import check_narrow, is_on_host, to_device
-from synk.compile.rewriting.rewrites import UNWANTED
+from synk.compile.rewrites import UNWANTED, array_query
+from synk.compile.tables import DEVICE, HOST
 from synk.values.floating import IGNORING
 
 HOST_OPS = ("allow", "warn", "raise")
@@ -206,3 +208,22 @@ class ArrayLinker(JITLinker):
         if self.host_ops == "raise":
             raise NotImplementedError(message)
         warnings.warn(message, stacklevel=2)
+
+
+def array_mode(linker: ArrayLinker | None = None) -> Mode:
+    """Return a mode for ``pytensor.function`` that makes array programs.
+
+    Parameters
+    ----------
+    linker : ArrayLinker, optional
+        Default: a new ``ArrayLinker()`` on NumPy.
+
+    Returns
+    -------
+    pytensor.compile.mode.Mode
+        All of ``fast_run``, in-place rewrites included, without Ops that exist in C alone. Elementwise
+        graphs are fused where the linker's array module has kernels; what they overwrite is decided when
+        the program is emitted.
+    """
+    linker = ArrayLinker() if linker is None else linker
+    return Mode(linker, array_query(linker.xp))

@@ -13,8 +13,8 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
 from synk.arrays.variables import n_rows, ranks
-from synk.compile import serialize
-from synk.compile.substitute import substitute
+from synk.compile.graphs import serialize
+from synk.compile.graphs.substitute import substitute
 from synk.functions.symbolic import Definition, Update, dtype_of
 from synk.rank.spec import ProgramSpec, UpdateSpec
 from synk.values.reduction import check_mode

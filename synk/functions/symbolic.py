@@ -17,7 +17,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.type import DenseTensorType, TensorType
 
 from synk.arrays.variables import describe, n_rows
-from synk.compile.substitute import substitute
+from synk.compile.graphs.substitute import substitute
 from synk.values.reduction import check_mode
 
 

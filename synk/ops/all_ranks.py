@@ -24,7 +24,7 @@ from pytensor.tensor.type import TensorType
 
 from synk.arrays.variables import ranks
 from synk.compile import array_funcify
-from synk.compile.dispatch.table import DEVICE, HOST, free_inputs, host_inputs, side
+from synk.compile.tables import DEVICE, HOST, free_inputs, host_inputs, side
 
 _numbers = count()
 

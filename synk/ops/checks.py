@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 import pytensor.tensor as pt
 from pytensor.tensor.type import integer_dtypes
 
-from synk.compile.dispatch.out import takes_out
+from synk.compile.tables import takes_out
 
 FLOATS = ("float32", "float64")
 

@@ -15,9 +15,7 @@ import pytensor.tensor as pt
 from numpy.lib.stride_tricks import sliding_window_view
 from pytensor.graph.basic import Apply, Variable
 
-from synk.compile.dispatch.out import takes_out
-from synk.compile.dispatch.table import array_funcify
-from synk.compile.observe.flops import flops_of
+from synk.compile.tables import array_funcify, flops_of, takes_out
 from synk.kernels.choose import convolution_kernels
 from synk.kernels.window import AXES, Convolution, Window, lengths, ordered
 from synk.ops.checks import float_tensor

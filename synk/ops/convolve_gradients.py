@@ -15,9 +15,7 @@ from typing import Any
 import numpy as np
 from pytensor.graph.basic import Apply
 
-from synk.compile.dispatch.out import takes_out
-from synk.compile.dispatch.table import array_funcify, host_inputs
-from synk.compile.observe.flops import flops_of
+from synk.compile.tables import array_funcify, flops_of, host_inputs, takes_out
 from synk.kernels.choose import convolution_kernels
 from synk.kernels.window import Convolution, Window, lengths, ordered
 from synk.ops.checks import float_tensor

@@ -14,8 +14,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from pytensor.gradient import DisconnectedType, disconnected_type
 from pytensor.graph.basic import Apply, Variable
 
-from synk.compile.dispatch.out import takes_out
-from synk.compile.dispatch.table import array_funcify
+from synk.compile.tables import array_funcify, takes_out
 from synk.kernels.choose import pooling_kernels
 from synk.kernels.window import AXES, Pooling, Window, check_layout, lengths, ordered
 from synk.ops.checks import float_tensor

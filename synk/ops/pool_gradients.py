@@ -15,8 +15,7 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply
 
-from synk.compile.dispatch.out import takes_out
-from synk.compile.dispatch.table import array_funcify, host_inputs
+from synk.compile.tables import array_funcify, host_inputs, takes_out
 from synk.kernels.choose import pooling_kernels
 from synk.kernels.window import Pooling, lengths, ordered
 from synk.ops.checks import float_tensor

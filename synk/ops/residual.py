@@ -22,8 +22,8 @@ from pytensor.scalar import basic
 from pytensor.tensor.elemwise import Elemwise
 
 from synk.compile import array_funcify
-from synk.compile.dispatch.width import Width, goes_by_dtype, width
 from synk.compile.elementwise.fusion import TAGS
+from synk.compile.tables import Width, goes_by_dtype, width
 from synk.kernels import plain_residual
 from synk.kernels.choose import norm_kernels
 from synk.ops.activation import ReLU

@@ -12,7 +12,7 @@ from types import ModuleType
 
 from pytensor.graph.basic import Apply
 
-from synk.compile.dispatch.width import Width, goes_by_dtype, width
+from synk.compile.tables import Width, goes_by_dtype, width
 from synk.kernels.choose import convolution_kernels, norm_kernels, pooling_kernels
 from synk.ops.batch_norm_ops import BatchNorm, BatchNormGradient
 from synk.ops.convolve import Conv2d

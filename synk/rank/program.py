@@ -23,7 +23,7 @@ from pytensor.tensor.random.op import RandomVariable
 
 from synk.arrays.variables import RankVariables
 from synk.comm import LoneCommunicator
-from synk.compile import serialize
+from synk.compile.graphs import serialize
 from synk.compile.observe.debug import Debug, of_nothing
 from synk.compile.observe.profile import observed_mode
 from synk.compile.passes.finish import Announcer

@@ -19,7 +19,7 @@ from pytensor.tensor.blas import BatchedDot
 from support.cupy import fake_cublas, fake_cupy, stand_in
 from synk.compile import ArrayLinker, array_mode
 from synk.compile.dispatch.cublas import DATA_TYPES, RESULTS, WHOLE_SUMS, _of_cupy, multiplied_by
-from synk.compile.dispatch.gemm_layout import Batch, Layout, element_strides, matrix_layout, plan_batch
+from synk.compile.dispatch.gemm_layout import Batch, MatrixLayout, element_strides, matrix_layout, plan_batch
 from synk.compile.dispatch.products import product
 from synk.gpu_speedups import cublas_handle
 
@@ -56,15 +56,15 @@ def check(cupy, left, right, dtype=None):
 @pytest.mark.parametrize(
     ("shape", "strides", "layout"),
     [
-        ((3, 4), (4, 1), Layout(False, 4)),
-        ((3, 4), (9, 1), Layout(False, 9)),  # the left part of wider rows
-        ((3, 4), (1, 3), Layout(True, 3)),
-        ((3, 4), (1, 7), Layout(True, 7)),
-        ((1, 4), (77, 1), Layout(False, 4)),
-        ((1, 4), (0, 5), Layout(True, 5)),  # one row with gaps is one column of a higher matrix
-        ((3, 1), (5, 0), Layout(False, 5)),
-        ((3, 1), (1, 0), Layout(False, 1)),
-        ((1, 1), (0, 0), Layout(False, 1)),
+        ((3, 4), (4, 1), MatrixLayout(False, 4)),
+        ((3, 4), (9, 1), MatrixLayout(False, 9)),  # the left part of wider rows
+        ((3, 4), (1, 3), MatrixLayout(True, 3)),
+        ((3, 4), (1, 7), MatrixLayout(True, 7)),
+        ((1, 4), (77, 1), MatrixLayout(False, 4)),
+        ((1, 4), (0, 5), MatrixLayout(True, 5)),  # one row with gaps is one column of a higher matrix
+        ((3, 1), (5, 0), MatrixLayout(False, 5)),
+        ((3, 1), (1, 0), MatrixLayout(False, 1)),
+        ((1, 1), (0, 0), MatrixLayout(False, 1)),
         ((3, 4), (8, 2), None),
         ((3, 4), (0, 1), None),  # every row the same one
         ((3, 4), (2, 1), None),  # rows that overlap

@@ -7,6 +7,7 @@ from pytensor.tensor.elemwise import CAReduce
 from pytensor.tensor.math import Max, Min, ProdWithoutZeros
 
 from synk.compile import array_mode
+from synk.compile.dispatch.reduce import deliver
 
 DTYPES = ["float32", "float64", "int8", "uint8", "int64", "bool"]
 
@@ -120,3 +121,30 @@ def test_rare_dtypes(compare, dtype):
     x = pt.matrix("x", dtype=dtype)
     value = np.random.default_rng(0).random((40, 3)).astype(dtype)
     compare([x], [x.sum(0), x.sum(), x.prod(1), x.sum(1, acc_dtype=dtype)], [value], rtol=2e-3)
+
+
+@pytest.mark.parametrize("axis", [None, 0, -1])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_softmax_and_its_gradient(compare, axis, dtype):
+    x = pt.matrix("x", dtype=dtype)
+    p, q = pt.special.softmax(x, axis), pt.special.log_softmax(x, axis)
+    outputs = [p, q, pt.grad((p**2).sum(), x), pt.grad((q[0] * x[1]).sum(), x), pt.logsumexp(x, axis=1)]
+    value = np.random.default_rng(0).normal(size=(3, 4)).astype(dtype)
+    compare([x], outputs, [value], rtol=2e-5, atol=1e-6)
+
+
+def test_large_inputs_do_not_overflow():
+    x = pt.vector("x", dtype="float32")
+    outputs = [pt.special.softmax(x), pt.special.log_softmax(x)]
+    p, q = pytensor.function([x], outputs, mode=array_mode())(np.array([1e4, 0, -1e4], "float32"))
+    np.testing.assert_allclose(p, [1, 0, 0])
+    np.testing.assert_allclose(q, [0, -1e4, -2e4])
+
+
+def test_deliver():
+    total = np.arange(3.0)
+    assert deliver(total, "float64") is total
+    assert deliver(total, "float32").dtype == "float32"
+    out = np.zeros(3, "float32")
+    assert deliver(total, "float32", out) is out
+    assert out.tolist() == [0, 1, 2]

@@ -16,8 +16,8 @@ from pytensor.tensor.elemwise import Elemwise
 
 from synk.compile import ArrayLinker, array_funcify, array_mode
 from synk.compile.compat import optional_class
-from synk.compile.dispatch.scan_memory import Trace, disposable, traces_of
-from synk.compile.rewriting.rewrites import array_query
+from synk.compile.dispatch.scan.traces import Trace, disposable, traces_of
+from synk.compile.rewrites import array_query
 
 ifelse = optional_class("ifelse", "pytensor.conditional.op", "pytensor.ifelse")
 

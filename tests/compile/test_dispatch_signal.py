@@ -8,7 +8,7 @@ from pytensor.tensor.signal.conv import Convolve1d, Convolve2d
 
 from synk.compile import array_mode
 from synk.compile.dispatch.signal import convolve_batch, one_mode
-from synk.compile.dispatch.table import host_inputs
+from synk.compile.tables import host_inputs
 
 RNG = np.random.default_rng(0)
 DTYPES = pytest.mark.parametrize(

@@ -4,6 +4,11 @@ import pytensor.tensor as pt
 import pytest
 from pytensor.compile.mode import Mode
 from pytensor.tensor.linalg.solvers.general import Solve
+from pytensor.tensor.linalg.solvers.tridiagonal import (
+    LUFactorTridiagonal,
+    tridiagonal_lu_factor,
+    tridiagonal_lu_solve,
+)
 
 from synk.compile import ArrayLinker, array_mode
 
@@ -106,3 +111,32 @@ def test_shapes_must_fit():
         function(np.ones((3, 2)), np.ones((3, 1)))
     with pytest.raises(ValueError, match=r"shape \(3, 3\) and a right-hand side of shape \(2, 1\)"):
         function(np.eye(3), np.ones((2, 1)))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_tridiagonal_factors_and_solutions(compare, dtype, transposed, batch):
+    a = pt.tensor("a", shape=(None,) * (len(batch) + 2), dtype=dtype)
+    b = pt.tensor("b", shape=(None,) * (len(batch) + 2), dtype=dtype)
+    factors = tridiagonal_lu_factor(a)
+    solutions = [
+        tridiagonal_lu_solve(factors, b, b_ndim=2, transposed=transposed),
+        tridiagonal_lu_solve(factors, b[..., 0], b_ndim=1, transposed=transposed),
+    ]
+    values = [draw(*batch, 5, 5, dtype=dtype), draw(*batch, 5, 3, dtype=dtype)]
+    compare([a, b], [*factors, *solutions], values, rtol=1e-3)
+
+
+def test_diagonals_that_may_go():
+    inputs = pt.dvectors("ldu")
+    mutable = [pytensor.In(x, mutable=True) for x in inputs]
+    op = LUFactorTridiagonal(overwrite_dl=True, overwrite_d=True, overwrite_du=True)
+    mode = Mode(ArrayLinker(), None)
+    function = pytensor.function(mutable, op(*inputs), mode=mode, accept_inplace=True)
+    given = [draw(3), 5 + draw(4), draw(3) + 1]
+    before = [x.copy() for x in given]
+    kept = pytensor.function(inputs, LUFactorTridiagonal()(*inputs), mode=mode)(*before)
+    for result, expected in zip(function(*given), kept, strict=True):
+        np.testing.assert_array_equal(result, expected)
+    assert not np.array_equal(given[1], before[1])

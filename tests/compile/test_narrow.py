@@ -17,10 +17,10 @@ from pytensor.tensor.elemwise import Elemwise
 
 from synk.compile import ArrayLinker, Profile, array_funcify, array_mode
 from synk.compile.compat import optional_class
-from synk.compile.dispatch.width import Width, goes_by_dtype, width
 from synk.compile.observe.debug import Debug, DebugError
 from synk.compile.passes.narrow import narrow, widths
 from synk.compile.passes.place import stay
+from synk.compile.tables import Width, goes_by_dtype, width
 
 ifelse = optional_class("ifelse", "pytensor.conditional.op", "pytensor.ifelse")
 

@@ -12,8 +12,8 @@ from pytensor.graph.basic import Apply
 
 import synk.compile.linker
 from synk.compile import array_mode, dumps, loads
-from synk.compile.programs.origin import Libraries, nearest_lines, pack, unpack, user_lines, write_line
-from synk.compile.serialize import topological
+from synk.compile.graphs.origin import Libraries, nearest_lines, pack, unpack, user_lines, write_line
+from synk.compile.graphs.serialize import topological
 
 
 def here(offset=0):

@@ -14,9 +14,8 @@ from pytensor.raise_op import Assert
 
 from synk.compile import ArrayLinker, array_funcify, array_mode, emit
 from synk.compile.compat import optional_class
-from synk.compile.dispatch.table import DEVICE, HOST
-from synk.compile.passes.place import is_shape_like, place, stay, wanted_on_host
-from synk.compile.programs.transfer import Transfers
+from synk.compile.passes.place import Transfers, is_shape_like, place, stay, wanted_on_host
+from synk.compile.tables import DEVICE, HOST
 
 ifelse = optional_class("ifelse", "pytensor.conditional.op", "pytensor.ifelse")
 

@@ -10,10 +10,9 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 
 from synk.compile import ArrayLinker, array_funcify, array_mode
-from synk.compile.observe.flops import flops_of
-from synk.compile.observe.ledger import Ledger, memory_of
-from synk.compile.observe.profile import Profile, observed_mode
+from synk.compile.observe.profile import Ledger, Profile, memory_of, observed_mode
 from synk.compile.observe.report import TOP, Record, Report, Slice, table
+from synk.compile.tables import flops_of
 
 MILLISECOND = 1_000_000  # nanoseconds
 

@@ -11,7 +11,7 @@ from pytensor.graph.op import Op
 from pytensor.graph.traversal import ancestors
 
 from synk.compile import array_mode, dumps, emit, loads
-from synk.compile.serialize import topological
+from synk.compile.graphs.serialize import topological
 
 
 class Held(Op):

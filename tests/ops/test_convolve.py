@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from support.cases.images import check_shapes, convolutions, normal, perform
 from synk.compile import array_mode
-from synk.compile.observe.flops import flops_of
+from synk.compile.tables import flops_of
 from synk.ops import conv2d
 from synk.ops.convolve import Conv2d
 

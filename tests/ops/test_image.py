@@ -12,7 +12,7 @@ import pytest
 from support.cases.images import arrays, normal, perform
 from support.cupy import stand_in
 from synk.compile import ArrayLinker, array_mode, dumps
-from synk.compile.dispatch.table import host_inputs
+from synk.compile.tables import host_inputs
 from synk.kernels.window import Convolution, Pooling, Window
 from synk.ops import avg_pool2d, conv2d, global_avg_pool2d, max_pool2d
 from synk.ops.convolve import Conv2d

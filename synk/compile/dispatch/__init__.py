@@ -1,4 +1,8 @@
-"""Array entries, one Op family a file; importing this package registers them all.
+"""Array entries, one Op family a file; importing this package registers them all, but for two families.
+
+PyTensor's packages of sparse matrices and typed lists take up to 140 ms to import, and few graphs use them.
+An Op of theirs is in a graph only when its package has been imported, so their entries are imported, which
+is cheap then, when the first of their Ops is met.
 
 An entry is a function ``(op, node, xp) -> implementation`` registered by the Op's class:
 
@@ -14,6 +18,11 @@ tuple if there are several. It
 - never returns an input, or a view of one, unless the Op's ``view_map`` or ``destroy_map`` says so.
 """
 
+from collections.abc import Iterator
+from importlib import import_module
+
+from pytensor.graph.op import Op
+
 from synk.compile.dispatch import (
     allocate,
     blas,
@@ -23,30 +32,27 @@ from synk.compile.dispatch import (
     elemwise,
     fused,
     graph,
-    index,
     join,
-    late,
     linalg,
-    order,
     pick,
     random,
     reduce,
+    rounded,
     scalar,
     scan,
-    scan_scalar,
     schur,
     search,
     shape,
     sides,
     signal,
-    softmax,
     solve,
     spectrum,
     substitution,
     subtensor,
-    tridiagonal,
+    width,
 )
-from synk.compile.dispatch.table import array_funcify, array_scalar
+from synk.compile.host_call import HostCall
+from synk.compile.tables import array_funcify, array_scalar
 
 __all__ = [
     "allocate",
@@ -59,26 +65,45 @@ __all__ = [
     "elemwise",
     "fused",
     "graph",
-    "index",
     "join",
-    "late",
     "linalg",
-    "order",
     "pick",
     "random",
     "reduce",
+    "rounded",
     "scalar",
     "scan",
-    "scan_scalar",
     "schur",
     "search",
     "shape",
     "sides",
     "signal",
-    "softmax",
     "solve",
     "spectrum",
     "substitution",
     "subtensor",
-    "tridiagonal",
+    "width",
 ]
+
+# The package of the Ops -> the module that registers their entries.
+FAMILIES = {
+    "pytensor.sparse": "synk.compile.dispatch.sparse",
+    "pytensor.typed_list": "synk.compile.dispatch.typed_list",
+}
+
+
+@array_funcify.register(Op)
+def late(op, node, xp):
+    """The entry of a family that is imported now; where there is none, the Op's own implementation."""
+    for family in families(type(op)):
+        import_module(family)
+    entry = array_funcify.dispatch(type(op))
+    return HostCall(node, xp) if entry is late else entry(op, node, xp)
+
+
+def families(op_class: type) -> Iterator[str]:
+    """Yield the modules with entries for ``op_class`` or a class it derives from."""
+    for base in op_class.__mro__:
+        for package, module in FAMILIES.items():
+            if f"{base.__module__}.".startswith(f"{package}."):
+                yield module

@@ -5,7 +5,7 @@ from pytensor.tensor.basic import Alloc, AllocEmpty, ARange, Eye, MakeVector
 from pytensor.tensor.extra_ops import Bartlett
 
 from synk.compile.dispatch.broadcast import check_fill
-from synk.compile.dispatch.table import array_funcify, host_inputs
+from synk.compile.tables import array_funcify, host_inputs
 
 
 @array_funcify.register(Alloc)

@@ -11,10 +11,16 @@ import numpy as np
 from pytensor.tensor.blockwise import Blockwise
 
 from synk.compile.dispatch.broadcast import length_check
-from synk.compile.dispatch.host import HostCall
 from synk.compile.dispatch.lapack import as_declared
 from synk.compile.dispatch.products import matmul_of
-from synk.compile.dispatch.table import array_funcify
+from synk.compile.host_call import HostCall
+from synk.compile.tables import array_funcify, flops_of
+
+
+@flops_of.register(Blockwise)
+def count_of_the_core(op):
+    """Count as the core Op does."""
+    return flops_of(op.core_op)
 
 
 @array_funcify.register(Blockwise)

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from synk.compile.dispatch.gemm_layout import Layout, element_strides, matrix_layout, plan_batch
+from synk.compile.dispatch.gemm_layout import MatrixLayout, element_strides, matrix_layout, plan_batch
 
 # Of CUDA's library_types.h. All of 16 bits accumulate in float32.
 DATA_TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
@@ -92,7 +92,7 @@ def multiply(xp: Any, left: Any, right: Any, result: Any) -> None:
         _call(head, operands, plan.steps, plan.n_matrices, compute)
 
 
-def _readable(xp: Any, factor: Any) -> tuple[Any, tuple[int, ...], Layout]:
+def _readable(xp: Any, factor: Any) -> tuple[Any, tuple[int, ...], MatrixLayout]:
     """Return a factor that a BLAS can read, or its copy, its strides and its layout."""
     strides = element_strides(factor.shape, factor.strides, factor.itemsize)
     layout = None if strides is None else matrix_layout(factor.shape[-2:], strides[-2:])

@@ -9,7 +9,6 @@ from pytensor.tensor.linalg.decomposition.cholesky import Cholesky
 from pytensor.tensor.linalg.decomposition.lu import LU, LUFactor, PivotToPermutations
 from pytensor.tensor.linalg.decomposition.qr import QR
 
-from synk.compile.dispatch.host import HostCall
 from synk.compile.dispatch.lapack import (
     adjoint,
     as_declared,
@@ -20,7 +19,8 @@ from synk.compile.dispatch.lapack import (
     scipy_linalg,
     work_dtype,
 )
-from synk.compile.dispatch.table import array_funcify, host_inputs
+from synk.compile.host_call import HostCall
+from synk.compile.tables import array_funcify, host_inputs
 
 QR_MODES = {"full": "complete", "economic": "reduced"}  # SciPy's names: NumPy's
 

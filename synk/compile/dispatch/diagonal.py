@@ -7,7 +7,7 @@ import numpy as np
 from pytensor.tensor.basic import ExtractDiag
 from pytensor.tensor.extra_ops import FillDiagonal, FillDiagonalOffset
 
-from synk.compile.dispatch.table import array_funcify, host_inputs
+from synk.compile.tables import array_funcify, host_inputs
 
 
 @array_funcify.register(ExtractDiag)

@@ -12,10 +12,9 @@ from pytensor.tensor.elemwise import Elemwise
 
 from synk.compile.dispatch.broadcast import length_check
 from synk.compile.dispatch.fused import fused
-from synk.compile.dispatch.host import HostCall
-from synk.compile.dispatch.out import accepts_out, takes_out
-from synk.compile.dispatch.table import array_funcify, array_scalar
 from synk.compile.dispatch.unfused import unfused
+from synk.compile.host_call import HostCall
+from synk.compile.tables import accepts_out, array_funcify, array_scalar, takes_out
 
 # Without a ufunc they take several passes over memory, or the ufunc computes one number at a time.
 KERNEL_ALONE = (

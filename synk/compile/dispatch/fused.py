@@ -14,8 +14,8 @@ import numpy as np
 from pytensor.graph.basic import Apply
 
 from synk.compile.dispatch.broadcast import length_check
-from synk.compile.dispatch.out import takes_out
 from synk.compile.elementwise import CupyKernels, NoTemplate, kernels_for
+from synk.compile.tables import takes_out
 
 
 def fused(

@@ -3,7 +3,7 @@
 A BLAS counts columns first, arrays here rows first, so what it is asked for is ``C.T = B.T @ A.T``: the same
 memory, read by columns. Pure arithmetic on shapes and strides; all strides are in elements, not in bytes.
 
-    strides -> element_strides -> matrix_layout -> Layout, or None: copy it first
+    strides -> element_strides -> matrix_layout -> MatrixLayout, or None: copy it first
                                -> plan_batch -> Batch: one call for the longest axis, again for the others
 """
 
@@ -12,7 +12,7 @@ from itertools import product
 from typing import NamedTuple
 
 
-class Layout(NamedTuple):
+class MatrixLayout(NamedTuple):
     """A matrix as a BLAS knows it, the arguments ``trans`` and ``ld`` of one factor."""
 
     by_columns: bool  # its columns lie together, so the BLAS must transpose what it reads
@@ -48,7 +48,7 @@ def element_strides(shape: Sequence[int], strides: Sequence[int], itemsize: int)
     return tuple(stride // itemsize for stride in strides)
 
 
-def matrix_layout(shape: Sequence[int], strides: Sequence[int]) -> Layout | None:
+def matrix_layout(shape: Sequence[int], strides: Sequence[int]) -> MatrixLayout | None:
     """Return how a matrix that is not empty lies in memory, or None if no BLAS can read it there.
 
     Parameters
@@ -58,9 +58,9 @@ def matrix_layout(shape: Sequence[int], strides: Sequence[int]) -> Layout | None
     """
     (rows, columns), (row, column) = shape, strides
     if (column == 1 or columns == 1) and (row >= columns or rows == 1):
-        return Layout(False, row if rows > 1 else columns)
+        return MatrixLayout(False, row if rows > 1 else columns)
     if (row == 1 or rows == 1) and (column >= rows or columns == 1):
-        return Layout(True, column if columns > 1 else rows)
+        return MatrixLayout(True, column if columns > 1 else rows)
     return None
 
 

@@ -9,16 +9,14 @@ from pytensor.raise_op import CheckAndRaise
 from pytensor.tensor.basic import ScalarFromTensor, TensorFromScalar
 
 from synk.compile.compat import IfElse, LazyIfElse, inner_graph
-from synk.compile.dispatch.table import array_funcify
-from synk.compile.rewriting.rewrites import inner_rewriter
+from synk.compile.emit import emit
+from synk.compile.rewrites import inner_rewriter
+from synk.compile.tables import array_funcify
 
 
 @array_funcify.register(OpFromGraph)
 def op_from_graph(op, node, xp):
     """The inner graph, as a program of its own."""
-    # Not at the top: the emitter asks this table for its entries.
-    from synk.compile.emit import emit
-
     return emit(inner_graph(op, inner_rewriter(xp)), xp, unpack=True)
 
 

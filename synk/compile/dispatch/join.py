@@ -4,8 +4,7 @@ import numpy as np
 from pytensor.tensor.basic import Join, Split
 
 from synk.compile.compat import take_axis
-from synk.compile.dispatch.out import takes_out
-from synk.compile.dispatch.table import array_funcify
+from synk.compile.tables import array_funcify, takes_out
 
 
 @array_funcify.register(Join)

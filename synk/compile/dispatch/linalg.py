@@ -13,7 +13,7 @@ from pytensor.tensor.linalg.solvers.lstsq import Lstsq, TensorSolve
 from pytensor.tensor.linalg.summary import Det, SLogDet
 
 from synk.compile.dispatch.lapack import as_declared, in_batches, raising, scipy_linalg, work_dtype
-from synk.compile.dispatch.table import array_funcify, host_inputs
+from synk.compile.tables import array_funcify, host_inputs
 
 
 @array_funcify.register(Det)

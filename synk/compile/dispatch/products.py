@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from synk.compile.dispatch.cublas import can_multiply, multiply
-from synk.compile.dispatch.out import takes_out
+from synk.compile.tables import takes_out
 
 
 def matmul_of(xp: Any) -> Callable:

@@ -14,9 +14,9 @@ import numpy as np
 from pytensor.tensor.random.op import RandomVariable
 
 from synk.compile.dispatch.device_random import device_sampler
-from synk.compile.dispatch.host import HostCall
 from synk.compile.dispatch.sampler import sampler, unbatched
-from synk.compile.dispatch.table import array_funcify
+from synk.compile.host_call import HostCall
+from synk.compile.tables import array_funcify
 
 
 @array_funcify.register(RandomVariable)

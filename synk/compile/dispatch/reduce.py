@@ -1,4 +1,4 @@
-"""Reductions along axes by any associative scalar Op, argmax, and running sums and products."""
+"""Reductions along axes by any associative scalar Op, argmax, running sums and products, and softmax."""
 
 from functools import partial
 
@@ -7,12 +7,12 @@ from pytensor.scalar import basic
 from pytensor.tensor.elemwise import CAReduce, Elemwise
 from pytensor.tensor.extra_ops import CumOp
 from pytensor.tensor.math import Argmax, MulWithoutZeros
+from pytensor.tensor.special import LogSoftmax, Softmax
 from pytensor.tensor.type import TensorType
 
-from synk.compile.dispatch.host import HostCall
-from synk.compile.dispatch.out import deliver, takes_out
 from synk.compile.dispatch.pairwise import sum_float32
-from synk.compile.dispatch.table import array_funcify, array_scalar
+from synk.compile.host_call import HostCall
+from synk.compile.tables import array_funcify, array_scalar, takes_out
 
 ACCUMULATING = {basic.Add: "sum", basic.Mul: "prod"}
 EXTREME = {basic.Maximum: "max", basic.Minimum: "min"}
@@ -47,6 +47,14 @@ def _method(name, computed, declared, **keywords):
         return deliver(getattr(x, name)(**keywords), declared, out)
 
     return takes_out(reduction)
+
+
+def deliver(value, dtype, out=None):
+    """Return ``value``, which is fresh, as ``dtype``, or write it to ``out``."""
+    if out is None:
+        return value.astype(dtype, copy=False)
+    out[...] = value
+    return out
 
 
 def _initial(op, dtype) -> dict:
@@ -129,3 +137,30 @@ def cumulative(op, node, xp):
     """Running sum or product."""
     function = xp.cumsum if op.mode == "add" else xp.cumprod
     return partial(function, axis=op.axis, dtype=node.outputs[0].type.dtype)
+
+
+@array_funcify.register(Softmax)
+def softmax(op, node, xp):
+    """``exp(x - max x) / sum exp(x - max x)`` along an axis, in one buffer of the input's size."""
+    axis, dtype = op.axis, node.outputs[0].type.dtype
+
+    def function(x):
+        result = xp.subtract(x, x.max(axis=axis, keepdims=True), dtype=dtype)
+        xp.exp(result, out=result)
+        result /= result.sum(axis=axis, keepdims=True)
+        return result
+
+    return function
+
+
+@array_funcify.register(LogSoftmax)
+def log_softmax(op, node, xp):
+    """``(x - max x) - log sum exp(x - max x)``, in one buffer too."""
+    axis, dtype = op.axis, node.outputs[0].type.dtype
+
+    def function(x):
+        result = xp.subtract(x, x.max(axis=axis, keepdims=True), dtype=dtype)
+        result -= xp.log(xp.exp(result).sum(axis=axis, keepdims=True))
+        return result
+
+    return function

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
 from pytensor.scalar import basic
 from pytensor.tensor.basic import Join
 from pytensor.tensor.blas import BatchedDot, Dot22, Dot22Scalar, Gemm
@@ -25,45 +26,29 @@ from pytensor.tensor.math import Dot
 from synk.compile.dispatch.broadcast import length_check
 from synk.compile.dispatch.fused import fused
 from synk.compile.dispatch.join import concatenation
-from synk.compile.dispatch.out import accepts_out, takes_out
 from synk.compile.dispatch.products import product as multiplied
-from synk.compile.dispatch.table import array_funcify, array_scalar
-from synk.compile.dispatch.width import Width, goes_by_dtype, width
 from synk.compile.programs.transfer import NARROW
+from synk.compile.tables import (
+    Width,
+    accepts_out,
+    array_funcify,
+    array_rounded,
+    array_scalar,
+    goes_by_dtype,
+    takes_out,
+    width,
+)
 
 WIDE = "float32"
 PRODUCTS = (Dot, Dot22, Dot22Scalar, Gemm, BatchedDot, Blockwise)
 
 
-def rounded(
-    node: Apply,
-    implementation: Callable,
-    reads: Sequence[bool],
-    gives: Sequence[bool],
-    *,
-    xp: ModuleType,
-    dtype: str,
-) -> Callable:
-    """Return an implementation of a node some of whose arrays are of 16 bits.
-
-    Parameters
-    ----------
-    node : Apply
-    implementation : callable
-        That of the node as it stands.
-    reads, gives : sequence of bool
-        Of each input and output, whether it is of ``dtype``.
-    xp : module
-    dtype : {"float16", "bfloat16"}
-
-    Returns
-    -------
-    callable
-        With an attribute ``stored``: the dtype of each output.
-    """
+@array_rounded.register(Op)
+def rounded(op, node, implementation, reads, gives, *, xp, dtype):
+    """The node's arrays of 16 bits converted on the way in and out, or read and given as they are."""
     # An attribute of the node's own: functions of the module serve others too.
     run = partial(_chosen(node, implementation, reads, gives, xp, dtype))
-    run.stored = tuple(  # type: ignore[attr-defined]
+    run.stored = tuple(
         dtype if narrow else getattr(v.type, "dtype", "")
         for v, narrow in zip(node.outputs, gives, strict=True)
     )

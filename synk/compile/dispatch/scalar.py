@@ -14,9 +14,8 @@ from types import ModuleType
 import numpy as np
 from pytensor.scalar import basic, math
 
-from synk.compile.dispatch.host import HostCall
-from synk.compile.dispatch.out import takes_out
-from synk.compile.dispatch.table import array_funcify, array_scalar
+from synk.compile.host_call import HostCall
+from synk.compile.tables import array_funcify, array_scalar, takes_out
 
 
 @array_funcify.register(basic.ScalarOp)

@@ -7,9 +7,9 @@ import numpy as np
 from pytensor.tensor.linalg.decomposition.schur import QZ, Schur
 from pytensor.tensor.linalg.solvers.linear_control import TRSYL
 
-from synk.compile.dispatch.host import HostCall
 from synk.compile.dispatch.lapack import check_square, lapack, scipy_linalg, work_dtype
-from synk.compile.dispatch.table import array_funcify
+from synk.compile.host_call import HostCall
+from synk.compile.tables import array_funcify
 
 
 @array_funcify.register(Schur)

@@ -9,7 +9,7 @@ from pytensor.tensor.extra_ops import CpuContiguous
 from pytensor.tensor.reshape import JoinDims, SplitDims
 from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
 
-from synk.compile.dispatch.table import array_funcify
+from synk.compile.tables import array_funcify
 
 
 @array_funcify.register(DimShuffle)

@@ -5,7 +5,7 @@ from importlib import import_module
 import numpy as np
 from pytensor.tensor.signal.conv import Convolve1d, Convolve2d
 
-from synk.compile.dispatch.table import array_funcify, host_inputs
+from synk.compile.tables import array_funcify, host_inputs
 
 
 @array_funcify.register(Convolve1d)

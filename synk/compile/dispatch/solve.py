@@ -4,15 +4,19 @@ A singular matrix gives NaN; an ill-conditioned one gives what it gives, without
 
     host: structure -> SOLVERS -> LAPACK's routine for it
     device: structure -> the matrix written out in full -> the device's general solver
+
+Factors of a tridiagonal matrix, and solutions by them, are LAPACK's on the host everywhere.
 """
 
 from functools import partial
 
 import numpy as np
 from pytensor.tensor.linalg.solvers.general import Solve
+from pytensor.tensor.linalg.solvers.tridiagonal import LUFactorTridiagonal, SolveLUFactorTridiagonal
 
 from synk.compile.dispatch.lapack import adjoint, check_rows, lapack, raising, scipy_linalg, work_dtype
-from synk.compile.dispatch.table import array_funcify
+from synk.compile.host_call import HostCall
+from synk.compile.tables import array_funcify
 
 
 @array_funcify.register(Solve)
@@ -159,3 +163,31 @@ def written_out(xp, a, structure, lower):
     half = xp.tril(a) if lower else xp.triu(a)
     other = half.T if structure == "sym" else adjoint(xp, half)
     return half + other - xp.diag(xp.diagonal(half))
+
+
+@array_funcify.register(LUFactorTridiagonal)
+def tridiagonal_lu(op, node, xp):
+    """Multipliers, three diagonals of ``U`` and the row that each row was exchanged with."""
+    if xp is not np:
+        return HostCall(node, xp)
+    gttrf = lapack("gttrf", np.dtype(node.outputs[0].type.dtype))
+    keywords = {name: getattr(op, name) for name in ("overwrite_dl", "overwrite_d", "overwrite_du")}
+
+    def factor(lower, diagonal, upper):
+        return gttrf(lower, diagonal, upper, **keywords)[:-1]
+
+    return factor
+
+
+@array_funcify.register(SolveLUFactorTridiagonal)
+def tridiagonal_solve(op, node, xp):
+    """``a x = b``, or ``a^T x = b``, from the factors of ``a``."""
+    if xp is not np:
+        return HostCall(node, xp)
+    gttrs = lapack("gttrs", np.dtype(node.outputs[0].type.dtype))
+    trans = "T" if op.transposed else "N"
+
+    def solution(*factors_and_b):
+        return gttrs(*factors_and_b, overwrite_b=op.overwrite_b, trans=trans)[0]
+
+    return solution

@@ -1,7 +1,7 @@
 """Sparse matrices: made of parts, taken apart, converted and joined.
 
 Importing this module registers the entries of all sparse Ops, those of its siblings too. It imports
-``pytensor.sparse``, so `synk.compile.dispatch.late` does it when the first sparse Op is met.
+``pytensor.sparse``, so `synk.compile.dispatch` does it when the first sparse Op is met.
 """
 
 from pytensor.sparse.basic import (

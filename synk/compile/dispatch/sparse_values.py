@@ -13,8 +13,8 @@ import numpy as np
 from pytensor.graph.basic import Apply, Variable
 from pytensor.sparse.type import SparseTensorType
 
-from synk.compile.dispatch.host import HostCall
-from synk.compile.dispatch.table import array_funcify
+from synk.compile.host_call import HostCall
+from synk.compile.tables import array_funcify
 
 CUPY_DTYPES = {"bool", "float32", "float64", "complex64", "complex128"}
 

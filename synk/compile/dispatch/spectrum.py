@@ -4,9 +4,9 @@ import numpy as np
 from pytensor.tensor.linalg.decomposition.eigen import Eig, Eigh, Eigvalsh
 from pytensor.tensor.linalg.decomposition.svd import SVD
 
-from synk.compile.dispatch.host import HostCall
 from synk.compile.dispatch.lapack import as_declared, in_batches, raising, scipy_linalg, work_dtype
-from synk.compile.dispatch.table import array_funcify
+from synk.compile.host_call import HostCall
+from synk.compile.tables import array_funcify
 
 
 @array_funcify.register(SVD)

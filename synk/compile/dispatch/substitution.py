@@ -10,7 +10,7 @@ from pytensor.tensor.linalg.solvers.psd import CholeskySolve
 from pytensor.tensor.linalg.solvers.triangular import SolveTriangular
 
 from synk.compile.dispatch.lapack import check_rows, lapack, scipy_linalg, work_dtype
-from synk.compile.dispatch.table import array_funcify
+from synk.compile.tables import array_funcify
 
 
 @array_funcify.register(SolveTriangular)

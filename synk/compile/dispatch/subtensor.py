@@ -12,7 +12,7 @@ from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor, I
 
 from synk.compile.compat import AdvancedIncSubtensor1, AdvancedSubtensor1
 from synk.compile.dispatch.broadcast import check_fill
-from synk.compile.dispatch.table import array_funcify
+from synk.compile.tables import array_funcify
 
 
 @array_funcify.register(Subtensor)

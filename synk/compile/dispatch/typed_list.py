@@ -20,7 +20,7 @@ from pytensor.typed_list.basic import (
 from pytensor.typed_list.type import TypedListType
 
 from synk.compile.dispatch.graph import copy_value
-from synk.compile.dispatch.table import array_funcify
+from synk.compile.tables import array_funcify
 
 
 @array_funcify.register(MakeList)

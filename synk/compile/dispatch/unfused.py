@@ -15,12 +15,11 @@ from pytensor.scalar.basic import Composite
 from pytensor.tensor.basic import constant
 from pytensor.tensor.elemwise import Elemwise
 
+from synk.compile.emit import emit
+
 
 def unfused(node: Apply, xp: ModuleType) -> "Unfused":
     """Return an implementation of a Composite that calls array functions one after another."""
-    # Not at the top: the emitter asks this table for its entries.
-    from synk.compile.emit import emit
-
     return Unfused(emit(expand(node), xp), node)
 
 

@@ -1,4 +1,4 @@
-"""Which inputs and outputs of an Op may be arrays of 16 bits where the graph says float32.
+"""Entries that say which inputs and outputs of an Op may be arrays of 16 bits where the graph says float32.
 
 Products gain from it: their factors are rounded, their sums are not. Elementwise Ops, reductions and views
 read what there is, and compute in float32. Everything else gets float32, and gives it. The table is open:
@@ -8,12 +8,8 @@ read what there is, and compute in float32. Everything else gets float32, and gi
         return Width(takes=(0,), gives=(0,))
 """
 
-from collections.abc import Collection
-from functools import singledispatch
-from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
-from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar import basic, math
 from pytensor.scalar.basic import Composite
@@ -26,69 +22,15 @@ from pytensor.tensor.math import Dot
 from pytensor.tensor.reshape import JoinDims, SplitDims
 from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
 from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
-from pytensor.tensor.type import DenseTensorType
 
 from synk.compile.compat import AdvancedSubtensor1, join_pieces
-
-
-class Width(NamedTuple):
-    """What a node does about arrays of 16 bits; numbers are positions of inputs and outputs.
-
-    Attributes
-    ----------
-    wants : collection of int
-        Inputs that it reads in 16 bits, whatever they are.
-    takes : collection of int
-        Inputs that it reads as they are.
-    leads : collection of int
-        Inputs that must all be of 16 bits for the outputs to be.
-    gives : collection of int
-        Outputs that may be of 16 bits.
-    delicate : collection of int
-        Those of ``gives`` that are float32 unless whoever reads them would round them anyway.
-    keeps : bool
-        Whether the outputs have the width in which the first input is read: they have its elements, or some.
-    pulls : bool
-        Whether to round the inputs, or the result, is as good as to round it where it is read.
-    """
-
-    wants: Collection[int] = ()
-    takes: Collection[int] = ()
-    leads: Collection[int] = ()
-    gives: Collection[int] = ()
-    delicate: Collection[int] = ()
-    keeps: bool = False
-    pulls: bool = False
-
-
-WIDE = Width()
+from synk.compile.tables import WIDE, Width, is_float_array, width
 
 # Small relative errors of what they read, or of their result, are large ones of what follows.
 DELICATE = (
     *(basic.Exp, basic.Exp2, basic.Expm1, basic.Log, basic.Log2, basic.Log10, basic.Log1p),
     *(basic.Pow, basic.Reciprocal, math.Softplus, math.Log1mexp),
 )
-
-
-def is_float_array(variable: Variable) -> bool:
-    """Tell whether a variable is float32 and has axes."""
-    kind = variable.type
-    return isinstance(kind, DenseTensorType) and kind.dtype == "float32" and kind.ndim > 0
-
-
-@singledispatch
-def width(op: Any, node: Apply) -> Width:
-    """Return what ``node`` does about arrays of 16 bits; an Op that is not listed reads and gives float32."""
-    return WIDE
-
-
-@singledispatch
-def goes_by_dtype(op: Any, node: Apply, xp: ModuleType) -> bool:
-    """Tell whether the implementation of ``node`` itself computes with arrays of 16 bits, in float32.
-
-    It gives arrays of 16 bits where the inputs that lead have 16 bits.
-    """
-    return False
 
 
 @width.register(Dot)

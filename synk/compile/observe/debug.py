@@ -21,11 +21,10 @@ from pytensor.tensor.random.op import RandomVariable
 from synk.compile.compat import inner_graph
 from synk.compile.dispatch.device_random import device_sampler
 from synk.compile.dispatch.graph import Branches, copy_value
-from synk.compile.dispatch.host import HostCall
 from synk.compile.dispatch.sampler import same_numbers
 from synk.compile.emit import Observer, emit
-from synk.compile.linker import ArrayLinker
-from synk.compile.mode import array_mode
+from synk.compile.host_call import HostCall
+from synk.compile.linker import ArrayLinker, array_mode
 from synk.compile.observe.checks import (
     new_numbers,
     on_host,
@@ -37,7 +36,7 @@ from synk.compile.observe.checks import (
 )
 from synk.compile.programs.blame import built_by
 from synk.compile.programs.program import Program
-from synk.compile.rewriting.rewrites import inner_rewriter
+from synk.compile.rewrites import inner_rewriter
 
 ANSWERS = ("raise", "warn", "ignore")
 JUNK = 97  # what uninitialised memory is filled with: no NaN by chance, and the same each time

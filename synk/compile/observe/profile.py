@@ -11,25 +11,27 @@ Usable without the rest of synk:
     print(profile.report())
 """
 
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
+from functools import partial
 from itertools import count
 from time import perf_counter_ns
 from typing import Any
 
+import numpy as np
 from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Apply
 from pytensor.tensor.blockwise import Blockwise
 
 from synk.compile.emit import Observer
+from synk.compile.graphs.origin import nearest_lines
 from synk.compile.linker import ArrayLinker
-from synk.compile.observe.flops import flops_of
-from synk.compile.observe.ledger import Ledger
 from synk.compile.observe.report import Record, Report, Slice
-from synk.compile.programs.origin import nearest_lines
 from synk.compile.programs.text import label
+from synk.compile.tables import flops_of
 
 MAX_SLICES = 200_000  # the latest runs are kept for the trace
 
@@ -146,3 +148,46 @@ def observed_mode(mode: Any, observe: Callable) -> Mode:
     linker = copy(linker)
     linker.observe = observe
     return Mode(linker, mode.provided_optimizer)
+
+
+class Ledger:
+    """Bytes of the arrays that nodes made and that are alive.
+
+    It works by weak references, so it costs next to nothing and serves every array module.
+    What a node allocates and frees while it runs is not seen.
+
+    Attributes
+    ----------
+    current, peak : int
+        Bytes now, and at most so far.
+    at : str
+        After which node the peak was reached.
+    """
+
+    def __init__(self) -> None:
+        self.current, self.peak, self.at = 0, 0, ""
+        self._alive: dict[int, weakref.ref] = {}
+
+    def add(self, node: str, inputs: Sequence[Any], results: Sequence[Any]) -> None:
+        """Enter what a node made; views of its inputs, and inputs that it wrote to, are not new."""
+        known = self._alive.keys() | {id(memory_of(value)) for value in inputs}
+        for value in map(memory_of, results):
+            if id(value) not in known and hasattr(value, "nbytes") and not isinstance(value, np.generic):
+                self.current += value.nbytes
+                drop = partial(self._drop, id(value), value.nbytes)
+                self._alive[id(value)] = weakref.ref(value, drop)
+                known = known | {id(value)}
+        if self.current > self.peak:
+            self.peak, self.at = self.current, node
+
+    def _drop(self, identity: int, nbytes: int, _: weakref.ref) -> None:
+        self.current -= nbytes
+        del self._alive[identity]
+
+
+def memory_of(value: Any) -> Any:
+    """Return the array that owns the memory of ``value``; values that are no arrays own themselves."""
+    base = getattr(value, "base", None)
+    while base is not None and isinstance(base, type(value)):
+        value, base = base, base.base
+    return value

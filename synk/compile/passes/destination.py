@@ -5,7 +5,8 @@ address is stable, views of it stay valid, and no second array of its size exist
 nodes that can write there from the start. Where the value is a join of pieces, as a flat gradient is,
 each piece is born in its place:
 
-    order, outputs, updates, Memory -> find_destinations -> Slot of each node that writes, Layout of each join
+    order, outputs, updates, Aliases -> find_destinations
+        -> Slot of each node that writes, JoinLayout of each join
 
 A node writes to a slot only if the layout is known when the graph is compiled, nothing reads the old
 value any more, and nothing overwrites the new one. Every other update is copied into place at the end.
@@ -27,7 +28,7 @@ from pytensor.tensor.shape import Reshape, SpecifyShape
 from pytensor.tensor.type import DenseTensorType, TensorType
 
 from synk.compile.compat import join_pieces
-from synk.compile.passes.memory import Memory
+from synk.compile.passes.aliases import Aliases
 
 REGROUPS = (Reshape, JoinDims, SplitDims)
 
@@ -48,7 +49,7 @@ class Slot(NamedTuple):
     shape: tuple[int, ...]
 
 
-class Layout(NamedTuple):
+class JoinLayout(NamedTuple):
     """A join whose result is a buffer."""
 
     buffer: Buffer
@@ -59,7 +60,7 @@ class Destinations(NamedTuple):
     """Where values are written."""
 
     slots: dict[Apply, Slot]
-    joins: dict[Apply, Layout]
+    joins: dict[Apply, JoinLayout]
     settled: dict[int, Variable]  # output -> input whose array is to hold it
     copied: set[int]  # outputs that may share memory with an array that is to hold another one
 
@@ -70,7 +71,7 @@ def find_destinations(
     outputs: Sequence[Variable],
     updates: Mapping[int, int],
     accepts: Callable[[Apply], bool],
-    memory: Memory,
+    aliases: Aliases,
     apart: Collection[Variable] = (),
 ) -> Destinations:
     """Decide what is written where.
@@ -85,23 +86,28 @@ def find_destinations(
         Which output is the new value of which input.
     accepts : callable
         Tells whether the implementation of a node accepts ``out=``.
-    memory : Memory
+    aliases : Aliases
         Of that order.
     apart : collection of Variable
         Values that are made elsewhere than the buffers are.
     """
     settled = {k: inputs[i] for k, i in updates.items() if isinstance(outputs[k].type, DenseTensorType)}
-    found = Destinations({}, {}, settled, memory.sharing(outputs, settled))
-    returned = {memory.root(output) for output in outputs}
+    found = Destinations({}, {}, settled, aliases.sharing(outputs, settled))
+    returned = {aliases.root(output) for output in outputs}
     # Copied when all nodes have run: until then it must stay as it is.
-    kept = {memory.root(outputs[k]) for k in found.copied}
+    kept = {aliases.root(outputs[k]) for k in found.copied}
     for k, output in enumerate(outputs):
-        if output in memory.parents or output in memory.overwritten or output in apart or not _known(output):
+        if (
+            output in aliases.parents
+            or output in aliases.overwritten
+            or output in apart
+            or not _known(output)
+        ):
             continue  # computed in place already, or a view, or elsewhere, or of unknown size
         target = settled.get(k)
         if target in kept or target in apart:
             target = None
-        claim = _Claim(found, memory, returned, output, target, accepts)
+        claim = _Claim(found, aliases, returned, output, target, accepts)
         if isinstance(output.owner.op, Join):
             claim.join()
         else:
@@ -115,19 +121,19 @@ class _Claim:
     def __init__(
         self,
         found: Destinations,
-        memory: Memory,
+        aliases: Aliases,
         returned: Collection[Variable],
         output: Variable,
         target: Variable | None,
         accepts: Callable[[Apply], bool],
     ):
-        self._found, self._memory, self._accepts = found, memory, accepts
+        self._found, self._aliases, self._accepts = found, aliases, accepts
         self._returned, self._output, self._target = returned, output, target
 
     def whole(self) -> None:
         """Let the node of the output write into the target."""
         writer = self._writer(self._output)
-        if writer is not None and self._target is not None and self._memory.free(self._target, writer[0]):
+        if writer is not None and self._target is not None and self._aliases.free(self._target, writer[0]):
             node, shape = writer
             self._found.slots[node] = Slot(Buffer(self._output, self._target), 0, prod(shape), shape)
 
@@ -138,8 +144,8 @@ class _Claim:
             return  # it is a piece of another join
         spans = _spans(node)
         writers = {start: self._writer(piece) for piece, start, _ in spans}
-        first = min([node, *(w[0] for w in writers.values() if w)], key=self._memory.position.__getitem__)
-        free = self._target is not None and self._memory.free(self._target, first)
+        first = min([node, *(w[0] for w in writers.values() if w)], key=self._aliases.position.__getitem__)
+        free = self._target is not None and self._aliases.free(self._target, first)
         buffer = Buffer(self._output, self._target if free else None)
         pieces = []
         for _, start, stop in spans:
@@ -151,7 +157,7 @@ class _Claim:
             else:
                 pieces.append((start, stop, False))
         if spans:
-            self._found.joins[node] = Layout(buffer, tuple(pieces))
+            self._found.joins[node] = JoinLayout(buffer, tuple(pieces))
 
     def _writer(self, piece: Variable) -> tuple[Apply, tuple[int, ...]] | None:
         """Return the node that computes ``piece`` and the shape it computes, if it can write elsewhere."""
@@ -167,9 +173,9 @@ class _Claim:
         """Tell whether ``source`` may be written elsewhere: it stays as it is, and has no place yet."""
         # A piece that is an output too must not lie in the join: callers and shared variables own theirs.
         piece = isinstance(self._output.owner.op, Join)
-        returned = piece and self._memory.root(source) in self._returned
+        returned = piece and self._aliases.root(source) in self._returned
         placed = source.owner in self._found.slots or source.owner in self._found.joins
-        return source not in self._memory.overwritten and not returned and not placed
+        return source not in self._aliases.overwritten and not returned and not placed
 
 
 def _before_regrouping(variable: Variable) -> tuple[Variable, tuple[int | None, ...]]:

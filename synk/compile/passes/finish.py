@@ -4,7 +4,7 @@ A flat gradient is formed piece by piece, the last layers first, in its array: s
 node that is the last to touch a piece on, nothing of the program changes or reads it any more. Pieces that
 no node writes in place are copied there as soon as they are made, not at the end.
 
-    order, Destinations, Memory -> find_finished -> what to do after which node: Copy, Finish
+    order, Destinations, Aliases -> find_finished -> what to do after which node: Copy, Finish
 
 Pure: graphs in, decisions out.
 """
@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, Protocol
 from pytensor.graph.basic import Apply, Variable
 
 from synk.compile.compat import join_pieces
-from synk.compile.passes.destination import Buffer, Destinations, Layout
-from synk.compile.passes.memory import Memory
+from synk.compile.passes.aliases import Aliases
+from synk.compile.passes.destination import Buffer, Destinations, JoinLayout
 
 
 class Announcer(Protocol):
@@ -62,10 +62,10 @@ Actions = dict[Apply, list[Copy | Finish]]
 def find_finished(
     found: Destinations,
     outputs: Sequence[Variable],
-    memory: Memory,
+    aliases: Aliases,
     guarded: Collection[Apply],
     read: Mapping[Apply, Sequence[Variable]],
-) -> tuple[Actions, dict[Apply, Layout]]:
+) -> tuple[Actions, dict[Apply, JoinLayout]]:
     """Decide what is done after which node.
 
     Parameters
@@ -73,7 +73,7 @@ def find_finished(
     found : Destinations
     outputs : sequence of Variable
         Of the graph; joins that update a shared variable are looked at.
-    memory : Memory
+    aliases : Aliases
         Of the order in which nodes run.
     guarded : collection of Apply
         Nodes that do not always run.
@@ -83,18 +83,20 @@ def find_finished(
     Returns
     -------
     actions : dict of Apply to list
-    joins : dict of Apply to Layout
+    joins : dict of Apply to JoinLayout
         Those of ``found``, with the pieces that are copied before.
     """
     updates = {outputs[k]: variable for k, variable in found.settled.items()}
-    returned = Counter(memory.root(output) for output in outputs)
+    returned = Counter(aliases.root(output) for output in outputs)
     actions: Actions = defaultdict(list)
     joins = dict(found.joins)
     for node, layout in found.joins.items():
         output = layout.buffer.output
-        if output not in updates or returned[memory.root(output)] > 1:  # another output is read from it, late
+        if (
+            output not in updates or returned[aliases.root(output)] > 1
+        ):  # another output is read from it, late
             continue
-        finder = _Finder(node, layout, memory, read[node])
+        finder = _Finder(node, layout, aliases, read[node])
         if not any(touching in guarded for touching in finder.nodes):
             joins[node] = layout._replace(pieces=tuple(finder.pieces))
             for touching, action in finder.actions(updates[output]):
@@ -105,23 +107,23 @@ def find_finished(
 class _Finder:
     """When the pieces of one join are final."""
 
-    def __init__(self, join: Apply, layout: Layout, memory: Memory, read: Sequence[Variable]):
+    def __init__(self, join: Apply, layout: JoinLayout, aliases: Aliases, read: Sequence[Variable]):
         self.pieces: list[tuple[int, int, bool]] = []
         self.nodes: list[Apply] = []  # by piece, the last one that touches it
         self._copies: list[tuple[Apply, Copy]] = []
-        self._join, self._buffer, self._memory = join, layout.buffer, memory
+        self._join, self._buffer, self._aliases = join, layout.buffer, aliases
         last = self._last_readers()
-        self._at_the_latest = last.get(memory.root(layout.buffer.output))  # reads what the join returns
+        self._at_the_latest = last.get(aliases.root(layout.buffer.output))  # reads what the join returns
         _, variables = join_pieces(join)
         copies = read[-len(variables) :]
         for variable, copy, (start, stop, there) in zip(variables, copies, layout.pieces, strict=True):
-            root = memory.root(variable)
+            root = aliases.root(variable)
             node = join
             if there and root.owner is not None:
-                node = max(root.owner, last.get(root, root.owner), key=memory.position.__getitem__)
+                node = max(root.owner, last.get(root, root.owner), key=aliases.position.__getitem__)
             elif not there:
                 made = self._made(variable, copy is not variable)
-                if self._buffer.target is None or memory.free(self._buffer.target, made):
+                if self._buffer.target is None or aliases.free(self._buffer.target, made):
                     node, there = made, True
                     self._copies.append((node, Copy(layout.buffer, start, stop, copy)))
             self.nodes.append(node)
@@ -129,7 +131,7 @@ class _Finder:
 
     def actions(self, variable: Variable) -> list[tuple[Apply, Copy | Finish]]:
         """Return what is done after which node, copies first."""
-        position = self._memory.position
+        position = self._aliases.position
         starts: dict[Apply, int] = {}
         latest = self.nodes[-1] if self._at_the_latest is None else self._at_the_latest
         for node, (start, _, _) in zip(reversed(self.nodes), reversed(self.pieces), strict=True):
@@ -143,14 +145,14 @@ class _Finder:
     def _last_readers(self) -> Mapping[Variable, Apply]:
         """Return for each value the last node but the join that reads its memory."""
         last: dict[Variable, Apply] = {}
-        for node in self._memory.position:  # in the order they run
+        for node in self._aliases.position:  # in the order they run
             if node is not self._join:
-                last.update((self._memory.root(variable), node) for variable in node.inputs)
+                last.update((self._aliases.root(variable), node) for variable in node.inputs)
         return last
 
     def _made(self, variable: Variable, crosses: bool) -> Apply:
         """Return the first node after which a piece is there; it crosses between a node and the next."""
-        order = list(self._memory.position)
+        order = list(self._aliases.position)
         if variable.owner is None:
             return order[0]
-        return order[self._memory.position[variable.owner] + crosses]
+        return order[self._aliases.position[variable.owner] + crosses]

@@ -18,8 +18,17 @@ from typing import Any, NamedTuple
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.tensor.type import DenseTensorType
 
-from synk.compile.dispatch.table import DEVICE, FOLLOW, HOST, MOVED, free_inputs, host_inputs, side
-from synk.compile.programs.transfer import NO_TRANSFERS, Transfers
+from synk.compile.tables import DEVICE, FOLLOW, HOST, MOVED, free_inputs, host_inputs, side
+
+
+class Transfers(NamedTuple):
+    """Arrays that cross in one call of a program, at most."""
+
+    uploads: int
+    downloads: int
+
+
+NO_TRANSFERS = Transfers(0, 0)
 
 SCALAR = "scalar"  # a NumPy scalar, for launches on the device
 SMALL = 64  # elements that NumPy handles sooner than a launch starts

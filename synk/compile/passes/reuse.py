@@ -4,7 +4,7 @@ PyTensor has rewrites for this, which look at the whole graph again for every no
 which nodes run it is one pass: an input whose memory is read here for the last time makes room for the
 result, and so does the variable that the result updates.
 
-    order, Memory, Destinations -> find_reuse -> {node: the input that each output overwrites}
+    order, Aliases, Destinations -> find_reuse -> {node: the input that each output overwrites}
 
 Pure: graphs in, decisions out.
 """
@@ -17,8 +17,8 @@ from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.type import DenseTensorType
 
+from synk.compile.passes.aliases import Aliases
 from synk.compile.passes.destination import Destinations
-from synk.compile.passes.memory import Memory
 
 Reuse = dict[Apply, list[Variable | None]]
 
@@ -26,7 +26,7 @@ Reuse = dict[Apply, list[Variable | None]]
 def find_reuse(
     order: Sequence[Apply],
     outputs: Sequence[Variable],
-    memory: Memory,
+    aliases: Aliases,
     found: Destinations,
     accepts: Callable[[Apply], bool],
     owned: Callable[[Variable], bool],
@@ -40,7 +40,7 @@ def find_reuse(
         All nodes, in the order they run.
     outputs : sequence of Variable
         Of the graph.
-    memory : Memory
+    aliases : Aliases
         Of that order; it learns what is decided.
     found : Destinations
         What has been decided before.
@@ -52,15 +52,15 @@ def find_reuse(
         Values of 16 bits, whatever their dtype in the graph; only such results fit there.
     """
     targets = {outputs[k]: target for k, target in found.settled.items()}
-    held = {memory.root(output) for output in outputs}
+    held = {aliases.root(output) for output in outputs}
 
     def fits(source: Variable, node: Apply, output: Variable, taken: list[Variable]) -> bool:
-        root = memory.root(source)
+        root = aliases.root(source)
         if (source in stored) != (output in stored):
             return False
-        if root in taken or root in held or not memory.read_last(root, node):
+        if root in taken or root in held or not aliases.read_last(root, node):
             return False
-        if any(other is not source and memory.root(other) is root for other in node.inputs):
+        if any(other is not source and aliases.root(other) is root for other in node.inputs):
             return False
         if root.owner is None:
             return root is targets.get(output)
@@ -72,18 +72,18 @@ def find_reuse(
             continue
         chosen: list[Variable | None] = []
         for output in node.outputs:
-            taken = [memory.root(source) for source in chosen if source is not None]
-            alike = [source for source in _alike(node, output, memory) if fits(source, node, output, taken)]
+            taken = [aliases.root(source) for source in chosen if source is not None]
+            alike = [source for source in _alike(node, output, aliases) if fits(source, node, output, taken)]
             # The array that the result belongs in comes before others that would do.
-            alike.sort(key=lambda source: memory.root(source).owner is not None)
+            alike.sort(key=lambda source: aliases.root(source).owner is not None)
             chosen.append(alike[0] if alike else None)
         if any(source is not None for source in chosen):
             reuse[node] = chosen
         for output, source in zip(node.outputs, chosen, strict=True):
             if source is not None:
-                if memory.root(output) in held:
-                    held.add(memory.root(source))
-                memory.take_over(output, source)
+                if aliases.root(output) in held:
+                    held.add(aliases.root(source))
+                aliases.take_over(output, source)
     return reuse
 
 
@@ -92,7 +92,7 @@ def _is_candidate(node: Apply, found: Destinations) -> bool:
     return elementwise and node not in found.slots and node.outputs[0].type.ndim > 0
 
 
-def _alike(node: Apply, output: Variable, memory: Memory) -> list[Variable]:
+def _alike(node: Apply, output: Variable, aliases: Aliases) -> list[Variable]:
     """Return the inputs of the output's dtype and shape that fill their memory."""
     return [
         variable
@@ -101,5 +101,5 @@ def _alike(node: Apply, output: Variable, memory: Memory) -> list[Variable]:
         and not isinstance(variable, Constant)
         and variable.type.dtype == output.type.dtype
         and variable.type.broadcastable == output.type.broadcastable
-        and not memory.is_view(variable)
+        and not aliases.is_view(variable)
     ]

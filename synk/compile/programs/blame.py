@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from pytensor.graph.basic import Apply
 
-from synk.compile.programs.origin import nearest_lines, user_lines, write_line
+from synk.compile.graphs.origin import nearest_lines, user_lines, write_line
 
 MAX_LINES = 3  # of the user's, where a node was made of several
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from pytensor.graph.basic import Apply
 
+from synk.compile.passes.place import NO_TRANSFERS, Transfers
 from synk.compile.programs.blame import blame, values_at
-from synk.compile.programs.transfer import NO_TRANSFERS, Transfers
 
 
 class Program:

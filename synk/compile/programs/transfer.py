@@ -1,4 +1,4 @@
-"""The ways of a value from one side to the other, and how many of them a program takes.
+"""The ways of a value from one side to the other, and from one width to the other.
 
     host (NumPy) -- to_device --> device (arrays of another module) -- to_host --> host
     float32 -- to_dtype --> float16 or bfloat16, and back
@@ -10,19 +10,9 @@ from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-
-
-class Transfers(NamedTuple):
-    """Arrays that cross in one call of a program, at most."""
-
-    uploads: int
-    downloads: int
-
-
-NO_TRANSFERS = Transfers(0, 0)
 
 
 def to_host(value: Any, xp: ModuleType) -> Any:

@@ -1,6 +1,6 @@
 """Write down what the passes have decided: a line for each node and each value that crosses.
 
-    Plan -> Writer, asked step by step -> text -> Program
+    ProgramPlan -> Writer, asked step by step -> text -> Program
 
 Decides nothing.
 """
@@ -8,37 +8,22 @@ Decides nothing.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from pytensor.graph.basic import Apply, Variable
 from pytensor.tensor.type import TensorType
 
 from synk.compile.compat import IfElse
-from synk.compile.dispatch.table import DEVICE, HOST
-from synk.compile.passes.destination import Buffer, Destinations
-from synk.compile.passes.finish import Actions, Announcer, Copy, Finish
-from synk.compile.passes.lazy import Guard
-from synk.compile.passes.place import Placement, Step
-from synk.compile.passes.reuse import Reuse
+from synk.compile.passes.destination import Buffer
+from synk.compile.passes.finish import Announcer, Copy, Finish
+from synk.compile.passes.place import Step
+from synk.compile.passes.plan import ProgramPlan
 from synk.compile.programs.buffers import open_buffer, part, put, settle
 from synk.compile.programs.program import Program
 from synk.compile.programs.text import Text, label
 from synk.compile.programs.transfer import CROSSINGS
-
-
-class Plan(NamedTuple):
-    """What the passes have decided about a graph."""
-
-    guards: Mapping[Apply, Guard]  # of the nodes that do not always run
-    placed: Placement
-    found: Destinations
-    reuse: Reuse
-    actions: Actions  # what is done after which node
-
-    def target(self, variable: Variable) -> Variable:
-        """Return the copy of an input in whose array its new value belongs."""
-        return self.placed.targets.get(variable, variable)
+from synk.compile.tables import DEVICE, HOST
 
 
 class Writer:
@@ -49,7 +34,7 @@ class Writer:
     inputs : sequence of Variable
         Of the graph.
     xp : module
-    plan : Plan
+    plan : ProgramPlan
     announcer : Announcer, optional
         As of `synk.compile.emit.emit`.
     """
@@ -58,7 +43,7 @@ class Writer:
         self,
         inputs: Sequence[Variable],
         xp: ModuleType,
-        plan: Plan,
+        plan: ProgramPlan,
         announcer: Announcer | None = None,
     ):
         self._xp, self._plan, self._announcer = xp, plan, announcer

@@ -71,7 +71,7 @@ class Implementation:
         Computes where there is no plan.
     """
 
-    takes_out = True  # the mark of synk.compile.dispatch.out
+    takes_out = True  # the mark of synk.compile.tables
 
     def __init__(self, xp: Any, state: Callable[..., Problem], instead: Callable[..., Any]):
         self._xp, self._state, self._instead = xp, state, instead

@@ -73,7 +73,7 @@ class Implementation:
         By shapes: the shape of the result, and what computes it.
     """
 
-    takes_out = True  # the mark of synk.compile.dispatch.out
+    takes_out = True  # the mark of synk.compile.tables
 
     def __init__(self, convolution: Convolution, instead: Callable[[], Any] | None):
         self.convolution = convolution

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, example, given, settings
 from support.cases.images import convolutions, node_of, normal, perform
 from support.cupy import fake_cublas, stand_in
 from synk.compile.dispatch import array_funcify
-from synk.compile.dispatch.out import accepts_out
+from synk.compile.tables import accepts_out
 from synk.kernels.choose import convolution_kernels
 from synk.kernels.cudnn import CuDnn
 from synk.kernels.cudnn.convolution import MOST_SHAPES

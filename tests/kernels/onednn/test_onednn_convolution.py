@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synk.compile.dispatch.out import accepts_out
+from synk.compile.tables import accepts_out
 from synk.kernels.onednn import OneDnn, Unsupported, available, reason
 from synk.kernels.onednn.convolution import MOST_PLANS
 from synk.kernels.onednn.engine import engine

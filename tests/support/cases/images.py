@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from support.cupy import stand_in
 from synk.compile.dispatch import array_funcify
-from synk.compile.dispatch.out import accepts_out
+from synk.compile.tables import accepts_out
 from synk.kernels.window import LAYOUTS, Convolution, Pooling, Window, ordered
 
 small = st.integers(1, 3)

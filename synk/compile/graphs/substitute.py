@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from pytensor.graph.basic import Variable
 
-from synk.compile.serialize import topological
+from synk.compile.graphs.serialize import topological
 
 
 def substitute(outputs: Sequence[Variable], replacements: Mapping[Variable, Variable]) -> list[Variable]:

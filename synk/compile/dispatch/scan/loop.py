@@ -3,7 +3,7 @@
     sequences[i], rows of traces, untraced states, constants
         -> step -> rows of traces, untraced states[, whether to stop]
 
-`scan_memory` says what a trace is and which values a step may overwrite.
+`traces` says what a trace is and which values a step may overwrite.
 """
 
 from functools import cache
@@ -16,17 +16,15 @@ from pytensor.scan.op import Scan
 
 from synk.compile.compat import step_graph
 from synk.compile.dispatch.graph import copy_value
-from synk.compile.dispatch.scan_memory import Memory, disposable, plan_memory, traces_of
-from synk.compile.dispatch.table import array_funcify
-from synk.compile.rewriting.rewrites import ELEMWISE_IN_PLACE, UNWANTED, inner_rewriter
+from synk.compile.dispatch.scan.traces import TraceMemory, disposable, plan_memory, traces_of
+from synk.compile.emit import emit
+from synk.compile.rewrites import ELEMWISE_IN_PLACE, UNWANTED, inner_rewriter
+from synk.compile.tables import array_funcify
 
 
 @array_funcify.register(Scan)
 def scan(op, node, xp):
     """A loop over the rows of arrays."""
-    # Not at the top: the emitter asks this table for its entries.
-    from synk.compile.emit import emit
-
     traces = traces_of(op, node)
     graph = step_graph(op, inner_rewriter(xp), _inplace_rewriter(), disposable(op, traces))
     # Python reads whether to stop.
@@ -49,14 +47,14 @@ class Loop:
     Parameters
     ----------
     op, node : Scan and its Apply
-    memory : Memory
+    memory : TraceMemory
         What to do with the results of a step.
     step : Program
         The inner graph of the Op.
     xp : module
     """
 
-    def __init__(self, op, node, memory: Memory, step, xp):
+    def __init__(self, op, node, memory: TraceMemory, step, xp):
         info, n_states = op.info, op.info.n_untraced_sit_sot
         n_initial, n_written = len(memory.traces) - info.n_nit_sot, len(memory.replaced)
         self.host_nodes = step.host_nodes

@@ -34,7 +34,7 @@ class Trace:
 
 
 @dataclass(frozen=True)
-class Memory:
+class TraceMemory:
     """What a Scan does with the results of a step."""
 
     traces: Sequence[Trace]
@@ -44,7 +44,7 @@ class Memory:
     changed: Sequence[bool]  # untraced states to copy before the first step, which overwrites them
 
 
-def plan_memory(op: Scan, graph: FunctionGraph, traces: Sequence[Trace]) -> Memory:
+def plan_memory(op: Scan, graph: FunctionGraph, traces: Sequence[Trace]) -> TraceMemory:
     """Decide what becomes of the results of the step ``graph``."""
     states = op.inner_untraced_sit_sot(graph.inputs)
     owned = [k in op.destroy_map for k in range(len(traces) + len(states))]
@@ -55,7 +55,7 @@ def plan_memory(op: Scan, graph: FunctionGraph, traces: Sequence[Trace]) -> Memo
     changed = [
         state in destroyed and not owns for state, owns in zip(states, owned[len(traces) :], strict=True)
     ]
-    return Memory(traces, owned, replaced, [*rows, *[len(replaced) + k for k in kept]], changed)
+    return TraceMemory(traces, owned, replaced, [*rows, *[len(replaced) + k for k in kept]], changed)
 
 
 def traces_of(op: Scan, node: Apply) -> list[Trace]:

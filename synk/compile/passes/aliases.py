@@ -3,7 +3,7 @@
 What a node returns may lie in the memory of an input: a view of it (the Op's ``view_map``) or its new
 content (``destroy_map``). Followed back, every value is in the memory of its root.
 
-    order -> Memory, which later passes ask and tell what else is overwritten
+    order -> Aliases, which later passes ask and tell what else is overwritten
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pytensor.graph.basic import Apply, Variable
 
 
-class Memory:
+class Aliases:
     """Which values share memory, and when it is read and overwritten.
 
     Attributes

@@ -13,8 +13,8 @@ from pytensor.scalar.loop import ScalarLoop
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.type import TensorType
 
-from synk.compile.dispatch.table import array_funcify, array_scalar
 from synk.compile.programs.transfer import to_host
+from synk.compile.tables import array_funcify, array_scalar
 
 
 @array_funcify.register(ScalarLoop)

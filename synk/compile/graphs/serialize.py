@@ -23,7 +23,7 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import Op
 from pytensor.link.c.op import ExternalCOp
 
-from synk.compile.programs.origin import pack, unpack
+from synk.compile.graphs.origin import pack, unpack
 
 Variables = list[Variable]
 

@@ -10,7 +10,7 @@ from pytensor.tensor.math import Dot, Sum
 
 from synk.compile.compat import Ger
 from synk.compile.dispatch import array_funcify
-from synk.compile.dispatch.out import accepts_out, deliver
+from synk.compile.tables import accepts_out
 
 m, v, t, y = pt.fmatrix("m"), pt.fvector("v"), pt.ftensor3("t"), pt.fvector("y")
 i, z, a = pt.lmatrix("i"), pt.fmatrix("z"), pt.fscalar("a")
@@ -60,12 +60,3 @@ def test_destination(output):
 @pytest.mark.parametrize("output", [Gemm(inplace=True)(m, a, z, z, a), Gemv(inplace=True)(v, a, m, y, a)])
 def test_what_is_computed_in_place_takes_none(output):
     assert not accepts_out(array_funcify(output.owner.op, output.owner, np))
-
-
-def test_deliver():
-    total = np.arange(3.0)
-    assert deliver(total, "float64") is total
-    assert deliver(total, "float32").dtype == "float32"
-    out = np.zeros(3, "float32")
-    assert deliver(total, "float32", out) is out
-    assert out.tolist() == [0, 1, 2]

@@ -1,0 +1,1 @@
+"""Carry graphs between processes, replace variables in them, and remember whose lines built them."""

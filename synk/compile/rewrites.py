@@ -1,0 +1,175 @@
+"""The rewrites that a graph goes through before it is compiled: PyTensor's, chosen, and those that it lacks.
+
+array_query -> PyTensor's rewrites, without `UNWANTED`; fusion (`synk.compile.elementwise.fusion`)
+            -> KeepLines       the user's lines follow replacements
+            -> SuperviseQuickly, NearShapes: what PyTensor does, in linear time
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import islice
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from pytensor.compile.aliasing import Supervisor
+from pytensor.compile.mode import optdb
+from pytensor.graph.features import AlreadyThere, Feature
+from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.rewriting.basic import GraphRewriter
+from pytensor.graph.rewriting.db import RewriteDatabaseQuery
+from pytensor.graph.traversal import ancestors
+from pytensor.graph.utils import InconsistencyError
+from pytensor.tensor.rewriting.shape import ShapeFeature
+
+from synk.compile.elementwise import kernels_for
+from synk.compile.elementwise.fusion import TAGS, register_fusion
+from synk.compile.passes.place import wanted_on_host
+
+WANTED = (
+    "fast_run",
+    "lazy_ifelse",  # a no-op in versions that lack it
+    "scan_save_mem_no_prealloc",  # else Scan keeps every row of what is read at the end only
+)
+
+ELEMWISE_IN_PLACE = "inplace_elemwise"
+
+UNWANTED = (
+    "cxx_only",  # makes Ops that exist in C alone
+    "fusion",  # fuses what PyTensor's C linker can compute; kernels have a rewrite of their own
+    "local_careduce_fusion",
+    ELEMWISE_IN_PLACE,  # quadratic in the size of the graph; programs do it themselves (`reuse`)
+    "scan_reduce_trace_prealloc",  # asks for the virtual machine's own Scan
+)
+
+register_fusion(wanted_on_host)
+
+REPLACED = "ShapeOpt"  # PyTensor's name for the rewriter that `NearShapes` stands in for
+POSITION = 0.1  # its position
+NEAR = 100  # variables
+
+NEEDS_NEAR_SHAPES = hasattr(ShapeFeature, "update_shape")  # later versions keep shapes another way
+
+
+def array_query(xp: ModuleType = np) -> RewriteDatabaseQuery:
+    """Return the query that selects the rewrites: in place too, and fusion where ``xp`` has kernels."""
+    kernels = kernels_for(xp)
+    fusion = () if kernels is None else (TAGS[kernels.dialect.name],)
+    near = NEEDS_NEAR_SHAPES
+    return RewriteDatabaseQuery(
+        include=(*WANTED, *fusion),
+        exclude=(*UNWANTED, *((REPLACED,) if near else ())),
+        extra_rewrites=[
+            (KeepLines(), -1),
+            (SuperviseQuickly(), -1),
+            *([(NearShapes(), POSITION)] if near else []),
+        ],
+    )
+
+
+@cache
+def inner_rewriter(xp: ModuleType = np) -> GraphRewriter:
+    """Return the rewriter for inner graphs that the outer compilation leaves alone.
+
+    Recognition of symbolic Ops is off: it would rebuild an Op inside its own definition.
+    """
+    return optdb.query(array_query(xp).including("minimum_compile").excluding("symbolic_op_recognition"))
+
+
+class KeepLines(GraphRewriter):
+    """A rewriter that changes nothing but lets traces follow replacements; place it first.
+
+    Many rewrites put nodes in place of others without a word about where those came from. Whatever replaces
+    a variable was built by the line that built it.
+    """
+
+    def add_requirements(self, fgraph):
+        fgraph.attach_feature(LineKeeper())
+
+    def apply(self, fgraph):
+        pass
+
+
+class LineKeeper(Feature):
+    """Give what replaces a variable its trace, if it has none."""
+
+    def on_attach(self, fgraph):
+        # One is enough, and inner rewriters may ask again.
+        if any(isinstance(feature, LineKeeper) for feature in fgraph._features):
+            raise AlreadyThere()
+
+    def on_change_input(self, fgraph, node, index, old, new, reason=None):
+        if not getattr(new.tag, "trace", None):
+            new.tag.trace = getattr(old.tag, "trace", [])
+
+
+class NearShapeFeature(ShapeFeature):
+    """Shapes of all variables, merged where that is easy to decide, which takes linear time in deep graphs.
+
+    When a node is replaced, the shape of the new result is merged with that of the old one, unless one
+    depends on the other. PyTensor 3.0 looks for that through everything the old shape was computed from,
+    which takes quadratic time in a deep graph: half the compilation of 2,000 nodes. Here it looks a little
+    way, and then keeps what the new node says of its own shape.
+    """
+
+    def get_node_infer_shape(self, node):
+        # Most shapes of networks are in the types, and asking Ops takes a graph for each length.
+        static = [getattr(output.type, "shape", (None,)) for output in node.outputs]
+        return super().get_node_infer_shape(node) if any(None in shape for shape in static) else static
+
+    def update_shape(self, r, other_r):
+        if r in self.shape_of and self._is_deep(self.shape_of.get(other_r) or ()):
+            return
+        super().update_shape(r, other_r)
+
+    @staticmethod
+    def _is_deep(shape) -> bool:
+        return next(islice(ancestors(shape), NEAR, None), None) is not None
+
+
+class NearShapes(GraphRewriter):
+    """Attach `NearShapeFeature`; PyTensor's own rewriter takes it off again."""
+
+    def apply(self, fgraph):
+        fgraph.attach_feature(NearShapeFeature())
+
+
+class SuperviseQuickly(GraphRewriter):
+    """A rewriter that changes nothing but how a graph's `Supervisor` looks; place it first."""
+
+    def add_requirements(self, fgraph: FunctionGraph) -> None:
+        """Exchange the supervisor, if the graph has one."""
+        for feature in list(fgraph._features):
+            if type(feature) is Supervisor:
+                feature.on_validate = QuickLook(feature.protected)
+
+    def apply(self, fgraph: FunctionGraph) -> None:
+        """Change nothing."""
+
+
+class QuickLook:
+    """Look after a change whether a node overwrites what the caller keeps.
+
+    PyTensor's `Supervisor` asks that of inputs and outputs one by one, which in a network with hundreds of
+    parameters takes as long as the replacements. The same answer is in one table.
+
+    Parameters
+    ----------
+    protected : sequence of Variable
+        Inputs that no node may overwrite; nor may one overwrite an output.
+    """
+
+    def __init__(self, protected: Any):
+        self._protected = protected
+
+    def __call__(self, fgraph: FunctionGraph) -> None:
+        handler: Feature | None = getattr(fgraph, "destroy_handler", None)
+        if handler is None:
+            return
+        roots, _, destroyers = handler.refresh_droot_impact()
+        if not destroyers:
+            return
+        for variable in (*self._protected, *fgraph.outputs):
+            if roots.get(variable) in destroyers:
+                raise InconsistencyError(f"trying to destroy a protected variable: {variable}")
