@@ -32,12 +32,12 @@ def convolution_kernels(xp: ModuleType, dtype: str) -> Any:
 def pooling_kernels(xp: ModuleType, dtype: str) -> Any:
     """Return what has ``max_pool``, ``avg_pool``, their gradients and ``global_avg_pool``."""
     if xp is np:
-        return loops
+        return loops.LoopKernels(xp)
     return cuda.CudaKernels(xp) if cuda.serves(xp) else PlainPool(xp)
 
 
 def norm_kernels(xp: ModuleType, dtype: str) -> Any:
     """Return what has batch norm, layer norm, cross-entropy, and their gradients."""
     if xp is np:
-        return loops
+        return loops.LoopKernels(xp)
     return cuda.CudaKernels(xp) if cuda.serves(xp) else PlainNorm(xp)

@@ -32,6 +32,7 @@ from synk.kernels.columns import (
     split_groups,
     write_matrix,
 )
+from synk.kernels.provider import Provider
 from synk.kernels.window import Convolution, lengths, ordered
 
 # Bytes of columns at a time: for a product that is written, and for one that is added to a sum of the size of
@@ -48,17 +49,11 @@ ENOUGH = 256
 ON_DEVICE = (256 << 20, 256 << 20)
 
 
-class Im2col:
-    """Kernels for convolutions.
-
-    Parameters
-    ----------
-    xp : module
-        Array module.
-    """
+class Im2col(Provider):
+    """Kernels for convolutions."""
 
     def __init__(self, xp: ModuleType):
-        self._xp = xp
+        super().__init__(xp)
         self._matmul = matmul_of(xp)
         self._written, self._added = BYTES if xp is np else ON_DEVICE
 

@@ -8,23 +8,17 @@ that are to be new. No input is written to, and an empty batch gives what NumPy 
 """
 
 from collections.abc import Callable
-from types import ModuleType
+from functools import reduce
+from math import prod
 from typing import Any
 
 import numpy as np
 
+from synk.kernels.provider import Provider
 
-class PlainNorm:
-    """Kernels for normalisation and cross-entropy.
 
-    Parameters
-    ----------
-    xp : module
-        Array module.
-    """
-
-    def __init__(self, xp: ModuleType):
-        self._xp = xp
+class PlainNorm(Provider):
+    """Batch norm, layer norm, cross-entropy and ends of residual blocks."""
 
     def batch_norm(self, eps: float, relu: bool, layout: str) -> Callable:
         """Return forward: normalise each channel by the statistics of the batch.
@@ -89,6 +83,41 @@ class PlainNorm:
             offset, slope = ((gbeta / n).astype(x.dtype), (ggamma / n * inv_std).astype(x.dtype))
             gx = (gamma * inv_std)[spread] * (g - offset[spread] - deviation * slope[spread])
             return deliver(out, x.dtype, gx, ggamma, gbeta)
+
+        return backward
+
+    def residual(self, eps: float, layout: str) -> Callable:
+        """Return forward of the end of a residual block: ``y = max(0, batch_norm(x) + shortcut)``, NaN stays.
+
+        Returns
+        -------
+        callable
+            ``f(x, gamma, beta, shortcut, out=None) -> (y, mean, inv_std)``.
+        """
+        xp, norm = self._xp, PlainNorm(self._xp).batch_norm(eps, False, layout)
+
+        def forward(x, gamma, beta, shortcut, out=None):
+            y, *statistics = norm(x, gamma, beta)
+            y = y + shortcut
+            return deliver(out, x.dtype, xp.where(y < 0, x.dtype.type(0), y), *statistics)
+
+        return forward
+
+    def residual_gradient(self, layout: str) -> Callable:
+        """Return backward of `residual`: ``g`` is the sum of the gradients where y is positive, else 0.
+
+        It is the gradient for the shortcut, and that from which those for x, gamma and beta follow.
+
+        Returns
+        -------
+        callable
+            ``f(x, y, gamma, beta, mean, inv_std, *gradients, out=None) -> (gx, ggamma, gbeta, g)``.
+        """
+        xp, norm_gradient = self._xp, PlainNorm(self._xp).batch_norm_gradient(False, layout)
+
+        def backward(x, y, gamma, beta, mean, inv_std, *gradients, out=None):
+            g = xp.where(y > 0, reduce(lambda a, b: a + b, gradients), y.dtype.type(0))
+            return deliver(out, x.dtype, *norm_gradient(g, x, gamma, beta, mean, inv_std), g)
 
         return backward
 
@@ -195,10 +224,16 @@ def channel_axes(ndim: int, layout: str) -> tuple[tuple[int, ...], tuple]:
     return tuple(range(ndim - 1)), (slice(None),)
 
 
+def split(shape: tuple[int, ...], n_axes: int) -> tuple[tuple[int, ...], int]:
+    """Return the leading axes, and the number of elements in a row of the others."""
+    first = len(shape) - n_axes
+    return tuple(shape[:first]), prod(shape[first:])
+
+
 def moments(x: Any, axes: tuple[int, ...]) -> tuple[Any, Any]:
     """Return mean and biased variance, added in float64: NumPy adds along the first axis one by one."""
     with np.errstate(invalid="ignore", divide="ignore"):
-        n = float(np.prod([x.shape[axis] for axis in axes]))
+        n = float(prod([x.shape[axis] for axis in axes]))
         mean = (x.sum(axes, dtype="float64", keepdims=True) / n).astype(x.dtype, copy=False)
         deviation = x - mean
         variance = (deviation * deviation).sum(axes, dtype="float64") / n

@@ -9,25 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import product
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from synk.kernels.window import AXES, Pooling, lengths, ordered
+from synk.kernels.provider import Provider
+from synk.kernels.window import AXES, Pooling, image_shape, lengths
 
 
-class PlainPool:
-    """Kernels for pooling.
-
-    Parameters
-    ----------
-    xp : module
-        Array module.
-    """
-
-    def __init__(self, xp: ModuleType):
-        self._xp = xp
+class PlainPool(Provider):
+    """Kernels for pooling."""
 
     def max_pool(self, pooling: Pooling, index_dtype: str) -> Callable:
         """Return ``f(x, out=None)``: maxima, and the place of the first one in the window, row by row."""
@@ -125,39 +116,23 @@ class PlainPool:
 
     def _zeros(self, pooling: Pooling, gy, height, width, out) -> Any:
         """Return the zeros to which a gradient is added."""
-        n_images, channels, *_ = lengths(pooling.layout, gy.shape)
-        shape = ordered(pooling.layout, n_images, channels, int(height), int(width))
-        expected = pooling.output_shape(shape)
-        if tuple(gy.shape) != expected:
-            raise ValueError(f"gy has shape {tuple(gy.shape)}; pooling gives {expected}")
+        shape = image_shape(pooling, int(height), int(width), gy)
         (gx,) = fresh(self._xp, (out,), shape, (gy.dtype,))
         gx[...] = 0
         return gx
 
     def _scale(self, pooling: Pooling, count_padding: bool, image, outputs, dtype) -> Any:
         """Return one over the number of pixels in each window."""
-        xp = self._xp
+        xp, window = self._xp, pooling.window
         if count_padding:
             return np.dtype(dtype).type(1 / (pooling.size[0] * pooling.size[1]))
+        sides = zip(lengths(pooling.layout, image)[2:], lengths(pooling.layout, outputs)[2:], strict=True)
         counts = []
-        sizes = zip(lengths(pooling.layout, image)[2:], pooling.size, strict=True)
-        for (length, size), ((before, _), count, stride) in zip(
-            sizes, self._directions(pooling, outputs), strict=True
-        ):
-            starts = xp.arange(count) * stride - before
-            counts.append(xp.minimum(starts + size, length) - xp.maximum(starts, 0))
-        return self._plane(pooling, 1.0 / (counts[0][:, None] * counts[1])).astype(dtype)
-
-    @staticmethod
-    def _directions(pooling: Pooling, outputs) -> Iterator[tuple]:
-        """Padding, number of windows and stride of both directions."""
-        window = pooling.window
-        return zip(window.padding, lengths(pooling.layout, outputs)[2:], window.stride, strict=True)
-
-    @staticmethod
-    def _plane(pooling: Pooling, values) -> Any:
-        """Return values per window so that they broadcast with the result."""
-        return values[:, :, None] if pooling.layout == "NHWC" else values
+        for direction, (length, n) in enumerate(sides):
+            starts = xp.arange(n) * window.stride[direction] - window.padding[direction][0]
+            counts.append(xp.minimum(starts + pooling.size[direction], length) - xp.maximum(starts, 0))
+        scale = 1.0 / (counts[0][:, None] * counts[1])
+        return (scale[:, :, None] if pooling.layout == "NHWC" else scale).astype(dtype)
 
 
 def places(pooling: Pooling, image, outputs) -> Iterator[tuple[int, tuple, tuple]]:

@@ -244,20 +244,20 @@ def ordered(layout: str, images: Any, channels: Any, height: Any, width: Any) ->
     return (images, channels, height, width) if layout == "NCHW" else (images, height, width, channels)
 
 
-def image_shape(pooling: Pooling, height: int, width: int, *results: Any) -> tuple[int, ...]:
-    """Return the shape of the images, of ``height`` times ``width`` pixels, that gave these results.
+def image_shape(pooling: Pooling, height: int, width: int, gy: Any, index: Any = None) -> tuple[int, ...]:
+    """Return the shape of the images, of ``height`` times ``width`` pixels, that these arrays belong to.
 
     Raises
     ------
     ValueError
         Such images give results of another shape.
     """
-    images, channels, *_ = lengths(pooling.layout, results[0].shape)
+    images, channels, *_ = lengths(pooling.layout, gy.shape)
     shape = ordered(pooling.layout, images, channels, height, width)
     expected = pooling.output_shape(shape)
-    for array in results:
-        if tuple(array.shape) != expected:
-            raise ValueError(f"gy or index has shape {tuple(array.shape)}; pooling gives {expected}")
+    for name, array in (("gy", gy), ("index", index)):
+        if array is not None and tuple(array.shape) != expected:
+            raise ValueError(f"{name} has shape {tuple(array.shape)}; pooling gives {expected}")
     return shape
 
 

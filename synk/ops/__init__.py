@@ -12,7 +12,6 @@ and rectifiers into the Op before them, and `residual`, on GPUs, ends of residua
 from synk.ops import fuse as _fuse  # noqa: F401  (registers its rewrites)
 from synk.ops import layout as _layout  # noqa: F401
 from synk.ops import residual as _residual  # noqa: F401
-from synk.ops import widths as _widths  # noqa: F401
 from synk.ops.activation import relu
 from synk.ops.all_ranks import all_sum
 from synk.ops.batch_norm import batch_norm

@@ -1,15 +1,13 @@
-"""Batch normalisation as an Op, its gradient as another, and how both choose their kernels.
+"""Batch normalisation as an Op, and its gradient as another.
 
     BatchNorm(x, gamma, beta) -> y, mean, inv_std
     BatchNormGradient(gy, x, gamma, beta, mean, inv_std) -> gx, ggamma, gbeta
 
-``x`` is (N, C), or an image whose axes are in the order of ``layout``. Imports PyTensor, the table of the
-compiler, the kernels, ``checks`` and ``image``.
+``x`` is (N, C), or an image whose axes are in the order of ``layout``.
 """
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,10 +15,11 @@ from pytensor.gradient import DisconnectedType
 from pytensor.graph.basic import Apply
 from pytensor.tensor.type import TensorType
 
-from synk.compile import array_funcify
+from synk.compile.tables import Width
 from synk.kernels.choose import norm_kernels
+from synk.kernels.plain_norm import PlainNorm, channel_axes, normalised
 from synk.kernels.window import check_layout
-from synk.ops.checks import common_length, float_tensor, looked_at, refuse_second, same_shape
+from synk.ops.checks import common_length, float_tensor, same_shape
 from synk.ops.image import ImageOp
 
 CHANNELS = "the lengths of the channels and of their parameters"
@@ -32,9 +31,17 @@ def channel_axis(layout: str, ndim: int) -> int:
 
 
 class BatchNormOp(ImageOp):
-    """What both Ops have in common: x is a matrix, or images in a layout."""
+    """An Op on a matrix, or on images in a layout, with a vector for each parameter and statistic."""
 
+    provider = staticmethod(norm_kernels)
+    plain = PlainNorm(np)
+    differentiated = "batch_norm"
     image_layout: str
+
+    @property
+    def width(self) -> Width:  # type: ignore[override]
+        """Images are read and given as they are; statistics and gradients of parameters stay float32."""
+        return Width(takes=self.image_inputs, leads=self.image_inputs, gives=self.image_outputs)
 
     @property
     def layout(self) -> str:
@@ -45,6 +52,13 @@ class BatchNormOp(ImageOp):
         """Return the Op for images in another layout."""
         *others, _ = [getattr(self, name) for name in self.__props__]
         return type(self)(*others, layout)
+
+    def results(self, x: Any, *vectors: Any) -> list[Any]:
+        """Return new variables: one like ``x``, and two like the vectors, in its dtype."""
+        channels = _channels(self, x, *vectors)
+        shape = list(x.type.shape)
+        shape[channel_axis(self.layout, x.type.ndim)] = channels
+        return [TensorType(x.type.dtype, given)() for given in (shape, (channels,), (channels,))]
 
 
 class BatchNorm(BatchNormOp):
@@ -83,32 +97,26 @@ class BatchNorm(BatchNormOp):
         return x, gamma, beta
 
     def make_node(self, x, gamma, beta):
-        x, gamma, beta = self.check_inputs(x, gamma, beta)
-        channels = _channels(self, x, gamma, beta)
-        shape = list(x.type.shape)
-        shape[channel_axis(self.layout, x.type.ndim)] = channels
-        outputs = [TensorType(x.type.dtype, given) for given in (shape, (channels,), (channels,))]
-        return Apply(self, [x, gamma, beta], [kind() for kind in outputs])
+        inputs = self.check_inputs(x, gamma, beta)
+        return Apply(self, [*inputs], self.results(*inputs))
 
     def output_shapes(self, node, shapes):
         x, gamma, _ = shapes
         return [x, gamma, gamma]
 
+    def kernel(self, provider, node):
+        return provider.batch_norm(self.eps, self.relu, self.layout)
+
+    def check(self, x, *vectors):
+        check_arrays(self.image_layout, x, *vectors)
+
     def perform(self, node, inputs, output_storage):
-        x, gamma, beta = inputs
-        check_arrays(self.layout, x, gamma, beta)
-        dtype, axes = x.dtype, _other_axes(self.layout, x.ndim)
-        wide = x.astype("float64")
-        with np.errstate(divide="ignore", invalid="ignore"):
-            n = np.float64(x.size / max(1, len(gamma)))
-            mean = wide.sum(axis=axes, keepdims=True) / n
-            variance = ((wide - mean) ** 2).sum(axis=axes) / n
-        # Rounded before use: the gradient sees the same numbers.
-        mean, inv_std = mean.reshape(-1).astype(dtype), (1 / np.sqrt(variance + self.eps)).astype(dtype)
-        y = _normalised(self.layout, x, mean, inv_std, gamma, beta)
-        results = (np.maximum(y, 0) if self.relu else y).astype(dtype), mean, inv_std
-        for cell, value in zip(output_storage, results, strict=True):
-            cell[0] = value
+        """Compute in float64; y follows from the statistics as they are returned, which its gradient sees."""
+        super().perform(node, inputs, output_storage)
+        x, gamma, beta = (value.astype("float64") for value in inputs)
+        cell, (mean,), (inv_std,) = output_storage
+        y = normalised(x, gamma, beta, mean, inv_std, channel_axes(x.ndim, self.layout)[1])
+        cell[0] = (np.maximum(y, 0) if self.relu else y).astype(mean.dtype)
 
     def pullback(self, inputs, outputs, cotangents):
         gy, *others = cotangents
@@ -141,33 +149,17 @@ class BatchNormGradient(BatchNormOp):
         gy = float_tensor("gy", gy, (x.type.ndim,), x.type.dtype)
         named = {"gamma": gamma, "beta": beta, "mean": mean, "inv_std": inv_std}
         vectors = [float_tensor(name, value, (1,), x.type.dtype) for name, value in named.items()]
-        channels = _channels(self, x, *vectors)
-        shape = list(x.type.shape)
-        shape[channel_axis(self.layout, x.type.ndim)] = channels
-        outputs = [TensorType(x.type.dtype, given) for given in (shape, (channels,), (channels,))]
-        return Apply(self, [gy, x, *vectors], [kind() for kind in outputs])
+        return Apply(self, [gy, x, *vectors], self.results(x, *vectors))
 
     def output_shapes(self, node, shapes):
         return [shapes[1], shapes[2], shapes[2]]
 
-    def perform(self, node, inputs, output_storage):
-        gy, x, gamma, beta, mean, inv_std = inputs
-        check_arrays(self.layout, x, gamma, beta, mean, inv_std, gy=gy)
-        dtype, axes = x.dtype, _other_axes(self.layout, x.ndim)
-        unit = _normalised(self.layout, x, mean, inv_std, np.ones_like(gamma), np.zeros_like(beta))
-        gy = gy.astype("float64")
-        if self.relu:
-            gy = np.where(_normalised(self.layout, x, mean, inv_std, gamma, beta).astype(dtype) > 0, gy, 0)
-        gbeta, ggamma = gy.sum(axis=axes), (gy * unit).sum(axis=axes)
-        n = max(1.0, x.size / max(1, len(gamma)))  # without rows there is nothing to divide
-        across = [axis for axis in range(x.ndim) if axis in axes]
-        spread = [np.expand_dims(v, across) for v in (gamma.astype("float64") * inv_std, gbeta, ggamma)]
-        gx = spread[0] * (gy - spread[1] / n - unit * spread[2] / n)
-        for cell, value in zip(output_storage, (gx, ggamma, gbeta), strict=True):
-            cell[0] = value.astype(dtype)
+    def kernel(self, provider, node):
+        return provider.batch_norm_gradient(self.relu, self.layout)
 
-    def pullback(self, inputs, outputs, cotangents):
-        refuse_second("batch_norm")
+    def check(self, gy, x, *vectors):
+        check_arrays(self.image_layout, x, *vectors)
+        same_shape("x and the gradient of y", x, gy)
 
 
 def _channels(op: Any, x: Any, *vectors: Any) -> int | None:
@@ -175,38 +167,8 @@ def _channels(op: Any, x: Any, *vectors: Any) -> int | None:
     return common_length(CHANNELS, static, *[vector.type.shape[0] for vector in vectors])
 
 
-def check_arrays(layout: str, x: Any, *vectors: Any, gy: Any = None) -> None:
+def check_arrays(layout: str, x: Any, *vectors: Any) -> None:
     """Raise ValueError unless arrays fit each other, whose lengths the graph need not know."""
     channels = x.shape[channel_axis(layout, x.ndim)]
     if any(len(vector) != channels for vector in vectors):
         common_length(CHANNELS, channels, *map(len, vectors))
-    if gy is not None:
-        same_shape("x and the gradient of y", x, gy)
-
-
-def _other_axes(layout: str, ndim: int) -> tuple[int, ...]:
-    return tuple(axis for axis in range(ndim) if axis != channel_axis(layout, ndim))
-
-
-def _normalised(layout: str, x: Any, mean: Any, inv_std: Any, gamma: Any, beta: Any) -> Any:
-    """Return ``gamma * (x - mean) * inv_std + beta`` in float64."""
-    across = _other_axes(layout, x.ndim)
-    mean, inv_std, gamma, beta = (
-        np.expand_dims(v.astype("float64"), across) for v in (mean, inv_std, gamma, beta)
-    )
-    return gamma * (x - mean) * inv_std + beta
-
-
-@array_funcify.register(BatchNorm)
-def batch_norm_entry(op, node, xp):
-    """Two passes over x and one over y, in one kernel."""
-    kernels = norm_kernels(xp, node.inputs[0].type.dtype)
-    return looked_at(partial(check_arrays, op.layout), kernels.batch_norm(op.eps, op.relu, op.layout))
-
-
-@array_funcify.register(BatchNormGradient)
-def batch_norm_gradient_entry(op, node, xp):
-    """Two passes over gy and x, in one kernel."""
-    kernels = norm_kernels(xp, node.inputs[1].type.dtype)
-    run = kernels.batch_norm_gradient(op.relu, op.layout)
-    return looked_at(lambda gy, x, *vectors: check_arrays(op.layout, x, *vectors, gy=gy), run)

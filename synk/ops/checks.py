@@ -1,12 +1,10 @@
-"""What symbolic Ops ask of their inputs, and how their gradients refuse to be differentiated."""
+"""Check the inputs of symbolic Ops: dtypes, numbers of axes and lengths."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Sequence
+from typing import Any
 
 import pytensor.tensor as pt
 from pytensor.tensor.type import integer_dtypes
-
-from synk.compile.tables import takes_out
 
 FLOATS = ("float32", "float64")
 
@@ -66,26 +64,8 @@ def common_length(what: str, *lengths: int | None) -> int | None:
     return next(iter(known), None)
 
 
-def looked_at(check: Callable, run: Callable) -> Callable:
-    """Return ``run`` as an implementation that takes ``out=`` and has ``check`` look at its inputs first.
-
-    Graphs often know no lengths, and a kernel in C would read beyond the end of what is too short.
-    """
-
-    def implementation(*inputs, out=None):
-        check(*inputs)
-        return run(*inputs, out=out)
-
-    return takes_out(implementation)
-
-
 def same_shape(what: str, *arrays: Any) -> None:
     """Raise ValueError unless all arrays have the shape of the first."""
     for array in arrays:
         if array.shape != arrays[0].shape:
             raise ValueError(f"{what} must have one shape, not {arrays[0].shape} and {array.shape}")
-
-
-def refuse_second(name: str) -> NoReturn:
-    """Raise the error of a gradient that is differentiated."""
-    raise NotImplementedError(f"second derivatives of {name} are not available")

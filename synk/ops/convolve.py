@@ -12,21 +12,15 @@ from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
-from numpy.lib.stride_tricks import sliding_window_view
 from pytensor.graph.basic import Apply, Variable
 
-from synk.compile.tables import array_funcify, flops_of, takes_out
+from synk.compile.tables import Width, flops_of
 from synk.kernels.choose import convolution_kernels
+from synk.kernels.im2col import Im2col
 from synk.kernels.window import AXES, Convolution, Window, lengths, ordered
 from synk.ops.checks import float_tensor
-from synk.ops.convolve_gradients import (
-    Conv2dInputGradient,
-    Conv2dWeightGradient,
-    known_length,
-    padded,
-    to_nchw,
-)
-from synk.ops.image import ImageOp, one_dtype, padding_pairs, pair, result, spatial_lengths
+from synk.ops.convolve_gradients import Conv2dInputGradient, Conv2dWeightGradient
+from synk.ops.image import ImageOp, known_counts, one_dtype, padding_pairs, pair, result, spatial_lengths
 
 
 class Conv2d(ImageOp):
@@ -37,12 +31,16 @@ class Conv2d(ImageOp):
     """
 
     __props__ = ("convolution", "relu")
+    provider, plain = staticmethod(convolution_kernels), Im2col(np)
+    width = Width(wants=(0, 1, 2), gives=(0,))
 
     def __init__(self, convolution: Convolution, relu: bool = False):
         self.convolution, self.relu = convolution, relu
 
+    def kernel(self, provider, node):
+        return provider.forward(self.convolution, self.relu, len(node.inputs) == 3)
+
     def make_node(self, x, w, bias=None):
-        """Infer the shape as far as it is known."""
         x, w = float_tensor("x", x, (4,)), float_tensor("w", w, (4,))
         inputs = [x, w]
         if bias is not None:
@@ -54,36 +52,14 @@ class Conv2d(ImageOp):
         self.convolution.check_channels(channels, of_weights, outputs)
         if bias is not None:
             outputs = common_outputs(outputs, bias.type.shape[0])
-        window = self.convolution.window
-        sides = known_length(window, 0, height, kh), known_length(window, 1, width, kw)
+        sides = known_counts(self.convolution.window, (height, width), (kh, kw))
         return Apply(self, inputs, [result(dtype, ordered(self.layout, n_images, outputs, *sides))])
 
     def output_shapes(self, node, shapes):
-        """Count the windows that fit."""
         n_images, _, height, width = lengths(self.layout, shapes[0])
         outputs, _, kh, kw = shapes[1]
         count = self.convolution.window.count
         return [ordered(self.layout, n_images, outputs, count(0, height, kh), count(1, width, kw))]
-
-    def perform(self, node, inputs, outputs):
-        """Multiply every window with the weights, in float64."""
-        x, w, *bias = inputs
-        check_bias(w, *bias)
-        shape = lengths(self.layout, self.convolution.output_shape(x.shape, w.shape))
-        groups, window = self.convolution.groups, self.convolution.window
-        image = padded(to_nchw(x, self.layout).astype("float64"), window)
-        extents = [d * (k - 1) + 1 for d, k in zip(window.dilation, w.shape[2:], strict=True)]
-        (down, right), (dh, dw) = window.stride, window.dilation
-        windows = sliding_window_view(image, extents, axis=(2, 3))[:, :, ::down, ::right, ::dh, ::dw]
-        windows = windows.reshape(shape[0], groups, w.shape[1], *windows.shape[2:])
-        weights = w.reshape(groups, shape[1] // groups, *w.shape[1:])
-        y = np.einsum("ngcyxhw,gochw->ngoyx", windows, weights, optimize=True).reshape(shape)
-        if bias:
-            y = y + bias[0][:, None, None]
-        if self.relu:
-            y = np.maximum(y, 0)
-        y = y if self.layout == "NCHW" else y.transpose(0, 2, 3, 1)
-        outputs[0][0] = np.ascontiguousarray(y, dtype=node.outputs[0].type.dtype)
 
     def pullback(self, inputs, outputs, cotangents):
         """Give each input its own Op: the gradient for x keeps no x, that for w keeps no w."""
@@ -104,12 +80,6 @@ def common_outputs(of_weights: int | None, of_bias: int | None) -> int | None:
     if None not in (of_weights, of_bias) and of_weights != of_bias:
         raise ValueError(f"bias has {of_bias} elements; give it one per output channel of w, {of_weights}")
     return of_bias if of_weights is None else of_weights
-
-
-def check_bias(w: Any, bias: Any = None) -> None:
-    """Raise ValueError unless the bias has an element per output channel."""
-    if bias is not None:
-        common_outputs(w.shape[0], len(bias))
 
 
 def conv2d(
@@ -185,11 +155,3 @@ def named_padding(name: str, size: Any, stride: Any, dilation: Any) -> Any:
 def count_flops(op):
     """Every result sums a product for each weight of its channel."""
     return lambda inputs, results: 2 * int(results[0].size) * prod(inputs[1].shape[1:])
-
-
-@array_funcify.register(Conv2d)
-def convolution_entry(op, node, xp):
-    """A kernel for the result of a convolution."""
-    kernels = convolution_kernels(xp, node.outputs[0].type.dtype)
-    run = kernels.forward(op.convolution, op.relu, len(node.inputs) == 3)
-    return takes_out(run)

@@ -1,4 +1,4 @@
-"""What Ops on images share: their layout, the lengths that they know, and what they refuse."""
+"""Ops on images: the order of their axes, their gradients, and their arguments."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Constant, Variable
-from pytensor.graph.op import Op
 from pytensor.tensor.type import TensorType
 
-from synk.kernels.window import lengths
-from synk.ops.checks import refuse_second
+from synk.compile.tables import host_inputs
+from synk.kernels.window import Window, lengths
+from synk.ops.kernel_op import KernelOp
 
 
-class ImageOp(Op):
+class ImageOp(KernelOp):
     """An Op whose images have the axes in the order of its ``layout``.
 
     Attributes
@@ -38,48 +38,18 @@ class ImageOp(Op):
         geometry, *others = [getattr(self, name) for name in self.__props__]
         return type(self)(replace(geometry, layout=layout), *others)
 
-    def infer_shape(self, *arguments):
-        """Return the symbolic shapes of the outputs."""
-        *_, node, shapes = arguments  # PyTensor before 3.1 has the graph in front
-        # Numbers where they are known: counting windows of symbolic lengths makes graphs, which take time.
-        lengths = [
-            [symbolic if n is None else n for n, symbolic in zip(variable.type.shape, shape, strict=True)]
-            for variable, shape in zip(node.inputs, shapes, strict=True)
-        ]
-        return self.output_shapes(node, lengths)
-
-    def output_shapes(self, node: Any, shapes: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """Return the shapes of the outputs, from those of the inputs."""
-        raise NotImplementedError
-
 
 class ImageGradient(ImageOp):
-    """The gradient of an image Op: it has none itself.
-
-    Attributes
-    ----------
-    differentiated : str
-        The function whose gradient this is.
-    n_lengths : int
-        How many of the last inputs are lengths.
-    """
-
-    differentiated: str
-    n_lengths = 2
+    """The gradient of an image Op; its last two inputs are lengths, which have no gradient."""
 
     def connection_pattern(self, node):
-        """Lengths have no gradient."""
-        n_arrays = len(node.inputs) - self.n_lengths
-        return [[True]] * n_arrays + [[False]] * self.n_lengths
-
-    def pullback(self, inputs, outputs, cotangents):
-        """Refuse."""
-        refuse_second(self.differentiated)
+        return [[True]] * (len(node.inputs) - 2) + [[False]] * 2
 
 
+@host_inputs.register(ImageGradient)
 def read_lengths(op: ImageGradient, node: Any) -> range:
     """Return the positions of lengths: Python reads them."""
-    return range(len(node.inputs) - op.n_lengths, len(node.inputs))
+    return range(len(node.inputs) - 2, len(node.inputs))
 
 
 def length(value: Any) -> Variable:
@@ -101,6 +71,12 @@ def length(value: Any) -> Variable:
 def known(variable: Variable) -> int | None:
     """Return the value of a length if it is known."""
     return int(variable.data) if isinstance(variable, Constant) else None
+
+
+def known_counts(window: Window, pixels: Sequence[int | None], places: Sequence[int | None]) -> list[Any]:
+    """Return how many windows fit down and across an image, None where a length is not known."""
+    sides = enumerate(zip(pixels, places, strict=True))
+    return [None if None in side else window.output_length(axis, *side) for axis, side in sides]  # type: ignore[arg-type]
 
 
 def spatial_lengths(layout: str, image: Any) -> list[Any]:

@@ -4,18 +4,18 @@ layer_norm -> LayerNorm(x, gamma, beta) -> y, mean, inv_std
 its gradient: LayerNormGradient(gy, x, gamma, mean, inv_std) -> gx, ggamma, gbeta
 """
 
-from functools import partial
 from typing import Any
 
 import numpy as np
 from pytensor.gradient import DisconnectedType
 from pytensor.graph.basic import Apply
-from pytensor.graph.op import Op
 from pytensor.tensor.type import TensorType
 
-from synk.compile import array_funcify
+from synk.compile.tables import Width
 from synk.kernels.choose import norm_kernels
-from synk.ops.checks import common_length, float_tensor, looked_at, refuse_second, same_shape
+from synk.kernels.plain_norm import PlainNorm
+from synk.ops.checks import common_length, float_tensor, same_shape
+from synk.ops.kernel_op import KernelOp
 
 
 def layer_norm(x: Any, gamma: Any, beta: Any, *, eps: float = 1e-5) -> Any:
@@ -46,7 +46,7 @@ def layer_norm(x: Any, gamma: Any, beta: Any, *, eps: float = 1e-5) -> Any:
     return LayerNorm(eps, gamma.type.ndim)(x, gamma, beta)[0]
 
 
-class LayerNorm(Op):
+class LayerNorm(KernelOp):
     """Normalise over the last axes, scale and shift.
 
     Outputs are ``y``; the mean of each row, and one over the root of its biased variance plus ``eps``, in the
@@ -61,6 +61,8 @@ class LayerNorm(Op):
     """
 
     __props__ = ("eps", "n_axes")
+    provider, plain = staticmethod(norm_kernels), PlainNorm(np)
+    width = Width(takes=(0,), leads=(0,), gives=(0,))
 
     def __init__(self, eps: float, n_axes: int):
         if not eps > 0:
@@ -75,22 +77,15 @@ class LayerNorm(Op):
         outputs = [TensorType(x.type.dtype, shape) for shape in ((*leading, *last), leading, leading)]
         return Apply(self, [x, gamma, beta], [kind() for kind in outputs])
 
-    def infer_shape(self, *arguments):
-        shapes = arguments[-1]  # before PyTensor 3.1 the graph stands in front
+    def output_shapes(self, node, shapes):
         leading = shapes[0][: len(shapes[0]) - self.n_axes]
         return [shapes[0], leading, leading]
 
-    def perform(self, node, inputs, output_storage):
-        x, gamma, beta = inputs
-        check_arrays(self.n_axes, x, gamma, beta)
-        wide, axes = x.astype("float64"), tuple(range(x.ndim - self.n_axes, x.ndim))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            n = np.float64(gamma.size)
-            mean = wide.sum(axis=axes, keepdims=True) / n
-            inv_std = 1 / np.sqrt(((wide - mean) ** 2).sum(axis=axes, keepdims=True) / n + self.eps)
-        y = (wide - mean) * inv_std * gamma + beta
-        for cell, value in zip(output_storage, (y, mean.squeeze(axes), inv_std.squeeze(axes)), strict=True):
-            cell[0] = np.asarray(value.astype(x.dtype))
+    def kernel(self, provider, node):
+        return provider.layer_norm(self.eps, self.n_axes)
+
+    def check(self, x, *parameters):
+        check_arrays(self.n_axes, x, *parameters)
 
     def pullback(self, inputs, outputs, cotangents):
         gy, *others = cotangents
@@ -102,10 +97,13 @@ class LayerNorm(Op):
         return LayerNormGradient(self.n_axes)(gy, x, gamma, *outputs[1:], return_list=True)
 
 
-class LayerNormGradient(Op):
+class LayerNormGradient(KernelOp):
     """The gradient of `LayerNorm` for its three inputs."""
 
     __props__ = ("n_axes",)
+    provider, plain = staticmethod(norm_kernels), PlainNorm(np)
+    width = Width(takes=(0, 1), leads=(0, 1), gives=(0,))
+    differentiated = "layer_norm"
 
     def __init__(self, n_axes: int):
         self.n_axes = int(n_axes)
@@ -122,25 +120,19 @@ class LayerNormGradient(Op):
         outputs = [TensorType(dtype, given) for given in (shape, last, last)]
         return Apply(self, [gy, x, gamma, mean, inv_std], [kind() for kind in outputs])
 
-    def infer_shape(self, *arguments):
-        shapes = arguments[-1]
+    def output_shapes(self, node, shapes):
         return [shapes[1], shapes[2], shapes[2]]
 
-    def perform(self, node, inputs, output_storage):
-        gy, x, gamma, mean, inv_std = (value.astype("float64") for value in inputs)
-        check_gradient(self.n_axes, gy, x, gamma, mean, inv_std)
-        leading, axes = tuple(range(mean.ndim)), tuple(range(mean.ndim, x.ndim))
-        unit = (x - np.expand_dims(mean, axes)) * np.expand_dims(inv_std, axes)
-        ggamma, gbeta = (gy * unit).sum(axis=leading), gy.sum(axis=leading)
-        g, n = gy * gamma, max(1, gamma.size)
-        by_mean = g.sum(axis=axes, keepdims=True) / n
-        by_deviation = unit * (g * unit).sum(axis=axes, keepdims=True) / n
-        gx = (g - by_mean - by_deviation) * np.expand_dims(inv_std, axes)
-        for cell, value in zip(output_storage, (gx, ggamma, gbeta), strict=True):
-            cell[0] = value.astype(node.outputs[0].type.dtype)
+    def kernel(self, provider, node):
+        return provider.layer_norm_gradient(self.n_axes)
 
-    def pullback(self, inputs, outputs, cotangents):
-        refuse_second("layer_norm")
+    def check(self, gy, x, gamma, mean, inv_std):
+        check_arrays(self.n_axes, x, gamma)
+        same_shape("x and the gradient of y", x, gy)
+        leading = x.shape[: x.ndim - self.n_axes]
+        for rows in (mean, inv_std):
+            if rows.shape != leading:
+                raise ValueError(f"one number a row has shape {leading}, not {rows.shape}")
 
 
 def _inputs(n_axes: int, x: Any, **parameters: Any) -> tuple[Any, list[Any], tuple[int | None, ...]]:
@@ -162,27 +154,3 @@ def check_arrays(n_axes: int, x: Any, *parameters: Any) -> None:
             raise ValueError(
                 f"a parameter of shape {parameter.shape} does not fit the last axes of x, {last}"
             )
-
-
-def check_gradient(n_axes: int, gy: Any, x: Any, gamma: Any, mean: Any, inv_std: Any) -> None:
-    """Do so for the inputs of the gradient."""
-    check_arrays(n_axes, x, gamma)
-    same_shape("x and the gradient of y", x, gy)
-    leading = x.shape[: x.ndim - n_axes]
-    for rows in (mean, inv_std):
-        if rows.shape != leading:
-            raise ValueError(f"one number a row has shape {leading}, not {rows.shape}")
-
-
-@array_funcify.register(LayerNorm)
-def layer_norm_entry(op, node, xp):
-    """A row at a time, while it is in cache."""
-    kernels = norm_kernels(xp, node.inputs[0].type.dtype)
-    return looked_at(partial(check_arrays, op.n_axes), kernels.layer_norm(op.eps, op.n_axes))
-
-
-@array_funcify.register(LayerNormGradient)
-def layer_norm_gradient_entry(op, node, xp):
-    """The same for the gradient."""
-    kernels = norm_kernels(xp, node.inputs[1].type.dtype)
-    return looked_at(partial(check_gradient, op.n_axes), kernels.layer_norm_gradient(op.n_axes))

@@ -10,19 +10,26 @@ from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
-from numpy.lib.stride_tricks import sliding_window_view
 from pytensor.gradient import DisconnectedType, disconnected_type
 from pytensor.graph.basic import Apply, Variable
 
-from synk.compile.tables import array_funcify, takes_out
+from synk.compile.tables import Width
 from synk.kernels.choose import pooling_kernels
-from synk.kernels.window import AXES, Pooling, Window, check_layout, lengths, ordered
+from synk.kernels.plain_pool import PlainPool
+from synk.kernels.window import Pooling, Window, check_layout, lengths, ordered
 from synk.ops.checks import float_tensor
-from synk.ops.image import ImageOp, known_lengths, padding_pairs, pair, result, spatial_lengths
-from synk.ops.pool_gradients import AvgPool2dGradient, MaxPool2dGradient, index_dtype, known_shape
+from synk.ops.image import ImageOp, known_counts, known_lengths, padding_pairs, pair, result, spatial_lengths
+from synk.ops.pool_gradients import AvgPool2dGradient, MaxPool2dGradient, index_dtype
 
 
-class MaxPool2d(ImageOp):
+class PoolingOp(ImageOp):
+    """An Op that pools images."""
+
+    provider, plain = staticmethod(pooling_kernels), PlainPool(np)
+    width = Width(takes=(0,), leads=(0,), gives=(0,))
+
+
+class MaxPool2d(PoolingOp):
     """The maximum of each window of x, and its place: (y, index).
 
     The index is the place of the first maximum, counted row by row in the window; its dtype is uint8 if that
@@ -36,30 +43,19 @@ class MaxPool2d(ImageOp):
         self.pooling = pooling
 
     def make_node(self, x):
-        """Infer the shape as far as it is known."""
         x = float_tensor("x", x, (4,))
         shape = known_shape(self.pooling, x.type.shape)
         dtypes = x.type.dtype, index_dtype(self.pooling)
         return Apply(self, [x], [result(dtype, shape) for dtype in dtypes])
 
     def output_shapes(self, node, shapes):
-        """Count the windows that fit."""
         return [pooled_shape(self.pooling, shapes[0])] * 2
 
-    def perform(self, node, inputs, outputs):
-        """Look at every window."""
-        windows, inside, back = all_windows(self.pooling, inputs[0], -np.inf)
-        # A place in the padding is never the first maximum, even of a window of -inf.
-        best = (inside & (windows == windows.max(axis=-1, keepdims=True))).argmax(axis=-1)
-        lost = np.isnan(windows)
-        index = np.where(lost.any(axis=-1), lost.argmax(axis=-1), best)
-        y = np.take_along_axis(windows, index[..., None], axis=-1)[..., 0]
-        for cell, values, output in zip(outputs, (y, index), node.outputs, strict=True):
-            cell[0] = np.ascontiguousarray(back(values), dtype=output.type.dtype)
+    def kernel(self, provider, node):
+        return provider.max_pool(self.pooling, node.outputs[1].type.dtype)
 
     def connection_pattern(self, node):
-        """Places have no gradient."""
-        return [[True, False]]
+        return [[True, False]]  # places have no gradient
 
     def pullback(self, inputs, outputs, cotangents):
         """Send each gradient to where the maximum was."""
@@ -69,7 +65,7 @@ class MaxPool2d(ImageOp):
         return [gradient(cotangents[0], outputs[1], *spatial_lengths(self.layout, inputs[0]))]
 
 
-class AvgPool2d(ImageOp):
+class AvgPool2d(PoolingOp):
     """The mean of each window of x; padding counts as zeros if ``count_padding``, else not at all."""
 
     __props__ = ("pooling", "count_padding")
@@ -78,20 +74,14 @@ class AvgPool2d(ImageOp):
         self.pooling, self.count_padding = pooling, count_padding
 
     def make_node(self, x):
-        """Infer the shape as far as it is known."""
         x = float_tensor("x", x, (4,))
         return Apply(self, [x], [result(x.type.dtype, known_shape(self.pooling, x.type.shape))])
 
     def output_shapes(self, node, shapes):
-        """Count the windows that fit."""
         return [pooled_shape(self.pooling, shapes[0])]
 
-    def perform(self, node, inputs, outputs):
-        """Look at every window."""
-        windows, inside, back = all_windows(self.pooling, inputs[0], 0.0)
-        n = windows.shape[-1] if self.count_padding else inside.sum(axis=-1)
-        y = windows.astype("float64").sum(axis=-1) / n
-        outputs[0][0] = np.ascontiguousarray(back(y), dtype=node.outputs[0].type.dtype)
+    def kernel(self, provider, node):
+        return provider.avg_pool(self.pooling, self.count_padding)
 
     def pullback(self, inputs, outputs, cotangents):
         """Share each gradient among the pixels of the window."""
@@ -99,7 +89,7 @@ class AvgPool2d(ImageOp):
         return [gradient(cotangents[0], *spatial_lengths(self.layout, inputs[0]))]
 
 
-class GlobalAvgPool2d(ImageOp):
+class GlobalAvgPool2d(PoolingOp):
     """The mean of each channel of each image: (images, channels)."""
 
     __props__ = ("image_layout",)
@@ -119,21 +109,14 @@ class GlobalAvgPool2d(ImageOp):
         return GlobalAvgPool2d(layout)
 
     def make_node(self, x):
-        """Infer the shape as far as it is known."""
         x = float_tensor("x", x, (4,))
         return Apply(self, [x], [result(x.type.dtype, lengths(self.layout, x.type.shape)[:2])])
 
     def output_shapes(self, node, shapes):
-        """Leave out height and width."""
         return [lengths(self.layout, shapes[0])[:2]]
 
-    def perform(self, node, inputs, outputs):
-        """Take the mean in float64."""
-        (x,) = inputs
-        if 0 in lengths(self.layout, x.shape)[2:]:
-            raise ValueError(f"images of shape {x.shape} in {self.layout} have no pixels, and no mean")
-        mean = x.mean(axis=AXES[self.layout][1:], dtype="float64")
-        outputs[0][0] = mean.astype(x.dtype)
+    def kernel(self, provider, node):
+        return provider.global_avg_pool(self.layout)
 
     def pullback(self, inputs, outputs, cotangents):
         """Share each gradient among all pixels."""
@@ -216,61 +199,14 @@ def pooling_of(size: Any, stride: Any, padding: Any) -> Pooling:
     return Pooling(Window(places, steps, padding_pairs(padding)))
 
 
+def known_shape(pooling: Pooling, image: Any) -> tuple[int | None, ...]:
+    """Return the shape of the result as far as it is known; None is unknown."""
+    n_images, channels, *sides = lengths(pooling.layout, image)
+    return ordered(pooling.layout, n_images, channels, *known_counts(pooling.window, sides, pooling.size))
+
+
 def pooled_shape(pooling: Pooling, shape: Any) -> tuple[Any, ...]:
     """Return the symbolic shape of the result."""
     n_images, channels, height, width = lengths(pooling.layout, shape)
     count, (rows, columns) = pooling.window.count, pooling.size
     return ordered(pooling.layout, n_images, channels, count(0, height, rows), count(1, width, columns))
-
-
-def all_windows(pooling: Pooling, x: np.ndarray, outside: float) -> tuple[np.ndarray, np.ndarray, Any]:
-    """Return what all windows see, channels first, for a definition.
-
-    Parameters
-    ----------
-    pooling : Pooling
-    x : array
-        Images in its layout.
-    outside : float
-        Value of the padding.
-
-    Returns
-    -------
-    windows : array, shape (images, channels, rows, columns, places)
-    inside : array of bool
-        Which places are in the image; broadcasts with the windows.
-    back : callable
-        Returns a view of a result in the layout.
-    """
-    pooling.output_shape(x.shape)
-    last = pooling.layout == "NHWC"
-    x = x.transpose(0, 3, 1, 2) if last else x
-    around = ((0, 0), (0, 0), *pooling.window.padding)
-    image = np.pad(x, around, constant_values=outside)
-    inside = np.pad(np.ones((1, 1, *x.shape[2:]), bool), around)
-    down, right = pooling.window.stride
-
-    def cut(array):
-        windows = sliding_window_view(array, pooling.size, axis=(2, 3))[:, :, ::down, ::right]
-        return windows.reshape(*windows.shape[:4], pooling.size[0] * pooling.size[1])
-
-    return cut(image), cut(inside), lambda y: y.transpose(0, 2, 3, 1) if last else y
-
-
-@array_funcify.register(MaxPool2d)
-def max_pool_entry(op, node, xp):
-    """A kernel for maxima and their places."""
-    kernels = pooling_kernels(xp, node.outputs[0].type.dtype)
-    return takes_out(kernels.max_pool(op.pooling, node.outputs[1].type.dtype))
-
-
-@array_funcify.register(AvgPool2d)
-def avg_pool_entry(op, node, xp):
-    """A kernel for means."""
-    return takes_out(pooling_kernels(xp, node.outputs[0].type.dtype).avg_pool(op.pooling, op.count_padding))
-
-
-@array_funcify.register(GlobalAvgPool2d)
-def global_avg_pool_entry(op, node, xp):
-    """A kernel for the mean of each channel."""
-    return takes_out(pooling_kernels(xp, node.outputs[0].type.dtype).global_avg_pool(op.layout))

@@ -10,7 +10,6 @@ which would take the sums for other kernels.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,14 +20,10 @@ from pytensor.graph.rewriting.db import SequenceDB
 from pytensor.scalar import basic
 from pytensor.tensor.elemwise import Elemwise
 
-from synk.compile import array_funcify
 from synk.compile.elementwise.fusion import TAGS
-from synk.compile.tables import Width, goes_by_dtype, width
-from synk.kernels import plain_residual
-from synk.kernels.choose import norm_kernels
 from synk.ops.activation import ReLU
 from synk.ops.batch_norm_ops import BatchNorm, BatchNormGradient, BatchNormOp, check_arrays
-from synk.ops.checks import float_tensor, looked_at, refuse_second, same_shape
+from synk.ops.checks import float_tensor, same_shape
 from synk.ops.fuse import rectified, sole
 
 POSITION = 48.8
@@ -38,6 +33,7 @@ class Residual(BatchNormOp):
     """``y = max(0, batch_norm(x) + shortcut)``; the statistics are the other outputs, as of `BatchNorm`."""
 
     __props__ = ("eps", "image_layout")
+    differentiated = "a program"
     image_inputs = (0, 3)
 
     def __init__(self, eps: float, layout: str):
@@ -52,21 +48,25 @@ class Residual(BatchNormOp):
         x, gamma, *_ = shapes
         return [x, gamma, gamma]
 
+    def kernel(self, provider, node):
+        return provider.residual(self.eps, self.layout)
+
+    def check(self, x, gamma, beta, shortcut):
+        check_images(self.image_layout, x, (gamma, beta), shortcut)
+
     def perform(self, node, inputs, output_storage):
+        self.check(*inputs)
         x, *parameters, shortcut = inputs
-        check_images(self.layout, x, parameters, shortcut)
         BatchNorm(self.eps, layout=self.layout).perform(node, [x, *parameters], output_storage)
         cell = output_storage[0]
         cell[0] = np.maximum(cell[0] + shortcut, np.zeros((), x.dtype))
-
-    def pullback(self, inputs, outputs, cotangents):
-        refuse_second("a program")
 
 
 class ResidualGradient(BatchNormOp):
     """Gradients for x, gamma and beta, and ``g``: the sum of the gradients of y where y > 0, else 0."""
 
     __props__ = ("n_gradients", "image_layout")
+    differentiated = "a program"
 
     def __init__(self, n_gradients: int, layout: str):
         self.n_gradients, self.image_layout = n_gradients, layout
@@ -88,16 +88,11 @@ class ResidualGradient(BatchNormOp):
     def output_shapes(self, node, shapes):
         return [shapes[0], shapes[2], shapes[2], shapes[0]]
 
-    def perform(self, node, inputs, output_storage):
-        x, y, *rest = inputs
-        vectors, gradients = rest[:4], rest[4:]
-        check_images(self.layout, x, vectors, y, *gradients)
-        g = np.where(y > 0, sum(gradients), np.zeros((), x.dtype))
-        BatchNormGradient(layout=self.layout).perform(node, [g, x, *vectors], output_storage[:3])
-        output_storage[3][0] = g
+    def kernel(self, provider, node):
+        return provider.residual_gradient(self.layout)
 
-    def pullback(self, inputs, outputs, cotangents):
-        refuse_second("a program")
+    def check(self, x, y, *rest):
+        check_images(self.image_layout, x, rest[:4], y, *rest[4:])
 
 
 def check_images(layout: str, x: Any, vectors: Any, *others: Any) -> None:
@@ -167,41 +162,3 @@ def register() -> None:
 
 
 register()
-
-
-# --- programs ----------------------------------------------------------------------------------------
-
-
-@array_funcify.register(Residual)
-def residual_entry(op, node, xp):
-    """A kernel of the array module, or array operations."""
-    make = getattr(_kernels(node, xp), "residual", partial(plain_residual.residual, xp))
-    return looked_at(
-        lambda x, gamma, beta, shortcut: check_images(op.layout, x, (gamma, beta), shortcut),
-        make(op.eps, op.layout),
-    )
-
-
-@array_funcify.register(ResidualGradient)
-def residual_gradient_entry(op, node, xp):
-    """A kernel of the array module, or array operations."""
-    make = getattr(_kernels(node, xp), "residual_gradient", partial(plain_residual.residual_gradient, xp))
-    return looked_at(lambda x, y, *rest: check_images(op.layout, x, rest[:4], y, *rest[4:]), make(op.layout))
-
-
-def _kernels(node: Apply, xp: Any) -> Any:
-    return norm_kernels(xp, node.inputs[0].type.dtype)
-
-
-@width.register(Residual)
-@width.register(ResidualGradient)
-def images_of_either_width(op: Any, node: Apply) -> Width:
-    """Images are read and given as they are; statistics and gradients of parameters stay float32."""
-    return Width(takes=op.image_inputs, leads=op.image_inputs, gives=op.image_outputs)
-
-
-@goes_by_dtype.register(Residual)
-@goes_by_dtype.register(ResidualGradient)
-def by_provider(op: Any, node: Apply, xp: Any) -> bool:
-    """Ask the provider of the kernel."""
-    return getattr(_kernels(node, xp), "by_dtype", False)

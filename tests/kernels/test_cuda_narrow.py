@@ -7,7 +7,7 @@ from support.cases import norms as cases
 from support.cases.norms import EPS
 from support.cuda.provider import CUPY, OnHost, needs_emulator
 from support.cupy import stand_in
-from synk.kernels.cuda.library import kernel, lengths
+from synk.kernels.cuda.cuda_functions import kernel, lengths
 
 pytestmark = needs_emulator
 

@@ -6,7 +6,7 @@ import pytest
 from support.cases import norms as cases
 from support.cases.norms import EPS, close
 from support.cuda.provider import OnHost, needs_emulator
-from synk.kernels import plain_residual
+from synk.kernels.plain_norm import PlainNorm
 
 pytestmark = needs_emulator
 
@@ -98,9 +98,9 @@ def test_what_has_no_kernel_is_computed_by_array_operations(shape, layout):
     x, shortcut, *gradients = (random.normal(size=shape).astype("float32") for _ in range(4))
     gamma, beta = (random.normal(size=8).astype("float32") for _ in range(2))
     with np.errstate(all="ignore"):
-        expected = plain_residual.residual(np, EPS, layout)(x, gamma, beta, shortcut)
+        expected = PlainNorm(np).residual(EPS, layout)(x, gamma, beta, shortcut)
         inputs = x, expected[0], gamma, beta, *expected[1:], *gradients
-        expected += plain_residual.residual_gradient(np, layout)(*inputs)
+        expected += PlainNorm(np).residual_gradient(layout)(*inputs)
         found = cuda.residual(EPS, layout)(x, gamma, beta, shortcut)
         found += cuda.residual_gradient(layout)(*inputs)
     for value, reference in zip(found, expected, strict=True):

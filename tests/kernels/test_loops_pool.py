@@ -5,14 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synk.kernels import loops
-from synk.kernels.loops.library import available
+from synk.kernels.loops import LoopKernels, available
 from synk.kernels.plain_pool import PlainPool
 from synk.kernels.window import Pooling, Window, ordered
 
 pytestmark = pytest.mark.skipif(not available(), reason="there is no C compiler")
 
-plain = PlainPool(np)
+plain, loops = PlainPool(np), LoopKernels(np)
 STRANGE = np.array([-np.inf, np.inf, np.nan, 0.0, 1.0, 2.0])
 dtypes = st.sampled_from(["float32", "float64"])
 

@@ -1,8 +1,6 @@
 """Batch norm in CUDA: sums by channel in parts, their merger, and a pass over all: see ``batch_norm.cu``.
 
-    arrays -> Launch (outer, channels, inner; blocks, parts) -> kernels -> y and statistics, or gradients
-
-The signatures, and what runs for other dtypes, are those of ``plain_norm``. Has run on an emulator only.
+arrays -> Launch (outer, channels, inner; blocks, parts) -> kernels -> y and statistics, or gradients
 """
 
 from collections.abc import Callable
@@ -13,11 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from synk.kernels.cuda.arrays import contiguous, elements_at_once, kind_of
+from synk.kernels.cuda.cuda_functions import (
+    Kind,
+    contiguous,
+    elements_at_once,
+    in_dtype,
+    in_real,
+    kernel,
+    kind_of,
+    lengths,
+)
 from synk.kernels.cuda.launch import LANES, ROWS, THREADS, WARPS, ceiling, column_blocks, splits
-from synk.kernels.cuda.library import Kind, kernel, lengths
-from synk.kernels.plain_norm import PlainNorm, deliver
-from synk.kernels.results import array_for
+from synk.kernels.plain_norm import PlainNorm
+from synk.kernels.provider import array_for
 
 FILE = "batch_norm"
 SEGMENT = 1024  # elements of a plane that a warp takes at once, at most
@@ -69,56 +75,53 @@ class Launch:
         return self._xp.empty((numbers, self.splits, self.channels), "float64")
 
 
-def forward(xp: ModuleType, eps: float, relu: bool, layout: str) -> Callable:
-    """Return forward, as `PlainNorm.batch_norm`."""
-    instead = PlainNorm(xp).batch_norm(eps, relu, layout)
+class CudaBatchNorm(PlainNorm):
+    """Batch norm; `PlainNorm` says what is computed, and computes other dtypes."""
 
-    def run(x, gamma, beta, out=None):
-        kind = kind_of(x)
-        if kind is None:
-            return instead(x, gamma, beta, out)
-        outs = (None,) * 3 if out is None else out
-        (x,), parameters = contiguous(xp, x.dtype, x), contiguous(xp, kind.real, gamma, beta)
-        y = array_for(xp, outs[0], x.dtype, x.shape)
-        launch = Launch(xp, layout, kind, x, y)
-        wanted = [place if gamma.dtype == kind.real else None for place in outs[1:]]
-        mean, inv_std = (array_for(xp, place, kind.real, (launch.channels,)) for place in wanted)
-        parts, sizes = launch.parts(3), lengths(launch.splits, launch.channels)
-        launch.run("moments", x, *launch.geometry, parts)
-        launch.merge("statistics", parts, *sizes, np.float64(eps), mean, inv_std)
-        if gamma.dtype != kind.real:
-            given = deliver(outs[1:], gamma.dtype, mean, inv_std)
-            # Backward sees the rounded ones.
-            mean, inv_std = contiguous(xp, kind.real, *given)
-        launch.run("normalise", x, *parameters, mean, inv_std, *launch.geometry, np.int32(relu), y)
-        return (y, *(given if gamma.dtype != kind.real else (mean, inv_std)))
+    def batch_norm(self, eps: float, relu: bool, layout: str) -> Callable:
+        xp, plain = self._xp, super().batch_norm(eps, relu, layout)
 
-    return run
+        def run(x, gamma, beta, out=None):
+            kind = kind_of(x)
+            if kind is None:
+                return plain(x, gamma, beta, out)
+            outs = (None,) * 3 if out is None else out
+            (x,), parameters = contiguous(xp, x.dtype, x), contiguous(xp, kind.real, gamma, beta)
+            y = array_for(xp, outs[0], x.dtype, x.shape)
+            launch = Launch(xp, layout, kind, x, y)
+            statistics = in_real(xp, kind, gamma.dtype, outs[1:], gamma.shape, gamma.shape)
+            parts, sizes = launch.parts(3), lengths(launch.splits, launch.channels)
+            launch.run("moments", x, *launch.geometry, parts)
+            launch.merge("statistics", parts, *sizes, np.float64(eps), *statistics)
+            given = in_dtype(gamma.dtype, outs[1:], statistics)
+            if given is not statistics:  # backward sees the rounded ones
+                statistics = contiguous(xp, kind.real, *given)
+            launch.run("normalise", x, *parameters, *statistics, *launch.geometry, np.int32(relu), y)
+            return (y, *given)
 
+        return run
 
-def backward(xp: ModuleType, relu: bool, layout: str) -> Callable:
-    """Return backward, as `PlainNorm.batch_norm_gradient`."""
-    instead = PlainNorm(xp).batch_norm_gradient(relu, layout)
+    def batch_norm_gradient(self, relu: bool, layout: str) -> Callable:
+        xp, plain = self._xp, super().batch_norm_gradient(relu, layout)
 
-    def run(gy, x, gamma, beta, mean, inv_std, out=None):
-        kind = kind_of(x)
-        if kind is None:
-            return instead(gy, x, gamma, beta, mean, inv_std, out)
-        outs = (None,) * 3 if out is None else out
-        gy, x = contiguous(xp, x.dtype, gy, x)
-        parameters = contiguous(xp, kind.real, gamma, beta, mean, inv_std)
-        gx = array_for(xp, outs[0], x.dtype, x.shape)
-        launch = Launch(xp, layout, kind, x, gy, gx)
-        wanted = [place if gamma.dtype == kind.real else None for place in outs[1:]]
-        gradients = [array_for(xp, place, kind.real, (launch.channels,)) for place in wanted]
-        offset, slope = (xp.empty(launch.channels, kind.real) for _ in range(2))
-        parts, sizes = launch.parts(2), lengths(launch.splits, launch.channels)
-        launch.run("products", gy, x, *parameters, *launch.geometry, np.int32(relu), parts)
-        results = (*gradients, offset, slope)
-        launch.merge("totals", parts, *sizes, np.float64(launch.count), parameters[3], *results)
-        launch.run("differentiate", gy, x, *parameters, offset, slope, *launch.geometry, np.int32(relu), gx)
-        if gamma.dtype != kind.real:
-            gradients = list(deliver(outs[1:], gamma.dtype, *gradients))
-        return (gx, *gradients)
+        def run(gy, x, gamma, beta, mean, inv_std, out=None):
+            kind = kind_of(x)
+            if kind is None:
+                return plain(gy, x, gamma, beta, mean, inv_std, out)
+            outs = (None,) * 3 if out is None else out
+            gy, x = contiguous(xp, x.dtype, gy, x)
+            parameters = contiguous(xp, kind.real, gamma, beta, mean, inv_std)
+            gx = array_for(xp, outs[0], x.dtype, x.shape)
+            launch = Launch(xp, layout, kind, x, gy, gx)
+            gradients = in_real(xp, kind, gamma.dtype, outs[1:], gamma.shape, gamma.shape)
+            offset, slope = (xp.empty(launch.channels, kind.real) for _ in range(2))
+            parts, sizes = launch.parts(2), lengths(launch.splits, launch.channels)
+            launch.run("products", gy, x, *parameters, *launch.geometry, np.int32(relu), parts)
+            results = (*gradients, offset, slope)
+            launch.merge("totals", parts, *sizes, np.float64(launch.count), parameters[3], *results)
+            launch.run(
+                "differentiate", gy, x, *parameters, offset, slope, *launch.geometry, np.int32(relu), gx
+            )
+            return (gx, *in_dtype(gamma.dtype, outs[1:], gradients))
 
-    return run
+        return run

@@ -1,8 +1,6 @@
 """Pooling in CUDA, a thread for each result forward and for each pixel backward: see ``pool.cu``.
 
-    arrays -> lengths of the geometry -> a kernel -> maxima and their places, means, or gradients
-
-The signatures, and what runs for other dtypes, are those of ``plain_pool``. Has run on an emulator only.
+arrays -> lengths of the geometry -> a kernel -> maxima and their places, means, or gradients
 """
 
 from collections.abc import Callable
@@ -11,11 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from synk.kernels.cuda.arrays import contiguous, elements_at_once, kind_of
+from synk.kernels.cuda.cuda_functions import (
+    INDICES,
+    PLACES,
+    Kind,
+    contiguous,
+    elements_at_once,
+    kernel,
+    kind_of,
+    lengths,
+)
 from synk.kernels.cuda.launch import LANES, THREADS, WARPS, ceiling, column_blocks, flat_blocks
-from synk.kernels.cuda.library import INDICES, PLACES, Kind, kernel, lengths
 from synk.kernels.plain_pool import PlainPool
-from synk.kernels.results import array_for
+from synk.kernels.provider import array_for
 from synk.kernels.window import Pooling, image_shape
 from synk.kernels.window import lengths as lengths_of
 
@@ -25,103 +31,97 @@ MOST = 2**30  # elements that are counted in 32 bits: a thread looks beyond the 
 MOST_ROWS = 65535  # of blocks in a grid
 
 
-def max_pool(xp: ModuleType, pooling: Pooling, index_dtype: Any) -> Callable:
-    """Return the maximum of windows and its place in them, as `PlainPool.max_pool`."""
-    instead = PlainPool(xp).max_pool(pooling, index_dtype)
-    index_dtype = np.dtype(index_dtype)
+class CudaPool(PlainPool):
+    """Pooling; `PlainPool` says what is computed, and computes other dtypes."""
 
-    def run(x, out=None):
-        kind = kind_of(x)
-        if kind is None or index_dtype.name not in PLACES:
-            return instead(x, out=out)
-        (x,) = contiguous(xp, x.dtype, x)
-        shape = pooling.output_shape(x.shape)
-        outs = (None, None) if out is None else out
-        y = array_for(xp, outs[0], x.dtype, shape)
-        index = array_for(xp, outs[1], index_dtype, shape)
-        _launch(xp, "max_pool", pooling, kind, x, y, (x,), (y, index), index)
-        return y, index
+    def max_pool(self, pooling: Pooling, index_dtype: Any) -> Callable:
+        xp, plain = self._xp, super().max_pool(pooling, index_dtype)
+        index_dtype = np.dtype(index_dtype)
 
-    return run
+        def run(x, out=None):
+            kind = kind_of(x)
+            if kind is None or index_dtype.name not in PLACES:
+                return plain(x, out=out)
+            (x,) = contiguous(xp, x.dtype, x)
+            shape = pooling.output_shape(x.shape)
+            outs = (None, None) if out is None else out
+            y = array_for(xp, outs[0], x.dtype, shape)
+            index = array_for(xp, outs[1], index_dtype, shape)
+            _launch(xp, "max_pool", pooling, kind, x, y, (x,), (y, index), index)
+            return y, index
 
+        return run
 
-def max_pool_gradient(xp: ModuleType, pooling: Pooling) -> Callable:
-    """Return what gives each gradient to the place of its maximum, as `PlainPool.max_pool_gradient`."""
-    instead = PlainPool(xp).max_pool_gradient(pooling)
+    def max_pool_gradient(self, pooling: Pooling) -> Callable:
+        xp, plain = self._xp, super().max_pool_gradient(pooling)
 
-    def run(gy, index, height, width, out=None):
-        kind = kind_of(gy)
-        if kind is None or index.dtype.name not in PLACES:
-            return instead(gy, index, height, width, out=out)
-        (gy,), (index,) = contiguous(xp, gy.dtype, gy), contiguous(xp, index.dtype, index)
-        gx = array_for(xp, out, gy.dtype, image_shape(pooling, int(height), int(width), gy, index))
-        _launch(xp, "max_pool_gradient", pooling, kind, gx, gy, (gy, index), (gx,), index)
-        return gx
+        def run(gy, index, height, width, out=None):
+            kind = kind_of(gy)
+            if kind is None or index.dtype.name not in PLACES:
+                return plain(gy, index, height, width, out=out)
+            (gy,), (index,) = contiguous(xp, gy.dtype, gy), contiguous(xp, index.dtype, index)
+            gx = array_for(xp, out, gy.dtype, image_shape(pooling, int(height), int(width), gy, index))
+            _launch(xp, "max_pool_gradient", pooling, kind, gx, gy, (gy, index), (gx,), index)
+            return gx
 
-    return run
+        return run
 
+    def avg_pool(self, pooling: Pooling, count_padding: bool) -> Callable:
+        xp, plain = self._xp, super().avg_pool(pooling, count_padding)
 
-def avg_pool(xp: ModuleType, pooling: Pooling, count_padding: bool) -> Callable:
-    """Return the mean of windows, as `PlainPool.avg_pool`."""
-    instead = PlainPool(xp).avg_pool(pooling, count_padding)
-
-    def run(x, out=None):
-        kind = kind_of(x)
-        if kind is None:
-            return instead(x, out=out)
-        (x,) = contiguous(xp, x.dtype, x)
-        y = array_for(xp, out, x.dtype, pooling.output_shape(x.shape))
-        _launch(xp, "avg_pool", pooling, kind, x, y, (x,), (np.int32(count_padding), y))
-        return y
-
-    return run
-
-
-def avg_pool_gradient(xp: ModuleType, pooling: Pooling, count_padding: bool) -> Callable:
-    """Return what spreads each gradient over its window, as `PlainPool.avg_pool_gradient`."""
-    instead = PlainPool(xp).avg_pool_gradient(pooling, count_padding)
-
-    def run(gy, height, width, out=None):
-        kind = kind_of(gy)
-        if kind is None:
-            return instead(gy, height, width, out=out)
-        (gy,) = contiguous(xp, gy.dtype, gy)
-        gx = array_for(xp, out, gy.dtype, image_shape(pooling, int(height), int(width), gy))
-        _launch(xp, "avg_pool_gradient", pooling, kind, gx, gy, (gy,), (np.int32(count_padding), gx))
-        return gx
-
-    return run
-
-
-def global_avg_pool(xp: ModuleType, layout: str) -> Callable:
-    """Return the mean of each image by channel, (N, C), as `PlainPool.global_avg_pool`."""
-    instead = PlainPool(xp).global_avg_pool(layout)
-
-    def run(x, out=None):
-        kind = kind_of(x)
-        if kind is None:
-            return instead(x, out=out)
-        (x,) = contiguous(xp, x.dtype, x)
-        images, channels, height, width = lengths_of(layout, x.shape)
-        pixels = height * width
-        y = array_for(xp, out, x.dtype, (images, channels))
-        if layout == "NCHW":
-            vector = elements_at_once(kind, pixels, x)
-            run_planes = kernel_of(xp, "plane_means", x.dtype.name, vector)
-            grid = (ceiling(images * channels, WARPS),)
-            run_planes(grid, (LANES, WARPS), (x, *lengths(images * channels, pixels), y))
+        def run(x, out=None):
+            kind = kind_of(x)
+            if kind is None:
+                return plain(x, out=out)
+            (x,) = contiguous(xp, x.dtype, x)
+            y = array_for(xp, out, x.dtype, pooling.output_shape(x.shape))
+            _launch(xp, "avg_pool", pooling, kind, x, y, (x,), (np.int32(count_padding), y))
             return y
-        vector = elements_at_once(kind, channels, x, y)
-        run_columns = kernel_of(xp, "column_means", x.dtype.name, vector)
-        block, blocks = column_blocks(channels, vector)
-        # More images than a grid may have rows take several launches.
-        for first in range(0, images, MOST_ROWS):
-            some = x[first : first + MOST_ROWS]
-            means = y[first : first + MOST_ROWS]
-            run_columns((blocks, len(some)), block, (some, *lengths(pixels, channels), means))
-        return y
 
-    return run
+        return run
+
+    def avg_pool_gradient(self, pooling: Pooling, count_padding: bool) -> Callable:
+        xp, plain = self._xp, super().avg_pool_gradient(pooling, count_padding)
+
+        def run(gy, height, width, out=None):
+            kind = kind_of(gy)
+            if kind is None:
+                return plain(gy, height, width, out=out)
+            (gy,) = contiguous(xp, gy.dtype, gy)
+            gx = array_for(xp, out, gy.dtype, image_shape(pooling, int(height), int(width), gy))
+            _launch(xp, "avg_pool_gradient", pooling, kind, gx, gy, (gy,), (np.int32(count_padding), gx))
+            return gx
+
+        return run
+
+    def global_avg_pool(self, layout: str) -> Callable:
+        xp, plain = self._xp, super().global_avg_pool(layout)
+
+        def run(x, out=None):
+            kind = kind_of(x)
+            if kind is None:
+                return plain(x, out=out)
+            (x,) = contiguous(xp, x.dtype, x)
+            images, channels, height, width = lengths_of(layout, x.shape)
+            pixels = height * width
+            y = array_for(xp, out, x.dtype, (images, channels))
+            if layout == "NCHW":
+                vector = elements_at_once(kind, pixels, x)
+                run_planes = kernel_of(xp, "plane_means", x.dtype.name, vector)
+                grid = (ceiling(images * channels, WARPS),)
+                run_planes(grid, (LANES, WARPS), (x, *lengths(images * channels, pixels), y))
+                return y
+            vector = elements_at_once(kind, channels, x, y)
+            run_columns = kernel_of(xp, "column_means", x.dtype.name, vector)
+            block, blocks = column_blocks(channels, vector)
+            # More images than a grid may have rows take several launches.
+            for first in range(0, images, MOST_ROWS):
+                some = x[first : first + MOST_ROWS]
+                means = y[first : first + MOST_ROWS]
+                run_columns((blocks, len(some)), block, (some, *lengths(pixels, channels), means))
+            return y
+
+        return run
 
 
 def kernel_of(

@@ -4,8 +4,7 @@
     gradients of y -> masked_products -> g -> totals, differentiate (batch_norm) -> gradients
 
 Beside batch norm and elementwise kernels this saves a pass over y and two over what is between, forward, and
-one over g, backward. Channels are the last axis. The signatures, and what runs for other dtypes, are those of
-``plain_residual``. Has run on an emulator only. Imports this package and ``plain_residual``.
+one over g, backward. Channels are the last axis.
 """
 
 from collections.abc import Callable
@@ -14,70 +13,69 @@ from typing import Any
 
 import numpy as np
 
-from synk.kernels import plain_residual
-from synk.kernels.cuda.arrays import contiguous, elements_at_once, kind_of
 from synk.kernels.cuda.batch_norm import Launch
-from synk.kernels.cuda.library import Kind, kernel, lengths
-from synk.kernels.results import array_for
+from synk.kernels.cuda.cuda_functions import Kind, contiguous, elements_at_once, kernel, kind_of, lengths
+from synk.kernels.plain_norm import PlainNorm
+from synk.kernels.provider import array_for
 
 FILE = "residual"
 
 
-def forward(xp: ModuleType, eps: float, layout: str) -> Callable:
-    """Return forward, as `plain_residual.residual`."""
-    instead = plain_residual.residual(xp, eps, layout)
+class CudaResidual(PlainNorm):
+    """Ends of residual blocks; `PlainNorm` says what is computed, and computes other dtypes."""
 
-    def run(x, gamma, beta, shortcut, out=None):
-        kind = kind_of(x)
-        if not _serves(kind, x, layout, gamma):
-            return instead(x, gamma, beta, shortcut, out=out)
-        outs = (None,) * 3 if out is None else out
-        (x, shortcut), parameters = (
-            contiguous(xp, x.dtype, x, shortcut),
-            contiguous(xp, kind.real, gamma, beta),
-        )
-        y = array_for(xp, outs[0], x.dtype, x.shape)
-        launch = Launch(xp, layout, kind, x, shortcut, y)
-        mean, inv_std = (array_for(xp, place, kind.real, gamma.shape) for place in outs[1:])
-        parts, sizes = launch.parts(3), lengths(launch.splits, launch.channels)
-        launch.run("moments", x, *launch.geometry, parts)
-        launch.merge("statistics", parts, *sizes, np.float64(eps), mean, inv_std)
-        add = _kernel(xp, "normalise_and_add", kind, x, shortcut, y)
-        sizes = lengths(x.size // launch.channels, launch.channels)
-        add(launch.grid, launch.block, (x, shortcut, *parameters, mean, inv_std, *sizes, y))
-        return y, mean, inv_std
+    def residual(self, eps: float, layout: str) -> Callable:
+        xp, plain = self._xp, super().residual(eps, layout)
 
-    return run
+        def run(x, gamma, beta, shortcut, out=None):
+            kind = kind_of(x)
+            if not _serves(kind, x, layout, gamma):
+                return plain(x, gamma, beta, shortcut, out=out)
+            outs = (None,) * 3 if out is None else out
+            (x, shortcut), parameters = (
+                contiguous(xp, x.dtype, x, shortcut),
+                contiguous(xp, kind.real, gamma, beta),
+            )
+            y = array_for(xp, outs[0], x.dtype, x.shape)
+            launch = Launch(xp, layout, kind, x, shortcut, y)
+            mean, inv_std = (array_for(xp, place, kind.real, gamma.shape) for place in outs[1:])
+            parts, sizes = launch.parts(3), lengths(launch.splits, launch.channels)
+            launch.run("moments", x, *launch.geometry, parts)
+            launch.merge("statistics", parts, *sizes, np.float64(eps), mean, inv_std)
+            add = _kernel(xp, "normalise_and_add", kind, x, shortcut, y)
+            sizes = lengths(x.size // launch.channels, launch.channels)
+            add(launch.grid, launch.block, (x, shortcut, *parameters, mean, inv_std, *sizes, y))
+            return y, mean, inv_std
 
+        return run
 
-def backward(xp: ModuleType, layout: str) -> Callable:
-    """Return backward, as `plain_residual.residual_gradient`, of one gradient or two."""
-    instead = plain_residual.residual_gradient(xp, layout)
+    def residual_gradient(self, layout: str) -> Callable:
+        xp, plain = self._xp, super().residual_gradient(layout)
 
-    def run(x, y, gamma, beta, mean, inv_std, *gradients, out=None):
-        kind = kind_of(x)
-        if not _serves(kind, x, layout, gamma):
-            return instead(x, y, gamma, beta, mean, inv_std, *gradients, out=out)
-        outs = (None,) * 4 if out is None else out
-        images = x, y, *gradients = contiguous(xp, x.dtype, x, y, *gradients)
-        parameters = contiguous(xp, kind.real, gamma, beta, mean, inv_std)
-        gx, g = (array_for(xp, place, x.dtype, x.shape) for place in (outs[0], outs[3]))
-        ggamma, gbeta = (array_for(xp, place, kind.real, gamma.shape) for place in outs[1:3])
-        launch = Launch(xp, layout, kind, *images, gx, g)
-        offset, slope = (xp.empty(launch.channels, kind.real) for _ in range(2))
-        parts = launch.parts(2)
-        add = _kernel(xp, "masked_products", kind, *images, gx, g)
-        one, two = (*gradients, None)[:2]
-        sizes = lengths(x.size // launch.channels, launch.channels)
-        add(launch.grid, launch.block, (one, two, y, x, parameters[2], *sizes, g, parts))
-        results = ggamma, gbeta, offset, slope
-        sizes = lengths(launch.splits, launch.channels)
-        launch.merge("totals", parts, *sizes, np.float64(launch.count), parameters[3], *results)
-        no_relu = np.int32(0)
-        launch.run("differentiate", g, x, *parameters, offset, slope, *launch.geometry, no_relu, gx)
-        return gx, ggamma, gbeta, g
+        def run(x, y, gamma, beta, mean, inv_std, *gradients, out=None):
+            kind = kind_of(x)
+            if not _serves(kind, x, layout, gamma):
+                return plain(x, y, gamma, beta, mean, inv_std, *gradients, out=out)
+            outs = (None,) * 4 if out is None else out
+            images = x, y, *gradients = contiguous(xp, x.dtype, x, y, *gradients)
+            parameters = contiguous(xp, kind.real, gamma, beta, mean, inv_std)
+            gx, g = (array_for(xp, place, x.dtype, x.shape) for place in (outs[0], outs[3]))
+            ggamma, gbeta = (array_for(xp, place, kind.real, gamma.shape) for place in outs[1:3])
+            launch = Launch(xp, layout, kind, *images, gx, g)
+            offset, slope = (xp.empty(launch.channels, kind.real) for _ in range(2))
+            parts = launch.parts(2)
+            add = _kernel(xp, "masked_products", kind, *images, gx, g)
+            one, two = (*gradients, None)[:2]
+            sizes = lengths(x.size // launch.channels, launch.channels)
+            add(launch.grid, launch.block, (one, two, y, x, parameters[2], *sizes, g, parts))
+            results = ggamma, gbeta, offset, slope
+            sizes = lengths(launch.splits, launch.channels)
+            launch.merge("totals", parts, *sizes, np.float64(launch.count), parameters[3], *results)
+            no_relu = np.int32(0)
+            launch.run("differentiate", g, x, *parameters, offset, slope, *launch.geometry, no_relu, gx)
+            return gx, ggamma, gbeta, g
 
-    return run
+        return run
 
 
 def _serves(kind: Kind | None, x: Any, layout: str, gamma: Any) -> bool:

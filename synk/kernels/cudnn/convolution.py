@@ -20,6 +20,7 @@ from synk.kernels.cudnn import problem
 from synk.kernels.cudnn.engine import engine, plan_or_none
 from synk.kernels.cudnn.planner import DTYPES, Plan
 from synk.kernels.cudnn.problem import Problem
+from synk.kernels.provider import Provider
 from synk.kernels.window import Convolution
 
 MOST_SHAPES = 64  # that one implementation remembers
@@ -27,7 +28,7 @@ ALIGNMENT = 16  # bytes: what cuDNN expects of every address
 TF32 = "CUPY_TF32"  # by which CuPy computes products, and `synk.device.cuda` sets it
 
 
-class CuDnn:
+class CuDnn(Provider):
     """Convolutions by cuDNN.
 
     Parameters
@@ -41,7 +42,8 @@ class CuDnn:
     by_dtype = True  # arrays of 16 bits are taken, and given, as they are
 
     def __init__(self, xp: ModuleType, instead: Any):
-        self._xp, self._instead = xp, instead
+        super().__init__(xp)
+        self._instead = instead
 
     def forward(self, convolution: Convolution, relu: bool = False, has_bias: bool = False) -> Forward:
         """Return ``f(x, w[, bias], out=None)``: the convolution, plus a bias per channel, then max(0, .)."""

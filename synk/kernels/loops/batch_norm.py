@@ -1,66 +1,63 @@
 """Batch norm by loops in C, each two passes over memory: see ``batch_norm.c``.
 
-    arrays -> geometry (outer, channels, inner) -> batch_norm.c -> y and statistics, or gradients
-
-The signatures, and what runs where nothing can be compiled, are those of ``plain_norm``. Imports NumPy, the
-loader and ``plain_norm``.
+arrays -> geometry (outer, channels, inner) -> batch_norm.c -> y and statistics, or gradients
 """
 
 from collections.abc import Callable
 
 import numpy as np
 
-from synk.kernels.loops.arrays import contiguous, results
-from synk.kernels.loops.library import Loop
+from synk.kernels.loops.c_functions import CFunction, contiguous
 from synk.kernels.plain_norm import PlainNorm
+from synk.kernels.provider import arrays_for
 
-FORWARD = Loop("batch_norm", "batch_norm", "aaaaaannnndiaa")
-BACKWARD = Loop("batch_norm", "batch_norm_gradient", "aaaaaaaaannnniaa")
+FORWARD = CFunction("batch_norm", "batch_norm", "aaaaaannnndiaa")
+BACKWARD = CFunction("batch_norm", "batch_norm_gradient", "aaaaaaaaannnniaa")
 
 # No fewer elements than the second pass takes at once: it may start at any channel, so the parameters of
 # columns are repeated for as long.
 PIECE = 256
 
 
-def batch_norm(eps: float, relu: bool, layout: str) -> Callable:
-    """Return forward, as `PlainNorm.batch_norm`."""
-    instead = PlainNorm(np).batch_norm(eps, relu, layout)
+class LoopBatchNorm(PlainNorm):
+    """Batch norm; `PlainNorm` says what is computed, and computes where nothing can be compiled."""
 
-    def forward(x, gamma, beta, out=None):
-        loop = FORWARD.form(x.dtype)
-        if loop is None:
-            return instead(x, gamma, beta, out)
-        x, gamma, beta = contiguous(x.dtype, x, gamma, beta)
-        outer, channels, inner, width = geometry(x.shape, layout)
-        y, mean, inv_std = results(out, x.dtype, x.shape, (channels,), (channels,))
-        doubles, reals = np.empty(2 * channels), np.empty(3 * width, x.dtype)
-        arrays = x, gamma, beta, y, mean, inv_std
-        loop(*arrays, outer, channels, inner, width, eps, relu, doubles, reals)
-        return y, mean, inv_std
+    def batch_norm(self, eps: float, relu: bool, layout: str) -> Callable:
+        plain = super().batch_norm(eps, relu, layout)
 
-    return forward
+        def forward(x, gamma, beta, out=None):
+            loop = FORWARD.form(x.dtype)
+            if loop is None:
+                return plain(x, gamma, beta, out)
+            x, gamma, beta = contiguous(x.dtype, x, gamma, beta)
+            outer, channels, inner, width = geometry(x.shape, layout)
+            y, mean, inv_std = arrays_for(np, out, x.dtype, x.shape, (channels,), (channels,))
+            doubles, reals = np.empty(2 * channels), np.empty(3 * width, x.dtype)
+            arrays = x, gamma, beta, y, mean, inv_std
+            loop(*arrays, outer, channels, inner, width, eps, relu, doubles, reals)
+            return y, mean, inv_std
 
+        return forward
 
-def batch_norm_gradient(relu: bool, layout: str) -> Callable:
-    """Return backward, as `PlainNorm.batch_norm_gradient`."""
-    instead = PlainNorm(np).batch_norm_gradient(relu, layout)
+    def batch_norm_gradient(self, relu: bool, layout: str) -> Callable:
+        plain = super().batch_norm_gradient(relu, layout)
 
-    def backward(gy, x, gamma, beta, mean, inv_std, out=None):
-        loop = BACKWARD.form(x.dtype)
-        if loop is None:
-            return instead(gy, x, gamma, beta, mean, inv_std, out)
-        inputs = contiguous(x.dtype, gy, x, gamma, beta, mean, inv_std)
-        outer, channels, inner, width = geometry(x.shape, layout)
-        gx, ggamma, gbeta = results(out, x.dtype, x.shape, (channels,), (channels,))
-        doubles, reals = np.empty(2 * channels), np.empty(5 * width, x.dtype)
-        loop(*inputs, gx, ggamma, gbeta, outer, channels, inner, width, relu, doubles, reals)
-        return gx, ggamma, gbeta
+        def backward(gy, x, gamma, beta, mean, inv_std, out=None):
+            loop = BACKWARD.form(x.dtype)
+            if loop is None:
+                return plain(gy, x, gamma, beta, mean, inv_std, out)
+            inputs = contiguous(x.dtype, gy, x, gamma, beta, mean, inv_std)
+            outer, channels, inner, width = geometry(x.shape, layout)
+            gx, ggamma, gbeta = arrays_for(np, out, x.dtype, x.shape, (channels,), (channels,))
+            doubles, reals = np.empty(2 * channels), np.empty(5 * width, x.dtype)
+            loop(*inputs, gx, ggamma, gbeta, outer, channels, inner, width, relu, doubles, reals)
+            return gx, ggamma, gbeta
 
-    return backward
+        return backward
 
 
 def geometry(shape: tuple[int, ...], layout: str) -> tuple[int, int, int, int]:
-    """Return what x is seen as, and the length of parameters that are repeated.
+    """Return the lengths of x as C sees it, and the length of parameters that are repeated.
 
     Returns
     -------

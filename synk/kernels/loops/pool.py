@@ -1,9 +1,6 @@
 """Pooling by loops in C: see ``pool.c``.
 
-    arrays -> Geometry -> pool.c -> maxima and their places, means, or gradients
-
-The signatures, and what runs where nothing can be compiled, are those of ``plain_pool``. Imports NumPy, the
-loader, windows and ``plain_pool``.
+arrays -> Geometry -> pool.c -> maxima and their places, means, or gradients
 """
 
 import ctypes
@@ -12,22 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from synk.kernels.loops.arrays import contiguous
-from synk.kernels.loops.library import Loop
+from synk.kernels.loops.c_functions import CFunction, contiguous
 from synk.kernels.plain_pool import PlainPool
-from synk.kernels.results import array_for
+from synk.kernels.provider import array_for
 from synk.kernels.window import Pooling, image_shape, lengths
 
-MAX, MAX_GRADIENT = (Loop("pool", name, "raaaaa") for name in ("max_pool", "max_pool_gradient"))
-MEAN, MEAN_GRADIENT = (Loop("pool", name, "raaaaa") for name in ("avg_pool", "avg_pool_gradient"))
-GLOBAL_COLUMNS = Loop("pool", "global_avg_pool", "aannnaa")
-GLOBAL_PLANES = Loop("pool", "global_avg_plane", "aann")
+MAX, MAX_GRADIENT = (CFunction("pool", name, "raaaaa") for name in ("max_pool", "max_pool_gradient"))
+MEAN, MEAN_GRADIENT = (CFunction("pool", name, "raaaaa") for name in ("avg_pool", "avg_pool_gradient"))
+GLOBAL_COLUMNS = CFunction("pool", "global_avg_pool", "aannnaa")
+GLOBAL_PLANES = CFunction("pool", "global_avg_plane", "aann")
 
 NO_INDEX = np.empty(0, "uint8")
 
 
 class Geometry(ctypes.Structure):
-    """As in ``pool.c``."""
+    """The geometry of a pooling, as in ``pool.c``."""
 
     _fields_ = [
         *((name, ctypes.c_long) for name in ("images", "height", "width", "channels")),
@@ -37,98 +33,94 @@ class Geometry(ctypes.Structure):
     ]
 
 
-def max_pool(pooling: Pooling, index_dtype: Any) -> Callable:
-    """Return the maximum of windows and its place in them, as `PlainPool.max_pool`."""
-    instead = PlainPool(np).max_pool(pooling, index_dtype)
-    index_dtype = np.dtype(index_dtype)
+class LoopPool(PlainPool):
+    """Pooling; `PlainPool` says what is computed, and computes where nothing can be compiled."""
 
-    def forward(x, out=None):
-        loop = MAX.form(x.dtype)
-        if loop is None or index_dtype not in ("uint8", "int32"):
-            return instead(x, out=out)
-        (x,) = contiguous(x.dtype, x)
-        shape, g = pooling.output_shape(x.shape), geometry(pooling, x.shape, wide=index_dtype == "int32")
-        y_out, index_out = (None, None) if out is None else out
-        y, index = array_for(np, y_out, x.dtype, shape), array_for(np, index_out, index_dtype, shape)
-        loop(ctypes.byref(g), x, y, index, *line(g, x.dtype))
-        return y, index
+    def max_pool(self, pooling: Pooling, index_dtype: Any) -> Callable:
+        plain = super().max_pool(pooling, index_dtype)
+        index_dtype = np.dtype(index_dtype)
 
-    return forward
+        def forward(x, out=None):
+            loop = MAX.form(x.dtype)
+            if loop is None or index_dtype not in ("uint8", "int32"):
+                return plain(x, out=out)
+            (x,) = contiguous(x.dtype, x)
+            shape, g = pooling.output_shape(x.shape), geometry(pooling, x.shape, wide=index_dtype == "int32")
+            y_out, index_out = (None, None) if out is None else out
+            y, index = array_for(np, y_out, x.dtype, shape), array_for(np, index_out, index_dtype, shape)
+            loop(ctypes.byref(g), x, y, index, *line(g, x.dtype))
+            return y, index
 
+        return forward
 
-def max_pool_gradient(pooling: Pooling) -> Callable:
-    """Return what gives each gradient to the place of its maximum, as `PlainPool.max_pool_gradient`."""
-    instead = PlainPool(np).max_pool_gradient(pooling)
+    def max_pool_gradient(self, pooling: Pooling) -> Callable:
+        plain = super().max_pool_gradient(pooling)
 
-    def backward(gy, index, height, width, out=None):
-        loop = MAX_GRADIENT.form(gy.dtype)
-        if loop is None or index.dtype not in ("uint8", "int32"):
-            return instead(gy, index, height, width, out=out)
-        (gy,), (index,) = contiguous(gy.dtype, gy), contiguous(index.dtype, index)
-        shape = image_shape(pooling, int(height), int(width), gy, index)
-        g = geometry(pooling, shape, wide=index.dtype == "int32")
-        gx = array_for(np, out, gy.dtype, shape)
-        loop(ctypes.byref(g), gx, gy, index, *line(g, gy.dtype))
-        return gx
+        def backward(gy, index, height, width, out=None):
+            loop = MAX_GRADIENT.form(gy.dtype)
+            if loop is None or index.dtype not in ("uint8", "int32"):
+                return plain(gy, index, height, width, out=out)
+            (gy,), (index,) = contiguous(gy.dtype, gy), contiguous(index.dtype, index)
+            shape = image_shape(pooling, int(height), int(width), gy, index)
+            g = geometry(pooling, shape, wide=index.dtype == "int32")
+            gx = array_for(np, out, gy.dtype, shape)
+            loop(ctypes.byref(g), gx, gy, index, *line(g, gy.dtype))
+            return gx
 
-    return backward
+        return backward
 
+    def avg_pool(self, pooling: Pooling, count_padding: bool) -> Callable:
+        plain = super().avg_pool(pooling, count_padding)
 
-def avg_pool(pooling: Pooling, count_padding: bool) -> Callable:
-    """Return the mean of windows, as `PlainPool.avg_pool`."""
-    instead = PlainPool(np).avg_pool(pooling, count_padding)
+        def forward(x, out=None):
+            loop = MEAN.form(x.dtype)
+            if loop is None:
+                return plain(x, out=out)
+            (x,) = contiguous(x.dtype, x)
+            g = geometry(pooling, x.shape, count_padding=count_padding)
+            y = array_for(np, out, x.dtype, pooling.output_shape(x.shape))
+            loop(ctypes.byref(g), x, y, NO_INDEX, *line(g, x.dtype))
+            return y
 
-    def forward(x, out=None):
-        loop = MEAN.form(x.dtype)
-        if loop is None:
-            return instead(x, out=out)
-        (x,) = contiguous(x.dtype, x)
-        g = geometry(pooling, x.shape, count_padding=count_padding)
-        y = array_for(np, out, x.dtype, pooling.output_shape(x.shape))
-        loop(ctypes.byref(g), x, y, NO_INDEX, *line(g, x.dtype))
-        return y
+        return forward
 
-    return forward
+    def avg_pool_gradient(self, pooling: Pooling, count_padding: bool) -> Callable:
+        plain = super().avg_pool_gradient(pooling, count_padding)
 
+        def backward(gy, height, width, out=None):
+            loop = MEAN_GRADIENT.form(gy.dtype)
+            if loop is None:
+                return plain(gy, height, width, out=out)
+            (gy,) = contiguous(gy.dtype, gy)
+            shape = image_shape(pooling, int(height), int(width), gy)
+            g = geometry(pooling, shape, count_padding=count_padding)
+            gx = array_for(np, out, gy.dtype, shape)
+            loop(ctypes.byref(g), gx, gy, NO_INDEX, *line(g, gy.dtype))
+            return gx
 
-def avg_pool_gradient(pooling: Pooling, count_padding: bool) -> Callable:
-    """Return what spreads each gradient over its window, as `PlainPool.avg_pool_gradient`."""
-    instead = PlainPool(np).avg_pool_gradient(pooling, count_padding)
+        return backward
 
-    def backward(gy, height, width, out=None):
-        loop = MEAN_GRADIENT.form(gy.dtype)
-        if loop is None:
-            return instead(gy, height, width, out=out)
-        (gy,) = contiguous(gy.dtype, gy)
-        shape = image_shape(pooling, int(height), int(width), gy)
-        g = geometry(pooling, shape, count_padding=count_padding)
-        gx = array_for(np, out, gy.dtype, shape)
-        loop(ctypes.byref(g), gx, gy, NO_INDEX, *line(g, gy.dtype))
-        return gx
+    def global_avg_pool(self, layout: str) -> Callable:
+        plain = super().global_avg_pool(layout)
 
-    return backward
+        def forward(x, out=None):
+            columns, planes = GLOBAL_COLUMNS.form(x.dtype), GLOBAL_PLANES.form(x.dtype)
+            if columns is None or planes is None:
+                return plain(x, out=out)
+            (x,) = contiguous(x.dtype, x)
+            images, channels, height, width = lengths(layout, x.shape)
+            if height * width == 0:
+                return plain(x, out=out)  # says what is wrong
+            y = array_for(np, out, x.dtype, (images, channels))
+            if layout == "NHWC":
+                columns(
+                    x, y, images, height * width, channels, np.empty(channels, x.dtype), np.empty(channels)
+                )
+            else:
+                planes(x, y, images * channels, height * width)
+            return y
 
-
-def global_avg_pool(layout: str) -> Callable:
-    """Return the mean of each image by channel, (N, C), as `PlainPool.global_avg_pool`."""
-    instead = PlainPool(np).global_avg_pool(layout)
-
-    def forward(x, out=None):
-        columns, planes = GLOBAL_COLUMNS.form(x.dtype), GLOBAL_PLANES.form(x.dtype)
-        if columns is None or planes is None:
-            return instead(x, out=out)
-        (x,) = contiguous(x.dtype, x)
-        images, channels, height, width = lengths(layout, x.shape)
-        if height * width == 0:
-            return instead(x, out=out)  # says what is wrong
-        y = array_for(np, out, x.dtype, (images, channels))
-        if layout == "NHWC":
-            columns(x, y, images, height * width, channels, np.empty(channels, x.dtype), np.empty(channels))
-        else:
-            planes(x, y, images * channels, height * width)
-        return y
-
-    return forward
+        return forward
 
 
 def geometry(

@@ -10,6 +10,7 @@ place. Without elements there is nothing to plan.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -22,6 +23,7 @@ from synk.kernels.onednn.memory import FLOAT32, checked
 from synk.kernels.onednn.planner import Planner
 from synk.kernels.onednn.recipes import Recipe
 from synk.kernels.onednn.shapes import Shapes
+from synk.kernels.provider import Provider
 from synk.kernels.window import Convolution, lengths, ordered
 
 MOST_PLANS = 64  # of one implementation; a plan is some primitives and no arrays
@@ -29,33 +31,31 @@ MOST_PLANS = 64  # of one implementation; a plan is some primitives and no array
 Compute = Callable[..., Any]  # (out, *arrays)
 
 
-class OneDnn:
+class OneDnn(Provider):
     """Convolutions by oneDNN.
 
     Parameters
     ----------
-    instead : provider, optional
-        Has the same three methods; computes what oneDNN has no fast implementation for. Without one, such a
-        convolution raises `Unsupported` when it runs.
+    instead : provider
+        Has the same three methods; computes what oneDNN has no fast implementation for.
     """
 
-    def __init__(self, instead: Any = None):
-        self.instead = instead
+    def __init__(self, instead: Any):
+        super().__init__(np)
+        self._instead = instead
 
     def forward(self, convolution: Convolution, relu: bool = False, has_bias: bool = False) -> Forward:
         """Return ``f(x, w[, bias], out=None)``: the convolution, plus a bias per channel, then max(0, .)."""
-        instead = self.instead and partial(self.instead.forward, convolution, relu, has_bias)
+        instead = partial(self._instead.forward, convolution, relu, has_bias)
         return Forward(convolution, instead, relu, has_bias)
 
     def input_gradient(self, convolution: Convolution) -> InputGradient:
         """Return ``f(gy, w, height, width, out=None)``: the gradient for images of height x width."""
-        return InputGradient(convolution, self.instead and partial(self.instead.input_gradient, convolution))
+        return InputGradient(convolution, partial(self._instead.input_gradient, convolution))
 
     def weight_gradient(self, convolution: Convolution) -> WeightGradient:
         """Return ``f(x, gy, kh, kw, out=None)``: the gradient for weights of kh x kw."""
-        return WeightGradient(
-            convolution, self.instead and partial(self.instead.weight_gradient, convolution)
-        )
+        return WeightGradient(convolution, partial(self._instead.weight_gradient, convolution))
 
 
 class Implementation:
@@ -64,7 +64,7 @@ class Implementation:
     Parameters
     ----------
     convolution : Convolution
-    instead : callable or None
+    instead : callable
         Makes an implementation that takes over.
 
     Attributes
@@ -75,7 +75,7 @@ class Implementation:
 
     takes_out = True  # the mark of synk.compile.tables
 
-    def __init__(self, convolution: Convolution, instead: Callable[[], Any] | None):
+    def __init__(self, convolution: Convolution, instead: Callable[[], Any]):
         self.convolution = convolution
         self.plans: dict[tuple, tuple[tuple[int, ...], Compute]] = {}
         self._instead = instead
@@ -109,16 +109,10 @@ class Implementation:
         out.fill(0)
 
     def _first(self, shapes: Shapes, ways: Iterator[Recipe], others: tuple[int, ...]) -> Compute:
-        reasons = []
         for recipe in ways:
-            try:
-                with Planner(engine()) as planner:
-                    recipe(planner, shapes)
-                    return planner.finish()
-            except Unsupported as error:
-                reasons.append(str(error))
-        if self._instead is None:
-            raise Unsupported(f"{'; '.join(reasons)}, which is {shapes}; give OneDnn another provider")
+            with suppress(Unsupported), Planner(engine()) as planner:
+                recipe(planner, shapes)
+                return planner.finish()
         other = self._instead()
         return lambda out, *arrays: other(*arrays, *others, out=out)
 

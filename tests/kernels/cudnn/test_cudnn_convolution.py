@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 
-from support.cases.images import convolutions, node_of, normal, perform
+from support.cases.images import Refuses, convolutions, node_of, normal, perform
 from support.cupy import fake_cublas, stand_in
 from synk.compile.dispatch import array_funcify
 from synk.compile.tables import accepts_out
@@ -24,16 +24,6 @@ on_stand_ins = settings(suppress_health_check=[HealthCheck.function_scoped_fixtu
 AROUND = Convolution(Window(None, (3, 3), ((3, 2), (4, 4)))), (2, 1, 5, 6), (2, 1, 2, 2), (2, 2, 3, 5)
 GROUPS = Convolution(Window(None, (2, 1), ((1, 0), (0, 2)), (1, 2)), 2, "NHWC")
 IN_GROUPS = GROUPS, (3, 7, 6, 4), (6, 2, 3, 3), (3, 3, 4, 6)
-
-
-class Refuses:
-    """A provider that must not be asked."""
-
-    def __getattr__(self, name):
-        return lambda *geometry: self.compute
-
-    def compute(self, *arguments, out=None):
-        raise AssertionError("the other provider was asked")
 
 
 def check(cupy, op, *values, rtol=1e-10, atol=1e-12):

@@ -5,7 +5,7 @@ from importlib import import_module
 import numpy as np
 import pytest
 
-from support.cases.images import node_of, normal, perform
+from support.cases.images import Refuses, node_of, normal, perform
 from synk.compile.dispatch import array_funcify
 from synk.kernels.choose import convolution_kernels
 from synk.kernels.cudnn import CuDnn, available, reason
@@ -42,13 +42,6 @@ def cases(name, layout):
         (Conv2dInputGradient(convolution), y, w, 17, 15),
         (Conv2dWeightGradient(convolution), x, y, 3, 3),
     ]
-
-
-class Refuses:
-    """A provider that must not be asked."""
-
-    def __getattr__(self, name):
-        return lambda *geometry: None
 
 
 def run(kernels, op, arrays):

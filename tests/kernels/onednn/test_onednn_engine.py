@@ -10,6 +10,7 @@ import threading
 import numpy as np
 import pytest
 
+from support.cases.images import Refuses
 from synk.kernels.onednn import OneDnn, available, reason
 from synk.kernels.onednn.engine import PAGE, Workspace, engine
 from synk.kernels.onednn.engine import threads as use
@@ -22,18 +23,21 @@ DEADLINE = 60  # seconds
 CONVOLVE = """
 import os, sys
 import numpy as np
+from synk.kernels.im2col import Im2col
 from synk.kernels.onednn import OneDnn, threads
 from synk.kernels.window import Convolution, Window
 
 convolution = Convolution(Window(None, padding=((1, 1), (1, 1))), 1, "NHWC")
 x, w = np.ones((4, 32, 32, 64), "float32"), np.ones((64, 64, 3, 3), "float32")
 
+provider = OneDnn(Im2col(np))
+
 def convolve():
     for width in (31, 32):
         part = np.ascontiguousarray(x[:, :, :width])
-        y = OneDnn().forward(convolution)(part, w)
-        gx = OneDnn().input_gradient(convolution)(y, w, 32, width)
-        gw = OneDnn().weight_gradient(convolution)(part, y, 3, 3)
+        y = provider.forward(convolution)(part, w)
+        gx = provider.input_gradient(convolution)(y, w, 32, width)
+        gw = provider.weight_gradient(convolution)(part, y, 3, 3)
     assert y.max() == 64 * 9, y.max()
 
 def native_threads():
@@ -126,13 +130,13 @@ def test_the_setting_of_others_is_restored():
 def compute(x=None):
     x = np.ones((2, 9, 9, 32), "float32") if x is None else x
     convolution = Convolution(Window(None, padding=((1, 1), (1, 1))), 1, "NHWC")
-    return OneDnn().forward(convolution)(x, np.ones((32, 32, 3, 3), "float32"))
+    return OneDnn(Refuses()).forward(convolution)(x, np.ones((32, 32, 3, 3), "float32"))
 
 
 def test_threads_of_python_take_turns():
     images = [np.full((2, 9, 9, 32), number, "float32") for number in range(4)]
     convolution = Convolution(Window(None, padding=((1, 1), (1, 1))), 1, "NHWC")
-    forward = OneDnn().forward(convolution)
+    forward = OneDnn(Refuses()).forward(convolution)
     weights = [np.full((32, 32, 3, 3), 1 + number, "float32") for number in range(4)]
     expected = [forward(x, w) for x, w in zip(images, weights, strict=True)]
     wrong = []

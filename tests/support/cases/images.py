@@ -16,6 +16,16 @@ layouts = st.sampled_from(LAYOUTS)
 sizes = st.tuples(st.integers(1, 8), st.integers(1, 8))
 
 
+class Refuses:
+    """A provider of convolutions that must not be asked."""
+
+    def __getattr__(self, name):
+        return lambda *geometry: self.compute
+
+    def compute(self, *arguments, out=None):
+        raise AssertionError("the other provider was asked")
+
+
 def pairs(values):
     return st.tuples(values, values)
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import strategies as st
 
 from support.cuda.provider import OnHost, needs_emulator
-from synk.kernels import loops
-from synk.kernels.loops.library import available
+from synk.kernels.loops import LoopKernels, available
 from synk.kernels.plain_norm import PlainNorm
 
 EPS = 1e-5
@@ -18,7 +17,9 @@ EPS = 1e-5
 PROVIDERS = [
     pytest.param(PlainNorm(np), id="numpy"),
     pytest.param(
-        loops, id="loops", marks=pytest.mark.skipif(not available(), reason="there is no C compiler")
+        LoopKernels(np),
+        id="loops",
+        marks=pytest.mark.skipif(not available(), reason="there is no C compiler"),
     ),
 ]
 # These, and the kernels in CUDA on an emulator.

@@ -1,7 +1,6 @@
 """The CUDA files as text, the shapes of launches, and the choice of the provider."""
 
 from itertools import product
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -11,10 +10,10 @@ from hypothesis import strategies as st
 from support.cuda import provider as cuda_provider
 from support.cuda.nvrtc import compile_cuda
 from support.cupy import stand_in
-from synk.kernels import choose, loops
+from synk.kernels import choose
 from synk.kernels.cuda import CudaKernels, launch
-from synk.kernels.cuda.arrays import kind_of
-from synk.kernels.cuda.library import FILES, INDICES, KINDS, PLACES, source
+from synk.kernels.cuda.cuda_functions import FILES, INDICES, KINDS, PLACES, kind_of, source
+from synk.kernels.loops import LoopKernels
 from synk.kernels.plain_norm import PlainNorm
 from synk.kernels.plain_pool import PlainPool
 
@@ -52,11 +51,10 @@ def test_nvrtc_compiles(file, dtype):
 
 
 def test_cupy_gets_cuda_and_no_other_module_does():
-    assert choose.pooling_kernels(np, "float32") is loops
+    assert type(choose.pooling_kernels(np, "float32")) is LoopKernels
     for xp, pool, norm in (
         (cuda_provider.CUPY, CudaKernels, CudaKernels),
         (stand_in, PlainPool, PlainNorm),
-        (ModuleType("cupy"), PlainPool, PlainNorm),  # an old one, which compiles nothing
     ):
         assert type(choose.pooling_kernels(xp, "float32")) is pool
         assert type(choose.norm_kernels(xp, "float32")) is norm

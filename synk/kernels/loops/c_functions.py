@@ -1,10 +1,10 @@
 """Compile the C files of this package when they are first used, and find functions in them.
 
 The files are compiled once a machine and dtype, all at a time, by the compiler that elementwise kernels
-use, and kept in their store. Where that is not possible, a warning says so once and `Loop.form` answers None:
-the caller has a NumPy version.
+use, and kept in their store. Where that is not possible, a warning says so once and `CFunction.form` answers
+None: the caller has a NumPy version.
 
-    common.c, name.c, dtype -> source -> Libraries -> library -> Loop.form(dtype) -> function of C
+    common.c, name.c, dtype -> source -> Libraries -> library -> CFunction.form(dtype) -> function of C
 """
 
 import ctypes
@@ -23,7 +23,6 @@ from synk.native.store import name_of
 
 # By dtype: the type of an element, an integer of its size, and the exponential function.
 TYPES = {"float32": ("float", "int", "expf"), "float64": ("double", "long", "exp")}
-
 
 FILES = ("batch_norm", "cross_entropy", "layer_norm", "pool")
 
@@ -49,7 +48,7 @@ ARGUMENTS = {
 }
 
 
-class Loop:
+class CFunction:
     """A function of a C file, in one form for each dtype.
 
     Parameters
@@ -91,6 +90,11 @@ class Loop:
             function.argtypes, function.restype = self.arguments, self.returns
             self._forms[kind] = function
         return self._forms[kind]
+
+
+def contiguous(dtype: np.dtype, *arrays: np.ndarray) -> list[np.ndarray]:
+    """Return the arrays in C order and of one dtype; those that are not are copied."""
+    return [np.ascontiguousarray(array, dtype) for array in arrays]
 
 
 def available() -> bool:

@@ -1,9 +1,9 @@
-"""Texts of the CUDA files for each dtype, and kernels of them by name.
+"""Compile the CUDA files of this package for a dtype, find kernels in them, and prepare arrays for these.
 
 common.cu, name.cu, dtype -> source -> CuPy's RawModule (NVRTC, its cache on disk) -> kernel
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -13,6 +13,10 @@ from typing import Any
 import numpy as np
 
 from synk.compile.elementwise.cuda_source import OPTIONS
+from synk.kernels.plain_norm import deliver
+from synk.kernels.provider import arrays_for
+
+ALIGNMENT = 16  # bytes, which one instruction reads
 
 
 @dataclass(frozen=True)
@@ -78,3 +82,40 @@ def _module(xp: ModuleType, file: str, dtype: str, macros: tuple[tuple[str, str 
 def lengths(*values: int) -> list[Any]:
     """Return what kernels take as ``long long``."""
     return [np.int64(value) for value in values]
+
+
+def kind_of(array: Any) -> Kind | None:
+    """Return what kernels need to know of an array's dtype, or None where there is no kernel for it."""
+    return KINDS.get(array.dtype.name) if array.size else None
+
+
+def contiguous(xp: ModuleType, dtype: Any, *arrays: Any) -> list[Any]:
+    """Return the arrays in C order and of one dtype; those that are not are copied."""
+    return [xp.ascontiguousarray(array.astype(dtype, copy=False)) for array in arrays]
+
+
+def elements_at_once(kind: Kind, row: int, *arrays: Any) -> int:
+    """Return how many elements a kernel may read by one instruction: 16 bytes of them, or one.
+
+    Parameters
+    ----------
+    kind : Kind
+    row : int
+        Elements in a row: the first of each must lie at a multiple of 16 bytes.
+    *arrays
+        That are read and written row by row.
+    """
+    aligned = row % kind.vector == 0 and all(array.data.ptr % ALIGNMENT == 0 for array in arrays)
+    return kind.vector if aligned else 1
+
+
+def in_real(
+    xp: ModuleType, kind: Kind, dtype: Any, places: Sequence[Any], *shapes: tuple[int, ...]
+) -> list[Any]:
+    """Return arrays of the dtype to compute in: those in ``places`` if theirs, ``dtype``, is the same."""
+    return arrays_for(xp, places if dtype == kind.real else None, kind.real, *shapes)
+
+
+def in_dtype(dtype: Any, places: Sequence[Any], arrays: list[Any]) -> list[Any]:
+    """Return in ``dtype`` what `in_real` gave: the same arrays, or rounded ones in ``places``."""
+    return arrays if arrays[0].dtype == dtype else list(deliver(places, dtype, *arrays))

@@ -8,8 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from synk.kernels.loops import available
-from synk.kernels.loops import library as library_of_loops
+from synk.kernels.loops import available, c_functions
 from synk.native.compilation import CompileError
 from synk.native.compiler import Compiler, find_compiler
 from synk.native.libraries import Libraries
@@ -20,7 +19,7 @@ needs_compiler = pytest.mark.skipif(not available(), reason="there is no C compi
 FALL_BACK = """
 import warnings
 import numpy as np
-from synk.kernels import loops
+from synk.kernels.loops import LoopKernels, available
 from synk.kernels.plain_norm import PlainNorm
 from synk.kernels.plain_pool import PlainPool
 from synk.kernels.window import Pooling, Window
@@ -28,7 +27,7 @@ from synk.kernels.window import Pooling, Window
 x = np.random.default_rng(0).normal(size=(2, 4, 4, 3)).astype("float32")
 one, labels = np.ones(3, "float32"), np.array([0, 2])
 pooling = Pooling(Window((2, 2), (2, 2)), "NHWC")
-plain, pool = PlainNorm(np), PlainPool(np)
+plain, pool, loops = PlainNorm(np), PlainPool(np), LoopKernels(np)
 _, mean, inv_std = plain.batch_norm(0.1, True, "NHWC")(x, one, one)
 y, index = pool.max_pool(pooling, "uint8")(x)
 rows = x[0, 0, :2]
@@ -45,7 +44,8 @@ CASES = [
     (pool, "avg_pool_gradient", (pooling, True), (y, 4, 4)),
     (pool, "global_avg_pool", ("NHWC",), (x,)),
 ]
-assert {case[1] for case in CASES} == set(loops.__all__) - {"available"}
+kinds = [kind for kind in LoopKernels.__mro__ if kind.__name__.startswith("Loop")]
+assert {case[1] for case in CASES} == {name for kind in kinds for name in vars(kind) if name[0] != "_"}
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     for instead, name, settings, inputs in CASES:
@@ -56,7 +56,7 @@ with warnings.catch_warnings(record=True) as caught:
             results, expected = [results], [expected]
         for value, wanted in zip(results, expected, strict=True):
             np.testing.assert_array_equal(value, wanted)
-print(loops.available(), len(caught), "run in NumPy" in str(caught[0].message), caught[0].message)
+print(available(), len(caught), "run in NumPy" in str(caught[0].message), caught[0].message)
 """
 
 
@@ -102,7 +102,7 @@ class Forbidden(Compiler):
 
 
 def load(compiler, folder, text):
-    (library,) = library_of_loops.load_all(Libraries(compiler, Store(folder)), [text])
+    (library,) = c_functions.load_all(Libraries(compiler, Store(folder)), [text])
     return library
 
 
@@ -134,18 +134,18 @@ def test_a_text_that_does_not_compile_is_an_error(tmp_path):
 def test_other_instruction_sets_are_served(tmp_path, file, dtype):
     """Without the vectors of this machine: the plain branches of common.c compile, and are loaded."""
     baseline = Compiler((*find_compiler().command, "-DTEST_OF_BASELINE"))
-    text = "#undef __AVX512F__\n#undef __AVX__\n#undef __SSE2__\n" + library_of_loops.source(file, dtype)
+    text = "#undef __AVX512F__\n#undef __AVX__\n#undef __SSE2__\n" + c_functions.source(file, dtype)
     compiled = load(baseline, tmp_path, text)
     assert isinstance(compiled, ctypes.CDLL)
     assert compiled[f"{file if file != 'pool' else 'max_pool'}_{dtype}"]
 
 
 def test_nothing_is_compiled_by_an_import(tmp_path):
-    code = "import synk.kernels.loops as loops; loops.batch_norm(0.1, True, 'NHWC')"
+    code = "from synk.kernels.loops import LoopKernels; LoopKernels(None).batch_norm(0.1, True, 'NHWC')"
     environment = {**os.environ, "SYNK_CACHE": str(tmp_path), "CC": "false"}
     subprocess.run([sys.executable, "-W", "error", "-c", code], env=environment, check=True, timeout=60)
 
 
 def test_a_loop_asks_for_the_dtypes_it_has():
     with pytest.raises(TypeError, match="batch_norm takes float32 and float64, not int64; cast its input"):
-        library_of_loops.Loop("batch_norm", "batch_norm", "a").form(np.dtype("int64"))
+        c_functions.CFunction("batch_norm", "batch_norm", "a").form(np.dtype("int64"))

@@ -1,0 +1,48 @@
+"""What all providers of kernels have: an array module, a mark for 16 bits, and memory for results."""
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+
+class Provider:
+    """Kernels for the arrays of one module; each method takes the geometry of an Op and returns a function.
+
+    That function takes arrays, and ``out=``: where to write the result, a tuple if there are several.
+
+    Parameters
+    ----------
+    xp : module
+        Array module.
+    """
+
+    by_dtype = False  # whether arrays of 16 bits are taken, and given, as they are
+
+    def __init__(self, xp: ModuleType):
+        self._xp = xp
+
+
+def arrays_for(xp: ModuleType, out: Any, dtype: Any, *shapes: tuple[int, ...]) -> list[Any]:
+    """Return arrays to write to: those in the tuple ``out``, new ones for None; see `array_for`."""
+    places = (None,) * len(shapes) if out is None else out
+    return [array_for(xp, place, dtype, shape) for place, shape in zip(places, shapes, strict=True)]
+
+
+def array_for(xp: ModuleType, out: Any, dtype: Any, shape: tuple[int, ...]) -> Any:
+    """Return ``out``, or a new array for None.
+
+    Raises
+    ------
+    ValueError
+        ``out`` has another shape or dtype, or is not C-contiguous: a kernel would write elsewhere.
+    """
+    if out is None:
+        return xp.empty(shape, dtype)
+    if out.shape != shape or out.dtype != dtype or not out.flags.c_contiguous:
+        order = "C-contiguous" if out.flags.c_contiguous else "not C-contiguous"
+        raise ValueError(
+            f"out is {order}, {out.dtype} and of shape {out.shape}; pass a C-contiguous array of dtype "
+            f"{np.dtype(dtype)} and shape {shape}"
+        )
+    return out

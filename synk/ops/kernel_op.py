@@ -1,0 +1,102 @@
+"""Ops that providers of kernels compute: what all of them share.
+
+    Op, array module -> provider -> kernel -> implementation, which looks at its inputs first
+    Op               -> plain provider, in float64 -> perform, the definition that kernels are held to
+
+An Op names its provider and its kernel; from these follow its entry for programs, its ``perform``, and what
+is done about arrays of 16 bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
+
+from synk.compile.tables import WIDE, Width, array_funcify, goes_by_dtype, takes_out, width
+
+
+class KernelOp(Op):
+    """An Op that is computed by a kernel of a provider.
+
+    Attributes
+    ----------
+    provider : callable
+        One of `synk.kernels.choose`: takes an array module and a dtype, and returns the provider.
+    plain : provider
+        In array operations, for NumPy: the definition.
+    check : callable or None
+        Takes the inputs, and raises ValueError unless they fit each other: graphs often know no lengths, and
+        a kernel in C would read beyond the end of what is too short. None where all kernels do so themselves.
+    width : Width
+        Which inputs and outputs may be arrays of 16 bits.
+    differentiated : str
+        For the gradient of a function, which has none itself: the function.
+    """
+
+    provider: Callable[[ModuleType, str], Any]
+    plain: Any
+    check: Any = None
+    width: Width = WIDE
+    differentiated: str
+
+    def kernel(self, provider: Any, node: Apply) -> Callable:
+        """Return the kernel of a provider: a function of arrays that takes ``out=``."""
+        raise NotImplementedError
+
+    def output_shapes(self, node: Apply, shapes: Sequence[Any]) -> list[Any]:
+        """Return the shapes of the outputs, from those of the inputs."""
+        raise NotImplementedError
+
+    def infer_shape(self, *arguments: Any) -> list[Any]:
+        *_, node, shapes = arguments  # PyTensor before 3.1 has the graph in front
+        # Numbers where they are known: counting windows of symbolic lengths makes graphs, which take time.
+        known = [
+            [symbolic if n is None else n for n, symbolic in zip(variable.type.shape, shape, strict=True)]
+            for variable, shape in zip(node.inputs, shapes, strict=True)
+        ]
+        return self.output_shapes(node, known)
+
+    def perform(self, node: Apply, inputs: Any, output_storage: Any) -> None:
+        """Compute by array operations, in float64."""
+        if self.check is not None:
+            self.check(*inputs)
+        wide = [value.astype("float64") if value.dtype.kind == "f" else value for value in inputs]
+        results = self.kernel(self.plain, node)(*wide)
+        results = results if len(node.outputs) > 1 else (results,)
+        for cell, value, output in zip(output_storage, results, node.outputs, strict=True):
+            cell[0] = np.asarray(value, output.type.dtype, order="C")
+
+    def pullback(self, inputs: Any, outputs: Any, cotangents: Any) -> Any:
+        raise NotImplementedError(f"second derivatives of {self.differentiated} are not available")
+
+
+@array_funcify.register(KernelOp)
+def kernel_entry(op: Any, node: Apply, xp: ModuleType) -> Callable:
+    """Take the kernel of the provider for the array module."""
+    run = op.kernel(op.provider(xp, node.outputs[0].type.dtype), node)
+    check = op.check
+    if check is None:
+        return takes_out(run)
+
+    def implementation(*inputs, out=None):
+        check(*inputs)
+        return run(*inputs, out=out)
+
+    return takes_out(implementation)
+
+
+@width.register(KernelOp)
+def width_of_kernel(op: Any, node: Apply) -> Width:
+    """Return the Op's own, as far as the node has such inputs: not every convolution has a bias."""
+    return op.width._replace(wants=[k for k in op.width.wants if k < len(node.inputs)])
+
+
+@goes_by_dtype.register(KernelOp)
+def kernel_goes_by_dtype(op: Any, node: Apply, xp: ModuleType) -> bool:
+    """Ask the provider of the kernel."""
+    return op.width is not WIDE and op.provider(xp, "float32").by_dtype
