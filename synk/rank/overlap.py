@@ -18,7 +18,7 @@ import numpy as np
 from synk.arrays.variables import RankVariables
 from synk.comm import Communicator
 from synk.comm.base import Parted
-from synk.rank.program import Program
+from synk.rank.program import RankProgram
 from synk.values import messages
 
 
@@ -66,7 +66,7 @@ class Overlap:
         """Learn which steps come next."""
         self._following = {id(step): following for step, following in pairwise(steps)}
 
-    def begin(self, step: messages.Call, program: Program, communicator: Communicator) -> None:
+    def begin(self, step: messages.Call, program: RankProgram, communicator: Communicator) -> None:
         """Agree with the other ranks on what goes out while a program computes, if the next step wants it."""
         following = self._following.get(id(step))
         # What a program asks of the others itself, or a second variable, would come in another order on ranks

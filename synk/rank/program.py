@@ -1,6 +1,6 @@
 """One function as one rank runs it: compiled graph, slices accumulated, updates applied.
 
-    ProgramSpec -> Program.run(rows of this rank) -> Results
+    ProgramSpec -> RankProgram.run(rows of this rank) -> Results
 
 A program compiles up to three variants, each when first needed: ``whole`` for one slice, with
 updates in place; ``sliced`` for several, with updates as outputs, so that every slice sees the
@@ -9,11 +9,10 @@ original values; ``rowless`` for a rank without rows, with the updates that need
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property, partial
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +22,7 @@ from pytensor.tensor.random.op import RandomVariable
 
 from synk.arrays.variables import RankVariables
 from synk.comm import LoneCommunicator
+from synk.compile.emit import Observer
 from synk.compile.graphs import serialize
 from synk.compile.observe.debug import Debug, of_nothing
 from synk.compile.observe.profile import observed_mode
@@ -41,8 +41,6 @@ UNKNOWN = (
     "a worker knows what the script had defined when it was forked: define Ops, and functions that graphs "
     "use, before synk.fork() or in a module, or call synk.restart() after defining them"
 )
-# Attributes of a program that hold compiled variants, and what the first of them tells.
-VARIANTS = {"_whole", "_sliced", "_rowless", "announced"}
 
 
 class ProgramContext(NamedTuple):
@@ -50,9 +48,9 @@ class ProgramContext(NamedTuple):
 
     device: Device
     variables: RankVariables
-    ranks: Any = SimpleNamespace(communicator=LoneCommunicator())  # whose communicator is the present one
-    compiling: Callable[[], AbstractContextManager[None]] = nullcontext  # entered while it compiles
-    announcer: Announcer | None = None  # learns what is final while it runs
+    ranks: Any  # whose communicator is the present one
+    compiling: Callable[[], AbstractContextManager[None]]  # entered while it compiles
+    announcer: Announcer | None  # learns what is final while it runs
 
 
 @dataclass(slots=True)
@@ -70,11 +68,12 @@ class RowInput:
         return rows.part(start, stop).of(self.array, self.room)
 
 
-class Program:
-    """A function, compiled for this rank."""
+class RankProgram:
+    """A function, compiled for this rank; with ``observe``, as of `ArrayLinker`, around every node."""
 
-    def __init__(self, spec: ProgramSpec, context: ProgramContext):
+    def __init__(self, spec: ProgramSpec, context: ProgramContext, observe: Observer | None = None):
         self.spec = spec
+        self._context = context
         self._variables = context.variables
         self._device = context.device
         self._ranks = context.ranks
@@ -84,7 +83,7 @@ class Program:
         self.on_device = spec.mode in (None, "debug")
         self.has_rows = spec.has_rows
         self._computes_with_numpy = context.device.xp is np
-        self._mode, self._sliced_mode = self._chosen_modes()
+        self._mode, self._sliced_mode = self._chosen_modes(observe)
         self._count = np.asarray(1, dtype="int64")  # of the last call's rows
         # What the variant for one slice will tell of; ranks know it of the same functions, whatever they ran.
         self.announced: Mapping[int, Any] = {}
@@ -216,29 +215,17 @@ class Program:
 
     # --- watching --------------------------------------------------------------------------------
 
-    @contextmanager
-    def observed(
-        self, observe: Callable[..., Any], variants: dict[str, Callable[..., Any]]
-    ) -> Iterator[None]:
-        """Run variants with ``observe`` around every node; `variants` keeps them from one time to the next.
+    def observed(self, observe: Observer) -> RankProgram:
+        """Return the same function to be compiled anew, with ``observe`` around every node.
 
         Raises
         ------
         TypeError
             If the function was given a mode without an array program.
         """
-        modes = self._mode, self._sliced_mode
-        plain = {name: self.__dict__.pop(name) for name in VARIANTS & self.__dict__.keys()}
-        self.__dict__.update(variants)
-        try:
-            self._mode, self._sliced_mode = self._chosen_modes(observe)
-            yield
-        finally:
-            self._mode, self._sliced_mode = modes
-            variants.update({name: self.__dict__.pop(name) for name in VARIANTS & self.__dict__.keys()})
-            self.__dict__.update(plain)
+        return RankProgram(self.spec, self._context, observe)
 
-    def _chosen_modes(self, observe: Callable[..., Any] | None = None) -> tuple[Any, Any]:
+    def _chosen_modes(self, observe: Observer | None) -> tuple[Any, Any]:
         """Return how to compile for one slice, which is announced, and for several."""
         if not self.on_device:
             mode = self.spec.mode if observe is None else observed_mode(self.spec.mode, observe)

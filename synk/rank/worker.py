@@ -8,7 +8,7 @@ Workers do so in a loop, see ``loop``; the master for its own part, without one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from synk.device import Device
 from synk.memory.segments import SegmentTable
 from synk.rank.connection import Connection
 from synk.rank.overlap import Overlap
-from synk.rank.program import Program, ProgramContext
+from synk.rank.program import ProgramContext, RankProgram
 from synk.rank.results import on_host
 from synk.rank.shards import Shards, rows_of
 from synk.transport import sync
@@ -68,7 +68,7 @@ class Rank:
         self._on_gpu = device.xp is not np
         self._context = ProgramContext(device, variables, self, self._compiling, self.overlap)
         self.has_garbage = False  # graphs, which are cycles
-        self._programs: dict[int, Program] = {}
+        self._programs: dict[int, RankProgram] = {}
         self._bound: dict[int, Bound] = {}  # by function, of its last call
         segments.before_drop = self._bound.clear  # its arrays would keep the memory
         self._shards = Shards(self.rank, self.n_ranks, device, segments)
@@ -113,7 +113,7 @@ class Rank:
         self._shards.detach(message.segment)
 
     def build(self, message: messages.Build) -> None:
-        self._programs[message.function] = Program(message.spec, self._context)
+        self._programs[message.function] = RankProgram(message.spec, self._context)
 
     def forget(self, message: messages.Forget) -> None:
         self._programs.pop(message.function, None)
@@ -137,8 +137,20 @@ class Rank:
         # Alone, a rank has nothing to send: the value stays where it is.
         return self.variables.value(variable) if self.n_ranks == 1 else self.variables.on_device(variable)
 
-    def program(self, function: int) -> Program:
+    def program(self, function: int) -> RankProgram:
         return self._programs[function]
+
+    @contextmanager
+    def running(self, programs: Mapping[int, RankProgram]) -> Iterator[None]:
+        """Run these programs in the place of those of the same functions."""
+        others = self._programs
+        self._programs = {**others, **programs}
+        self._bound.clear()
+        try:
+            yield
+        finally:
+            self._programs = others
+            self._bound.clear()
 
     def builds(self) -> list[messages.Build]:
         """Return the messages that make another rank's functions the same as this one's."""
@@ -241,7 +253,7 @@ class Rank:
         self._bound[step.function] = bound
         return bound
 
-    def _sliced(self, span: messages.Span, program: Program, indices: Any) -> list[Any]:
+    def _sliced(self, span: messages.Span, program: RankProgram, indices: Any) -> list[Any]:
         rows = rows_of(span, indices)
         sliced = partial(self._shards.sliced, self.variables, rows=rows, to_device=program.on_device)
         return [sliced(variable) for variable in program.spec.sliceables]
@@ -251,7 +263,7 @@ class Bound(NamedTuple):
     """A step, and what it refers to on this rank."""
 
     step: messages.Call
-    program: Program
+    program: RankProgram
     scattered: list[Any]
     broadcast: list[Any]
     indices: Any

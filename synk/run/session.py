@@ -226,10 +226,11 @@ class Session:
             raise
 
     def _watched(self, profile: Profile, steps: tuple[Any, ...], *rows: int) -> list[tuple[Any, ...]]:
-        with ExitStack() as watched:
-            for number in {step.function for step in steps if isinstance(step, messages.Call)}:
-                program, variants = self._rank.program(number), profile.variants.setdefault(number, {})
-                watched.enter_context(program.observed(profile.of(program.spec.name), variants))
+        for number in {step.function for step in steps if isinstance(step, messages.Call)}:
+            if number not in profile.programs:
+                program = self._rank.program(number)
+                profile.programs[number] = program.observed(profile.of(program.spec.name))
+        with self._rank.running(profile.programs):
             return self._commands.run(steps, *rows)
 
     @contextmanager

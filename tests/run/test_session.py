@@ -24,7 +24,7 @@ from synk.compile.elementwise import numpy_kernels
 from synk.device.cpu import count_cores
 from synk.native.libraries import Libraries
 from synk.native.store import Store
-from synk.rank.program import Program
+from synk.rank.program import RankProgram
 
 
 class OfRank(Op):
@@ -582,7 +582,7 @@ def test_distribute_compiles_for_slices_too(ranks, monkeypatch, tmp_path):
 
         return call
 
-    monkeypatch.setattr(Program, "_compiled", logged("graph", Program._compiled))
+    monkeypatch.setattr(RankProgram, "_compiled", logged("graph", RankProgram._compiled))
     kernels = numpy_kernels()
     if kernels is not None:
         monkeypatch.setattr(kernels, "libraries", Libraries(kernels.compiler, Store(tmp_path / "store")))

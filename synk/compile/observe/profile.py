@@ -44,7 +44,7 @@ class Profile:
     """
 
     def __init__(self) -> None:
-        self.variants: dict[Any, dict[str, Callable]] = {}  # of programs; see `synk.rank.program`
+        self.programs: dict[int, Any] = {}  # of functions of a run, compiled to be watched
         self._records: list[Record] = []
         self._slices: deque[Slice] = deque(maxlen=MAX_SLICES)
         self._calls: list[Slice] = []

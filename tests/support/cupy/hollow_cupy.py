@@ -25,7 +25,7 @@ from support.cupy import fake_cublas, fake_cupy, stand_in
 from synk.device.cuda import CudaDevice
 from synk.device.probe import Gpu, Survey
 from synk.kernels.cudnn import engine, library
-from synk.rank.program import Program
+from synk.rank.program import RankProgram
 
 SMALL = 1 << 16  # bytes: what is not larger is computed after all, where that is a function of arrays
 NAMES = {0: "float32", 1: "float64", 2: "float16", 14: "bfloat16"}  # of cuBLAS's types
@@ -100,7 +100,7 @@ def installed(observed=True):
         replace = lambda *what: undo.enter_context(patch.object(*what))  # noqa: E731
         replace(fake_cublas, "gemmStridedBatchedEx", _gemm(log))
         replace(stand_in, "_run", _runner(log, stand_in._run))
-        replace(Program, "run_whole", _named(log, Program.run_whole))
+        replace(RankProgram, "run_whole", _named(log, RankProgram.run_whole))
         if observed:
             replace(CudaDevice, "mode", _observed(log, CudaDevice.mode))
         cupy = fake_cupy.make(n_gpus=1)
