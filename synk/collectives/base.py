@@ -79,12 +79,13 @@ class Collective(ABC, Generic[Returned]):
             if variable.type.ndim == 0:
                 raise ValueError(f"{describe(variable)} is 0-d, so it has no {what}")
 
-    def check_growth(self, run: Owner) -> None:
+    def check_free_rows(self, run: Owner) -> None:
         """Raise TypeError if the number of rows of a variable is part of its type."""
         for variable in self.variables:
             if run.n_ranks > 1 and variable.type.shape[0] is not None:
                 raise TypeError(
-                    f"{describe(variable)} has {variable.type.shape[0]} rows by its type, so it cannot grow"
+                    f"{describe(variable)} has {variable.type.shape[0]} rows by its type, "
+                    "so their number cannot change"
                 )
 
 

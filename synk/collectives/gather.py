@@ -98,7 +98,7 @@ class AllGather(Collective[None]):
         self.check_rows("axis to join along")
 
     def prepare(self, run: Owner) -> PreparedStep:
-        self.check_growth(run)
+        self.check_free_rows(run)
         variables = self.identities(run)
         run.shared_storage.ensure(variables, alike=False)
 

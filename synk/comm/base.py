@@ -54,8 +54,10 @@ class Collectives(ABC):
     All take ``shared``: where the arrays of all ranks are, seen from here; ``shared[rank]`` is the
     array given. Where every rank has them, nothing is copied on the way. What is read through
     ``read`` holds still only until that returns.
-
     """
+
+    rank: int
+    n_ranks: int
 
     @abstractmethod
     def all_reduce(self, array: Any, op: str, shared: SharedArrays | None = None) -> Any:
