@@ -47,11 +47,12 @@ class SequenceFunction(Function):
     def __init__(self, owner: Owner, items: Sequence[Any], name: str | None):
         if not items:
             raise TypeError("sequence() needs functions and collectives, got none")
-        self._items = [*map(_item, items)]
+        self._items: list[GraphFunction | Item] = []
         with owner.turn("sequence"):
-            for item in self._items:
+            for item in map(_item, items):
                 if not isinstance(item, GraphFunction):
                     item.prepare(owner)  # what is wrong with it is said here, where it was written
+                self._items.append(item)
         self._functions = [item for item in self._items if isinstance(item, GraphFunction)]
         for function in self._functions:
             function.check_open()  # afterwards it is open for as long as the sequence is
