@@ -19,6 +19,7 @@ from synk.arrays.data import Data as Data
 from synk.arrays.variables import n_rows as n_rows
 from synk.collectives.assign import Broadcast, Scatter, SetValue
 from synk.collectives.base import Collective, describe_verb
+from synk.collectives.exchange import AllToAll, ReduceScatter
 from synk.collectives.gather import AllGather, Gather
 from synk.collectives.read import CheckFinite, GetLengths, GetShapes, GetValue
 from synk.collectives.reduce import AllReduce, Reduce
@@ -56,6 +57,7 @@ __all__ = [
     "WorkerDied",
     "all_gather",
     "all_reduce",
+    "all_to_all",
     "broadcast",
     "check_finite",
     "close",
@@ -73,6 +75,7 @@ __all__ = [
     "n_rows",
     "pids",
     "reduce",
+    "reduce_scatter",
     "restart",
     "scatter",
     "sequence",
@@ -444,6 +447,8 @@ gather = _verb(Gather)
 all_gather = _verb(AllGather)
 reduce = _verb(Reduce)
 all_reduce = _verb(AllReduce)
+reduce_scatter = _verb(ReduceScatter)
+all_to_all = _verb(AllToAll)
 check_finite = _verb(CheckFinite)
 set_value = _verb(SetValue)
 get_value = _verb(GetValue)

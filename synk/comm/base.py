@@ -11,6 +11,12 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
+import numpy as np
+
+from synk.comm.blocks import Blocks
+from synk.comm.header import Header, check_equal
+from synk.values.rows import split
+
 
 class SharedArrays(list[Any]):
     """The arrays of all ranks, in memory that every rank sees.
@@ -114,6 +120,45 @@ class Collectives(ABC):
 
         With ``only``, a rank, ``read`` gets that rank's array alone.
         """
+
+    def reduce_scatter(self, array: Any, op: str, shared: SharedArrays | None = None) -> Any:
+        """Return this rank's part of the rows of what `all_reduce` returns; of NumPy arrays only.
+
+        Raises
+        ------
+        CollectiveMismatch
+            On every rank, if shapes differ.
+        """
+
+        def read(arrays: Sequence[Any]) -> Any:
+            self._check_alike("reduce_scatter", op, arrays, from_axis=0)
+            mine = slice(*split(len(array), self.n_ranks)[self.rank])
+            result = np.empty_like(array[mine], order="C")
+            Blocks([one[mine].reshape(-1) for one in arrays], op, [result.reshape(-1)], {}).run()
+            return result
+
+        return self.all_gather(array, shared, read)
+
+    def all_to_all(self, array: Any, shared: SharedArrays | None = None) -> Any:
+        """Return this rank's part of the rows of every rank's array, joined; of NumPy arrays only.
+
+        Raises
+        ------
+        CollectiveMismatch
+            On every rank, if arrays differ in more than their rows.
+        """
+
+        def read(arrays: Sequence[Any]) -> Any:
+            self._check_alike("all_to_all", "sum", arrays, from_axis=1)
+            parts = [split(len(one), self.n_ranks)[self.rank] for one in arrays]
+            return np.concatenate([one[slice(*part)] for one, part in zip(arrays, parts, strict=True)])
+
+        return self.all_gather(array, shared, read)
+
+    def _check_alike(self, kind: str, op: str, arrays: Sequence[Any], from_axis: int) -> None:
+        if len({array.shape[from_axis:] for array in arrays}) > 1:
+            headers = [Header(kind, op, array.dtype, array.shape, False, 0) for array in arrays]
+            check_equal(headers, shapes=True)
 
 
 class Communicator(Collectives):

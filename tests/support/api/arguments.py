@@ -117,6 +117,8 @@ combining = st.one_of(
     verb("reduce", op=mostly(st.sampled_from(["prod", "min", "max"]), operations), in_place=st.booleans()),
     verb("reduce", allowed=FLOATS, op=operations, in_place=st.booleans()),
     verb("all_gather", allowed=GROWING),
+    verb("reduce_scatter", allowed=["v", "m", "h"], op=operations),
+    verb("all_to_all", allowed=GROWING),
     verb("gather", nd_up=mostly(st.sampled_from([0, 1]), st.just(2))),
     verb("get_value", rank=ranks),
     verb("get_shapes"),

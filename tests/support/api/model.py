@@ -71,16 +71,28 @@ class Model:
         return reduced(op, values)
 
     def all_gather(self, names):
-        def check(name):
-            shape = TYPES[name][1]
-            if shape == ():
-                raise Promised(ValueError)
-            if shape[0] is not None and self.n_ranks > 1:
-                raise Promised(TypeError)
-
-        self._check_names(names, check)
+        self._check_names(names, self._check_free_rows)
         for name in names:
             self.put(name, np.concatenate(self.values[name]))
+
+    def reduce_scatter(self, names, op="avg"):
+        self._check_names(names, self._check_free_rows)
+        self._check_names(names, lambda name: check_operation(op, TYPES[name][0]))
+        results = {name: np.array_split(self._combined(name, op), self.n_ranks) for name in names}
+        self.values.update(results)
+
+    def all_to_all(self, names):
+        self._check_names(names, self._check_free_rows)
+        for name in names:
+            parts = [np.array_split(value, self.n_ranks) for value in self.values[name]]
+            self.values[name] = [np.concatenate(of_rank) for of_rank in zip(*parts, strict=True)]
+
+    def _check_free_rows(self, name):
+        shape = TYPES[name][1]
+        if shape == ():
+            raise Promised(ValueError)
+        if shape[0] is not None and self.n_ranks > 1:
+            raise Promised(TypeError)
 
     def gather(self, names, nd_up=1):
         if nd_up not in (0, 1):
@@ -91,7 +103,7 @@ class Model:
     @staticmethod
     def _gathered(values, nd_up):
         if values[0].ndim == 0 and nd_up == 0:
-            raise Promised(ValueError, late=True)
+            raise Promised(ValueError)
         if nd_up == 0:
             return np.concatenate(values)
         if len({value.shape for value in values}) > 1:

@@ -1,0 +1,113 @@
+"""Divide rows among the ranks: those of a reduction, or each rank's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from synk.arrays.owner import Owner
+from synk.collectives.base import Collective
+from synk.collectives.reduce import checked_operation
+from synk.functions.prepared import PreparedStep
+from synk.rank.worker import Rank
+from synk.values.messages import Step
+
+
+class Exchange(Collective[None]):
+    """A collective after which each rank has its part of the rows; it is not there for GPUs yet."""
+
+    def __init__(self, shared_vars: Any):
+        super().__init__(shared_vars)
+        self.check_rows("rows to divide among the ranks")
+
+    def prepare_exchange(self, run: Owner, alike: bool) -> tuple[int, ...]:
+        """Check what depends on the run, and return the variables as steps name them."""
+        if run.on_gpus:
+            raise NotImplementedError(
+                f"synk.{self.name} is not there for GPUs yet; synk.all_reduce and synk.all_gather are, and "
+                "each rank can go on with its part of what they give it"
+            )
+        self.check_free_rows(run)
+        variables = self.identities(run)
+        run.shared_storage.ensure(variables, alike)
+        return variables
+
+
+class ReduceScatter(Exchange):
+    """Combine the values of all ranks and give each rank its part of the result's rows.
+
+    Parts are those of `numpy.array_split`, in rank order: they differ by one row at most. ``op`` is "avg",
+    "sum", "prod", "min" or "max"; "avg" is the plain mean over the ranks. On CPUs only.
+
+    Raises
+    ------
+    CollectiveMismatch
+        If shapes differ between the ranks.
+    TypeError
+        If the type of a variable fixes its number of rows.
+    """
+
+    name = "reduce_scatter"
+
+    def __init__(self, shared_vars: Any, op: str = "avg"):
+        super().__init__(shared_vars)
+        self._op = checked_operation(op, self.variables)
+
+    def prepare(self, run: Owner) -> PreparedStep:
+        variables = self.prepare_exchange(run, alike=True)
+        return PreparedStep(ReduceScatterStep(variables, self._op), None, variables)
+
+
+@dataclass(slots=True)
+class ReduceScatterStep(Step):
+    """Combine the values of all ranks, a part of the rows on each."""
+
+    variables: tuple[int, ...]
+    op: str
+
+    def run(self, rank: Rank) -> None:
+        shared = [rank.variables.shared_arrays(variable) for variable in self.variables]
+        with rank.communicator.at_once("reduce_scatter", self.op, shared):
+            results = [
+                rank.communicator.reduce_scatter(rank.value(variable), self.op, known)
+                for variable, known in zip(self.variables, shared, strict=True)
+            ]
+        for variable, result in zip(self.variables, results, strict=True):
+            rank.variables.assign(variable, result)
+
+
+class AllToAll(Exchange):
+    """Give each rank its part of the rows of every rank's value, joined in rank order along axis 0.
+
+    Parts are those of `numpy.array_split`: of each value, they differ by one row at most. On CPUs only.
+
+    Raises
+    ------
+    CollectiveMismatch
+        If values differ between the ranks in more than their number of rows.
+    TypeError
+        If the type of a variable fixes its number of rows.
+    """
+
+    name = "all_to_all"
+
+    def prepare(self, run: Owner) -> PreparedStep:
+        variables = self.prepare_exchange(run, alike=False)
+        return PreparedStep(AllToAllStep(variables), None, variables)
+
+
+@dataclass(slots=True)
+class AllToAllStep(Step):
+    """Give each rank its part of every rank's rows."""
+
+    variables: tuple[int, ...]
+
+    def run(self, rank: Rank) -> None:
+        shared = [rank.variables.shared_arrays(variable) for variable in self.variables]
+        with rank.communicator.at_once("all_to_all", "sum", shared, shapes=False):
+            results = [
+                rank.communicator.all_to_all(rank.value(variable), known)
+                for variable, known in zip(self.variables, shared, strict=True)
+            ]
+        for variable, result in zip(self.variables, results, strict=True):
+            rank.variables.assign(variable, result)
