@@ -2,25 +2,18 @@
 
 The way of a graph through ``pytensor.function(..., mode=array_mode())``; names are modules and rooms here:
 
-    mode             pairs the linker with its rewrites
-    rewriting/       rewrites, which chooses PyTensor's; keep (the user's lines), shapes and supervisor (in
-                     linear time); elementwise.fusion is chosen too
-    linker           hands the rewritten graph to emit, and runs its program when the function is called
-    emit             asks the passes in turn, and has their Plan written down:
-      passes/          lazy          the order of the nodes, and which run only if a condition holds
-                       place         host or device for each node, and which values cross
-                       narrow        which values are kept in 16 bits, if that is asked for
-                       memory        which values share memory
-                       destination   which results are written where an update, or a join, wants them
-                       reuse         which results are written over an input that nothing needs any more
-      dispatch/        the implementation of each node, one entry per Op, some of them by elementwise/
+    linker           pairs itself with rewrites, and runs the program when the function is called
+    rewrites         PyTensor's and ours; elementwise/ joins chains of elementwise Ops, and compiles them as C
+    emit             has the passes decide about the program, one by one, and writes it down:
+      passes/          decisions; ``plan`` has the list of them
+      tables           what the passes ask about an Op: its entries, all of which may be added to
+      dispatch/        entries for PyTensor's Ops, one family a file
       programs/        writer and text write the lines; program is what they become, with what it calls beside
-                       implementations (transfer, buffers, draws), and whom to blame when one fails (blame,
-                       origin)
+                       implementations (transfer, buffers), and whom to blame when one fails
 
-An observer stands around every node (observe/): ``debug`` asks ``checks``; ``profile`` keeps a ``ledger`` of
-memory, counts ``flops`` and makes a ``report``. Graphs go to other processes by ``serialize`` (dumps, loads),
-and ``substitute`` replaces variables in them. ``compat`` holds every difference between versions of PyTensor.
+An observer may stand around every node (observe/): ``debug`` asks ``checks``; ``profile`` makes a ``report``.
+Graphs go to other processes by graphs/, which also replaces variables in them and knows whose lines built
+them. ``compat`` holds every difference between versions of PyTensor, ``host_call`` runs what has no entry.
 """
 
 from synk.compile.dispatch import array_funcify, array_scalar

@@ -1,5 +1,7 @@
 import re
 import weakref
+from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import pytensor.tensor as pt
@@ -10,6 +12,8 @@ from pytensor.graph.op import Op
 
 from synk.compile import array_funcify, emit
 from synk.compile.emit import last_uses
+from synk.compile.passes.plan import PASSES
+from synk.ops import fuse, layout
 
 
 class Watched(np.ndarray):
@@ -124,3 +128,12 @@ def test_error_from_outside_has_no_node():
     with pytest.raises(TypeError) as caught:
         program(np.ones(2), np.ones(2))
     assert program.failed_node(caught.value) is None
+
+
+def test_the_docs_list_the_passes_in_the_order_in_which_they_decide():
+    text = (Path(__file__).parents[2] / "docs" / "linker.rst").read_text()
+    assert re.findall(r"^\d\. ``(\w+)``: ", text, re.MULTILINE) == list(PASSES)
+    for name in PASSES:
+        import_module(f"synk.compile.passes.{name}")
+    for rewrite in (fuse, layout):
+        assert f"({rewrite.POSITION})" in text

@@ -8,6 +8,7 @@ from pytensor.tensor.blas import BatchedDot, Dot22, Dot22Scalar, Gemm, Gemv
 from pytensor.tensor.elemwise import CAReduce
 from pytensor.tensor.math import Dot, Sum
 
+from synk.compile import tables
 from synk.compile.compat import Ger
 from synk.compile.dispatch import array_funcify
 from synk.compile.tables import accepts_out
@@ -60,3 +61,9 @@ def test_destination(output):
 @pytest.mark.parametrize("output", [Gemm(inplace=True)(m, a, z, z, a), Gemv(inplace=True)(v, a, m, y, a)])
 def test_what_is_computed_in_place_takes_none(output):
     assert not accepts_out(array_funcify(output.owner.op, output.owner, np))
+
+
+def test_the_path_that_docs_have_shown_still_serves():
+    from synk.compile.dispatch.width import Width, width
+
+    assert (Width, width) == (tables.Width, tables.width)

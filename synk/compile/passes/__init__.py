@@ -1,4 +1,1 @@
-"""Decisions about a graph before its program is written: pure, graphs in, decisions out.
-
-lazy -> place -> memory -> destination -> reuse
-"""
+"""Decisions about a program before it is written: pure, graphs in, decisions out; `plan` lists them."""
