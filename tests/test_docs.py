@@ -1,4 +1,4 @@
-"""Every snippet in README.rst and docs/ is run, and prints what the page says it prints."""
+"""Every snippet in README.rst, CONTRIBUTING.rst and docs/ is run, and prints what the page says it prints."""
 
 import re
 import subprocess
@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.rst", *sorted((ROOT / "docs").glob("*.rst"))]
+DOCS = sorted((ROOT / "docs").glob("*.rst"))
+PAGES = [ROOT / "README.rst", ROOT / "CONTRIBUTING.rst", *DOCS]
 BLOCK = re.compile(r"^( *)\.\. code-block:: (\w+)\n((?:\n|\1 +.*\n)+)", re.MULTILINE)
 
 
@@ -50,6 +51,10 @@ def test_commands_name_targets_and_scripts_that_exist(page):
         command = line.split("#")[0].split()
         if command[0] == "make":
             assert command[1] in targets, line
+        elif command[1:3] == ["-m", "pytest"]:
+            folders = [word for word in command[3:] if word.startswith("tests")]
+            assert folders, line
+            assert all((ROOT / folder).exists() for folder in folders), line
         elif command[1:3] == ["-m", "synk"]:
             assert find_spec(f"synk.{command[3]}"), line
         elif command[0].endswith("python"):
@@ -60,4 +65,5 @@ def test_commands_name_targets_and_scripts_that_exist(page):
 
 def test_every_page_is_named_in_the_readme():
     readme = PAGES[0].read_text()
-    assert [page.name for page in PAGES[1:] if f"docs/{page.name}" not in readme] == []
+    assert "CONTRIBUTING.rst" in readme
+    assert [page.name for page in DOCS if f"docs/{page.name}" not in readme] == []
