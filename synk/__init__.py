@@ -201,7 +201,7 @@ def timeout(seconds: float | None) -> AbstractContextManager[None]:
         with synk.timeout(60):
             train(x, y, batch=rows)
     """
-    return _current.session("timeout").timeout(seconds)
+    return _current.timeout(seconds)
 
 
 def turn(what: str) -> AbstractContextManager[None]:

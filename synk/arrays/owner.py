@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from synk.arrays.lengths import Lengths
 from synk.arrays.shared_storage import SharedStorage
 from synk.arrays.shared_table import SharedTable
 from synk.memory.segments import SegmentTable, StagingBuffers
@@ -25,6 +26,7 @@ class Owner(Protocol):
     temporary: StagingBuffers  # freed at the end of each turn
     shared: SharedTable
     shared_storage: SharedStorage
+    lengths: Lengths
 
     def check_open(self, what: str) -> None:
         """Raise SynkStateError if the run was closed, or this process is not its master."""
@@ -50,11 +52,5 @@ class Owner(Protocol):
     def forget(self, function: int) -> None:
         """Drop a function in all ranks; safe in finalizers, at any moment."""
 
-    def lengths(self, variables: Sequence[int]) -> list[list[int]]:
-        """Return the rows of shared variables, by variable, then by rank."""
-
     def remember(self, command: Any) -> None:
         """Note a command that may be sent again; it is dropped when what it refers to is made anew."""
-
-    def forget_lengths(self, variables: Sequence[int]) -> None:
-        """Note that the shapes of these variables are about to change."""

@@ -36,7 +36,7 @@ class Assignment(Collective[None]):
 
     def prepare_alone(self, run: Owner) -> list[PreparedStep]:
         hand_out = self._hand_out(run)
-        run.forget_lengths(hand_out.variables)
+        run.lengths.forget(hand_out.variables)
         return [PreparedStep(step, None) for step in hand_out.steps()]
 
     def selected(self, variable: Any, array: Any) -> Rows:

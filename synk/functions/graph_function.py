@@ -179,7 +179,7 @@ class GraphFunction(Function):
                 )
         sliceables = self._definition.sliceables
         if sliceables:
-            shares = select_shares(sliceables, self._owner.lengths(self._spec.sliceables), options.batch_s)
+            shares = select_shares(sliceables, self._owner.lengths.of(self._spec.sliceables), options.batch_s)
             sliced = tuple(len(rows) for rows in shares)
             if batch is not None:
                 self._check_counts(batch, sliced)

@@ -98,7 +98,7 @@ class PreparedCommand:
         """Run the steps on these rows, and return what each makes of its results."""
         if self._reshapes:
             # Before the command, not after: it may end in an exception that leaves them half changed.
-            owner.forget_lengths(self._reshapes)
+            owner.lengths.forget(self._reshapes)
         results, values = owner.run(self.steps, start, stop), []
         for finish, of_ranks in zip(self._finish, results, strict=True):
             if finish is not None:

@@ -5,13 +5,20 @@ devices, environment -> decide -> Connection ... in each rank's own process: com
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from typing import NamedTuple
 
-from synk.comm import Communicator, NcclCommunicator, StagedCommunicator
+from synk.comm import (
+    Communicator,
+    HostCommunicator,
+    LoneCommunicator,
+    NcclCommunicator,
+    StagedCommunicator,
+)
 from synk.comm.nccl_library import Library, allow_sharing, connect_at_once, connection, import_nccl
 from synk.device import Device, Devices
-from synk.transport.sync import Barrier, ControlBlock
+from synk.memory.shm import Segment
+from synk.transport.sync import Barrier
 
 
 class Connection(NamedTuple):
@@ -32,27 +39,28 @@ class Connection(NamedTuple):
     added: tuple[str, ...] = ()
     nccl: type[NcclCommunicator] = NcclCommunicator
 
-    def communicator(
-        self, host: Communicator, control: ControlBlock, barrier: Barrier, device: Device
-    ) -> Communicator:
+    def communicator(self, barrier: Barrier, device: Device, grow: Callable[[int], Segment]) -> Communicator:
         """Return what takes the arrays of a rank's device, made in its process once the device is active.
 
         Ranks are linked at their first collective, not here.
 
         Parameters
         ----------
-        host : Communicator
-            The rank's for NumPy arrays.
-        control, barrier
-            The run's shared words, and this rank's barrier on them.
+        barrier : Barrier
+            The rank's.
         device : Device
             The rank's.
+        grow : callable
+            As of `HostCommunicator`.
         """
+        if barrier.n_ranks == 1:
+            return LoneCommunicator()
+        host = HostCommunicator(barrier.rank, barrier.control, barrier, grow)
         if self.kind == "staged":
             return StagedCommunicator(host, device.to_host, device.from_host)
         if self.kind == "nccl":
             library = Library(device.xp, import_nccl())
-            return self.nccl(host.rank, control, barrier, library, host)
+            return self.nccl(host.rank, barrier.control, barrier, library, host)
         return host
 
     def withdraw(self, environ: MutableMapping[str, str]) -> None:

@@ -12,14 +12,12 @@ from collections.abc import Callable
 
 from synk.rank.failures import failure
 from synk.rank.worker import Rank
-from synk.transport.channel import WorkerChannel
-from synk.transport.frames import Disconnected
-from synk.transport.sync import Aborted
+from synk.transport.base import Aborted, CommandSource, Disconnected
 from synk.values import messages
 from synk.values.errors import Failure
 
 
-def serve(rank: Rank, channel: WorkerChannel, after_reply: Callable[[], None] = lambda: None) -> None:
+def serve(rank: Rank, channel: CommandSource, after_reply: Callable[[], None] = lambda: None) -> None:
     """Follow the master's messages until it says `Close` or is gone."""
     trouble: Failure | None = None  # of a message without an answer; told with the next reply
     while True:
@@ -46,10 +44,10 @@ def serve(rank: Rank, channel: WorkerChannel, after_reply: Callable[[], None] = 
 
 def answer(rank: Rank, command: messages.Run, trouble: Failure | None = None) -> messages.Reply:
     """Run a command and put its end into a reply."""
-    rank.barrier.begin(command.number)
+    rank.peers.begin(command.number)
     try:
         if trouble is not None:
-            rank.barrier.fail()
+            rank.peers.fail()
             return messages.Reply((), trouble)
         return messages.Reply(rank.run(command), None)
     except Aborted:
@@ -58,7 +56,7 @@ def answer(rank: Rank, command: messages.Run, trouble: Failure | None = None) ->
         return messages.Reply((), failure(rank.rank, error))
 
 
-def reply(channel: WorkerChannel, rank: int, message: messages.Reply) -> None:
+def reply(channel: CommandSource, rank: int, message: messages.Reply) -> None:
     """Send a reply; what cannot be pickled is left out."""
     try:
         channel.reply(message)

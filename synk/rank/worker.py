@@ -1,4 +1,4 @@
-"""What every rank does with a command.
+"""Do one rank's part of a command.
 
     Attach, Share, Build, ... -> Rank.prepare
     Call, AllReduce, ...      -> Rank.run -> results
@@ -19,51 +19,41 @@ from synk.arrays.variables import RankVariables
 from synk.comm import Communicator
 from synk.device import Device
 from synk.memory.segments import SegmentTable
-from synk.rank.connection import Connection
 from synk.rank.overlap import Overlap
 from synk.rank.program import ProgramContext, RankProgram
 from synk.rank.results import on_host
 from synk.rank.shards import Shards, rows_of
-from synk.transport import sync
-from synk.transport.sync import Barrier, ControlBlock
+from synk.transport.base import Peers
 from synk.values import messages
 from synk.values.rows import Rows, split
 
-IN_HOST_MEMORY = Connection()
-
 
 class Rank:
-    """One rank of a run: its device, segments, variables, programs and connection.
+    """One rank of a run: its device, segments, variables, programs and peers.
 
     Parameters
     ----------
+    peers : Peers
+        The other ranks.
     communicator : Communicator
-        Of NumPy arrays. Knows the rank's number and the size of the run.
-    control, barrier
-        The run's shared words, and this rank's barrier on them.
+        Of arrays of this rank's device.
     device, segments, variables
         This rank's.
-    connection : Connection
-        How the arrays of all ranks' devices meet.
     """
 
     def __init__(
         self,
+        peers: Peers,
         communicator: Communicator,
-        control: ControlBlock,
-        barrier: Barrier,
         device: Device,
         segments: SegmentTable,
         variables: RankVariables,
-        connection: Connection = IN_HOST_MEMORY,
     ):
-        self.rank = communicator.rank
-        self.n_ranks = communicator.n_ranks
+        self.rank, self.n_ranks = peers.rank, peers.n_ranks
+        self.peers, self.communicator = peers, communicator
         self.segments = segments
         self.variables = variables
         self.device = device
-        self._connection = connection
-        self.join(communicator, control, barrier)
         self.overlap = Overlap(variables) if self.communicator.overlaps else None
         self._on_gpu = device.xp is not np
         self._context = ProgramContext(device, variables, self, self._compiling, self.overlap)
@@ -84,13 +74,9 @@ class Rank:
         """
         self.communicator.close()
 
-    def join(self, communicator: Communicator, control: ControlBlock, barrier: Barrier) -> None:
+    def join(self, peers: Peers, communicator: Communicator) -> None:
         """Work with these ranks from now on."""
-        # What shared variables and programs meet the other ranks through: it takes arrays of the device.
-        self.communicator = self._connection.communicator(communicator, control, barrier, self.device)
-        self.barrier = barrier
-        self._control = control
-        self._phase = control.index(self.rank, sync.PHASE)
+        self.peers, self.communicator = peers, communicator
 
     # --- messages without an answer ----------------------------------------------------------
 
@@ -161,9 +147,9 @@ class Rank:
     def run(self, command: messages.Run) -> tuple[Any, ...]:
         """Do this rank's part of every step and return its results, one per step.
 
-        The barrier has begun the command before.
+        The peers have begun the command before.
         """
-        words, phase_word = self._control.words, self._phase
+        phase = self.peers.phase
         self._command, results = command, []
         try:
             if self._on_gpu:
@@ -171,28 +157,28 @@ class Rank:
             if self.overlap is not None:
                 self.overlap.look_ahead(command.steps)
             for step in command.steps:
-                words[phase_word] = step.phase  # tells the other ranks what this one is doing
+                phase[0] = step.phase  # tells the other ranks what this one is doing
                 results += [step.run(self)]
             # To fetch a number is to wait for the GPU: now nothing is left to launch.
             return on_host(results, self.device) if self._on_gpu else tuple(results)
         except BaseException:
             # Before anything else: the others may be waiting for this rank.
-            self.barrier.fail()
+            self.peers.fail()
             if self.overlap is not None:
                 self.overlap.abandon()
             raise
         finally:
-            words[phase_word] = messages.IDLE
+            phase[0] = messages.IDLE
 
     @contextmanager
     def _compiling(self) -> Iterator[None]:
         """Tell so while a program that is needed now compiles."""
-        phase = self._control.get(self.rank, sync.PHASE)
-        self._control.set(self.rank, sync.PHASE, messages.COMPILING)
+        phase = self.peers.phase
+        before, phase[0] = phase[0], messages.COMPILING
         try:
             yield
         finally:
-            self._control.set(self.rank, sync.PHASE, phase)
+            phase[0] = before
 
     def compile(self, step: messages.Compile) -> None:
         for function in step.functions:

@@ -22,7 +22,6 @@ from typing import Any, NoReturn
 import numpy as np
 
 from synk.arrays.variables import RankVariables
-from synk.comm import HostCommunicator
 from synk.memory.segments import SegmentTable
 from synk.memory.shm import Segment
 from synk.processes.signals import ignore_signals
@@ -97,22 +96,23 @@ def _become_a_process(spec: WorkerSpec) -> None:
 
 
 def _make_rank(spec: WorkerSpec, master: Process, channel: WorkerChannel) -> Rank:
-    device, control = spec.devices.make(spec.rank), spec.commons.control
+    device = spec.devices.make(spec.rank)
     device.activate()
     barrier = Barrier(
-        control,
+        spec.commons.control,
         spec.commons.bells,
         spec.rank,
         spins=spec.spins,
         lives=[master.fileno(), _hang_up(spec.end)],
         on_death=lambda descriptor: os._exit(1),
+        on_late=lambda late: None,  # the master alone watches over deadlines
     )
     segments = SegmentTable.holding(dict(spec.segments))
     variables = RankVariables(spec.rank, device.to_host, device.from_host)
-    communicator = HostCommunicator(
-        spec.rank, control, barrier, lambda nbytes: _follow_growth(channel, barrier, segments)
+    communicator = spec.connection.communicator(
+        barrier, device, lambda nbytes: _follow_growth(channel, barrier, segments)
     )
-    rank = Rank(communicator, control, barrier, device, segments, variables, spec.connection)
+    rank = Rank(barrier, communicator, device, segments, variables)
     for message in spec.messages:
         rank.prepare(message)
     return rank

@@ -8,7 +8,7 @@ Also here: who failed, who died, and messages that wait until the run is at rest
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
 from time import monotonic
@@ -18,8 +18,8 @@ from synk.memory.segments import StagingBuffers
 from synk.processes.signals import hold_signals
 from synk.rank.failures import raise_failures
 from synk.rank.worker import Rank
-from synk.run.crew import BROKEN_SECONDS, CLOSE_SECONDS, Crew
 from synk.run.turns import Turn, Turns
+from synk.transport.base import CLOSE_SECONDS, Workers
 from synk.values import messages
 from synk.values.errors import SynkStateError, SynkTimeout, WorkerDied
 
@@ -28,7 +28,7 @@ NOTHING = "no command"
 MESSAGE = "a message to the workers"  # where something is made or dropped between commands
 REMEDY = "synk.restart() starts new workers, synk.close() ends the run"
 INTERRUPT_SECONDS = 1.5  # for workers to answer when the master was interrupted
-DEATH_SECONDS = 1.0  # between a closed socket and the end of its process
+BROKEN_SECONDS = 0.5  # to leave a broken run: who has not answered a call will hardly answer this
 
 
 class Commands:
@@ -36,8 +36,7 @@ class Commands:
 
     Parameters
     ----------
-    crew : Crew
-        The workers.
+    workers : Workers
     turns : Turns
         Whose turn it is.
 
@@ -45,14 +44,11 @@ class Commands:
     ----------
     temporary : StagingBuffers or None
         Freed at the end of every turn, however it ends.
-    after_turn : list of callable
-        Called then.
     """
 
-    def __init__(self, crew: Crew, turns: Turns):
+    def __init__(self, workers: Workers, turns: Turns):
         self._turns = turns
         self.temporary: StagingBuffers | None = None
-        self.after_turn: list[Callable[[], None]] = []
         self._rank: Rank | None = None
         self._posting = False
         self._growing = False
@@ -60,16 +56,16 @@ class Commands:
         self._number = 0  # of the last command
         self._released: deque[Any] = deque()
         self._broken: BaseException | None = None
-        self.follow(crew)
+        self._workers = workers
+        self._channel = workers.open_channel(self.on_death, self.on_late)
 
-    def follow(self, crew: Crew) -> None:
-        """Take a crew as the workers from now on."""
-        self._crew = crew
-        self._watchdog = crew.watchdog()
-        self._channel = crew.open_channel(self.on_death, self.be_patient)
+    def follow(self, workers: Workers) -> None:
+        """Command these workers from now on."""
+        self._workers = workers
+        self._channel = workers.open_channel(self.on_death, self.on_late)
 
     def lead(self, rank: Rank) -> None:
-        """Take ``rank`` as rank 0, whose part is done here."""
+        """Do the part of rank 0 by ``rank``."""
         self._rank = rank
 
     def mend(self) -> None:
@@ -99,14 +95,14 @@ class Commands:
     def _begin(self) -> None:
         if self._broken is not None:
             self.check_usable()
-        self._watchdog.watched = self._turns.label or NOTHING, self._turns.timeouts.seconds, monotonic()
+        self._workers.watched = self._turns.label or NOTHING, self._turns.timeouts.seconds, monotonic()
 
     def _end(self) -> None:
         try:
             if self.temporary is not None and self.temporary.owners:
                 self.temporary.drop_all()
-            for call in self.after_turn:
-                call()
+            if self._workers.show_output is not None:
+                self._workers.show_output()
         finally:
             if self._released:
                 self._flush()
@@ -145,7 +141,7 @@ class Commands:
             if self._channel.waiting:  # an exception came where nothing could take in the replies
                 self._break(SynkStateError(f"the run was interrupted in the middle of a command; {REMEDY}"))
                 self.check_usable()
-            rank.barrier.begin(command.number)  # before workers may wait for this rank to fail
+            rank.peers.begin(command.number)  # before workers may wait for this rank to fail
             self._channel.command(command)
             try:
                 mine = rank.run(command)
@@ -187,7 +183,7 @@ class Commands:
         """Take in the replies that are still to come, so that the next command does not find them."""
         if self._broken is not None or not self._channel.waiting:
             return
-        rank.barrier.fail()
+        rank.peers.fail()
         try:
             if not self._channel.torn:
                 self._channel.collect(INTERRUPT_SECONDS)
@@ -213,7 +209,7 @@ class Commands:
                 what = self._turns.label or MESSAGE
                 raise SynkStateError(f"shared memory was asked for in the middle of {what}")
             if self._turns.label is None:
-                self._watchdog.watched = MESSAGE, self._turns.timeouts.seconds, monotonic()
+                self._workers.watched = MESSAGE, self._turns.timeouts.seconds, monotonic()
             self._posting = True
             try:
                 self._channel.post(message, descriptor)
@@ -261,23 +257,15 @@ class Commands:
 
     def on_death(self, rank: int) -> Any:
         """Raise WorkerDied; let the other ranks out of whatever they wait for."""
-        process = self._crew.process(rank)
-        process.wait(DEATH_SECONDS)
-        error = WorkerDied(
-            rank,
-            process.pid,
-            process.cause_of_death(),
-            self._crew.control.phase(rank),
-            self._turns.label or NOTHING,
-            self._crew.last_words(rank),
-        )
+        pid, cause, phase, stderr = self._workers.death(rank)
+        error = WorkerDied(rank, pid, cause, phase, self._turns.label or NOTHING, stderr)
         self._break(error)
         raise error
 
-    def be_patient(self, late: Sequence[int]) -> None:
+    def on_late(self, late: Sequence[int]) -> None:
         """Look at the ranks that this one waits for; raise SynkTimeout where that took too long."""
         try:
-            self._watchdog.look(late)
+            self._workers.look(late)
         except SynkTimeout as error:
             self._break(error)
             raise
@@ -286,7 +274,7 @@ class Commands:
         if self._broken is None:
             self._broken = error
             if self._rank is not None:
-                self._rank.barrier.abandon()
+                self._rank.peers.abandon()
 
     def renewal(self, label: str) -> Turn:
         """Return a context that begins with giving up the workers; in it, `follow` takes new ones.

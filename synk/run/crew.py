@@ -1,4 +1,4 @@
-"""The workers of a run, as the master holds them, and how they end.
+"""The workers of a run that are processes of this machine, and how they end.
 
 launch -> Crew (processes, channel, shared words, standard errors) ... Crew.dismiss
 """
@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from synk.device.cpu import count_cores
@@ -20,15 +20,15 @@ from synk.processes.stacks import Stacks
 from synk.processes.stderr_log import StderrLog
 from synk.processes.watch import REAP_SECONDS, Process, open_standard_descriptors
 from synk.run.watchdog import Watchdog
+from synk.transport.base import Death, Disconnected, OnDeath, OnLate
 from synk.transport.channel import MasterChannel
 from synk.transport.commons import Commons
-from synk.transport.frames import Disconnected, encode, send
+from synk.transport.frames import encode, send
 from synk.transport.mailbox import MasterPost
 from synk.transport.sync import Barrier
 from synk.values import messages
 
-CLOSE_SECONDS = 2.0  # for a worker to leave on its own
-BROKEN_SECONDS = 0.5  # of a broken run: who has not answered a call will hardly answer this
+DEATH_SECONDS = 1.0  # between a closed socket and the end of its process
 
 
 class Worker(NamedTuple):
@@ -41,7 +41,7 @@ class Worker(NamedTuple):
 
 
 class Crew:
-    """The workers of a run and what the master shares with them.
+    """The workers of a run and what the master shares with them: `Workers`.
 
     Parameters
     ----------
@@ -52,6 +52,7 @@ class Crew:
     def __init__(self, n_ranks: int):
         open_standard_descriptors()
         self.n_ranks = n_ranks
+        self.watched: tuple[str, float | None, float] = "", None, 0.0
         self.spins = n_ranks <= count_cores()  # where ranks share cores, it keeps others from their work
         self.workers: list[Worker] = []  # from rank 1
         self._pid = os.getpid()
@@ -59,51 +60,47 @@ class Crew:
             self.printout = made.enter_context(contextlib.closing(Printout()))
             self.commons = Commons(n_ranks)
             made.pop_all()
-        self.control = self.commons.control
+        self.show_output = self.printout.deliver if self.printout.is_used else None
+        self._watchdog = Watchdog([], [], self.commons.control)
 
     def pids(self) -> tuple[int, ...]:
-        """Return the process ids of all ranks, in rank order."""
         return (self._pid, *(worker.process.pid for worker in self.workers))
 
     def process(self, rank: int) -> Process:
         return self.workers[rank - 1].process
 
-    def last_words(self, rank: int) -> str:
-        """Return what a dead worker wrote to standard error at the end, after handing on what was not yet."""
-        log = self.workers[rank - 1].log
-        log.deliver()
-        return log.tail()
+    def death(self, rank: int) -> Death:
+        process, _, log, _ = self.workers[rank - 1]
+        process.wait(DEATH_SECONDS)
+        log.deliver()  # what it wrote to standard error and has not handed on
+        phase = self.commons.control.phase(rank)
+        return Death(process.pid, process.cause_of_death(), phase, log.tail())
 
-    def watchdog(self) -> Watchdog:
-        """Return what looks after the workers while the master waits for them."""
-        return Watchdog(
-            [worker.process for worker in self.workers],
-            [worker.stacks for worker in self.workers],
-            self.control,
-        )
+    def look(self, late: Sequence[int]) -> None:
+        self._watchdog.watched = self.watched
+        self._watchdog.look(late)
 
-    def open_channel(
-        self, on_death: Callable[[int], None], patience: Callable[[Sequence[int]], None]
-    ) -> MasterChannel:
-        """Return the master's channel to all workers."""
-        post = MasterPost(self.commons.mailboxes, self.control, self.commons.bells, self.spins)
-        ends = [worker.end for worker in self.workers]
-        return MasterChannel(ends, [worker.process for worker in self.workers], on_death, post, patience)
+    def open_channel(self, on_death: OnDeath, on_late: OnLate) -> MasterChannel:
+        shared = self.commons
+        post = MasterPost(shared.mailboxes, shared.control, shared.bells, self.spins)
+        processes = [worker.process for worker in self.workers]
+        self._watchdog = Watchdog(processes, [worker.stacks for worker in self.workers], shared.control)
+        return MasterChannel([worker.end for worker in self.workers], processes, on_death, post, on_late)
 
-    def barrier(self, on_death: Callable[[int], None], patience: Callable[[Sequence[int]], None]) -> Barrier:
+    def barrier(self, on_death: OnDeath, on_late: OnLate) -> Barrier:
         """Return the master's barrier; ``on_death`` is called with a dead worker's rank."""
         ranks = {worker.process.fileno(): rank for rank, worker in enumerate(self.workers, start=1)}
         return Barrier(
-            self.control,
+            self.commons.control,
             self.commons.bells,
             rank=0,
             spins=self.spins,
             lives=list(ranks),
             on_death=lambda descriptor: on_death(ranks[descriptor]),
-            patience=patience,
+            on_late=on_late,
         )
 
-    def dismiss(self, seconds: float = CLOSE_SECONDS) -> dict[str, Process]:
+    def dismiss(self, seconds: float) -> dict[str, Process]:
         """End all workers, and free what was shared.
 
         Parameters

@@ -1,6 +1,6 @@
 """Which run is open: the one permitted global.
 
-fork -> Session ... session(verb) -> close
+fork -> Turns, Session ... session(verb) -> close
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from synk.processes.signals import hold_signals
 from synk.run.arguments import checked_devices, checked_timeout
 from synk.run.fork_source import ForkSource
 from synk.run.session import Session
+from synk.run.turns import Turns
 from synk.values.errors import SynkStateError
 
+_turns: Turns | None = None  # of the run; a worker finds them too, and so knows that it is not the master
 _session: Session | None = None
 _source = ForkSource()  # of all runs, one after the other
 _forking = threading.RLock()  # whoever forks a run
@@ -31,20 +33,28 @@ def session(what: str) -> Session:
     SynkStateError
         If there is none.
     """
+    if _turns is not None:
+        _turns.check_open(what)
     if _session is None:
         raise SynkStateError(f"{what}: no run is open; call synk.fork() first")
-    _session.check_open(what)
     return _session
 
 
 def is_open() -> bool:
     """Return whether a run is open, and this process its master."""
-    return _session is not None and _session.is_open()
+    return _session is not None and _turns is not None and _turns.here()
 
 
 def turn(what: str) -> AbstractContextManager[Any]:
     """Keep a turn; see `synk.turn`."""
-    return hold_signals() if _session is None else _session.keep_turn(what)
+    return hold_signals() if _turns is None else _turns.keep(what)
+
+
+def timeout(seconds: float | None) -> AbstractContextManager[None]:
+    """Give commands so many seconds; see `synk.timeout`."""
+    session("timeout")
+    assert _turns is not None
+    return _turns.timeout(checked_timeout(seconds))
 
 
 def fork(n_parallel: int | None, device: str | None, timeout: float | None, **options: Any) -> int:
@@ -65,9 +75,9 @@ def _alone(what: str) -> Iterator[None]:
 
 
 def _fork(n_parallel: int | None, device: str | None, timeout: float | None, **options: Any) -> int:
-    global _session
-    if _session is not None:
-        _session.check_open("fork")  # in a process that somebody forked of the master, this says so
+    global _turns, _session
+    if _turns is not None:
+        _turns.check_open("fork")  # in a process that somebody forked of the master, this says so
         raise SynkStateError("fork: a run is open already; synk.close() it first")
     seconds = checked_timeout(timeout)
     devices = checked_devices(n_parallel, device, **options)
@@ -79,11 +89,11 @@ def _fork(n_parallel: int | None, device: str | None, timeout: float | None, **o
             # once, and all ranks share the memory.
             import_module("pytensor.sparse")
             _source.prepare(devices)
-            _session = Session(devices, seconds, _source)
+            _turns = Turns(seconds)
             try:
-                _session.start()
+                _session = Session(devices, _turns, _source)
             except BaseException:
-                _session = None
+                _turns = None
                 raise
     except BaseException:
         close()
@@ -93,16 +103,17 @@ def _fork(n_parallel: int | None, device: str | None, timeout: float | None, **o
 
 def close() -> None:
     """End the run; see `synk.close`."""
-    global _session
-    session = _session
-    if session is None:
+    global _turns, _session
+    turns = _turns
+    if turns is None:
         return
-    if session.own():
+    if turns.own():
         with _alone("close"):  # half a run cannot be closed
             pass
-    session.close()
-    if _session is session:  # and no later one, of another thread
-        _session = None
+    if _session is not None:
+        _session.close()
+    if _turns is turns:  # and no later ones, of another thread
+        _turns = _session = None
 
 
 def dismiss_fork_server() -> None:

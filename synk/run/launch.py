@@ -26,19 +26,19 @@ from synk.run.crew import Crew, Worker
 from synk.run.fork_source import ForkSource
 from synk.run.run_state import RunState
 from synk.run.worker_spec import WorkerSpec
+from synk.transport.base import CLOSE_SECONDS
 from synk.transport.frames import pair
 from synk.values.errors import SynkWarning
 from synk.values.script_frames import stacklevel
 
 
-def launch(crew: Crew, source: ForkSource, devices: Devices, connection: Connection, state: RunState) -> None:
-    """Start the workers of a crew that has none yet; the calling process is rank 0.
+def launch(source: ForkSource, devices: Devices, connection: Connection, state: RunState) -> Crew:
+    """Start the workers of a run and return them; the calling process is rank 0.
 
     Parameters
     ----------
-    crew : Crew
     source : ForkSource
-        Who forks them.
+        Forks them.
     devices : Devices
         Of all ranks.
     connection : Connection
@@ -53,7 +53,7 @@ def launch(crew: Crew, source: ForkSource, devices: Devices, connection: Connect
     SynkStateError
         If the server is to fork, and is gone.
     """
-    server, specs = source.server(devices), []
+    crew, server, specs = Crew(devices.n_ranks), source.server(devices), []
     by_main_thread = threading.current_thread() is threading.main_thread()
     if server is None and crew.n_ranks > 1:
         _warn_of_threads()
@@ -88,8 +88,9 @@ def launch(crew: Crew, source: ForkSource, devices: Devices, connection: Connect
             spec.send(worker.end)
         crew.commons.seal()
         source.note_launched()
+        return crew
     except BaseException:
-        crew.dismiss()
+        crew.dismiss(CLOSE_SECONDS)
         raise
 
 

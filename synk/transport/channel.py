@@ -1,7 +1,6 @@
 """Messages between the master and its workers.
 
-Commands and replies that are small go through the mailboxes, if there are some; all else goes as frames,
-over socket pairs.
+Commands and replies that are small go through the mailboxes; all else goes as frames, over socket pairs.
 
     MasterChannel.post(message) -> WorkerChannel.receive ... reply -> MasterChannel.collect
 """
@@ -16,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from synk.processes.watch import Process
+from synk.transport.base import OnDeath, OnLate
 from synk.transport.frames import Disconnected, Outbox, Receiver, encode, send
 from synk.transport.mailbox import MasterPost, WorkerPost
 from synk.values.messages import Run
@@ -24,12 +24,8 @@ SLEEP_SECONDS = 0.1  # a lost wake-up costs this much at most
 LOOK_SECONDS = 0.01  # between looks for dead workers while calls follow each other fast
 
 
-def be_patient(ranks: Sequence[int]) -> None:
-    """Wait for these ranks as long as it takes."""
-
-
 class MasterChannel:
-    """The master's ends of all channels.
+    """The master's ends of all channels: a `Channel`.
 
     Parameters
     ----------
@@ -39,8 +35,8 @@ class MasterChannel:
         The workers.
     on_death : callable
         Called with the rank of a worker that is found dead; raises.
-    mailbox : MasterPost, optional
-    patience : callable, optional
+    mailbox : MasterPost
+    on_late : callable
         Called every now and then with the ranks that the master waits for; raises to give up.
     """
 
@@ -48,12 +44,12 @@ class MasterChannel:
         self,
         ends: Sequence[socket.socket],
         processes: Sequence[Process],
-        on_death: Callable[[int], None],
-        mailbox: MasterPost | None = None,
-        patience: Callable[[Sequence[int]], None] = be_patient,
+        on_death: OnDeath,
+        mailbox: MasterPost,
+        on_late: OnLate,
     ):
         self._ends = list(ends)
-        self._patience = patience
+        self._on_late = on_late
         self._patience_with = [partial(self._be_patient, rank) for rank in range(1, len(ends) + 1)]
         self._deadline: float | None = None  # of `collect`
         self._receivers = [Receiver(end, *one) for end, *one in zip(ends, self._patience_with, strict=True)]
@@ -73,16 +69,14 @@ class MasterChannel:
             self._poll.register(process, select.POLLIN)
             self._rank_of_end[end.fileno()] = rank
             self._rank_of_life[process.fileno()] = rank
-        if mailbox is not None:
-            self._poll.register(mailbox, select.POLLIN)
+        self._poll.register(mailbox, select.POLLIN)
 
     def command(self, command: Run) -> None:
-        """Send a command to all workers."""
         if not self._ends:
             return
         mailbox = self._mailbox
         self.torn = self.waiting = True
-        if mailbox is None or not mailbox.send(command, self._frames):
+        if not mailbox.send(command, self._frames):
             self.post(command)
             return
         self.torn = False
@@ -92,7 +86,6 @@ class MasterChannel:
                 mailbox.ring(rank)
 
     def post(self, message: Any, descriptor: int | None = None) -> None:
-        """Send ``message`` to all workers; it is pickled once, before anything is sent."""
         if not self._ends:
             return
         frame = encode(message)._replace(descriptor=descriptor)
@@ -107,21 +100,10 @@ class MasterChannel:
         self.torn = False
 
     def collect(self, seconds: float | None = None) -> list[Any]:
-        """Receive one message from every worker, in rank order.
-
-        Left by an exception while it waits, it can be called again; see `waiting` and `torn`.
-
-        Raises
-        ------
-        TimeoutError
-            If not all have answered after ``seconds``.
-        Exception
-            What unpickling an answer raised, once all have answered.
-        """
         if not self._ends:
             return []
         mailbox = self._mailbox
-        if mailbox is not None and mailbox.spun():
+        if mailbox.spun():
             # The way of most commands.
             if time.monotonic() - self._looked >= LOOK_SECONDS:
                 self._look_for_deaths()
@@ -130,8 +112,7 @@ class MasterChannel:
         self.waiting = True
         self._deadline = None if seconds is None else time.monotonic() + seconds
         self._sleep_until_all_here()
-        if mailbox is not None:
-            self._look_for_deaths()
+        self._look_for_deaths()
         replies, self._replies, self.waiting = self._replies, {}, False
         return [replies[rank]() for rank in sorted(replies)]
 
@@ -141,15 +122,13 @@ class MasterChannel:
             self._receive_ready()
             missing = [rank for rank in range(1, len(self._ends) + 1) if rank not in self._replies]
             if missing:
-                self._patience(missing)
-        if self._mailbox is not None:
-            self._mailbox.spin.missed(time.monotonic() - began)
+                self._on_late(missing)
+        self._mailbox.spin.missed(time.monotonic() - began)
 
     def _all_here(self) -> bool:
-        """Take what is in the mailboxes; tell whether all have answered."""
-        if self._mailbox is not None:
-            for rank in self._mailbox.arrived():
-                self._replies[rank] = partial(self._mailbox.reply, rank)
+        """Take what is in the mailboxes; return whether all have answered."""
+        for rank in self._mailbox.arrived():
+            self._replies[rank] = partial(self._mailbox.reply, rank)
         return len(self._replies) == len(self._ends)
 
     def _look_for_deaths(self) -> None:
@@ -174,15 +153,12 @@ class MasterChannel:
 
     def _wait(self) -> list[int]:
         """Sleep until something has come, or a worker died; return which descriptors say so."""
-        if self._mailbox is None:
-            ready = self._poll.poll(_milliseconds(self._deadline))
-        else:
-            self._mailbox.sleep(True)
-            try:
-                # Looked at again after the sleep is announced: who answered before saw nobody to wake.
-                ready = [] if self._all_here() else self._poll.poll(_milliseconds(self._deadline))
-            finally:
-                self._mailbox.sleep(False)
+        self._mailbox.sleep(True)
+        try:
+            # Looked at again after the sleep is announced: who answered before saw nobody to wake.
+            ready = [] if self._all_here() else self._poll.poll(_milliseconds(self._deadline))
+        finally:
+            self._mailbox.sleep(False)
         if not ready and not self._all_here():
             self._check_deadline()
         return [descriptor for descriptor, _ in ready]
@@ -194,7 +170,7 @@ class MasterChannel:
     def _be_patient(self, rank: int) -> None:
         """Wait in the middle of a frame."""
         self._check_deadline()
-        self._patience([rank])
+        self._on_late([rank])
 
     def _receive(self, rank: int) -> None:
         self.torn = True
@@ -222,15 +198,15 @@ def _milliseconds(deadline: float | None) -> float:
 
 
 class WorkerChannel:
-    """A worker's end of its channel.
+    """A worker's end of its channel: a `CommandSource`.
 
     Parameters
     ----------
     end : socket
-    mailbox : WorkerPost, optional
+    mailbox : WorkerPost
     """
 
-    def __init__(self, end: socket.socket, mailbox: WorkerPost | None = None):
+    def __init__(self, end: socket.socket, mailbox: WorkerPost):
         self._end = end
         self._mailbox = mailbox
         self._receiver = Receiver(end)
@@ -239,24 +215,14 @@ class WorkerChannel:
         self._by_mailbox = False  # whether the last command came there: its reply goes there, too
         self._poll = select.poll()
         self._poll.register(end, select.POLLIN)
-        if mailbox is not None:
-            self._poll.register(mailbox, select.POLLIN)
+        self._poll.register(mailbox, select.POLLIN)
 
     def receive(self) -> tuple[Any, int | None]:
-        """Wait for the next message and the descriptor that came with it.
-
-        Raises
-        ------
-        Disconnected
-            When the master is gone.
-        """
         mailbox = self._mailbox
-        if mailbox is None:
-            return self.receive_frame()
         if not mailbox.spun():
             began = time.monotonic()
             while not mailbox.pending():
-                if self._sleep(mailbox):
+                if self._sleep():
                     return self.receive_frame()
             mailbox.spin.missed(time.monotonic() - began)
         if self._frames < mailbox.frames:  # sent before the command
@@ -265,8 +231,7 @@ class WorkerChannel:
         return mailbox.take(), None
 
     def pending(self) -> bool:
-        """Tell whether `receive` need not wait."""
-        if self._mailbox is not None and self._mailbox.pending():
+        if self._mailbox.pending():
             return True
         return any(descriptor == self._end.fileno() for descriptor, _ in self._poll.poll(0))
 
@@ -276,8 +241,9 @@ class WorkerChannel:
         self._by_mailbox = False
         return self._receiver.receive()
 
-    def _sleep(self, mailbox: WorkerPost) -> bool:
-        """Sleep until something has come, or a while; tell whether there is a frame to receive."""
+    def _sleep(self) -> bool:
+        """Sleep until something has come, or a while; return whether there is a frame to receive."""
+        mailbox = self._mailbox
         mailbox.sleep(True)
         try:
             # Looked at again after the sleep is announced: who wrote before saw nobody to wake.
@@ -290,8 +256,7 @@ class WorkerChannel:
         return self._end.fileno()
 
     def reply(self, message: Any) -> None:
-        """Answer the master."""
-        if self._by_mailbox and self._mailbox is not None and self._mailbox.reply(message):
+        if self._by_mailbox and self._mailbox.reply(message):
             return
         send(self._end, encode(message, self._outbox))
         self._outbox.sent()

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from synk.memory.shm import Segment
+from synk.transport.base import Disconnected
 
 HEAD = struct.Struct("<QQQ")  # bytes of pickle, number of buffers, bytes of the outbox or 0
 SIZE = struct.Struct("<Q")
@@ -38,10 +39,6 @@ Patience = Callable[[], None]
 
 def endless() -> None:
     """Wait as long as it takes."""
-
-
-class Disconnected(Exception):
-    """The process at the other end is gone."""
 
 
 class Frame(NamedTuple):

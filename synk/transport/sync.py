@@ -14,8 +14,10 @@ import os
 import select
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from synk.memory.shm import Segment
+from synk.transport.base import Aborted, OnLate
 from synk.transport.spin import Spin
 from synk.values.messages import PHASES
 
@@ -28,10 +30,6 @@ ABANDONED = -1  # instead of a command's number: this rank comes to no barrier o
 
 STEPS_PER_COMMAND = 1 << 24
 SLEEP_SECONDS = 0.1  # a lost wake-up costs this much at most
-
-
-class Aborted(Exception):
-    """Another rank failed in this command, so what this rank waits for will not come."""
 
 
 class ControlBlock:
@@ -49,6 +47,8 @@ class ControlBlock:
         nbytes = 8 * RANK_WORDS * n_ranks
         self._segment = Segment.create(nbytes) if descriptor is None else Segment.attach(descriptor, nbytes)
         self.words = self._segment.words(RANK_WORDS * n_ranks)
+        places = [self.index(rank, PHASE) for rank in range(n_ranks)]
+        self.phases = [self.words[place : place + 1] for place in places]  # one word each
 
     @staticmethod
     def index(rank: int, field: int) -> int:
@@ -72,7 +72,7 @@ class ControlBlock:
         return self.words[start : start + HEADER_WORDS]
 
     def phase(self, rank: int) -> str:
-        return PHASES[self.get(rank, PHASE)]
+        return PHASES[self.phases[rank][0]]
 
     @property
     def descriptor(self) -> int:
@@ -84,7 +84,8 @@ class ControlBlock:
         self._segment.seal()
 
     def close(self) -> None:
-        self.words.release()
+        for words in (self.words, *self.phases):
+            words.release()
         self._segment.close()
 
 
@@ -126,7 +127,7 @@ class Doorbells:
 
 
 class Barrier:
-    """Wait for all ranks of a command, unless one of them fails or dies.
+    """Wait for all ranks of a command, unless one of them fails or dies; the `Peers` of a rank.
 
     Parameters
     ----------
@@ -140,7 +141,7 @@ class Barrier:
         Descriptors that become readable when a process this rank depends on dies.
     on_death : callable
         Called with such a descriptor; raises.
-    patience : callable, optional
+    on_late : callable
         Called every now and then with the ranks that are late; raises to give up.
     """
 
@@ -149,21 +150,22 @@ class Barrier:
         control: ControlBlock,
         bells: Doorbells,
         rank: int,
-        spins: bool = False,
-        lives: Sequence[int] = (),
-        on_death: Callable[[int], None] = lambda descriptor: None,
-        patience: Callable[[Sequence[int]], None] = lambda late: None,
+        spins: bool,
+        lives: Sequence[int],
+        on_death: Callable[[int], Any],
+        on_late: OnLate,
     ):
-        self._control = control
+        self.rank, self.n_ranks = rank, control.n_ranks
+        self.phase = control.phases[rank]
+        self.control = control
         self._bells = bells
-        self._rank = rank
         self._others = [other for other in range(control.n_ranks) if other != rank]
         self._arrival = control.index(rank, ARRIVED)
         self._arrivals = [control.index(other, ARRIVED) for other in self._others]
         self._sleepers = [(other, control.index(other, SLEEPING)) for other in self._others]
         self._spin = Spin(spins)
         self._on_death = on_death
-        self._patience = patience
+        self._on_late = on_late
         self._command = 0
         self._ticket = 0
         self._poll = select.poll()
@@ -178,7 +180,7 @@ class Barrier:
 
     def fail(self) -> None:
         """Tell all ranks that this one will not come to any further barrier of this command."""
-        if self._control.get(self._rank, FAILED) != ABANDONED:
+        if self.control.get(self.rank, FAILED) != ABANDONED:
             self._tell_failed(self._command)
 
     def abandon(self) -> None:
@@ -186,7 +188,7 @@ class Barrier:
         self._tell_failed(ABANDONED)
 
     def _tell_failed(self, command: int) -> None:
-        self._control.set(self._rank, FAILED, command)
+        self.control.set(self.rank, FAILED, command)
         for other in self._others:
             self._bells.ring(other)
 
@@ -201,7 +203,7 @@ class Barrier:
         readable = select.poll()
         readable.register(descriptor, select.POLLIN)
         while not readable.poll(1000 * SLEEP_SECONDS):
-            failed = [self._control.get(other, FAILED) for other in self._others]
+            failed = [self.control.get(other, FAILED) for other in self._others]
             # Looked at again: what was sent before the failure has come by now.
             if (self._command in failed or ABANDONED in failed) and not readable.poll(0):
                 raise Aborted
@@ -216,13 +218,13 @@ class Barrier:
         """
         for descriptor, _ in self._poll.poll(0):
             if descriptor == self._bell:
-                self._bells.quiet(self._rank)
+                self._bells.quiet(self.rank)
             else:
                 self._on_death(descriptor)
-        failed = [self._control.get(other, FAILED) for other in self._others]
+        failed = [self.control.get(other, FAILED) for other in self._others]
         if self._command in failed or ABANDONED in failed:
             raise Aborted
-        self._patience(self._others)
+        self._on_late(self._others)
 
     def wait(self) -> None:
         """Return once every rank has called ``wait`` equally often in this command.
@@ -233,7 +235,7 @@ class Barrier:
             If a rank failed before it came here.
         """
         self._ticket += 1
-        words = self._control.words
+        words = self.control.words
         words[self._arrival] = self._ticket
         for other, sleeping in self._sleepers:
             if words[sleeping]:
@@ -247,14 +249,14 @@ class Barrier:
             self._sleep()
             late = self._late()
             if late:
-                self._patience(late)
+                self._on_late(late)
         self._spin.missed(time.monotonic() - began)
 
     def _late(self) -> list[int]:
-        return [other for other in self._others if self._control.get(other, ARRIVED) < self._ticket]
+        return [other for other in self._others if self.control.get(other, ARRIVED) < self._ticket]
 
     def _complete(self) -> bool:
-        get, ticket = self._control.get, self._ticket
+        get, ticket = self.control.get, self._ticket
         late = [other for other in self._others if get(other, ARRIVED) < ticket]
         if not late:
             return True
@@ -279,15 +281,15 @@ class Barrier:
         return True
 
     def _sleep(self) -> None:
-        self._control.set(self._rank, SLEEPING, 1)
+        self.control.set(self.rank, SLEEPING, 1)
         try:
             # Looked at again after SLEEPING is up: whoever arrived before saw no sleeper to wake.
             if self._complete():
                 return
             for descriptor, _ in self._poll.poll(1000 * SLEEP_SECONDS):
                 if descriptor == self._bell:
-                    self._bells.quiet(self._rank)
+                    self._bells.quiet(self.rank)
                 else:
                     self._on_death(descriptor)
         finally:
-            self._control.set(self._rank, SLEEPING, 0)
+            self.control.set(self.rank, SLEEPING, 0)

@@ -14,9 +14,10 @@ from support.communicators.fake_nccl import FakeLibrary, NcclError, World
 from support.communicators.on_device import OnDevice
 from support.communicators.suite import CommunicatorSuite, DisagreementSuite, RankGroup, all_reduce
 from support.cupy import stand_in
+from support.transport.parts import make_barrier
 from synk.comm import SharedArrays, nccl_link
 from synk.comm.nccl import NcclCommunicator
-from synk.transport.sync import Aborted, Barrier, ControlBlock, Doorbells
+from synk.transport.sync import Aborted, ControlBlock, Doorbells
 from synk.values.errors import WorkerDied
 
 
@@ -433,7 +434,7 @@ class TestProcesses:
             try:
                 library = FakeLibrary(World())
                 library.nccl.before = die
-                barrier = Barrier(control, bells, 1)
+                barrier = make_barrier(control, bells, 1)
                 barrier.begin(1)
                 all_reduce(OnDevice(NcclCommunicator(1, control, barrier, library)))
             finally:
@@ -443,7 +444,7 @@ class TestProcesses:
             library = FakeLibrary(World())
             if at == "connect":
                 library.connect = late_connect(library)
-            barrier = Barrier(control, bells, 0, lives=[life], on_death=told_death)
+            barrier = make_barrier(control, bells, 0, lives=[life], on_death=told_death)
             barrier.begin(1)
             comm = NcclCommunicator(0, control, barrier, library)
             started = time.monotonic()

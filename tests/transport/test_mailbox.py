@@ -6,13 +6,12 @@ import threading
 import numpy as np
 import pytest
 
+from support.transport.parts import Channels
 from synk.collectives.gather import AllGatherStep
 from synk.collectives.read import ShapesStep
 from synk.transport import sync
-from synk.transport.channel import MasterChannel, WorkerChannel
-from synk.transport.frames import pair
-from synk.transport.mailbox import AREA, Mailboxes, MasterPost, WorkerPost
-from synk.transport.sync import ControlBlock, Doorbells
+from synk.transport.mailbox import AREA
+from synk.transport.sync import Doorbells
 from synk.values import messages
 
 N_RANKS = 3
@@ -29,31 +28,22 @@ class Life:
         return self._descriptor
 
 
-class Run:
+class Run(Channels):
     """The two sides of all mailboxes and channels of a run."""
 
     def __init__(self, spins):
-        self.control, self.bells = ControlBlock(N_RANKS), Doorbells(N_RANKS)
-        self.lives, self.mailboxes = Doorbells(N_RANKS), Mailboxes(N_RANKS)
-        self.ends = [pair() for _ in range(1, N_RANKS)]
-        self.workers = [
-            WorkerChannel(theirs, WorkerPost(rank, self.mailboxes, self.control, self.bells, spins))
-            for rank, (_, theirs) in enumerate(self.ends, start=1)
-        ]
+        self.lives = Doorbells(N_RANKS)
         lives = [Life(self.lives.fileno(rank)) for rank in range(1, N_RANKS)]
-        post = MasterPost(self.mailboxes, self.control, self.bells, spins)
-        self.master = MasterChannel([ours for ours, _ in self.ends], lives, self.die, post)
+        super().__init__(lives, self.die, spins=spins)
+        self.control, self.mailboxes = self.commons.control, self.commons.mailboxes
 
     @staticmethod
     def die(rank):
         raise RuntimeError(f"rank {rank} died")
 
     def close(self):
-        self.master.close()
-        for end in (end for ends in self.ends for end in ends):
-            end.close()
-        for shared in (self.mailboxes, self.lives, self.bells, self.control):
-            shared.close()
+        super().close()
+        self.lives.close()
 
 
 @pytest.fixture(params=[False, True], ids=["sleeping", "spinning"])

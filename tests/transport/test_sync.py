@@ -9,6 +9,7 @@ import time
 import pytest
 
 from support.processes import leaks
+from support.transport.parts import make_barrier
 from synk.processes.watch import Process
 from synk.transport import sync
 from synk.transport.sync import (
@@ -18,7 +19,6 @@ from synk.transport.sync import (
     PHASE,
     SLEEPING,
     Aborted,
-    Barrier,
     ControlBlock,
     Doorbells,
 )
@@ -71,7 +71,9 @@ def impatient(control, bells):
         raise StillWaiting
 
     ready = os.eventfd(1)
-    yield [Barrier(control, bells, rank, lives=[ready], on_death=refuse) for rank in range(control.n_ranks)]
+    yield [
+        make_barrier(control, bells, rank, lives=[ready], on_death=refuse) for rank in range(control.n_ranks)
+    ]
     os.close(ready)
 
 
@@ -83,7 +85,7 @@ def test_nobody_leaves_before_everybody_has_come(monkeypatch, n_ranks, spins):
     at = [0] * n_ranks
 
     def work(rank):
-        barrier = Barrier(control, bells, rank, spins=spins)
+        barrier = make_barrier(control, bells, rank, spins=spins)
         for round in range(1, ROUNDS + 1):
             if round % 50 == 1:
                 barrier.begin(1 + round // 50)
@@ -108,7 +110,7 @@ def test_sleepers_are_woken(monkeypatch, late):
         others = [rank for rank in range(3) if rank != late]
 
         def work(rank):
-            barrier = Barrier(control, bells, rank)
+            barrier = make_barrier(control, bells, rank)
             barrier.begin(1)
             while rank == late and not all(control.get(other, SLEEPING) for other in others):
                 time.sleep(0.001)
@@ -140,7 +142,7 @@ def test_a_lost_wake_up_costs_one_sleep(monkeypatch):
         monkeypatch.setattr(bells, "ring", lambda rank: None)
 
         def work(rank):
-            barrier = Barrier(control, bells, rank)
+            barrier = make_barrier(control, bells, rank)
             barrier.begin(1)
             if rank == 1:
                 time.sleep(0.1)
@@ -155,7 +157,7 @@ def test_a_failure_lets_the_others_out(monkeypatch, n_ranks):
     failed_at, left_at = [], []
 
     def work(rank):
-        barrier = Barrier(control, bells, rank)
+        barrier = make_barrier(control, bells, rank)
         barrier.begin(1)
         barrier.wait()
         if rank == 1:
@@ -179,7 +181,7 @@ def test_a_failure_lets_the_others_out(monkeypatch, n_ranks):
 
 def test_a_failure_is_found_by_those_who_come_later():
     with shared(2) as (control, bells):
-        one, other = (Barrier(control, bells, rank) for rank in (0, 1))
+        one, other = (make_barrier(control, bells, rank) for rank in (0, 1))
         for barrier in (one, other):
             barrier.begin(1)
         other.fail()
@@ -224,7 +226,7 @@ def test_tickets_of_an_aborted_command_do_not_match_the_next():
 
 def test_a_failure_in_an_earlier_command_does_not_abort_a_later_one():
     with shared(3) as (control, bells):
-        barriers = [Barrier(control, bells, rank) for rank in range(3)]
+        barriers = [make_barrier(control, bells, rank) for rank in range(3)]
 
         def command(number, failing):
             def work(rank):
@@ -269,7 +271,7 @@ def test_a_death_ends_the_wait():
     process = Process(sleeper.pid)
     try:
         with shared(2) as (control, bells):
-            barrier = Barrier(control, bells, 0, lives=[process.fileno()], on_death=tell)
+            barrier = make_barrier(control, bells, 0, lives=[process.fileno()], on_death=tell)
             barrier.begin(1)
             threading.Timer(0.05, sleeper.kill).start()
             with pytest.raises(Dead) as caught:
@@ -313,7 +315,7 @@ def test_words_of_two_ranks_are_on_different_cache_lines():
 
 def test_words_hold_the_tickets_of_many_commands():
     with shared(1) as (control, bells):
-        barrier = Barrier(control, bells, 0)
+        barrier = make_barrier(control, bells, 0)
         barrier.begin(10**9)
         barrier.wait()
         assert control.get(0, ARRIVED) == 10**9 * sync.STEPS_PER_COMMAND + 1
@@ -354,7 +356,7 @@ def test_closing_leaves_no_descriptor():
 
 def test_who_has_abandoned_all_commands_does_not_come_back_to_one():
     control, bells = ControlBlock(2), Doorbells(2)
-    gone, other = (Barrier(control, bells, rank) for rank in range(2))
+    gone, other = (make_barrier(control, bells, rank) for rank in range(2))
     try:
         gone.begin(1)
         gone.abandon()
@@ -370,8 +372,8 @@ def test_who_has_abandoned_all_commands_does_not_come_back_to_one():
 def test_a_look_around_finds_failures_and_asks_for_patience():
     with shared(2) as (control, bells):
         asked = []
-        mine = Barrier(control, bells, 0, patience=asked.append)
-        other = Barrier(control, bells, 1)
+        mine = make_barrier(control, bells, 0, on_late=asked.append)
+        other = make_barrier(control, bells, 1)
         for command, give_up in enumerate([other.fail, other.abandon], start=1):
             mine.begin(command)
             other.begin(command)
@@ -389,7 +391,7 @@ def test_a_look_around_finds_a_death():
         def told(descriptor):
             raise EOFError(descriptor)
 
-        mine = Barrier(control, bells, 0, lives=[reading], on_death=told)
+        mine = make_barrier(control, bells, 0, lives=[reading], on_death=told)
         mine.begin(1)
         bells.ring(0)
         mine.look()

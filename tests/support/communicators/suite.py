@@ -13,10 +13,11 @@ import time
 import numpy as np
 import pytest
 
+from support.transport.parts import make_barrier
 from synk.comm import HostCommunicator, SharedArrays
 from synk.comm.blocks import block_length
 from synk.memory.shm import Segment
-from synk.transport.sync import Aborted, Barrier, ControlBlock, Doorbells
+from synk.transport.sync import Aborted, ControlBlock, Doorbells
 from synk.values.errors import CollectiveMismatch
 
 DEADLINE = 30.0  # seconds for ranks that would wait for each other forever
@@ -41,7 +42,7 @@ class RankGroup:
     def __init__(self, n_ranks):
         self.n_ranks = n_ranks
         self.control, self.bells = ControlBlock(n_ranks), Doorbells(n_ranks)
-        self.barriers = [Barrier(self.control, self.bells, rank) for rank in range(n_ranks)]
+        self.barriers = [make_barrier(self.control, self.bells, rank) for rank in range(n_ranks)]
         self.communicators = []
         self._command = 0
 

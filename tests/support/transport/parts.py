@@ -1,0 +1,44 @@
+"""Barriers and channels of ranks that are no processes, with nothing to watch over unless a test says so."""
+
+from synk.transport.channel import MasterChannel, WorkerChannel
+from synk.transport.commons import Commons
+from synk.transport.frames import pair
+from synk.transport.mailbox import MasterPost, WorkerPost
+from synk.transport.sync import Barrier
+
+
+def nothing(*_):
+    """Stand for what is called at a death or a delay."""
+
+
+def make_barrier(control, bells, rank, spins=False, lives=(), on_death=nothing, on_late=nothing):
+    """Return the barrier of a rank."""
+    return Barrier(control, bells, rank, spins, lives, on_death, on_late)
+
+
+class Channels:
+    """A master's channel and those of its workers, on socket pairs and mailboxes.
+
+    Parameters
+    ----------
+    processes : sequence
+        Of the workers; anything with a descriptor that becomes readable at the end.
+    on_death, on_late : callable
+    spins : bool
+    """
+
+    def __init__(self, processes, on_death, on_late=nothing, spins=False):
+        self.commons = shared = Commons(1 + len(processes))
+        self.ends = [pair() for _ in processes]
+        self.workers = [
+            WorkerChannel(theirs, WorkerPost(rank, shared.mailboxes, shared.control, shared.bells, spins))
+            for rank, (_, theirs) in enumerate(self.ends, start=1)
+        ]
+        post = MasterPost(shared.mailboxes, shared.control, shared.bells, spins)
+        self.master = MasterChannel([ours for ours, _ in self.ends], processes, on_death, post, on_late)
+
+    def close(self):
+        self.master.close()
+        for end in (end for ends in self.ends for end in ends):
+            end.close()
+        self.commons.close()
