@@ -101,7 +101,7 @@ torch-suite: $(BENCH_READY)  ## hold the Ops of networks against torch
 # so that is asked first.
 PLANS := .venv-gpu
 PLANS_READY := $(PLANS)/.ready
-NO_GPU := $(addprefix tests/kernels/cudnn/test_cudnn_,plans.py names.py library.py convolution.py) \
+NO_GPU := $(addprefix tests/kernels/cudnn/test_cudnn_,plans.py names.py convolution.py) tests/kernels/cudnn/test_find_cudnn.py \
     $(addprefix tests/compile/test_dispatch_products.py::test_,names_and_arguments_are_those_of_cupy \
         signatures_are_those_of_cublas) \
     tests/support/cupy/test_real_cupy.py tests/device/test_device_cuda.py::test_cupy_has_what_is_asked_of_it_and_loads_no_driver

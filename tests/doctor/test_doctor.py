@@ -36,7 +36,7 @@ from synk.doctor import (
 )
 from synk.doctor.finding import Finding, Level, examined, grade
 from synk.doctor.machine import GIB, MIB, Machine, size
-from synk.kernels.onednn import library as onednn
+from synk.kernels.onednn import find_onednn as onednn
 from synk.native import compiler as native
 
 ROOT = Path(__file__).parents[2]

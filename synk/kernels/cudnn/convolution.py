@@ -16,10 +16,10 @@ from types import ModuleType
 from typing import Any
 
 from synk.compile.programs.transfer import NARROW
-from synk.kernels.cudnn import problem
-from synk.kernels.cudnn.engine import engine, plan_or_none
-from synk.kernels.cudnn.planner import DTYPES, Plan
-from synk.kernels.cudnn.problem import Problem
+from synk.kernels.cudnn import descriptor
+from synk.kernels.cudnn.cudnn_plan import DTYPES, CudnnPlan
+from synk.kernels.cudnn.descriptor import Descriptor
+from synk.kernels.cudnn.handle import handle_of, plan_or_none
 from synk.kernels.provider import Provider
 from synk.kernels.window import Convolution
 
@@ -48,17 +48,17 @@ class CuDnn(Provider):
     def forward(self, convolution: Convolution, relu: bool = False, has_bias: bool = False) -> Forward:
         """Return ``f(x, w[, bias], out=None)``: the convolution, plus a bias per channel, then max(0, .)."""
         instead = self._instead.forward(convolution, relu, has_bias)
-        return Forward(self._xp, partial(problem.forward, convolution), in_float32(instead), relu)
+        return Forward(self._xp, partial(descriptor.forward, convolution), in_float32(instead), relu)
 
     def input_gradient(self, convolution: Convolution) -> Gradient:
         """Return ``f(gy, w, height, width, out=None)``: the gradient for images of height x width."""
         instead = self._instead.input_gradient(convolution)
-        return Gradient(self._xp, partial(problem.input_gradient, convolution), in_float32(instead))
+        return Gradient(self._xp, partial(descriptor.input_gradient, convolution), in_float32(instead))
 
     def weight_gradient(self, convolution: Convolution) -> Gradient:
         """Return ``f(x, gy, kh, kw, out=None)``: the gradient for weights of kh x kw."""
         instead = self._instead.weight_gradient(convolution)
-        return Gradient(self._xp, partial(problem.weight_gradient, convolution), in_float32(instead))
+        return Gradient(self._xp, partial(descriptor.weight_gradient, convolution), in_float32(instead))
 
 
 class Implementation:
@@ -68,28 +68,28 @@ class Implementation:
     ----------
     xp : module
     state : callable
-        Takes shapes and lengths, dtype and more, and returns the problem.
+        Takes shapes and lengths, dtype and more, and returns the descriptor.
     instead : callable
         Computes where there is no plan.
     """
 
     takes_out = True  # the mark of synk.compile.tables
 
-    def __init__(self, xp: Any, state: Callable[..., Problem], instead: Callable[..., Any]):
+    def __init__(self, xp: Any, state: Callable[..., Descriptor], instead: Callable[..., Any]):
         self._xp, self._state, self._instead = xp, state, instead
-        self._plans: dict[tuple, Plan | None] = {}
+        self._plans: dict[tuple, CudnnPlan | None] = {}
 
-    def plan(self, arrays: tuple[Any, ...], *lengths: int, **rest: Any) -> Plan | None:
+    def plan(self, arrays: tuple[Any, ...], *lengths: int, **rest: Any) -> CudnnPlan | None:
         """Return the plan for arrays of these shapes, or None.
 
         Parameters
         ----------
         arrays : tuple
-            Those whose shapes make the problem come first, two of them.
+            Those whose shapes make the descriptor come first, two of them.
         *lengths : int
-            That make the problem, too.
+            That make the descriptor, too.
         **rest
-            Of the problem.
+            Of the descriptor.
         """
         dtype, tf32, gpu = arrays[0].dtype, tf32_is_allowed(), self._xp.cuda.get_device_id()
         key = tuple([(array.shape, array.dtype) for array in arrays]), lengths, tf32, gpu
@@ -105,16 +105,16 @@ class Implementation:
         self._plans[key] = plan
         return plan
 
-    def execute(self, plan: Plan, arrays: tuple[Any, ...], out: Any) -> Any:
+    def execute(self, plan: CudnnPlan, arrays: tuple[Any, ...], out: Any) -> Any:
         """Return the result of a plan, a new array or ``out``."""
-        stated = plan.problem
+        stated = plan.descriptor
         dtype = arrays[0].dtype
         fits = out is not None and out.dtype == dtype and lies_well(out)
         result = out if fits else self._xp.empty(stated.shape(stated.target), dtype)
         arrays = tuple([self._taken(array) for array in arrays])
         pointers = {uid: array.data.ptr for uid, array in zip(stated.inputs, arrays, strict=True)}
         pointers[stated.target] = result.data.ptr
-        engine(self._xp).execute(plan, pointers)
+        handle_of(self._xp).execute(plan, pointers)
         if out is None or fits:
             return result
         out[...] = result
@@ -132,7 +132,7 @@ class Implementation:
 class Forward(Implementation):
     """``f(x, w[, bias], out=None)``."""
 
-    def __init__(self, xp: Any, state: Callable[..., Problem], instead: Callable[..., Any], relu: bool):
+    def __init__(self, xp: Any, state: Callable[..., Descriptor], instead: Callable[..., Any], relu: bool):
         super().__init__(xp, state, instead)
         self._relu = relu
 

@@ -16,16 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from synk.kernels.onednn import recipes
+from synk.kernels.onednn import steps
 from synk.kernels.onednn.binding import Unsupported
 from synk.kernels.onednn.engine import engine
-from synk.kernels.onednn.memory import FLOAT32, checked
-from synk.kernels.onednn.planner import Planner
-from synk.kernels.onednn.recipes import Recipe
+from synk.kernels.onednn.plan_builder import PlanBuilder
 from synk.kernels.onednn.shapes import Shapes
+from synk.kernels.onednn.steps import AddSteps
 from synk.kernels.provider import Provider
 from synk.kernels.window import Convolution, lengths, ordered
 
+FLOAT32 = np.dtype("float32")
 MOST_PLANS = 64  # of one implementation; a plan is some primitives and no arrays
 
 Compute = Callable[..., Any]  # (out, *arrays)
@@ -81,7 +81,7 @@ class Implementation:
         self._instead = instead
 
     def plan(
-        self, key: tuple, shapes: Shapes, result: tuple[int, ...], ways: Iterator[Recipe], *others: int
+        self, key: tuple, shapes: Shapes, result: tuple[int, ...], ways: Iterator[AddSteps], *others: int
     ) -> tuple[tuple[int, ...], Compute]:
         """Make and keep what computes for ``shapes``.
 
@@ -93,7 +93,7 @@ class Implementation:
             Of all arrays.
         result : tuple of int
             Shape of the result.
-        ways : iterator of Recipe
+        ways : iterator of AddSteps
             The best first.
         *others : int
             What the other provider's implementation takes behind the arrays.
@@ -108,11 +108,11 @@ class Implementation:
         """Compute where no product has a factor."""
         out.fill(0)
 
-    def _first(self, shapes: Shapes, ways: Iterator[Recipe], others: tuple[int, ...]) -> Compute:
-        for recipe in ways:
-            with suppress(Unsupported), Planner(engine()) as planner:
-                recipe(planner, shapes)
-                return planner.finish()
+    def _first(self, shapes: Shapes, ways: Iterator[AddSteps], others: tuple[int, ...]) -> Compute:
+        for add_steps in ways:
+            with suppress(Unsupported), PlanBuilder(engine()) as builder:
+                add_steps(builder, shapes)
+                return builder.finish()
         other = self._instead()
         return lambda out, *arrays: other(*arrays, *others, out=out)
 
@@ -144,7 +144,7 @@ class Forward(Implementation):
 
     def _plan(self, key: tuple) -> Any:
         shapes = Shapes.of(self.convolution, *key[:2])
-        return self.plan(key, shapes, shapes.result_shape, recipes.forward(shapes, self.relu, self.has_bias))
+        return self.plan(key, shapes, shapes.result_shape, steps.forward(shapes, self.relu, self.has_bias))
 
 
 class InputGradient(Implementation):
@@ -164,7 +164,7 @@ class InputGradient(Implementation):
         image = ordered(convolution.layout, gy[0], w[1] * convolution.groups, height, width)
         shapes = Shapes.of(convolution, image, w)
         _same_result(shapes, gy)
-        ways = recipes.input_gradient(shapes)
+        ways = steps.input_gradient(shapes)
         return self.plan(key, shapes, image, ways, height, width)
 
 
@@ -185,10 +185,27 @@ class WeightGradient(Implementation):
         channels, outputs = lengths(convolution.layout, x)[1], lengths(convolution.layout, gy)[1]
         shapes = Shapes.of(convolution, x, (outputs, channels // convolution.groups, kh, kw))
         _same_result(shapes, gy)
-        return self.plan(key, shapes, shapes.weights_shape, recipes.weight_gradient(shapes), kh, kw)
+        return self.plan(key, shapes, shapes.weights_shape, steps.weight_gradient(shapes), kh, kw)
 
 
 def _same_result(shapes: Shapes, gy: tuple[int, ...]) -> None:
     """Raise ValueError if a gradient is not of the shape of the result: oneDNN would read beyond its end."""
     if shapes.result_shape != gy:
         raise ValueError(f"a gradient of shape {gy} does not go with a result of {shapes.result_shape}")
+
+
+def checked(array: np.ndarray, shape: tuple[int, ...] | None = None) -> np.ndarray:
+    """Return a C-contiguous float32 array with these elements, the array itself if it is one.
+
+    Raises
+    ------
+    TypeError
+        It is not float32.
+    ValueError
+        It has not the ``shape`` that is given.
+    """
+    if shape is not None and array.shape != shape:
+        raise ValueError(f"an array of shape {array.shape} is given where {shape} is needed")
+    if array.dtype != FLOAT32:
+        raise TypeError(f"oneDNN's kernels take float32, not {array.dtype}; use another provider")
+    return array if array.flags.c_contiguous else np.ascontiguousarray(array)

@@ -17,14 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from synk.kernels.onednn import binding, library
+from synk.kernels.onednn import binding, find_onednn
 from synk.kernels.onednn.binding import created
 
 PAGE = 4096  # bytes; also where buffers in the workspace start
 
 
 class Workspace:
-    """Memory that a kernel uses while it runs; grows to what the most demanding one needs.
+    """MemoryObject that a kernel uses while it runs; grows to what the most demanding one needs.
 
     Attributes
     ----------
@@ -99,7 +99,7 @@ def engine() -> Engine:
     OneDnnError
         There is no oneDNN; says why.
     """
-    found = library.find()
+    found = find_onednn.find()
     if found.library is None:
         raise binding.OneDnnError(found.reason)
     return Engine(found.library)

@@ -1,5 +1,8 @@
 """Lengths and strides of one convolution, and which of oneDNN's ways to compute it is fastest.
 
+oneDNN names axes in the order (image, channel, row, column) and (group, output, input, row, column); strides
+tell how they really lie, so both layouts of images are plain descriptors of the same lengths.
+
 Pure arithmetic, no library needed. The rules are static, from lengths only, so the same convolution has the
 same bits in every rank and every run. They were found by timing every implementation of oneDNN 3.2 on every
 convolution of ResNet-50 (batch 8, one thread, AVX-512):
@@ -15,13 +18,28 @@ convolution of ResNet-50 (batch 8, one thread, AVX-512):
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from synk.kernels.onednn.memory import Layout, contiguous
 from synk.kernels.window import Convolution, lengths
 
 LANES = 16  # float32 elements in a vector register
 MANY_WEIGHTS = 2**20  # from here on, reordering weights takes longer than products gain by it
 FEW_WEIGHTS = 2**17  # up to here, transposing weights costs nothing beside the product
+
+
+class ArrayLayout(NamedTuple):
+    """Lengths of axes, and strides in elements; without strides, oneDNN chooses."""
+
+    lengths: tuple[int, ...]
+    strides: tuple[int, ...] | None = None
+
+
+def contiguous(*lengths: int) -> ArrayLayout:
+    """Return the layout of a C-contiguous array."""
+    strides = [1]
+    for length in lengths[:0:-1]:
+        strides.append(strides[-1] * length)
+    return ArrayLayout(lengths, tuple(strides[::-1]))
 
 
 @dataclass(frozen=True)
@@ -79,18 +97,18 @@ class Shapes:
         return 0 in (*self.image_shape, *self.result_shape, *self.weights_shape)
 
     @property
-    def image(self) -> Layout:
-        """Of the images."""
+    def image(self) -> ArrayLayout:
+        """Layout of the images."""
         return self._plain(self.inputs, self.height, self.width)
 
     @property
-    def result(self) -> Layout:
-        """Of the results."""
+    def result(self) -> ArrayLayout:
+        """Layout of the results."""
         return self._plain(self.outputs, self.rows, self.columns)
 
     @property
-    def weights(self) -> Layout:
-        """Of the weights in C order."""
+    def weights(self) -> ArrayLayout:
+        """Layout of the weights in C order."""
         outputs, inputs, kh, kw = self.weights_shape
         groups = self.convolution.groups
         if groups == 1:
@@ -98,11 +116,13 @@ class Shapes:
         return contiguous(groups, outputs // groups, inputs, kh, kw)
 
     @property
-    def seen(self) -> Layout:
-        """Of the pixels of the images that windows of 1 x 1 see, channels last."""
+    def seen(self) -> ArrayLayout:
+        """Layout of the pixels of the images that windows of 1 x 1 see, channels last."""
         high, wide = self.convolution.window.stride
         images, _, row, column = self.image.strides or ()
-        return Layout((self.n, self.inputs, self.rows, self.columns), (images, 1, row * high, column * wide))
+        return ArrayLayout(
+            (self.n, self.inputs, self.rows, self.columns), (images, 1, row * high, column * wide)
+        )
 
     @property
     def pixels(self) -> int:
@@ -150,8 +170,8 @@ class Shapes:
             return self.n, channels, height, width
         return self.n, height, width, channels
 
-    def _plain(self, channels: int, height: int, width: int) -> Layout:
+    def _plain(self, channels: int, height: int, width: int) -> ArrayLayout:
         named = (self.n, channels, height, width)
         if self.convolution.layout == "NCHW":
             return contiguous(*named)
-        return Layout(named, (height * width * channels, 1, width * channels, channels))
+        return ArrayLayout(named, (height * width * channels, 1, width * channels, channels))

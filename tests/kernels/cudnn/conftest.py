@@ -3,14 +3,14 @@
 import pytest
 
 from support.cudnn import fake_cudnn
-from synk.kernels.cudnn import engine, library
+from synk.kernels.cudnn import find_cudnn, handle
 
 
 @pytest.fixture
 def cudnn(monkeypatch):
     """Return the stand-in for cuDNN, which the provider finds; it is left as it was."""
     module = fake_cudnn.make()
-    monkeypatch.setattr(library, "find", lambda: library.Found(module))
+    monkeypatch.setattr(find_cudnn, "find", lambda: find_cudnn.Found(module))
     monkeypatch.delenv("CUPY_TF32", raising=False)
     forget()
     yield module
@@ -24,5 +24,5 @@ def cupy(monkeypatch):
 
 def forget():
     """Have the next kernel make handles and plans anew."""
-    engine.plans.cache_clear()
-    engine._engines.cache_clear()
+    handle.plans.cache_clear()
+    handle._handles.cache_clear()

@@ -6,9 +6,9 @@ import re
 import pytest
 
 from support.cudnn import fake_cudnn
-from synk.kernels.cudnn import library
+from synk.kernels.cudnn import find_cudnn
 
-pytestmark = pytest.mark.skipif(not library.available(), reason=library.reason())
+pytestmark = pytest.mark.skipif(not find_cudnn.available(), reason=find_cudnn.reason())
 
 CALLED_BY_KEYWORD = ["__init__", "tensor", "conv_fprop", "conv_dgrad", "conv_wgrad", "bias"]
 
@@ -25,7 +25,7 @@ def public(thing):
 
 
 def test_the_module():
-    real, fake = library.find().module, fake_cudnn.make()
+    real, fake = find_cudnn.find().module, fake_cudnn.make()
     of_the_fake = {"log", "refuses", "fails", "streams"}
     assert [name for name in public(fake) - of_the_fake if not hasattr(real, name)] == []
     for kind in ("data_type", "heur_mode", "build_plan_policy", "numerical_note"):
@@ -35,7 +35,7 @@ def test_the_module():
 
 
 def test_graphs():
-    real = library.find().module.pygraph
+    real = find_cudnn.find().module.pygraph
     of_the_fake = {"module", "workspace_size"}
     assert [name for name in public(fake_cudnn.Graph) - of_the_fake if not hasattr(real, name)] == []
     for name in CALLED_BY_KEYWORD:
@@ -44,5 +44,5 @@ def test_graphs():
 
 
 def test_tensors():
-    real = library.find().module.tensor
+    real = find_cudnn.find().module.tensor
     assert [name for name in public(fake_cudnn.Tensor) - {"at"} if not hasattr(real, name)] == []

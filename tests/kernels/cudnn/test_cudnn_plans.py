@@ -9,11 +9,11 @@ from functools import cache
 
 import pytest
 
-from synk.kernels.cudnn import library, problem
-from synk.kernels.cudnn.planner import DTYPES, MOST_WORKSPACE, Unsupported, make_plan
+from synk.kernels.cudnn import descriptor, find_cudnn
+from synk.kernels.cudnn.cudnn_plan import DTYPES, MOST_WORKSPACE, Unsupported, make_plan
 from synk.kernels.window import LAYOUTS, Convolution, Window, ordered
 
-pytestmark = pytest.mark.skipif(not library.available(), reason=library.reason())
+pytestmark = pytest.mark.skipif(not find_cudnn.available(), reason=find_cudnn.reason())
 
 # Of such a GPU, by the names under which cuDNN 9.19 reads properties. *Unrun*: that one gives the same.
 H200 = {
@@ -69,17 +69,17 @@ RESNET_50 = [
     (2048, 512, 1, 1, 7),
     (512, 512, 3, 1, 7),
 ]
-OPERATIONS = (problem.FORWARD, problem.INPUT_GRADIENT, problem.WEIGHT_GRADIENT)
+OPERATIONS = (descriptor.FORWARD, descriptor.INPUT_GRADIENT, descriptor.WEIGHT_GRADIENT)
 
 
 @cache
 def h200():
-    return library.find().module.create_device_properties(json.dumps(H200))
+    return find_cudnn.find().module.create_device_properties(json.dumps(H200))
 
 
 def plan_for(operation, convolution, image, weights, dtype, **rest):
-    stated = problem.Problem(operation, convolution, image, weights, dtype, **rest)
-    return make_plan(library.find().module, stated, device_property=h200(), sm_version=SM_90)
+    stated = descriptor.Descriptor(operation, convolution, image, weights, dtype, **rest)
+    return make_plan(find_cudnn.find().module, stated, device_property=h200(), sm_version=SM_90)
 
 
 def resnet(layout, n_images=64):
@@ -108,7 +108,7 @@ def test_resnet_50(dtype, layout, operation):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_bias_is_added_by_the_same_engine(dtype, layout):
     for convolution, image, weights in resnet(layout):
-        plan_for(problem.FORWARD, convolution, image, weights, dtype, has_bias=True)
+        plan_for(descriptor.FORWARD, convolution, image, weights, dtype, has_bias=True)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
@@ -151,12 +151,12 @@ def test_16_bits_of_resnet_50_need_little_workspace():
 def test_what_no_engine_computes_is_told(monkeypatch):
     monkeypatch.setitem(DTYPES, "float16", "INT8")
     convolution, image, weights = next(resnet("NHWC"))
-    with pytest.raises(Unsupported, match="cuDNN has no engine for Problem.operation='weight gradient'"):
-        plan_for(problem.WEIGHT_GRADIENT, convolution, image, weights, "float16")
+    with pytest.raises(Unsupported, match="cuDNN has no engine for Descriptor.operation='weight gradient'"):
+        plan_for(descriptor.WEIGHT_GRADIENT, convolution, image, weights, "float16")
 
 
 def test_lengths_that_do_not_fit_are_refused_by_cudnn_too(monkeypatch):
     convolution, image, weights = next(resnet("NHWC"))
-    monkeypatch.setattr(problem.Problem, "result", (64, 5, 5, 64))
+    monkeypatch.setattr(descriptor.Descriptor, "result", (64, 5, 5, 64))
     with pytest.raises(RuntimeError, match="spatial"):
-        plan_for(problem.FORWARD, convolution, image, weights, "float16")
+        plan_for(descriptor.FORWARD, convolution, image, weights, "float16")

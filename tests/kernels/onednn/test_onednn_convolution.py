@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from support.cases.images import Refuses
 from synk.compile.tables import accepts_out
-from synk.kernels.onednn import OneDnn, available, reason
+from synk.kernels.onednn import OneDnn, available, plan_builder, reason
 from synk.kernels.onednn.convolution import MOST_PLANS
 from synk.kernels.onednn.engine import engine
 from synk.kernels.window import Convolution, Window
@@ -310,10 +310,9 @@ class Elsewhere:
 
 @pytest.mark.parametrize(("which", "filled"), [(FORWARD, 7), (INPUT_GRADIENT, 6), (WEIGHT_GRADIENT, 1)])
 def test_another_provider_computes_what_onednn_does_not(monkeypatch, which, filled):
-    from synk.kernels.onednn import planner
 
     here = case()
-    monkeypatch.setattr(planner, "implementation", lambda api, primitive: "ref:any")
+    monkeypatch.setattr(plan_builder, "implementation", lambda api, primitive: "ref:any")
     compute = implementation(OneDnn(Elsewhere()), here.convolution, which)
     assert (compute(*here.arguments(which)) == filled).all()
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from support.cases.images import Refuses
-from synk.kernels.onednn import OneDnn, available, reason
+from synk.kernels.onednn import OneDnn, available, convolution_plan, reason
 from synk.kernels.onednn.engine import PAGE, Workspace, engine
 from synk.kernels.onednn.engine import threads as use
 from synk.kernels.window import Convolution, Window
@@ -166,11 +166,12 @@ def test_a_workspace_grows_and_starts_on_a_page():
 
 
 def test_a_plan_that_goes_is_destroyed(monkeypatch):
-    from synk.kernels.onednn import plan
 
     destroyed = []
-    real = plan.destroy_all
-    monkeypatch.setattr(plan, "destroy_all", lambda handles: (destroyed.append(len(handles)), real(handles)))
+    real = convolution_plan.destroy_all
+    monkeypatch.setattr(
+        convolution_plan, "destroy_all", lambda handles: (destroyed.append(len(handles)), real(handles))
+    )
     compute()
     gc.collect()
     assert destroyed

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from synk.kernels.onednn.memory import Layout, checked, contiguous, pointer_reader
-from synk.kernels.onednn.shapes import Shapes
+from synk.kernels.onednn.convolution import checked
+from synk.kernels.onednn.convolution_plan import pointer_reader
+from synk.kernels.onednn.shapes import ArrayLayout, Shapes, contiguous
 from synk.kernels.window import Convolution, Window
 
 
@@ -17,7 +18,7 @@ def shapes(layout="NHWC", groups=1, k=1, inputs=64, outputs=64, size=8, **window
 @pytest.mark.parametrize("lengths", [(3,), (2, 3), (4, 2, 3), (1, 5, 1, 2)])
 def test_contiguous_strides_are_those_of_numpy(lengths):
     strides = tuple(stride // 4 for stride in np.empty(lengths, "float32").strides)
-    assert contiguous(*lengths) == Layout(lengths, strides)
+    assert contiguous(*lengths) == ArrayLayout(lengths, strides)
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
@@ -25,7 +26,7 @@ def test_axes_are_named_alike_in_both_layouts(layout):
     array = np.empty((2, 8, 8, 3) if layout == "NHWC" else (2, 3, 8, 8), "float32")
     named = array.transpose(0, 3, 1, 2) if layout == "NHWC" else array
     image = shapes(layout, inputs=3).image
-    assert image == Layout(named.shape, tuple(stride // 4 for stride in named.strides))
+    assert image == ArrayLayout(named.shape, tuple(stride // 4 for stride in named.strides))
 
 
 def test_weights_of_groups_have_an_axis_more():
@@ -35,7 +36,7 @@ def test_weights_of_groups_have_an_axis_more():
 def test_seen_pixels_are_a_view_of_the_image():
     here = shapes(inputs=5, size=6, stride=(2, 3))
     view = np.empty((2, 6, 6, 5), "float32").transpose(0, 3, 1, 2)[:, :, ::2, ::3]
-    assert here.seen == Layout(view.shape, tuple(stride // 4 for stride in view.strides))
+    assert here.seen == ArrayLayout(view.shape, tuple(stride // 4 for stride in view.strides))
 
 
 PADDED = ((0, 1), (0, 0))

@@ -16,9 +16,11 @@ import threading
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
+from unittest.mock import patch
 
 from support.cuda import emulator
 from support.cupy import fake_cublas, fake_streams, stand_in
+from synk.kernels.cudnn import find_cudnn
 
 N_GPUS = 2
 
@@ -46,9 +48,10 @@ def make(n_gpus=N_GPUS):
 
 @contextmanager
 def installed(n_gpus=N_GPUS):
-    """Have ``import cupy`` find the module meanwhile."""
+    """Have ``import cupy`` find the module meanwhile, and no cuDNN, which would want a GPU's memory."""
     before = {*sys.modules}
-    yield make(n_gpus)
+    with patch.object(find_cudnn, "find", lambda: find_cudnn.Found(None, installed=False)):
+        yield make(n_gpus)
     stand_in.on_use = stand_in.on_upload = None
     for name in {*sys.modules} - before:
         if name.partition(".")[0] in ("cupy", "cupyx", "cupy_backends"):

@@ -24,7 +24,7 @@ from support.cudnn import fake_cudnn
 from support.cupy import fake_cublas, fake_cupy, stand_in
 from synk.device.cuda import CudaDevice
 from synk.device.probe import Gpu, Survey
-from synk.kernels.cudnn import engine, library
+from synk.kernels.cudnn import find_cudnn, handle
 from synk.rank.program import RankProgram
 
 SMALL = 1 << 16  # bytes: what is not larger is computed after all, where that is a function of arrays
@@ -161,8 +161,8 @@ def _give_cudnn(cupy, log, undo):
             log.note(self.name, tensors, 2 * prod(result) * prod(weights[1:]))
 
     cudnn.pygraph = Pygraph
-    undo.enter_context(patch.object(library, "find", lambda: library.Found(cudnn)))
-    for cached in (engine.plans, engine._engines):
+    undo.enter_context(patch.object(find_cudnn, "find", lambda: find_cudnn.Found(cudnn)))
+    for cached in (handle.plans, handle._handles):
         cached.cache_clear()
         undo.callback(cached.cache_clear)
     cupy.cuda.alloc = fake_cudnn.Memory

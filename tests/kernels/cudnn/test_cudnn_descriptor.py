@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 
 from support.cases.images import convolutions
-from synk.kernels.cudnn import problem
-from synk.kernels.cudnn.planner import NEVER, TF32_ENGINES, refused
-from synk.kernels.cudnn.problem import BIAS, IMAGE, RESULT, WEIGHTS
+from synk.kernels.cudnn import descriptor
+from synk.kernels.cudnn.cudnn_plan import NEVER, TF32_ENGINES, refused
+from synk.kernels.cudnn.descriptor import BIAS, IMAGE, RESULT, WEIGHTS
 from synk.kernels.window import Convolution, Window
 
 STRIDED = Convolution(Window(None, (2, 1)), 2, "NHWC")
@@ -16,7 +16,7 @@ STRIDED = Convolution(Window(None, (2, 1)), 2, "NHWC")
 @given(convolutions())
 def test_strides_lead_to_the_elements(case):
     convolution, x, w, y = case
-    stated = problem.forward(convolution, x, w, dtype="float64")
+    stated = descriptor.forward(convolution, x, w, dtype="float64")
     assert stated.result == y
     for uid, shape in ((IMAGE, x), (WEIGHTS, w), (RESULT, y)):
         array = np.arange(np.prod(shape, dtype=int)).reshape(shape)
@@ -31,22 +31,22 @@ def test_strides_lead_to_the_elements(case):
 
 
 def test_arrays_of_each_operation():
-    forward = problem.forward(STRIDED, (2, 9, 8, 4), (6, 2, 3, 1), dtype="float32", has_bias=True)
+    forward = descriptor.forward(STRIDED, (2, 9, 8, 4), (6, 2, 3, 1), dtype="float32", has_bias=True)
     assert (forward.inputs, forward.target) == ((IMAGE, WEIGHTS, BIAS), RESULT)
     assert forward.shape(RESULT) == (2, 4, 8, 6)
     assert forward.tensor(BIAS) == (BIAS, (1, 6, 1, 1), (6, 1, 6, 6))
-    images = problem.input_gradient(STRIDED, (2, 4, 8, 6), (6, 2, 3, 1), 10, 8, dtype="float32")
+    images = descriptor.input_gradient(STRIDED, (2, 4, 8, 6), (6, 2, 3, 1), 10, 8, dtype="float32")
     assert (images.inputs, images.target, images.shape(IMAGE)) == ((RESULT, WEIGHTS), IMAGE, (2, 10, 8, 4))
-    weights = problem.weight_gradient(STRIDED, (2, 9, 8, 4), (2, 4, 8, 6), 3, 1, dtype="float32")
+    weights = descriptor.weight_gradient(STRIDED, (2, 9, 8, 4), (2, 4, 8, 6), 3, 1, dtype="float32")
     assert (weights.inputs, weights.target) == ((IMAGE, RESULT), WEIGHTS)
     assert weights.shape(WEIGHTS) == (6, 2, 3, 1)
     assert not forward.is_empty
-    assert problem.forward(STRIDED, (0, 9, 8, 4), (6, 2, 3, 1), dtype="float32").is_empty
+    assert descriptor.forward(STRIDED, (0, 9, 8, 4), (6, 2, 3, 1), dtype="float32").is_empty
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("tf32", [False, True])
 def test_tensor_cores_are_refused_for_float32_alone(dtype, tf32):
-    stated = problem.forward(STRIDED, (2, 9, 8, 4), (6, 2, 3, 1), dtype=dtype, tf32=tf32)
+    stated = descriptor.forward(STRIDED, (2, 9, 8, 4), (6, 2, 3, 1), dtype=dtype, tf32=tf32)
     assert (TF32_ENGINES in refused(stated)) == (dtype == "float32" and not tf32)
     assert {*NEVER} <= {*refused(stated)}

@@ -1,9 +1,10 @@
-"""Makes plans: primitives, their memory objects, and their places in the workspace.
+"""Make plans: primitives, their memory objects, and their places in the workspace.
 
-    array(layout), buffer(descriptors), step(primitive descriptor, memory objects), ... -> finish() -> Plan
+    array(layout), buffer(descriptors), step(primitive descriptor, memory objects), ...
+        -> finish() -> ConvolutionPlan
 
 A buffer lies in the engine's workspace, and so do the scratchpads of the steps, which share one place behind
-the buffers. Imports NumPy, ctypes, contextlib and ``binding``, ``engine``, ``memory``, ``plan``.
+the buffers.
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ import numpy as np
 
 from synk.kernels.onednn import binding
 from synk.kernels.onednn.binding import Argument, Unsupported, created
+from synk.kernels.onednn.convolution_plan import ConvolutionPlan, PlanParts, Step, destroy_all
 from synk.kernels.onednn.engine import PAGE, Engine
-from synk.kernels.onednn.memory import Layout, contiguous, describe
-from synk.kernels.onednn.plan import Parts, Plan, Step, destroy_all
+from synk.kernels.onednn.shapes import ArrayLayout, contiguous
 
 
 @dataclass(frozen=True)
-class Memory:
-    """A memory object and its descriptor, which lives as long as the planner."""
+class MemoryObject:
+    """A memory object and its descriptor, which lives as long as the builder."""
 
     handle: int
     descriptor: int
 
 
-class Planner:
+class PlanBuilder:
     """A context manager that releases what only planning needs.
 
     Attributes
@@ -51,7 +52,7 @@ class Planner:
         self._constants: list[np.ndarray] = []
         self._buffers = 0  # bytes
 
-    def __enter__(self) -> Planner:
+    def __enter__(self) -> PlanBuilder:
         self._temporary.enter_context(self.engine.lock)
         self._temporary.callback(self.engine.set_threads, self.engine.use_threads())
         return self
@@ -61,10 +62,10 @@ class Planner:
         if kind is not None:
             destroy_all(self._handles)
 
-    def finish(self) -> Plan:
+    def finish(self) -> ConvolutionPlan:
         """Return the plan of the steps so far."""
         scratchpads = [(handle, self._buffers) for handle, _ in self._scratchpads]
-        parts = Parts(
+        parts = PlanParts(
             slots=tuple(self._slots),
             steps=tuple(self._steps),
             placed=(*self._placed, *scratchpads),
@@ -73,15 +74,15 @@ class Planner:
             constants=tuple(self._constants),
             handles=tuple(self._handles),
         )
-        return Plan(self.engine, parts)
+        return ConvolutionPlan(self.engine, parts)
 
-    def array(self, layout: Layout) -> Memory:
+    def array(self, layout: ArrayLayout) -> MemoryObject:
         """Return the memory object of an array that each run is given: the result first, then the inputs."""
         memory = self._memory(self.descriptor(layout))
         self._slots.append(memory.handle)
         return memory
 
-    def buffer(self, *descriptors: int) -> tuple[Memory, ...]:
+    def buffer(self, *descriptors: int) -> tuple[MemoryObject, ...]:
         """Return memory objects of one place in the workspace, seen in several ways."""
         memories = tuple(self._memory(descriptor) for descriptor in descriptors)
         self._placed += [(memory.handle, self._buffers) for memory in memories]
@@ -89,7 +90,7 @@ class Planner:
         self._buffers += size + -size % PAGE
         return memories
 
-    def descriptor(self, layout: Layout) -> int:
+    def descriptor(self, layout: ArrayLayout) -> int:
         """Return a memory descriptor."""
         return self._for_now(describe(self.api, layout), self.api.dnnl_memory_desc_destroy)
 
@@ -109,7 +110,7 @@ class Planner:
             api.dnnl_primitive_attr_set_post_ops(attributes, operations)
         return attributes
 
-    def slope(self, ndim: int) -> dict[int, Memory]:
+    def slope(self, ndim: int) -> dict[int, MemoryObject]:
         """Return the argument of a primitive with ReLU, whose result has ``ndim`` axes."""
         memory = self._memory(self.descriptor(contiguous(*[1] * ndim)))
         # One number is read, but by some implementations as a vector.
@@ -144,7 +145,7 @@ class Planner:
             return wanted
         return first
 
-    def step(self, primitive_descriptor: int, arguments: Mapping[int, Memory]) -> None:
+    def step(self, primitive_descriptor: int, arguments: Mapping[int, MemoryObject]) -> None:
         """Add a primitive, with what its memory objects are to it."""
         api = self.api
         primitive = created(api.dnnl_primitive_create, primitive_descriptor)
@@ -159,7 +160,7 @@ class Planner:
         array = (Argument * len(given))(*(Argument(*pair) for pair in given))
         self._steps.append(Step(primitive, array, implementation(api, primitive_descriptor)))
 
-    def reorder(self, source: Memory, target: Memory) -> None:
+    def reorder(self, source: MemoryObject, target: MemoryObject) -> None:
         """Add a step that copies elements to where another descriptor has them."""
         api, engine = self.api, self.engine.handle
         ends = source.descriptor, engine, target.descriptor, engine
@@ -177,10 +178,10 @@ class Planner:
         self._temporary.callback(destroy, handle)
         return handle
 
-    def _memory(self, descriptor: int) -> Memory:
+    def _memory(self, descriptor: int) -> MemoryObject:
         handle = created(self.api.dnnl_memory_create, descriptor, self.engine.handle, None)
         self._handles.append((self.api.dnnl_memory_destroy, handle))
-        return Memory(handle, descriptor)
+        return MemoryObject(handle, descriptor)
 
 
 def implementation(api: Any, primitive_descriptor: int) -> str:
@@ -188,3 +189,15 @@ def implementation(api: Any, primitive_descriptor: int) -> str:
     name = ctypes.c_char_p()
     api.dnnl_primitive_desc_query(primitive_descriptor, binding.IMPLEMENTATION, 0, ctypes.byref(name))
     return (name.value or b"").decode()
+
+
+def describe(api: Any, layout: ArrayLayout) -> int:
+    """Return a new memory descriptor of float32 elements."""
+    ndim, lengths = len(layout.lengths), binding.Dims(*layout.lengths)
+    make: Any
+    order: Any
+    if layout.strides is None:
+        make, order = api.dnnl_memory_desc_create_with_tag, binding.ANY
+    else:
+        make, order = api.dnnl_memory_desc_create_with_strides, binding.Dims(*layout.strides)
+    return binding.created(make, ndim, lengths, binding.FLOAT32, order)

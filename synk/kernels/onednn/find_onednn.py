@@ -2,8 +2,7 @@
 
     sys.prefix/lib -> files of the wheel -> the system's libraries -> Found(library, reason)
 
-Loading maps 50 MB of code and starts no thread, so a process may fork after it. Imports the standard library
-only.
+Loading maps 50 MB of code and starts no thread, so a process may fork after it.
 """
 
 import ctypes

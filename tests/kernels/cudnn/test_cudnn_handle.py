@@ -5,57 +5,56 @@ import threading
 
 import pytest
 
-from synk.kernels.cudnn import engine as engines
-from synk.kernels.cudnn import problem
-from synk.kernels.cudnn.engine import engine, plan_or_none
-from synk.kernels.cudnn.planner import Unsupported
+from synk.kernels.cudnn import descriptor, handle
+from synk.kernels.cudnn.cudnn_plan import Unsupported
+from synk.kernels.cudnn.handle import handle_of, plan_or_none
 from synk.kernels.window import Convolution, Window
 
-ONE = problem.forward(Convolution(Window()), (1, 1, 2, 2), (1, 1, 1, 1), dtype="float32")
-TWO = problem.forward(Convolution(Window()), (2, 1, 2, 2), (1, 1, 1, 1), dtype="float32")
+ONE = descriptor.forward(Convolution(Window()), (1, 1, 2, 2), (1, 1, 1, 1), dtype="float32")
+TWO = descriptor.forward(Convolution(Window()), (2, 1, 2, 2), (1, 1, 1, 1), dtype="float32")
 
 
 class Bytes:
-    """Arrays of the three tensors of a problem."""
+    """Arrays of the three tensors of a descriptor."""
 
     def __init__(self, cupy, plan):
-        shapes = [plan.problem.shape(uid) for uid in (1, 2, 3)]
+        shapes = [plan.descriptor.shape(uid) for uid in (1, 2, 3)]
         self.arrays = [cupy.ones(shape, "float32") for shape in shapes]
         self.pointers = {uid: array.data.ptr for uid, array in enumerate(self.arrays, 1)}
 
 
 def execute(cupy, stated=ONE):
-    plan = engine(cupy).plan(stated)
+    plan = handle_of(cupy).plan(stated)
     held = Bytes(cupy, plan)
-    engine(cupy).execute(plan, held.pointers)
+    handle_of(cupy).execute(plan, held.pointers)
     return held.arrays[2]
 
 
 def test_each_thread_has_a_handle_and_all_share_plans(cudnn, cupy):
-    engine(cupy).plan(ONE)
-    assert engine(cupy) is engine(cupy)
+    handle_of(cupy).plan(ONE)
+    assert handle_of(cupy) is handle_of(cupy)
     found = []
 
     def other():
-        found.append((engine(cupy), engine(cupy).plan(ONE)))
+        found.append((handle_of(cupy), handle_of(cupy).plan(ONE)))
 
     thread = threading.Thread(target=other)
     thread.start()
     thread.join()
-    assert found[0][0] is not engine(cupy)
-    assert found[0][1] is engine(cupy).plan(ONE)
+    assert found[0][0] is not handle_of(cupy)
+    assert found[0][1] is handle_of(cupy).plan(ONE)
     assert [entry[0] for entry in cudnn.log] == ["handle", "plan", "handle"]
 
 
 def test_each_gpu_has_a_handle_and_plans_of_its_own(cudnn, cupy):
-    first = engine(cupy)
+    first = handle_of(cupy)
     first.plan(ONE)
     cupy.cuda.Device(1).use()
-    assert engine(cupy) is not first
-    engine(cupy).plan(ONE)
+    assert handle_of(cupy) is not first
+    handle_of(cupy).plan(ONE)
     assert [entry[0] for entry in cudnn.log] == ["handle", "plan", "handle", "plan"]
     cupy.cuda.Device(0).use()
-    assert engine(cupy) is first
+    assert handle_of(cupy) is first
 
 
 def test_kernels_are_launched_in_the_current_stream(cudnn, cupy):
@@ -82,7 +81,7 @@ def test_kernels_are_launched_in_the_current_stream(cudnn, cupy):
 def test_a_workspace_is_kept_grows_and_belongs_to_its_stream(cudnn, cupy):
     def execute_with(size):
         cudnn.pygraph.workspace_size = size
-        engines.plans.cache_clear()
+        handle.plans.cache_clear()
         execute(cupy)
 
     for size in (64, 64, 32, 0, 100, 100, 64):
@@ -92,7 +91,7 @@ def test_a_workspace_is_kept_grows_and_belongs_to_its_stream(cudnn, cupy):
     stream.use()
     execute_with(10)
     assert cupy.allocated == [64, 100, 10]
-    kept = engine(cupy)._workspaces
+    kept = handle_of(cupy)._workspaces
     assert len(kept) == 2
     cupy.cuda.Stream(null=True).use()
     cupy.cuda.machine.streams.remove(stream)  # the stand-in holds on to it
@@ -102,13 +101,13 @@ def test_a_workspace_is_kept_grows_and_belongs_to_its_stream(cudnn, cupy):
 
 
 def test_old_plans_go_when_there_are_too_many(cudnn, cupy, monkeypatch):
-    monkeypatch.setattr(engines, "MOST_PLANS", 1)
-    made = engine(cupy)
+    monkeypatch.setattr(handle, "MOST_PLANS", 1)
+    made = handle_of(cupy)
     plan = made.plan(ONE)
     assert made.plan(ONE) is plan
     made.plan(TWO)
     assert made.plan(ONE) is not plan
-    assert len(engines.plans()[0]) == 1
+    assert len(handle.plans()[0]) == 1
 
 
 def test_results_are_those_of_a_matrix_product(cudnn, cupy):
@@ -116,12 +115,12 @@ def test_results_are_those_of_a_matrix_product(cudnn, cupy):
 
 
 def test_what_has_no_plan(cudnn, cupy):
-    empty = problem.forward(Convolution(Window()), (0, 1, 2, 2), (1, 1, 1, 1), dtype="float32")
+    empty = descriptor.forward(Convolution(Window()), (0, 1, 2, 2), (1, 1, 1, 1), dtype="float32")
     assert plan_or_none(cupy, empty) is None
     assert cudnn.log == []
     cudnn.refuses = lambda graph: True
     with pytest.raises(Unsupported, match="no engine for .*No valid engine configs"):
-        engine(cupy).plan(ONE)
+        handle_of(cupy).plan(ONE)
     assert plan_or_none(cupy, ONE) is None
 
 
@@ -137,11 +136,13 @@ def test_without_a_gpu_the_other_provider_is_told_of(cudnn, cupy, monkeypatch):
 def test_a_launch_that_fails_is_told_with_its_convolution(cudnn, cupy):
     execute(cupy)
     cudnn.fails = True
-    with pytest.raises(RuntimeError, match=r"cuDNN fails in Problem\(operation='forward'.*EXECUTION_FAILED"):
+    with pytest.raises(
+        RuntimeError, match=r"cuDNN fails in Descriptor\(operation='forward'.*EXECUTION_FAILED"
+    ):
         execute(cupy)
     cudnn.fails = False
-    with pytest.raises(RuntimeError, match="cuDNN fails in Problem.*variant pack"):
-        engine(cupy).execute(engine(cupy).plan(ONE), {})
+    with pytest.raises(RuntimeError, match="cuDNN fails in Descriptor.*variant pack"):
+        handle_of(cupy).execute(handle_of(cupy).plan(ONE), {})
 
 
 def test_a_recording_has_a_workspace_that_nothing_else_frees(cudnn, cupy):
@@ -155,4 +156,4 @@ def test_a_recording_has_a_workspace_that_nothing_else_frees(cudnn, cupy):
     recorded.end_capture()
     stream.use()
     assert cupy.allocated == [64, 64]
-    assert list(engine(cupy)._workspaces) == [stream]
+    assert list(handle_of(cupy)._workspaces) == [stream]

@@ -4,9 +4,9 @@ cuDNN names axes in the order (image, channel, row, column) whatever their order
 so both layouts are plain arrays to it. Weights are (output, input of the group, row, column) in C order; it
 learns of groups by their inputs being fewer than the channels of the image.
 
-    shapes of arrays -> Problem -> Tensor(uid, lengths, strides) of each array
+    shapes of arrays -> Descriptor -> Tensor(uid, lengths, strides) of each array
 
-Pure arithmetic, no library needed. Imports ``kernels.window`` and ``kernels.im2col``.
+Pure arithmetic, no library needed.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Tensor(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Problem:
-    """What is to be computed, of arrays of which shapes.
+class Descriptor:
+    """A convolution or one of its gradients, of arrays of certain shapes.
 
     Attributes
     ----------
@@ -101,22 +101,24 @@ class Problem:
         return Tensor(uid, named, (height * width * channels, 1, width * channels, channels))
 
 
-def forward(convolution: Convolution, x: Shape, w: Shape, **rest) -> Problem:
-    """Return the problem of a convolution; ValueError if shapes do not go together."""
-    problem = Problem(FORWARD, convolution, x, w, **rest)
+def forward(convolution: Convolution, x: Shape, w: Shape, **rest) -> Descriptor:
+    """Return the descriptor of a convolution; ValueError if shapes do not go together."""
+    descriptor = Descriptor(FORWARD, convolution, x, w, **rest)
     convolution.output_shape(x, w)
-    return problem
+    return descriptor
 
 
-def input_gradient(convolution: Convolution, gy: Shape, w: Shape, height: int, width: int, **rest) -> Problem:
-    """Return the problem of the gradient for images; ValueError if shapes do not go together."""
+def input_gradient(
+    convolution: Convolution, gy: Shape, w: Shape, height: int, width: int, **rest
+) -> Descriptor:
+    """Return the descriptor of the gradient for images; ValueError if shapes do not go together."""
     check_gradient(convolution, gy, w, height, width)
     image = ordered(convolution.layout, gy[0], w[1] * convolution.groups, height, width)
-    return Problem(INPUT_GRADIENT, convolution, image, w, **rest)
+    return Descriptor(INPUT_GRADIENT, convolution, image, w, **rest)
 
 
-def weight_gradient(convolution: Convolution, x: Shape, gy: Shape, kh: int, kw: int, **rest) -> Problem:
-    """Return the problem of the gradient for weights; ValueError if shapes do not go together."""
+def weight_gradient(convolution: Convolution, x: Shape, gy: Shape, kh: int, kw: int, **rest) -> Descriptor:
+    """Return the descriptor of the gradient for weights; ValueError if shapes do not go together."""
     _, channels, height, width = lengths(convolution.layout, x)
     outputs = lengths(convolution.layout, gy)[1]
     convolution.check_channels(channels, None, outputs)
@@ -124,4 +126,4 @@ def weight_gradient(convolution: Convolution, x: Shape, gy: Shape, kh: int, kw: 
     check_gradient(convolution, gy, weights, height, width)
     if gy[0] != x[0]:
         raise ValueError(f"gy has shape {gy}, and x {x}: the convolution gives as many images as it takes")
-    return Problem(WEIGHT_GRADIENT, convolution, x, weights, **rest)
+    return Descriptor(WEIGHT_GRADIENT, convolution, x, weights, **rest)

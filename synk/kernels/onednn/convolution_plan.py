@@ -1,9 +1,8 @@
 """Primitives and their memory objects for one set of shapes, ready to run.
 
-    Plan(arrays): addresses into the memory objects, then one step after the other
+    ConvolutionPlan(arrays): addresses into the memory objects, then one step after the other
 
-``planner`` makes it, which takes milliseconds; running it costs microseconds of Python. Imports NumPy,
-ctypes, weakref and ``binding``, ``engine``, ``memory``.
+A `PlanBuilder` makes it, which takes milliseconds; running it costs microseconds of Python.
 """
 
 from __future__ import annotations
@@ -11,13 +10,14 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from synk.kernels.onednn.binding import failure
 from synk.kernels.onednn.engine import Engine
-from synk.kernels.onednn.memory import pointer_reader
+from synk.native.loading import HEAD, layout_is_known
 
 
 class Step(NamedTuple):
@@ -28,7 +28,7 @@ class Step(NamedTuple):
     implementation: str
 
 
-class Parts(NamedTuple):
+class PlanParts(NamedTuple):
     """What a plan is made of."""
 
     slots: tuple[int, ...]  # memory objects of the result and of the inputs
@@ -40,7 +40,7 @@ class Parts(NamedTuple):
     handles: tuple[tuple[Callable, int], ...]  # how to destroy what
 
 
-class Plan:
+class ConvolutionPlan:
     """What computes one result from arrays of one set of shapes.
 
     Attributes
@@ -51,7 +51,7 @@ class Plan:
         Bytes of the engine's workspace that it uses.
     """
 
-    def __init__(self, engine: Engine, parts: Parts):
+    def __init__(self, engine: Engine, parts: PlanParts):
         self.workspace = parts.workspace
         self.implementations = tuple(step.implementation for step in parts.steps)
         self._engine, self._parts, self._base = engine, parts, 0
@@ -64,7 +64,7 @@ class Plan:
         weakref.finalize(self, destroy_all, parts.handles).atexit = False
 
     def __call__(self, out: np.ndarray, *arrays: np.ndarray) -> None:
-        """Compute from ``arrays``, in the order in which the planner was told of them, to ``out``.
+        """Compute from ``arrays``, in the order in which the builder was told of them, to ``out``.
 
         All are C-contiguous float32, of the shapes that this was made for.
         """
@@ -104,3 +104,15 @@ def destroy_all(handles: Sequence[tuple[Callable, int]]) -> None:
     """Destroy primitives and memory objects."""
     for destroy, handle in handles:
         destroy(handle)
+
+
+@cache
+def pointer_reader() -> Callable[[Any], int]:
+    """Return a function that tells the address of an array's first element.
+
+    ``array.ctypes.data`` builds an object and takes ten times as long as a look into the array's head.
+    """
+    if not layout_is_known():
+        return lambda array: array.ctypes.data
+    word, head = ctypes.c_ssize_t.from_address, HEAD
+    return lambda array: word(id(array) + head).value

@@ -1,11 +1,11 @@
 """cuDNN as one thread uses it on one GPU: a handle, bound to CuPy's stream, and workspaces.
 
-    current thread, current GPU -> Engine -> plan (made once in a process) -> execute on the current stream
+    current thread, current GPU -> CudnnHandle -> plan (made once in a process) -> execute on current stream
 
 Handles and plans live as long as the process, as does the CUDA that they belong to: a process never forks
 after it has one. Workspaces come from CuPy's allocator and go back to it with their stream.
 
-Has run on a stand-in for cuDNN only, and on no GPU yet. Imports ``library``, ``planner`` and ``problem``.
+Has run on a stand-in for cuDNN only, and on no GPU yet.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from synk.kernels.cudnn import library
-from synk.kernels.cudnn.planner import Plan, Unsupported, make_plan
-from synk.kernels.cudnn.problem import Problem
+from synk.kernels.cudnn import find_cudnn
+from synk.kernels.cudnn.cudnn_plan import CudnnPlan, Unsupported, make_plan
+from synk.kernels.cudnn.descriptor import Descriptor
 
 MOST_PLANS = 1024  # of a process; a network has some hundred
 
 
-class Engine:
+class CudnnHandle:
     """cuDNN for one thread and one GPU.
 
     Parameters
@@ -42,31 +42,31 @@ class Engine:
         self._bound: int | None = None  # the stream that the handle launches in
         self._workspaces: WeakKeyDictionary[Any, tuple[int, Any]] = WeakKeyDictionary()
 
-    def plan(self, problem: Problem) -> Plan:
-        """Return the plan of a problem, the one that this process has or a new one.
+    def plan(self, descriptor: Descriptor) -> CudnnPlan:
+        """Return the plan of a descriptor, the one that this process has or a new one.
 
         Raises
         ------
         Unsupported, RuntimeError
-            As `planner.make_plan` does.
+            As `make_plan` does.
         """
         kept, lock = plans()
-        key = self.gpu, problem
+        key = self.gpu, descriptor
         with lock:
             plan = kept.get(key)
             if plan is None:
-                plan = make_plan(self._cudnn, problem, handle=self._handle)
+                plan = make_plan(self._cudnn, descriptor, handle=self._handle)
                 if len(kept) >= MOST_PLANS:
                     del kept[next(iter(kept))]
                 kept[key] = plan
         return plan
 
-    def execute(self, plan: Plan, pointers: dict[int, int]) -> None:
+    def execute(self, plan: CudnnPlan, pointers: dict[int, int]) -> None:
         """Launch a plan in the current stream.
 
         Parameters
         ----------
-        plan : Plan
+        plan : CudnnPlan
         pointers : dict
             The address of each array, by uid; a multiple of 16.
 
@@ -83,7 +83,7 @@ class Engine:
         try:
             plan.graph.execute(pointers, 0 if memory is None else memory.ptr, self._handle)
         except (RuntimeError, ValueError) as error:
-            raise RuntimeError(f"cuDNN fails in {plan.problem}: {error}") from error
+            raise RuntimeError(f"cuDNN fails in {plan.descriptor}: {error}") from error
 
     def _workspace(self, stream: Any, n_bytes: int) -> Any:
         """Return memory of ``n_bytes`` that the next kernels of the stream may write to."""
@@ -101,17 +101,17 @@ class Engine:
 
 
 @cache
-def plans() -> tuple[dict[tuple[int, Problem], Plan], threading.Lock]:
-    """Return the plans of this process by GPU and problem, and what guards them."""
+def plans() -> tuple[dict[tuple[int, Descriptor], CudnnPlan], threading.Lock]:
+    """Return the plans of this process by GPU and descriptor, and what guards them."""
     return {}, threading.Lock()
 
 
 @cache
-def _engines() -> threading.local:
+def _handles() -> threading.local:
     return threading.local()
 
 
-def engine(cupy: Any) -> Engine:
+def handle_of(cupy: Any) -> CudnnHandle:
     """Return cuDNN for the calling thread and its current GPU.
 
     Raises
@@ -120,27 +120,27 @@ def engine(cupy: Any) -> Engine:
         There is no GPU that cuDNN can use.
     """
     gpu = cupy.cuda.get_device_id()
-    of_thread = _engines().__dict__
+    of_thread = _handles().__dict__
     found = of_thread.get(gpu)
     if found is None:
-        found = of_thread[gpu] = Engine(library.find().module, cupy, gpu)
+        found = of_thread[gpu] = CudnnHandle(find_cudnn.find().module, cupy, gpu)
     return found
 
 
-def plan_or_none(cupy: Any, problem: Problem) -> Plan | None:
+def plan_or_none(cupy: Any, descriptor: Descriptor) -> CudnnPlan | None:
     """Return a plan, or None where another provider must compute.
 
     Warns if cuDNN fails, and is silent if it has just nothing for a geometry.
     """
-    if problem.is_empty:
+    if descriptor.is_empty:
         return None
     try:
-        return engine(cupy).plan(problem)
+        return handle_of(cupy).plan(descriptor)
     except Unsupported:
         return None
     except RuntimeError as error:
         warnings.warn(
-            f"cuDNN fails, and matrix products take its place, slower: {problem}: {error}",
+            f"cuDNN fails, and matrix products take its place, slower: {descriptor}: {error}",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -6,18 +6,18 @@ import sys
 
 import pytest
 
-from synk.kernels.onednn import available, library, reason
+from synk.kernels.onednn import available, find_onednn, reason
 from synk.kernels.onednn.binding import OneDnnError
 
 
 def test_a_missing_library_is_told_with_a_remedy():
-    found = library.search([])
+    found = find_onednn.search([])
     assert found.library is None
     assert found.reason == "oneDNN is not installed: install synk[onednn]"
 
 
 def test_a_missing_runtime_of_threads_is_told_before_anything_is_loaded():
-    found = library.search(["/none"], openmp="libmissing.so.1")
+    found = find_onednn.search(["/none"], openmp="libmissing.so.1")
     assert found.library is None
     assert found.reason == (
         "oneDNN needs libmissing.so.1, which is missing: install the system's package libgomp1"
@@ -25,41 +25,42 @@ def test_a_missing_runtime_of_threads_is_told_before_anything_is_loaded():
 
 
 def test_other_systems_are_told(monkeypatch):
-    monkeypatch.setattr(library.platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr(find_onednn.platform, "machine", lambda: "aarch64")
     assert (
-        library.search(library.places()).reason == "oneDNN needs x86-64 Linux, and this is linux on aarch64"
+        find_onednn.search(find_onednn.places()).reason
+        == "oneDNN needs x86-64 Linux, and this is linux on aarch64"
     )
 
 
 def test_files_that_do_not_serve_are_told_one_by_one(tmp_path):
-    broken = tmp_path / library.FILE
+    broken = tmp_path / find_onednn.FILE
     broken.write_bytes(b"no library")
-    told = library.search([str(broken), "libm.so.6"], openmp="libm.so.6").reason
+    told = find_onednn.search([str(broken), "libm.so.6"], openmp="libm.so.6").reason
     assert f"{broken} does not load" in told
     assert "libm.so.6 is not oneDNN: install synk[onednn]" in told
 
 
 @pytest.mark.parametrize(
     ("major", "runtime", "told"),
-    [(2, library.OMP, "is oneDNN 2.6, and not 3"), (3, 4, "by something else"), (3, library.OMP, "")],
+    [(2, find_onednn.OMP, "is oneDNN 2.6, and not 3"), (3, 4, "by something else"), (3, find_onednn.OMP, "")],
 )
 def test_a_version_or_runtime_that_is_not_known_is_refused(major, runtime, told):
     class Function:
         def __call__(self):
-            return type("Pointer", (), {"contents": library.Version(major, 6, 0, b"", runtime, 0)})
+            return type("Pointer", (), {"contents": find_onednn.Version(major, 6, 0, b"", runtime, 0)})
 
     fake = type("Fake", (), {"dnnl_version": Function()})
-    complaint = library.unfit(fake)
+    complaint = find_onednn.unfit(fake)
     assert told in complaint
     assert bool(told) == bool(complaint)
 
 
 def test_a_library_in_the_prefix_comes_first(monkeypatch, tmp_path):
     (tmp_path / "lib").mkdir()
-    file = tmp_path / "lib" / library.FILE
+    file = tmp_path / "lib" / find_onednn.FILE
     file.touch()
-    monkeypatch.setattr(library.sys, "prefix", str(tmp_path))
-    assert next(library.places()) == str(file.resolve())
+    monkeypatch.setattr(find_onednn.sys, "prefix", str(tmp_path))
+    assert next(find_onednn.places()) == str(file.resolve())
 
 
 def test_files_of_the_wheel_are_found_elsewhere(monkeypatch, tmp_path):
@@ -67,19 +68,19 @@ def test_files_of_the_wheel_are_found_elsewhere(monkeypatch, tmp_path):
     package = tmp_path / "onednn_cpu_gomp-2023.2.0.dist-info"
     package.mkdir()
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: onednn-cpu-gomp\nVersion: 2023.2.0\n")
-    (package / "RECORD").write_text(f"native/{library.FILE},,\n")
+    (package / "RECORD").write_text(f"native/{find_onednn.FILE},,\n")
     (tmp_path / "native").mkdir()
-    file = tmp_path / "native" / library.FILE
+    file = tmp_path / "native" / find_onednn.FILE
     file.touch()
-    monkeypatch.setattr(library.sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(find_onednn.sys, "prefix", str(tmp_path))
     monkeypatch.syspath_prepend(tmp_path)
-    assert next(library.places()) == str(file.resolve())
+    assert next(find_onednn.places()) == str(file.resolve())
 
 
 def test_where_there_is_none_a_kernel_says_so(monkeypatch):
     from synk.kernels.onednn import engine
 
-    monkeypatch.setattr(library, "find", lambda: library.Found(None, "oneDNN is not installed"))
+    monkeypatch.setattr(find_onednn, "find", lambda: find_onednn.Found(None, "oneDNN is not installed"))
     assert not available()
     assert reason() == "oneDNN is not installed"
     with pytest.raises(OneDnnError, match="oneDNN is not installed"):

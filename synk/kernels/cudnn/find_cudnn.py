@@ -3,7 +3,7 @@
     module cudnn -> its version -> libcudnn -> its version -> libcublasLt -> Found(module, reason)
 
 The front end and the two libraries come in wheels of their own. Loading them starts no CUDA, so what is found
-here is true without a driver too. Imports the standard library only.
+here is true without a driver too.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import ctypes
 import os
 import sysconfig
 import warnings
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -68,8 +67,7 @@ def serves(xp: ModuleType) -> bool:
 
     Warns once if the front end is installed for nothing.
     """
-    # What passes for CuPy in tests has its name but no memory of a device.
-    if xp.__name__ != "cupy" or not hasattr(xp.cuda, "alloc"):
+    if xp.__name__ != "cupy":
         return False
     found = find()
     if found.installed and found.reason:
@@ -82,15 +80,8 @@ def _warn_once(reason: str) -> None:
     warnings.warn(f"convolutions run without cuDNN, slower: {reason}", RuntimeWarning, stacklevel=3)
 
 
-def search(load_cublas: Callable[[int], str] | None = None) -> Found:
-    """Import the front end and look at what it has loaded.
-
-    Parameters
-    ----------
-    load_cublas : callable, optional
-        Takes the major version of CUDA that cuDNN was built for, loads cuBLAS of it, and returns what is
-        wrong with it, or nothing.
-    """
+def search() -> Found:
+    """Import the front end and look at what it has loaded."""
     if find_spec("cudnn") is None:
         return Found(None, f"cuDNN's front end is not installed: {REMEDY}", installed=False)
     load_cudnn(Path(sysconfig.get_path("purelib")))
@@ -98,9 +89,7 @@ def search(load_cublas: Callable[[int], str] | None = None) -> Found:
         module = import_module("cudnn")
     except Exception as error:  # one built for another Python, or a system without what it links to
         return Found(None, f"{FRONT_END} cannot be imported ({type(error).__name__}: {error}): {REMEDY}")
-    problem = unfit(module)
-    if not problem:
-        problem = (load_cublas or load_cublas_of)(built_for())
+    problem = unfit(module) or load_cublas_of(built_for())
     return Found(None, f"{problem}: {REMEDY}") if problem else Found(module)
 
 

@@ -1,6 +1,6 @@
-"""A problem becomes a plan: a graph of cuDNN's, the engine that its heuristics choose, and its workspace.
+"""Make a plan of a descriptor: a graph of cuDNN's, the engine that its heuristics choose, and its workspace.
 
-    Problem -> graph of one convolution (and a bias) -> heuristics -> engines that keep the rules -> Plan
+    Descriptor -> graph of one convolution (and a bias) -> heuristics -> engines that keep the rules -> plan
 
 The rules: the same bits each time, sums in float32 or more, and TF32 only where it is allowed. Relu is not
 part of the graph: cuDNN does not promise that NaN stays NaN in it.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from synk.kernels.cudnn.problem import (
+from synk.kernels.cudnn.descriptor import (
     BIAS,
     FORWARD,
     IMAGE,
@@ -21,7 +21,7 @@ from synk.kernels.cudnn.problem import (
     RESULT,
     WEIGHT_GRADIENT,
     WEIGHTS,
-    Problem,
+    Descriptor,
     Tensor,
 )
 
@@ -41,7 +41,7 @@ class Unsupported(Exception):
     """No engine of cuDNN computes this."""
 
 
-class Plan(NamedTuple):
+class CudnnPlan(NamedTuple):
     """What is ready to be executed.
 
     Attributes
@@ -49,22 +49,22 @@ class Plan(NamedTuple):
     graph : cudnn.pygraph
     workspace : int
         Bytes.
-    problem : Problem
+    descriptor : Descriptor
     """
 
     graph: Any
     workspace: int
-    problem: Problem
+    descriptor: Descriptor
 
 
-def make_plan(cudnn: Any, problem: Problem, **gpu: Any) -> Plan:
+def make_plan(cudnn: Any, descriptor: Descriptor, **gpu: Any) -> CudnnPlan:
     """Build a plan; takes 10 to 40 ms.
 
     Parameters
     ----------
     cudnn : module
         The front end.
-    problem : Problem
+    descriptor : Descriptor
         Not an empty one.
     **gpu
         ``handle``, or ``device_property`` and ``sm_version`` of a GPU that is not there.
@@ -76,45 +76,45 @@ def make_plan(cudnn: Any, problem: Problem, **gpu: Any) -> Plan:
     RuntimeError
         cuDNN does not accept the graph, or lacks a library.
     """
-    graph = describe(cudnn, problem, **gpu)
+    graph = describe(cudnn, descriptor, **gpu)
     try:
         graph.validate()
         graph.build_operation_graph()
         graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
-        graph.deselect_numeric_notes([getattr(cudnn.numerical_note, name) for name in refused(problem)])
+        graph.deselect_numeric_notes([getattr(cudnn.numerical_note, name) for name in refused(descriptor)])
         graph.deselect_workspace_greater_than(MOST_WORKSPACE)
         graph.check_support()
         graph.build_plans(cudnn.build_plan_policy.HEURISTICS_CHOICE)
     except cudnn.cudnnGraphNotSupportedError as error:
-        raise Unsupported(f"cuDNN has no engine for {problem}: {error}") from error
-    return Plan(graph, graph.get_workspace_size(), problem)
+        raise Unsupported(f"cuDNN has no engine for {descriptor}: {error}") from error
+    return CudnnPlan(graph, graph.get_workspace_size(), descriptor)
 
 
-def refused(problem: Problem) -> tuple[str, ...]:
+def refused(descriptor: Descriptor) -> tuple[str, ...]:
     """Return the notes of engines that must not be chosen."""
-    without_tf32 = problem.dtype == "float32" and not problem.tf32
+    without_tf32 = descriptor.dtype == "float32" and not descriptor.tf32
     return (*NEVER, TF32_ENGINES) if without_tf32 else NEVER
 
 
-def describe(cudnn: Any, problem: Problem, **gpu: Any) -> Any:
-    """Return the graph of a problem."""
-    dtype = getattr(cudnn.data_type, DTYPES[problem.dtype])
-    inner = cudnn.data_type.DOUBLE if problem.dtype == "float64" else cudnn.data_type.FLOAT
+def describe(cudnn: Any, descriptor: Descriptor, **gpu: Any) -> Any:
+    """Return the graph of a descriptor."""
+    dtype = getattr(cudnn.data_type, DTYPES[descriptor.dtype])
+    inner = cudnn.data_type.DOUBLE if descriptor.dtype == "float64" else cudnn.data_type.FLOAT
     graph = cudnn.pygraph(
-        name=problem.operation,
+        name=descriptor.operation,
         io_data_type=dtype,
         intermediate_data_type=inner,
         compute_data_type=inner,
         **gpu,
     )
-    tensors = {uid: _input(graph, problem.tensor(uid), dtype) for uid in problem.inputs}
-    _output(_convolve(graph, problem, tensors), problem.tensor(problem.target), dtype)
+    tensors = {uid: _input(graph, descriptor.tensor(uid), dtype) for uid in descriptor.inputs}
+    _output(_convolve(graph, descriptor, tensors), descriptor.tensor(descriptor.target), dtype)
     return graph
 
 
-def _convolve(graph: Any, problem: Problem, tensors: dict[int, Any]) -> Any:
+def _convolve(graph: Any, descriptor: Descriptor, tensors: dict[int, Any]) -> Any:
     """Add the operation to the graph, and return its result."""
-    window = problem.convolution.window
+    window = descriptor.convolution.window
     before, after = zip(*window.padding, strict=True)
     geometry = {
         "pre_padding": list(before),
@@ -122,13 +122,13 @@ def _convolve(graph: Any, problem: Problem, tensors: dict[int, Any]) -> Any:
         "stride": list(window.stride),
         "dilation": list(window.dilation),
     }
-    if problem.operation == INPUT_GRADIENT:
+    if descriptor.operation == INPUT_GRADIENT:
         return graph.conv_dgrad(loss=tensors[RESULT], filter=tensors[WEIGHTS], **geometry)
-    if problem.operation == WEIGHT_GRADIENT:
+    if descriptor.operation == WEIGHT_GRADIENT:
         return graph.conv_wgrad(image=tensors[IMAGE], loss=tensors[RESULT], **geometry)
-    assert problem.operation == FORWARD
+    assert descriptor.operation == FORWARD
     result = graph.conv_fprop(image=tensors[IMAGE], weight=tensors[WEIGHTS], **geometry)
-    return graph.bias(input=result, bias=tensors[BIAS]) if problem.has_bias else result
+    return graph.bias(input=result, bias=tensors[BIAS]) if descriptor.has_bias else result
 
 
 def _input(graph: Any, tensor: Tensor, dtype: Any) -> Any:

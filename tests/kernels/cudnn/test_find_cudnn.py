@@ -11,7 +11,7 @@ import pytest
 
 from support.cudnn import fake_cudnn
 from synk.kernels.choose import convolution_kernels
-from synk.kernels.cudnn import library
+from synk.kernels.cudnn import find_cudnn
 from synk.kernels.im2col import Im2col
 
 
@@ -20,30 +20,27 @@ def front_end(monkeypatch):
     """Return the stand-in for the front end, which ``import cudnn`` finds."""
     module = fake_cudnn.make()
     monkeypatch.setitem(sys.modules, "cudnn", module)
-    monkeypatch.setattr(library, "find_spec", lambda name: "there")
+    monkeypatch.setattr(find_cudnn, "find_spec", lambda name: "there")
+    monkeypatch.setattr(find_cudnn, "load_cublas_of", lambda major: "")
     return module
 
 
 @pytest.fixture
 def afresh(monkeypatch):
     """Have everything that is looked for once be looked for again, now and after the test."""
-    monkeypatch.setattr(library, "find", library.search)
-    library._warn_once.cache_clear()
+    monkeypatch.setattr(find_cudnn, "find", find_cudnn.search)
+    find_cudnn._warn_once.cache_clear()
     yield
-    library._warn_once.cache_clear()
-
-
-def fits(major):
-    return ""
+    find_cudnn._warn_once.cache_clear()
 
 
 def test_what_fits_is_found(front_end):
-    assert library.search(fits) == library.Found(front_end)
+    assert find_cudnn.search() == find_cudnn.Found(front_end)
 
 
 def test_nothing_installed(monkeypatch):
-    monkeypatch.setattr(library, "find_spec", lambda name: None)
-    found = library.search(fits)
+    monkeypatch.setattr(find_cudnn, "find_spec", lambda name: None)
+    found = find_cudnn.search()
     assert (found.module, found.installed) == (None, False)
     assert found.reason == (
         "cuDNN's front end is not installed: install synk[cuda13,cudnn13] "
@@ -62,7 +59,7 @@ def test_nothing_installed(monkeypatch):
 )
 def test_versions_that_do_not_fit_are_told(front_end, monkeypatch, name, value, told):
     monkeypatch.setattr(front_end, name, value)
-    found = library.search(fits)
+    found = find_cudnn.search()
     assert found.module is None
     assert found.installed
     assert found.reason.startswith(told)
@@ -73,7 +70,7 @@ def test_a_front_end_without_the_library(front_end, monkeypatch):
         raise RuntimeError("Unable to find symbol cudnnGetVersion")
 
     monkeypatch.setattr(front_end, "backend_version", missing)
-    assert "finds no cuDNN to load (Unable to find symbol" in library.search(fits).reason
+    assert "finds no cuDNN to load (Unable to find symbol" in find_cudnn.search().reason
 
 
 @pytest.mark.parametrize(("own", "loaded"), [("nvidia/cudnn/lib/libcudnn.so.9", []), ("", ["cudnn"])])
@@ -84,15 +81,15 @@ def test_cudnn_of_a_parent_environment_is_loaded_first(monkeypatch, tmp_path, ow
     if own:  # the front end loads this one, by its path: another beside it would be a second copy
         (tmp_path / own).parent.mkdir(parents=True)
         (tmp_path / own).touch()
-    library.load_cudnn(tmp_path)
+    find_cudnn.load_cudnn(tmp_path)
     assert asked == loaded
 
 
 def test_cudnn_is_loaded_before_the_front_end_looks_for_it(front_end, monkeypatch):
     seen = []
-    monkeypatch.setattr(library, "load_cudnn", seen.append)
-    monkeypatch.setattr(library, "import_module", lambda name: seen.append(name) or front_end)
-    library.search(fits)
+    monkeypatch.setattr(find_cudnn, "load_cudnn", seen.append)
+    monkeypatch.setattr(find_cudnn, "import_module", lambda name: seen.append(name) or front_end)
+    find_cudnn.search()
     assert seen == [Path(sysconfig.get_path("purelib")), "cudnn"]
 
 
@@ -100,59 +97,54 @@ def test_another_module_of_that_name(monkeypatch):
     other = ModuleType("cudnn")
     other.__file__ = "somewhere/cudnn.py"
     monkeypatch.setitem(sys.modules, "cudnn", other)
-    monkeypatch.setattr(library, "find_spec", lambda name: "there")
-    assert library.search(fits).reason.startswith(
+    monkeypatch.setattr(find_cudnn, "find_spec", lambda name: "there")
+    assert find_cudnn.search().reason.startswith(
         "the module cudnn in somewhere/cudnn.py is not nvidia-cudnn-frontend: "
     )
 
 
 def test_a_front_end_that_does_not_import(monkeypatch):
     monkeypatch.setitem(sys.modules, "cudnn", None)
-    monkeypatch.setattr(library, "find_spec", lambda name: "there")
-    found = library.search(fits)
+    monkeypatch.setattr(find_cudnn, "find_spec", lambda name: "there")
+    found = find_cudnn.search()
     assert found.installed
     assert found.reason.startswith("nvidia-cudnn-frontend cannot be imported (ModuleNotFoundError: ")
 
 
 def test_without_cublas_cudnn_is_not_used_because_it_would_abort(front_end, monkeypatch):
-    monkeypatch.setattr(library, "built_for", lambda: 13)
-    found = library.search(lambda major: f"cuDNN needs libcublasLt.so.{major}, which cannot be loaded")
+    monkeypatch.setattr(find_cudnn, "built_for", lambda: 13)
+    said = "cuDNN needs libcublasLt.so.{}, which cannot be loaded"
+    monkeypatch.setattr(find_cudnn, "load_cublas_of", said.format)
+    found = find_cudnn.search()
     assert found.module is None
     assert found.reason.startswith(
         "cuDNN needs libcublasLt.so.13, which cannot be loaded: install synk[cuda13"
     )
-    assert library.load_cublas_of(0) == ""
-    assert "libcublasLt.so.99" in library.load_cublas_of(99)
 
 
-def cupy_with_memory():
-    """Return a module by the name of CuPy that has an allocator."""
-    cupy = ModuleType("cupy")
-    cupy.cuda = SimpleNamespace(alloc=None)
-    return cupy
+def test_cublas_of_another_cuda_is_told():
+    assert find_cudnn.load_cublas_of(0) == ""
+    assert "libcublasLt.so.99" in find_cudnn.load_cublas_of(99)
 
 
 def test_cupy_falls_back_silently_where_nothing_is_installed(monkeypatch, afresh):
-    monkeypatch.setattr(library, "find_spec", lambda name: None)
-    assert isinstance(convolution_kernels(cupy_with_memory(), "float32"), Im2col)
+    monkeypatch.setattr(find_cudnn, "find_spec", lambda name: None)
+    assert isinstance(convolution_kernels(ModuleType("cupy"), "float32"), Im2col)
 
 
 def test_cupy_falls_back_with_one_warning_where_versions_do_not_fit(front_end, monkeypatch, afresh):
     monkeypatch.setattr(front_end, "__version__", "1.18.0")
     with pytest.warns(RuntimeWarning, match="without cuDNN, slower: .* is 1.18.0"):
-        convolution_kernels(cupy_with_memory(), "float32")
-    assert isinstance(convolution_kernels(cupy_with_memory(), "float32"), Im2col)
+        convolution_kernels(ModuleType("cupy"), "float32")
+    assert isinstance(convolution_kernels(ModuleType("cupy"), "float32"), Im2col)
 
 
 def test_other_modules_do_not_look_for_cudnn(monkeypatch):
     def fail():
         raise AssertionError("cuDNN was looked for")
 
-    monkeypatch.setattr(library, "find", fail)
-    cupy = cupy_with_memory()
-    del cupy.cuda.alloc  # a stand-in
-    assert not library.serves(cupy)
-    assert not library.serves(np)
+    monkeypatch.setattr(find_cudnn, "find", fail)
+    assert not find_cudnn.serves(np)
 
 
 def test_importing_loads_nothing():
@@ -164,7 +156,7 @@ def test_importing_loads_nothing():
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-@pytest.mark.skipif(not library.available(), reason=library.reason())
+@pytest.mark.skipif(not find_cudnn.available(), reason=find_cudnn.reason())
 def test_looking_for_the_real_one_starts_no_cuda():
     code = (
         "from synk.kernels.cudnn import available\n"
