@@ -32,6 +32,10 @@ class SharedArrays(list[Any]):
         self.plans: dict[Any, Any] = {}
 
 
+Shared = SharedArrays | None
+Read = Callable[[Sequence[Any]], Any]
+
+
 def copies(arrays: Sequence[Any]) -> Any:
     """Return a list of copies: what a gathering reads unless told otherwise."""
     return [array.copy() for array in arrays]
@@ -66,7 +70,7 @@ class Collectives(ABC):
     n_ranks: int
 
     @abstractmethod
-    def all_reduce(self, array: Any, op: str, shared: SharedArrays | None = None) -> Any:
+    def all_reduce(self, array: Any, op: str, shared: Shared = None) -> Any:
         """Return the arrays of all ranks combined by ``op``, on every rank.
 
         Parameters
@@ -84,44 +88,34 @@ class Collectives(ABC):
 
     @abstractmethod
     def reduce(
-        self, array: Any, op: str, root: int = 0, shared: SharedArrays | None = None, in_place: bool = False
-    ) -> Any | None:
+        self, array: Any, op: str, root: int = 0, shared: Shared = None, in_place: bool = False
+    ) -> Any:
         """Return the arrays of all ranks combined by ``op`` on rank ``root``, None on others.
 
         ``in_place`` permits that the root's array is overwritten and returned.
         """
 
     @abstractmethod
-    def broadcast(self, array: Any, root: int = 0, shared: SharedArrays | None = None) -> Any:
+    def broadcast(self, array: Any, root: int = 0, shared: Shared = None) -> Any:
         """Return rank ``root``'s array; only its dtype must be that of ``array`` elsewhere.
 
         With ``shared``, ``array`` is overwritten and returned.
         """
 
     @abstractmethod
-    def all_gather(
-        self,
-        array: Any,
-        shared: SharedArrays | None = None,
-        read: Callable[[Sequence[Any]], Any] = copies,
-    ) -> Any:
+    def all_gather(self, array: Any, shared: Shared = None, read: Read = copies) -> Any:
         """Return ``read(arrays)`` of the arrays of all ranks in rank order; their shapes may differ."""
 
     @abstractmethod
     def gather(
-        self,
-        array: Any,
-        root: int = 0,
-        shared: SharedArrays | None = None,
-        read: Callable[[Sequence[Any]], Any] = copies,
-        only: int | None = None,
-    ) -> Any | None:
+        self, array: Any, root: int = 0, shared: Shared = None, read: Read = copies, only: int | None = None
+    ) -> Any:
         """Return what `all_gather` does on rank ``root``, None on others.
 
         With ``only``, a rank, ``read`` gets that rank's array alone.
         """
 
-    def reduce_scatter(self, array: Any, op: str, shared: SharedArrays | None = None) -> Any:
+    def reduce_scatter(self, array: Any, op: str, shared: Shared = None) -> Any:
         """Return this rank's part of the rows of what `all_reduce` returns; of NumPy arrays only.
 
         Raises
@@ -139,7 +133,7 @@ class Collectives(ABC):
 
         return self.all_gather(array, shared, read)
 
-    def all_to_all(self, array: Any, shared: SharedArrays | None = None) -> Any:
+    def all_to_all(self, array: Any, shared: Shared = None) -> Any:
         """Return this rank's part of the rows of every rank's array, joined; of NumPy arrays only.
 
         Raises

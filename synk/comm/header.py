@@ -1,6 +1,8 @@
 """What ranks tell each other before a collective: the same words from all, or nobody goes on.
 
 words -> control block -> barrier -> compare words; parsed only where they differ, or to stage
+
+A `Meeting` does so for communicators whose data moves elsewhere: only words pass there.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from synk.transport.sync import Barrier, ControlBlock
 from synk.values.errors import CollectiveMismatch
 
 ARENA, SHARED = range(2)  # words; behind them stands what `SAID` has, and then lengths
@@ -57,3 +60,65 @@ def check_equal(headers: list[Header], shapes: bool) -> None:
             "ranks disagree on a collective: "
             + "; ".join(f"rank {rank}: {header}" for rank, header in enumerate(headers))
         )
+
+
+class Met(NamedTuple):
+    """What all ranks have said, in rank order."""
+
+    shapes: list[tuple[int, ...]]
+    links: list[int]  # the number of each rank's link, 0 for none
+
+
+class Meeting:
+    """Where the ranks of a run compare what they are about to do, and what links they have.
+
+    All ranks must meet at a barrier once more before any of them writes its next words.
+
+    Parameters
+    ----------
+    rank : int
+    control, barrier
+        The run's shared words and this rank's barrier on them.
+    """
+
+    def __init__(self, rank: int, control: ControlBlock, barrier: Barrier):
+        self._rank = rank
+        self._ranks = range(control.n_ranks)
+        self._barrier = barrier
+        # Asked for again each time: views of the words would keep them mapped beyond the run.
+        self._header = control.header
+
+    def agree(self, kind: str, op: str, array: Any, link: int, shapes: bool = True) -> Met:
+        """Return what all ranks bring to this collective.
+
+        Parameters
+        ----------
+        kind : str
+            Of collective, as named in errors: at most 16 letters.
+        op : str
+        array : array
+            Of any array module; only its dtype and shape are looked at.
+        link : int
+            The number of this rank's link.
+        shapes : bool
+            Whether shapes must be equal.
+
+        Raises
+        ------
+        CollectiveMismatch
+            On every rank, if what they bring differs.
+        """
+        words = words_of(kind, op, array.dtype, array.shape, is_shared=False)
+        end = SHARED + len(words)
+        mine = self._header(self._rank)
+        # The place of an arena's length: here ranks have links instead.
+        mine[ARENA] = link
+        mine[SHARED:end] = words
+        self._barrier.wait()
+        headers = [self._header(rank) for rank in self._ranks]
+        links = [header[ARENA] for header in headers]
+        if all(header[SHARED:end] == words for header in headers):
+            return Met([tuple(array.shape)] * len(headers), links)
+        brought = [Header.read(header) for header in headers]
+        check_equal(brought, shapes)
+        return Met([header.shape for header in brought], links)

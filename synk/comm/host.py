@@ -27,15 +27,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from synk.comm.base import Communicator, SharedArrays, copies
+from synk.comm.base import Communicator, Read, Shared, SharedArrays, copies
 from synk.comm.blocks import Blocks, Scratch
 from synk.comm.header import ARENA, SHARED, Header, check_equal, words_of
 from synk.memory.shm import Segment
 from synk.transport.sync import Barrier, ControlBlock
 from synk.values.rows import split
 
+Array = NDArray[Any]
 ALIGNMENT = 64  # bytes: slots start on cache lines
-Read = Callable[[Sequence[NDArray[Any]]], Any]
 
 
 class HostCommunicator(Communicator):
@@ -83,7 +83,7 @@ class HostCommunicator(Communicator):
         if met:
             self._barrier.wait()
 
-    def _words(self, kind: str, op: str, shared: SharedArrays | None, shapes: bool) -> memoryview:
+    def _words(self, kind: str, op: str, shared: Shared, shapes: bool) -> memoryview:
         """Return what all ranks must have in common to reduce or read arrays where they are."""
         if shared is None:
             return memoryview(b"")
@@ -94,7 +94,7 @@ class HostCommunicator(Communicator):
             words = shared.plans[kind, op] = words_of(kind, op, mine.dtype, shape, is_shared=True)
         return words
 
-    def all_reduce(self, array: NDArray[Any], op: str, shared: SharedArrays | None = None) -> NDArray[Any]:
+    def all_reduce(self, array: Array, op: str, shared: Shared = None) -> Array:
         if shared is not None:
             # The way of every training step: what can be known before is looked up.
             words, blocks = shared.plans.get(op) or self._plan(op, shared)
@@ -110,13 +110,8 @@ class HostCommunicator(Communicator):
         return array
 
     def reduce(
-        self,
-        array: NDArray[Any],
-        op: str,
-        root: int = 0,
-        shared: SharedArrays | None = None,
-        in_place: bool = False,
-    ) -> NDArray[Any] | None:
+        self, array: Array, op: str, root: int = 0, shared: Shared = None, in_place: bool = False
+    ) -> Any:
         kind = "reduce in place" if in_place else "reduce"
         headers = self._to_stage(kind, op, array, shared)
         if shared is None or headers:
@@ -132,9 +127,7 @@ class HostCommunicator(Communicator):
         self._part()
         return result if self.rank == root else None
 
-    def broadcast(
-        self, array: NDArray[Any], root: int = 0, shared: SharedArrays | None = None
-    ) -> NDArray[Any]:
+    def broadcast(self, array: Array, root: int = 0, shared: Shared = None) -> Array:
         headers = self._to_stage("broadcast", "sum", array, shared, shapes=False)
         if shared is not None and not headers:
             if self.rank != root:
@@ -144,21 +137,16 @@ class HostCommunicator(Communicator):
         slot = self._fill_slots(headers, array, only=root)[root]
         return slot.copy()
 
-    def all_gather(self, array: NDArray[Any], shared: SharedArrays | None = None, read: Read = copies) -> Any:
+    def all_gather(self, array: Array, shared: Shared = None, read: Read = copies) -> Any:
         return self._gather("all_gather", array, shared, read, reading=True, only=None)
 
     def gather(
-        self,
-        array: NDArray[Any],
-        root: int = 0,
-        shared: SharedArrays | None = None,
-        read: Read = copies,
-        only: int | None = None,
-    ) -> Any | None:
+        self, array: Array, root: int = 0, shared: Shared = None, read: Read = copies, only: int | None = None
+    ) -> Any:
         return self._gather("gather", array, shared, read, self.rank == root, only)
 
     def _gather(
-        self, kind: str, array: NDArray[Any], shared: Any, read: Read, reading: bool, only: int | None
+        self, kind: str, array: Array, shared: Any, read: Read, reading: bool, only: int | None
     ) -> Any:
         headers = self._to_stage(kind, "sum", array, shared, shapes=False)
         arrays = self._fill_slots(headers, array, only) if headers or shared is None else shared
@@ -188,7 +176,7 @@ class HostCommunicator(Communicator):
             self._barrier.wait()
 
     def _to_stage(
-        self, kind: str, op: str, array: NDArray[Any], shared: SharedArrays | None, shapes: bool = True
+        self, kind: str, op: str, array: Array, shared: Shared, shapes: bool = True
     ) -> list[Header]:
         """Return what all ranks bring; nothing where all of it is in shared memory."""
         if self._met:
@@ -200,8 +188,8 @@ class HostCommunicator(Communicator):
         self,
         kind: str,
         op: str,
-        array: NDArray[Any],
-        shared: SharedArrays | None,
+        array: Array,
+        shared: Shared,
         shapes: bool = True,
         met: bool = False,
     ) -> list[Header]:
@@ -227,13 +215,13 @@ class HostCommunicator(Communicator):
         plan = shared.plans[op] = words, self._chunk(shared if same else [mine], op)
         return plan
 
-    def _chunk(self, arrays: Sequence[NDArray[Any]], op: str, into: int | None = None) -> Blocks:
+    def _chunk(self, arrays: Sequence[Array], op: str, into: int | None = None) -> Blocks:
         """Return this rank's part of a reduction of arrays, into one of them or all."""
         start, stop = split(arrays[0].size, self.n_ranks)[self.rank]
         parts = [array[start:stop] for array in _flat(arrays)]
         return Blocks(parts, op, parts if into is None else [parts[into]], self._scratch)
 
-    def _reduce_staged(self, headers: list[Header], array: NDArray[Any], op: str) -> NDArray[Any]:
+    def _reduce_staged(self, headers: list[Header], array: Array, op: str) -> Array:
         """Return the combination of all ranks' arrays, in the arena."""
         slots = self._fill_slots(headers, array)
         self._chunk(slots, op, into=0).run()
@@ -242,9 +230,7 @@ class HostCommunicator(Communicator):
 
     # --- the arena ---------------------------------------------------------------------------------
 
-    def _fill_slots(
-        self, headers: list[Header], array: NDArray[Any], only: int | None = None
-    ) -> list[NDArray[Any]]:
+    def _fill_slots(self, headers: list[Header], array: Array, only: int | None = None) -> list[Array]:
         """Copy this rank's array to its slot and return all slots once all are filled, or ``only`` one."""
         offsets = [0]
         for rank, header in enumerate(headers):
@@ -271,5 +257,5 @@ def _digest(parts: Sequence[memoryview]) -> memoryview:
     return memoryview(words_in("q", [-1, *words_in("q", digest)]))
 
 
-def _flat(arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+def _flat(arrays: Sequence[Array]) -> list[Array]:
     return [array.reshape(-1) for array in arrays]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
-from synk.comm.base import Communicator, SharedArrays, copies
+from synk.comm.base import Communicator, Read, Shared, copies
 
 
 class LoneCommunicator(Communicator):
@@ -14,31 +13,21 @@ class LoneCommunicator(Communicator):
     def __init__(self) -> None:
         super().__init__(rank=0, n_ranks=1)
 
-    def all_reduce(self, array: Any, op: str, shared: SharedArrays | None = None) -> Any:
+    def all_reduce(self, array: Any, op: str, shared: Shared = None) -> Any:
         return array
 
     def reduce(
-        self, array: Any, op: str, root: int = 0, shared: SharedArrays | None = None, in_place: bool = False
-    ) -> Any | None:
+        self, array: Any, op: str, root: int = 0, shared: Shared = None, in_place: bool = False
+    ) -> Any:
         return array if in_place else array.copy()
 
-    def broadcast(self, array: Any, root: int = 0, shared: SharedArrays | None = None) -> Any:
+    def broadcast(self, array: Any, root: int = 0, shared: Shared = None) -> Any:
         return array
 
-    def all_gather(
-        self,
-        array: Any,
-        shared: SharedArrays | None = None,
-        read: Callable[[Sequence[Any]], Any] = copies,
-    ) -> Any:
+    def all_gather(self, array: Any, shared: Shared = None, read: Read = copies) -> Any:
         return read([array])
 
     def gather(
-        self,
-        array: Any,
-        root: int = 0,
-        shared: SharedArrays | None = None,
-        read: Callable[[Sequence[Any]], Any] = copies,
-        only: int | None = None,
-    ) -> Any | None:
+        self, array: Any, root: int = 0, shared: Shared = None, read: Read = copies, only: int | None = None
+    ) -> Any:
         return read([array])

@@ -10,19 +10,17 @@ those of rank order. *Unrun* on GPUs.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
 
-from synk.comm.base import Communicator, SharedArrays, copies
+from synk.comm.base import Communicator, Read, Shared, copies
 from synk.comm.carrier import Carrier, carrier_of, contiguous
-from synk.comm.meeting import Meeting
+from synk.comm.header import Meeting
 from synk.comm.nccl_library import Library
 from synk.comm.nccl_link import Launch, Link, Peers
 from synk.comm.staged import is_writable
 from synk.transport.sync import Barrier, ControlBlock
 
-Read = Callable[[Sequence[Any]], Any]
 Shape = tuple[int, ...]
 
 
@@ -64,7 +62,7 @@ class NcclCommunicator(Communicator):
         assert self._host is not None, "made without one"
         return self._host
 
-    def all_reduce(self, array: Any, op: str, shared: SharedArrays | None = None) -> Any:
+    def all_reduce(self, array: Any, op: str, shared: Shared = None) -> Any:
         carrier = carrier_of(op, array.dtype, self.n_ranks)
         shapes = self._meet("all_reduce", op, array)
         if carrier is None:
@@ -79,8 +77,8 @@ class NcclCommunicator(Communicator):
         return self._put(carrier.unpack(self._xp, sent, array.shape), array)
 
     def reduce(
-        self, array: Any, op: str, root: int = 0, shared: SharedArrays | None = None, in_place: bool = False
-    ) -> Any | None:
+        self, array: Any, op: str, root: int = 0, shared: Shared = None, in_place: bool = False
+    ) -> Any:
         carrier = carrier_of(op, array.dtype, self.n_ranks)
         shapes = self._meet("reduce in place" if in_place else "reduce", op, array)
         if carrier is None:
@@ -91,7 +89,7 @@ class NcclCommunicator(Communicator):
             return None
         return self._put(result, array) if in_place else result
 
-    def broadcast(self, array: Any, root: int = 0, shared: SharedArrays | None = None) -> Any:
+    def broadcast(self, array: Any, root: int = 0, shared: Shared = None) -> Any:
         shape = self._meet("broadcast", "sum", array, shapes=False)[root]
         if self.rank == root:
             moved = contiguous(array)
@@ -104,18 +102,13 @@ class NcclCommunicator(Communicator):
             return array
         return self._put(moved, array) if shared is not None else moved
 
-    def all_gather(self, array: Any, shared: SharedArrays | None = None, read: Read = copies) -> Any:
+    def all_gather(self, array: Any, shared: Shared = None, read: Read = copies) -> Any:
         shapes = self._meet("all_gather", "sum", array, shapes=False)
         return read(self._all_gathered(array, shapes))
 
     def gather(
-        self,
-        array: Any,
-        root: int = 0,
-        shared: SharedArrays | None = None,
-        read: Read = copies,
-        only: int | None = None,
-    ) -> Any | None:
+        self, array: Any, root: int = 0, shared: Shared = None, read: Read = copies, only: int | None = None
+    ) -> Any:
         shapes = self._meet("gather", "sum", array, shapes=False)
         wanted = range(self.n_ranks) if only is None else [only]
         mine, byte = contiguous(array), self._library.datatype("uint8")
@@ -158,7 +151,7 @@ class NcclCommunicator(Communicator):
     def _codes(self, carrier: Carrier) -> tuple[int, int]:
         return self._library.datatype(carrier.dtype), self._library.operation(carrier.op)
 
-    def _reduced(self, array: Any, carrier: Carrier, root: int, in_place: bool) -> Any | None:
+    def _reduced(self, array: Any, carrier: Carrier, root: int, in_place: bool) -> Any:
         """Return the combination of all ranks' arrays on the root."""
         sent = carrier.pack(self._xp, array)
         code, kind = self._codes(carrier)

@@ -12,11 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from synk.comm.base import Communicator, SharedArrays, copies
+from synk.comm.base import Communicator, Read, Shared, copies
 from synk.values.errors import CollectiveMismatch
 from synk.values.reduction import Accumulator, cast
-
-Read = Callable[[Sequence[Any]], Any]
 
 
 class StagedCommunicator(Communicator):
@@ -42,14 +40,14 @@ class StagedCommunicator(Communicator):
     def on_host(self) -> Communicator:
         return self._host
 
-    def all_reduce(self, array: Any, op: str, shared: SharedArrays | None = None) -> Any:
+    def all_reduce(self, array: Any, op: str, shared: Shared = None) -> Any:
         if is_bfloat16(array):
             return self._put(self._reduced_bfloat16(array, op), array)
         return self._put(self._host.all_reduce(self._to_host(array), op), array)
 
     def reduce(
-        self, array: Any, op: str, root: int = 0, shared: SharedArrays | None = None, in_place: bool = False
-    ) -> Any | None:
+        self, array: Any, op: str, root: int = 0, shared: Shared = None, in_place: bool = False
+    ) -> Any:
         if is_bfloat16(array):
             result = self._reduced_bfloat16(array, op)
         else:
@@ -58,24 +56,19 @@ class StagedCommunicator(Communicator):
             return None
         return self._put(result, array) if in_place else self._from_host(result)
 
-    def broadcast(self, array: Any, root: int = 0, shared: SharedArrays | None = None) -> Any:
+    def broadcast(self, array: Any, root: int = 0, shared: Shared = None) -> Any:
         result = self._host.broadcast(self._plain(array), root)
         if self.rank == root:
             return array
         result = result.view(array.dtype)
         return self._put(result, array) if shared is not None else self._from_host(result)
 
-    def all_gather(self, array: Any, shared: SharedArrays | None = None, read: Read = copies) -> Any:
+    def all_gather(self, array: Any, shared: Shared = None, read: Read = copies) -> Any:
         return self._host.all_gather(self._plain(array), read=self._reading(read, array.dtype))
 
     def gather(
-        self,
-        array: Any,
-        root: int = 0,
-        shared: SharedArrays | None = None,
-        read: Read = copies,
-        only: int | None = None,
-    ) -> Any | None:
+        self, array: Any, root: int = 0, shared: Shared = None, read: Read = copies, only: int | None = None
+    ) -> Any:
         return self._host.gather(self._plain(array), root, read=self._reading(read, array.dtype), only=only)
 
     def _plain(self, array: Any) -> Any:

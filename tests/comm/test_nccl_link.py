@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from synk.comm.nccl_watched import watched
+from synk.comm.nccl_link import watched
 
 
 def never():
