@@ -13,7 +13,7 @@ from synk.arrays.data import Data
 from synk.arrays.owner import Owner
 from synk.arrays.variables import describe
 from synk.collectives.base import Collective, checked_rank, is_array
-from synk.collectives.hand_out import BroadcastStep, HandOut
+from synk.collectives.hand_out import BroadcastStep, Given, staged_step, write_now
 from synk.functions.calls import filtered, fits
 from synk.functions.prepared import PreparedStep
 from synk.values.rows import Rows, select, split
@@ -22,8 +22,8 @@ from synk.values.rows import Rows, select, split
 class Assignment(Collective[None]):
     """A collective that gives ranks rows of values, all of them or those that ``batch`` selects."""
 
-    def __init__(self, shared_vars: Any, values: Any, batch: Any = None, arrays: bool = True):
-        super().__init__(shared_vars, arrays)
+    def __init__(self, shared_vars: Any, values: Any, batch: Any = None):
+        super().__init__(shared_vars)
         self._values, self._batch = values, batch
 
     @abstractmethod
@@ -31,13 +31,13 @@ class Assignment(Collective[None]):
         """Return the rows of a value that each rank gets; None where it keeps its own."""
 
     def prepare(self, run: Owner) -> PreparedStep:
-        hand_out = self._hand_out(run)
-        return PreparedStep(hand_out.step, None, hand_out.variables)
+        given = self._given(run)
+        return PreparedStep(staged_step(run, given), None, tuple([one.variable for one in given]))
 
     def prepare_alone(self, run: Owner) -> list[PreparedStep]:
-        hand_out = self._hand_out(run)
-        run.lengths.forget(hand_out.variables)
-        return [PreparedStep(step, None) for step in hand_out.steps()]
+        given = self._given(run)
+        run.lengths.forget([one.variable for one in given])
+        return [PreparedStep(step, None) for step in write_now(run, given)]
 
     def selected(self, variable: Any, array: Any) -> Rows:
         """Return the rows of a value that are given to somebody."""
@@ -45,14 +45,14 @@ class Assignment(Collective[None]):
             raise ValueError(f"the value of {describe(variable)} is 0-d, so it has no rows")
         return select(self._batch, len(array), owner=f"the values of {describe(variable)}")
 
-    def _hand_out(self, run: Owner) -> HandOut:
+    def _given(self, run: Owner) -> list[Given]:
         pairs = zip(self.variables, self._entries(), strict=True)
         arrays = [_fitting(variable, value) for variable, value in pairs]
         pairs = zip(self.variables, arrays, strict=True)
         rows = [self.shares(variable, array, run.n_ranks) for variable, array in pairs]
         for variable, of_ranks in zip(self.variables, rows, strict=True):
             _check_static_rows(variable, [len(chosen) for chosen in of_ranks if chosen is not None])
-        return HandOut(run, self.identities(run), arrays, rows)
+        return [*map(Given, self.identities(run), arrays, rows)]
 
     def _entries(self) -> list[Any]:
         """Return a value for each variable."""
@@ -71,9 +71,10 @@ class Broadcast(Assignment):
     """
 
     name = "broadcast"
+    takes_arrays_only = False
 
     def __init__(self, shared_vars: Any, values: Any = None, nccl: bool = True):
-        super().__init__(shared_vars, values, arrays=False)
+        super().__init__(shared_vars, values)
 
     def shares(self, variable: Any, array: Any, n_ranks: int) -> Sequence[Rows | None]:
         return [_all(array)] * n_ranks
@@ -107,9 +108,6 @@ class Scatter(Assignment):
 
     name = "scatter"
 
-    def __init__(self, shared_vars: Any, values: Any, batch: Any = None):
-        super().__init__(shared_vars, values, batch)
-
     def shares(self, variable: Any, array: Any, n_ranks: int) -> Sequence[Rows | None]:
         rows = self.selected(variable, array)
         return [rows.part(*part) for part in split(len(rows), n_ranks)]
@@ -128,9 +126,9 @@ class SetValue(Assignment):
         rows = _all(array) if self._batch is None else self.selected(variable, array)
         return [rows if rank == self._rank else None for rank in range(n_ranks)]
 
-    def _hand_out(self, run: Owner) -> HandOut:
+    def _given(self, run: Owner) -> list[Given]:
         checked_rank(self._rank, run)
-        return super()._hand_out(run)
+        return super()._given(run)
 
 
 def _fitting(variable: Any, value: Any) -> Any:

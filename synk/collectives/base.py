@@ -19,6 +19,7 @@ from pytensor.tensor.type import DenseTensorType
 
 from synk.arrays.owner import Owner
 from synk.arrays.variables import describe
+from synk.comm import SharedArrays
 from synk.functions.prepared import PreparedStep
 from synk.rank.worker import Rank
 
@@ -36,22 +37,23 @@ class Collective(ABC, Generic[Returned]):
         Of the public verb.
     has_result : bool
         Whether the verb returns something; of a class, whether it may.
+    takes_arrays_only : bool
+        Whether random states and sparse matrices are refused.
     variables : list of shared variable
 
     Parameters
     ----------
     shared_vars : shared variable, or list of them
-    arrays : bool
-        Whether all of them must be arrays.
     """
 
     name: ClassVar[str]
     has_result = False
+    takes_arrays_only = True
 
-    def __init__(self, shared_vars: Any, arrays: bool = True):
+    def __init__(self, shared_vars: Any):
         self._is_list = isinstance(shared_vars, list | tuple)
         self.variables = _listed(shared_vars)
-        for variable in self.variables if arrays else ():
+        for variable in self.variables if self.takes_arrays_only else ():
             if not is_array(variable):
                 raise TypeError(
                     f"shared variable {describe(variable)} is not an array: it is {variable.type}"
@@ -119,6 +121,29 @@ def checked_rank(rank: Any, run: Owner) -> int:
 def is_array(variable: Any) -> bool:
     """Return whether values of a shared variable are arrays, not random states or sparse matrices."""
     return isinstance(variable.type, DenseTensorType)
+
+
+def for_each(
+    rank: Rank,
+    variables: Sequence[int],
+    kind: str,
+    op: str,
+    do: Callable[[Any, SharedArrays | None], Any],
+    shapes: bool = False,
+) -> list[Any]:
+    """Return ``do(value, arrays of all ranks)`` of each variable, ranks meeting once for all of them.
+
+    The other arguments are those of `Communicator.at_once`.
+    """
+    shared = [rank.variables.shared_arrays(variable) for variable in variables]
+    with rank.communicator.at_once(kind, op, shared, shapes):
+        return [do(rank.value(variable), known) for variable, known in zip(variables, shared, strict=True)]
+
+
+def replace_all(rank: Rank, variables: Sequence[int], values: Sequence[Any]) -> None:
+    """Put new values in the place of a rank's."""
+    for variable, value in zip(variables, values, strict=True):
+        rank.variables.assign(variable, value)
 
 
 def module_of(array: Any, rank: Rank) -> Any:

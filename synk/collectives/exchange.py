@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from synk.arrays.owner import Owner
-from synk.collectives.base import Collective
+from synk.collectives.base import Collective, for_each, replace_all
 from synk.collectives.reduce import checked_operation
 from synk.functions.prepared import PreparedStep
 from synk.rank.worker import Rank
@@ -66,14 +66,11 @@ class ReduceScatterStep(Step):
     op: str
 
     def run(self, rank: Rank) -> None:
-        shared = [rank.variables.shared_arrays(variable) for variable in self.variables]
-        with rank.communicator.at_once("reduce_scatter", self.op, shared):
-            results = [
-                rank.communicator.reduce_scatter(rank.value(variable), self.op, known)
-                for variable, known in zip(self.variables, shared, strict=True)
-            ]
-        for variable, result in zip(self.variables, results, strict=True):
-            rank.variables.assign(variable, result)
+        def part(value: Any, shared: Any) -> Any:
+            return rank.communicator.reduce_scatter(value, self.op, shared)
+
+        parts = for_each(rank, self.variables, "reduce_scatter", self.op, part, shapes=True)
+        replace_all(rank, self.variables, parts)
 
 
 class AllToAll(Exchange):
@@ -103,11 +100,5 @@ class AllToAllStep(Step):
     variables: tuple[int, ...]
 
     def run(self, rank: Rank) -> None:
-        shared = [rank.variables.shared_arrays(variable) for variable in self.variables]
-        with rank.communicator.at_once("all_to_all", "sum", shared, shapes=False):
-            results = [
-                rank.communicator.all_to_all(rank.value(variable), known)
-                for variable, known in zip(self.variables, shared, strict=True)
-            ]
-        for variable, result in zip(self.variables, results, strict=True):
-            rank.variables.assign(variable, result)
+        joined = for_each(rank, self.variables, "all_to_all", "sum", rank.communicator.all_to_all)
+        replace_all(rank, self.variables, joined)

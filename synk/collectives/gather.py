@@ -11,7 +11,7 @@ import numpy as np
 
 from synk.arrays.owner import Owner
 from synk.arrays.variables import describe
-from synk.collectives.base import Collective, module_of
+from synk.collectives.base import Collective, for_each, module_of, replace_all
 from synk.functions.prepared import PreparedStep
 from synk.rank.worker import Rank
 from synk.values.messages import Step
@@ -67,12 +67,11 @@ class GatherStep(Step):
 
     def run(self, rank: Rank) -> list[Any] | None:
         read = partial(joined_or_copied, stacked=self.nd_up == 1, to_host=rank.device.to_host)
-        shared = [rank.variables.shared_arrays(variable) for variable in self.variables]
-        with rank.communicator.at_once("gather", "sum", shared, shapes=False):
-            results = [
-                rank.communicator.gather(rank.value(variable), shared=known, read=read)
-                for variable, known in zip(self.variables, shared, strict=True)
-            ]
+
+        def gathered(value: Any, shared: Any) -> Any:
+            return rank.communicator.gather(value, shared=shared, read=read)
+
+        results = for_each(rank, self.variables, "gather", "sum", gathered)
         return results if rank.rank == 0 else None
 
 
@@ -117,12 +116,8 @@ class AllGatherStep(Step):
     variables: tuple[int, ...]
 
     def run(self, rank: Rank) -> None:
-        shared = [rank.variables.shared_arrays(variable) for variable in self.variables]
-        values = [rank.value(variable) for variable in self.variables]
-        with rank.communicator.at_once("all_gather", "sum", shared, shapes=False):
-            joined = [
-                rank.communicator.all_gather(value, known, module_of(value, rank).concatenate)
-                for value, known in zip(values, shared, strict=True)
-            ]
-        for variable, result in zip(self.variables, joined, strict=True):
-            rank.variables.assign(variable, result)
+        def joined(value: Any, shared: Any) -> Any:
+            return rank.communicator.all_gather(value, shared, module_of(value, rank).concatenate)
+
+        results = for_each(rank, self.variables, "all_gather", "sum", joined)
+        replace_all(rank, self.variables, results)

@@ -4,14 +4,14 @@ In a sequence they wait in staging buffers until their step comes. As a command 
 need not: no rank is at work, so the master writes arrays straight to where the variables live, in
 shared memory, and of Data each rank copies its own rows there.
 
-    variables, arrays, rows per rank -> HandOut -> step, of several (staged)
-                                                -> steps, of a command of its own (written)
+    Given values -> staged_step, in a command of several
+                 -> write_now, in a command of its own
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -79,102 +79,71 @@ def _shared_with_rank_0(rank: Rank, variable: int) -> SharedArrays | None:
     return shared if shared is not None and shared[0].shape == shared[rank.rank].shape else None
 
 
-class HandOut:
-    """Values on their way to the ranks.
+@dataclass(eq=False)
+class Given:
+    """A value on its way to the ranks."""
 
-    Parameters
-    ----------
-    run : Owner
-    variables : sequence of int
-        By identity.
-    arrays : sequence of array or Data
-        Their values.
-    rows : sequence of sequence of Rows or None
-        By variable, then by rank: what each gets; None where it keeps its value.
-    """
+    variable: int  # by identity
+    array: Any  # or Data
+    rows: Sequence[Rows | None]  # by rank, what it gets; None where it keeps its value
 
-    def __init__(
-        self,
-        run: Owner,
-        variables: Sequence[int],
-        arrays: Sequence[Any],
-        rows: Sequence[Sequence[Rows | None]],
-    ):
-        self.variables = tuple(variables)
-        self._run = run
-        self._arrays = list(arrays)
-        self._rows = rows
-
-    @property
-    def step(self) -> AssignStep:
-        """The step of a sequence: what was there before is in use until it comes."""
-        return self._assign(range(len(self._arrays)), written=frozenset())
-
-    def steps(self) -> list[Any]:
-        """Write what can be written now; return the steps that do the rest."""
-        run, numbers = self._run, range(len(self._arrays))
-        places = run.shared_storage.place(
-            {self.variables[number]: self._shapes(number) for number in numbers}
-        )
-        written = [n for n in numbers if places[n] is not None and not isinstance(self._arrays[n], Data)]
-        same = {n for n in written if self._is_same_for_all(n)}
-        rest = [n for n in numbers if n not in same]
-        # Staged first: where there is no room for it, nothing has changed.
-        steps: list[Any] = [self._assign(rest, frozenset(written))] if rest else []
-        if same:
-            steps.append(BroadcastStep(tuple(self.variables[number] for number in sorted(same))))
-        for number, array in zip(written, self._unshared(written, places), strict=True):
-            self._write(number, array, places[number], only_own=number in same)
-        return steps
-
-    def _shapes(self, number: int) -> list[tuple[int, ...]]:
-        """Return the shapes of all ranks' values when they have theirs."""
-        array = self._arrays[number]
-        present = self._run.shared_storage.shapes(self.variables[number])
-        return [
-            before if rows is None else (len(rows), *array.shape[1:]) if array.ndim else ()
-            for rows, before in zip(self._rows[number], present, strict=True)
-        ]
-
-    def _is_same_for_all(self, number: int) -> bool:
+    def is_same_for_all(self) -> bool:
         """Tell whether all ranks get the same rows: then they copy them from rank 0, at the same time."""
-        first, *others = self._rows[number]
+        first, *others = self.rows
         return first is not None and all(rows is first for rows in others)
 
-    def _unshared(self, written: Sequence[int], places: Sequence[Any]) -> list[NDArray[Any]]:
-        """Return the arrays; copies of those that are, themselves, where some variable lives."""
-        arrays = [self._arrays[number] for number in written]
-        if all(array.base is None for array in arrays):  # they have memory of their own
-            return arrays
-        shared = sorted(byte_bounds(place) for number in written for place in places[number])
-        return [np.array(array) if _overlaps(byte_bounds(array), shared) else array for array in arrays]
+    def shapes(self, present: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+        """Return the shapes of all ranks' values when they have theirs."""
+        trailing = self.array.shape[1:]
+        return [
+            before if rows is None else (len(rows), *trailing) if self.array.ndim else ()
+            for rows, before in zip(self.rows, present, strict=True)
+        ]
 
-    def _write(self, number: int, array: NDArray[Any], places: Any, only_own: bool) -> None:
-        for rows, place in zip(self._rows[number][: 1 if only_own else None], places, strict=False):
+
+def staged_step(run: Owner, given: Sequence[Given], written: Collection[Given] = ()) -> AssignStep:
+    """Put values into staging buffers, but for those that are written; return the step that takes them."""
+    key = object()  # of this step alone: a command may hand out several values of one variable
+    indices = IndexList()
+    spans = [tuple([None if rows is None else indices.span(rows) for rows in one.rows]) for one in given]
+    plain = [one.array for one in given if one not in written and not isinstance(one.array, Data)]
+    staged = iter(run.temporary.put_all((key,), plain) if plain else [])
+    refs = [
+        None if one in written else one.array.ref() if isinstance(one.array, Data) else next(staged)
+        for one in given
+    ]
+    listed = indices.stage(run.temporary, (key, "indices"))
+    return AssignStep(tuple([one.variable for one in given]), tuple(refs), tuple(spans), listed)
+
+
+def write_now(run: Owner, given: Sequence[Given]) -> list[messages.Step]:
+    """Write what can be written now; return the steps that do the rest."""
+    storage = run.shared_storage
+    places = storage.place({one.variable: one.shapes(storage.shapes(one.variable)) for one in given})
+    pairs = zip(given, places, strict=True)
+    written = {one: known for one, known in pairs if known is not None and not isinstance(one.array, Data)}
+    same = [one for one in written if one.is_same_for_all()]
+    rest = [one for one in given if one not in same]
+    # Staged first: where there is no room for it, nothing has changed.
+    steps: list[messages.Step] = [staged_step(run, rest, written)] if rest else []
+    if same:
+        steps.append(BroadcastStep(tuple([one.variable for one in same])))
+    for (one, known), array in zip(written.items(), _unshared(written), strict=True):
+        for rows, place in zip(one.rows[: 1 if one in same else None], known, strict=False):
             if rows is not None:
                 copy_rows(array, rows, place)
-        if only_own:
-            self._run.shared_storage.take_stored(self.variables[number])
+        if one in same:
+            storage.take_stored(one.variable)
+    return steps
 
-    def _assign(self, numbers: Sequence[int], written: frozenset[int]) -> AssignStep:
-        indices = IndexList()
-        spans = tuple(
-            tuple(None if rows is None else indices.span(rows) for rows in self._rows[number])
-            for number in numbers
-        )
-        refs = self._refs([None if number in written else self._arrays[number] for number in numbers])
-        staged = indices.stage(self._run.temporary, (self, "indices"))
-        return AssignStep(tuple(self.variables[number] for number in numbers), refs, spans, staged)
 
-    def _refs(self, arrays: Sequence[Any]) -> tuple[messages.ArrayRef | None, ...]:
-        """Return where ranks read arrays, those that are in private memory from one buffer."""
-        plain = [array for array in arrays if isinstance(array, np.ndarray)]
-        staged = iter(self._run.temporary.put_all((self,), plain) if plain else [])
-        known = [array.ref() if isinstance(array, Data) else None for array in arrays]
-        return tuple(
-            next(staged) if isinstance(array, np.ndarray) else ref
-            for array, ref in zip(arrays, known, strict=True)
-        )
+def _unshared(written: Mapping[Given, Any]) -> list[NDArray[Any]]:
+    """Return the arrays; copies of those that are, themselves, where some variable lives."""
+    arrays = [one.array for one in written]
+    if all(array.base is None for array in arrays):  # they have memory of their own
+        return arrays
+    shared = sorted(byte_bounds(place) for known in written.values() for place in known)
+    return [np.array(array) if _overlaps(byte_bounds(array), shared) else array for array in arrays]
 
 
 def _overlaps(bounds: tuple[int, int], shared: Sequence[tuple[int, int]]) -> bool:

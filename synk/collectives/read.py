@@ -20,9 +20,10 @@ class GetValue(Collective[Any]):
 
     name = "get_value"
     has_result = True
+    takes_arrays_only = False
 
     def __init__(self, rank: int, shared_vars: Any):
-        super().__init__(shared_vars, arrays=False)
+        super().__init__(shared_vars)
         self._rank = rank
 
     def prepare(self, run: Owner) -> PreparedStep:
@@ -79,9 +80,6 @@ class GetShapes(Collective[Any]):
     name = "get_shapes"
     has_result = True
 
-    def __init__(self, shared_vars: Any):
-        super().__init__(shared_vars)
-
     def prepare(self, run: Owner) -> PreparedStep:
         return PreparedStep(ShapesStep(self.identities(run)), self._finish)
 
@@ -132,9 +130,6 @@ class CheckFinite(Collective[None]):
     """
 
     name = "check_finite"
-
-    def __init__(self, shared_vars: Any):
-        super().__init__(shared_vars)
 
     def prepare(self, run: Owner) -> PreparedStep:
         return PreparedStep(CheckFiniteStep(self.identities(run)), None, lasting=Lasting())

@@ -7,7 +7,7 @@ from typing import Any
 
 from synk.arrays.owner import Owner
 from synk.arrays.variables import describe
-from synk.collectives.base import Collective
+from synk.collectives.base import Collective, for_each, replace_all
 from synk.comm import SharedArrays
 from synk.functions.prepared import Lasting, PreparedStep
 from synk.rank.worker import Rank
@@ -99,16 +99,14 @@ class ReduceStep(Step):
     in_place: bool
 
     def run(self, rank: Rank) -> list[Any] | None:
-        results = []
-        of_all = [rank.variables.shared_arrays(variable) for variable in self.variables]
-        with rank.communicator.at_once("reduce in place" if self.in_place else "reduce", self.op, of_all):
-            for variable, shared in zip(self.variables, of_all, strict=True):
-                value = rank.value(variable)
-                result = rank.communicator.reduce(value, self.op, shared=shared, in_place=self.in_place)
-                if rank.rank == 0 and self.in_place:
-                    rank.variables.assign(variable, result)
-                elif rank.rank == 0:
-                    results.append(rank.device.to_host(result))
+        def combined(value: Any, shared: Any) -> Any:
+            result = rank.communicator.reduce(value, self.op, shared=shared, in_place=self.in_place)
+            return result if self.in_place or rank.rank > 0 else rank.device.to_host(result)
+
+        kind = "reduce in place" if self.in_place else "reduce"
+        results = for_each(rank, self.variables, kind, self.op, combined, shapes=True)
+        if rank.rank == 0 and self.in_place:
+            replace_all(rank, self.variables, results)
         return None if rank.rank > 0 or self.in_place else results
 
 

@@ -36,6 +36,33 @@ class Selection(NamedTuple):
     following: Rows | None  # that the next call is to read, where gathering them is work
 
 
+def positions(inputs: Sequence[Any]) -> dict[str, int]:
+    """Return where inputs stand, by name; a name that two of them have means neither."""
+    names = [variable.name for variable in inputs]
+    return {name: position for position, name in enumerate(names) if name and names.count(name) == 1}
+
+
+def in_order(
+    args: Sequence[Any], kwargs: dict[str, Any], inputs: Sequence[Any], position: dict[str, int], called: str
+) -> list[Any]:
+    """Return the inputs of a call in order, from those given by position and by name."""
+    missing = object()
+    values: list[Any] = [missing] * len(inputs)
+    if len(args) > len(values):
+        raise TypeError(f"{called!r} takes {len(values)} inputs, got {len(args)}")
+    values[: len(args)] = args
+    for name, value in kwargs.items():
+        if name not in position:
+            raise TypeError(f"{called!r} has no input {name!r}; it has {sorted(position)}")
+        if values[position[name]] is not missing:
+            raise TypeError(f"input {name!r} of {called!r} is given twice")
+        values[position[name]] = value
+    absent = [describe(var) for var, value in zip(inputs, values, strict=True) if value is missing]
+    if absent:
+        raise TypeError(f"{called!r} misses input {', '.join(absent)}")
+    return values
+
+
 def as_input(variable: Any, value: Any) -> Any:
     """Return a plain value as an array of the input's type; raises as `filtered`."""
     return filtered(variable, value, "input")
@@ -104,10 +131,7 @@ def select_batch(
 ) -> Rows:
     """Return the rows that ``batch`` selects of all scattered inputs; ``length`` is their `common_length`.
 
-    Raises
-    ------
-    IndexError, TypeError, ValueError
-        As `plan.select_common`; ValueError also if a minibatch input is too short.
+    Raises as `select_common`; ValueError also if a minibatch input is too short.
     """
     if length is not None:
         return select_common(batch, [length], [_called(variables[0], 0)])
@@ -129,12 +153,7 @@ def select_following(
     """Return the rows that ``next_batch`` selects, or None if there is nothing to do ahead.
 
     Arrays and minibatch Data are other ones in the next call; with `in_place`, ranks read stretches of rows
-    where they are.
-
-    Raises
-    ------
-    IndexError, TypeError, ValueError
-        As `plan.select_common`.
+    where they are. Raises as `select_common`.
     """
     lasting = [position for position, entry in enumerate(entries) if is_gathered(entry)]
     if not lasting:
@@ -159,18 +178,8 @@ def select_shares(
 ) -> tuple[Rows, ...]:
     """Return the rows that ``batch_s`` selects of all sliceable variables, per rank.
 
-    Parameters
-    ----------
-    variables : sequence of shared variable
-    lengths : sequence of sequence of int
-        Rows, by variable, then by rank.
-    batch_s
-        As in a call.
-
-    Raises
-    ------
-    IndexError, TypeError, ValueError
-        As `plan.select_each`; ValueError also if it selects other rows of each variable.
+    ``lengths`` are their rows, by variable, then by rank. Raises as `select_each`; ValueError also if other
+    rows of each variable are selected.
     """
     picked = [select_each(batch_s, of_variable) for of_variable in lengths]
     for other in picked[1:]:

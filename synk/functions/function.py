@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from synk.arrays.data import Data
@@ -18,8 +19,9 @@ from synk.arrays.owner import Owner
 from synk.arrays.variables import describe
 from synk.compile.observe.profile import Profile
 from synk.compile.observe.report import Report
-from synk.functions.calls import CallOptions, as_input, check_subset
+from synk.functions.calls import CallOptions, as_input, check_subset, in_order, positions
 from synk.functions.prepared import PreparedCommand, PreparedStep
+from synk.values.rows import check_num_slices
 
 
 class Function(ABC):
@@ -37,7 +39,7 @@ class Function(ABC):
         self._owner = owner
         self._name = name
         self._inputs = tuple(inputs)
-        self._position = _positions(inputs)
+        self._position = positions(inputs)
         self._turn = owner.turn(name)
         self._last: PreparedCommand | None = None  # to be sent again by a call that repeats the last one
 
@@ -234,16 +236,9 @@ class Function(ABC):
         flags = [minibatch] * len(values) if isinstance(minibatch, bool) else list(minibatch)
         if len(flags) != len(values):
             raise ValueError(f"minibatch has {len(flags)} entries for {len(values)} inputs")
+        make = partial(make_data, self._owner, force_cast=force_cast, oversize=oversize)
         made = tuple(
-            make_data(
-                self._owner,
-                value,
-                variable,
-                minibatch=flag,
-                force_cast=force_cast,
-                oversize=oversize,
-                name=variable.name,
-            )
+            make(value, variable, minibatch=flag, name=variable.name)
             for variable, value, flag in zip(self.inputs, values, flags, strict=True)
         )
         return made[0] if len(made) == 1 else made
@@ -251,8 +246,12 @@ class Function(ABC):
     # --- what the two kinds of function do differently -------------------------------------------
 
     @abstractmethod
-    def check(self, options: CallOptions) -> None:
-        """Refuse keywords that select from something this function does not have."""
+    def can_batch(self) -> bool:
+        """Return whether there are scattered inputs."""
+
+    @abstractmethod
+    def can_batch_s(self) -> bool:
+        """Return whether there are sliceable shared variables."""
 
     @abstractmethod
     def prepare(self, values: Sequence[Any], options: CallOptions) -> Iterator[list[PreparedStep]]:
@@ -268,35 +267,27 @@ class Function(ABC):
 
     # --- arguments and results -------------------------------------------------------------------
 
-    def _order(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
-        """Return the inputs in order, from positions and names."""
-        if not kwargs and len(args) == len(self.inputs):
-            return list(args)
-        missing = object()
-        values: list[Any] = [missing] * len(self.inputs)
-        if len(args) > len(values):
-            raise TypeError(f"{self.name!r} takes {len(values)} inputs, got {len(args)}")
-        values[: len(args)] = args
-        for name, value in kwargs.items():
-            position = self._position.get(name)
-            if position is None:
-                raise TypeError(f"{self.name!r} has no input {name!r}; it has {sorted(self._position)}")
-            if values[position] is not missing:
-                raise TypeError(f"input {name!r} of {self.name!r} is given twice")
-            values[position] = value
-        absent = [describe(var) for var, value in zip(self.inputs, values, strict=True) if value is missing]
-        if absent:
-            raise TypeError(f"{self.name!r} misses input {', '.join(absent)}")
-        return values
+    def can_slice(self) -> bool:
+        """Return whether ``num_slices`` may be more than 1."""
+        return self.can_batch() or self.can_batch_s()
+
+    def check(self, options: CallOptions) -> None:
+        """Refuse keywords that select from something this function does not have."""
+        for given, keyword in ((options.batch, "batch"), (options.next_batch, "next_batch")):
+            if given is not None and not self.can_batch():
+                raise TypeError(f"{keyword} selects rows of scattered inputs; {self.name!r} has none")
+        if options.batch_s is not None and not self.can_batch_s():
+            raise TypeError(f"batch_s selects rows of sliceable_shareds; {self.name!r} has none")
+        if check_num_slices(options.num_slices) > 1 and not self.can_slice():
+            raise ValueError(f"num_slices={options.num_slices}, but {self.name!r} has nothing to slice")
+
+    def _order(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Sequence[Any]:
+        if not kwargs and len(args) == len(self._inputs):
+            return args
+        return in_order(args, kwargs, self._inputs, self._position, self.name)
 
     def as_written(self, values: list[Any]) -> Any:
         """Return values as the outputs were given: a list for a list."""
         if self.returns == "none":
             return None
         return values[0] if self.returns == "single" and len(values) == 1 else values
-
-
-def _positions(inputs: Sequence[Any]) -> dict[str, int]:
-    """Return where inputs stand, by name; a name that two of them have means neither."""
-    names = [variable.name for variable in inputs]
-    return {name: position for position, name in enumerate(names) if name and names.count(name) == 1}

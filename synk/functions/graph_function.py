@@ -79,11 +79,9 @@ class GraphFunction(Function):
         return self._definition.returns
 
     def can_batch(self) -> bool:
-        """Return whether there are scattered inputs."""
         return bool(self._definition.inputs)
 
     def can_batch_s(self) -> bool:
-        """Return whether there are sliceable shared variables."""
         return bool(self._definition.sliceables)
 
     def check_open(self) -> None:
@@ -105,16 +103,6 @@ class GraphFunction(Function):
     def _output(self, position: int, output: Any) -> Output:
         what = f"output {position} ({describe(output)}) of {self.name!r}"
         return Output(self._spec.output_modes[position], getattr(output.type, "dtype", None), what)
-
-    def check(self, options: CallOptions) -> None:
-        if options.batch is not None and not self.can_batch():
-            raise TypeError(f"batch selects rows of scattered inputs; {self.name!r} has none")
-        if options.next_batch is not None and not self.can_batch():
-            raise TypeError(f"next_batch selects rows of scattered inputs; {self.name!r} has none")
-        if options.batch_s is not None and not self.can_batch_s():
-            raise TypeError(f"batch_s selects rows of sliceable_shareds; {self.name!r} has none")
-        if check_num_slices(options.num_slices) > 1 and not (self.can_batch() or self.can_batch_s()):
-            raise ValueError(f"num_slices={options.num_slices}, but {self.name!r} has nothing to slice")
 
     def run_alone(self, arrays: Sequence[Any]) -> list[Any]:
         return self._owner.run_alone(self.ready(), arrays)

@@ -14,7 +14,6 @@ from synk.functions.calls import CallOptions
 from synk.functions.function import Function
 from synk.functions.graph_function import GraphFunction
 from synk.functions.prepared import Lasting, PreparedStep
-from synk.values.rows import check_num_slices
 
 
 class Item(Protocol):
@@ -83,15 +82,11 @@ class SequenceFunction(Function):
         # What collectives return counts too, and is known only when they have.
         return values if self.returns == "none" and values else super().as_written(values)
 
-    def check(self, options: CallOptions) -> None:
-        if options.batch is not None and not any(function.can_batch() for function in self._functions):
-            raise TypeError(f"batch selects rows of scattered inputs; {self.name!r} has none")
-        if options.next_batch is not None and not any(function.can_batch() for function in self._functions):
-            raise TypeError(f"next_batch selects rows of scattered inputs; {self.name!r} has none")
-        if options.batch_s is not None and not any(function.can_batch_s() for function in self._functions):
-            raise TypeError(f"batch_s selects rows of sliceable_shareds; {self.name!r} has none")
-        if check_num_slices(options.num_slices) > 1 and not any(map(_can_slice, self._functions)):
-            raise ValueError(f"num_slices={options.num_slices}, but {self.name!r} has nothing to slice")
+    def can_batch(self) -> bool:
+        return any(function.can_batch() for function in self._functions)
+
+    def can_batch_s(self) -> bool:
+        return any(function.can_batch_s() for function in self._functions)
 
     def prepare(self, values: Sequence[Any], options: CallOptions) -> Iterator[list[PreparedStep]]:
         given = dict(zip(self.inputs, values, strict=True))
@@ -143,15 +138,11 @@ def _item(item: Any) -> GraphFunction | Item:
     return collective(*item.args, **item.keywords)
 
 
-def _can_slice(function: GraphFunction) -> bool:
-    return function.can_batch() or function.can_batch_s()
-
-
 def _usable(options: CallOptions, function: GraphFunction) -> CallOptions:
     """Return the options that mean something to one of several functions."""
     return CallOptions(
         batch=options.batch if function.can_batch() else None,
         batch_s=options.batch_s if function.can_batch_s() else None,
-        num_slices=options.num_slices if _can_slice(function) else 1,
+        num_slices=options.num_slices if function.can_slice() else 1,
         next_batch=options.next_batch if function.can_batch() else None,
     )

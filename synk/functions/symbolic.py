@@ -104,13 +104,17 @@ def define(
 
 
 def _inputs(argument: str, inputs: Any) -> tuple[Variable, ...]:
-    if not isinstance(inputs, list | tuple):
-        hint = "; pass a list of one" if isinstance(inputs, Variable) else ""
-        raise TypeError(f"{argument} must be a list of variables, got {type(inputs).__name__}{hint}")
-    for variable in inputs:
+    for variable in _listed(argument, "variables", inputs):
         if not isinstance(variable, Variable) or isinstance(variable, Constant | SharedVariable):
             raise TypeError(f"{argument} must hold symbolic variables, got {variable!r}")
     return tuple(inputs)
+
+
+def _listed(argument: str, what: str, values: Any) -> Sequence[Any]:
+    if not isinstance(values, list | tuple):
+        hint = "; pass a list of one" if isinstance(values, Variable) else ""
+        raise TypeError(f"{argument} must be a list of {what}, got {type(values).__name__}{hint}")
+    return values
 
 
 def _check_inputs(scattered: Sequence[Variable], broadcast: Sequence[Variable]) -> None:
@@ -240,13 +244,7 @@ def _givens(givens: Any) -> tuple[tuple[Variable, Variable], ...]:
 
 
 def _sliceables(sliceables: Any) -> tuple[SharedVariable, ...]:
-    if sliceables is None:
-        return ()
-    if not isinstance(sliceables, list | tuple):
-        hint = "; pass a list of one" if isinstance(sliceables, Variable) else ""
-        raise TypeError(
-            f"sliceable_shareds must be a list of shared variables, got {type(sliceables).__name__}{hint}"
-        )
+    sliceables = [] if sliceables is None else _listed("sliceable_shareds", "shared variables", sliceables)
     for variable in sliceables:
         if not isinstance(variable, SharedVariable):
             raise TypeError(f"sliceable_shareds must hold shared variables, got {variable!r}")
