@@ -5,7 +5,7 @@ address is stable, views of it stay valid, and no second array of its size exist
 nodes that can write there from the start. Where the value is a join of pieces, as a flat gradient is,
 each piece is born in its place:
 
-    order, outputs, updates, Aliases -> find_destinations
+    ProgramPlan: order, outputs, updates, aliases -> find_destinations
         -> Slot of each node that writes, JoinLayout of each join
 
 A node writes to a slot only if the layout is known when the graph is compiled, nothing reads the old
@@ -16,10 +16,10 @@ Pure: graphs in, decisions out; ``buffers`` holds what programs call to carry th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection
 from itertools import accumulate, pairwise
 from math import prod
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytensor.graph.basic import Apply, Variable
 from pytensor.tensor.basic import Join
@@ -28,7 +28,9 @@ from pytensor.tensor.shape import Reshape, SpecifyShape
 from pytensor.tensor.type import DenseTensorType, TensorType
 
 from synk.compile.compat import join_pieces
-from synk.compile.passes.aliases import Aliases
+
+if TYPE_CHECKING:
+    from synk.compile.passes.plan import ProgramPlan
 
 REGROUPS = (Reshape, JoinDims, SplitDims)
 
@@ -65,49 +67,23 @@ class Destinations(NamedTuple):
     copied: set[int]  # outputs that may share memory with an array that is to hold another one
 
 
-def find_destinations(
-    order: Sequence[Apply],
-    inputs: Sequence[Variable],
-    outputs: Sequence[Variable],
-    updates: Mapping[int, int],
-    accepts: Callable[[Apply], bool],
-    aliases: Aliases,
-    apart: Collection[Variable] = (),
-) -> Destinations:
-    """Decide what is written where.
-
-    Parameters
-    ----------
-    order : sequence of Apply
-        All nodes, in the order they run.
-    inputs, outputs : sequence of Variable
-        Of the graph.
-    updates : mapping of int to int
-        Which output is the new value of which input.
-    accepts : callable
-        Tells whether the implementation of a node accepts ``out=``.
-    aliases : Aliases
-        Of that order.
-    apart : collection of Variable
-        Values that are made elsewhere than the buffers are.
-    """
-    settled = {k: inputs[i] for k, i in updates.items() if isinstance(outputs[k].type, DenseTensorType)}
+def find_destinations(plan: ProgramPlan) -> Destinations:
+    """Decide what is written where."""
+    inputs, outputs, aliases = plan.fgraph.inputs, plan.fgraph.outputs, plan.aliases
+    settled = {k: inputs[i] for k, i in plan.updates.items() if isinstance(outputs[k].type, DenseTensorType)}
     found = Destinations({}, {}, settled, aliases.sharing(outputs, settled))
+    apart = plan.placed.on_host  # made elsewhere than the buffers are
     returned = {aliases.root(output) for output in outputs}
     # Copied when all nodes have run: until then it must stay as it is.
     kept = {aliases.root(outputs[k]) for k in found.copied}
     for k, output in enumerate(outputs):
-        if (
-            output in aliases.parents
-            or output in aliases.overwritten
-            or output in apart
-            or not _known(output)
-        ):
+        in_place = output in aliases.parents or output in aliases.overwritten
+        if in_place or output in apart or not _known(output):
             continue  # computed in place already, or a view, or elsewhere, or of unknown size
         target = settled.get(k)
         if target in kept or target in apart:
             target = None
-        claim = _Claim(found, aliases, returned, output, target, accepts)
+        claim = _Claim(plan, found, returned, output, target)
         if isinstance(output.owner.op, Join):
             claim.join()
         else:
@@ -120,14 +96,13 @@ class _Claim:
 
     def __init__(
         self,
+        plan: ProgramPlan,
         found: Destinations,
-        aliases: Aliases,
         returned: Collection[Variable],
         output: Variable,
         target: Variable | None,
-        accepts: Callable[[Apply], bool],
     ):
-        self._found, self._aliases, self._accepts = found, aliases, accepts
+        self._plan, self._found, self._aliases = plan, found, plan.aliases
         self._returned, self._output, self._target = returned, output, target
 
     def whole(self) -> None:
@@ -168,6 +143,9 @@ class _Claim:
             return None
         fits = isinstance(source.type, TensorType) and source.type.dtype == self._output.type.dtype
         return (node, lengths) if fits and self._lives(source) and self._accepts(node) else None
+
+    def _accepts(self, node: Apply) -> bool:
+        return node.outputs[0] not in self._plan.stored and self._plan.accepts(node)
 
     def _lives(self, source: Variable) -> bool:
         """Tell whether ``source`` may be written elsewhere: it stays as it is, and has no place yet."""

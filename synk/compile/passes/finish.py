@@ -4,7 +4,7 @@ A flat gradient is formed piece by piece, the last layers first, in its array: s
 node that is the last to touch a piece on, nothing of the program changes or reads it any more. Pieces that
 no node writes in place are copied there as soon as they are made, not at the end.
 
-    order, Destinations, Aliases -> find_finished -> what to do after which node: Copy, Finish
+    ProgramPlan: order, destinations, aliases -> find_finished -> what to do after which node: Copy, Finish
 
 Pure: graphs in, decisions out.
 """
@@ -12,14 +12,17 @@ Pure: graphs in, decisions out.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pytensor.graph.basic import Apply, Variable
 
 from synk.compile.compat import join_pieces
 from synk.compile.passes.aliases import Aliases
-from synk.compile.passes.destination import Buffer, Destinations, JoinLayout
+from synk.compile.passes.destination import Buffer, JoinLayout
+
+if TYPE_CHECKING:
+    from synk.compile.passes.plan import ProgramPlan
 
 
 class Announcer(Protocol):
@@ -59,33 +62,10 @@ class Finish(NamedTuple):
 Actions = dict[Apply, list[Copy | Finish]]
 
 
-def find_finished(
-    found: Destinations,
-    outputs: Sequence[Variable],
-    aliases: Aliases,
-    guarded: Collection[Apply],
-    read: Mapping[Apply, Sequence[Variable]],
-) -> tuple[Actions, dict[Apply, JoinLayout]]:
-    """Decide what is done after which node.
-
-    Parameters
-    ----------
-    found : Destinations
-    outputs : sequence of Variable
-        Of the graph; joins that update a shared variable are looked at.
-    aliases : Aliases
-        Of the order in which nodes run.
-    guarded : collection of Apply
-        Nodes that do not always run.
-    read : mapping of Apply to sequence of Variable
-        For each node the copies of its inputs that it reads, on its own side of host and device.
-
-    Returns
-    -------
-    actions : dict of Apply to list
-    joins : dict of Apply to JoinLayout
-        Those of ``found``, with the pieces that are copied before.
-    """
+def find_finished(plan: ProgramPlan) -> tuple[Actions, dict[Apply, JoinLayout]]:
+    """Decide what is done after which node; return the joins, too, with the pieces that are copied before."""
+    found, aliases, outputs = plan.found, plan.aliases, plan.fgraph.outputs
+    read = {step.node: step.inputs for step in plan.placed.steps}  # the copies on the node's own side
     updates = {outputs[k]: variable for k, variable in found.settled.items()}
     returned = Counter(aliases.root(output) for output in outputs)
     actions: Actions = defaultdict(list)
@@ -97,7 +77,7 @@ def find_finished(
         ):  # another output is read from it, late
             continue
         finder = _Finder(node, layout, aliases, read[node])
-        if not any(touching in guarded for touching in finder.nodes):
+        if not any(touching in plan.guards for touching in finder.nodes):
             joins[node] = layout._replace(pieces=tuple(finder.pieces))
             for touching, action in finder.actions(updates[output]):
                 actions[touching].append(action)

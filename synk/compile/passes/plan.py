@@ -125,26 +125,16 @@ def _aliases(plan: ProgramPlan) -> None:
 
 
 def _destination(plan: ProgramPlan) -> None:
-    def accepts(node: Apply) -> bool:
-        return node.outputs[0] not in plan.stored and plan.accepts(node)
-
-    inputs, outputs = plan.fgraph.inputs, plan.fgraph.outputs
-    plan.found = find_destinations(
-        plan.nodes, inputs, outputs, plan.updates, accepts, plan.aliases, plan.placed.on_host
-    )
+    plan.found = find_destinations(plan)
 
 
 def _reuse(plan: ProgramPlan) -> None:
-    plan.reuse = find_reuse(
-        plan.nodes, plan.fgraph.outputs, plan.aliases, plan.found, plan.accepts, plan.owns, plan.stored
-    )
+    plan.reuse = find_reuse(plan)
 
 
 def _finish(plan: ProgramPlan) -> None:
     if plan.announced:
-        read = {step.node: step.inputs for step in plan.placed.steps if step.node is not None}
-        outputs = plan.fgraph.outputs
-        plan.actions, joins = find_finished(plan.found, outputs, plan.aliases, plan.guards, read)
+        plan.actions, joins = find_finished(plan)
         plan.found = plan.found._replace(joins=joins)
 
 

@@ -4,14 +4,14 @@ PyTensor has rewrites for this, which look at the whole graph again for every no
 which nodes run it is one pass: an input whose memory is read here for the last time makes room for the
 result, and so does the variable that the result updates.
 
-    order, Aliases, Destinations -> find_reuse -> {node: the input that each output overwrites}
+    ProgramPlan: order, aliases, destinations -> find_reuse -> {node: the input that each output overwrites}
 
 Pure: graphs in, decisions out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING
 
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.tensor.elemwise import Elemwise
@@ -20,37 +20,15 @@ from pytensor.tensor.type import DenseTensorType
 from synk.compile.passes.aliases import Aliases
 from synk.compile.passes.destination import Destinations
 
+if TYPE_CHECKING:
+    from synk.compile.passes.plan import ProgramPlan
+
 Reuse = dict[Apply, list[Variable | None]]
 
 
-def find_reuse(
-    order: Sequence[Apply],
-    outputs: Sequence[Variable],
-    aliases: Aliases,
-    found: Destinations,
-    accepts: Callable[[Apply], bool],
-    owned: Callable[[Variable], bool],
-    stored: Collection[Variable] = (),
-) -> Reuse:
-    """Decide which inputs are overwritten.
-
-    Parameters
-    ----------
-    order : sequence of Apply
-        All nodes, in the order they run.
-    outputs : sequence of Variable
-        Of the graph.
-    aliases : Aliases
-        Of that order; it learns what is decided.
-    found : Destinations
-        What has been decided before.
-    accepts : callable
-        Tells whether the implementation of a node accepts ``out=``, of several outputs as a tuple.
-    owned : callable
-        Tells whether a computed value is an array that is the program's own, to write over.
-    stored : collection of Variable
-        Values of 16 bits, whatever their dtype in the graph; only such results fit there.
-    """
+def find_reuse(plan: ProgramPlan) -> Reuse:
+    """Decide which inputs are overwritten; the plan's aliases learn of it."""
+    outputs, aliases, found, stored = plan.fgraph.outputs, plan.aliases, plan.found, plan.stored
     targets = {outputs[k]: target for k, target in found.settled.items()}
     held = {aliases.root(output) for output in outputs}
 
@@ -64,11 +42,11 @@ def find_reuse(
             return False
         if root.owner is None:
             return root is targets.get(output)
-        return owned(root) and root.owner not in found.slots and root.owner not in found.joins
+        return plan.owns(root) and root.owner not in found.slots and root.owner not in found.joins
 
     reuse: Reuse = {}
-    for node in order:
-        if not _is_candidate(node, found) or not accepts(node):
+    for node in plan.nodes:
+        if not _is_candidate(node, found) or not plan.accepts(node):
             continue
         chosen: list[Variable | None] = []
         for output in node.outputs:
