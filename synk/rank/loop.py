@@ -17,7 +17,7 @@ from synk.values import messages
 from synk.values.errors import Failure
 
 
-def serve(rank: Rank, channel: CommandSource, after_reply: Callable[[], None] = lambda: None) -> None:
+def serve(rank: Rank, channel: CommandSource, after_reply: Callable[[], None]) -> None:
     """Follow the master's messages until it says `Close` or is gone."""
     trouble: Failure | None = None  # of a message without an answer; told with the next reply
     while True:

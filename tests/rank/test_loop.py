@@ -42,6 +42,6 @@ def test_garbage_of_many_messages_is_collected_once(collections):
 
     rank.prepare = prepare
     dropped = [messages.Unshare(number) for number in range(100)]
-    serve(rank, Channel(dropped[:60], dropped[60:], [messages.Close()]))
+    serve(rank, Channel(dropped[:60], dropped[60:], [messages.Close()]), lambda: None)
     assert rank.followed == dropped
     assert len(collections) == 2
