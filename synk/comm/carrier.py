@@ -24,7 +24,7 @@ WIDENED_TO = {"float16": "float32", "bfloat16": "float32", "int16": "int32", "ui
 Change = Callable[[Any, Any], Any]  # (array module, flat array) -> flat array
 
 
-class Step(NamedTuple):
+class Packing(NamedTuple):
     """One change of form and its inverse."""
 
     pack: Change
@@ -40,12 +40,12 @@ class Carrier(NamedTuple):
         One of `REDUCED`.
     op : {"avg", "sum", "prod", "min", "max"}
         What NCCL is to do in that form.
-    steps : tuple of Step
+    steps : tuple of Packing
     """
 
     dtype: str
     op: str
-    steps: tuple[Step, ...]
+    steps: tuple[Packing, ...]
 
     def pack(self, xp: Any, array: Any) -> Any:
         """Return what NCCL is given: flat, contiguous, in the array's own memory where that will do."""
@@ -103,15 +103,15 @@ def carrier_of(op: str, dtype: Any, n_ranks: int) -> Carrier | None:
     return Carrier(name, op, tuple(steps))
 
 
-def _seen_as(name: str, dtype: Any) -> Step:
-    return Step(lambda xp, flat: flat.view(name), lambda xp, flat: flat.view(dtype))
+def _seen_as(name: str, dtype: Any) -> Packing:
+    return Packing(lambda xp, flat: flat.view(name), lambda xp, flat: flat.view(dtype))
 
 
-def _widened(name: str, dtype: Any) -> Step:
-    return Step(lambda xp, flat: flat.astype(name), lambda xp, flat: flat.astype(dtype))
+def _widened(name: str, dtype: Any) -> Packing:
+    return Packing(lambda xp, flat: flat.astype(name), lambda xp, flat: flat.astype(dtype))
 
 
-def _scaled(name: str, n_ranks: int) -> Step:
+def _scaled(name: str, n_ranks: int) -> Packing:
     """Average as a sum of terms so small that it cannot overflow.
 
     A power of two costs no bits, so ``(Σ x / s) / n · s`` has the bits of ``(Σ x) / n``.
@@ -124,10 +124,10 @@ def _scaled(name: str, n_ranks: int) -> Step:
         # All terms were finite where the sum is; the average may be rounded beyond the largest of them.
         return xp.where(xp.isfinite(total), xp.clip(average, -largest, largest), average)
 
-    return Step(lambda xp, flat: flat * (1 / scale), unpack)
+    return Packing(lambda xp, flat: flat * (1 / scale), unpack)
 
 
-def _ordered(name: str, op: str) -> Step:
+def _ordered(name: str, op: str) -> Packing:
     """Compare floats as integers of the same order, in which NaN is the extreme that wins.
 
     The bits of positive floats grow with them; those of negative ones shrink, so all but the sign
@@ -144,4 +144,4 @@ def _ordered(name: str, op: str) -> Step:
     def pack(xp: Any, flat: Any) -> Any:
         return xp.where(xp.isnan(flat), extreme, turned(flat.view(integer)))
 
-    return Step(pack, lambda xp, keys: turned(keys).view(name))
+    return Packing(pack, lambda xp, keys: turned(keys).view(name))

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from synk.transport.sync import Barrier, ControlBlock
+from synk.transport.sync import Barrier
 from synk.values.errors import CollectiveMismatch
 
 ARENA, SHARED = range(2)  # words; behind them stands what `SAID` has, and then lengths
@@ -73,49 +73,27 @@ class Meeting:
     """Where the ranks of a run compare what they are about to do, and what links they have.
 
     All ranks must meet at a barrier once more before any of them writes its next words.
-
-    Parameters
-    ----------
-    rank : int
-    control, barrier
-        The run's shared words and this rank's barrier on them.
     """
 
-    def __init__(self, rank: int, control: ControlBlock, barrier: Barrier):
-        self._rank = rank
-        self._ranks = range(control.n_ranks)
+    def __init__(self, barrier: Barrier):
         self._barrier = barrier
         # Asked for again each time: views of the words would keep them mapped beyond the run.
-        self._header = control.header
+        self._header = barrier.control.header
 
     def agree(self, kind: str, op: str, array: Any, link: int, shapes: bool = True) -> Met:
-        """Return what all ranks bring to this collective.
+        """Return the shapes of all ranks' arrays, which may be of any module, and the numbers of their links.
 
-        Parameters
-        ----------
-        kind : str
-            Of collective, as named in errors: at most 16 letters.
-        op : str
-        array : array
-            Of any array module; only its dtype and shape are looked at.
-        link : int
-            The number of this rank's link.
-        shapes : bool
-            Whether shapes must be equal.
-
-        Raises
-        ------
-        CollectiveMismatch
-            On every rank, if what they bring differs.
+        With ``shapes``, shapes must be equal. Raises CollectiveMismatch on every rank if ranks bring other
+        things.
         """
         words = words_of(kind, op, array.dtype, array.shape, is_shared=False)
         end = SHARED + len(words)
-        mine = self._header(self._rank)
+        mine = self._header(self._barrier.rank)
         # The place of an arena's length: here ranks have links instead.
         mine[ARENA] = link
         mine[SHARED:end] = words
         self._barrier.wait()
-        headers = [self._header(rank) for rank in self._ranks]
+        headers = [self._header(rank) for rank in range(self._barrier.n_ranks)]
         links = [header[ARENA] for header in headers]
         if all(header[SHARED:end] == words for header in headers):
             return Met([tuple(array.shape)] * len(headers), links)

@@ -31,7 +31,7 @@ from synk.comm.base import Communicator, Read, Shared, SharedArrays, copies
 from synk.comm.blocks import Blocks, Scratch
 from synk.comm.header import ARENA, SHARED, Header, check_equal, words_of
 from synk.memory.shm import Segment
-from synk.transport.sync import Barrier, ControlBlock
+from synk.transport.sync import Barrier
 from synk.values.rows import split
 
 Array = NDArray[Any]
@@ -43,16 +43,15 @@ class HostCommunicator(Communicator):
 
     Parameters
     ----------
-    rank : int
-    control, barrier
-        The run's shared words and this rank's barrier on them.
+    barrier : Barrier
+        This rank's.
     grow : callable
         ``grow(nbytes) -> Segment`` gives all ranks one new segment, the same; every rank calls
         it at the same point.
     """
 
-    def __init__(self, rank: int, control: ControlBlock, barrier: Barrier, grow: Callable[[int], Segment]):
-        super().__init__(rank, control.n_ranks)
+    def __init__(self, barrier: Barrier, grow: Callable[[int], Segment]):
+        super().__init__(barrier.rank, barrier.n_ranks)
         self._barrier = barrier
         self._grow = grow
         self._arena: Segment | None = None
@@ -60,9 +59,9 @@ class HostCommunicator(Communicator):
         self._scratch: Scratch = {}
         self._met = False  # all ranks bring the same to all collectives from now on, in shared memory
         # Views are taken anew each time: kept, they would keep the words mapped beyond the run.
-        self._control = control
-        self._mine = control.header_at(rank)
-        self._others = [control.header_at(other) for other in range(control.n_ranks) if other != rank]
+        self._control = control = barrier.control
+        self._mine = control.header_at(self.rank)
+        self._others = [control.header_at(other) for other in range(self.n_ranks) if other != self.rank]
 
     @contextmanager
     def at_once(

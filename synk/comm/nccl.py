@@ -19,7 +19,7 @@ from synk.comm.header import Meeting
 from synk.comm.nccl_library import Library
 from synk.comm.nccl_link import Launch, Link, Peers
 from synk.comm.staged import is_writable
-from synk.transport.sync import Barrier, ControlBlock
+from synk.transport.sync import Barrier
 
 Shape = tuple[int, ...]
 
@@ -32,30 +32,22 @@ class NcclCommunicator(Communicator):
 
     Parameters
     ----------
-    rank : int
-    control, barrier
-        The run's shared words and this rank's barrier on them.
+    barrier : Barrier
+        This rank's.
     library : Library
         Made in this process, with the rank's device current.
     host : Communicator, optional
         Of the same ranks, on the same words and barrier, for NumPy arrays.
     """
 
-    def __init__(
-        self,
-        rank: int,
-        control: ControlBlock,
-        barrier: Barrier,
-        library: Library,
-        host: Communicator | None = None,
-    ):
-        super().__init__(rank, control.n_ranks)
+    def __init__(self, barrier: Barrier, library: Library, host: Communicator | None = None):
+        super().__init__(barrier.rank, barrier.n_ranks)
         self._host = host
         self._library = library
         self._xp = library.xp
         self._barrier = barrier
-        self._meeting = Meeting(rank, control, barrier)
-        self._link = Link(rank, control, barrier, library)
+        self._meeting = Meeting(barrier)
+        self._link = Link(barrier, library)
 
     @property
     def on_host(self) -> Communicator:
@@ -111,7 +103,7 @@ class NcclCommunicator(Communicator):
     ) -> Any:
         shapes = self._meet("gather", "sum", array, shapes=False)
         wanted = range(self.n_ranks) if only is None else [only]
-        mine, byte = contiguous(array), self._library.datatype("uint8")
+        mine, byte = contiguous(array), self._library.code("uint8")
         parts = {self.rank: mine}
         if self.rank == root:
             others = [rank for rank in wanted if rank != root]
@@ -149,7 +141,7 @@ class NcclCommunicator(Communicator):
             self._barrier.wait()  # words may be written again
 
     def _codes(self, carrier: Carrier) -> tuple[int, int]:
-        return self._library.datatype(carrier.dtype), self._library.operation(carrier.op)
+        return self._library.code(carrier.dtype), self._library.code(carrier.op)
 
     def _reduced(self, array: Any, carrier: Carrier, root: int, in_place: bool) -> Any:
         """Return the combination of all ranks' arrays on the root."""
@@ -178,7 +170,7 @@ class NcclCommunicator(Communicator):
             return parts
         joined = self._xp.empty((self.n_ranks, *array.shape), array.dtype)
         source, target = self._library.pointer(mine), self._library.pointer(joined)
-        byte = self._library.datatype("uint8")
+        byte = self._library.code("uint8")
         self._run(
             "all_gather",
             mine.nbytes,
@@ -188,7 +180,7 @@ class NcclCommunicator(Communicator):
 
     def _broadcasting(self, parts: list[tuple[int, Any]]) -> Launch:
         """Return what sends each array from its root to all."""
-        byte = self._library.datatype("uint8")
+        byte = self._library.code("uint8")
 
         def launch(comm: Any, stream: int) -> None:
             with self._library.group():

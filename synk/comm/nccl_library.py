@@ -20,18 +20,6 @@ AT_ONCE = "NCCL_RUNTIME_CONNECT"  # "0": not at run time
 ID_BYTES = 128
 NOT_READY = 600  # cudaErrorNotReady
 
-DATATYPES = {
-    "int8": "NCCL_INT8",
-    "uint8": "NCCL_UINT8",
-    "int32": "NCCL_INT32",
-    "uint32": "NCCL_UINT32",
-    "int64": "NCCL_INT64",
-    "uint64": "NCCL_UINT64",
-    "float32": "NCCL_FLOAT32",
-    "float64": "NCCL_FLOAT64",
-}
-OPERATIONS = {"avg": "NCCL_AVG", "sum": "NCCL_SUM", "prod": "NCCL_PROD", "min": "NCCL_MIN", "max": "NCCL_MAX"}
-
 
 def connection(
     devices: Sequence[Hashable], version: int | None, environ: Mapping[str, str] | None = None
@@ -165,11 +153,9 @@ class Library:
         finally:
             self._nccl.groupEnd()
 
-    def datatype(self, name: str) -> int:
-        return getattr(self._nccl, DATATYPES[name])
-
-    def operation(self, name: str) -> int:
-        return getattr(self._nccl, OPERATIONS[name])
+    def code(self, name: str) -> int:
+        """Return NCCL's number of a dtype or an operation."""
+        return getattr(self._nccl, f"NCCL_{name.upper()}")
 
     def pointer(self, array: Any) -> int:
         """Return the address of an array on the device."""

@@ -19,7 +19,7 @@ from threading import Thread
 from typing import Any, NoReturn
 
 from synk.comm.nccl_library import ID_BYTES, Library, remedy, told
-from synk.transport.sync import SLEEP_SECONDS, Barrier, ControlBlock
+from synk.transport.sync import SLEEP_SECONDS, Barrier
 
 SPIN_SECONDS = 1e-3  # for which to ask the device again at once
 PAUSE_SECONDS = 100e-6  # between looks after that
@@ -34,9 +34,8 @@ class Link:
 
     Parameters
     ----------
-    rank : int
-    control, barrier
-        The run's shared words and this rank's barrier on them.
+    barrier : Barrier
+        This rank's.
     library : Library
 
     Attributes
@@ -45,13 +44,11 @@ class Link:
         Which link this is, the same on every rank that has it; 0 for none.
     """
 
-    def __init__(self, rank: int, control: ControlBlock, barrier: Barrier, library: Library):
+    def __init__(self, barrier: Barrier, library: Library):
         self.number = 0
-        self._rank = rank
-        self._n_ranks = control.n_ranks
         self._barrier = barrier
         self._library = library
-        self._header = control.header
+        self._header = barrier.control.header
         self._communicator: Any = None
         self._peers: Peers = frozenset()  # with whom messages have been exchanged on this link
 
@@ -157,7 +154,7 @@ class Link:
         finally:
             self._give_up()
         raise RuntimeError(
-            f"NCCL failed in {what} on rank {self._rank}: {told(error)}; {remedy(os.environ)}"
+            f"NCCL failed in {what} on rank {self._barrier.rank}: {told(error)}; {remedy(os.environ)}"
         ) from error
 
     # --- connecting --------------------------------------------------------------------------------
@@ -165,7 +162,7 @@ class Link:
     def _share_id(self) -> bytes:
         """Return rank 0's new id; its words are free between two barriers, since all have read them."""
         self._barrier.wait()
-        if self._rank == 0:
+        if self._barrier.rank == 0:
             self._header(0)[: ID_BYTES // 8] = memoryview(self._library.unique_id()).cast("q")
         self._barrier.wait()
         return self._header(0)[: ID_BYTES // 8].tobytes()
@@ -174,7 +171,7 @@ class Link:
         """Return NCCL's communicator, once all ranks have come."""
 
         def connect() -> Any:
-            return self._library.connect(self._n_ranks, unique_id, self._rank)
+            return self._library.connect(self._barrier.n_ranks, unique_id, self._barrier.rank)
 
         return watched(connect, self._barrier.look, self._abort, SLEEP_SECONDS)
 

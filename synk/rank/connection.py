@@ -55,12 +55,12 @@ class Connection(NamedTuple):
         """
         if barrier.n_ranks == 1:
             return LoneCommunicator()
-        host = HostCommunicator(barrier.rank, barrier.control, barrier, grow)
+        host = HostCommunicator(barrier, grow)
         if self.kind == "staged":
             return StagedCommunicator(host, device.to_host, device.from_host)
         if self.kind == "nccl":
             library = Library(device.xp, import_nccl())
-            return self.nccl(host.rank, barrier.control, barrier, library, host)
+            return self.nccl(barrier, library, host)
         return host
 
     def withdraw(self, environ: MutableMapping[str, str]) -> None:

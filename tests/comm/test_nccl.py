@@ -28,10 +28,7 @@ class NcclGroup(RankGroup):
         super().__init__(n_ranks)
         self.world = World()
         self.libraries = [FakeLibrary(self.world) for _ in range(n_ranks)]
-        self.inner = [
-            NcclCommunicator(rank, self.control, self.barriers[rank], self.libraries[rank])
-            for rank in range(n_ranks)
-        ]
+        self.inner = [NcclCommunicator(self.barriers[rank], self.libraries[rank]) for rank in range(n_ranks)]
         self.communicators = [OnDevice(inner) for inner in self.inner]
 
     def launches(self):
@@ -436,7 +433,7 @@ class TestProcesses:
                 library.nccl.before = die
                 barrier = make_barrier(control, bells, 1)
                 barrier.begin(1)
-                all_reduce(OnDevice(NcclCommunicator(1, control, barrier, library)))
+                all_reduce(OnDevice(NcclCommunicator(barrier, library)))
             finally:
                 os._exit(9)
         life = os.pidfd_open(child)
@@ -446,7 +443,7 @@ class TestProcesses:
                 library.connect = late_connect(library)
             barrier = make_barrier(control, bells, 0, lives=[life], on_death=told_death)
             barrier.begin(1)
-            comm = NcclCommunicator(0, control, barrier, library)
+            comm = NcclCommunicator(barrier, library)
             started = time.monotonic()
             with pytest.raises(WorkerDied):
                 all_reduce(OnDevice(comm))

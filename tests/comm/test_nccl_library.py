@@ -9,9 +9,8 @@ import pytest
 
 from support.communicators.suite import RankGroup
 from synk.comm import NcclCommunicator, nccl_library
+from synk.comm.carrier import REDUCED
 from synk.comm.nccl_library import (
-    DATATYPES,
-    OPERATIONS,
     SHARES_A_GPU,
     Library,
     allow_sharing,
@@ -20,6 +19,9 @@ from synk.comm.nccl_library import (
     is_on,
     remedy,
 )
+from synk.values.reduction import OPERATIONS
+
+CODES = [f"NCCL_{name.upper()}" for name in (*REDUCED, *OPERATIONS)]
 
 
 @pytest.mark.parametrize(
@@ -119,7 +121,7 @@ def fake_cupy():
 
 
 def fake_nccl(calls):
-    names = [*DATATYPES.values(), *OPERATIONS.values()]
+    names = CODES
     return SimpleNamespace(
         NcclError=RuntimeError,
         groupStart=lambda: calls.append("start"),
@@ -166,8 +168,7 @@ def test_arrays_and_streams_are_told_by_address():
     library = Library(cupy, fake_nccl(calls))
     assert library.stream() == 11
     assert library.pointer(SimpleNamespace(data=SimpleNamespace(ptr=64))) == 64
-    assert len({library.datatype(name) for name in DATATYPES}) == len(DATATYPES)
-    assert len({library.operation(name) for name in OPERATIONS}) == len(OPERATIONS)
+    assert len({library.code(name) for name in (*REDUCED, *OPERATIONS)}) == len(CODES)
 
 
 def test_without_nccl_there_is_none(monkeypatch):
@@ -186,7 +187,7 @@ def test_cupy_has_what_is_asked_of_it():
         pytest.skip("CuPy finds no NCCL")
     for name in ("NcclError", "groupStart", "groupEnd", "get_version", "get_unique_id"):
         assert hasattr(nccl, name)
-    for name in (*DATATYPES.values(), *OPERATIONS.values()):
+    for name in CODES:
         assert isinstance(getattr(nccl, name), int)
     methods = ["allReduce", "reduce", "broadcast", "allGather", "send", "recv", "abort", "check_async_error"]
     assert all(hasattr(nccl.NcclCommunicator, name) for name in methods)
@@ -218,8 +219,7 @@ class GpuGroup(RankGroup):
             pytest.skip(f"needs NCCL, from version {SHARES_A_GPU} on for several ranks")
         super().__init__(n_ranks)
         self.communicators = [
-            NcclCommunicator(rank, self.control, self.barriers[rank], Library(self.cupy, nccl))
-            for rank in range(n_ranks)
+            NcclCommunicator(self.barriers[rank], Library(self.cupy, nccl)) for rank in range(n_ranks)
         ]
 
     def run(self, work):

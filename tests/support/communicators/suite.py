@@ -88,7 +88,7 @@ class HostGroup(RankGroup):
     def __init__(self, n_ranks):
         super().__init__(n_ranks)
         self.communicators = [
-            HostCommunicator(rank, self.control, self.barriers[rank], functools.partial(self._grow, rank))
+            HostCommunicator(self.barriers[rank], functools.partial(self._grow, rank))
             for rank in range(n_ranks)
         ]
         self.arenas = []

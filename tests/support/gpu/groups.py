@@ -51,8 +51,7 @@ class NcclGroup(OnStreams, RankGroup):
         super().__init__(n_ranks)
         self.xp = xp
         self.communicators = [
-            OnDevice(NcclCommunicator(rank, self.control, self.barriers[rank], Library(xp, nccl)), xp)
-            for rank in range(n_ranks)
+            OnDevice(NcclCommunicator(self.barriers[rank], Library(xp, nccl)), xp) for rank in range(n_ranks)
         ]
 
     def close(self):
