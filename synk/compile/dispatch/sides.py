@@ -54,149 +54,88 @@ for place, ops in ((HOST, ON_HOST), (DEVICE, ON_DEVICE), (FOLLOW, WHERE_INPUTS_A
         side.register(op_class)(lambda op, node, place=place: place)
 
 
-@host_inputs.register(AllocEmpty)
-@host_inputs.register(ARange)
-@host_inputs.register(Eye)
-def all_inputs(op, node):
-    """Lengths, ends and steps."""
+def each(node):
+    """Return the positions of all inputs."""
     return range(len(node.inputs))
 
 
-@host_inputs.register(Alloc)
-@host_inputs.register(Reshape)
-@host_inputs.register(SplitDims)
-@host_inputs.register(SpecifyShape)
-@host_inputs.register(Subtensor)
-@host_inputs.register(CheckAndRaise)
-@host_inputs.register(SortOp)
-@host_inputs.register(ArgSortOp)
-@host_inputs.register(Split)
-def all_but_first(op, node):
-    """A shape, the ends of slices, conditions, an axis, the lengths of parts."""
-    return range(1, len(node.inputs))
+def numbers(node, positions):
+    """Return those of some positions whose inputs have a single element."""
+    return [k for k in positions if all(node.inputs[k].type.broadcastable)]
 
 
-@host_inputs.register(IncSubtensor)
-def all_but_two(op, node):
-    """The ends of slices."""
-    return range(2, len(node.inputs))
-
-
-@host_inputs.register(RandomVariable)
-def size(op, node):
-    """The shape of the draw."""
-    return (1,)
-
-
-@host_inputs.register(IfElse)
-def condition(op, node):
-    """The condition."""
-    return (0,)
-
-
-@host_inputs.register(OpFromGraph)
 def inner(op, node):
-    """What the inner graph reads on the host."""
+    """Return what an inner graph reads on the host."""
     wanted = wanted_on_host(op.fgraph.toposort())
     return [k for k, variable in enumerate(op.fgraph.inputs) if variable in wanted]
 
 
-@host_inputs.register(LazyIfElse)
-def condition_and_inner(op, node):
-    """The condition, and what both branches read on the host."""
+def of_branches(op, node):
+    """Return the condition, and what both branches read on the host."""
     return [0, *[1 + k for k in {*inner(op.true_branch, node)} & {*inner(op.false_branch, node)}]]
 
 
-@host_inputs.register(Scan)
-def lengths_and_inner(op, node):
-    """The number of steps, the lengths of new traces, and constants that the step reads on the host."""
+def of_scan(op, node):
+    """Return the number of steps, the lengths of new traces, and constants that a step reads on the host."""
     wanted = wanted_on_host(op.fgraph.toposort())
     inside, outside = op.inner_non_seqs(op.fgraph.inputs), op.outer_non_seqs(node.inputs)
     read = [*op.outer_nitsot(node.inputs), *[v for v, w in zip(outside, inside, strict=True) if w in wanted]]
     return [0, *[k for k, variable in enumerate(node.inputs) if any(variable is v for v in read)]]
 
 
-@host_inputs.register(Join)
-def axis_of_join(op, node):
-    """The axis, where it is an input."""
-    return () if hasattr(op, "axis") else (0,)
+def ends_of_slices(start):
+    """Return a rule for an index that begins at input ``start``; its other entries may be arrays."""
+
+    def ends(op, node):
+        slices = [entry for entry in op.idx_list if isinstance(entry, slice)]
+        return [start + end for one in slices for end in (one.start, one.stop, one.step) if end is not None]
+
+    return ends
 
 
-@host_inputs.register(Gemm)
-@host_inputs.register(Gemv)
-def weight_of_target(op, node):
-    """``beta``, which decides whether the target is read at all."""
-    return (4,)
-
-
-@host_inputs.register(Blockwise)
-def of_the_core(op, node):
-    """What the core Op reads on the host."""
-    return host_inputs(op.core_op, op._create_dummy_core_node(node.inputs))
-
-
-@host_inputs.register(AdvancedSubtensor)
-def ends_of_slices(op, node):
-    """The ends of slices; the other entries of the index may be arrays."""
-    return _ends(op, 1)
-
-
-@host_inputs.register(AdvancedIncSubtensor)
-def ends_of_slices_written(op, node):
-    """The ends of slices; the other entries of the index may be arrays."""
-    return _ends(op, 2)
-
-
-def _ends(op, start):
-    slices = [entry for entry in op.idx_list if isinstance(entry, slice)]
-    return [
-        start + end for entry in slices for end in (entry.start, entry.stop, entry.step) if end is not None
-    ]
-
-
-@free_inputs.register(Shape)
-@free_inputs.register(Shape_i)
-def shape_alone(op, node):
-    """Lengths are known on the host wherever the array is."""
-    return (0,)
-
-
-@free_inputs.register(Gemm)
-@free_inputs.register(Gemv)
-@free_inputs.register(Ger)
-def factor(op, node):
-    """``alpha``, often a learning rate: for each value read on the host, a recording would be made anew."""
-    return (1,)
-
-
-@free_inputs.register(Elemwise)
-def numbers(op, node):
-    """Single elements, if the result has its shape from others."""
+def of_elemwise(op, node):
+    """Return single elements, if the result has its shape from others."""
     whole = node.outputs[0].type
     if whole.ndim and all(whole.broadcastable):
         return ()
     destroyed = set(op.inplace_pattern.values())
-    return [i for i, v in enumerate(node.inputs) if all(v.type.broadcastable) and i not in destroyed]
+    return [k for k in numbers(node, each(node)) if k not in destroyed]
 
 
-@free_inputs.register(RandomVariable)
-def numbers_of_a_distribution(op, node):
-    """Single parameters of a draw on the device."""
-    return [i for i, v in enumerate(node.inputs) if i > 1 and all(v.type.broadcastable)]
+READ_ON_HOST = {
+    # Lengths, ends and steps.
+    **dict.fromkeys([AllocEmpty, ARange, Eye], lambda op, node: each(node)),
+    # A shape, the ends of slices, conditions, an axis, the lengths of parts.
+    **dict.fromkeys(
+        [Alloc, Reshape, SplitDims, SpecifyShape, Subtensor, CheckAndRaise, SortOp, ArgSortOp, Split],
+        lambda op, node: each(node)[1:],
+    ),
+    IncSubtensor: lambda op, node: each(node)[2:],
+    AdvancedSubtensor: ends_of_slices(1),
+    AdvancedIncSubtensor: ends_of_slices(2),
+    RandomVariable: lambda op, node: (1,),  # the shape of the draw
+    IfElse: lambda op, node: (0,),  # the condition
+    Join: lambda op, node: () if hasattr(op, "axis") else (0,),  # the axis, where it is an input
+    # ``beta``, which decides whether the target is read at all.
+    **dict.fromkeys([Gemm, Gemv], lambda op, node: (4,)),
+    Blockwise: lambda op, node: host_inputs(op.core_op, op._create_dummy_core_node(node.inputs)),
+    OpFromGraph: inner,
+    LazyIfElse: of_branches,
+    Scan: of_scan,
+}
 
+ON_EITHER_SIDE = {
+    # Lengths are known on the host wherever the array is.
+    **dict.fromkeys([Shape, Shape_i], lambda op, node: (0,)),
+    # ``alpha``, often a learning rate: for each value read on the host, a recording would be made anew.
+    **dict.fromkeys([Gemm, Gemv, Ger], lambda op, node: (1,)),
+    Elemwise: of_elemwise,
+    RandomVariable: lambda op, node: numbers(node, each(node)[2:]),  # parameters of the distribution
+    Alloc: lambda op, node: numbers(node, (0,)),  # the value to fill with
+    # The value to write or add.
+    **dict.fromkeys([IncSubtensor, AdvancedIncSubtensor], lambda op, node: numbers(node, (1,))),
+}
 
-@free_inputs.register(Alloc)
-def value_of_fill(op, node):
-    """A single element to fill with."""
-    return _if_single(node, 0)
-
-
-@free_inputs.register(IncSubtensor)
-@free_inputs.register(AdvancedIncSubtensor)
-def value_to_write(op, node):
-    """A single element to write or add."""
-    return _if_single(node, 1)
-
-
-def _if_single(node, position):
-    return (position,) if all(node.inputs[position].type.broadcastable) else ()
+for table, rules in ((host_inputs, READ_ON_HOST), (free_inputs, ON_EITHER_SIDE)):
+    for op_class, rule in rules.items():
+        table.register(op_class, rule)

@@ -33,28 +33,11 @@ DELICATE = (
 )
 
 
-@width.register(Dot)
-@width.register(Dot22)
-@width.register(Dot22Scalar)
-@width.register(BatchedDot)
-def product(op, node):
-    """The two factors."""
-    return Width(wants=(0, 1), gives=(0,))
-
-
-@width.register(Gemm)
-def product_and_sum(op, node):
-    """The two factors; what the product is added to stays."""
-    return Width(wants=(2, 3))
-
-
-@width.register(Blockwise)
 def batched(op, node):
     """Products of batches of matrices."""
-    return Width(wants=(0, 1), gives=(0,)) if isinstance(op.core_op, Dot) else WIDE
+    return PRODUCT if isinstance(op.core_op, Dot) else WIDE
 
 
-@width.register(Elemwise)
 def elemwise(op, node):
     """All inputs; the result has the width of those that have its shape."""
     arrays = [k for k, variable in enumerate(node.inputs) if is_float_array(variable)]
@@ -76,49 +59,36 @@ def is_delicate(scalar_op: Any, output: int = 0) -> bool:
     return isinstance(scalar_op, DELICATE)
 
 
-@width.register(CAReduce)
-def reduction(op, node):
-    """What is reduced."""
-    return Width(takes=(0,))
-
-
-@width.register(Shape)
-@width.register(Shape_i)
-def shape(op, node):
-    """Whatever it is: only its shape is read."""
-    return Width(takes=(0,))
-
-
-@width.register(Alloc)
-def fill(op, node):
-    """An array that is repeated."""
-    return Width(takes=(0,), leads=(0,), gives=(0,), pulls=True)
-
-
-@width.register(CpuContiguous)
-@width.register(DimShuffle)
-@width.register(Reshape)
-@width.register(JoinDims)
-@width.register(SplitDims)
-@width.register(SpecifyShape)
-def all_elements(op, node):
-    """All elements, in another shape or order."""
-    return Width(leads=(0,), gives=(0,), keeps=True, pulls=True)
-
-
-@width.register(Subtensor)
-@width.register(AdvancedSubtensor)
-@width.register(AdvancedSubtensor1)
-@width.register(Split)
-def some_elements(op, node):
-    """Some elements, as they are: to round all for these, or to widen all, could cost more than it saves."""
-    return Width(takes=(0,), leads=(0,), gives=range(len(node.outputs)), keeps=True)
-
-
-@width.register(Join)
 def joined(op, node):
     """All pieces."""
     _, pieces = join_pieces(node)
     places = range(len(node.inputs) - len(pieces), len(node.inputs))
     arrays = [k for k in places if is_float_array(node.inputs[k])]
     return Width(takes=arrays, leads=places, gives=(0,), pulls=True)
+
+
+def some_elements(op, node):
+    """Some elements, as they are: to round all for these, or to widen all, could cost more than it saves."""
+    return Width(takes=(0,), leads=(0,), gives=range(len(node.outputs)), keeps=True)
+
+
+PRODUCT = Width(wants=(0, 1), gives=(0,))
+READ = Width(takes=(0,))  # or its shape alone
+ALL_ELEMENTS = Width(leads=(0,), gives=(0,), keeps=True, pulls=True)  # in another shape or order
+
+WIDTHS = {
+    **dict.fromkeys([Dot, Dot22, Dot22Scalar, BatchedDot], PRODUCT),
+    Gemm: Width(wants=(2, 3)),  # what the product is added to stays
+    **dict.fromkeys([CAReduce, Shape, Shape_i], READ),
+    Alloc: Width(takes=(0,), leads=(0,), gives=(0,), pulls=True),
+    **dict.fromkeys([CpuContiguous, DimShuffle, Reshape, JoinDims, SplitDims, SpecifyShape], ALL_ELEMENTS),
+}
+
+for op_class, known in WIDTHS.items():
+    width.register(op_class, lambda op, node, known=known: known)
+
+for op_class, rule in {Blockwise: batched, Elemwise: elemwise, Join: joined}.items():
+    width.register(op_class, rule)
+
+for op_class in (Subtensor, AdvancedSubtensor, AdvancedSubtensor1, Split):
+    width.register(op_class, some_elements)
