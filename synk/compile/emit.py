@@ -12,7 +12,7 @@ graph needs:
 
 Nodes that only one branch of an ``IfElse`` needs stand in an ``if`` block.
 
-    graph -> ProgramPlan, by the passes -> last_uses -> Writer -> Program
+    graph -> ProgramPlan, by the passes -> last_uses -> ProgramWriter -> Program
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ from synk.compile.passes.place import Placement, Step
 from synk.compile.passes.plan import ProgramPlan
 from synk.compile.programs.buffers import assemble
 from synk.compile.programs.program import Program
-from synk.compile.programs.writer import Writer
+from synk.compile.programs.writer import ProgramWriter
 from synk.compile.tables import HOST
 
 Observer = Callable[[Apply, Callable], Callable]  # node, implementation -> what runs in its place
@@ -75,7 +75,7 @@ def emit(
     announced = announcer is not None
     plan = ProgramPlan(fgraph, xp, order, updates or {}, given, fetched, left, narrow, announced).make()
     steps, n_fetches = fetches_last(plan.placed.steps)
-    writer = Writer(fgraph.inputs, xp, plan, announcer)
+    writer = ProgramWriter(fgraph.inputs, xp, plan, announcer)
     for k, (step, dead) in enumerate(zip(steps, last_uses(steps, outlasting(plan)), strict=True)):
         if step.node is None:
             writer.crossing(step, always=k >= len(steps) - n_fetches)
@@ -87,7 +87,7 @@ def emit(
 
 
 def implementation(node: Apply, plan: ProgramPlan) -> Callable:
-    """Return what runs a node: its entry, or what is left of a join whose pieces are in place already."""
+    """Return the implementation of a node, or what is left of a join whose pieces are in place already."""
     join = plan.found.joins.get(node)
     return plan.placed.implementations[node] if join is None else assemble(join.pieces)
 

@@ -12,7 +12,6 @@ from itertools import islice
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 from pytensor.compile.aliasing import Supervisor
 from pytensor.compile.mode import optdb
 from pytensor.graph.features import AlreadyThere, Feature
@@ -52,7 +51,7 @@ NEAR = 100  # variables
 NEEDS_NEAR_SHAPES = hasattr(ShapeFeature, "update_shape")  # later versions keep shapes another way
 
 
-def array_query(xp: ModuleType = np) -> RewriteDatabaseQuery:
+def array_query(xp: ModuleType) -> RewriteDatabaseQuery:
     """Return the query that selects the rewrites: in place too, and fusion where ``xp`` has kernels."""
     kernels = kernels_for(xp)
     fusion = () if kernels is None else (TAGS[kernels.dialect.name],)
@@ -69,7 +68,7 @@ def array_query(xp: ModuleType = np) -> RewriteDatabaseQuery:
 
 
 @cache
-def inner_rewriter(xp: ModuleType = np) -> GraphRewriter:
+def inner_rewriter(xp: ModuleType) -> GraphRewriter:
     """Return the rewriter for inner graphs that the outer compilation leaves alone.
 
     Recognition of symbolic Ops is off: it would rebuild an Op inside its own definition.

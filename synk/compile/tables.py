@@ -75,7 +75,7 @@ def takes_out(function: Callable) -> Callable:
     return function
 
 
-def accepts_out(function: Any, xp: Any = np) -> bool:
+def accepts_out(function: Any, xp: Any) -> bool:
     """Tell whether ``function``, or what it is a ``partial`` of, accepts ``out=``.
 
     Marked ones do, and the array module's own ufuncs, ``dot`` and ``matmul``.
@@ -124,7 +124,7 @@ def free_inputs(op: Any, node: Apply) -> Collection[int]:
 
 
 class Width(NamedTuple):
-    """What a node does about arrays of 16 bits; numbers are positions of inputs and outputs.
+    """The arrays of a node that may have 16 bits; numbers are positions of inputs and outputs.
 
     Attributes
     ----------
@@ -164,7 +164,7 @@ def is_float_array(variable: Variable) -> bool:
 
 @singledispatch
 def width(op: Any, node: Apply) -> Width:
-    """Return what ``node`` does about arrays of 16 bits; an Op that is not listed reads and gives float32."""
+    """Say which arrays of ``node`` may have 16 bits; an Op that is not listed reads and gives float32."""
     return WIDE
 
 

@@ -101,7 +101,7 @@ class _Job:
         )
 
     def result(self, status: int) -> bytes | CompileError:
-        """Return what the compiler has made, given the exit status."""
+        """Return the compiler's library, or its complaint, given the exit status."""
         reason = f"exit status {status}"
         if status == 0:
             try:

@@ -54,7 +54,7 @@ class Compiler:
 
     @cached_property
     def fingerprint(self) -> str:
-        """What compiled code depends on beside its source: compiler, flags and processor.
+        """All that compiled code depends on beside its source: compiler, flags and processor.
 
         A compiler is known by its files: asking it for its version takes longer than loading all kernels.
         """

@@ -15,8 +15,8 @@ from synk.native.loading import load
 from synk.native.store import Store
 
 
-class Text(NamedTuple):
-    """What is compiled to one library, and the names that it is kept by."""
+class SourceText(NamedTuple):
+    """The C text of one library, and the names that it is kept by."""
 
     source: str
     names: tuple[str, ...]
@@ -28,13 +28,13 @@ class Libraries:
     Parameters
     ----------
     compiler : Compiler
-    store : Store, optional
+    store : Store
         Keeps them.
     """
 
-    def __init__(self, compiler: Compiler, store: Store | None = None):
+    def __init__(self, compiler: Compiler, store: Store):
         self.compiler = compiler
-        self.store = Store() if store is None else store
+        self.store = store
         self._loaded: dict[bytes, ctypes.CDLL] = {}  # one that has several names is loaded once
 
     def find(self, name: str) -> ctypes.CDLL | None:
@@ -45,12 +45,12 @@ class Libraries:
         except OSError:
             return None  # it is made anew
 
-    def make(self, texts: Sequence[Text]) -> list[ctypes.CDLL | CompileError]:
+    def make(self, texts: Sequence[SourceText]) -> list[ctypes.CDLL | CompileError]:
         """Compile texts at the same time, load them and keep them; return a library or a reason for each."""
         made = self.compiler.compile([text.source for text in texts])
         return [self._take(text, content) for text, content in zip(texts, made, strict=True)]
 
-    def _take(self, text: Text, content: bytes | CompileError) -> ctypes.CDLL | CompileError:
+    def _take(self, text: SourceText, content: bytes | CompileError) -> ctypes.CDLL | CompileError:
         if isinstance(content, CompileError):
             return content
         try:

@@ -63,7 +63,7 @@ def own_folder(folder: str | os.PathLike[str], make: bool = False) -> Iterator[i
 
 
 def read_own_file(name: str, folder: int) -> bytes:
-    """Return what a regular file in an open folder holds.
+    """Return the content of a regular file in an open folder.
 
     Raises
     ------

@@ -89,7 +89,7 @@ _said: set[str] = set()
 
 
 def said(error: OSError) -> str:
-    """Return what an error says to people."""
+    """Return an error's message for people."""
     return error.strerror or str(error)
 
 

@@ -49,7 +49,7 @@ class Overlap:
         self._told[id(variable.container.storage)] = Expected(int(np.prod(shape)), np.dtype(dtype))
 
     def told(self) -> dict[int, Expected]:
-        """Return what has been expected since this was last asked."""
+        """Return all that has been expected since the last call."""
         told, self._told = self._told, {}
         return told
 

@@ -44,7 +44,7 @@ UNKNOWN = (
 
 
 class ProgramContext(NamedTuple):
-    """What a program is given of the rank it runs on."""
+    """The parts of a rank that its programs use."""
 
     device: Device
     variables: RankVariables
@@ -301,7 +301,7 @@ class RankProgram:
 
 
 def _draws(expressions: Sequence[Any]) -> list[Any]:
-    """Return what random variables draw on the way to ``expressions``.
+    """Return the draws of random variables on the way to ``expressions``.
 
     Unread draws are rewritten away, and then the state would not advance as it does elsewhere.
     """

@@ -22,7 +22,7 @@ from synk.compile.rewrites import array_query
 ifelse = optional_class("ifelse", "pytensor.conditional.op", "pytensor.ifelse")
 
 # Arrays of a Scan that keep the last rows only.
-SHORT = Mode(ArrayLinker(host_ops="raise"), array_query().including("scan_save_mem_no_prealloc"))
+SHORT = Mode(ArrayLinker(host_ops="raise"), array_query(np).including("scan_save_mem_no_prealloc"))
 
 
 def scan(step, **keywords):

@@ -39,7 +39,7 @@ def casts(inputs, outputs):
     """Return the variables that are converted, each with the dtype that it becomes."""
     nodes = FunctionGraph(inputs, outputs, clone=False).toposort()
     placed = stay(nodes, outputs, lambda node, side: None)
-    steps = narrow(placed, outputs, "float16", lambda node, run, reads, gives: run).placed.steps
+    steps = narrow(placed, outputs, "float16", lambda node, run, reads, gives: run, False).placed.steps
     return [(step.inputs[0], step.to) for step in steps if step.node is None]
 
 

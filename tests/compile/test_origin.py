@@ -12,7 +12,7 @@ from pytensor.graph.basic import Apply
 
 import synk.compile.linker
 from synk.compile import array_mode, dumps, loads
-from synk.compile.graphs.origin import Libraries, nearest_lines, pack, unpack, user_lines, write_line
+from synk.compile.graphs.origin import LibraryFiles, nearest_lines, pack, unpack, user_lines, write_line
 from synk.compile.graphs.serialize import topological
 
 
@@ -57,7 +57,7 @@ def test_the_innermost_line_of_the_user_is_found():
     ],
 )
 def test_libraries_are_not_the_user(file, expected):
-    assert Libraries()[file] is expected
+    assert LibraryFiles()[file] is expected
 
 
 def test_a_library_below_the_users_own_op_does_not_hide_it():

@@ -13,7 +13,7 @@ from synk.compile.rewrites import KeepLines, array_query
 
 def lines_by_op(rewrites):
     """Return source lines by Op: of a product that is rewritten without a trace, as is softmax in 3.3."""
-    query = array_query()
+    query = array_query(np)
     query = RewriteDatabaseQuery(include=query.include, exclude=query.exclude, extra_rewrites=rewrites)
     x, w = pt.dmatrix("x"), pytensor.shared(np.ones(3))
     product = pt.dot(x, w)

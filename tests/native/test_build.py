@@ -18,7 +18,7 @@ from pytensor.tensor.type import TensorType
 import synk.compile.elementwise as package
 from synk.compile.elementwise import CKernels, numpy_kernels
 from synk.native.compiler import Compiler, find_compiler
-from synk.native.libraries import Libraries, Text
+from synk.native.libraries import Libraries, SourceText
 from synk.native.loading import layout_is_known
 from synk.native.store import Store, default_folder
 
@@ -118,7 +118,7 @@ def test_what_is_kept_is_for_this_user_only(tmp_path, mask):
 
 @needs_compiler
 def test_kernels_of_one_library_are_loaded_once(tmp_path):
-    made = Libraries(find_compiler(), Store(tmp_path)).make([Text("int one;", ("k1", "k2"))])
+    made = Libraries(find_compiler(), Store(tmp_path)).make([SourceText("int one;", ("k1", "k2"))])
     again = Libraries(Forbidden(("cc",)), Store(tmp_path))
     assert isinstance(made[0], ctypes.CDLL)
     assert again.find("k1") is again.find("k2") is not None
@@ -144,8 +144,8 @@ def test_a_folder_that_cannot_be_made_does_no_harm(tmp_path):
 @needs_compiler
 def test_other_flags_or_compilers_are_other_kernels(tmp_path):
     command = find_compiler().command
-    source = CKernels(Compiler(command)).kernel(node(), None).source
-    names = {CKernels(Compiler((*command, *more))).name(source) for more in ([], ["-DX"])}
+    source = CKernels(Compiler(command), Store()).kernel(node(), None).source
+    names = {CKernels(Compiler((*command, *more)), Store()).name(source) for more in ([], ["-DX"])}
     assert len(names) == 2
 
 
@@ -269,8 +269,8 @@ def test_folders_that_nothing_may_run_from_serve_as_well(tmp_path):
 import os, sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import test_build as t
-t.run(t.CKernels(t.find_compiler()))
-t.run(t.CKernels(t.Forbidden(t.find_compiler().command)))
+t.run(t.CKernels(t.find_compiler(), t.Store()))
+t.run(t.CKernels(t.Forbidden(t.find_compiler().command), t.Store()))
 print(sorted(os.listdir(os.environ["TMPDIR"])))
 """
     mount = 'mount -t tmpfs -o noexec,mode=700 none $0 && exec env TMPDIR=$0 SYNK_CACHE=$0/store $1 -c "$2"'
@@ -301,7 +301,7 @@ def test_without_a_home_nothing_is_kept(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", "~")
     monkeypatch.chdir(tmp_path)
     with pytest.warns(UserWarning, match="there is no home folder"):
-        run(CKernels(find_compiler()))
+        run(CKernels(find_compiler(), Store()))
     assert list(tmp_path.iterdir()) == []
 
 

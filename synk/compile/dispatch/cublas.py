@@ -118,7 +118,7 @@ def _call(head: tuple, operands: list, steps: tuple[int, ...], n_matrices: int, 
 
 
 def compute_type(factors: str) -> int:
-    """Return what products of factors of a dtype are computed in, as cuBLAS numbers it."""
+    """Return cuBLAS's number of the dtype in which products of factors of a dtype are computed."""
     cublas = _of_cupy()
     if factors == "float64":
         return cublas.CUBLAS_COMPUTE_64F

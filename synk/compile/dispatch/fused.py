@@ -121,7 +121,7 @@ def _allocator(position: int, node: Apply, xp: ModuleType, dtype: np.dtype) -> C
 def _repair(
     kernel: Any, node: Apply, xp: ModuleType, dtypes: Sequence[np.dtype]
 ) -> Callable[[Sequence, Sequence], None]:
-    """Return what to do when a kernel refuses: say which lengths differ, or bring the arrays in form."""
+    """Return the function for arrays that a kernel refuses: it names differing lengths, or makes them fit."""
     check = length_check([variable.type.shape for variable in node.inputs])
 
     def plain(array, dtype):

@@ -1,4 +1,4 @@
-"""What the entries for linear algebra share: where the routines are, their dtypes, what failure means.
+"""Helpers that the entries for linear algebra share: where routines are, their dtypes, what failure means.
 
 SciPy's linear algebra takes longer to import than all of synk; it is imported when a graph first needs it.
 """

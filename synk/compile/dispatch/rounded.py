@@ -163,7 +163,7 @@ def _ufunc(node: Apply, xp: ModuleType) -> Callable | None:
 
 
 def _told(ufunc: Callable, node: Apply, xp: ModuleType, dtype: str) -> Callable:
-    """Have a ufunc compute in float32, whatever it reads and writes."""
+    """Tell a ufunc to compute in float32, whatever it reads and writes."""
     check = length_check([variable.type.shape for variable in node.inputs])
     computed = {} if dtype == "bool" else {"dtype": WIDE}
 

@@ -1,4 +1,4 @@
-"""What the entries of sparse matrices share.
+"""Helpers that the entries of sparse matrices share.
 
 A sparse value is a matrix of ``scipy.sparse``, or of its twin ``cupyx.scipy.sparse``, in CSR or CSC format:
 ``data`` and ``indices`` of the stored values, and ``indptr``, where each row (CSR) or column (CSC) begins.
@@ -67,7 +67,7 @@ def owners(indptr, n_stored: int, xp: ModuleType):
 
 
 def as_vector(x, dtype: str, xp: ModuleType):
-    """Return what a sum or an index makes of a matrix as a vector."""
+    """Return as a vector the matrix that a sum or an index gives."""
     # SciPy makes a numpy.matrix of it, but a sparse matrix where nothing is selected.
     x = x.toarray() if hasattr(x, "toarray") else x
     return xp.asarray(x, dtype=dtype).ravel()

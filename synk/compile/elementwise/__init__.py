@@ -20,6 +20,7 @@ from synk.compile.elementwise.templates import template
 from synk.compile.elementwise.writer import NoTemplate
 from synk.native.compiler import find_compiler, why_none
 from synk.native.loading import layout_is_known
+from synk.native.store import Store
 
 __all__ = [
     "CKernels",
@@ -38,7 +39,7 @@ def numpy_kernels() -> CKernels | None:
     """Return the kernels of NumPy arrays, or None, with a warning, where none can be made."""
     compiler = find_compiler()
     if compiler is not None and layout_is_known():
-        return CKernels(compiler)
+        return CKernels(compiler, Store())
     reason = (
         f"there is no C compiler ({why_none()})" if compiler is None else "NumPy's arrays are not as expected"
     )

@@ -18,7 +18,7 @@ from synk.compile.elementwise.c_source import CSource, c_source, prelude, transl
 from synk.compile.elementwise.dialect import c_dialect
 from synk.native.compilation import CompileError
 from synk.native.compiler import Compiler, vector_functions
-from synk.native.libraries import Libraries, Text
+from synk.native.libraries import Libraries, SourceText
 from synk.native.loading import kernel_of
 from synk.native.store import Store, name_of
 
@@ -51,11 +51,11 @@ class CKernels:
     ----------
     compiler : Compiler
         Compiles them.
-    store : Store, optional
+    store : Store
         Keeps them.
     """
 
-    def __init__(self, compiler: Compiler, store: Store | None = None):
+    def __init__(self, compiler: Compiler, store: Store):
         self.compiler = compiler
         self.libraries = Libraries(compiler, store)
         self._vectorised = vector_functions()
@@ -125,7 +125,7 @@ class CKernels:
     def _compile(self, kernels: Sequence[Kernel]) -> None:
         by_name = {self.name(kernel.source): kernel for kernel in kernels}
         source = translation_unit({name: k.source for name, k in by_name.items()}, self._vectorised)
-        (library,) = self.libraries.make([Text(source, tuple(by_name))])
+        (library,) = self.libraries.make([SourceText(source, tuple(by_name))])
         if isinstance(library, CompileError):
             raise library
         try:

@@ -82,7 +82,7 @@ def strided_place(k: int, operand: Operand, read: bool, kind: str = "") -> str:
 
 
 def variables(body: Body) -> list[str]:
-    """Return what operands are called in the kernel, inputs first."""
+    """Return the names of operands in the kernel, inputs first."""
     return [f"x{i}" for i in range(len(body.inputs))] + [f"y{i}" for i in range(len(body.outputs))]
 
 

@@ -77,7 +77,7 @@ class Launcher:
         # From the last one: what is put in there moves none of the others.
         kinds = [(k, _kind(operand)) for k, operand in enumerate(inputs) if is_number(operand)]
         self._numbers = [(k, kind, kind(0)) for k, kind in reversed(kinds)]
-        self._plans: dict[Any, Plan] = {}
+        self._plans: dict[Any, LaunchPlan] = {}
 
     def __call__(self, *arrays: Any) -> int:
         key = tuple([None if isinstance(x, np.generic) else (x.dtype, x.shape, x.strides) for x in arrays])
@@ -94,29 +94,29 @@ class Launcher:
             function(grid, BLOCK, arguments)
         return status
 
-    def _planned(self, key: Any, arrays: Sequence[Any]) -> "Plan":
+    def _planned(self, key: Any, arrays: Sequence[Any]) -> "LaunchPlan":
         if len(self._plans) == MOST_LAYOUTS:
             self._plans.clear()
         plan = self._plans[key] = self._plan(arrays)
         return plan
 
-    def _plan(self, arrays: Sequence[Any]) -> "Plan":
+    def _plan(self, arrays: Sequence[Any]) -> "LaunchPlan":
         """Decide how to launch; the answer holds for all arrays of these dtypes, shapes and strides."""
         numbers = [k for k, *_ in self._numbers]
         geometries: list[Any] = []
         for k, (array, dtype) in enumerate(zip(arrays, self._dtypes, strict=True)):
             by_value = isinstance(array, np.generic)
             if k not in numbers if by_value else array.dtype != dtype:
-                return Plan(None, (), (), UNFIT)
+                return LaunchPlan(None, (), (), UNFIT)
             geometries.append(None if by_value else (array.shape, array.strides))
         layout = lay_out(self._operands, geometries, [dtype.itemsize for dtype in self._dtypes])
         if layout is None:
-            return Plan(None, (), (), MISMATCH)
+            return LaunchPlan(None, (), (), MISMATCH)
         function = self._functions[not layout.flat] if layout.blocks else None
-        return Plan(function, (layout.blocks,), layout.integers, 0)
+        return LaunchPlan(function, (layout.blocks,), layout.integers, 0)
 
 
-class Plan(NamedTuple):
+class LaunchPlan(NamedTuple):
     """How arrays are launched, or why they are not."""
 
     function: Callable[..., None] | None  # None: there is nothing to compute, or no way
@@ -126,7 +126,7 @@ class Plan(NamedTuple):
 
 
 def _kind(operand: Operand) -> Any:
-    """Return what a number is handed over as."""
+    """Return the type in which a number is handed over."""
     return np.dtype("uint8" if operand.dtype == "bool" else operand.dtype).type
 
 

@@ -1,6 +1,6 @@
 """Decide how the kernels of `cuda_source` go over arrays, from nothing but their shapes and strides.
 
-    shapes, strides -> lay_out -> Layout: flat or strided, how many blocks, the integers to hand over
+    shapes, strides -> lay_out -> LoopLayout: flat or strided, how many blocks, the integers to hand over
 
 Arrays that fill memory in one order, whichever it is, are walked flat. Of others, neighbouring axes that all
 arrays go along in equal steps are walked as one, so that the kernel has fewer indices to work out.
@@ -23,7 +23,7 @@ AT_ONCE = 8 * 132  # blocks that an H200 holds
 MOST_BLOCKS = 32 * AT_ONCE  # the last to end are few among so many; threads take several turns beyond
 
 
-class Layout(NamedTuple):
+class LoopLayout(NamedTuple):
     """How one launch goes over its arrays."""
 
     flat: bool
@@ -36,7 +36,7 @@ Geometry = tuple[tuple[int, ...], tuple[int, ...]]  # shape, strides in bytes
 
 def lay_out(
     operands: Sequence[Operand], arrays: Sequence[Geometry | None], sizes: Sequence[int]
-) -> Layout | None:
+) -> LoopLayout | None:
     """Return the layout of a launch, or None if lengths differ.
 
     Parameters
@@ -57,7 +57,7 @@ def lay_out(
     width = 1 if n <= AT_ONCE * THREADS else (pack_width if flat else row_width)(operands)
     blocks = min(-(-n // (THREADS * width)), MOST_BLOCKS)
     if flat:
-        return Layout(True, blocks, (np.int64(n),))
+        return LoopLayout(True, blocks, (np.int64(n),))
     strides = [
         [0 if one else step for one, step in zip(operand.broadcast, array[1], strict=True)]
         for operand, array in zip(operands, arrays, strict=True)
@@ -69,7 +69,7 @@ def lay_out(
         if array is not None
         for axis in stride_axes(operand)
     ]
-    return Layout(False, blocks, tuple(map(np.int64, (n, *joined(lengths, strides), *given))))
+    return LoopLayout(False, blocks, tuple(map(np.int64, (n, *joined(lengths, strides), *given))))
 
 
 def common_lengths(operands: Sequence[Operand], arrays: Sequence[Geometry | None]) -> tuple[int, ...] | None:

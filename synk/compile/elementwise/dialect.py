@@ -1,4 +1,4 @@
-"""What differs between C and CUDA in straight-line code: which functions there are, and how constants look.
+"""The differences of C and CUDA in straight-line code: which functions there are, and how constants look.
 
 Types have the same names in both; NVRTC brings no ``stdint.h``, and needs none.
 """
@@ -65,7 +65,7 @@ def _integer(value: int, dtype: str) -> str:
     return f"({text} - 1)" if lowest else f"({text})" if value < 0 else text
 
 
-def c_dialect(vectorised: frozenset[str] = ELEMENTARY) -> Dialect:
+def c_dialect(vectorised: frozenset[str]) -> Dialect:
     """Return the dialect of C with the elementary functions that the machine computes on vectors."""
     special = {
         "float32": ("__builtin_inff()", '__builtin_nanf("")'),

@@ -88,7 +88,7 @@ def _innermost(frames: Sequence[Line]) -> tuple[Line, ...]:
     return ()
 
 
-class Libraries(dict):
+class LibraryFiles(dict):
     """Whether a source file belongs to PyTensor, synk or Python itself, by its name."""
 
     def __missing__(self, file: str) -> bool:
@@ -98,6 +98,6 @@ class Libraries(dict):
         return inside or own
 
 
-_libraries = Libraries()
+_libraries = LibraryFiles()
 # A tag's own access to attributes is written in Python, which would take most of the time.
 _read, _write = object.__getattribute__, object.__setattr__

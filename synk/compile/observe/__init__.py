@@ -1,1 +1,1 @@
-"""What stands around every node of a program: checks of what it does, records of what it takes."""
+"""Observers around every node of a program: they check its results, or measure time and memory."""

@@ -1,4 +1,4 @@
-"""What can be wrong with what an implementation returned: pure questions, answered in words.
+"""Find what is wrong with the results of an implementation: pure questions, answered in words.
 
 Each function yields complaints, nothing where all is well. The contract they hold entries to stands in
 ``dispatch/__init__.py``.
@@ -23,7 +23,7 @@ ROUNDED = {"float16": (2.0**-10, 2.0**-24), "bfloat16": (2.0**-7, 0.0)}
 SUMMING = (CAReduce, Dot, Dot22, Dot22Scalar, BatchedDot, Gemm, Gemv)
 
 
-def wrong_type(node: Apply, results: Sequence[Any], stored: Sequence[str] = ()) -> Iterator[str]:
+def wrong_type(node: Apply, results: Sequence[Any], stored: Sequence[str]) -> Iterator[str]:
     """Hold outputs to the number, dtype, number of axes and static shape that the node declares.
 
     ``stored`` gives the dtype of each output where a program keeps some in 16 bits.
@@ -47,7 +47,7 @@ def wrong_type(node: Apply, results: Sequence[Any], stored: Sequence[str] = ()) 
 
 
 def wrong_sharing(
-    node: Apply, inputs: Sequence[Any], results: Sequence[Any], out: Sequence[Any] = (), xp: Any = np
+    node: Apply, inputs: Sequence[Any], results: Sequence[Any], out: Sequence[Any], xp: Any
 ) -> Iterator[str]:
     """Hold outputs to memory of their own or ``out``, but for what ``view_map`` and ``destroy_map`` say."""
     for position, result in enumerate(results):
@@ -62,7 +62,7 @@ def wrong_sharing(
 
 
 def wrong_writing(
-    node: Apply, inputs: Sequence[Any], before: Sequence[Any], out: Sequence[Any] = (), xp: Any = np
+    node: Apply, inputs: Sequence[Any], before: Sequence[Any], out: Sequence[Any], xp: Any
 ) -> Iterator[str]:
     """Hold inputs to the values ``before``, but for ``out`` and those that ``destroy_map`` names."""
     destroyed = [*out, *(inputs[at] for at in _mapped(node.op.destroy_map))]
@@ -106,7 +106,7 @@ def sources(node: Apply, output: int) -> list[int]:
     return [*node.op.view_map.get(output, ()), *node.op.destroy_map.get(output, ())]
 
 
-def share(one: Any, other: Any, xp: Any = np) -> bool:
+def share(one: Any, other: Any, xp: Any) -> bool:
     """Tell whether two values share memory, or are one generator."""
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         return np.shares_memory(one, other)
@@ -137,9 +137,7 @@ def widened(value: Any) -> Any:
     return value.astype("float32") if str(getattr(value, "dtype", "")) in ROUNDED else value
 
 
-def _different(
-    position: int, result: Any, right: Any, allowance: float, coarse: float = 0.0
-) -> Iterator[str]:
+def _different(position: int, result: Any, right: Any, allowance: float, coarse: float) -> Iterator[str]:
     rtol = max(_precision(right), coarse) if _inexact(right) else 0.0
     close = np.isclose(result, right, rtol=rtol, atol=allowance, equal_nan=True) if rtol else result == right
     if not np.all(close):

@@ -131,7 +131,7 @@ class Debug:
         return inner_program(op, self.xp, self) if isinstance(implementation, Program) else implementation
 
     def _reference(self, node: Apply, implementation: Callable) -> Callable | None:
-        """Return what a node should compute, or None where there is nothing to compare."""
+        """Return the node's own implementation, or None where there is nothing to compare."""
         if isinstance(implementation, HostCall | Program | Branches) or not comparable(node.op, self.xp):
             return None
         try:

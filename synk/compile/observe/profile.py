@@ -93,7 +93,7 @@ class Profile:
             self._ledger = None
 
     def report(self, name: str = "", rank: int = 0) -> Report:
-        """Return what was measured so far."""
+        """Return all measurements so far."""
         ran = [record for record in self._records if record.runs]
         collectives = [record for record in self._collectives.values() if record.runs]
         return Report(name, rank, ran, collectives, list(self._calls), list(self._slices), self._measured)

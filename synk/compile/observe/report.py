@@ -1,4 +1,4 @@
-"""What a profile has measured, as a table, as plain data and as a trace for a viewer.
+"""Report a profile as a table, as plain data and as a trace for a viewer.
 
 Profile -> Report -> str, rows, save_trace
 """
@@ -24,7 +24,7 @@ class Slice(NamedTuple):
 
 
 class Record:
-    """What one node did so far.
+    """The runs of one node so far.
 
     Parameters
     ----------

@@ -32,7 +32,7 @@ class Announcer(Protocol):
         """Learn, when a program is made, that it will tell of this shared variable's new value."""
 
     def told(self) -> Mapping[Any, Any]:
-        """Return what has been expected since this was last asked."""
+        """Return all that has been expected since the last call."""
 
     def finished(self, variable: Variable, array: Any, start: int) -> None:
         """Learn that the elements of ``array`` from ``start`` on, in C order, are final.
@@ -110,7 +110,7 @@ class _Finder:
             self.pieces.append((start, stop, there))
 
     def actions(self, variable: Variable) -> list[tuple[Apply, Copy | Finish]]:
-        """Return what is done after which node, copies first."""
+        """Return the actions after each node, copies first."""
         position = self._aliases.position
         starts: dict[Apply, int] = {}
         latest = self.nodes[-1] if self._at_the_latest is None else self._at_the_latest

@@ -3,7 +3,7 @@
 Graphs stay float32, for PyTensor has no bfloat16; the program keeps some values of them in fewer bits.
 Inputs, shared variables, updates and results stay as they are, so weights, optimiser state and losses are
 float32. A result is of 16 bits if its node may give that and a product reads it, by itself or by way of
-nodes that give 16 bits in turn. Whoever needs another width than a value has reads a copy, which is made
+nodes that give 16 bits in turn. A reader that needs another width has a copy of the value, which is made
 once, before its first reader, however many there are:
 
     Placement -> widths -> narrow -> Placement with casts among its steps, and what is stored how
@@ -37,7 +37,7 @@ class Narrowed(NamedTuple):
 
 
 def narrow(
-    placed: Placement, outputs: Sequence[Variable], dtype: str, implement: Round, at_once: bool = False
+    placed: Placement, outputs: Sequence[Variable], dtype: str, implement: Round, at_once: bool
 ) -> Narrowed:
     """Insert casts into a placement, and have nodes implemented for what they read and give then.
 
@@ -132,7 +132,7 @@ def widths(
 
 
 def _rules(placed: Placement) -> dict[Apply, Width]:
-    """Return what each node does."""
+    """Return the rule of each node."""
     rules = {}
     for node, implementation in placed.implementations.items():
         on_host: Sequence[Apply] = getattr(implementation, "host_nodes", ())
@@ -142,7 +142,7 @@ def _rules(placed: Placement) -> dict[Apply, Width]:
 
 
 def _crossing(placed: Placement) -> list[Variable]:
-    """Return what goes to the other side."""
+    """Return the values that go to the other side."""
     return [step.inputs[0] for step in placed.steps if step.node is None]
 
 

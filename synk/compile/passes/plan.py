@@ -1,6 +1,6 @@
 """Make the plan of a program: each pass decides one thing, with what those before it have decided.
 
-    graph, what is asked for -> ProgramPlan.make: PASSES in turn -> ProgramPlan -> Writer
+    graph, what is asked for -> ProgramPlan.make: PASSES in turn -> ProgramPlan -> ProgramWriter
 
 `PASSES` is the list of them; ``docs/linker.rst`` has it too, and a test compares the two.
 """
@@ -28,7 +28,7 @@ from synk.compile.tables import HOST, accepts_out, array_funcify, array_rounded
 
 @dataclass
 class ProgramPlan:
-    """What is asked for, and what the passes have decided; `make` asks them.
+    """The request for a program, and the decisions of the passes about it; `make` asks them.
 
     The parameters are those of `synk.compile.emit.emit`; ``dtype`` is its ``narrow``.
 

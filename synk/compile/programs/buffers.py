@@ -1,4 +1,4 @@
-"""What programs call to write results where they are to live; ``destination`` decides which do.
+"""Write results where they are to live: programs call these functions where ``destination`` has decided so.
 
 open_buffer -> array -> part -> out= of a node; put: a piece that is made elsewhere
 assemble: the pieces of a join that no node wrote there; settle: the updates that no node wrote there

@@ -13,7 +13,7 @@ from typing import Any
 
 from pytensor.graph.basic import Apply
 
-from synk.compile.passes.place import NO_TRANSFERS, Transfers
+from synk.compile.passes.place import Transfers
 from synk.compile.programs.blame import blame, values_at
 
 
@@ -57,10 +57,10 @@ class Program:
         namespace: dict[str, Any],
         nodes: Mapping[int, Apply],
         *,
-        host_nodes: tuple[Apply, ...] = (),
-        transfers: Transfers = NO_TRANSFERS,
-        device_inputs: Sequence[int] = (),
-        result_sides: tuple[str, ...] = (),
+        host_nodes: tuple[Apply, ...],
+        transfers: Transfers,
+        device_inputs: Sequence[int],
+        result_sides: tuple[str, ...],
     ):
         self.source = source
         self.host_nodes = host_nodes

@@ -23,7 +23,7 @@ INDENT = "    "
 Tests = list[tuple[Variable, bool]]  # what a block asks for: conditions, and the truth that each must have
 
 
-class Text:
+class ProgramText:
     """The lines of a function of ``inputs``.
 
     Attributes

@@ -1,6 +1,6 @@
 """Write down what the passes have decided: a line for each node and each value that crosses.
 
-    ProgramPlan -> Writer, asked step by step -> text -> Program
+    ProgramPlan -> ProgramWriter, asked step by step -> text -> Program
 
 Decides nothing.
 """
@@ -21,12 +21,12 @@ from synk.compile.passes.place import Step
 from synk.compile.passes.plan import ProgramPlan
 from synk.compile.programs.buffers import open_buffer, part, put, settle
 from synk.compile.programs.program import Program
-from synk.compile.programs.text import Text, label
+from synk.compile.programs.text import ProgramText, label
 from synk.compile.programs.transfer import CROSSINGS
 from synk.compile.tables import DEVICE, HOST
 
 
-class Writer:
+class ProgramWriter:
     """A program in the making.
 
     Parameters
@@ -44,10 +44,10 @@ class Writer:
         inputs: Sequence[Variable],
         xp: ModuleType,
         plan: ProgramPlan,
-        announcer: Announcer | None = None,
+        announcer: Announcer | None,
     ):
         self._xp, self._plan, self._announcer = xp, plan, announcer
-        self._text = Text(inputs)
+        self._text = ProgramText(inputs)
         self._names = self._text.names
         self._conditions = conditions_of(plan.placed.steps)
         self._node_at: dict[int, Apply] = {}
@@ -83,7 +83,7 @@ class Writer:
             tell = partial(self._announcer.finished, action.variable, start=action.start)
             self._text.add(f"{self._names.bind(tell, 'finished')}({buffer})")
 
-    def crossing(self, step: Step, always: bool = False) -> None:
+    def crossing(self, step: Step, always: bool) -> None:
         """Add the line that brings a value to the other side, or to another dtype, in the open block.
 
         One that happens ``always`` closes it.

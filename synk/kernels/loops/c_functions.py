@@ -18,8 +18,8 @@ import numpy as np
 
 from synk.native.compilation import CompileError
 from synk.native.compiler import find_compiler, vector_functions, why_none
-from synk.native.libraries import Libraries, Text
-from synk.native.store import name_of
+from synk.native.libraries import Libraries, SourceText
+from synk.native.store import Store, name_of
 
 # By dtype: the type of an element, an integer of its size, and the exponential function.
 TYPES = {"float32": ("float", "int", "expf"), "float64": ("double", "long", "exp")}
@@ -110,7 +110,7 @@ def libraries(dtype: str) -> dict[str, ctypes.CDLL | None]:
         _warn(f"there is no C compiler ({why_none()})", "install gcc, or set CC to a compiler")
         return dict.fromkeys(FILES)
     # A network needs most files; compiled at the same time they take what the longest takes.
-    found = load_all(Libraries(compiler), [source(file, dtype) for file in FILES])
+    found = load_all(Libraries(compiler, Store()), [source(file, dtype) for file in FILES])
     for library in found:
         if isinstance(library, CompileError):
             _warn(str(library), "set CC to a C compiler that works")
@@ -120,8 +120,8 @@ def libraries(dtype: str) -> dict[str, ctypes.CDLL | None]:
 
 def load_all(libraries: Libraries, sources: Sequence[str]) -> list[ctypes.CDLL | CompileError]:
     """Take libraries from the store, or compile those that are missing and keep them there."""
-    texts = [Text(text, (name_of(libraries.compiler.fingerprint, text),)) for text in sources]
-    found: dict[Text, Any] = {text: libraries.find(text.names[0]) for text in texts}
+    texts = [SourceText(text, (name_of(libraries.compiler.fingerprint, text),)) for text in sources]
+    found: dict[SourceText, Any] = {text: libraries.find(text.names[0]) for text in texts}
     missing = [text for text, library in found.items() if library is None]
     if missing:
         found.update(zip(missing, libraries.make(missing), strict=True))

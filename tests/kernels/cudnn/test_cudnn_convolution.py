@@ -30,7 +30,7 @@ def check(cupy, op, *values, rtol=1e-10, atol=1e-12):
     """Hold an entry on the stand-in to the definition, with a new result and in a given array."""
     node, expected = node_of(op, *values), perform(op, *values)[0]
     implementation = array_funcify(op, node, cupy)
-    assert accepts_out(implementation)
+    assert accepts_out(implementation, np)
     arrays = [stand_in.asarray(v) if np.ndim(v) else np.int64(v) for v in values]
     stand_in.counts.reset()
     result = implementation(*arrays)

@@ -35,7 +35,7 @@ class Trace:
 
 @dataclass(frozen=True)
 class TraceMemory:
-    """What a Scan does with the results of a step."""
+    """Where the results of a step go, and what they may be written over."""
 
     traces: Sequence[Trace]
     owned: Sequence[bool]  # outputs that may overwrite the initial values given
