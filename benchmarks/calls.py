@@ -1,9 +1,9 @@
-"""What calls cost that have little to do, of this checkout and of another one, in turn.
+"""Measure calls with little work, of this checkout and of another one, in turn.
 
     python benchmarks/calls.py                     this checkout, on idle cores and beside a busy process
     python benchmarks/calls.py --against FOLDER    and a checkout of another commit, with the ratios
 
-Every measurement is a process of its own, so that both import their own synk; the environment is one.
+Every measurement is a process of its own, so that each imports its own synk; both use one environment.
 """
 
 import argparse

@@ -3,9 +3,9 @@
     python benchmarks/collectives.py
     python benchmarks/collectives.py --ranks 4 --sizes 4000 1000000
 
-``python -m synk bench`` measures the two sizes of docs/performance.rst; this shows what is between them, and
-where the way ends to count and bandwidth begins to. Prints a table of medians, and one of ratios to
-what synk takes inside a step. Rivals need the extra ``bench``.
+``python -m synk bench`` measures the two sizes of docs/performance.rst; this script shows
+the sizes between them, and where latency gives way to bandwidth. It prints a table of medians, and one of
+ratios to the time that synk takes inside a step. Rivals need the extra ``bench``.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Processes that train together and wait for a word between blocks of steps.
+"""Processes that train together and wait for orders between blocks of steps.
 
     Crew.run(steps) -> a pipe to each leader -> that many steps -> Block(seconds, losses)
 
@@ -20,7 +20,7 @@ PATIENCE = 120  # seconds for a block
 
 
 class Block(NamedTuple):
-    """What a crew did after a word."""
+    """The time and the losses of a block of steps."""
 
     seconds: float
     losses: list[float]  # mean over the batch, of each step
@@ -98,7 +98,7 @@ class Ddp(Crew):
 
 
 def free_port() -> int:
-    """Return a port of this machine that nobody listens at."""
+    """Return a port of this machine at which nothing listens."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return free.getsockname()[1]

@@ -3,8 +3,8 @@
     python benchmarks/ddp.py
     python benchmarks/ddp.py --rounds 10 --seconds 5
 
-The same perceptron from the same weights on the same batches. Both crews stay, and wait on pipes
-while the other one runs a block of steps; what starting takes is not counted. Losses of the first
+The same perceptron from the same weights on the same batches. Each crew waits on pipes
+while the other one runs a block of steps; the time of starting is not counted. Losses of the first
 steps must agree, or the speeds say nothing.
 """
 
@@ -59,7 +59,7 @@ def steps_in(seconds: float, *both: crews.Crew) -> int:
 
 
 def table(comparison: pairs.Comparison, steps: int) -> str:
-    """Return images per second, and how many times as many as torch's synk's are."""
+    """Return images per second, and ratios of times to synk's."""
     rows = []
     for name, times in comparison.seconds.items():
         speed = pairs.spread([BATCH * steps / seconds for seconds in times])

@@ -1,10 +1,10 @@
-"""How fast rows of a data set come to a GPU, as a fraction of a plain copy from page-locked memory.
+"""Measure how fast rows of a data set reach a GPU, as a fraction of a plain copy from page-locked memory.
 
     python benchmarks/feeding.py
 
 Needs an NVIDIA GPU and CuPy, and has not run on one yet. Every round measures each way once, in turn; what
-counts is the ratio of two times of one round. The function looks at the shape of its rows only, so what is
-measured is the way of the rows, calls included. The target is 0.8 for batches that are announced.
+counts is the ratio of two times of one round. The function looks at the shape of its rows only, so the
+measurement is of the transfer of rows, calls included. The target is 0.8 for batches that are announced.
 """
 
 import argparse
@@ -87,7 +87,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def copies(cupy: Any, rows: Any) -> Callable[[], None]:
-    """Return what copies as many bytes by nothing but memcpyAsync."""
+    """Return a function that copies as many bytes by memcpyAsync alone."""
     runtime, stream = cupy.cuda.runtime, cupy.cuda.Stream(non_blocking=True)
     kind = runtime.memcpyHostToDevice
     memory = cupy.cuda.PinnedMemory(rows.nbytes)

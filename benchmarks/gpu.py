@@ -1,4 +1,4 @@
-"""Figures of a GPU: training steps beside torch, an all-reduce of two ranks, and how rows get there.
+"""Figures of a GPU: training steps beside torch, an all-reduce of two ranks, and the transfer of rows.
 
     python benchmarks/gpu.py                              all parts, three and a half minutes
     python benchmarks/gpu.py --only resnet --precision tf32 --seconds 150
@@ -6,9 +6,9 @@
 
 Every part is a process of its own, ended when its time is over, so one that hangs costs the others nothing.
 Candidates have processes of their own too, which wait while others are measured; see `gpu_race`. After every
-part all figures go to ``--notes`` as JSON, and with what the tests wrote there to the page ``--report``: who
-is cut off has what was measured until then. Exit status: 0, 1 if a part was not measured, 3 without a GPU.
-None of this has run on a GPU yet.
+part all figures go to ``--notes`` as JSON, and together with the tests' notes to the page ``--report``, so a
+run that is cut off keeps what was measured until then. Exit status: 0, 1 if a part was not measured, 3
+without a GPU. None of this has run on a GPU yet.
 
 Parts are in ``gpu_figures``.
 """
@@ -80,7 +80,7 @@ def parse() -> argparse.Namespace:
 
 
 def measure(name: str, seconds: float, options: argparse.Namespace) -> dict:
-    """Return what a part found; ``error`` says why it did not."""
+    """Return the figures of a part; ``error`` says why there are none."""
     answer = (options.notes / f"{name}.json").absolute()
     answer.unlink(missing_ok=True)
     script = [sys.executable, str(HERE / "gpu_figures.py"), name]

@@ -2,7 +2,7 @@
 
     python gpu_all_reduce.py --device cuda [--items 25557032 --ranks 2 --times 10]
 
-A step is one command with so many all-reduces. Its "loss" is the first number of the vector, all ranks' mean.
+A step is one command of ``--times`` all-reduces. Its "loss" is the first number of the vector, averaged.
 """
 
 import argparse

@@ -2,7 +2,7 @@
 
     python gpu_copies.py [--items 25557032 --times 10]
 
-What staging an all-reduce through the host costs if the copies are all, and at their best. *Unrun* on GPUs.
+This is the least that staging an all-reduce through the host costs. It has not run on a GPU yet.
 """
 
 import argparse

@@ -119,7 +119,7 @@ def of_all_reduce(options: argparse.Namespace) -> None:
 
 
 def of_feeding(options: argparse.Namespace) -> None:
-    """What the script beside this one measures."""
+    """Measure the transfer of rows, by the script `feeding`."""
     script = Path(__file__).with_name("feeding.py")
     few = ["--rounds", "3", "--rows", "16"] if options.quick else []
     command = [sys.executable, str(script), *few, "--to", str(options.to), "--seconds", str(options.seconds)]

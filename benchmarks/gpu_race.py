@@ -2,8 +2,7 @@
 
     {name: Crew} -> Race.run -> a table, written after every round -> FILE
 
-Who breaks down, or is not ready in time, is left out and named; the others go on. Imports NumPy, ``lines``
-and ``synk.bench``.
+A candidate that breaks down, or is not ready in time, is left out and named; the others go on.
 """
 
 import argparse
@@ -26,7 +25,7 @@ RESERVE = 15.0, 0.25  # seconds, or share of all, for the rounds: who is not rea
 
 @dataclass
 class Race:
-    """What is measured, and what was found.
+    """The candidates of one part, and their times.
 
     Parameters
     ----------
@@ -133,7 +132,7 @@ class Race:
         return told if of_ours else told | {"error": self._reasons()}
 
     def _verdict(self, comparison: pairs.Comparison, best: str) -> dict:
-        """Return what was measured beside what is asked."""
+        """Return the measurement, and whether it meets the target."""
         if not best.startswith(self.ours):
             return {"measured": "not measured", "met": "no"}
         if not self.rival:

@@ -1,4 +1,4 @@
-"""What torch's leaders need on a GPU: precision, compiling, and rows from pinned memory.
+"""Options of torch's leaders on a GPU: precision, compiling, and rows from pinned memory.
 
     Gpu(options) -> device, compiled(net), pinned(arrays) once, here(rows) and autocast() in a step, finish()
 

@@ -1,4 +1,4 @@
-"""What a training step launches on a GPU and what bytes that moves, counted without one, beside torch eager.
+"""Count the launches and bytes of a training step on a GPU, without having one, beside torch eager.
 
     python benchmarks/gpu_traffic.py resnet                      ResNet-50, 224 x 224, batch 256, bfloat16
     python benchmarks/gpu_traffic.py resnet --batch 8 --launches   every launch, in order
@@ -37,7 +37,7 @@ CASTS = {"astype", "setitem", "copy", "ascontiguousarray"}
 
 
 class Row(NamedTuple):
-    """What launches of one kind come to."""
+    """The sum of the launches of one kind."""
 
     kind: str
     launches: int

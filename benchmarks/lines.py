@@ -1,4 +1,4 @@
-"""Processes that train when they are told to, by lines of JSON on their standard input and output.
+"""Processes that train on request, by lines of JSON on their standard input and output.
 
     Crew.run(steps) -> {"steps": 3} -> serve, in every leader -> {"seconds": …, "losses": …} -> Block
 
@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 
 
 class Block(NamedTuple):
-    """What a crew did after a word."""
+    """The time and the losses of a block of steps."""
 
     seconds: float  # of the slowest leader
     losses: list[float]  # of each step, mean over the leaders
@@ -91,7 +91,7 @@ class Crew:
         )
 
     def kill(self) -> None:
-        """End all leaders at once, and with them their ranks: they must not disturb who is measured."""
+        """End all leaders at once, and with them their ranks: they must not disturb other measurements."""
         for leader in self._leaders:
             leader.kill()
 
@@ -107,7 +107,7 @@ class Crew:
 
 
 def free_port() -> int:
-    """Return a port of this machine that nobody listens at."""
+    """Return a port of this machine at which nothing listens."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return free.getsockname()[1]

@@ -1,4 +1,4 @@
-"""What graphs cost in synk's linker, in PyTensor's own and in torch, with one thread.
+"""Measure graphs in synk's linker, in PyTensor's own and in torch, with one thread.
 
     python benchmarks/linker.py
     python benchmarks/linker.py --only mlp adam --rounds 50

@@ -1,4 +1,4 @@
-"""Hold the numeric libraries to one thread, and say in one line what runs here.
+"""Limit the numeric libraries to one thread, and describe the machine in one line.
 
 Import it before NumPy, PyTensor and torch: they read the environment when they are loaded.
 """

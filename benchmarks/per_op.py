@@ -1,4 +1,4 @@
-"""Where the time of a training step goes, node by node in synk and operation by operation in torch.
+"""Show where the time of a training step goes, node by node in synk and operation by operation in torch.
 
     python benchmarks/per_op.py
 

@@ -1,4 +1,4 @@
-"""What both sides of the ResNet benchmark train on, in NumPy only: the torch side imports nothing of synk.
+"""The training data of both sides of the ResNet benchmark, in NumPy only: torch's side has no synk.
 
 pictures(rows, size) -> float32 (rows, 3, size, size), int64 (rows,)
 span(number, batch, rows) -> which of them a step takes

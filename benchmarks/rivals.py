@@ -1,10 +1,10 @@
-"""What synk's linker is compared with: PyTensor's own modes and torch, as far as they are there.
+"""The rivals of synk's linker: PyTensor's own modes and torch, as far as they are installed.
 
     modes() -> {"synk": Mode, "PyTensor NUMBA": Mode, "PyTensor C": Mode}
     torch_or_none() -> module, held to one thread
     {name: Candidate} -> agree -> {name: step}, for `pairs.compare`
 
-What is missing is left out, with a line that says so.
+A missing rival is left out, with a line that says so.
 """
 
 import sys

@@ -1,9 +1,9 @@
-"""What it costs to carry a graph between processes: bytes and seconds, beside a compilation of it.
+"""Measure the cost of sending a graph to another process, in bytes and seconds, beside compiling it.
 
     python benchmarks/serialise.py
 
-PyTensor's own way, `pickle`, recurses and so ends at depths that a flat list does not mind; it takes
-part as far as it comes.
+PyTensor's own way, `pickle`, recurses, so it fails at depths that a flat list can hold; it takes part
+where it works.
 """
 
 import argparse
@@ -51,7 +51,7 @@ def graphs(quick: bool):
 
 
 def measures(inputs, outputs):
-    """Return what to time, after a look whether everything comes back."""
+    """Return the functions to time, after a check that graphs survive the round trip."""
     variables = []
 
     def write():

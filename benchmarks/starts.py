@@ -1,4 +1,4 @@
-"""How long a program takes from its start to its first result, each time in a process of its own.
+"""Measure a program from its start to its first result, each time in a process of its own.
 
     linker.py -> run -> python first_call.py synk mlp -> JSON, when each phase ended -> linker.py
 

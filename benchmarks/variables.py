@@ -1,4 +1,4 @@
-"""What collectives on many small shared variables cost, per variable.
+"""Measure collectives on many small shared variables, per variable.
 
     python benchmarks/variables.py [--quick] [--rounds N]
 
@@ -36,7 +36,7 @@ VERBS: dict[str, Callable] = {
 
 
 def seconds(count: int) -> dict[str, float]:
-    """Return what each verb takes of so many variables, in seconds."""
+    """Return the seconds that each collective takes for that many variables."""
     synk.fork(2)
     variables = [pytensor.shared(np.full(3, float(n)), shape=(None,)) for n in range(count)]
     taken = {}

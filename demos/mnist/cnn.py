@@ -1,4 +1,4 @@
-"""The other network: two convolutions, as layers. Nothing here knows of ranks.
+"""The other network: two convolutions, as layers. Nothing here depends on ranks.
 
 28 x 28 pixels -> (5 x 5 filters, 32 and then 64 -> rectified -> the largest of each 2 x 2) twice
     -> 256 rectified units -> dropout -> 10 classes

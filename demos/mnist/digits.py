@@ -20,7 +20,7 @@ UBYTE = 8  # the code of unsigned bytes in IDX files
 
 
 class Digits(NamedTuple):
-    """Images with what they show."""
+    """Images and their labels."""
 
     images: np.ndarray  # (rows, pixels), float32 from 0 to 1
     labels: np.ndarray  # (rows,), int64 from 0 to 9

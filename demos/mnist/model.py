@@ -1,4 +1,4 @@
-"""The network: a perceptron with two hidden layers, as PyTensor graphs. Nothing here knows of ranks.
+"""The network: a perceptron with two hidden layers, as PyTensor graphs. Nothing here depends on ranks.
 
     784 pixels -> dropout -> (800 rectified units -> dropout) twice -> 10 classes
 

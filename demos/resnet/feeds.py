@@ -18,14 +18,14 @@ GRAIN = 8  # places across and down in the pattern of a class
 
 
 class Pixels(NamedTuple):
-    """Images with what they show."""
+    """Images and their labels."""
 
     images: np.ndarray  # (rows, 3, size, size), uint8
     labels: np.ndarray  # (rows,), int64
 
 
 class Feed(NamedTuple):
-    """What comes in, as graphs and as arrays."""
+    """The inputs of a network, as graphs and as arrays."""
 
     inputs: list[Any]  # scattered: images or their numbers, and labels
     epoch: Any  # int64 scalar that all ranks are given; None where nothing depends on it

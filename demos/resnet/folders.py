@@ -16,7 +16,7 @@ VALIDATION_SHARE = 0.2  # of each class, where there is no folder val/
 
 
 class Files(NamedTuple):
-    """Image files with what they show."""
+    """Image files and their labels."""
 
     paths: tuple[str, ...]
     labels: np.ndarray  # (files,), int64

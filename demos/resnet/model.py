@@ -1,4 +1,4 @@
-"""Residual networks of 18, 34 and 50 layers, as PyTensor graphs. Nothing here knows of ranks.
+"""Residual networks of 18, 34 and 50 layers, as PyTensor graphs. Nothing here depends on ranks.
 
     images -> 7 x 7 convolution -> pooling -> four stages of residual blocks -> mean over pixels -> classes
 
@@ -133,7 +133,7 @@ def bottleneck(n_in: int, width: int, stride: int, rng: np.random.Generator) -> 
 
 
 def shortcut(n_in: int, n_out: int, stride: int, rng: np.random.Generator) -> Sequential | None:
-    """Return what fits the input to the output of a branch: nothing, where it has that shape."""
+    """Return a layer that fits the input to the output of a branch, or None where it has that shape."""
     if stride == 1 and n_in == n_out:
         return None
     return Sequential(conv=conv(n_in, n_out, 1, rng, stride), norm=BatchNorm(n_out))

@@ -66,7 +66,7 @@ class Report:
         return self
 
     def _say(self, line: str) -> None:
-        """Print what the bar shows, where there is none."""
+        """Print the text of the bar where there is no bar."""
         if not self._console.is_terminal:
             self._console.print(line)
             self._said_at = time.perf_counter()
@@ -128,7 +128,7 @@ class Report:
         return {"train": self.train_losses, "test": self.test_losses}
 
     def finish(self) -> None:
-        """Print what came out."""
+        """Print the results."""
         results = table.Table(box=box.ROUNDED, show_header=False)
         results.add_column(style="cyan")
         results.add_column(justify="right")
