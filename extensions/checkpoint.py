@@ -153,8 +153,8 @@ def _check_names(entries: Mapping[str, Entry], present: Mapping[str, Any]) -> No
     absent, extra = present.keys() - entries.keys(), variables - present.keys()
     if absent or extra:
         raise CheckpointNames(
-            f"the checkpoint lacks {_listed(absent)} and has {_listed(extra)} unasked for; "
-            "pass what was saved"
+            f"the checkpoint lacks {_listed(absent)} and also has {_listed(extra)}; "
+            "pass the variables that were saved"
         )
 
 
@@ -167,7 +167,9 @@ def _listed(names: Collection[str]) -> str:
 def _check_fit(name: str, entry: Entry, value: Any) -> None:
     saved, wanted = _kind_of_entry(entry), _kind_of_value(value)
     if saved != wanted:
-        raise ValueError(f"variable '{name}' is {wanted}, but {saved} was saved; load it into one like that")
+        raise ValueError(
+            f"variable '{name}' is {wanted}, but {saved} was saved; load it into a variable of that kind"
+        )
 
 
 def _kind_of_entry(entry: Entry) -> str:

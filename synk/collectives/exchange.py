@@ -14,7 +14,7 @@ from synk.values.messages import Step
 
 
 class Exchange(Collective[None]):
-    """A collective after which each rank has its part of the rows; it is not there for GPUs yet."""
+    """A collective after which each rank has its part of the rows; it is not available on GPUs yet."""
 
     def __init__(self, shared_vars: Any):
         super().__init__(shared_vars)
@@ -24,8 +24,8 @@ class Exchange(Collective[None]):
         """Check what depends on the run, and return the variables as steps name them."""
         if run.on_gpus:
             raise NotImplementedError(
-                f"synk.{self.name} is not there for GPUs yet; synk.all_reduce and synk.all_gather are, and "
-                "each rank can go on with its part of what they give it"
+                f"synk.{self.name} is not available on GPUs yet; call synk.all_reduce or synk.all_gather, "
+                "and let each rank use its part of the result"
             )
         self.check_free_rows(run)
         variables = self.identities(run)

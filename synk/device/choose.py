@@ -141,7 +141,7 @@ def _offered() -> tuple[Gpu, ...]:
         except CudaUnavailable as error:
             found = Survey(reason=f"there is {found.gpus[0]}, but {error}", is_trouble=True)
     if found.is_trouble:
-        _warn(f"fork computes on cores: {found.reason}. device='cpu' asks for no GPU")
+        _warn(f"fork computes on cores: {found.reason}. device='cpu' does not look for GPUs")
     return found.gpus
 
 

@@ -131,8 +131,8 @@ def warn_of_survivors(left: Mapping[str, Process]) -> None:
     if left:
         told = "; ".join(f"{name} (pid {process.pid}, {process.state()})" for name, process in left.items())
         warnings.warn(
-            f"{told}: still there {REAP_SECONDS:g} s after it was told to end. The kernel is left to end it, "
-            "and to free its memory, when whatever holds it lets go: a debugger, a frozen cgroup, a device",
+            f"{told}: still there {REAP_SECONDS:g} s after it was told to end. The kernel will end it and "
+            "free its memory once a debugger, a frozen cgroup or a device lets go of it",
             SynkWarning,
             stacklevel=stacklevel(),
         )

@@ -50,7 +50,7 @@ class Turns:
         """Return what to raise where this thread is inside a call."""
         return SynkStateError(
             f"{what} was called in the middle of {self.label}, by a signal handler or finalizer; "
-            f"note it there, and call {what} when {self.label} has returned"
+            f"set a flag there, and call {what} when {self.label} has returned"
         )
 
     def mine(self) -> bool:

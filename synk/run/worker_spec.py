@@ -168,7 +168,7 @@ def _send(end: socket, message: Any, descriptor: int | None = None) -> None:
 
 
 def _give_up() -> None:
-    raise TimeoutError(f"a new worker did not take what it starts from within {SECONDS:g} s")
+    raise TimeoutError(f"a new worker did not receive all that it needs to start within {SECONDS:g} s")
 
 
 def _descriptor(receiver: Receiver) -> int:
@@ -177,7 +177,9 @@ def _descriptor(receiver: Receiver) -> int:
 
 def _checked(descriptor: int | None) -> int:
     if descriptor is None:
-        raise OSError("a new worker had no descriptor left for what it shares with the others; see ulimit -n")
+        raise OSError(
+            "a new worker had no file descriptor left for a shared resource; raise the limit (ulimit -n)"
+        )
     return descriptor
 
 

@@ -143,9 +143,9 @@ def select(batch: Any, length: int, argument: str = "batch", owner: str = "the i
         raise TypeError(f"{argument}={batch} is a boolean; pass a number of rows, a slice or indices")
     if isinstance(batch, int | np.integer):
         if not 0 <= batch <= length:
+            number = "a negative number of" if batch < 0 else "more than"
             raise IndexError(
-                f"{argument}={batch} selects {'a negative number of' if batch < 0 else 'more'} rows: "
-                f"{owner} have {length}; pass a slice to clip"
+                f"{argument}={batch} selects {number} the {length} rows of {owner}; pass a slice to clip"
             )
         return Rows(0, int(batch))
     return _select_list(batch, length, argument, owner)
@@ -188,7 +188,7 @@ def _select_list(batch: Any, length: int, argument: str, owner: str) -> Rows:
     if np.maximum.reduce(checked.view(np.uint64)) >= length:
         if indices.min() < -length or indices.max() >= length:
             bad = indices[(indices < -length) | (indices >= length)][0]
-            raise IndexError(f"{argument} holds index {bad}, out of range: {owner} have {length} rows")
+            raise IndexError(f"{argument} holds index {bad}, out of range for the {length} rows of {owner}")
         checked[checked < 0] += length
     rows = checked.view(np.int64)
     return contiguous(rows) or Rows(0, rows.size, rows)
@@ -215,10 +215,10 @@ def select_common(batch: Any, lengths: Sequence[int], names: Sequence[str], argu
     Raises
     ------
     ValueError
-        If the lengths differ and ``batch`` would pick other rows from each.
+        If the lengths differ and ``batch`` would select different rows of each.
     """
     if len(set(lengths)) == 1:
-        return select(batch, lengths[0], argument, owner=f"input {names[0]!r} and the like")
+        return select(batch, lengths[0], argument, owner=f"input {names[0]!r}")
     listing = ", ".join(f"{name!r}: {length}" for name, length in zip(names, lengths, strict=True))
     if batch is None:
         raise ValueError(f"scattered inputs differ in length ({listing}); pass batch to select rows")
@@ -227,7 +227,9 @@ def select_common(batch: Any, lengths: Sequence[int], names: Sequence[str], argu
         for name, length in zip(names, lengths, strict=True)
     ]
     if any(not same_rows(picked[0], other) for other in picked[1:]):
-        raise ValueError(f"{argument}={batch!r} picks other rows from inputs of different length ({listing})")
+        raise ValueError(
+            f"{argument}={batch!r} selects different rows of inputs of different lengths ({listing})"
+        )
     return picked[0]
 
 

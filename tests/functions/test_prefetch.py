@@ -310,7 +310,11 @@ def test_memory_of_rows_goes_with_the_function(rows):
 
 
 WRONG = [
-    ([N_ROWS], IndexError, f"next_batch holds index {N_ROWS}, out of range: input 'x' and the like"),
+    (
+        [N_ROWS],
+        IndexError,
+        f"next_batch holds index {N_ROWS}, out of range for the {N_ROWS} rows of input 'x'",
+    ),
     (-1, IndexError, "next_batch=-1 selects"),
     ([0.5], TypeError, "next_batch must be an int"),
     ([[1]], ValueError, "next_batch must be one-dimensional"),

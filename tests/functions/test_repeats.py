@@ -61,7 +61,7 @@ def test_changed_data_are_looked_at_again(total, counted):
     assert total(data, scale) == 78
     data.set_length(3)
     assert total(data, scale) == 21
-    with pytest.raises(IndexError, match="batch=6 selects more rows"):
+    with pytest.raises(IndexError, match="batch=6 selects more than"):
         total(data, scale, batch=6)
     data.set_length(600)
     data[:] = 1

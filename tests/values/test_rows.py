@@ -108,7 +108,7 @@ def test_entries_out_of_range_are_refused_as_numpy_does(data, length):
     legal = data.draw(entries(length))
     bad = data.draw(st.integers(length, length + 9) | st.integers(-length - 9, -length - 1))
     batch = data.draw(st.permutations([*legal, bad]))
-    message = rf"batch holds index {bad}, out of range: the inputs have {length} rows"
+    message = rf"batch holds index {bad}, out of range for the {length} rows of the inputs"
     with pytest.raises(IndexError, match=message):
         select(batch, length)
     with pytest.raises(IndexError):
@@ -164,12 +164,12 @@ def test_unsigned_entries_beyond_the_signed_ones_are_out_of_range():
 
 
 BAD = [
-    (-1, IndexError, "batch=-1 selects a negative number of rows: the inputs have 5; pass a slice to clip"),
-    (6, IndexError, "batch=6 selects more rows: the inputs have 5; pass a slice to clip"),
-    (np.int8(-2), IndexError, "batch=-2 selects a negative number of rows: the inputs have 5"),
-    (np.uint64(6), IndexError, "batch=6 selects more rows: the inputs have 5"),
-    ([0, 5], IndexError, "batch holds index 5, out of range: the inputs have 5 rows"),
-    ([0, -6], IndexError, "batch holds index -6, out of range: the inputs have 5 rows"),
+    (-1, IndexError, "batch=-1 selects a negative number of the 5 rows of the inputs; pass a slice to clip"),
+    (6, IndexError, "batch=6 selects more than the 5 rows of the inputs; pass a slice to clip"),
+    (np.int8(-2), IndexError, "batch=-2 selects a negative number of the 5 rows of the inputs"),
+    (np.uint64(6), IndexError, "batch=6 selects more than the 5 rows of the inputs"),
+    ([0, 5], IndexError, "batch holds index 5, out of range for the 5 rows of the inputs"),
+    ([0, -6], IndexError, "batch holds index -6, out of range for the 5 rows of the inputs"),
     (True, TypeError, "batch=True is a boolean; pass a number of rows, a slice or indices"),
     (np.False_, TypeError, "batch=False is a boolean"),
     (
@@ -212,9 +212,9 @@ def test_what_cannot_be_a_selection_is_refused(batch, error, message):
 
 
 def test_errors_name_argument_and_owner():
-    with pytest.raises(IndexError, match="batch_s=9 selects more rows: input 'x' have 5"):
+    with pytest.raises(IndexError, match="batch_s=9 selects more than the 5 rows of input 'x'"):
         select(9, 5, argument="batch_s", owner="input 'x'")
-    with pytest.raises(IndexError, match="batch_s holds index 9, out of range: input 'x' have 5 rows"):
+    with pytest.raises(IndexError, match="batch_s holds index 9, out of range for the 5 rows of input 'x'"):
         select([9], 5, argument="batch_s", owner="input 'x'")
     for bad in (True, [0.5], slice(0, 4, 2), slice(0.5, 1), [[1]], [True]):
         with pytest.raises((TypeError, ValueError), match="^batch_s"):
@@ -295,7 +295,7 @@ def test_inputs_of_two_lengths_have_a_selection_only_where_it_means_the_same(dat
     batch = data.draw(counts | plain_slices | listed(min(one, other)))
     picked = [by_numpy(batch, np.arange(length)) for length in (one, other)]
     if not np.array_equal(*picked):
-        with pytest.raises(ValueError, match=f"picks other rows .*'x': {one}, 'y': {other}"):
+        with pytest.raises(ValueError, match=f"selects different rows .*'x': {one}, 'y': {other}"):
             select_common(batch, [one, other], ["x", "y"])
     elif len(picked[0]):
         rows = select_common(batch, [one, other], ["x", "y"])
@@ -314,9 +314,9 @@ def test_inputs_of_two_lengths_need_a_batch():
 
 @pytest.mark.parametrize("batch", [6, [0, 5]])
 def test_the_input_that_is_too_short_is_named(batch):
-    with pytest.raises(IndexError, match="input 'y' have 5"):
+    with pytest.raises(IndexError, match="the 5 rows of input 'y'"):
         select_common(batch, [7, 5], ["x", "y"])
-    with pytest.raises(IndexError, match="input 'x' and the like have 5"):
+    with pytest.raises(IndexError, match="the 5 rows of input 'x'"):
         select_common(batch, [5, 5], ["x", "y"])
 
 
@@ -368,11 +368,11 @@ def test_a_list_of_ints_is_one_selection():
     [
         ([slice(2), slice(2), slice(2)], ValueError, "batch_s has 3 selections for 2 ranks"),
         ([[0, 1]], ValueError, "batch_s has 1 selections for 2 ranks"),
-        (5, IndexError, "batch_s=5 selects more rows: the sliceable variables of rank 1 have 4"),
+        (5, IndexError, "batch_s=5 selects more than the 4 rows of the sliceable variables of rank 1"),
         (
             [[0], [4]],
             IndexError,
-            "batch_s holds index 4, out of range: the sliceable variables of rank 1 have 4",
+            "batch_s holds index 4, out of range for the 4 rows of the sliceable variables of rank 1",
         ),
         ([slice(2), slice(0, 4, 2)], ValueError, "batch_s=slice(0, 4, 2) has step 2"),
         ([slice(2), 1], TypeError, "batch_s must be an int, a slice or integer row indices"),
