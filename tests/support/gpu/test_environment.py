@@ -27,19 +27,6 @@ def test_packages_of_this_python_are_found_from_there(tmp_path):
     assert set(here[3]) <= set(places)  # or CUDA's libraries are not found
 
 
-def test_what_is_wanted_and_missing_is_told(tmp_path, monkeypatch, capsys):
-    """On an environment that sees the packages of this one, of which synk is imported."""
-    root = str(environment.ROOT)
-    monkeypatch.setenv("PYTHONPATH", root)
-    monkeypatch.setattr(environment, "WANTED", ("json", "surely_missing"))
-    monkeypatch.setattr(environment, "install", lambda python, wheels: None)
-    monkeypatch.setattr(sys, "argv", ["environment.py", str(tmp_path / "made")])
-    environment.main()
-    said = capsys.readouterr().out
-    assert f"{tmp_path / 'made'} is without surely_missing" in said
-    assert "without json" not in said
-
-
 def test_what_is_missing_is_named(tmp_path, monkeypatch):
     (tmp_path / "wheels").mkdir()
     with pytest.raises(SystemExit, match=r"there are no wheels in .*make gpu-wheels FOR=3"):

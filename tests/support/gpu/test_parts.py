@@ -5,76 +5,9 @@ import json
 import re
 import subprocess
 import sys
-import time
 from importlib.util import find_spec
 
-import pytest
-
 from support.gpu import report as gpu_report
-from support.gpu.parts import Part, Pool, name_of, read
-
-TESTS = {
-    "good": "def test_one(): pass\ndef test_two(): pytest.skip('no use')",
-    "bad": "def test_one(): assert 1 == 2\ndef test_two(broken): pass",
-    "stuck": "def test_one(): pass\ndef test_two(): time.sleep(60)\ndef test_three(): pass",
-    "dying": "def test_one(): os.kill(os.getpid(), 9)",
-    "late": "def test_one(): pass",
-}
-LIMIT = 15  # seconds, of which pytest may need several to start
-HEADER = "import os, time, pytest\npytestmark = pytest.mark.gpu\n"
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory):
-    """Run the files, one at a time; the last one comes too late."""
-    folder = tmp_path_factory.mktemp("parts")
-    (folder / "pytest.ini").write_text("[pytest]\nmarkers = gpu\n")
-    parts = []
-    for name, text in TESTS.items():
-        file = folder / f"test_{name}.py"
-        file.write_text(HEADER + text)
-        tests = [f"test_{name}.py::{line.split('(')[0].removeprefix('def ')}" for line in text.splitlines()]
-        arguments = [str(file), f"--rootdir={folder}", "-c", str(folder / "pytest.ini")]
-        parts.append(Part(name_of(file), tests, arguments, folder / f"{name}.jsonl"))
-    done = []
-    early, last = parts[:-1], parts[-1:]
-    Pool(2, time.monotonic() + 60, limit=LIMIT, done=done.append).run(early)
-    Pool(1, time.monotonic() - 1, limit=LIMIT, done=done.append).run(last)
-    assert sorted(part.name for part in done) == sorted(TESTS)
-    return {part.name: part.result() for part in parts}
-
-
-@pytest.mark.slow
-def test_outcomes_are_counted(results):
-    assert results["good"]["counts"] == {"passed": 1, "skipped": 1}
-    assert results["good"]["failures"] == []
-    assert "no use" in results["good"]["skips"][0]
-    assert results["bad"]["counts"] == {"failed": 1, "broken": 1}
-    assert "assert 1 == 2" in results["bad"]["failures"][0]["said"]
-
-
-@pytest.mark.slow
-def test_who_hangs_or_dies_is_named_and_what_came_after_counts_as_not_run(results):
-    assert results["stuck"]["counts"] == {"passed": 1, "unfinished": 1, "not run": 1}
-    assert results["stuck"]["failures"][0]["test"].endswith("test_two")
-    assert f"ended after {LIMIT} s" in results["stuck"]["failures"][0]["said"]
-    assert results["stuck"]["seconds"] < 2 * LIMIT
-    assert results["dying"]["counts"] == {"unfinished": 1}
-    assert "ended with status -9" in results["dying"]["failures"][0]["said"]
-
-
-@pytest.mark.slow
-def test_what_never_began_is_not_run(results):
-    assert results["late"]["counts"] == {"not run": 1}
-    assert "out of time" in results["late"]["failures"][0]["said"]
-
-
-def test_a_note_that_was_cut_off_is_left_out(tmp_path):
-    notes = tmp_path / "notes"
-    notes.write_text('{"test": "a", "outcome": "begun"}\n{"test": "a", "outc')
-    assert read(notes) == [{"test": "a", "outcome": "begun"}]
-    assert read(tmp_path / "none") == []
-
 
 FACTS = {"device": "NVIDIA H200, 141 GiB", "missing": "", "CuPy": "14.2.0"}
 
@@ -142,14 +75,6 @@ def test_report_of_what_was_cut_off_says_so(tmp_path):
     page = written(tmp_path, tests, None)
     assert "``make gpu-test`` was cut off" in page
     assert "``make gpu-bench``" not in page.partition("cut off")[2]
-
-
-def test_who_is_ended_while_writing_leaves_what_was_there(tmp_path, monkeypatch):
-    file = tmp_path / "tests.json"
-    gpu_report.save(file, {"parts": {}})
-    monkeypatch.setattr(gpu_report.os, "replace", lambda source, to: None)
-    gpu_report.save(file, {"parts": {"more": 1}})
-    assert gpu_report.load(file) == {"parts": {}}
 
 
 def test_report_without_a_gpu_says_so_and_leaves_the_page_alone(tmp_path):
