@@ -58,13 +58,6 @@ def test_candidates_that_compute_other_numbers_are_not_timed(module):
     assert list(rivals.agree(candidates, tolerance=0.01)) == ["one", "other"]
 
 
-def test_candidate_with_nan_is_not_timed(module):
-    rivals = module("rivals")
-    values = {"one": np.ones(3), "nan": np.full(3, np.nan)}
-    with pytest.raises(SystemExit, match="nan computes"):
-        rivals.agree({name: rivals.Candidate(int, lambda v=v: [v]) for name, v in values.items()})
-
-
 def test_adam_is_that_of_its_formula(module):
     adam = module("adam")
     [candidate] = adam.candidates(50, {"python": "FAST_COMPILE"}, None).values()
@@ -83,15 +76,6 @@ def test_perceptron_computes_the_same_in_two_modes(module):
     modes = {"python": "FAST_COMPILE", **dict([next(iter(rivals.modes().items()))])}
     steps = rivals.agree(mlp.candidates(5, modes, None, sizes=(6, 8, 8, 3)))
     assert list(steps) == ["python", "synk"]
-
-
-def test_what_is_no_mask_is_found(module):
-    dropout = module("dropout")
-    mask = np.float32(2) * (np.arange(8000).reshape(100, 80) % 2).astype("float32")
-    dropout.check("half", mask, (100, 80))
-    for wrong in (0.5 * mask, mask.astype("float64"), mask[1:], np.full_like(mask, 2)):
-        with pytest.raises(SystemExit, match="wrong draws no dropout mask"):
-            dropout.check("wrong", wrong, (100, 80))
 
 
 # --- crews -------------------------------------------------------------------------------------------
@@ -137,13 +121,6 @@ def test_leader_that_does_not_start_is_named(module, leader):
         crew.ready()
 
 
-def test_leader_that_breaks_down_later_is_named(module, leader):
-    with module("lines").Crew([leader, "1"], [leader, "0"]) as crew:
-        crew.ready()
-        with pytest.raises(SystemExit, match="leader.py broke down"):
-            crew.run(1)
-
-
 def test_crews_that_lose_otherwise_are_not_timed(module, capsys):
     resnet = module("resnet")
     losses = [7.0, 6.5, 6.0]
@@ -172,12 +149,6 @@ def test_script_prints_its_tables(command, titles):
     quick = [] if command[0] == "per_op.py" else ["--quick", "--rounds", "2"]
     printed = run(*command, *quick)
     assert [title for title in titles if title not in printed] == []
-
-
-def test_a_start_is_timed_from_process_to_result():
-    ends = json.loads(run("first_call.py", "synk", "mlp"))
-    assert len(ends) == 5
-    assert ends == sorted(ends)
 
 
 def run(script, *arguments):
