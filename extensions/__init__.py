@@ -1,4 +1,4 @@
-"""What is built on the public verbs: layers, training functions, update rules, batches, checkpoints.
+"""Extensions on the public verbs: layers, training functions, update rules, batches, checkpoints.
 
     layers -> loss, params
     batches -> train.make_train_function(loss, params, inputs, updates.adam) -> checkpoint.save

@@ -115,10 +115,7 @@ def _adam(
     weight_decay: Any = 0.0,
     largest: bool = False,
 ) -> Updates:
-    check_scalars(learning_rate=learning_rate, epsilon=epsilon)
-    check_decays(beta1=beta1, beta2=beta2)
-    t, new_t = _step_counter()
-    mean_rate = _corrected(learning_rate, beta1, new_t)
+    t, new_t, mean_rate = _first_mean(learning_rate, beta1, beta2, epsilon)
     square_scale = pt.sqrt(_corrected(1, beta2, new_t))
 
     def step(p: Any, g: Any) -> list:
@@ -159,10 +156,7 @@ def adamax(
     ----------
     Kingma and Ba (2014), arXiv:1412.6980, section 7.1; epsilon is an addition.
     """
-    check_scalars(learning_rate=learning_rate, epsilon=epsilon)
-    check_decays(beta1=beta1, beta2=beta2)
-    t, new_t = _step_counter()
-    mean_rate = _corrected(learning_rate, beta1, new_t)
+    t, new_t, mean_rate = _first_mean(learning_rate, beta1, beta2, epsilon)
 
     def step(p: Any, g: Any) -> list:
         rate, small = scalars(p.dtype, mean_rate, epsilon)
@@ -175,10 +169,13 @@ def adamax(
     return from_gradient(loss, params, step, common=[(t, new_t)])
 
 
-def _step_counter() -> tuple[Any, Any]:
-    """Make the number of steps done, an int64 so that it never stops counting, and its next value."""
-    t = pytensor.shared(np.asarray(0, "int64"), name="t")
-    return t, t + 1
+def _first_mean(learning_rate: Any, beta1: Any, beta2: Any, epsilon: Any) -> tuple[Any, Any, Any]:
+    """Check options; make the number of steps done, its next value, and the rate of the mean gradient."""
+    check_scalars(learning_rate=learning_rate, epsilon=epsilon)
+    check_decays(beta1=beta1, beta2=beta2)
+    t = pytensor.shared(np.asarray(0, "int64"), name="t")  # 64 bits never stop counting
+    new_t = t + 1
+    return t, new_t, _corrected(learning_rate, beta1, new_t)
 
 
 def _corrected(factor: Any, beta: Any, t: Any) -> Any:

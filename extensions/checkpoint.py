@@ -1,7 +1,7 @@
 """Save shared variables to a file, and load them back on every rank.
 
-    save: variables -> checkpoint_state -> copies of one moment -> checkpoint_format -> atomic_write -> file
-    load: file -> entries, checked against the variables -> arrays, random_states -> every rank
+    save: variables -> checkpoint_contents -> copies of one moment -> checkpoint_format -> atomic_write
+    load: file -> entries, checked against the variables -> arrays, checkpoint_generators -> every rank
 
 Ranks hold the same parameters, so rank 0 speaks for all::
 
@@ -24,6 +24,7 @@ import numpy as np
 import synk
 from synk.extensions import checkpoint_format
 from synk.extensions.atomic_write import atomic_write
+from synk.extensions.checkpoint_contents import named, plain, value_of
 from synk.extensions.checkpoint_format import (
     ArrayEntry,
     CheckpointCorrupt,
@@ -33,8 +34,7 @@ from synk.extensions.checkpoint_format import (
     ValueEntry,
     shortened,
 )
-from synk.extensions.checkpoint_state import named, plain, value_of
-from synk.extensions.random_states import generator_of
+from synk.extensions.checkpoint_generators import generator_of
 
 __all__ = ["CheckpointCorrupt", "CheckpointNames", "CheckpointVersion", "load", "save"]
 

@@ -4,8 +4,8 @@
     arrays, in header order, C-contiguous | SHA-256 of everything before, 32 bytes
 
 Numbers are little-endian. Nothing is unpickled; what the header says is checked against the size of
-the file before memory is asked for. Whoever made the file, reading it takes bounded time and memory, and
-errors stay short.
+the file before memory is asked for. Reading a file, even one made to do harm, takes bounded time and memory,
+and errors stay short.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class CheckpointVersion(synk.SynkError, ValueError):
 
 
 class ArrayEntry(NamedTuple):
-    """Where an array lies in the file."""
+    """The place of an array in the file."""
 
     dtype: np.dtype
     shape: tuple[int, ...]

@@ -1,6 +1,6 @@
-"""What update rules are made of: options in the right dtype, state, and the way back from the flat gradient.
+"""Parts of update rules: options in the right dtype, state, and the way back from the flat gradient.
 
-A rule states its recurrence for one parameter, as ``step(param, gradient)``, and nothing else:
+A rule states its recurrence for one parameter, as ``step(param, gradient, **options)``, and nothing else:
 
     loss, params -> flat_gradient -> step, for each parameter -> Updates
 """
@@ -21,7 +21,7 @@ Pair = tuple[Any, Any]  # (shared variable, new value)
 
 
 class Updates(NamedTuple):
-    """What an update rule returns."""
+    """The result of an update rule."""
 
     grad_updates: list[tuple[Any, Any, str]]  # (flat_gradient, what one slice adds to it, "sum")
     param_updates: list[Pair]  # they read flat_gradient, once it is all-reduced
@@ -29,9 +29,13 @@ class Updates(NamedTuple):
 
 
 def from_gradient(
-    loss: Any, params: Iterable[Any], step: Callable[[Any, Any], list[Pair]], common: Sequence[Pair] = ()
+    loss: Any,
+    params: Iterable[Any],
+    step: Callable[..., list[Pair]],
+    common: Sequence[Pair] = (),
+    **options: Any,
 ) -> Updates:
-    """Apply ``step(param, gradient)`` to every parameter.
+    """Apply ``step(param, gradient, **options)`` to every parameter.
 
     Parameters
     ----------
@@ -42,15 +46,21 @@ def from_gradient(
         Returns the pairs (variable, new value) of one parameter and its state.
     common : sequence of (variable, new value)
         State that all parameters share.
+    **options : number, shared scalar or 0-d expression
+        Given to `step` in the dtype of the parameter.
 
     Raises
     ------
     TypeError, ValueError
         As `synk.extensions.gradients.flat_gradient`.
     """
+    check_scalars(**options)
     params = listed(params)
     flat, expression, gradients = flat_gradient(loss, params)
-    pairs = [pair for param, grad in zip(params, gradients, strict=True) for pair in step(param, grad)]
+    pairs: list[Pair] = []
+    for param, gradient in zip(params, gradients, strict=True):
+        numbers = scalars(param.dtype, *options.values())
+        pairs += step(param, gradient, **dict(zip(options, numbers, strict=True)))
     return Updates([(flat, expression, "sum")], [*common, *pairs], flat)
 
 

@@ -14,8 +14,7 @@ expressions of shared variables. Parameters and their state keep the parameters'
 All rules raise TypeError and ValueError as `synk.extensions.gradients.flat_gradient` does, and
 ValueError for an option that is not a scalar, or a decay rate outside ``[0, 1)``.
 
-The names and defaults are those of Lasagne's `updates` module. Imports PyTensor, ``adam`` and
-``update_parts``.
+The names and defaults are those of Lasagne's `updates` module.
 """
 
 from __future__ import annotations
@@ -69,13 +68,11 @@ def sgd(loss: Any, params: Iterable[Any], learning_rate: Any) -> Updates:
     ----------
     Robbins and Monro (1951), doi:10.1214/aoms/1177729586.
     """
-    check_scalars(learning_rate=learning_rate)
 
-    def step(p: Any, g: Any) -> list:
-        [rate] = scalars(p.dtype, learning_rate)
-        return [(p, p - rate * g)]
+    def step(p: Any, g: Any, learning_rate: Any) -> list:
+        return [(p, p - learning_rate * g)]
 
-    return from_gradient(loss, params, step)
+    return from_gradient(loss, params, step, learning_rate=learning_rate)
 
 
 def clipped(rule: Callable[..., Updates], max_norm: Any) -> Callable[..., Updates]:
@@ -221,15 +218,13 @@ def adagrad(loss: Any, params: Iterable[Any], learning_rate: Any = 1.0, epsilon:
     Duchi, Hazan and Singer (2011), "Adaptive subgradient methods for online learning and stochastic
     optimization", JMLR 12:2121-2159.
     """
-    check_scalars(learning_rate=learning_rate, epsilon=epsilon)
 
-    def step(p: Any, g: Any) -> list:
-        rate, small = scalars(p.dtype, learning_rate, epsilon)
+    def step(p: Any, g: Any, learning_rate: Any, epsilon: Any) -> list:
         squares = state_like(p, "squares")
         new_squares = squares + pt.sqr(g)
-        return [(squares, new_squares), (p, p - rate * g / pt.sqrt(new_squares + small))]
+        return [(squares, new_squares), (p, p - learning_rate * g / pt.sqrt(new_squares + epsilon))]
 
-    return from_gradient(loss, params, step)
+    return from_gradient(loss, params, step, learning_rate=learning_rate, epsilon=epsilon)
 
 
 def rmsprop(
@@ -248,16 +243,16 @@ def rmsprop(
     ----------
     Tieleman and Hinton (2012), Neural Networks for Machine Learning, lecture 6.5, Coursera.
     """
-    check_scalars(learning_rate=learning_rate, epsilon=epsilon)
     check_decays(rho=rho)
 
-    def step(p: Any, g: Any) -> list:
-        rate, keep, take, small = scalars(p.dtype, learning_rate, rho, 1 - rho, epsilon)
+    def step(p: Any, g: Any, learning_rate: Any, rho: Any, rest: Any, epsilon: Any) -> list:
         squares = state_like(p, "squares")
-        new_squares = keep * squares + take * pt.sqr(g)
-        return [(squares, new_squares), (p, p - rate * g / pt.sqrt(new_squares + small))]
+        new_squares = rho * squares + rest * pt.sqr(g)
+        return [(squares, new_squares), (p, p - learning_rate * g / pt.sqrt(new_squares + epsilon))]
 
-    return from_gradient(loss, params, step)
+    return from_gradient(
+        loss, params, step, learning_rate=learning_rate, rho=rho, rest=1 - rho, epsilon=epsilon
+    )
 
 
 def adadelta(
@@ -276,15 +271,15 @@ def adadelta(
     ----------
     Zeiler (2012), arXiv:1212.5701; the learning rate, there 1, is an addition.
     """
-    check_scalars(learning_rate=learning_rate, epsilon=epsilon)
     check_decays(rho=rho)
 
-    def step(p: Any, g: Any) -> list:
-        rate, keep, take, small = scalars(p.dtype, learning_rate, rho, 1 - rho, epsilon)
+    def step(p: Any, g: Any, learning_rate: Any, rho: Any, rest: Any, epsilon: Any) -> list:
         squares, deltas = state_like(p, "squares"), state_like(p, "deltas")
-        new_squares = keep * squares + take * pt.sqr(g)
-        s = g * pt.sqrt(deltas + small) / pt.sqrt(new_squares + small)
-        new_deltas = keep * deltas + take * pt.sqr(s)
-        return [(squares, new_squares), (deltas, new_deltas), (p, p - rate * s)]
+        new_squares = rho * squares + rest * pt.sqr(g)
+        s = g * pt.sqrt(deltas + epsilon) / pt.sqrt(new_squares + epsilon)
+        new_deltas = rho * deltas + rest * pt.sqr(s)
+        return [(squares, new_squares), (deltas, new_deltas), (p, p - learning_rate * s)]
 
-    return from_gradient(loss, params, step)
+    return from_gradient(
+        loss, params, step, learning_rate=learning_rate, rho=rho, rest=1 - rho, epsilon=epsilon
+    )

@@ -1,4 +1,4 @@
-"""What all layers have in common: parameters and state by name, a graph for testing, one for training.
+"""The base of all layers: parameters and state by name, a graph for testing, one for training.
 
     layer(x)           -> y             as for testing
     layer.training(x)  -> y, updates    as for training: statistics of the batch, dropped units
@@ -79,7 +79,7 @@ class Layer:
         return f"{type(self).__name__}{f' {self.name!r}' if self.name else ''}({self.describe()})"
 
     def describe(self) -> str:
-        """Return what stands in parentheses where the layer is printed."""
+        """Return the text in parentheses where the layer is printed."""
         return ""
 
 

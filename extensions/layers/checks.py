@@ -1,4 +1,4 @@
-"""What layers hold their inputs and numbers to, with errors that name the layer.
+"""Check the inputs and numbers of layers, with errors that name the layer.
 
 layer, x -> checked -> x as a tensor, or an error before anything is computed
 """

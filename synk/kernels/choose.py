@@ -1,6 +1,6 @@
 """Choose the provider of kernels for an array module and a dtype.
 
-    xp, dtype -> convolution_kernels, pooling_kernels, norm_kernels -> what makes implementations
+    xp, dtype -> convolution_kernels, pooling_kernels, norm_kernels -> provider -> implementations
 
 A provider's functions take the geometry of an Op and return a function of arrays that accepts ``out=``. For
 arrays of NumPy, convolutions are oneDNN's where the extra is installed, and all else loops in C where there
@@ -21,7 +21,7 @@ from synk.kernels.plain_pool import PlainPool
 
 
 def convolution_kernels(xp: ModuleType, dtype: str) -> Any:
-    """Return what has ``forward``, ``input_gradient`` and ``weight_gradient`` of convolutions."""
+    """Return a provider of ``forward``, ``input_gradient`` and ``weight_gradient`` of convolutions."""
     plain = Im2col(xp)
     if xp is np:
         return onednn.OneDnn(plain) if dtype == "float32" and onednn.available() else plain
@@ -30,14 +30,14 @@ def convolution_kernels(xp: ModuleType, dtype: str) -> Any:
 
 
 def pooling_kernels(xp: ModuleType, dtype: str) -> Any:
-    """Return what has ``max_pool``, ``avg_pool``, their gradients and ``global_avg_pool``."""
+    """Return a provider of ``max_pool``, ``avg_pool``, their gradients and ``global_avg_pool``."""
     if xp is np:
         return loops.LoopKernels(xp)
     return cuda.CudaKernels(xp) if cuda.serves(xp) else PlainPool(xp)
 
 
 def norm_kernels(xp: ModuleType, dtype: str) -> Any:
-    """Return what has batch norm, layer norm, cross-entropy, and their gradients."""
+    """Return a provider of batch norm, layer norm, cross-entropy, and their gradients."""
     if xp is np:
         return loops.LoopKernels(xp)
     return cuda.CudaKernels(xp) if cuda.serves(xp) else PlainNorm(xp)

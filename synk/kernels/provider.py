@@ -1,4 +1,4 @@
-"""What all providers of kernels have: an array module, a mark for 16 bits, and memory for results."""
+"""A provider of kernels: an array module, a mark for 16 bits, and memory for results."""
 
 from types import ModuleType
 from typing import Any

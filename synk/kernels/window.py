@@ -1,4 +1,4 @@
-"""Where the windows of a convolution or of pooling lie in an image.
+"""Compute where the windows of a convolution or of pooling lie in an image.
 
 Pure arithmetic on lengths in pixels; no array is touched. A window of k places starts every ``stride`` pixels
 of the padded image, and its places are ``dilation`` pixels apart:
@@ -55,28 +55,15 @@ class Window:
             raise ValueError(f"padding={self.padding} must not be negative; crop the image instead")
 
     def count(self, direction: int, length: Any, places: Any) -> Any:
-        """Return how many windows fit, one or more, without a check; lengths may be symbolic.
+        """Return how many windows of ``places`` fit in ``length`` pixels, one or more; both may be symbolic.
 
-        Parameters
-        ----------
-        direction : int
-            0: height, 1: width.
-        length : int or symbolic
-            Pixels of the image.
-        places : int or symbolic
-            Of the window.
+        ``direction`` is 0 for height, 1 for width.
         """
         room = length + sum(self.padding[direction]) - self.dilation[direction] * (places - 1) - 1
         return room // self.stride[direction] + 1
 
     def output_length(self, direction: int, length: int, places: int) -> int:
-        """Return how many windows fit in one direction; parameters as in `count`.
-
-        Raises
-        ------
-        ValueError
-            None does.
-        """
+        """Return how many windows fit in one direction, as `count` does; ValueError if none does."""
         extent = self.dilation[direction] * (places - 1) + 1
         padded = length + sum(self.padding[direction])
         if places < 1 or extent > padded:
@@ -87,33 +74,14 @@ class Window:
         return self.count(direction, length, places)
 
     def output_lengths(self, height: int, width: int, kh: int, kw: int) -> Pair:
-        """Return how many windows of kh x kw places fit in an image: a last one that does not is left out.
-
-        Raises
-        ------
-        ValueError
-            None does.
-        """
+        """Return how many windows of kh x kw places fit down and across an image; ValueError if none does."""
         return self.output_length(0, height, kh), self.output_length(1, width, kw)
 
     def inside(self, direction: int, place: int, length: int, outputs: int) -> tuple[slice, slice]:
         """Return the outputs whose window has ``place`` inside the image, and the pixels that lie there.
 
-        Parameters
-        ----------
-        direction : int
-            0: height, 1: width.
-        place : int
-            Of the window.
-        length : int
-            Pixels of the image.
-        outputs : int
-            Number of windows.
-
-        Returns
-        -------
-        slice, slice
-            Of outputs, and of pixels; of equal length, maybe zero.
+        ``direction`` is 0 for height, 1 for width; the image has ``length`` pixels, and there are ``outputs``
+        windows. The two slices have equal length, maybe zero.
         """
         stride = self.stride[direction]
         offset = place * self.dilation[direction] - self.padding[direction][0]

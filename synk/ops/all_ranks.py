@@ -128,7 +128,7 @@ def after(op, node, xp):
 
 @side.register(AllSum)
 def side_of_sums(op, node):
-    """Where the arrays of the rank are, as its communicator takes them."""
+    """Sum where the arrays of the rank are, as its communicator takes them."""
     return DEVICE
 
 

@@ -4,7 +4,7 @@
     batch_norm(train=False) -> x * scale + shift, an elementwise graph that fuses with its neighbours
     batch_norm(all_ranks=True) -> the same as the first, of sums over all ranks
 
-The Ops are in ``batch_norm_ops``. Imports PyTensor, ``all_ranks``, ``batch_norm_ops`` and ``checks``.
+The Ops are in ``batch_norm_ops``.
 """
 
 import math

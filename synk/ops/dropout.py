@@ -3,7 +3,7 @@
     kept ~ Bernoulli(1 - rate),  y = x / (1 - rate) where kept, else 0
 
 The draw takes one byte an element and is all that the gradient keeps: choices and products are fused into
-the kernels around it, forward and backward. Imports PyTensor and ``checks``.
+the kernels around it, forward and backward.
 """
 
 from typing import Any

@@ -52,7 +52,7 @@ class ChannelsLast(GraphRewriter):
 
 
 class Images:
-    """Which variables have a counterpart with the channels last.
+    """Variables that have a counterpart with the channels last.
 
     Attributes
     ----------
@@ -102,7 +102,7 @@ class Images:
 
 @singledispatch
 def converted(op: Any, node: Apply, images: Images) -> list[Variable]:
-    """Return what stands for the outputs of ``node``, computed with channels last; nothing, to leave it."""
+    """Return variables in place of the outputs of ``node``, with channels last; none, to leave it."""
     return []
 
 

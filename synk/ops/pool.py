@@ -1,7 +1,11 @@
-"""Pooling of a batch of images, as symbolic Ops.
+"""Pooling of a batch of images, as symbolic Ops, and their gradients.
 
-max_pool2d -> MaxPool2d    avg_pool2d -> AvgPool2d    global_avg_pool2d -> GlobalAvgPool2d
-              -> kernels of `choose`; the gradients are in `pool_gradients`
+    max_pool2d -> MaxPool2d    avg_pool2d -> AvgPool2d    global_avg_pool2d -> GlobalAvgPool2d
+
+    MaxPool2d -> gradient gy -> MaxPool2dGradient(gy, index, height, width) -> gradient for x
+    AvgPool2d -> gradient gy -> AvgPool2dGradient(gy, height, width)        -> gradient for x
+
+Height and width are those of x, which need not be kept.
 """
 
 from __future__ import annotations
@@ -18,8 +22,18 @@ from synk.kernels.choose import pooling_kernels
 from synk.kernels.plain_pool import PlainPool
 from synk.kernels.window import Pooling, Window, check_layout, lengths, ordered
 from synk.ops.checks import float_tensor
-from synk.ops.image import ImageOp, known_counts, known_lengths, padding_pairs, pair, result, spatial_lengths
-from synk.ops.pool_gradients import AvgPool2dGradient, MaxPool2dGradient, index_dtype
+from synk.ops.image import (
+    ImageGradient,
+    ImageOp,
+    known,
+    known_counts,
+    known_lengths,
+    length,
+    padding_pairs,
+    pair,
+    result,
+    spatial_lengths,
+)
 
 
 class PoolingOp(ImageOp):
@@ -126,6 +140,64 @@ class GlobalAvgPool2d(PoolingOp):
         order = ordered(self.layout, 0, 1, "x", "x")
         # PyTensor drops the alloc where an elementwise Op reads it.
         return [pt.alloc(share.dimshuffle(order), *known_lengths(x))]
+
+
+class PoolingGradient(PoolingOp, ImageGradient):
+    """The gradient of an Op that pools images."""
+
+    def make(self, gy, *others, height, width):
+        """Make the node; the shape is inferred as far as it is known."""
+        gy, sides = float_tensor("gy", gy, (4,)), (length(height), length(width))
+        shape = ordered(self.layout, *lengths(self.layout, gy.type.shape)[:2], *map(known, sides))
+        return Apply(self, [gy, *others, *sides], [result(gy.type.dtype, shape)])
+
+    def output_shapes(self, node, shapes):
+        return [ordered(self.layout, *lengths(self.layout, shapes[0])[:2], *node.inputs[-2:])]
+
+
+class MaxPool2dGradient(PoolingGradient):
+    """The gradient for x, from (gy, index, height, width)."""
+
+    __props__ = ("pooling",)
+    image_inputs = (0, 1)
+    differentiated = "max_pool2d"
+
+    def __init__(self, pooling: Pooling):
+        self.pooling = pooling
+
+    def kernel(self, provider, node):
+        return provider.max_pool_gradient(self.pooling)
+
+    def make_node(self, gy, index, height, width):
+        index = pt.as_tensor_variable(index)
+        wanted = index_dtype(self.pooling)
+        if index.type.ndim != 4 or index.type.dtype != wanted:
+            raise TypeError(f"index must be the second output of MaxPool2d, 4-D {wanted}, not {index.type}")
+        return self.make(gy, index, height=height, width=width)
+
+    def connection_pattern(self, node):
+        return [[True], [False], [False], [False]]
+
+
+class AvgPool2dGradient(PoolingGradient):
+    """The gradient for x, from (gy, height, width)."""
+
+    __props__ = ("pooling", "count_padding")
+    differentiated = "avg_pool2d"
+
+    def __init__(self, pooling: Pooling, count_padding: bool = True):
+        self.pooling, self.count_padding = pooling, count_padding
+
+    def kernel(self, provider, node):
+        return provider.avg_pool_gradient(self.pooling, self.count_padding)
+
+    def make_node(self, gy, height, width):
+        return self.make(gy, height=height, width=width)
+
+
+def index_dtype(pooling: Pooling) -> str:
+    """Return the dtype that holds all places of a window."""
+    return "uint8" if pooling.size[0] * pooling.size[1] <= 256 else "int32"
 
 
 def max_pool2d(x: Any, size: int | tuple[int, int], *, stride: Any = None, padding: Any = 0) -> Variable:

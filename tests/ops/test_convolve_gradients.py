@@ -11,8 +11,7 @@ from support.cases.images import check_shapes, convolutions, normal, numeric_gra
 from synk.compile import ArrayLinker, array_mode
 from synk.kernels.window import Convolution, Window, lengths
 from synk.ops import conv2d
-from synk.ops.convolve import Conv2d
-from synk.ops.convolve_gradients import Conv2dInputGradient, Conv2dWeightGradient
+from synk.ops.convolve import Conv2d, Conv2dInputGradient, Conv2dWeightGradient
 
 
 @settings(max_examples=25)

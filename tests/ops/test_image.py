@@ -15,11 +15,9 @@ from synk.compile import ArrayLinker, array_mode, dumps
 from synk.compile.tables import host_inputs
 from synk.kernels.window import Convolution, Pooling, Window
 from synk.ops import avg_pool2d, conv2d, global_avg_pool2d, max_pool2d
-from synk.ops.convolve import Conv2d
-from synk.ops.convolve_gradients import Conv2dInputGradient, Conv2dWeightGradient
+from synk.ops.convolve import Conv2d, Conv2dInputGradient, Conv2dWeightGradient
 from synk.ops.image import length, padding_pairs, pair
-from synk.ops.pool import AvgPool2d, GlobalAvgPool2d, MaxPool2d
-from synk.ops.pool_gradients import AvgPool2dGradient, MaxPool2dGradient
+from synk.ops.pool import AvgPool2d, AvgPool2dGradient, GlobalAvgPool2d, MaxPool2d, MaxPool2dGradient
 
 CONVOLUTION = Convolution(Window(None, (2, 1), ((1, 0), (1, 1))), 2)
 POOLING = Pooling(Window((2, 3), (2, 1), ((1, 0), (1, 1))))

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from support.cases.images import check_shapes, normal, perform, poolings
 from synk.kernels.window import Pooling, Window, lengths
-from synk.ops.pool import AvgPool2d, MaxPool2d
-from synk.ops.pool_gradients import AvgPool2dGradient, MaxPool2dGradient
+from synk.ops.pool import AvgPool2d, AvgPool2dGradient, MaxPool2d, MaxPool2dGradient
 
 
 @given(poolings(), st.booleans())

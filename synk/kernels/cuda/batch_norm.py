@@ -30,7 +30,7 @@ SEGMENT = 1024  # elements of a plane that a warp takes at once, at most
 
 
 class Launch:
-    """How x is seen, and what blocks go over it.
+    """The shape in which x is seen, and the blocks that go over it.
 
     Parameters
     ----------

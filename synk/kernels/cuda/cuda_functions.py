@@ -21,7 +21,7 @@ ALIGNMENT = 16  # bytes, which one instruction reads
 
 @dataclass(frozen=True)
 class Kind:
-    """What the text of a kernel says of a dtype.
+    """A dtype, as the text of a kernel has it.
 
     Attributes
     ----------
@@ -80,12 +80,12 @@ def _module(xp: ModuleType, file: str, dtype: str, macros: tuple[tuple[str, str 
 
 
 def lengths(*values: int) -> list[Any]:
-    """Return what kernels take as ``long long``."""
+    """Return lengths as kernels take them: ``long long``."""
     return [np.int64(value) for value in values]
 
 
 def kind_of(array: Any) -> Kind | None:
-    """Return what kernels need to know of an array's dtype, or None where there is no kernel for it."""
+    """Return the kind of an array's dtype, or None where there is no kernel for it."""
     return KINDS.get(array.dtype.name) if array.size else None
 
 

@@ -62,7 +62,7 @@ class CuDnn(Provider):
 
 
 class Implementation:
-    """What the implementations share: plans by shapes, and arrays as cuDNN takes them.
+    """Keep plans by shapes, and arrange arrays as cuDNN takes them.
 
     Parameters
     ----------
@@ -82,14 +82,7 @@ class Implementation:
     def plan(self, arrays: tuple[Any, ...], *lengths: int, **rest: Any) -> CudnnPlan | None:
         """Return the plan for arrays of these shapes, or None.
 
-        Parameters
-        ----------
-        arrays : tuple
-            Those whose shapes make the descriptor come first, two of them.
-        *lengths : int
-            That make the descriptor, too.
-        **rest
-            Of the descriptor.
+        The shapes of the first two arrays, ``lengths`` and ``rest`` make the descriptor.
         """
         dtype, tf32, gpu = arrays[0].dtype, tf32_is_allowed(), self._xp.cuda.get_device_id()
         key = tuple([(array.shape, array.dtype) for array in arrays]), lengths, tf32, gpu
@@ -161,7 +154,7 @@ class Gradient(Implementation):
 
 
 def in_float32(instead: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what computes arrays of 16 bits in float32, and rounds the result.
+    """Return an implementation that computes arrays of 16 bits in float32, and rounds the result.
 
     CuPy adds up products of batches of bfloat16 in bfloat16.
     """

@@ -42,7 +42,7 @@ class Unsupported(Exception):
 
 
 class CudnnPlan(NamedTuple):
-    """What is ready to be executed.
+    """A graph that is ready to be executed.
 
     Attributes
     ----------

@@ -77,12 +77,12 @@ class Descriptor:
 
     @property
     def inputs(self) -> tuple[int, ...]:
-        """What is read, in the order of an implementation's arguments."""
+        """Numbers of the arrays that are read, in the order of an implementation's arguments."""
         return INPUTS[self.operation] + (BIAS,) * self.has_bias
 
     @property
     def target(self) -> int:
-        """What is written."""
+        """Number of the array that is written."""
         return TARGET[self.operation]
 
     def shape(self, uid: int) -> Shape:

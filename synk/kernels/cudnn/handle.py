@@ -62,18 +62,9 @@ class CudnnHandle:
         return plan
 
     def execute(self, plan: CudnnPlan, pointers: dict[int, int]) -> None:
-        """Launch a plan in the current stream.
+        """Launch a plan in the current stream; RuntimeError if cuDNN does not.
 
-        Parameters
-        ----------
-        plan : CudnnPlan
-        pointers : dict
-            The address of each array, by uid; a multiple of 16.
-
-        Raises
-        ------
-        RuntimeError
-            cuDNN does not launch it.
+        ``pointers`` are the addresses of the arrays, by uid; multiples of 16.
         """
         stream = self._cupy.cuda.get_current_stream()
         if stream.ptr != self._bound:

@@ -35,7 +35,7 @@ class ArrayArgument:
 
     @staticmethod
     def from_param(array: np.ndarray) -> ctypes.c_void_p:
-        """Return what ctypes passes on."""
+        """Return the address for ctypes to pass on."""
         return ctypes.c_void_p(array.ctypes.data)
 
 

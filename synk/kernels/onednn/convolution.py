@@ -28,6 +28,7 @@ from synk.kernels.window import Convolution, lengths, ordered
 FLOAT32 = np.dtype("float32")
 MOST_PLANS = 64  # of one implementation; a plan is some primitives and no arrays
 
+Shape = tuple[int, ...]
 Compute = Callable[..., Any]  # (out, *arrays)
 
 
@@ -49,17 +50,17 @@ class OneDnn(Provider):
         instead = partial(self._instead.forward, convolution, relu, has_bias)
         return Forward(convolution, instead, relu, has_bias)
 
-    def input_gradient(self, convolution: Convolution) -> InputGradient:
+    def input_gradient(self, convolution: Convolution) -> Gradient:
         """Return ``f(gy, w, height, width, out=None)``: the gradient for images of height x width."""
-        return InputGradient(convolution, partial(self._instead.input_gradient, convolution))
+        return Gradient(convolution, partial(self._instead.input_gradient, convolution), for_input)
 
-    def weight_gradient(self, convolution: Convolution) -> WeightGradient:
+    def weight_gradient(self, convolution: Convolution) -> Gradient:
         """Return ``f(x, gy, kh, kw, out=None)``: the gradient for weights of kh x kw."""
-        return WeightGradient(convolution, partial(self._instead.weight_gradient, convolution))
+        return Gradient(convolution, partial(self._instead.weight_gradient, convolution), for_weights)
 
 
 class Implementation:
-    """What the three implementations share: plans by shapes.
+    """Keep plans by shapes: forward and gradients add how they are called.
 
     Parameters
     ----------
@@ -83,20 +84,9 @@ class Implementation:
     def plan(
         self, key: tuple, shapes: Shapes, result: tuple[int, ...], ways: Iterator[AddSteps], *others: int
     ) -> tuple[tuple[int, ...], Compute]:
-        """Make and keep what computes for ``shapes``.
+        """Make a function for ``shapes`` by the first of ``ways`` that oneDNN supports; keep it as ``key``.
 
-        Parameters
-        ----------
-        key : tuple
-            Under which it is kept.
-        shapes : Shapes
-            Of all arrays.
-        result : tuple of int
-            Shape of the result.
-        ways : iterator of AddSteps
-            The best first.
-        *others : int
-            What the other provider's implementation takes behind the arrays.
+        ``result`` is the shape of the result; ``others`` are given to the other provider behind the arrays.
         """
         made = result, self.nothing if shapes.is_empty else self._first(shapes, ways, others)
         if len(self.plans) >= MOST_PLANS:
@@ -105,7 +95,7 @@ class Implementation:
         return made
 
     def nothing(self, out: np.ndarray, *arrays: np.ndarray) -> None:
-        """Compute where no product has a factor."""
+        """Compute the result where no product has a factor."""
         out.fill(0)
 
     def _first(self, shapes: Shapes, ways: Iterator[AddSteps], others: tuple[int, ...]) -> Compute:
@@ -136,7 +126,7 @@ class Forward(Implementation):
         return result
 
     def nothing(self, out: np.ndarray, *arrays: np.ndarray) -> None:
-        """Compute where no product has a factor: what is left is the bias."""
+        """Compute the result where no product has a factor: the bias."""
         out.fill(0)
         if self.has_bias:
             bias = np.maximum(arrays[2], 0) if self.relu else arrays[2]
@@ -147,45 +137,49 @@ class Forward(Implementation):
         return self.plan(key, shapes, shapes.result_shape, steps.forward(shapes, self.relu, self.has_bias))
 
 
-class InputGradient(Implementation):
-    """``f(gy, w, height, width, out=None)``."""
+class Gradient(Implementation):
+    """``f(gy, w, height, width, out=None)`` or ``f(x, gy, kh, kw, out=None)``.
 
-    def __call__(self, gy: np.ndarray, w: np.ndarray, height: Any, width: Any, out: Any = None) -> np.ndarray:
-        """Return the gradient for images of height x width, a new array or ``out``."""
-        key = gy.shape, w.shape, int(height), int(width), engine().threads
+    Parameters
+    ----------
+    convolution, instead
+        As of `Implementation`.
+    state : callable
+        `for_input` or `for_weights`.
+    """
+
+    def __init__(self, convolution: Convolution, instead: Any, state: Callable[..., tuple]):
+        super().__init__(convolution, instead)
+        self._state = state
+
+    def __call__(
+        self, left: np.ndarray, right: np.ndarray, height: Any, width: Any, out: Any = None
+    ) -> np.ndarray:
+        """Return the gradient for an array of height x width, a new array or ``out``."""
+        key = left.shape, right.shape, int(height), int(width), engine().threads
         shape, compute = self.plans.get(key) or self._plan(key)
         result = np.empty(shape, FLOAT32) if out is None else out
-        compute(result, checked(gy), checked(w))
+        compute(result, checked(left), checked(right))
         return result
 
     def _plan(self, key: tuple) -> Any:
-        gy, w, height, width, _ = key
-        convolution = self.convolution
-        image = ordered(convolution.layout, gy[0], w[1] * convolution.groups, height, width)
-        shapes = Shapes.of(convolution, image, w)
-        _same_result(shapes, gy)
-        ways = steps.input_gradient(shapes)
-        return self.plan(key, shapes, image, ways, height, width)
+        return self.plan(key, *self._state(self.convolution, *key[:4]), *key[2:4])
 
 
-class WeightGradient(Implementation):
-    """``f(x, gy, kh, kw, out=None)``."""
+def for_input(convolution: Convolution, gy: Shape, w: Shape, height: int, width: int) -> tuple:
+    """Return the shapes of an input gradient, that of its result, and the ways to compute it."""
+    image = ordered(convolution.layout, gy[0], w[1] * convolution.groups, height, width)
+    shapes = Shapes.of(convolution, image, w)
+    _same_result(shapes, gy)
+    return shapes, image, steps.input_gradient(shapes)
 
-    def __call__(self, x: np.ndarray, gy: np.ndarray, kh: Any, kw: Any, out: Any = None) -> np.ndarray:
-        """Return the gradient for weights of kh x kw, a new array or ``out``."""
-        key = x.shape, gy.shape, int(kh), int(kw), engine().threads
-        shape, compute = self.plans.get(key) or self._plan(key)
-        result = np.empty(shape, FLOAT32) if out is None else out
-        compute(result, checked(x), checked(gy))
-        return result
 
-    def _plan(self, key: tuple) -> Any:
-        x, gy, kh, kw, _ = key
-        convolution = self.convolution
-        channels, outputs = lengths(convolution.layout, x)[1], lengths(convolution.layout, gy)[1]
-        shapes = Shapes.of(convolution, x, (outputs, channels // convolution.groups, kh, kw))
-        _same_result(shapes, gy)
-        return self.plan(key, shapes, shapes.weights_shape, steps.weight_gradient(shapes), kh, kw)
+def for_weights(convolution: Convolution, x: Shape, gy: Shape, kh: int, kw: int) -> tuple:
+    """Return the shapes of a weight gradient, that of its result, and the ways to compute it."""
+    channels, outputs = lengths(convolution.layout, x)[1], lengths(convolution.layout, gy)[1]
+    shapes = Shapes.of(convolution, x, (outputs, channels // convolution.groups, kh, kw))
+    _same_result(shapes, gy)
+    return shapes, shapes.weights_shape, steps.weight_gradient(shapes)
 
 
 def _same_result(shapes: Shapes, gy: tuple[int, ...]) -> None:

@@ -29,7 +29,7 @@ class Step(NamedTuple):
 
 
 class PlanParts(NamedTuple):
-    """What a plan is made of."""
+    """The parts of a plan."""
 
     slots: tuple[int, ...]  # memory objects of the result and of the inputs
     steps: tuple[Step, ...]
@@ -41,7 +41,7 @@ class PlanParts(NamedTuple):
 
 
 class ConvolutionPlan:
-    """What computes one result from arrays of one set of shapes.
+    """Compute one result from arrays of one set of shapes.
 
     Attributes
     ----------

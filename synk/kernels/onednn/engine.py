@@ -39,7 +39,7 @@ class Workspace:
         self._buffer: Any = None
 
     def grow(self, size: int) -> None:
-        """Have at least ``size`` bytes; what was in there is lost."""
+        """Make sure of at least ``size`` bytes; what was in there is lost."""
         if size > self.size:
             self._buffer = None  # first, so that both are never there at once
             self._buffer = np.empty(size + PAGE, "uint8")
@@ -81,7 +81,7 @@ class Engine:
         self.lock = threading.RLock()
 
     def use_threads(self) -> int:
-        """Have OpenMP use our number of threads; return which it used, for `set_threads` afterwards.
+        """Set OpenMP's number of threads to ours; return what it was, for `set_threads` afterwards.
 
         It is a setting of the calling thread, and other libraries heed it too.
         """

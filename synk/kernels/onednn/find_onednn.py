@@ -25,7 +25,7 @@ RUNTIMES = (SEQUENTIAL, OMP)
 
 
 class Version(ctypes.Structure):
-    """What ``dnnl_version`` returns a pointer to."""
+    """The version of oneDNN, as ``dnnl_version`` tells it."""
 
     _fields_ = (
         ("major", ctypes.c_int),

@@ -51,9 +51,7 @@ def convolution_forward(builder: PlanBuilder, shapes: Shapes, relu: bool, has_bi
         arguments[BIAS] = builder.array(contiguous(shapes.outputs))
     bias = arguments[BIAS].descriptor if has_bias else None
     primitive = _forward_descriptor(builder, shapes, builder.attributes(relu), bias)
-    staged = _staged(builder, primitive, binding.WEIGHTS_DESCRIPTOR, weights)
-    if staged is not weights:
-        builder.reorder(weights, staged)
+    staged = _reordered(builder, primitive, weights)
     slope = builder.slope(4) if relu else {}
     builder.step(primitive, {**arguments, WEIGHTS: staged, **slope})
 
@@ -69,9 +67,7 @@ def convolution_input_gradient(builder: PlanBuilder, shapes: Shapes) -> None:
         *(_forward_descriptor(builder, shapes, attributes), attributes),
         prefer="gemm" if shapes.prefers_gemm else "",
     )
-    staged = _staged(builder, primitive, binding.WEIGHTS_DESCRIPTOR, weights)
-    if staged is not weights:
-        builder.reorder(weights, staged)
+    staged = _reordered(builder, primitive, weights)
     arguments = {binding.SOURCE_GRADIENT: image, WEIGHTS: staged, binding.TARGET_GRADIENT: result}
     builder.step(primitive, arguments)
 
@@ -194,8 +190,16 @@ def _forward_descriptor(
     )
 
 
+def _reordered(builder: PlanBuilder, primitive: int, weights: MemoryObject) -> MemoryObject:
+    """Return weights in the order that a primitive reads: the array itself, or a buffer that a step fills."""
+    staged = _staged(builder, primitive, binding.WEIGHTS_DESCRIPTOR, weights)
+    if staged is not weights:
+        builder.reorder(weights, staged)
+    return staged
+
+
 def _staged(builder: PlanBuilder, primitive: int, what: int, weights: MemoryObject) -> MemoryObject:
-    """Return weights in the order that a primitive wants: the array itself, or a buffer."""
+    """Return memory for weights in the order that a primitive wants: the array itself, or a buffer."""
     wanted = builder.query(primitive, what)
     if builder.api.dnnl_memory_desc_equal(wanted, weights.descriptor):
         return weights

@@ -15,8 +15,7 @@ from synk.kernels.cudnn import CuDnn
 from synk.kernels.cudnn.convolution import MOST_SHAPES
 from synk.kernels.im2col import Im2col
 from synk.kernels.window import Convolution, Window, lengths
-from synk.ops.convolve import Conv2d
-from synk.ops.convolve_gradients import Conv2dInputGradient, Conv2dWeightGradient
+from synk.ops.convolve import Conv2d, Conv2dInputGradient, Conv2dWeightGradient
 
 on_stand_ins = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 

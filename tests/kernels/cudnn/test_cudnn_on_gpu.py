@@ -10,8 +10,7 @@ from synk.compile.dispatch import array_funcify
 from synk.kernels.choose import convolution_kernels
 from synk.kernels.cudnn import CuDnn, available, reason
 from synk.kernels.window import LAYOUTS, Convolution, Window, ordered
-from synk.ops.convolve import Conv2d
-from synk.ops.convolve_gradients import Conv2dInputGradient, Conv2dWeightGradient
+from synk.ops.convolve import Conv2d, Conv2dInputGradient, Conv2dWeightGradient
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not available(), reason=reason())]
 

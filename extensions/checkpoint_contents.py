@@ -1,4 +1,4 @@
-"""What a checkpoint is of: shared variables by name, and plain values.
+"""Collect what is saved: shared variables by name, and plain values.
 
     dict, training function, what a rule returned, variable, or a list of those
         -> named -> dict of str to shared variable

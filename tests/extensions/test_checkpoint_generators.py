@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from synk.extensions.random_states import generator_of
+from synk.extensions.checkpoint_generators import generator_of
 
 
 @pytest.mark.parametrize("kind", [np.random.PCG64, np.random.MT19937, np.random.Philox, np.random.SFC64])
