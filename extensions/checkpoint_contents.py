@@ -20,14 +20,9 @@ import synk
 
 
 def named(variables: Any) -> dict[str, Any]:
-    """Return shared variables by name.
+    """Return shared variables by name, of all that `synk.extensions.checkpoint.save` takes.
 
-    Parameters
-    ----------
-    variables : dict of str to shared variable, Function, `Updates`, shared variable, or list of those
-        Of a training function its state, of an update rule's `Updates` all that they update. Where no name
-        is given, it is the variable's own.
-        A variable that comes again keeps its first name.
+    Where no name is given, it is the variable's own. A variable that comes again keeps its first name.
 
     Raises
     ------
@@ -93,10 +88,7 @@ def value_of(variable: Any) -> Any:
 def plain(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return values as JSON keeps them: equal, and of the same types but for NumPy's numbers.
 
-    Raises
-    ------
-    TypeError
-        A name is not a string, or a value neither a number, a string, None, nor a list or dict of those.
+    TypeError if a name is no string, or a value no number, string or None, nor a list or dict of those.
     """
     for name in values:
         if not isinstance(name, str):

@@ -77,18 +77,9 @@ def shortened(text: Any, length: int = SHOWN) -> str:
 
 
 def write(file: BinaryIO, values: Mapping[str, Any]) -> None:
-    """Write values under their names.
+    """Write arrays, random generators and plain values, which nobody changes meanwhile, under their names.
 
-    Parameters
-    ----------
-    file : binary file
-    values : dict of str to array, numpy.random.Generator or plain value
-        That nobody changes meanwhile.
-
-    Raises
-    ------
-    ValueError
-        There are too many entries, or the header, with all names and states, is larger than its limit.
+    ValueError if there are too many, or the header, with all names and states, is larger than its limit.
     """
     if len(values) > ENTRIES_LIMIT:
         raise ValueError(f"{len(values)} names are more than {ENTRIES_LIMIT}; save fewer, larger arrays")
@@ -126,19 +117,10 @@ def _bytes(array: np.ndarray) -> Any:
 
 
 def read_entries(file: BinaryIO, most: float = math.inf) -> dict[str, Entry]:
-    """Check that a file is a whole checkpoint and tell what is in it.
+    """Check that a seekable file is a whole checkpoint and return its entries by name.
 
-    Parameters
-    ----------
-    file : binary file
-        Seekable.
-    most : number, optional
-        Bytes of arrays that are of use. The digest of a file with more is not looked at, which may take for
-        ever: whether it is damaged or not, it does not fit.
-
-    Returns
-    -------
-    dict of str to ArrayEntry, GeneratorEntry or ValueEntry
+    Arrays of ``most`` bytes are of use. The digest of a file with more is not looked at, which may take for
+    ever: whether it is damaged or not, it does not fit.
 
     Raises
     ------
@@ -164,13 +146,7 @@ def read_entries(file: BinaryIO, most: float = math.inf) -> dict[str, Entry]:
 
 
 def read_array(file: BinaryIO, entry: ArrayEntry) -> np.ndarray:
-    """Read one array.
-
-    Raises
-    ------
-    CheckpointCorrupt
-        The file ends before it.
-    """
+    """Read one array; `CheckpointCorrupt` if the file ends before it."""
     array = np.empty(entry.shape, entry.dtype)
     file.seek(entry.start)
     if file.readinto(_bytes(array)) != array.nbytes:  # type: ignore[attr-defined]

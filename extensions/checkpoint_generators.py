@@ -20,19 +20,10 @@ POSITIONS: dict[str, tuple[tuple[str, ...], int]] = {
 
 
 def generator_of(state: Mapping[str, Any], like: Any) -> np.random.Generator:
-    """Return a generator in a state.
+    """Return a generator in the state that a bit generator gave, with lists in place of arrays.
 
-    Parameters
-    ----------
-    state : dict
-        As a bit generator gives it, with lists in place of arrays.
-    like : bit generator
-        One of the same kind.
-
-    Raises
-    ------
-    ValueError, TypeError, KeyError, IndexError, OverflowError
-        It is not the state of such a bit generator.
+    ValueError, TypeError, KeyError, IndexError or OverflowError if no bit generator of the kind of ``like``
+    has such a state.
     """
     for kind, (path, last) in POSITIONS.items():
         if isinstance(like, getattr(np.random, kind)):

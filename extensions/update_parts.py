@@ -35,24 +35,18 @@ def from_gradient(
     common: Sequence[Pair] = (),
     **options: Any,
 ) -> Updates:
-    """Apply ``step(param, gradient, **options)`` to every parameter.
+    """Apply ``step(param, gradient, **options)`` to every parameter; errors are those of `flat_gradient`.
 
     Parameters
     ----------
-    loss : 0-d floating-point tensor
-        A mean over rows.
-    params : shared variable, or iterable of them
+    loss, params
+        As of `flat_gradient`.
     step : callable
         Returns the pairs (variable, new value) of one parameter and its state.
     common : sequence of (variable, new value)
         State that all parameters share.
     **options : number, shared scalar or 0-d expression
         Given to `step` in the dtype of the parameter.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `synk.extensions.gradients.flat_gradient`.
     """
     check_scalars(**options)
     params = listed(params)
@@ -65,19 +59,10 @@ def from_gradient(
 
 
 def scalars(dtype: str, *options: Any) -> list[Any]:
-    """Convert options to one dtype.
+    """Convert options, numbers or 0-d tensors, to 0-d tensors of one dtype.
 
     Left alone, a float64 scalar would turn a float32 step into float64, and a Python float would be
     read at the precision of floatX.
-
-    Parameters
-    ----------
-    dtype : str
-    *options : float, shared scalar or 0-d expression
-
-    Returns
-    -------
-    list of 0-d PyTensor tensors
     """
     return [
         pt.cast(option, dtype) if isinstance(option, Variable) else pt.constant(np.asarray(option, dtype))

@@ -106,13 +106,7 @@ class Each(Layer):
 
 
 def as_layer(what: Any) -> Layer:
-    """Return a layer as it is, and a function of one tensor as a layer.
-
-    Raises
-    ------
-    TypeError
-        It is neither.
-    """
+    """Return a layer as it is, and a function of one tensor as a layer; TypeError if it is neither."""
     if isinstance(what, Layer):
         return what
     if isinstance(what, type):
@@ -130,12 +124,7 @@ def path(*names: str) -> str:
 def shared(init: Callable[..., np.ndarray], shape: tuple[int, ...], rng: Any, dtype: str) -> Any:
     """Make a shared variable with first values and a static shape.
 
-    Raises
-    ------
-    TypeError
-        `dtype` is neither float32 nor float64.
-    ValueError
-        The initialiser returned another shape.
+    TypeError if `dtype` is neither float32 nor float64, ValueError if the initialiser gives another shape.
     """
     if dtype not in ("float32", "float64"):
         raise TypeError(f'dtype={dtype!r} is not trained in; pass "float32" or "float64"')

@@ -19,30 +19,18 @@ IMAGES = "images, channels, height, width"
 def checked(
     layer: Layer, x: Any, axes: Sequence[str], *, length: int | None = None, dtype: str | None = None
 ) -> Any:
-    """Return an input as a tensor, if it is one that a layer takes.
+    """Return an input as a tensor, if it is one that a layer takes; errors name the layer.
 
     Parameters
     ----------
     layer : Layer
-        Named in what is raised.
     x : PyTensor tensor, or what makes one
     axes : sequence of str
-        What the input may look like, such as ``"rows, units"``; a comma between two axes.
+        The shapes that the input may have, such as ``"rows, units"``; a comma between two axes.
     length : int, optional
-        Of axis 1, where that is known before anything is computed.
+        Of axis 1, where that is known before anything is computed; ValueError for another.
     dtype : str, optional
-        Another one would change that of all that follows.
-
-    Returns
-    -------
-    PyTensor tensor
-
-    Raises
-    ------
-    TypeError
-        Another dtype.
-    ValueError
-        Another number of axes, or another length of axis 1.
+        TypeError for another one, which would change that of all that follows.
     """
     x = pt.as_tensor_variable(x)
     shape = f"shape {x.type.shape}"
@@ -64,13 +52,7 @@ def _one_of(axes: Sequence[str]) -> str:
 
 
 def count(name: str, value: Any) -> int:
-    """Return a number of units or channels.
-
-    Raises
-    ------
-    TypeError, ValueError
-        It is no integer, or not positive.
-    """
+    """Return a number of units or channels; TypeError or ValueError if it is no positive integer."""
     if not isinstance(value, int | np.integer) or isinstance(value, bool):
         raise TypeError(f"{name}={value!r} is no integer; pass a number of units or channels")
     if value < 1:

@@ -75,20 +75,10 @@ def pieces(
     whole: bool = False,
     windows: int | None = None,
 ) -> Iterator[Piece]:
-    """Cut windows into pieces whose columns take about ``budget`` bytes.
+    """Cut windows into pieces whose columns take about ``budget`` bytes; a row of windows may take more.
 
-    Parameters
-    ----------
-    n_images : int
-    grid : Grid
-    place_bytes : int
-        What one place of a window takes: all channels.
-    budget : int
-        Bytes; a row of windows may take more.
-    whole : bool
-        Do not cut images, whatever they take.
-    windows : int, optional
-        Stop at so many, where a piece has several images.
+    One place of a window takes ``place_bytes``: all channels. With ``whole`` images are not cut; a piece of
+    several images stops at ``windows``, if that is given.
     """
     height, width = grid.outputs
     row_bytes = max(1, width * place_bytes * grid.places[0] * grid.places[1])
@@ -102,13 +92,10 @@ def pieces(
 
 
 def columns(xp: ModuleType, image: Any, grid: Grid, groups: int, layout: str, piece: Piece) -> Any:
-    """Return the pixels that the windows of a piece see.
+    """Return the pixels that the windows of a piece see, (groups, windows, places and channels of the group).
 
-    Returns
-    -------
-    array, shape (groups, windows, places and channels of the group)
-        A view if every window is one pixel. A row has the order (channel, place) if channels come first, else
-        (place, channel), which is that of the image in memory.
+    It is a view if every window is one pixel. A row has the order (channel, place) if channels come first,
+    else (place, channel), which is that of the image in memory.
     """
     if grid.is_every_pixel(image.shape[2:]):
         return matrix(part_of(image, piece), groups, layout)

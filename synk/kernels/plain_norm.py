@@ -248,10 +248,7 @@ def normalised(x: Any, gamma: Any, beta: Any, mean: Any, inv_std: Any, spread: t
 def checked(labels: Any, columns: int, xp: Any) -> tuple[Any, Any]:
     """Return which labels are no column, and the labels with 0 instead of those.
 
-    Raises
-    ------
-    IndexError
-        There are such labels, in an array of NumPy. To learn that from a device would wait for it.
+    Of NumPy's arrays such labels are an IndexError; to learn that from a device would wait for it.
     """
     wrong = (labels < 0) | (labels >= columns)
     if xp is np and wrong.any():
@@ -267,13 +264,9 @@ def wrong_label(row: int, label: int, columns: int) -> IndexError:
 
 def deliver(out: Any, dtype: Any, *values: Any) -> tuple:
     """Return each value, or write it to its place in the tuple ``out``."""
-    places = (None,) * len(values) if out is None else out
-    return tuple(
-        value.astype(dtype, copy=False) if place is None else _write(place, value)
-        for place, value in zip(places, values, strict=True)
-    )
-
-
-def _write(place: Any, value: Any) -> Any:
-    place[...] = value
-    return place
+    results = []
+    for place, value in zip((None,) * len(values) if out is None else out, values, strict=True):
+        if place is not None:
+            place[...] = value
+        results.append(value.astype(dtype, copy=False) if place is None else place)
+    return tuple(results)

@@ -32,10 +32,7 @@ def arrays_for(xp: ModuleType, out: Any, dtype: Any, *shapes: tuple[int, ...]) -
 def array_for(xp: ModuleType, out: Any, dtype: Any, shape: tuple[int, ...]) -> Any:
     """Return ``out``, or a new array for None.
 
-    Raises
-    ------
-    ValueError
-        ``out`` has another shape or dtype, or is not C-contiguous: a kernel would write elsewhere.
+    ValueError if ``out`` has another shape or dtype, or is not C-contiguous: a kernel would write elsewhere.
     """
     if out is None:
         return xp.empty(shape, dtype)

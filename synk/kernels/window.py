@@ -135,13 +135,7 @@ class Convolution:
             )
 
     def output_shape(self, image: tuple[int, ...], weights: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of the result, in the layout.
-
-        Raises
-        ------
-        ValueError
-            The weights do not go with the image, or the window does not fit in it.
-        """
+        """Return the shape of the result; ValueError if weights or window do not fit the image."""
         n_images, channels, height, width = lengths(self.layout, image)
         outputs, of_weights, kh, kw = weights
         self.check_channels(channels, of_weights, outputs)
@@ -186,13 +180,7 @@ class Pooling:
         return self.window.size
 
     def output_shape(self, image: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of the result, in the layout.
-
-        Raises
-        ------
-        ValueError
-            No window fits in the image, or images have no pixels.
-        """
+        """Return the shape of the result; ValueError if no window fits, or images have no pixels."""
         n_images, channels, height, width = lengths(self.layout, image)
         if height == 0 or width == 0:
             raise ValueError(f"images of {height} x {width} pixels have nothing to pool")
@@ -213,13 +201,7 @@ def ordered(layout: str, images: Any, channels: Any, height: Any, width: Any) ->
 
 
 def image_shape(pooling: Pooling, height: int, width: int, gy: Any, index: Any = None) -> tuple[int, ...]:
-    """Return the shape of the images, of ``height`` times ``width`` pixels, that these arrays belong to.
-
-    Raises
-    ------
-    ValueError
-        Such images give results of another shape.
-    """
+    """Return the shape of images of so many pixels; ValueError if ``gy`` or ``index`` does not fit them."""
     images, channels, *_ = lengths(pooling.layout, gy.shape)
     shape = ordered(pooling.layout, images, channels, height, width)
     expected = pooling.output_shape(shape)

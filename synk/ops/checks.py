@@ -10,24 +10,9 @@ FLOATS = ("float32", "float64")
 
 
 def float_tensor(name: str, value: Any, ndims: Sequence[int] = (), dtype: str | None = None) -> Any:
-    """Return ``value`` as a symbolic tensor of floating-point numbers.
+    """Return ``value`` as a symbolic tensor of ``dtype``, or by default of float32 or float64.
 
-    Parameters
-    ----------
-    name : str
-        To call it in an error.
-    value : tensor-like
-    ndims : sequence of int
-        Numbers of axes that it may have; none: any.
-    dtype : str, optional
-        The one it must have; default: float32 or float64.
-
-    Raises
-    ------
-    TypeError
-        It has another dtype.
-    ValueError
-        It has another number of axes.
+    TypeError for another dtype, ValueError if its number of axes is not in ``ndims``; these call it ``name``.
     """
     variable = pt.as_tensor_variable(value)
     wanted = FLOATS if dtype is None else (dtype,)
@@ -40,7 +25,7 @@ def float_tensor(name: str, value: Any, ndims: Sequence[int] = (), dtype: str | 
 
 
 def integer_tensor(name: str, value: Any, ndims: Sequence[int] = ()) -> Any:
-    """Return ``value`` as a symbolic tensor of integers; parameters and errors as in `float_tensor`."""
+    """Return ``value`` as a symbolic tensor of integers; errors as in `float_tensor`."""
     variable = pt.as_tensor_variable(value)
     if variable.type.dtype not in integer_dtypes:
         raise TypeError(f"{name} must be integers, not {variable.type.dtype}: use {name}.astype('int64')")

@@ -203,13 +203,7 @@ def conv2d(
 
 
 def named_padding(name: str, size: Any, stride: Any, dilation: Any) -> Any:
-    """Return the padding that a name stands for.
-
-    Raises
-    ------
-    ValueError
-        There is no such name, or it does not go with the rest.
-    """
+    """Return the padding that a name stands for; ValueError if none, or it does not go with the rest."""
     if name == "valid":
         return 0
     if name != "same":

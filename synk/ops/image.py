@@ -53,13 +53,7 @@ def read_lengths(op: ImageGradient, node: Any) -> range:
 
 
 def length(value: Any) -> Variable:
-    """Return a length as a symbolic int64.
-
-    Raises
-    ------
-    TypeError
-        It is something else than one integer.
-    """
+    """Return a length as a symbolic int64; TypeError if it is something else than one integer."""
     variable = pt.as_tensor_variable(value)
     if variable.type.ndim or not variable.type.dtype.startswith(("int", "uint")):
         raise TypeError(f"a length is one integer, not a variable of type {variable.type}")
@@ -90,13 +84,7 @@ def known_lengths(image: Any) -> list[Any]:
 
 
 def one_dtype(**tensors: Any) -> str:
-    """Return the dtype that all have.
-
-    Raises
-    ------
-    TypeError
-        They have several.
-    """
+    """Return the dtype that all have; TypeError if they have several."""
     dtypes = {name: tensor.type.dtype for name, tensor in tensors.items() if tensor is not None}
     first = next(iter(dtypes.values()))
     for name, dtype in dtypes.items():
@@ -112,13 +100,7 @@ def result(dtype: str, shape: Sequence[int | None]) -> Variable:
 
 
 def pair(name: str, value: Any) -> tuple[int, int]:
-    """Return an int, or a pair of them, as a pair for height and width.
-
-    Raises
-    ------
-    TypeError
-        It is something else.
-    """
+    """Return an int, or a pair of them, as a pair for height and width; TypeError for anything else."""
     values = (value, value) if is_int(value) else value
     if not isinstance(values, tuple | list) or len(values) != 2 or not all(map(is_int, values)):
         raise TypeError(f"{name}={value!r} must be an int or a pair of ints (height, width)")
@@ -126,18 +108,12 @@ def pair(name: str, value: Any) -> tuple[int, int]:
 
 
 def padding_pairs(value: Any) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return padding as ((top, bottom), (left, right)); an int or a pair of ints pads both ends alike.
+    """Return padding as ((top, bottom), (left, right)): an int or a pair of ints pads both ends alike.
 
-    Raises
-    ------
-    TypeError
-        It is something else.
+    TypeError for anything else.
     """
-    if (
-        isinstance(value, tuple | list)
-        and len(value) == 2
-        and all(isinstance(p, tuple | list) for p in value)
-    ):
+    nested = isinstance(value, tuple | list) and all(isinstance(p, tuple | list) for p in value)
+    if nested and len(value) == 2:
         return pair("padding", value[0]), pair("padding", value[1])
     height, width = pair("padding", value)
     return (height, height), (width, width)

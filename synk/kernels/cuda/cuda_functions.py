@@ -97,13 +97,7 @@ def contiguous(xp: ModuleType, dtype: Any, *arrays: Any) -> list[Any]:
 def elements_at_once(kind: Kind, row: int, *arrays: Any) -> int:
     """Return how many elements a kernel may read by one instruction: 16 bytes of them, or one.
 
-    Parameters
-    ----------
-    kind : Kind
-    row : int
-        Elements in a row: the first of each must lie at a multiple of 16 bytes.
-    *arrays
-        That are read and written row by row.
+    The first of each ``row`` elements of all arrays must lie at a multiple of 16 bytes.
     """
     aligned = row % kind.vector == 0 and all(array.data.ptr % ALIGNMENT == 0 for array in arrays)
     return kind.vector if aligned else 1

@@ -25,11 +25,7 @@ def power_of_two(n: int) -> int:
 def column_blocks(columns: int, vector: int) -> tuple[tuple[int, int], int]:
     """Return the block whose lanes go along ``columns``, and how many of these it takes for all.
 
-    Returns
-    -------
-    (x, y) : (int, int)
-        Threads along columns, one for each ``vector`` of them, and along rows.
-    blocks : int
+    A block has (x, y) threads: along columns, one for each ``vector`` of them, and along rows.
     """
     packs = ceiling(columns, vector)
     across = min(LANES, power_of_two(packs))

@@ -43,13 +43,7 @@ class CudnnHandle:
         self._workspaces: WeakKeyDictionary[Any, tuple[int, Any]] = WeakKeyDictionary()
 
     def plan(self, descriptor: Descriptor) -> CudnnPlan:
-        """Return the plan of a descriptor, the one that this process has or a new one.
-
-        Raises
-        ------
-        Unsupported, RuntimeError
-            As `make_plan` does.
-        """
+        """Return the plan of a descriptor, the one that this process has or a new one by `make_plan`."""
         kept, lock = plans()
         key = self.gpu, descriptor
         with lock:
@@ -103,13 +97,7 @@ def _handles() -> threading.local:
 
 
 def handle_of(cupy: Any) -> CudnnHandle:
-    """Return cuDNN for the calling thread and its current GPU.
-
-    Raises
-    ------
-    RuntimeError
-        There is no GPU that cuDNN can use.
-    """
+    """Return cuDNN for the calling thread and its current GPU; RuntimeError if it can use none."""
     gpu = cupy.cuda.get_device_id()
     of_thread = _handles().__dict__
     found = of_thread.get(gpu)

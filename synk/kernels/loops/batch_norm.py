@@ -57,12 +57,9 @@ class LoopBatchNorm(PlainNorm):
 
 
 def geometry(shape: tuple[int, ...], layout: str) -> tuple[int, int, int, int]:
-    """Return the lengths of x as C sees it, and the length of parameters that are repeated.
+    """Return outer, channels and inner, the lengths of x as C sees it, and that of repeated parameters.
 
-    Returns
-    -------
-    outer, channels, inner, width : int
-        ``inner`` is 1 where channels are the last axis.
+    ``inner`` is 1 where channels are the last axis.
     """
     if len(shape) == 4 and layout == "NCHW":
         outer, channels, inner = shape[0], shape[1], shape[2] * shape[3]

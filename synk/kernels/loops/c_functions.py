@@ -49,18 +49,9 @@ ARGUMENTS = {
 
 
 class CFunction:
-    """A function of a C file, in one form for each dtype.
+    """A function of a C file (named without its suffix), in one form for each dtype.
 
-    Parameters
-    ----------
-    file : str
-        Name of the file, without suffix.
-    name : str
-        Name of the function.
-    arguments : str
-        A letter for each: "a" array, "n" long, "i" int, "d" double, "r" reference to a structure.
-    returns : type of ctypes, optional
-        What it returns.
+    Its arguments have a letter each: "a" array, "n" long, "i" int, "d" double, "r" reference to a structure.
     """
 
     def __init__(self, file: str, name: str, arguments: str, returns: type | None = None):
@@ -71,10 +62,7 @@ class CFunction:
     def form(self, dtype: np.dtype) -> Callable | None:
         """Return the function for arrays of ``dtype``, or None where it cannot be compiled.
 
-        Raises
-        ------
-        TypeError
-            The dtype is neither float32 nor float64.
+        TypeError if the dtype is neither float32 nor float64.
         """
         kind = dtype.name
         if kind not in self._forms:

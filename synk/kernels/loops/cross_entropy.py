@@ -52,13 +52,7 @@ class LoopCrossEntropy(PlainNorm):
 
 
 def check_rows(logits: np.ndarray, *by_row: np.ndarray) -> tuple[int, int]:
-    """Return rows and columns of the logits.
-
-    Raises
-    ------
-    ValueError
-        Another array has not one number a row.
-    """
+    """Return rows and columns of the logits; ValueError if another array has not one number a row."""
     rows, columns = logits.shape
     for array in by_row:
         if array.shape != (rows,):

@@ -138,15 +138,7 @@ class Forward(Implementation):
 
 
 class Gradient(Implementation):
-    """``f(gy, w, height, width, out=None)`` or ``f(x, gy, kh, kw, out=None)``.
-
-    Parameters
-    ----------
-    convolution, instead
-        As of `Implementation`.
-    state : callable
-        `for_input` or `for_weights`.
-    """
+    """``f(gy, w, height, width, out=None)`` or ``f(x, gy, kh, kw, out=None)``: ``state`` says which."""
 
     def __init__(self, convolution: Convolution, instead: Any, state: Callable[..., tuple]):
         super().__init__(convolution, instead)
@@ -191,12 +183,7 @@ def _same_result(shapes: Shapes, gy: tuple[int, ...]) -> None:
 def checked(array: np.ndarray, shape: tuple[int, ...] | None = None) -> np.ndarray:
     """Return a C-contiguous float32 array with these elements, the array itself if it is one.
 
-    Raises
-    ------
-    TypeError
-        It is not float32.
-    ValueError
-        It has not the ``shape`` that is given.
+    TypeError if it is not float32, ValueError if it has not the ``shape`` that is given.
     """
     if shape is not None and array.shape != shape:
         raise ValueError(f"an array of shape {array.shape} is given where {shape} is needed")

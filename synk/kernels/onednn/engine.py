@@ -92,13 +92,7 @@ class Engine:
 
 @cache
 def engine() -> Engine:
-    """Return the engine of this process; children inherit it.
-
-    Raises
-    ------
-    OneDnnError
-        There is no oneDNN; says why.
-    """
+    """Return the engine of this process, which children inherit; OneDnnError says why there is none."""
     found = find_onednn.find()
     if found.library is None:
         raise binding.OneDnnError(found.reason)

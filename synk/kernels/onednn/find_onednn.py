@@ -69,22 +69,14 @@ def reason() -> str:
     return find().reason
 
 
-def search(candidates: Iterable[str], openmp: str = OPENMP) -> Found:
-    """Load the first of ``candidates`` that is oneDNN 3.
-
-    Parameters
-    ----------
-    candidates : iterable of str
-        Paths, or names that the system's loader knows.
-    openmp : str
-        The library that starts oneDNN's threads.
-    """
+def search(candidates: Iterable[str]) -> Found:
+    """Load the first of ``candidates``, paths or names that the system's loader knows, that is oneDNN 3."""
     if sys.platform != "linux" or platform.machine() not in ("x86_64", "AMD64"):
         return Found(None, f"oneDNN needs x86-64 Linux, and this is {sys.platform} on {platform.machine()}")
     try:
-        ctypes.CDLL(openmp)
+        ctypes.CDLL(OPENMP)
     except OSError:
-        return Found(None, f"oneDNN needs {openmp}, which is missing: install the system's package libgomp1")
+        return Found(None, f"oneDNN needs {OPENMP}, which is missing: install the system's package libgomp1")
     problems = []
     for candidate in candidates:
         try:

@@ -120,19 +120,10 @@ class PlanBuilder:
         return {binding.FIRST_POST_OPERATION | binding.WEIGHTS: memory}
 
     def primitive(self, function: Any, *arguments: Any, prefer: str = "") -> int:
-        """Return a primitive descriptor by one of oneDNN's functions.
+        """Return a primitive descriptor by one of oneDNN's functions; its first argument is added here.
 
-        Parameters
-        ----------
-        function, *arguments
-            The function and what it takes after the place for its result.
-        prefer : str
-            Take the first implementation with this in its name, if there is one.
-
-        Raises
-        ------
-        Unsupported
-            There is no implementation, or only the one that shows what is meant, a loop over elements.
+        The first implementation with ``prefer`` in its name is taken, if there is one. `Unsupported` if there
+        is no implementation, or only the one that shows what is meant, a loop over elements.
         """
         first = self._made(function, arguments)
         if implementation(self.api, first).startswith("ref"):

@@ -59,13 +59,7 @@ class Shapes:
 
     @classmethod
     def of(cls, convolution: Convolution, image: tuple[int, ...], weights: tuple[int, ...]) -> Shapes:
-        """Take them from the shapes of an image and of weights, as they are in memory.
-
-        Raises
-        ------
-        ValueError
-            These do not go together.
-        """
+        """Take them from the shapes of an image and of weights in memory; ValueError if these do not fit."""
         n, channels, height, width = lengths(convolution.layout, image)
         outputs, per_group, kh, kw = weights
         groups = convolution.groups
@@ -137,11 +131,8 @@ class Shapes:
     def is_product(self, of_pixels: bool) -> bool:
         """Tell whether this is computed as a product of matrices.
 
-        Parameters
-        ----------
-        of_pixels : bool
-            The product sums over pixels: it is the gradient for weights, whose result oneDNN's convolutions
-            leave in an order that takes long to undo. The others gain only with many weights.
+        One ``of_pixels`` sums over pixels: it is the gradient for weights, whose result oneDNN's convolutions
+        leave in an order that takes long to undo. The others gain only with many weights.
         """
         window = self.convolution.window
         fits = (

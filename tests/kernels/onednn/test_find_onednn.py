@@ -16,8 +16,9 @@ def test_a_missing_library_is_told_with_a_remedy():
     assert found.reason == "oneDNN is not installed: install synk[onednn]"
 
 
-def test_a_missing_runtime_of_threads_is_told_before_anything_is_loaded():
-    found = find_onednn.search(["/none"], openmp="libmissing.so.1")
+def test_a_missing_runtime_of_threads_is_told_before_anything_is_loaded(monkeypatch):
+    monkeypatch.setattr(find_onednn, "OPENMP", "libmissing.so.1")
+    found = find_onednn.search(["/none"])
     assert found.library is None
     assert found.reason == (
         "oneDNN needs libmissing.so.1, which is missing: install the system's package libgomp1"
@@ -32,10 +33,11 @@ def test_other_systems_are_told(monkeypatch):
     )
 
 
-def test_files_that_do_not_serve_are_told_one_by_one(tmp_path):
+def test_files_that_do_not_serve_are_told_one_by_one(monkeypatch, tmp_path):
     broken = tmp_path / find_onednn.FILE
     broken.write_bytes(b"no library")
-    told = find_onednn.search([str(broken), "libm.so.6"], openmp="libm.so.6").reason
+    monkeypatch.setattr(find_onednn, "OPENMP", "libm.so.6")
+    told = find_onednn.search([str(broken), "libm.so.6"]).reason
     assert f"{broken} does not load" in told
     assert "libm.so.6 is not oneDNN: install synk[onednn]" in told
 
