@@ -20,7 +20,7 @@ from synk.kernels.choose import norm_kernels
 from synk.kernels.plain_norm import PlainNorm, channel_axes, normalised
 from synk.kernels.window import check_layout
 from synk.ops.checks import common_length, float_tensor, same_shape
-from synk.ops.image import ImageOp
+from synk.ops.image import LayoutOp
 
 CHANNELS = "the lengths of the channels and of their parameters"
 
@@ -30,28 +30,16 @@ def channel_axis(layout: str, ndim: int) -> int:
     return 1 if layout == "NCHW" else ndim - 1
 
 
-class BatchNormOp(ImageOp):
+class BatchNormOp(LayoutOp):
     """An Op on a matrix, or on images in a layout, with a vector for each parameter and statistic."""
 
-    provider = staticmethod(norm_kernels)
-    plain = PlainNorm(np)
+    provider, plain = staticmethod(norm_kernels), PlainNorm(np)
     differentiated = "batch_norm"
-    image_layout: str
 
     @property
     def width(self) -> Width:  # type: ignore[override]
         """Images are read and given as they are; statistics and gradients of parameters stay float32."""
         return Width(takes=self.image_inputs, leads=self.image_inputs, gives=self.image_outputs)
-
-    @property
-    def layout(self) -> str:
-        """The order of the axes, if x has four."""
-        return self.image_layout
-
-    def with_layout(self, layout: str) -> BatchNormOp:
-        """Return the Op for images in another layout."""
-        *others, _ = [getattr(self, name) for name in self.__props__]
-        return type(self)(*others, layout)
 
     def results(self, x: Any, *vectors: Any) -> list[Any]:
         """Return new variables: one like ``x``, and two like the vectors, in its dtype."""
@@ -77,8 +65,6 @@ class BatchNorm(BatchNormOp):
     """
 
     __props__ = ("eps", "relu", "image_layout")
-    image_inputs = (0,)
-    image_outputs = (0,)
 
     def __init__(self, eps: float, relu: bool = False, layout: str = "NCHW"):
         if not eps > 0:
@@ -138,7 +124,6 @@ class BatchNormGradient(BatchNormOp):
 
     __props__ = ("relu", "image_layout")
     image_inputs = (0, 1)
-    image_outputs = (0,)
 
     def __init__(self, relu: bool = False, layout: str = "NCHW"):
         check_layout(layout)

@@ -39,6 +39,22 @@ class ImageOp(KernelOp):
         return type(self)(replace(geometry, layout=layout), *others)
 
 
+class LayoutOp(ImageOp):
+    """An Op on images without a geometry: its last property is the layout."""
+
+    image_layout: str
+
+    @property
+    def layout(self) -> str:
+        """The order of the axes of what has four."""
+        return self.image_layout
+
+    def with_layout(self, layout: str) -> LayoutOp:
+        """Return the Op on images of another layout."""
+        *others, _ = [getattr(self, name) for name in self.__props__]
+        return type(self)(*others, layout)
+
+
 class ImageGradient(ImageOp):
     """The gradient of an image Op; its last two inputs are lengths, which have no gradient."""
 

@@ -25,6 +25,7 @@ from synk.ops.checks import float_tensor
 from synk.ops.image import (
     ImageGradient,
     ImageOp,
+    LayoutOp,
     known,
     known_counts,
     known_lengths,
@@ -103,7 +104,7 @@ class AvgPool2d(PoolingOp):
         return [gradient(cotangents[0], *spatial_lengths(self.layout, inputs[0]))]
 
 
-class GlobalAvgPool2d(PoolingOp):
+class GlobalAvgPool2d(PoolingOp, LayoutOp):
     """The mean of each channel of each image: (images, channels)."""
 
     __props__ = ("image_layout",)
@@ -112,15 +113,6 @@ class GlobalAvgPool2d(PoolingOp):
     def __init__(self, layout: str = "NCHW"):
         check_layout(layout)
         self.image_layout = layout
-
-    @property
-    def layout(self) -> str:
-        """The order of the axes."""
-        return self.image_layout
-
-    def with_layout(self, layout: str) -> GlobalAvgPool2d:
-        """Return the Op on images of another layout."""
-        return GlobalAvgPool2d(layout)
 
     def make_node(self, x):
         x = float_tensor("x", x, (4,))

@@ -26,6 +26,8 @@ BASES = {
     "ImageGradient",
     "KernelOp",
     "BatchNormOp",
+    "LayoutOp",
+    "ConvolutionOp",
     "ConvolutionGradient",
     "PoolingOp",
     "PoolingGradient",
