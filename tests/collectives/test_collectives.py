@@ -100,26 +100,6 @@ def test_large_arrays_of_all_sizes_are_reduced(module_ranks):
             np.testing.assert_allclose(synk.get_value(rank, v), np.sum(values, axis=0), rtol=1e-5, atol=1e-5)
 
 
-def test_float16_is_reduced_in_float32(module_ranks):
-    v = variable([np.float16(60000 if rank < 2 else -60000) for rank in range(module_ranks)])
-    synk.all_reduce(v, "avg")
-    assert synk.get_value(0, v) == np.float16({1: 60000, 3: 20000}[module_ranks])
-
-
-def test_nan_and_inf_are_reduced_faithfully(module_ranks):
-    values = [
-        np.array([np.nan if rank == 0 else 1, np.inf, -np.inf if rank else np.inf])
-        for rank in range(module_ranks)
-    ]
-    for op in REDUCED:
-        v = variable(values)
-        with np.errstate(invalid="ignore"):
-            synk.all_reduce(v, op)
-            expected = REDUCED[op](values)
-        for result in synk.gather(v):
-            np.testing.assert_array_equal(result, expected)
-
-
 def test_a_view_of_memory_is_reduced_like_an_array(module_ranks):
     v = pytensor.shared(np.zeros((3, 2)), name="v", borrow=True)
     strided = synk.function([], updates=[(v, (v + np.arange(6.0).reshape(2, 3).T))])
@@ -149,20 +129,6 @@ def test_what_has_no_meaning_is_refused(value, op, error, match):
 # --- broadcast, scatter, set_value ---------------------------------------------------------------------
 
 
-def test_broadcast_gives_all_ranks_the_value_of_rank_0(module_ranks):
-    for shape in ((), (3,), (2, 2)):
-        values = sample(module_ranks, *shape)
-        v = variable(values)
-        assert synk.broadcast(v) is None
-        np.testing.assert_array_equal(synk.gather(v), [values[0]] * module_ranks)
-
-
-def test_broadcast_takes_the_shape_of_rank_0(module_ranks):
-    v = variable([np.arange(float(rank + 2)) for rank in range(module_ranks)])
-    synk.broadcast(v)
-    np.testing.assert_array_equal(synk.gather(v), [[0, 1]] * module_ranks)
-
-
 @pytest.mark.parametrize(
     "make", [lambda value: value, lambda value: synk.data(np.asarray(value, float))], ids=["array", "data"]
 )
@@ -175,49 +141,6 @@ def test_broadcast_of_values_replaces_those_of_all_ranks(module_ranks, make):
     scalar = pytensor.shared(0.0)
     synk.broadcast(scalar, make(4))
     assert synk.gather(scalar).tolist() == [4] * module_ranks
-
-
-def test_values_are_copied_to_every_rank(module_ranks):
-    v, data = pytensor.shared(np.zeros(3)), synk.data(np.ones(3))
-    synk.broadcast(v, data)
-    data[...] = 7
-    add = synk.function([], updates=[(v, v + 1)])
-    add()
-    np.testing.assert_array_equal(synk.gather(v), [[2, 2, 2]] * module_ranks)
-    np.testing.assert_array_equal(data, [7, 7, 7])
-
-
-@pytest.mark.parametrize("make", [np.asarray, synk.data], ids=["array", "data"])
-def test_scatter_splits_rows_as_array_split_does(module_ranks, make):
-    v = pytensor.shared(np.zeros((0, 2)), name="v")
-    for n_rows in (7, 3, 1, 0):
-        values = np.arange(2.0 * n_rows).reshape(n_rows, 2)
-        assert synk.scatter(v, make(values)) is None
-        assert synk.get_lengths(v) == [len(shard) for shard in np.array_split(values, module_ranks)]
-        np.testing.assert_array_equal(synk.gather(v, nd_up=0), values)
-
-
-@pytest.mark.parametrize("make", [np.asarray, synk.data], ids=["array", "data"])
-@pytest.mark.parametrize("batch", [4, slice(2, 6), slice(-3, 99), [5, -1, 5, 0], np.array([2])], ids=repr)
-def test_batch_selects_the_rows_that_are_scattered_or_set(module_ranks, make, batch):
-    v = pytensor.shared(np.zeros(0), name="v")
-    values = np.arange(8.0)
-    selected = values[: int(batch)] if isinstance(batch, int) else values[batch]
-    synk.scatter(v, make(values), batch=batch)
-    np.testing.assert_array_equal(synk.gather(v, nd_up=0), selected)
-    last = module_ranks - 1
-    synk.set_value(last, v, make(values), batch=batch)
-    np.testing.assert_array_equal(synk.get_value(last, v), selected)
-
-
-def test_set_value_changes_one_rank(module_ranks):
-    values = sample(module_ranks, 2)
-    v = variable(values)
-    for rank in range(module_ranks):
-        assert synk.set_value(rank, v, [rank, -1]) is None
-        values[rank] = np.array([rank, -1])
-        np.testing.assert_array_equal(synk.gather(v), values)
-    np.testing.assert_array_equal(v.get_value(), values[0])
 
 
 # --- gather, get_value, lengths and shapes -------------------------------------------------------------
@@ -249,17 +172,6 @@ def test_ragged_shards_do_not_stack(module_ranks):
             synk.gather(v)
 
 
-def test_all_gather_gives_every_rank_all_rows(module_ranks):
-    for ragged in (0, 1):
-        values = [np.full((2 + ragged * rank, 2), rank, dtype="float32") for rank in range(module_ranks)]
-        v = variable(values)
-        assert synk.all_gather(v) is None
-        for rank in range(module_ranks):
-            np.testing.assert_array_equal(synk.get_value(rank, v), np.concatenate(values))
-    with pytest.raises(ValueError, match="'scalar' is 0-d"):
-        synk.all_gather(pytensor.shared(0.0, name="scalar"))
-
-
 def test_get_value_returns_a_copy(module_ranks):
     values = sample(module_ranks, 3)
     v = variable(values)
@@ -273,55 +185,7 @@ def test_get_value_returns_a_copy(module_ranks):
     np.testing.assert_array_equal(synk.gather(v), values)
 
 
-def test_lengths_and_shapes_are_those_of_each_rank(module_ranks):
-    v = variable([np.zeros((rank, 3)) for rank in range(module_ranks)])
-    assert synk.get_lengths(v) == list(range(module_ranks))
-    assert synk.get_shapes(v) == [(rank, 3) for rank in range(module_ranks)]
-    scalar = pytensor.shared(0.0, name="scalar")
-    assert synk.get_shapes(scalar) == [()] * module_ranks
-    with pytest.raises(ValueError, match="'scalar' is 0-d"):
-        synk.get_lengths(scalar)
-
-
 # --- several variables ---------------------------------------------------------------------------------
-
-
-def test_lists_of_variables_give_tuples(module_ranks):
-    one, two = variable(sample(module_ranks, 2), "one"), variable(sample(module_ranks, 3, seed=1), "two")
-    for several in ([one, two], (one, two)):
-        values = synk.gather(several)
-        assert isinstance(values, tuple)
-        np.testing.assert_array_equal(values[0], synk.gather(one))
-        np.testing.assert_array_equal(values[1], synk.gather(two))
-        results = [
-            synk.get_value(0, several),
-            synk.get_lengths(several),
-            synk.get_shapes(several),
-            synk.reduce(several, "sum", in_place=False),
-        ]
-        assert all(isinstance(result, tuple) and len(result) == 2 for result in results)
-    assert synk.get_lengths([one, two]) == ([2] * module_ranks, [3] * module_ranks)
-    assert isinstance(synk.gather([one]), tuple)
-    assert isinstance(synk.gather(one), np.ndarray)
-
-
-def test_lists_of_variables_are_all_changed(module_ranks):
-    one, two = (
-        pytensor.shared(np.zeros(2), name="one"),
-        pytensor.shared(np.zeros((1, 1), "float32"), name="two"),
-    )
-    both = [one, two]
-    synk.broadcast(both, [np.ones(2), synk.data(np.full((1, 1), 3, "float32"))])
-    synk.all_reduce(both, "sum")
-    synk.reduce(both, "max")
-    assert [value.ravel()[0] for value in synk.get_value(0, both)] == [module_ranks, 3 * module_ranks]
-    synk.scatter(both, [np.arange(9.0), np.ones((3, 1), "float32")], batch=[0, -1, 0])
-    assert synk.gather(one, nd_up=0).tolist() == [0, 8, 0]
-    synk.all_gather(both)
-    assert synk.get_shapes(both) == ([(3,)] * module_ranks, [(3, 1)] * module_ranks)
-    synk.set_value(0, both, [[5.0], [[6.0]]])
-    synk.broadcast(both)
-    assert [value.tolist() for value in synk.get_value(module_ranks - 1, both)] == [[5], [[6]]]
 
 
 def test_nccl_is_accepted(module_ranks):

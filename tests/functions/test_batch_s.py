@@ -76,23 +76,12 @@ def test_a_list_of_selections_has_one_for_each_rank_and_may_be_ragged(rows, modu
         rows.check(selections, tuple(mine), num_slices=num_slices)
 
 
-def test_without_batch_s_all_rows_are_read(rows, module_ranks):
-    for num_slices in (1, 2):
-        rows.check([slice(None)] * module_ranks, None, num_slices=num_slices)
-
-
 def test_an_empty_selection_gives_the_result_of_one_process_on_nothing(rows):
     for batch_s in (slice(0, 0), [], 0):
         selected, mean, total = rows.call(batch_s=batch_s, num_slices=2)
         assert selected.shape == (0, 2)
         assert np.isnan(mean).all()
         np.testing.assert_array_equal(total, [0, 0])
-
-
-def test_the_first_rank_may_be_the_empty_one(rows, module_ranks):
-    if module_ranks > 1:
-        batch_s = [slice(0, 0), slice(0, 2), slice(1, 2)]
-        rows.check(batch_s, batch_s)
 
 
 WRONG_SELECTIONS = [
@@ -166,20 +155,6 @@ def test_variables_of_different_length_need_a_selection_that_means_the_same_rows
     assert f(batch_s=[0]) == f(batch_s=1)
 
 
-def test_n_rows_counts_sliceable_rows(rows, module_ranks):
-    f = synk.function(
-        [], [(synk.n_rows * 1, "gather"), (rows.variable.sum(), "sum")], sliceable_shareds=[rows.variable]
-    )
-    lengths, _ = f(batch_s=slice(0, 5), num_slices=2)
-    assert lengths.tolist() == [3, 2] * module_ranks
-
-
-def test_other_functions_see_the_whole_variable(rows):
-    whole = synk.function([], (rows.variable.sum(), "sum"))
-    rows.call(batch_s=slice(0, 1))
-    np.testing.assert_allclose(whole(), VALUES.sum(), rtol=1e-12)
-
-
 # --- lengths that change ---------------------------------------------------------------------------------
 
 
@@ -237,15 +212,6 @@ def test_wrong_sliceables_are_refused_when_the_function_is_built():
         synk.function([], s.sum() * scalar, sliceable_shareds=[scalar])
     with pytest.raises(ValueError, match="'s' is not used"):
         synk.function([x], x.sum(), sliceable_shareds=[s])
-
-
-def test_a_sliceable_variable_listed_twice_is_refused_or_works(module_ranks):
-    s = pytensor.shared(np.ones(2), name="s")
-    try:
-        f = synk.function([], (s.sum() + synk.n_rows, "sum"), sliceable_shareds=[s, s])
-    except ValueError:
-        return
-    assert f() == 4 * module_ranks
 
 
 def test_a_static_length_does_not_bind_the_shards(module_ranks):

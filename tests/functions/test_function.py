@@ -7,8 +7,6 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 import synk
 
@@ -118,46 +116,12 @@ def test_no_rows_at_all_raise_what_one_process_raises():
     assert smallest([2.0, 1.0]) == 1
 
 
-def test_shards_split_as_array_split_does(module_ranks):
-    x = pt.vector("x")
-    lengths = synk.function([x], (x.shape[0], "gather"))
-    for n_rows in (1, 2, 3, 4, 7):
-        expected = [len(shard) for shard in np.array_split(np.arange(n_rows), module_ranks) if len(shard)]
-        assert lengths(np.zeros(n_rows)).tolist() == expected
-
-
-def test_rows_keep_their_order_in_rank_and_slice_order(module_ranks):
-    x = pt.vector("x")
-    f = synk.function([x], (x, "gather"))
-    values = np.arange(11.0)
-    for num_slices in (1, 2, 5):
-        np.testing.assert_array_equal(f(values, num_slices=num_slices), values)
-
-
 def test_gather_joins_ragged_results(module_ranks):
     x = pt.vector("x")
     positive = synk.function([x], (x[x > 0], "gather"))
     values = sample(23)
     for num_slices in (1, 3):
         np.testing.assert_array_equal(positive(values, num_slices=num_slices), values[values > 0])
-
-
-def test_gather_counts_a_0d_output_as_one_row(module_ranks):
-    x = pt.vector("x")
-    total = synk.function([x], (x.sum(), "gather"))
-    expected = [part.sum() for part in joined(shards(np.arange(7.0), module_ranks, 2))]
-    np.testing.assert_array_equal(total(np.arange(7.0), num_slices=2), expected)
-    constant = synk.function([], (pt.as_tensor(2.0), "gather"))
-    np.testing.assert_array_equal(constant(), [2.0] * module_ranks)
-
-
-def test_none_returns_the_last_slice_of_rank_0(module_ranks):
-    x = pt.vector("x")
-    f = synk.function([x], (x, None))
-    values = np.arange(10.0)
-    for num_slices in (1, 2, 20):
-        expected = shards(values, module_ranks, num_slices)[0][-1]
-        np.testing.assert_array_equal(f(values, num_slices=num_slices), expected)
 
 
 def test_none_carries_what_is_not_an_array():
@@ -167,13 +131,6 @@ def test_none_carries_what_is_not_an_array():
     expected = np.random.default_rng(5)
     np.testing.assert_array_equal(numbers, expected.random(3))
     assert result.random() == expected.random()
-
-
-def test_averages_weigh_ranks_equally_where_nothing_is_scattered(module_ranks):
-    v = pytensor.shared(0.0, name="v")
-    for rank in range(module_ranks):
-        synk.set_value(rank, v, 3.0 * rank)
-    assert synk.function([], v * 1)() == 3.0 * (module_ranks - 1) / 2
 
 
 def test_c_prefix_asks_for_the_host_path_and_changes_no_number():
@@ -195,38 +152,6 @@ def test_float16_accumulates_in_float32(module_ranks):
     total, mean = f(np.ones(3000 * 3, dtype="float16"), num_slices=9000)
     assert total == np.float16(9000)
     assert mean == 1
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "complex64"])
-def test_results_keep_the_dtype_of_the_outputs(dtype):
-    x = pt.matrix("x", dtype=dtype)
-    for num_slices in (1, 2):
-        results = synk.function([x], [x[0], (x[0], "sum"), (x[0], "prod"), (x, "gather"), (x, None)])(
-            np.ones((5, 2), dtype=dtype), num_slices=num_slices
-        )
-        assert {result.dtype for result in results} == {np.dtype(dtype)}
-
-
-def test_integers_and_booleans_reduce_by_what_has_a_meaning(module_ranks):
-    i, b = pt.lvector("i"), pt.vector("b", dtype="bool")
-    values, flags = np.array([3, -1, 4, 1, -5, 9, 2]), np.array([True] * 6 + [False])
-    f = synk.function(
-        [i, b],
-        [
-            (i.sum(), "sum"),
-            (i.prod(), "prod"),
-            (i.min(), "min"),
-            (i, "gather"),
-            (b.all(), "min"),
-            (b.any(), "max"),
-        ],
-    )
-    total, product, smallest, rows, all_set, any_set = f(values, flags, num_slices=2)
-    assert (total, product, smallest) == (13, 1080, -5)
-    assert (all_set, any_set) == (False, True)
-    assert all_set.dtype == bool
-    assert rows.dtype == np.int64
-    np.testing.assert_array_equal(rows, values)
 
 
 def test_nan_and_inf_are_values():
@@ -279,34 +204,6 @@ def test_a_batch_may_be_empty(batch):
     f = synk.function([x], (x.sum(), "sum"))
     assert f(np.ones(5), batch=batch) == 0
     assert f(synk.data(np.ones(5)), batch=batch, num_slices=3) == 0
-
-
-@st.composite
-def calls(draw):
-    n_rows = draw(st.integers(1, 14))
-    indices = st.lists(st.integers(-n_rows, n_rows - 1), min_size=1, max_size=20)
-    batch = draw(st.none() | st.integers(1, n_rows) | indices | st.builds(slice, st.integers(0, n_rows - 1)))
-    return n_rows, batch, draw(st.integers(1, 6)), draw(st.booleans())
-
-
-@given(calls())
-# The fixtures serve all examples alike.
-@settings(
-    max_examples=40,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-    derandomize=True,
-)
-def test_any_call_gives_the_numbers_of_numpy(reductions, module_ranks, call):
-    n_rows, batch, num_slices, in_data = call
-    values = sample(n_rows, 3, seed=n_rows)
-    rows = values[slice(batch) if isinstance(batch, int) else slice(None) if batch is None else batch]
-    if not len(rows):
-        return
-    given_values = synk.data(values) if in_data else values
-    results = reductions.call(given_values, 1.5, batch=batch, num_slices=num_slices)
-    for result, wanted in zip(results, reductions.expected(rows, 1.5, module_ranks, num_slices), strict=True):
-        np.testing.assert_allclose(result, wanted, rtol=1e-12)
 
 
 WRONG_CALLS = [
@@ -395,20 +292,6 @@ def test_batch_and_num_slices_need_something_to_select_from():
 # --- inputs: arrays, Data, lengths ---------------------------------------------------------------------
 
 
-def test_arrays_and_data_mix():
-    x, y, w = pt.matrix("x"), pt.vector("y"), pt.vector("w")
-    f = synk.function([x, y], (((x * w).sum(1) * y).sum(), "sum"), [w])
-    xs, ys, ws = sample(8, 2), sample(8, seed=1), sample(2, seed=2)
-    order = [7, 1, -1, 2]
-    expected = ((xs * ws).sum(1) * ys)[order].sum()
-    for as_data in ((0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 1)):
-        values = [
-            synk.data(value) if flag else value for flag, value in zip(as_data, (xs, ys, ws), strict=True)
-        ]
-        for batch in (order, np.array(order)):
-            np.testing.assert_allclose(f(*values, batch=batch), expected, rtol=1e-12)
-
-
 def test_rows_of_minibatch_data_pair_with_the_selected_rows():
     x, y = pt.vector("x"), pt.vector("y")
     f = synk.function([x, y], ((x * y).sum(), "sum"))
@@ -436,12 +319,6 @@ def test_scattered_inputs_differ_in_length_only_where_batch_picks_the_same_rows(
         f(long, short, batch=5)
     with pytest.raises(ValueError, match="selects different rows"):
         f(long, short, batch=[-1])
-
-
-def test_0d_data_is_a_broadcast_input():
-    x, scale = pt.vector("x"), pt.scalar("scale")
-    f = synk.function([x], ((x * scale).sum(), "sum"), [scale])
-    assert f(np.ones(5), synk.data(2.0)) == 10
 
 
 def test_inputs_may_be_strided_lists_and_of_smaller_types():
@@ -524,19 +401,6 @@ def test_inputs_go_by_position_or_by_name():
     assert f(one, two, 10) == f(one, scale=10, y=two) == f(scale=10, y=two, x=one) == -76
 
 
-def test_output_subset_returns_in_the_order_given_and_updates_still_run(module_ranks):
-    x = pt.vector("x")
-    count = pytensor.shared(0)
-    f = synk.function([x], [x.mean(), (x.sum(), "sum"), (x.max(), "max")], updates=[(count, count + 1)])
-    values = np.arange(5.0)
-    assert f(values, output_subset=[2, 0]) == [4, 2]
-    assert f(values, output_subset=(1, 1)) == [10, 10]
-    assert f(values, output_subset=[]) == []
-    np.testing.assert_array_equal(synk.gather(count), [3] * module_ranks)
-    single = synk.function([x], x.mean())
-    assert single(values, output_subset=[0]) == 2
-
-
 def test_a_function_tells_its_name_inputs_and_modes():
     x, w = pt.vector("x"), pt.scalar("w")
     v, count = pytensor.shared(0.0, name="v"), pytensor.shared(0, name="count")
@@ -584,16 +448,6 @@ def test_build_inputs_makes_data_for_each_input():
 
 
 # --- the rows of a slice -------------------------------------------------------------------------------
-
-
-def test_n_rows_is_the_length_of_the_running_slice(module_ranks):
-    x = pt.vector("x")
-    f = synk.function([x], [(synk.n_rows * 1, "gather"), (x.sum() * 0 + synk.n_rows, "sum")])
-    for n_rows, num_slices in ((7, 1), (7, 2), (1, 1), (13, 4)):
-        lengths, total = f(np.zeros(n_rows), num_slices=num_slices)
-        expected = [len(part) for part in joined(shards(np.zeros(n_rows), module_ranks, num_slices))]
-        assert lengths.tolist() == expected
-        assert total == n_rows
 
 
 def test_n_rows_is_1_where_nothing_is_scattered_and_outside():

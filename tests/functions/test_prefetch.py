@@ -17,7 +17,6 @@ from pytensor.graph.op import Op
 from pytensor.raise_op import Assert
 
 import synk
-from synk.extensions import batches, train, updates
 from synk.memory import gathering
 from synk.run import current
 
@@ -259,22 +258,6 @@ def test_what_outlives_a_call_keeps_its_values(ahead, num_slices):
     for result, copy in zip(results, kept, strict=True):
         for one, other in zip(result, copy, strict=True):
             np.testing.assert_array_equal(one, other)
-
-
-def test_training_gives_the_same_bits_with_and_without():
-    x_values, y_values = sample(N_ROWS, 3), sample(N_ROWS)
-    trained = []
-    for prefetch in (False, True):
-        x, y, w = pt.matrix("x"), pt.vector("y"), pytensor.shared(np.ones(3), name="w")
-        loss = pt.sqr(pt.tanh(x @ w) - y).mean()
-        step = train.make_train_function(loss, [w], [x, y], updates.sgd, learning_rate=0.1)
-        data = step.build_inputs(x_values, y_values)
-        losses = []
-        for chosen in batches(N_ROWS, 7, seed=1, prefetch=prefetch):
-            keywords = chosen if prefetch else {"batch": chosen}
-            losses.append(float(step(*data, **keywords)))
-        trained.append((losses, w.get_value().tolist()))
-    assert trained[0] == trained[1]
 
 
 class Address(Op):

@@ -87,14 +87,6 @@ def test_the_numbers_are_those_of_plain_calls(ranks):
     np.testing.assert_array_equal(values[0][1], values[1][1])
 
 
-def test_slices_are_runs(ranks):
-    ranks(2)
-    x = pt.dmatrix("x")
-    f = synk.function([x], (pt.exp(x).sum(), "sum"))
-    report = f.profile(ROWS, n_calls=2, num_slices=2)
-    assert {row["runs"] for row in report.rows} == {4}
-
-
 def test_after_a_profile_nothing_is_watched(ranks):
     ranks(2)
     x = pt.dmatrix("x")
@@ -144,21 +136,6 @@ def test_a_worker_that_computes_wrong_is_found(ranks):
         checked(ROWS)
     assert [failure.rank for failure in caught.value.failures] == [1]
     assert "y = Double()(x) + 1" in str(caught.value)
-
-
-def test_debug_gives_the_same_numbers(ranks):
-    ranks(2)
-    x = pt.dmatrix("x")
-    outputs = [(pt.exp(x / 10), "gather"), (pt.special.softmax(x, axis=1).mean(), "avg")]
-    results = [synk.function([x], outputs, mode=mode)(ROWS, num_slices=2) for mode in (None, "debug")]
-    for plain, checked in zip(*results, strict=True):
-        np.testing.assert_array_equal(plain, checked)
-
-
-def test_debug_can_be_profiled_as_the_device_would_run_it(ranks):
-    ranks(1)
-    x = pt.dmatrix("x")
-    assert synk.function([x], x.sum(), mode="debug").profile(ROWS, n_calls=1).rows
 
 
 def test_unknown_modes_are_refused(ranks):

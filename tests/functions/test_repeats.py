@@ -41,17 +41,6 @@ def test_what_equals_a_legal_keyword_is_refused_all_the_same(total, counted, key
         total(*counted, **keywords)
 
 
-def test_each_keyword_has_its_own_result(total, counted):
-    data, scale = counted
-    wanted = {0: 0, 1: 2, 6: 132, None: 132}
-    for batch in (1, 1, None, None, 6, 0, 0, 1):
-        assert total(data, scale, batch=batch) == wanted[batch]
-    for start, stop in ((0, 2), (0, 2), (1, 2), (-1, 6), (-1, 6), (0, 99)):
-        assert total(data, scale, batch=slice(start, stop)) == 2 * data[start:stop].sum()
-    for num_slices in (1, 2, 2, 1):
-        assert total(data, scale, num_slices=num_slices) == 132
-
-
 def test_changed_data_are_looked_at_again(total, counted):
     data, scale = counted
     assert total(data, scale) == 132

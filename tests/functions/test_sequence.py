@@ -58,14 +58,6 @@ def test_training_in_one_command_gives_the_steps_of_numpy(module_ranks, as_parti
         np.testing.assert_allclose(synk.gather(t.w), [w] * module_ranks, rtol=1e-10)
 
 
-def test_items_run_in_order(module_ranks):
-    v = shared(1.0, "v")
-    add, double = (synk.function([], (v * 1, "max"), updates=[(v, new)]) for new in (v + 1, v * 2))
-    assert synk.sequence(add, double, add)() == [1, 2, 4]
-    assert synk.gather(v).tolist() == [5] * module_ranks
-    assert synk.sequence(double, add, add)() == [5, 10, 11]
-
-
 def test_any_collective_may_be_an_item(module_ranks):
     v, w, rows = shared(np.ones(2), "v"), shared(np.zeros(2), "w"), shared(np.zeros(0), "rows")
     look = synk.function([], (v.sum(), "sum"))
@@ -83,34 +75,6 @@ def test_any_collective_may_be_an_item(module_ranks):
     np.testing.assert_array_equal(synk.gather(rows, nd_up=0), np.arange(5.0))
     assert synk.get_lengths(v) == [2 * module_ranks] * module_ranks
     assert synk.gather(w).tolist() == [[5, 5]] * module_ranks
-
-
-def test_results_of_collectives_stand_between_the_outputs(module_ranks):
-    v = shared([1.0, 2.0], "v")
-    one, two = synk.function([], v.sum()), synk.function([], [v.min(), v.max()])
-    results = synk.sequence(
-        one,
-        (synk.gather, v),
-        two,
-        (synk.get_value, 0, v),
-        (synk.get_lengths, v),
-        partial(synk.get_shapes, [v]),
-        partial(synk.reduce, v, op="sum", in_place=False),
-    )()
-    assert results[0] == 3
-    np.testing.assert_array_equal(results[1], [[1, 2]] * module_ranks)
-    assert results[2:4] == [1, 2]
-    np.testing.assert_array_equal(results[4], [1, 2])
-    assert results[5] == [2] * module_ranks
-    assert results[6] == ([(2,)] * module_ranks,)
-    np.testing.assert_array_equal(results[7], [module_ranks, 2 * module_ranks])
-
-
-def test_collectives_alone_make_a_sequence(module_ranks):
-    v = shared(2.0, "v")
-    result = synk.sequence((synk.all_reduce, v, "sum"), (synk.gather, v))()
-    values = result[0] if isinstance(result, list) else result
-    assert values.tolist() == [2 * module_ranks] * module_ranks
 
 
 # --- what it is and returns -------------------------------------------------------------------------
@@ -162,33 +126,6 @@ def test_options_go_to_the_functions_that_can_use_them(module_ranks):
 
 
 # --- values that change on the way ----------------------------------------------------------------------
-
-
-def test_a_variable_may_be_set_more_than_once(module_ranks):
-    v = shared(0.0, "v")
-    look = synk.function([], (v * 1, "max"))
-    assert synk.sequence((synk.broadcast, v, 1.0), look, (synk.broadcast, v, 2.0), look)() == [1, 2]
-
-
-def test_every_item_has_its_own_selection(module_ranks):
-    v, w = shared(np.zeros(0), "v"), shared(np.zeros(0), "w")
-    select = synk.sequence(
-        (synk.scatter, v, np.arange(9.0), [3, 1, 2]),
-        (synk.scatter, w, np.arange(9.0), [8, 7]),
-        synk.function([], [(v, "gather"), (w, "gather")]),
-    )
-    first, second = select()
-    assert first.tolist() == [3, 1, 2]
-    assert second.tolist() == [8, 7]
-
-
-def test_rows_that_an_item_sets_are_those_that_the_next_reads(module_ranks):
-    s = shared(np.zeros(0), "s")
-    total = synk.function([], [(s.sum(), "sum"), (s.shape[0], "sum")], sliceable_shareds=[s])
-    synk.scatter(s, np.ones(6))
-    assert total() == [6, 6]
-    assert synk.sequence((synk.scatter, s, np.ones(12)), total)() == [12, 12]
-    assert total() == [12, 12]
 
 
 def test_rows_that_an_item_set_are_noticed_by_later_calls(module_ranks):

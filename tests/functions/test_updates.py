@@ -143,16 +143,6 @@ def test_updates_change_all_variables_at_once(module_ranks):
     assert synk.gather([one, two])[0].tolist() == [2] * module_ranks
 
 
-def test_updates_stay_on_their_rank(module_ranks):
-    x = pt.vector("x")
-    v = pytensor.shared(0.0, name="v")
-    f = synk.function([x], updates=[(v, v + x.sum(), "sum")])
-    f(np.arange(6.0))
-    expected = [shard.sum() for shard in np.array_split(np.arange(6.0), module_ranks)]
-    assert synk.gather(v).tolist() == expected
-    assert v.get_value() == expected[0]
-
-
 def test_variables_updated_to_one_expression_stay_apart(module_ranks):
     x = pt.vector("x")
     one, two, three = (pytensor.shared(np.zeros(2), name=name) for name in ("one", "two", "three"))
@@ -180,29 +170,6 @@ def test_an_update_to_an_input_copies_it():
         values[...] = np.arange(12.0)
         assert synk.get_value(0, kept).min() >= 1
     np.testing.assert_array_equal(values, np.arange(12.0))
-
-
-@pytest.mark.parametrize("dtype", ["int32", "bool"])
-def test_integers_and_booleans_keep_the_last_value(module_ranks, dtype):
-    x = pt.vector("x", dtype=dtype)
-    v = pytensor.shared(np.zeros((), dtype=dtype), name="v")
-    f = synk.function([x], updates=[(v, x[0])])
-    assert f.update_modes == [None]
-    values = np.array([1, 0, 1, 1, 0, 0, 1, 0, 0], dtype=dtype)
-    f(values, num_slices=2)
-    assert synk.gather(v).tolist() == [parts[-1][0] for parts in slices_of(values, module_ranks, 2)]
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float32", "int16"])
-def test_updates_keep_the_dtype_of_the_variable(module_ranks, dtype):
-    x = pt.vector("x", dtype=dtype)
-    v = pytensor.shared(np.zeros(2, dtype=dtype), name="v")
-    f = synk.function([x], updates=[(v, v + x[0], "sum")])
-    for num_slices in (1, 2):
-        f(np.ones(4 * module_ranks, dtype=dtype), num_slices=num_slices)
-        assert synk.gather(v).dtype == dtype
-        f(np.ones(1, dtype=dtype), num_slices=num_slices)
-        assert synk.gather(v).dtype == dtype
 
 
 def test_float16_updates_accumulate_in_float32():
@@ -322,39 +289,6 @@ def test_updating_a_sliceable_variable_is_refused():
 
 
 # --- no rows at all, and weights that travel --------------------------------------------------------------
-
-
-def test_without_any_rows_each_rank_updates_as_one_process_does(module_ranks):
-    x = pt.vector("x")
-    total, count = pytensor.shared(1.0, name="total"), pytensor.shared(0, name="count")
-    f = synk.function([x], updates=[(total, total + x.sum(), "sum"), (count, count + 1)])
-    for num_slices in (1, 2):
-        f(np.empty(0), num_slices=num_slices)
-    assert synk.gather(total).tolist() == [1] * module_ranks
-    assert synk.gather(count).tolist() == [2] * module_ranks
-
-
-def test_a_gradient_with_its_rows_gives_the_step_of_one_process_for_any_shards(module_ranks):
-    x = pt.matrix("x")
-    w = pytensor.shared(np.array([1.0, -1.0]), name="w")
-    carried = pytensor.shared(np.zeros(3), name="carried")  # Σ rows·gradient, Σ rows
-    loss = ((x @ w - 1) ** 2).mean()
-    gradient = pt.grad(loss * synk.n_rows, w)
-    accumulate = synk.function([x], updates=[(carried, pt.concatenate([gradient, [synk.n_rows]]), "sum")])
-    step = synk.function([], updates=[(w, w - 0.1 * carried[:2] / carried[2])])
-    expected = w.get_value()
-    for n_rows, num_slices in ((11, 1), (11, 3), (2, 2), (1, 1)):
-        values = VALUES[:n_rows]
-        expected = expected - 0.1 * 2 * values.T @ (values @ expected - 1) / n_rows
-        for op in ("sum", "avg"):
-            before = synk.get_value(0, w)
-            accumulate(values, num_slices=num_slices)
-            synk.all_reduce(carried, op)
-            step()
-            for value in synk.gather(w):
-                np.testing.assert_allclose(value, expected, rtol=1e-12)
-            if op == "sum":
-                synk.broadcast(w, before)
 
 
 # --- what is refused ------------------------------------------------------------------------------------
