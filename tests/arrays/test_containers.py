@@ -15,10 +15,6 @@ from support.cupy import fake_cupy, stand_in
 from synk.device.probe import Gpu, Survey
 from synk.extensions import checkpoint
 
-COPIES = pytest.mark.parametrize(
-    "make", [copy.deepcopy, lambda v: pickle.loads(pickle.dumps(v))], ids=["copy", "pickle"]
-)
-
 
 @pytest.fixture
 def cupy():
@@ -121,13 +117,6 @@ def test_a_copy_of_several_keeps_what_they_share(gpus):
     kept = copy.deepcopy({v.container: v})
     (container, variable), *_ = kept.items()
     assert variable.container is container
-
-
-def test_the_run_goes_on_with_a_variable_that_was_copied(gpus):
-    v = gpus(2)
-    copy.deepcopy(v)
-    synk.function([], updates=[(v, v + 1)])()
-    np.testing.assert_array_equal(synk.gather(v), [[1, 3, 5]] * 2)
 
 
 def test_any_thread_reads_on_the_stream_of_the_rank(cupy, gpus):

@@ -176,20 +176,6 @@ def test_completion_shows_what_is_for_users():
 # --- changing values and shape -----------------------------------------------------------------------------
 
 
-def test_set_value_takes_on_the_shape(total):
-    data = synk.data(np.ones(4))
-    for n_rows in (4, 2, 100, 0, 3):
-        data.set_value(np.arange(float(n_rows)))
-        assert data.shape == (n_rows,)
-        assert total(data) == sum(range(n_rows))
-    assert data.alloc_size == 100
-    data.set_value([1, 2])
-    assert data[1] == 2
-    scalar = synk.data(1.0)
-    scalar.set_value(5)
-    assert scalar[()] == 5
-
-
 def test_set_value_may_read_what_it_overwrites():
     data = synk.data(np.arange(5.0))
     data.set_value(data[::-1])
@@ -210,26 +196,6 @@ def test_only_values_that_fit_are_stored():
     data.set_value(np.ones(2, dtype="int8"))
     assert data.dtype == np.int32
     assert synk.data([1.5], dtype="int8", force_cast=True)[0] == 1
-
-
-def test_contents_are_kept_when_it_grows(total):
-    data = synk.data(np.arange(1.0, 5))
-    for length in (5, 1000, 300_000):
-        data.set_length(length)
-        data[4:] = 0
-        np.testing.assert_array_equal(data[:4], [1, 2, 3, 4])
-        assert total(data) == 10
-    data.set_length(2)
-    assert total(data) == 3
-    data.set_length(4)
-    np.testing.assert_array_equal(data, [1, 2, 3, 4])
-
-
-def test_rows_are_kept_when_a_matrix_grows():
-    data = synk.data(np.arange(6).reshape(3, 2))
-    data.set_length(50)
-    assert data.shape == (50, 2)
-    np.testing.assert_array_equal(data[:3], [[0, 1], [2, 3], [4, 5]])
 
 
 def test_set_shape_keeps_items_in_their_place_in_memory():
@@ -305,16 +271,6 @@ def test_memory_goes_from_every_rank(total, how):
     settle()
     after = [shared_bytes(pid) for pid in synk.pids()]
     assert after == before
-
-
-def test_freed_data_can_be_filled_again(total):
-    data = synk.data(np.ones(5))
-    data.free_memory()
-    data.free_memory()
-    assert data.shape == (0,)
-    assert total(data) == 0
-    data.set_value(np.ones(3))
-    assert total(data) == 3
 
 
 def test_dropped_memory_lives_on_in_views():

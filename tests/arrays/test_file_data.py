@@ -114,14 +114,6 @@ def test_minibatch_data_and_inputs_of_functions(ranks, path):
     assert_same(f(xs, ys), f(VALUES, TARGETS))
 
 
-def test_a_memmap_is_an_array_like_others_where_it_is_passed_to_a_call(ranks, path):
-    read_only = mapped(path)
-    ranks(2)
-    f, y = summing(), synk.data(TARGETS)
-    for batch in (None, slice(10, 20), ORDER[:100]):
-        assert_same(f(read_only, y, batch=batch), f(VALUES, y, batch=batch))
-
-
 def test_what_the_ranks_get_cannot_be_written_to_by_their_programs(ranks, path):
     read_only = mapped(path)
     ranks(2)

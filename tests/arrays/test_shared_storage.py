@@ -103,15 +103,6 @@ def test_variable_of_another_shape_moves_again_and_leaves_nothing(variable):
         assert mapped() == before
 
 
-def test_shapes_that_differ_are_refused_as_before(variable):
-    synk.all_reduce(variable)
-    synk.set_value(1, variable, np.ones((4, 3)))
-    with pytest.raises(synk.CollectiveMismatch, match=r"rank 0: .*\[2, 3\]; rank 1: .*\[4, 3\]"):
-        synk.all_reduce(variable)
-    synk.broadcast(variable)
-    np.testing.assert_array_equal(synk.gather(variable), [np.arange(6.0).reshape(2, 3)] * N_RANKS)
-
-
 def test_without_room_a_variable_stays_where_it_is(variable, monkeypatch):
     real, refused = Segment.create, []
 
@@ -366,74 +357,3 @@ def test_without_room_values_are_staged(variable, monkeypatch):
         synk.broadcast(variable)
         synk.reduce(variable, "sum")
         np.testing.assert_array_equal(synk.gather(variable), [N_RANKS * values, values])
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_any_order_of_collectives_is_that_of_numpy(seed):
-    generator = np.random.default_rng(seed)
-    v = pytensor.shared(np.arange(4.0), name="v")
-    model = [np.arange(4.0) for _ in range(N_RANKS)]
-    grow = synk.function([], updates=[(v, v + 1)])
-
-    def rows():
-        return generator.integers(0, 9, size=generator.integers(1, 6)).astype(float)
-
-    def step():
-        """Change the model; return the collective that does so, and what it is to return."""
-        alike = len({value.shape for value in model}) == 1
-        verb = generator.choice(
-            ["grow", "scatter", "set", "broadcast", "values", "gather", "get"]
-            + ["all_reduce", "reduce", "in_place"] * alike
-            + ["all_gather"] * (sum(map(len, model)) < 50)
-        )
-        if verb == "grow":
-            model[:] = [value + 1 for value in model]
-            return grow, None
-        if verb in ("scatter", "set", "values"):
-            values = rows()
-            given = synk.data(values) if generator.integers(2) else values
-            rank = int(generator.integers(N_RANKS))
-            batch = generator.integers(0, len(values), size=3) if generator.integers(2) else None
-            picked = values if batch is None else values[batch]
-            if verb == "scatter":
-                model[:] = np.array_split(picked, N_RANKS)
-                return (synk.scatter, v, given, batch), None
-            if verb == "set":
-                model[rank] = picked
-                return (synk.set_value, rank, v, given, batch), None
-            model[:] = [values] * N_RANKS
-            return (synk.broadcast, v, given), None
-        if verb == "broadcast":
-            model[:] = [model[0]] * N_RANKS
-            return (synk.broadcast, v), None
-        if verb == "all_gather":
-            model[:] = [np.concatenate(model)] * N_RANKS
-            return (synk.all_gather, v), None
-        if verb == "gather":
-            return (synk.gather, v, 0), np.concatenate(model)
-        if verb == "get":
-            rank = int(generator.integers(N_RANKS))
-            return (synk.get_value, rank, v), model[rank]
-        if verb == "all_reduce":
-            model[:] = [sum(model)] * N_RANKS
-            return (synk.all_reduce, v, "sum"), None
-        if verb == "reduce":
-            return (synk.reduce, v, "max", False), np.max(model, axis=0)
-        model[0] = np.max(model, axis=0)
-        return (synk.reduce, v, "max"), None
-
-    for _ in range(30):
-        items = [step() for _ in range(generator.integers(1, 4))]
-        expected = [value for _, value in items if value is not None]
-        if len(items) == 1 and isinstance(items[0][0], tuple):
-            verb, *arguments = items[0][0]
-            result = verb(*arguments)
-            results = [] if result is None else [result]
-        else:
-            results = synk.sequence(*[item for item, _ in items])()
-            results = [] if results is None else results if isinstance(results, list | tuple) else [results]
-        assert len(results) == len(expected)
-        for result, value in zip(results, expected, strict=True):
-            np.testing.assert_array_equal(result, value)
-        for rank in range(N_RANKS):
-            np.testing.assert_array_equal(synk.get_value(rank, v), model[rank])

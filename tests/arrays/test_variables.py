@@ -38,19 +38,6 @@ def test_values_travel_with_the_first_function_that_uses_them(run):
     assert f() == 5 * N_RANKS
 
 
-def test_later_functions_never_overwrite_what_the_ranks_have(run):
-    v = shared([1.0, 1.0])
-    x = pt.vector("x")
-    synk.function([x], updates=[(v, v + x.sum(), "sum")])(np.arange(3.0))
-    for rank in range(N_RANKS):
-        np.testing.assert_array_equal(synk.get_value(rank, v), [1 + rank] * 2)
-    assert look_at(v)() == 12
-    synk.distribute()
-    assert synk.function([], (v.max(), "max"))() == 3
-    synk.get_shapes(v)
-    np.testing.assert_array_equal(synk.gather(v)[:, 0], [1, 2, 3])
-
-
 def test_variables_may_be_made_before_the_fork_after_it_and_after_calls(ranks):
     before = shared(1.0, "before")
     ranks(N_RANKS)
@@ -60,12 +47,6 @@ def test_variables_may_be_made_before_the_fork_after_it_and_after_calls(ranks):
     add = synk.function([], (before + late, "sum"), updates=[(late, late + before)])
     assert [add(), add()] == [5 * N_RANKS, 6 * N_RANKS]
     assert synk.function([], (before + after + late, "sum"))() == 9 * N_RANKS
-
-
-def test_variables_travel_with_collectives_too(run):
-    v = shared([1.0, 2.0])
-    synk.all_reduce(v, "sum")
-    assert look_at(v)() == 3 * 3 * N_RANKS
 
 
 @pytest.mark.parametrize("dtype", ["bool", "int8", "float16", "float32", "complex128"])
@@ -130,25 +111,6 @@ def test_updates_and_collectives_do_not_warn(run):
     synk.set_value(0, v, 1.0)
     synk.broadcast(v)
     assert look_at(v)() == N_RANKS
-
-
-def test_broadcast_gives_the_masters_value_to_all(run):
-    v = shared(1.0)
-    f = synk.function([], (v * 1, "gather"))
-    f()
-    with pytest.warns(synk.SynkWarning):
-        v.set_value(9.0)
-    synk.broadcast(v)
-    assert f().tolist() == [9] * N_RANKS
-
-
-def test_one_rank_has_nobody_to_warn_of(ranks):
-    ranks(1)
-    v = shared(1.0)
-    f = look_at(v)
-    f()
-    v.set_value(7.0)
-    assert f() == 7
 
 
 def test_after_close_variables_are_plain_again(run):
