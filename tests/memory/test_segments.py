@@ -110,15 +110,6 @@ def test_dropping_is_local_and_may_be_repeated(wire, table):
     assert wire.posted == [messages.Attach(number, 8)]
 
 
-def test_closing_lets_go_of_all(wire, table):
-    before = set(leaks.descriptors())
-    for nbytes in (8, 80, 800):
-        table.allocate(nbytes)
-    table.close()
-    wire.worker.close()
-    assert set(leaks.descriptors()) == before
-
-
 def test_the_descriptor_is_closed_once_it_is_sent(table):
     number = table.allocate(8)
     with pytest.raises(AssertionError, match="no descriptor"):

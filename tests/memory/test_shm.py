@@ -63,13 +63,6 @@ def births(monkeypatch, named):
     return seen
 
 
-def test_no_name_is_left(births):
-    segment = Segment.create(1000)
-    [(entry, _)] = births
-    assert not entry.exists()
-    segment.close()
-
-
 def test_nobody_else_may_open_it_while_it_has_a_name(births):
     old = os.umask(0)
     try:
@@ -174,25 +167,6 @@ def test_a_sealed_segment_works_but_cannot_be_sent():
     segment.array("u1", (16,))[:] = 1
     assert segment.array("u1", (16,)).sum() == 16
     segment.close()
-
-
-def test_closing_leaves_no_descriptor():
-    before = open_descriptors()
-    segment = Segment.create(1000)
-    other = Segment.attach(os.dup(segment.descriptor), 1000)
-    assert open_descriptors() > before
-    for each in (segment, other, segment):
-        each.close()
-    assert open_descriptors() == before
-
-
-def test_a_sealed_segment_holds_no_descriptor():
-    before = open_descriptors()
-    segment = Segment.create(1000)
-    segment.seal()
-    held = open_descriptors() - before
-    segment.close()
-    assert not held
 
 
 def mapped_segments():

@@ -221,18 +221,6 @@ def test_a_descriptor_goes_with_its_message(crew):
     os.close(file)
 
 
-def test_a_segment_is_attached_through_the_channel(crew):
-    there = crew(1)
-    segment = Segment.create(80)
-    segment.array("f8", (10,))[:] = 1.5
-    there.master.post(messages.Attach(1, 80), segment.descriptor)
-    segment.close()
-    message, descriptor = there.workers[0].receive()
-    attached = Segment.attach(descriptor, message.nbytes)
-    assert attached.array("f8", (10,)).sum() == 15.0
-    attached.close()
-
-
 class Unpicklable:
     def __reduce__(self):
         raise RuntimeError("not this one")
@@ -295,23 +283,6 @@ def test_replies_are_in_rank_order_whoever_answers_first(crew):
     for rank in (2, 4, 1, 3):
         there.workers[rank - 1].reply(rank)
     assert there.master.collect() == [1, 2, 3, 4]
-
-
-def test_each_collect_takes_one_reply_of_each(crew):
-    there = crew(2)
-    for number in range(3):
-        for worker in there.workers:
-            worker.reply(number)
-    assert [there.master.collect() for _ in range(3)] == [[0, 0], [1, 1], [2, 2]]
-
-
-def test_collect_waits_for_the_last(crew):
-    there = crew(2)
-    there.workers[1].reply("two")
-    later = threading.Timer(0.05, there.workers[0].reply, ["one"])
-    later.start()
-    assert there.master.collect() == ["one", "two"]
-    later.join()
 
 
 def test_a_second_reply_waits_for_the_second_collect(crew):
@@ -401,13 +372,6 @@ def test_a_reply_that_was_read_in_part_is_told(crew):
     with pytest.raises(TimeoutError):
         there.master.collect(0.05)
     assert there.master.torn
-
-
-def test_a_reply_that_was_read_whole_is_not_torn(crew):
-    there = crew(1)
-    there.workers[0].reply(1)
-    there.master.collect()
-    assert not there.master.torn
 
 
 def explode():

@@ -1,11 +1,8 @@
-import contextlib
 import errno
 import os
 import pickle
-import resource
 import socket
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -249,35 +246,6 @@ def test_what_a_signal_handler_raises_is_kept(ends):
 
     with pytest.raises(TimeoutError, match="the script's alarm"):
         send(Ringing(), encode("text"), patience(1))
-
-
-@pytest.fixture
-def few_in_flight():
-    """Allow this user as many descriptors in flight as are open here now, and a few."""
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 8, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, before)
-
-
-def test_a_descriptor_waits_while_too_many_are_in_flight(ends, few_in_flight):
-    ours, theirs = ends
-    frame = encode("one of many")._replace(descriptor=ours.fileno())
-    count = 100
-
-    def send_many():
-        with contextlib.closing(ours):  # where it fails, nobody waits for the rest
-            for _ in range(count):
-                send(ours, frame)
-
-    sender = meanwhile(send_many)
-    time.sleep(0.02)  # by then the sender is stuck, unless it has the privilege to go on
-    receiver = Receiver(theirs)
-    for _ in range(count):
-        message, descriptor = receiver.receive()
-        os.close(descriptor)
-        assert message == "one of many"
-    sender.join()
 
 
 def test_crowded_descriptors_are_sent_again(ends, monkeypatch):

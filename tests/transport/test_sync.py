@@ -8,7 +8,6 @@ import time
 
 import pytest
 
-from support.processes import leaks
 from support.transport.parts import make_barrier
 from synk.processes.watch import Process
 from synk.transport import sync
@@ -308,11 +307,6 @@ def test_every_word_has_its_own_place():
         assert len(control.header(0)) == HEADER_WORDS
 
 
-def test_words_of_two_ranks_are_on_different_cache_lines():
-    assert sync.RANK_WORDS % sync.LINE == 0
-    assert sync.LINE * 8 >= 64
-
-
 def test_words_hold_the_tickets_of_many_commands():
     with shared(1) as (control, bells):
         barrier = make_barrier(control, bells, 0)
@@ -345,13 +339,6 @@ def test_a_bell_is_heard_by_its_rank_until_it_is_quiet():
     bells.quiet(1)
     assert heard() == []
     bells.close()
-
-
-def test_closing_leaves_no_descriptor():
-    before = set(leaks.descriptors())
-    with shared(4):
-        assert set(leaks.descriptors()) > before
-    assert set(leaks.descriptors()) == before
 
 
 def test_who_has_abandoned_all_commands_does_not_come_back_to_one():

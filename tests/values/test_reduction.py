@@ -153,16 +153,6 @@ def test_a_partial_may_be_asked_for_in_between(mode):
     assert asked.partial().weight == other.partial().weight == 6
 
 
-def test_averages_weigh_by_rows():
-    accumulator = Accumulator("avg")
-    accumulator.add(np.array([1.0]), 1)
-    accumulator.add(np.array([4.0]), 3)
-    partial = accumulator.partial()
-    assert partial.value.tolist() == [3.25]
-    assert partial.weight == 4
-    assert combine("avg", [partial, None, Partial(np.array([0.25]), 12)]).tolist() == [1.0]
-
-
 @pytest.mark.parametrize("op", ["sum", "avg"])
 def test_float16_accumulates_in_float32(op):
     one = np.array([1.0], "float16")
@@ -256,16 +246,6 @@ def test_what_is_not_finite_is_not_mended(other):
     mean = accumulator.partial().value
     assert mean[0] == largest
     np.testing.assert_equal(mean[1], other)
-
-
-def test_gather_joins_in_the_order_of_ranks_and_slices():
-    accumulator = Accumulator("gather")
-    accumulator.add(np.array([1, 2]), 2)
-    accumulator.add(np.array([], int), 0)
-    accumulator.add(np.array([3]), 1)
-    partial = accumulator.partial()
-    assert partial.weight == 3
-    assert combine("gather", [partial, None, Partial(np.array([4, 5]), 2)]).tolist() == [1, 2, 3, 4, 5]
 
 
 def test_gather_counts_a_number_as_one_row():
