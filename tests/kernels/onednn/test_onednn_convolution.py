@@ -1,86 +1,26 @@
-"""oneDNN's convolutions against products and sums written out in float64."""
+"""oneDNN's convolutions against the definitions of their Ops in float64."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.cases.images import Refuses
+from support.cases.images import Refuses, perform
 from synk.compile.tables import accepts_out
 from synk.kernels.onednn import OneDnn, available, plan_builder, reason
 from synk.kernels.onednn.convolution import MOST_PLANS
 from synk.kernels.onednn.engine import engine
 from synk.kernels.window import Convolution, Window
+from synk.ops.convolve import Conv2d
+from synk.ops.convolve_gradients import Conv2dInputGradient, Conv2dWeightGradient
 
 pytestmark = pytest.mark.skipif(not available(), reason=reason())
 
 FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = range(3)
 
 
-def places(convolution, x, kh, kw):
-    """Yield each place of the window, the padded NCHW images, and the slices of the pixels under it."""
-    window = convolution.window
-    (top, bottom), (left, right) = window.padding
-    padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
-    rows, columns = window.output_lengths(*x.shape[2:], kh, kw)
-    for i in range(kh):
-        for j in range(kw):
-            down, across = i * window.dilation[0], j * window.dilation[1]
-            yield (
-                i,
-                j,
-                padded,
-                np.s_[
-                    :,
-                    :,
-                    down : down + (rows - 1) * window.stride[0] + 1 : window.stride[0],
-                    across : across + (columns - 1) * window.stride[1] + 1 : window.stride[1],
-                ],
-            )
-
-
-def grouped(convolution, x):
-    groups = convolution.groups
-    return x.reshape(x.shape[0], groups, x.shape[1] // groups, *x.shape[2:])
-
-
-def by_group(convolution, w):
-    return w.reshape(convolution.groups, w.shape[0] // convolution.groups, *w.shape[1:])
-
-
-def plain_forward(convolution, x, w):
-    parts = by_group(convolution, w)
-    return sum(
-        np.einsum("ngchw,goc->ngohw", grouped(convolution, padded[seen]), parts[..., i, j]).reshape(
-            x.shape[0], w.shape[0], *padded[seen].shape[2:]
-        )
-        for i, j, padded, seen in places(convolution, x, *w.shape[2:])
-    )
-
-
-def plain_input_gradient(convolution, gy, w, height, width):
-    (top, _), (left, _) = convolution.window.padding
-    x = np.zeros((gy.shape[0], w.shape[1] * convolution.groups, height, width))
-    total = 0
-    for i, j, padded, seen in places(convolution, x, *w.shape[2:]):
-        gradient = np.zeros_like(padded)
-        part = by_group(convolution, w)[..., i, j]
-        product = np.einsum("ngohw,goc->ngchw", grouped(convolution, gy), part)
-        gradient[seen] = product.reshape(padded[seen].shape)
-        total = total + gradient
-    return total[:, :, top : top + height, left : left + width]
-
-
-def plain_weight_gradient(convolution, x, gy, kh, kw):
-    result = np.zeros((gy.shape[1], x.shape[1] // convolution.groups, kh, kw))
-    for i, j, padded, seen in places(convolution, x, kh, kw):
-        one = np.einsum("ngohw,ngchw->goc", grouped(convolution, gy), grouped(convolution, padded[seen]))
-        result[:, :, i, j] = one.reshape(result.shape[:2])
-    return result
-
-
 class Case:
-    """Arrays and a geometry: NCHW and float64 for the oracle, the layout and float32 for oneDNN."""
+    """Arrays and a geometry: NCHW and float64 here, the layout and float32 for oneDNN."""
 
     def __init__(self, convolution, n, per_group, outputs_per_group, height, width, kh, kw, seed=0):
         random = np.random.default_rng(seed)
@@ -96,10 +36,12 @@ class Case:
         self.bias = small(outputs_per_group * groups)
         self.gy = small(n, outputs_per_group * groups, rows, columns)
 
+    def turned(self, array):
+        return array.transpose(0, 2, 3, 1) if self.convolution.layout == "NHWC" else array
+
     def give(self, array):
         """Return an image as oneDNN takes it."""
-        last = self.convolution.layout == "NHWC"
-        return np.ascontiguousarray(array.transpose(0, 2, 3, 1) if last else array, "float32")
+        return np.ascontiguousarray(self.turned(array), "float32")
 
     def arguments(self, which):
         w = self.w.astype("float32")
@@ -110,14 +52,15 @@ class Case:
         ][which]
 
     def expected(self, which, relu=False, has_bias=False):
+        """Return what the Op gives by its own definition in float64, as float32."""
+        x, gy, w = self.turned(self.x), self.turned(self.gy), self.w
         if which == FORWARD:
-            y = plain_forward(self.convolution, self.x, self.w)
-            y = y + self.bias[:, None, None] if has_bias else y
-            return self.give(np.maximum(y, 0) if relu else y)
-        if which == INPUT_GRADIENT:
-            gradient = plain_input_gradient(self.convolution, self.gy, self.w, *self.x.shape[2:])
-            return self.give(gradient)
-        return plain_weight_gradient(self.convolution, self.x, self.gy, *self.w.shape[2:])
+            result = perform(Conv2d(self.convolution, relu), x, w, *[self.bias] * has_bias)
+        elif which == INPUT_GRADIENT:
+            result = perform(Conv2dInputGradient(self.convolution), gy, w, *self.x.shape[2:])
+        else:
+            result = perform(Conv2dWeightGradient(self.convolution), x, gy, *w.shape[2:])
+        return result[0].astype("float32")
 
 
 def implementation(provider, convolution, which):
