@@ -164,12 +164,6 @@ def test_variables_that_take_each_others_values(compiled):
     np.testing.assert_array_equal([storage(v) for v in (a, b, c)], [[5, 6], [6, 8], [9, 12]])
 
 
-def test_two_variables_that_swap(compiled):
-    a, b = shared([1, 2]), shared([3, 4])
-    compiled([], [], {a: b, b: a})()
-    np.testing.assert_array_equal([storage(a), storage(b)], [[3, 4], [1, 2]])
-
-
 def test_view_of_another_variable(compiled):
     a, b = shared([1, 2, 3]), shared([4, 5, 6])
     compiled([], [], {a: b[::-1], b: b + 1})()

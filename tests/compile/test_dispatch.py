@@ -1,13 +1,6 @@
 import subprocess
 import sys
 
-import pytensor
-import pytensor.tensor as pt
-from pytensor.graph.basic import Apply
-from pytensor.graph.op import Op
-
-from synk.compile import array_mode
-
 PROGRAM = """
 import sys
 import synk
@@ -30,20 +23,3 @@ assert [float(value) for value in function([[1, 2], [3, 4]], [5])] == [10, 1]
 
 def test_families_are_registered_by_the_first_of_their_ops():
     subprocess.run([sys.executable, "-c", PROGRAM], check=True)
-
-
-class Twice(Op):
-    __props__ = ()
-
-    def make_node(self, x):
-        return Apply(self, [x], [x.type()])
-
-    def perform(self, node, inputs, outputs):
-        outputs[0][0] = 2 * inputs[0]
-
-
-def test_other_ops_run_on_the_host():
-    x = pt.dvector()
-    function = pytensor.function([x], Twice()(x), mode=array_mode())
-    assert [node.op for node in function.vm.jit_fn.host_nodes] == [Twice()]
-    assert function([1, 2]).tolist() == [2, 4]

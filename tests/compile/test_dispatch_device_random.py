@@ -128,14 +128,6 @@ def test_states_advance_alike_whether_copied_or_not(device):
     assert rng.get_value().bit_generator.state == generator.bit_generator.state
 
 
-@pytest.mark.parametrize("bits", [np.random.MT19937, np.random.Philox, np.random.SFC64])
-def test_any_generator_will_do(device, bits):
-    draw = compiled(device, *(lambda rng: (rng, *pt.random.uniform(size=50, rng=rng, return_next_rng=True)))(
-        pytensor.shared(np.random.Generator(bits(3)))
-    ))  # fmt: skip
-    assert np.unique(np.concatenate([draw(), draw()])).size == 100
-
-
 # --- parameters ------------------------------------------------------------------------------------------
 
 

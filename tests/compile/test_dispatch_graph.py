@@ -59,17 +59,6 @@ def test_inner_graph_reads_before_it_destroys(compare):
     compare([x], inner(x), [np.arange(3.0)])
 
 
-def test_error_in_an_inner_graph_names_both_nodes():
-    x, y = pt.vector("x"), pt.vector("y")
-    product = OpFromGraph([x, y], [x * y], name="inner")
-    function = pytensor.function([x, y], product(x, y), mode=array_mode())
-    with pytest.raises(ValueError, match="differ along axis 0") as caught:
-        function(np.ones(2, x.dtype), np.ones(3, x.dtype))
-    notes = "\n".join(caught.value.__notes__)
-    assert "Mul(" in notes
-    assert "inner" in notes
-
-
 @pytest.mark.parametrize("condition", [0, 1])
 def test_choice_between_branches(compare, condition):
     c, x, y = pt.lscalar("c"), pt.vector("x"), pt.vector("y")

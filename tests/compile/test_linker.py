@@ -81,35 +81,6 @@ def test_momentum_trains_as_the_oracle_does(oracle, dtype, rtol):
         np.testing.assert_allclose(result, expected, rtol=rtol, atol=rtol)
 
 
-def test_large_updates_are_written_in_place():
-    weights = pytensor.shared(np.zeros((3, 4)), borrow=True)
-    storage = weights.get_value(borrow=True)
-    step = pytensor.function([], updates={weights: weights + 1}, mode=array_mode())
-    step(), step()
-    assert weights.get_value(borrow=True) is storage
-    np.testing.assert_array_equal(storage, 2)
-
-
-def test_scalar_updates_are_arrays():
-    count = pytensor.shared(np.asarray(0, "int64"))
-    step = pytensor.function([], count * 2, updates={count: count + 1}, mode=array_mode())
-    assert [int(step()) for _ in range(3)] == [0, 2, 4]
-    assert type(count.get_value(borrow=True)) is np.ndarray
-
-
-def test_givens():
-    x, scale = pt.dvector("x"), pytensor.shared(3.0)
-    function = pytensor.function([x], x.sum() * scale, givens={scale: scale + 1}, mode=array_mode())
-    assert function(np.ones(2)) == 8
-
-
-def test_swapped_updates_use_the_old_values():
-    a, b = pytensor.shared(np.zeros(2)), pytensor.shared(np.ones(2))
-    pytensor.function([], updates={a: b, b: a}, mode=array_mode())()
-    assert a.get_value()[0] == 1
-    assert b.get_value()[0] == 0
-
-
 def test_usable_as_a_plain_linker():
     x = pt.dvector("x")
     function = pytensor.function([x], [x + 1, x.sum()], mode=Mode(ArrayLinker(), "fast_run"))
@@ -141,14 +112,6 @@ def test_another_array_module_computes():
     assert {"dot", "exp"} <= Recorder.asked
 
 
-def test_error_names_the_failing_node():
-    x, y = pt.dmatrix("x"), pt.dmatrix("y")
-    function = pytensor.function([x, y], [pt.exp(x).sum(), (x @ y).sum()], mode=array_mode())
-    with pytest.raises(ValueError, match="not aligned") as caught:
-        function(np.ones((2, 3)), np.ones((2, 3)))
-    assert "Dot22(x, y)" in "\n".join(caught.value.__notes__)
-
-
 def test_error_names_the_failing_node_at_length():
     x = pt.dvector("x")
     function = pytensor.function([x], (x + x[::-1]).max(), mode=array_mode())
@@ -165,13 +128,6 @@ def test_memory_of_inputs_and_outputs_is_released():
     function(np.ones(3))
     storages = [container.storage[0] for container in (*function.input_storage, *function.output_storage)]
     assert storages == [None, None]
-
-
-def test_op_without_an_entry_runs_on_the_host():
-    x = pt.dscalar("x")
-    function = pytensor.function([x], half(x + 1) * 3, mode=array_mode())
-    assert [float(function(1.0)), float(function(3.0))] == [3, 6]
-    assert [node.op for node in function.vm.jit_fn.host_nodes] == [half]
 
 
 def test_host_ops_may_warn():

@@ -11,7 +11,7 @@ from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Apply
 
 import synk.compile.linker
-from synk.compile import array_mode, dumps, loads
+from synk.compile import dumps, loads
 from synk.compile.graphs.origin import LibraryFiles, nearest_lines, pack, unpack, user_lines, write_line
 from synk.compile.graphs.serialize import topological
 
@@ -71,14 +71,6 @@ def test_a_library_below_the_users_own_op_does_not_hide_it():
     assert user_lines(variable) == ()
     del variable.tag.trace
     assert user_lines(variable) == ()
-
-
-def test_rewrites_keep_the_line():
-    x, y = pt.dmatrices("xy")
-    product, place = x @ y, here()
-    function = pytensor.function([x, y], pt.exp(product), mode=array_mode())
-    (node,) = [node for node in function.maker.fgraph.toposort() if str(node.op) == "Dot22"]
-    assert places(node.outputs[0]) == [place]
 
 
 def test_the_nearest_line_stands_in_for_a_missing_one():

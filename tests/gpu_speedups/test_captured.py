@@ -1,5 +1,4 @@
 import warnings
-from copy import deepcopy
 
 import numpy as np
 import pytensor
@@ -361,23 +360,6 @@ def test_more_draws_than_there_is_room_for_end_it(cupy, monkeypatch):
     words_of(generator)
     with pytest.raises(RuntimeError, match="more than 1 times"):
         words_of(generator)
-
-
-def test_generators_are_copied_when_the_recording_says_so(cupy):
-    given = draws.Draws(cupy)
-    generator = given.stand_in(1)
-    twin = deepcopy(generator)
-    places = [words_of(twin), words_of(generator), words_of(generator)]
-    mine, expected = np.random.default_rng(3), np.random.default_rng(3)
-    after = given.advance(["another input", mine])
-    assert after[generator.number] is mine
-    found = [place.get() for place in places]
-    np.testing.assert_array_equal(found[0], found[1])
-    np.testing.assert_array_equal(found[1:], [words_of(expected) for _ in range(2)])
-    assert mine.bit_generator.state == expected.bit_generator.state
-    expected = np.random.default_rng(3)
-    words_of(expected)
-    assert after[twin.number].bit_generator.state == expected.bit_generator.state
 
 
 def test_a_status_of_cublas_is_an_error(cupy):

@@ -95,16 +95,6 @@ def test_a_rate_that_all_ranks_are_handed_is_recorded_once(gpus, recorded):
     assert recorded() == [1, 1]
 
 
-def test_a_value_of_another_shape_is_recorded_anew(gpus, recorded):
-    gpus(1, cuda_graphs=True)
-    v = pytensor.shared(np.zeros(3, "float32"), name="v")
-    f = synk.function([], (v * 2, "gather"))
-    for n in [3] * 5 + [4] * 5:
-        v.set_value(np.full(n, n, "float32"))
-        assert f().tolist() == [2 * n] * n
-    assert recorded() == [2, 0]
-
-
 def test_calls_that_fail_do_not_count(gpus, recorded):
     gpus(1, cuda_graphs=True)
     x, v = pt.fvector("x"), pytensor.shared(np.zeros(3, "float32"), name="v")
