@@ -20,7 +20,6 @@ from synk.device import CudaDevice
 from synk.device.probe import Gpu
 from synk.extensions import updates
 from synk.extensions.train import make_train_function
-from synk.ops import all_sum
 
 H200 = Gpu(1, "NVIDIA H200")
 
@@ -121,27 +120,6 @@ def test_every_thread_gets_the_stream_once(cupy):
     assert seen == ["null", True, 0]
 
 
-def test_arrays_go_there_and_back(cupy):
-    device = CudaDevice(H200)
-    values = np.arange(6.0).reshape(2, 3)
-    there = device.from_host(values)
-    assert isinstance(there, stand_in.ndarray)
-    np.testing.assert_array_equal(device.to_host(there), values)
-    generator = np.random.default_rng(1)
-    assert device.to_host(generator) is generator
-    assert device.to_host(values) is values
-
-
-def test_programs_compute_on_the_device(cupy):
-    x = pt.matrix("x", dtype="float64")
-    function = pytensor.function([x], pt.tanh(x @ x.T).sum(0), mode=CudaDevice(H200).mode())
-    stand_in.counts.reset()
-    values = np.arange(6.0).reshape(2, 3) / 10
-    result = function(values)
-    assert (stand_in.counts.uploads, stand_in.counts.downloads) == (1, 0)
-    np.testing.assert_allclose(cupy.asnumpy(result), np.tanh(values @ values.T).sum(0))
-
-
 def test_an_op_on_the_host_is_told_of_where_asked(cupy):
     matrix = pt.matrix("matrix", dtype="float64")
     values = pt.linalg.eigvalsh(matrix, matrix)  # of two matrices: CuPy has no such routine
@@ -168,30 +146,6 @@ def gpus(cupy, monkeypatch):
 
 def shared(value, name):
     return pytensor.shared(np.asarray(value, dtype="float64"), name=name)
-
-
-@pytest.mark.parametrize("n_ranks", [1, 2])
-def test_training_on_gpus_gives_the_numbers_of_one_process(gpus, n_ranks):
-    assert gpus(n_ranks) == n_ranks
-    rng = np.random.default_rng(3)
-    rows, targets, start = rng.normal(size=(7, 3)), rng.normal(size=7), rng.normal(size=3)
-    w, flat = shared(start, "w"), shared(np.zeros(4), "flat")
-    x, y = pt.matrix("x", dtype="float64"), pt.vector("y", dtype="float64")
-    loss = pt.sqr(x @ w - y).mean()
-    weighted = pt.concatenate([pytensor.grad(loss * synk.n_rows, w), pt.stack([synk.n_rows * 1.0])])
-    gradient = synk.function([x, y], loss, updates=[(flat, weighted, "sum")])
-    update = synk.function([], updates=[(w, w - 0.1 * flat[:-1] / flat[-1])])
-    step = synk.sequence(gradient, (synk.all_reduce, flat, "sum"), update)
-    expected = start.copy()
-    for num_slices in (1, 2, 1):
-        error = rows @ expected - targets
-        np.testing.assert_allclose(step(rows, targets, num_slices=num_slices), np.mean(error**2))
-        expected -= 0.1 * 2 * rows.T @ error / 7
-    for rank in range(n_ranks):
-        np.testing.assert_allclose(synk.get_value(rank, w), expected)
-    synk.close()
-    assert type(w.get_value()) is np.ndarray
-    np.testing.assert_allclose(w.get_value(), expected)
 
 
 DTYPES = [
@@ -235,51 +189,6 @@ def test_training_in_16_bits_converges_as_in_float32(gpus, precision):
     np.testing.assert_allclose(losses[-1], plain[-1], rtol=0.1)
 
 
-@pytest.mark.parametrize(("n_ranks", "room"), [(1, True), (2, True), (2, False)])
-def test_collectives_find_values_that_programs_left_on_the_device(gpus, monkeypatch, n_ranks, room):
-    def full(storage, nbytes, rooms):
-        raise synk.SharedMemoryFull
-
-    if not room:
-        monkeypatch.setattr("synk.arrays.shared_storage.SharedStorage._allocate", full)
-    gpus(n_ranks)
-    v = shared([1.0, 2.0], "v")
-    double = synk.function([], v.sum(), updates=[(v, 2 * v)])
-    assert double() == 3
-    np.testing.assert_array_equal(synk.gather(v), [[2, 4]] * n_ranks)
-    double()
-    synk.all_reduce(v, "sum")
-    np.testing.assert_array_equal(synk.get_value(n_ranks - 1, v), np.array([4, 8]) * n_ranks)
-    double()
-    np.testing.assert_array_equal(synk.reduce(v, "max", in_place=False), np.array([8, 16]) * n_ranks)
-    synk.set_value(n_ranks - 1, v, np.array([1.0, 1.0]))
-    double()
-    synk.broadcast(v)
-    double()
-    synk.check_finite(v)
-    assert synk.get_shapes(v) == [(2,)] * n_ranks
-    synk.scatter(v, np.arange(4.0))
-    double()
-    np.testing.assert_array_equal(synk.gather(v, nd_up=0), 2 * np.arange(4.0))
-    double()
-    synk.all_gather(v)
-    np.testing.assert_array_equal(synk.get_value(0, v), 4 * np.arange(4.0))
-    double()
-    np.testing.assert_array_equal(synk.get_value(n_ranks - 1, v), 8 * np.arange(4.0))
-
-
-def test_ranks_without_rows_and_sliceable_variables(gpus):
-    gpus(2)
-    total, table = shared([5.0], "total"), shared([[1.0], [2.0], [3.0]], "table")
-    x = pt.matrix("x", dtype="float64")
-    count = synk.function([x], updates=[(total, x.sum(0) + 0 * total, "sum")])
-    synk.function([], updates=[(table, table + 1), (total, total + 1)])()
-    count(np.ones((1, 1)))
-    assert [synk.get_value(rank, total) for rank in range(2)] == [[1.0], [0.0]]
-    chosen = synk.function([], (table.sum(), "sum"), sliceable_shareds=[table])
-    assert chosen(batch_s=[0, 2]) == 2 * (2 + 4)
-
-
 def test_any_thread_of_the_script_computes_on_the_stream_of_its_rank(cupy, gpus):
     gpus(1)
     function = synk.function([], pt.as_tensor(1.0))
@@ -289,15 +198,6 @@ def test_any_thread_of_the_script_computes_on_the_stream_of_its_rank(cupy, gpus)
     thread.start()
     thread.join()
     assert cupy.calls == [("device", 0), ("stream", "non-blocking")]
-
-
-@pytest.mark.parametrize("n_ranks", [1, 2])
-def test_sums_over_ranks_in_the_middle_of_a_graph(gpus, n_ranks):
-    gpus(n_ranks)
-    x = pt.matrix("x")
-    deviations = synk.function([x], (x - all_sum(x.sum(0)) / all_sum(x.shape[0]), "gather"))
-    values = np.arange(15.0).reshape(5, 3) ** 2
-    np.testing.assert_allclose(deviations(values), values - values.mean(0))
 
 
 def test_networks_of_convolutions_compute_on_the_device(gpus):
@@ -321,15 +221,6 @@ def test_networks_of_convolutions_compute_on_the_device(gpus):
     synk.fork(2, device="cpu")
     for got, expected in zip(results, synk.function([x, labels], outputs)(*values), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-12)
-
-
-def test_one_rank_on_a_gpu_restarts(gpus):
-    gpus(1)
-    v = shared([1.0], "v")
-    synk.function([], updates=[(v, v + 1)])()
-    synk.commit()
-    synk.restart()
-    assert synk.get_value(0, v) == 2
 
 
 def test_a_worker_whose_gpu_fails_says_so(cupy, gpus):

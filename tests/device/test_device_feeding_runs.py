@@ -1,11 +1,5 @@
 """Whole runs whose ranks feed a GPU: the numbers of NumPy, on streams that copy as late as they may."""
 
-import math
-import sys
-from importlib import import_module
-from pathlib import Path
-from types import SimpleNamespace
-
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
@@ -15,7 +9,6 @@ from pytensor.raise_op import Assert
 import synk
 from support.cupy import stand_in
 from synk.device import feed, slots
-from synk.device.slots import Slot
 from synk.extensions import batches, train, updates
 from synk.run import current
 
@@ -71,16 +64,6 @@ def test_rows_of_any_batch(gpus, n_ranks, num_slices):
             np.testing.assert_array_equal(got[0], x_values[rows])
             np.testing.assert_array_equal(got[1], y_values[rows])
             np.testing.assert_allclose(got[2], x_values[rows].T @ y_values[rows], rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("num_slices", [1, 3])
-def test_without_the_wait_for_the_copy_numbers_are_wrong(gpus, monkeypatch, num_slices):
-    monkeypatch.setattr(Slot, "hand_out", lambda slot: slot._array)
-    gpus(1)
-    x = pt.matrix("x")
-    total = synk.function([x], (x.sum(), "sum"))
-    values = sample(N_ROWS, 3) + 17
-    assert not np.isclose(total(synk.data(values), batch=[3, 4, 5], num_slices=num_slices), values[3:6].sum())
 
 
 @pytest.mark.parametrize("n_ranks", [1, 2])
@@ -410,30 +393,3 @@ def test_another_function_updates_what_is_sliced(gpus):
 
 
 # --- the benchmark ---------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def feeding(monkeypatch):
-    """Import the script, small."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
-    yield import_module("feeding")
-    del sys.modules["feeding"]
-
-
-def test_the_benchmark_measures_each_way(gpus, feeding):
-    gpus(1)
-    found = feeding.measure(SimpleNamespace(rows=8, row_bytes=100, rounds=2, seconds=math.inf))
-    assert len(found["rows"]) == 5
-    assert found["rows"][0][0] == feeding.COPY
-    assert all(float(rate) >= 0 for _, rate, _, _ in found["rows"])
-    assert found["met"] in ("yes", "no")
-
-
-def test_the_benchmark_says_that_it_needs_a_gpu(feeding, monkeypatch):
-    def refuse(*arguments, **keywords):
-        raise synk.CudaUnavailable("there is no NVIDIA driver")
-
-    monkeypatch.setattr(synk, "fork", refuse)
-    monkeypatch.setattr(sys, "argv", ["feeding.py"])
-    with pytest.raises(SystemExit, match="needs a GPU, so nothing was measured: there is no NVIDIA driver"):
-        feeding.main()

@@ -37,11 +37,6 @@ def test_new_content_replaces_old(path):
     assert os.listdir(path.parent) == [path.name]
 
 
-def test_a_file_is_made_where_there_was_none(tmp_path):
-    write(tmp_path / "first")
-    assert (tmp_path / "first").read_bytes() == b"new"
-
-
 def test_old_content_is_there_until_the_end(path):
     with atomic_write(path) as file:
         file.write(b"new")

@@ -290,29 +290,6 @@ def test_a_save_waits_for_the_call_of_another_thread(tmp_path, ranks, acts):
     assert [variable.get_value().tolist() for variable in fresh.values()] == [[1] * 4] * 2
 
 
-def test_saves_beside_a_thread_that_steps_hold_one_step_each(tmp_path, ranks):
-    ranks(2, device="cpu")
-    variables, step = stepping(n=50_000)
-    fresh, stop = {name: pytensor.shared(np.zeros(50_000)) for name in "ab"}, threading.Event()
-
-    def train():
-        while not stop.is_set():
-            step()
-
-    step()
-    thread = threading.Thread(target=train)
-    thread.start()
-    try:
-        for _ in range(10):
-            checkpoint.save(tmp_path / "checkpoint", variables)
-            checkpoint.load(tmp_path / "checkpoint", fresh)
-            assert len(np.unique([variable.get_value() for variable in fresh.values()])) == 1
-            checkpoint.load(tmp_path / "checkpoint", variables)
-    finally:
-        stop.set()
-        thread.join()
-
-
 @pytest.mark.parametrize("verb", [checkpoint.save, checkpoint.load])
 def test_a_handler_in_the_middle_of_a_call_is_told_to_wait(saved, ranks, acts, verb):
     ranks(2, device="cpu")

@@ -35,13 +35,6 @@ def test_unflatten_undoes_flatten(given):
         np.testing.assert_array_equal(again, value)
 
 
-@given(parameters())
-def test_flatten_undoes_unflatten(given):
-    values, weight = given
-    flat = flatten(values, weight)
-    np.testing.assert_array_equal(flatten(*unflatten(flat, [value.shape for value in values])), flat)
-
-
 def test_arrays_are_views_of_the_vector():
     flat = np.arange(8.0)
     first, second = unflatten(flat, [(2, 3), (1,)])[0]

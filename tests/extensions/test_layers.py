@@ -106,13 +106,6 @@ def test_a_convolution_takes_its_options():
     assert layer(x).type.shape[1] == 6
 
 
-def test_a_convolution_of_size_one_is_a_dense_layer_of_channels():
-    x = images()
-    layer = Conv(3, 5, 1, bias=False, rng=generator(), dtype="float64")
-    value, W = drawn(x), layer.params["W"].get_value()[:, :, 0, 0]
-    np.testing.assert_allclose(run(x, layer(x), value), np.einsum("oi,nihw->nohw", W, value), atol=1e-14)
-
-
 @pytest.mark.parametrize("layer", [Dense, Conv])
 def test_weights_come_from_the_initialiser(layer):
     asked = []
@@ -245,13 +238,6 @@ def test_names_are_paths():
     for name, variable in {**network.params, **network.state}.items():
         assert variable.name == name
     assert repr(network.layers["head"]) == "Dense 'head'(16 -> 4)"
-
-
-def test_a_network_inside_another_is_renamed():
-    network = Sequential(body=Sequential(Dense(3, 3, rng=generator())), head=Dense(3, 2, rng=generator()))
-    assert list(network.params) == ["body.0.W", "body.0.b", "head.W", "head.b"]
-    assert network.params["body.0.W"].name == "body.0.W"
-    assert network.layers["body"].name == "body"
 
 
 def test_sequential_is_composition():

@@ -1,6 +1,5 @@
 """What synk promises when ranks raise, die or are interrupted; each test runs a script of its own."""
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -157,37 +156,6 @@ def test_a_rank_that_raises_is_reported_and_the_run_goes_on(act, kind, message, 
     script(CHECK_RAISING, act, kind, message, rank, n_ranks)
 
 
-def test_all_failing_ranks_are_reported_and_only_they():
-    script("""
-    synk.fork(4)
-    x = pt.vector("x")
-    third = synk.function([x], (x[2], "gather"))  # ranks with fewer rows have no third one
-    try:
-        third(np.ones(10))
-    except IndexError as error:
-        assert isinstance(error, synk.RemoteError)
-        assert [failure.rank for failure in error.failures] == [2, 3]
-        assert str(error).count("Worker 2 of 4") == str(error).count("Worker 3 of 4") == 1
-        assert "Worker 0" not in str(error) and "Worker 1" not in str(error)
-    assert (third(np.ones(12)) == 1).all()
-    """)
-
-
-def test_one_rank_raises_what_one_process_raises():
-    script("""
-    synk.fork(1)
-    x = pt.vector("x")
-    third = synk.function([x], x[2])
-    try:
-        third(np.ones(2))
-    except IndexError as error:
-        assert not isinstance(error, synk.RemoteError)
-    else:
-        raise AssertionError("nothing was raised")
-    assert third(np.ones(3)) == 1
-    """)
-
-
 def test_a_graph_that_does_not_compile_on_a_rank_is_reported():
     script("""
     class Rejecting(Act):
@@ -309,21 +277,6 @@ check_next_run()
     )
 
 
-@pytest.mark.parametrize("n_ranks", [2, 3])
-def test_a_worker_that_dies_while_others_wait_in_a_collective_lets_them_out(n_ranks):
-    script(
-        CHECK_DEATH
-        + f"""
-start({n_ranks})
-f = acting(1, kill)
-both = synk.sequence(f, (synk.all_reduce, v, "sum"), name="both")
-began = time.monotonic()
-check_death(lambda: both(ROWS, 1), lambda: began, 1, "signal SIGKILL", "computing", "both")
-check_next_run()
-"""
-    )
-
-
 @pytest.mark.parametrize("cause", ["signal SIGKILL", "signal SIGABRT"])
 def test_a_worker_killed_in_a_collective_is_reported_though_another_hangs(cause):
     script(
@@ -354,24 +307,6 @@ f = acting(0, sleep_short)
 later(0.3, os.kill, pids[1], signal.SIGKILL)
 began = time.monotonic() + 1
 check_death(lambda: f(ROWS, 1), lambda: began, 1, "signal SIGKILL", "idle", "acting")
-check_next_run()
-"""
-    )
-
-
-def test_all_workers_killed_at_once_are_survived():
-    script(
-        CHECK_DEATH
-        + """
-start(4)
-for pid in pids[1:]:
-    os.kill(pid, signal.SIGKILL)
-list(map(await_end, pids[1:]))
-try:
-    g(ROWS)
-except synk.WorkerDied as error:
-    assert error.cause == "signal SIGKILL"
-synk.close()
 check_next_run()
 """
     )
@@ -730,62 +665,6 @@ def test_an_interrupt_ends_the_call_and_the_run_goes_on(rank, collective):
     assert held()[1:] == (0, [])
     """,
     )
-
-
-def interrupted(body, seconds, deadline=DEADLINE):
-    """Run a script as a process group and press ^C once it is ready; return exit code, seconds and errors."""
-    text = PROLOGUE.format(deadline=deadline) + textwrap.dedent(body)
-    with subprocess.Popen(
-        [sys.executable, "-c", text],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        process_group=0,
-    ) as master:
-        try:
-            pids = list(map(int, master.stdout.readline().split()))
-            time.sleep(0.4)
-            os.killpg(master.pid, signal.SIGINT)
-            began = time.monotonic()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                master.wait(seconds)
-            took = time.monotonic() - began
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(master.pid, signal.SIGKILL)
-        _, errors = master.communicate()
-    check_gone(pids, 2)
-    return master.returncode, took, errors
-
-
-def test_ctrl_c_while_idle_ends_the_script_as_usual():
-    code, took, errors = interrupted(
-        """
-        synk.fork(3)
-        print(*synk.pids(), flush=True)
-        time.sleep(60)
-        """,
-        5,
-    )
-    assert code == -signal.SIGINT
-    assert took < 5
-    assert errors.count("KeyboardInterrupt") == 1  # of the master only
-
-
-@pytest.mark.parametrize("rank", [0, 1], ids=["master computes", "a worker computes"])
-def test_ctrl_c_in_a_long_call_ends_the_script_within_five_seconds(rank):
-    code, took, errors = interrupted(
-        f"""
-        synk.fork(3)
-        f = acting({rank}, sleep_long)
-        print(*synk.pids(), flush=True)
-        f(ROWS, 1)
-        """,
-        6,
-    )
-    assert took < 5
-    assert code == -signal.SIGINT
-    assert "KeyboardInterrupt" in errors
 
 
 # --- shared memory runs out --------------------------------------------------------------------------------

@@ -1,7 +1,5 @@
 """Commits, and what `restart` brings back after whatever happened: the same bits, and nothing left behind."""
 
-import os
-
 import numpy as np
 import pytest
 
@@ -217,23 +215,6 @@ for _ in range(2):
 pids = synk.pids()[1:]
 synk.close()
 assert all(map(gone, pids))
-"""
-    )
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="only root may become somebody else")
-def test_a_master_that_becomes_somebody_else_restarts_and_closes():
-    script(
-        WORLD
-        + """
-warnings.simplefilter("error")
-world(3)
-synk.commit()
-os.setuid(65534)
-for end in (synk.restart, synk.close):
-    pids = synk.pids()[1:]
-    end()
-    assert all(map(gone, pids))
 """
     )
 
