@@ -389,7 +389,6 @@ def test_ctrl_c_at_a_terminal(wait, presses):
     assert code == -signal.SIGINT, terminal.said
     # A second ^C may come while the traceback of the first is printed.
     assert presses == 2 or "KeyboardInterrupt" in terminal.said
-    assert (
-        wait != WAITS["idle"] or terminal.said.count("KeyboardInterrupt") <= presses
-    )  # the workers say none
+    # The workers say none.
+    assert wait != WAITS["idle"] or terminal.said.count("KeyboardInterrupt") <= presses
     assert all_gone(pids, time.monotonic())
