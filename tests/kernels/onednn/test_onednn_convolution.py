@@ -11,8 +11,7 @@ from synk.kernels.onednn import OneDnn, available, plan_builder, reason
 from synk.kernels.onednn.convolution import MOST_PLANS
 from synk.kernels.onednn.engine import engine
 from synk.kernels.window import Convolution, Window
-from synk.ops.convolve import Conv2d
-from synk.ops.convolve_gradients import Conv2dInputGradient, Conv2dWeightGradient
+from synk.ops.convolve import Conv2d, Conv2dInputGradient, Conv2dWeightGradient
 
 pytestmark = pytest.mark.skipif(not available(), reason=reason())
 
