@@ -1,4 +1,4 @@
-"""What the script sees of a shared variable while a run has it.
+"""Show the script the values of a shared variable while a run has it.
 
     v.get_value() -> value, on the host, wherever programs left it
     v.set_value() -> value: rank 0's alone, which is told once where there are other ranks
@@ -85,7 +85,7 @@ class TravelledContainer(AdoptedContainer):
 
 
 def adopt(container: Container, to_host: Callable[[Any], Any], travelled: bool) -> None:
-    """Have the script see a variable as one of a run.
+    """Show the script a variable as one of a run.
 
     Parameters
     ----------

@@ -71,7 +71,7 @@ class Data:
 
     @property
     def minibatch(self) -> bool:
-        """Whether row i pairs with the i-th row that ``batch`` selects, not with row i of the others."""
+        """True if row i pairs with the i-th row that ``batch`` selects, not with row i of the others."""
         return self._minibatch
 
     @property
@@ -99,7 +99,7 @@ class Data:
         return self._owner.segments[self._segment].array(self._dtype, self._shape)
 
     def ref(self) -> messages.ArrayRef:
-        """Return what a message says to mean this array."""
+        """Return the reference by which messages mean this array."""
         self._owner.check_open("Data")
         if self._ref is None:
             if self._segment is None:
@@ -110,12 +110,12 @@ class Data:
 
     @property
     def known_ref(self) -> messages.ArrayRef | None:
-        """What `ref` returned last, the same object, or None if that no longer holds."""
+        """The object that `ref` returned last, or None if that no longer holds."""
         return self._ref
 
     @property
     def changes(self) -> int:
-        """How often the values were handed out to be read or written: a new number may mean new values."""
+        """Number of times that values were handed out to be read or written: they may be new then."""
         return self._changes
 
     # --- like an array -----------------------------------------------------------------------
@@ -147,7 +147,7 @@ class Data:
         return f"<synk.Data{label}: {self._dtype}, shape {self._shape}{self._capacity()}{kind}>"
 
     def _capacity(self) -> str:
-        """Return what to say of the rows that memory has room for, where rows have a length."""
+        """Return words on the rows that memory has room for, where rows have a length."""
         row_size = math.prod(self._shape[1:])
         return f", capacity {self._alloc_size // row_size:,} rows" if self._ndim and row_size else ""
 

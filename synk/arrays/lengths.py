@@ -1,4 +1,4 @@
-"""How many rows shared variables have on every rank, asked for once.
+"""Keep the number of rows that shared variables have on every rank.
 
 Function.prepare, get_lengths -> Lengths.of -> the ranks, for what is not known
 """

@@ -1,4 +1,4 @@
-"""What Data, functions and collectives may ask of the run they belong to.
+"""Describe what Data, functions and collectives may ask of the run they belong to.
 
 They are given the run and never reach for it, so tests can give them another.
 """

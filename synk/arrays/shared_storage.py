@@ -39,7 +39,7 @@ class Extent(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """Where one variable is stored."""
+    """The memory of one variable."""
 
     segment: int
     extents: tuple[Extent, ...]  # by rank
@@ -239,7 +239,7 @@ class SharedStorage:
         return identity in self._placements
 
     def as_messages(self) -> list[messages.UseStorage]:
-        """Return what tells a new worker where variables are stored."""
+        """Return the messages that tell a new worker where variables are stored."""
         return [messages.UseStorage(identity, known.refs) for identity, known in self._placements.items()]
 
     def release_all(self) -> None:

@@ -110,7 +110,7 @@ class SharedTable:
         self._post_values(dict(zip(self.identify_all(variables), variables, strict=True)))
 
     def shares(self) -> list[messages.Share]:
-        """Return what tells a new worker of every variable, with rank 0's present value itself."""
+        """Return the messages that tell of every variable, with rank 0's present value itself."""
         return [self._share(identity, variable) for identity, variable in self._alive().items()]
 
     def _alive(self) -> dict[int, SharedVariable]:

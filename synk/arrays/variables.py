@@ -38,7 +38,7 @@ For Ops that need all ranks in the middle of a graph. Outside a synk function it
 
 
 def describe(variable: Any) -> str:
-    """Return what to call a variable in messages."""
+    """Return the name of a variable in messages."""
     return repr(variable.name) if variable.name else f"<{variable.type}>"
 
 
@@ -63,8 +63,8 @@ class RankVariables:
     def __init__(
         self,
         rank: int,
-        to_host: Callable[[Any], Any] = lambda value: value,
-        from_host: Callable[[Any], Any] = lambda value: value,
+        to_host: Callable[[Any], Any],
+        from_host: Callable[[Any], Any],
     ):
         self._rank = rank
         self._to_host = to_host
@@ -206,7 +206,7 @@ class RankVariables:
         self._storage.clear()
 
     def leave_device(self) -> None:
-        """Have the values that programs left on their device on the host again."""
+        """Bring the values that programs left on their device to the host again."""
         try:
             for variable in self._variables.values():
                 storage = variable.container.storage

@@ -1,6 +1,6 @@
 """Memory for the rows of a batch: used again from call to call, and filled ahead of the next one.
 
-    Rows.of(array, room) -> Room -> an array that nobody else holds
+    Rows.of(array, memory) -> RowMemory -> an array that nobody else holds
     Gatherer.start(following rows) ... the next call -> Gatherer.take -> the rows, there already
 
 Most of the time that it takes to gather large rows goes into pages the system has not handed out yet, so
@@ -22,11 +22,11 @@ from synk.values.rows import Rows
 
 SMALL_BYTES = 1 << 17  # below, the C library has memory with pages at hand
 AHEAD_BYTES = 1 << 20  # below, waking the thread takes longer than to gather
-MOST_MEMORIES = 2  # of one input: rows of this call, rows of the next
+MOST_BLOCKS = 2  # of one input: rows of this call, rows of the next
 ALONE = 2  # references: the list's, and the argument of getrefcount
 
 
-class Room:
+class RowMemory:
     """Memory for the rows of one input.
 
     An array that was handed out counts as free once nothing refers to it nor to a view of it, so it may
@@ -34,37 +34,37 @@ class Room:
     """
 
     def __init__(self) -> None:
-        self._memories: list[NDArray[np.uint8]] = []
+        self._blocks: list[NDArray[np.uint8]] = []
 
     def __call__(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any] | None:
-        """Return an array to overwrite, or None for rows that need no room."""
+        """Return an array to overwrite, or None for rows that need no memory."""
         nbytes = math.prod(shape) * dtype.itemsize
         if nbytes < SMALL_BYTES:
             return None
-        return np.ndarray(shape, dtype, buffer=self._memories[self._free(nbytes)])
+        return np.ndarray(shape, dtype, buffer=self._blocks[self._free(nbytes)])
 
     def _free(self, nbytes: int) -> int:
         """Return where memory of that size stands that nobody uses."""
-        free = [at for at in range(len(self._memories)) if sys.getrefcount(self._memories[at]) == ALONE]
+        free = [at for at in range(len(self._blocks)) if sys.getrefcount(self._blocks[at]) == ALONE]
         for at in free:
             # A single large batch is no reason to hold on to so much.
-            if nbytes <= self._memories[at].nbytes <= 2 * nbytes:
+            if nbytes <= self._blocks[at].nbytes <= 2 * nbytes:
                 return at
         # What is dropped here is freed now, or by those who still hold it.
         if free:
-            del self._memories[free[0]]
-        elif len(self._memories) == MOST_MEMORIES:
-            del self._memories[0]
-        self._memories.append(np.empty(nbytes, np.uint8))
-        return len(self._memories) - 1
+            del self._blocks[free[0]]
+        elif len(self._blocks) == MOST_BLOCKS:
+            del self._blocks[0]
+        self._blocks.append(np.empty(nbytes, np.uint8))
+        return len(self._blocks) - 1
 
 
-class Source(NamedTuple):
+class RowsToGather(NamedTuple):
     """An array, the rows of it that the next call reads, and where they go."""
 
     array: Any
     rows: Rows
-    room: Room
+    memory: RowMemory
 
 
 class Pending(NamedTuple):
@@ -75,21 +75,21 @@ class Pending(NamedTuple):
 
 
 class Gatherer:
-    """The rooms of one rank, and the thread that gathers rows while programs run."""
+    """The row memories of one rank, and the thread that gathers rows while programs run."""
 
     def __init__(self) -> None:
-        self._rooms: dict[tuple[int, int], Room] = {}
+        self._of_inputs: dict[tuple[int, int], RowMemory] = {}
         self.pending: dict[int, Pending] = {}
         self._thread: ThreadPoolExecutor | None = None
 
-    def room(self, function: int, position: int) -> Room:
-        """Return the room for one input of a function."""
-        room = self._rooms.get((function, position))
-        if room is None:
-            room = self._rooms[function, position] = Room()
-        return room
+    def memory_of(self, function: int, position: int) -> RowMemory:
+        """Return the memory for one input of a function."""
+        memory = self._of_inputs.get((function, position))
+        if memory is None:
+            memory = self._of_inputs[function, position] = RowMemory()
+        return memory
 
-    def start(self, function: int, token: int, sources: Mapping[int, Source]) -> None:
+    def start(self, function: int, token: int, sources: Mapping[int, RowsToGather]) -> None:
         """Begin to gather rows for the next call of a function.
 
         Parameters
@@ -97,7 +97,7 @@ class Gatherer:
         function : int
         token : int
             By which `take` asks for these rows and no others.
-        sources : mapping of int to Source
+        sources : mapping of int to RowsToGather
             By position of the input.
         """
         self.pending.pop(function, None)
@@ -110,12 +110,12 @@ class Gatherer:
             return
         self.pending[function] = Pending(token, arrays)
 
-    def _submit(self, source: Source) -> Future[Any]:
+    def _submit(self, source: RowsToGather) -> Future[Any]:
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="synk-gather")
-        array, rows, room = source
-        # Chosen here: a room has no lock, and slices of this call use it too.
-        target = room((len(rows), *array.shape[1:]), array.dtype)
+        array, rows, memory = source
+        # Chosen here: a memory has no lock, and slices of this call use it too.
+        target = memory((len(rows), *array.shape[1:]), array.dtype)
         return self._thread.submit(_gather, array, rows, target)
 
     def take(self, function: int, token: int) -> dict[int, Any]:
@@ -139,20 +139,20 @@ class Gatherer:
     def forget(self, function: int) -> None:
         """Free what was kept for a function."""
         self.pending.pop(function, None)
-        for key in list(self._rooms):  # a finalizer may come here while rooms are made
+        for key in list(self._of_inputs):  # a finalizer may come here while memories are made
             if key[0] == function:
-                self._rooms.pop(key, None)
+                self._of_inputs.pop(key, None)
 
     def close(self) -> None:
         """Free everything and end the thread; it starts again when there is something to do."""
         self.pending.clear()
-        self._rooms.clear()
+        self._of_inputs.clear()
         if self._thread is not None:
             thread, self._thread = self._thread, None
             thread.shutdown(wait=True, cancel_futures=True)
 
 
-def _nbytes(source: Source) -> int:
+def _nbytes(source: RowsToGather) -> int:
     return len(source.rows) * math.prod(source.array.shape[1:]) * source.array.dtype.itemsize
 
 

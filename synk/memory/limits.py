@@ -1,4 +1,4 @@
-"""How much memory may still be used before the kernel kills somebody for it.
+"""Find out how much memory may still be used before the kernel kills somebody for it.
 
 A full file system is an error code, but memory beyond the limit of a cgroup (a container's, a job's), or
 beyond what the machine has, gets a process killed. So the limits are read before memory is taken.
@@ -47,7 +47,7 @@ class Ceiling(NamedTuple):
 
 
 class Version(NamedTuple):
-    """What a version of cgroups calls things."""
+    """The names of files and numbers in a version of cgroups."""
 
     ceilings: tuple[Ceiling, ...]
     file_cache: tuple[str, ...]  # lines of memory.stat: usage that the kernel takes back when it must
@@ -89,7 +89,7 @@ class MemoryLimits:
         Where the kernel tells of processes; another one in tests.
     """
 
-    def __init__(self, proc: Path = Path("/proc")):
+    def __init__(self, proc: Path):
         self._proc = proc
         self._unseen = 0
 
@@ -221,7 +221,7 @@ def _table(path: str) -> dict[str, int]:
 
 
 def _text(path: str) -> str:
-    """Return what stands in a file, or nothing where it cannot be read."""
+    """Return the text of a file, or nothing where it cannot be read."""
     try:
         with open(path, "rb", buffering=0) as file:
             return os.fsdecode(file.readall())

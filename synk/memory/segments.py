@@ -49,7 +49,7 @@ class SegmentTable:
         self.before_allocation: Callable[[], None] = lambda: None  # gives back what was held on to
 
     def allocate(self, nbytes: int) -> int:
-        """Create a segment, have every worker attach it, and return its number.
+        """Create a segment, attach it in every worker, and return its number.
 
         Raises
         ------
@@ -64,7 +64,7 @@ class SegmentTable:
         return number
 
     def map_file(self, file: FileIO, nbytes: int, offset: int, writable: bool) -> int:
-        """Have every rank map a part of a file, which is closed with the segment; return its number.
+        """Map a part of a file in every rank; it is closed with the segment, whose number is returned.
 
         Raises
         ------

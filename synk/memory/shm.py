@@ -17,6 +17,7 @@ import mmap
 import os
 import secrets
 from io import FileIO
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -235,7 +236,7 @@ def _check_memory(nbytes: int, taken: int) -> None:
 
 @functools.cache
 def _memory_limits() -> MemoryLimits:
-    return MemoryLimits()
+    return MemoryLimits(Path("/proc"))
 
 
 def _file_system() -> Shortage:

@@ -1,4 +1,4 @@
-"""Whether CUDA is in use in this process, found out without touching it.
+"""Find out whether CUDA is in use in this process, without touching it.
 
 A child that is forked after CUDA was initialised cannot use it, and fails where nobody expects it. The driver
 itself says whether it is initialised; where it is not even loaded, nobody can have done that.

@@ -112,7 +112,7 @@ class ForkServer:
         return int(pid)
 
     def _answer(self) -> bytes:
-        """Return what the server says, nothing if it says nothing any more."""
+        """Return the answer of the server, nothing if there comes none."""
         poll = select.poll()
         poll.register(self._channel, select.POLLIN)
         poll.register(self._process, select.POLLIN)

@@ -1,4 +1,4 @@
-"""What workers print where prints go to no descriptor: into the cells of a notebook, say.
+"""Show what workers print where prints go to no descriptor: in the cells of a notebook, say.
 
 A notebook's stream answers for the cell that ran at the fork, by a thread that a fork is without. So a worker
 gets streams that append whole lines to a file in memory, and the master prints what is new there after every
@@ -52,7 +52,7 @@ class Printout:
     # --- in the worker -----------------------------------------------------------------------------
 
     def take_over(self, rank: int) -> None:
-        """Have this process print here from now on, where its streams write to no descriptor of its own."""
+        """Print here from now on, where the streams of this process write to no descriptor of its own."""
         for number, name in STREAMS.items():
             if _goes_elsewhere(number, name):
                 self._streams.append(_Lines(self._file, f"{number}[rank {rank}] "))

@@ -55,12 +55,12 @@ def ignore_signals() -> None:
 
 
 def act_by_default(number: int) -> None:
-    """Have a signal do to this process what it does where nobody handles it."""
+    """Let a signal do to this process what it does where nobody handles it."""
     signal.signal(number, signal.SIG_DFL)
     signal.raise_signal(number)
 
 
-class Waiting:
+class _Waiting:
     """Stands for a handler and notes the signals that come."""
 
     def __init__(self, handler: Callable[..., Any], arrived: list[int]):
@@ -76,40 +76,8 @@ class Waiting:
             self._handler(number, frame)
 
 
-class Held:
-    """Handlers that wait."""
-
-    def __init__(self) -> None:
-        self._arrived: list[int] = []
-        self._handlers: dict[int, Callable[..., Any]] = {}
-        if threading.current_thread() is threading.main_thread():  # elsewhere none runs
-            found = {number: signal.getsignal(number) for number in signal.valid_signals()}
-            self._handlers = {number: handler for number, handler in found.items() if callable(handler)}
-
-    def begin(self) -> None:
-        for number, handler in self._handlers.items():
-            signal.signal(number, Waiting(handler, self._arrived))
-
-    def release(self) -> None:
-        """Put the handlers back."""
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
-
-    def rerun(self, later: bool) -> None:
-        """Run the handlers of what came meanwhile, each even if the one before raises."""
-        if self._arrived:
-            number = self._arrived.pop(0)
-            try:
-                if later:
-                    Timer(LATER_SECONDS, os.kill, (os.getpid(), number)).start()
-                else:
-                    signal.raise_signal(number)
-            finally:
-                self.rerun(later)
-
-
 @contextmanager
-def hold_signals(later: bool = False) -> Iterator[Held]:
+def hold_signals(later: bool = False) -> Iterator[None]:
     """Keep all handlers that are written in Python from running in the body.
 
     What they raise would tear apart what must be done whole: a fork, whose child would go on with the script,
@@ -120,14 +88,37 @@ def hold_signals(later: bool = False) -> Iterator[Held]:
     later : bool
         They do not run at its end either, but a moment after: what they raise in a finalizer is lost.
     """
-    held = Held()
+    arrived: list[int] = []
+    handlers: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():  # elsewhere none runs
+        found = {number: signal.getsignal(number) for number in signal.valid_signals()}
+        handlers = {number: handler for number, handler in found.items() if callable(handler)}
     try:
-        held.begin()
-        yield held
+        for number, handler in handlers.items():
+            signal.signal(number, _Waiting(handler, arrived))
+        yield
     finally:
         try:
-            held.release()
+            _set_all(handlers)
         except BaseException:  # one was needed while the next was not back yet
-            held.release()
+            _set_all(handlers)
             raise
-        held.rerun(later)
+        _rerun(arrived, later)
+
+
+def _set_all(handlers: dict[int, Any]) -> None:
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def _rerun(arrived: list[int], later: bool) -> None:
+    """Run the handlers of what came meanwhile, each even if the one before raises."""
+    if arrived:
+        number = arrived.pop(0)
+        try:
+            if later:
+                Timer(LATER_SECONDS, os.kill, (os.getpid(), number)).start()
+            else:
+                signal.raise_signal(number)
+        finally:
+            _rerun(arrived, later)

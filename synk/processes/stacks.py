@@ -1,4 +1,4 @@
-"""What a worker is doing, line by line, told even where it hangs.
+"""Tell what a worker is doing, line by line, even where it hangs.
 
 The worker's handler of one real-time signal is written in C: it writes the stacks of all Python threads to a
 file in memory without running any Python, so a loop in native code cannot keep it from answering.
@@ -21,7 +21,7 @@ from synk.processes.watch import Process
 SIGNAL = signal.SIGRTMIN + 5  # scripts hardly ever use one of those
 READ_SECONDS = 0.5  # for a worker to answer
 STACK_BYTES = 1 << 20  # of the stack of handlers; pages that nothing touches take no memory
-SETTLE_SECONDS = 0.02  # without a further line: the answer is complete
+QUIET_SECONDS = 0.02  # without a further line: the answer is complete
 
 
 class Stacks:
@@ -62,9 +62,9 @@ class Stacks:
             now, size = time.monotonic(), os.fstat(self._file).st_size
             if size != length:
                 length, changed = size, now
-            if now - self._asked >= READ_SECONDS or (length and now - changed >= SETTLE_SECONDS):
+            if now - self._asked >= READ_SECONDS or (length and now - changed >= QUIET_SECONDS):
                 return os.pread(self._file, length, 0).decode(errors="replace")
-            time.sleep(SETTLE_SECONDS / 10)
+            time.sleep(QUIET_SECONDS / 10)
 
     def close(self) -> None:
         """Forget the answers."""

@@ -1,4 +1,4 @@
-"""What a worker writes to standard error, kept where it outlives the worker.
+"""Keep what a worker writes to standard error where it outlives the worker.
 
 File descriptor 2 of a worker is a file in memory. The worker hands on to the real standard error what
 is new there, at once where Python wrote it, else after every command; the master does so when the worker
@@ -56,7 +56,7 @@ class StderrLog:
     # --- in the worker -----------------------------------------------------------------------------
 
     def take_over(self) -> None:
-        """Have this process write its standard error here from now on."""
+        """Write the standard error of this process here from now on."""
         self._real = fcntl.fcntl(STDERR, fcntl.F_DUPFD_CLOEXEC, STDERR + 1)
         os.dup2(self._file, STDERR)
         self._patience = None

@@ -1,4 +1,4 @@
-"""What SIGTERM does to a script that has a run: it unwinds like ^C, so that the run is closed.
+"""Let SIGTERM unwind a script that has a run like ^C, so that the run is closed.
 
 install (fork) ... SIGTERM -> SystemExit(143) in the main thread ... restore (close)
 """
@@ -30,7 +30,7 @@ class Termination:
     """A handler of SIGTERM, where the script has none of its own."""
 
     def install(self) -> None:
-        """Have SIGTERM raise SystemExit from now on; a second one ends the process at once."""
+        """Let SIGTERM raise SystemExit from now on; a second one ends the process at once."""
         # Handlers are set by main threads only.
         if _in_main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, Unwinding())

@@ -1,4 +1,4 @@
-"""Who is alive, and what killed the others.
+"""Fork processes, and find out which are alive and what killed the others.
 
 A pidfd becomes readable the moment its process ends, however it ends; the end of a pipe does
 not tell, for siblings hold it too.
@@ -84,7 +84,7 @@ class Process:
         return f"signal {named.get(status.si_status, status.si_status)}"
 
     def state(self) -> str:
-        """Return what the kernel says of this process: ``"t (tracing stop), traced by pid 7"``, say."""
+        """Return the kernel's word for its state: ``"t (tracing stop), traced by pid 7"``, say."""
         with contextlib.suppress(OSError):
             lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
             told = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
@@ -197,7 +197,7 @@ def _within(deadline: float, done: Callable[[], bool]) -> bool:
 
 
 def die_with(parent: int, by_kernel: bool = True) -> None:
-    """Have this process killed when its parent ends.
+    """End this process when its parent ends.
 
     Called in a child first of all.
 

@@ -1,1 +1,1 @@
-"""What every rank does: programs on its rows, and steps of commands."""
+"""Do one rank's part: programs on its rows, and steps of commands."""

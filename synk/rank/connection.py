@@ -1,4 +1,4 @@
-"""How the ranks of a run are connected: decided once, by the master, before it forks.
+"""Decide how the arrays of ranks meet, once, by the master, before it forks.
 
 devices, environment -> decide -> Connection ... in each rank's own process: communicator, for its arrays
 """
@@ -22,7 +22,7 @@ from synk.transport.sync import Barrier
 
 
 class Connection(NamedTuple):
-    """How arrays go from one rank to another.
+    """The way of arrays from one rank to another.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class Connection(NamedTuple):
     nccl: type[NcclCommunicator] = NcclCommunicator
 
     def communicator(self, barrier: Barrier, device: Device, grow: Callable[[int], Segment]) -> Communicator:
-        """Return what takes the arrays of a rank's device, made in its process once the device is active.
+        """Return the communicator of a rank, made in its process once its device is active.
 
         Ranks are linked at their first collective, not here.
 

@@ -1,4 +1,4 @@
-"""What a rank raises, in a form that travels, and how the master raises it.
+"""Describe what a rank raises in a form that travels, and raise it on the master.
 
 exception -> failure -> Failure, in a reply -> raise_failures -> RemoteError
 """

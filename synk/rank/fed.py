@@ -1,4 +1,4 @@
-"""What programs on a GPU are given in the place of `RowInput`: rows that are on the device when they compute.
+"""Bring rows to the device before a program there computes: the inputs of such programs, for `RowInput`.
 
 Shards.inputs -> FedInput.part -> Lane: these rows, and behind them those that come next
 shared variable -> ResidentInput.part -> rows of a value that stays on the device

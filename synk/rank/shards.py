@@ -14,7 +14,7 @@ from typing import Any
 
 from synk.arrays.variables import RankVariables
 from synk.device import Device
-from synk.memory.gathering import SMALL_BYTES, Gatherer, Source
+from synk.memory.gathering import SMALL_BYTES, Gatherer, RowsToGather
 from synk.memory.segments import SegmentTable
 from synk.rank.fed import FedInput, ResidentInput, first_of_next
 from synk.rank.program import RowInput
@@ -25,7 +25,7 @@ NOTHING = nullcontext()
 
 
 class Shards:
-    """What one rank reads of scattered inputs.
+    """The rows that one rank reads of scattered inputs.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ class Shards:
             elif picked.indices is None:
                 inputs.append(RowInput(array, picked))
             else:
-                inputs.append(RowInput(array, picked, self._gatherer.room(step.function, position)))
+                inputs.append(RowInput(array, picked, self._gatherer.memory_of(step.function, position)))
         return inputs
 
     def whole(
@@ -123,7 +123,7 @@ class Shards:
             picked, _ = self._share(rows_of(step.ahead.rows, indices))
             rows = picked.kept()  # the next call writes its own list over this one
             sources = {
-                position: Source(array, rows, self._gatherer.room(step.function, position))
+                position: RowsToGather(array, rows, self._gatherer.memory_of(step.function, position))
                 for position, (array, minibatch) in enumerate(zip(arrays, step.minibatch, strict=True))
                 if not minibatch
             }
@@ -163,7 +163,7 @@ class Shards:
         return ResidentInput(storage[0], rows, self._device)
 
     def read(self) -> AbstractContextManager[None]:
-        """Have a program read its inputs in the body; afterwards the caller may write to them."""
+        """Let a program read its inputs in the body; afterwards the caller may write to them."""
         return NOTHING if self._feeder is None else self._fed_read()
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""What `fork` was given, checked before anything is started."""
+"""Check the arguments of `fork` before anything is started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which run is open: the one permitted global.
+"""Hold the run that is open: the one permitted global.
 
 fork -> Turns, Session ... session(verb) -> close
 """

@@ -1,4 +1,4 @@
-"""Who forks the workers of a run: this process, or its fork server once this has used a GPU.
+"""Fork the workers of a run: by this process, or by its fork server once this has used a GPU.
 
     fork -> ForkSource.check, prepare ... launch, restart -> ForkSource.server
 

@@ -95,7 +95,7 @@ class Recovery:
         return missing
 
     def state(self, functions: Sequence[messages.Build]) -> RunState:
-        """Return what new workers start from."""
+        """Return the state that new workers start from."""
         # Copies, made before they are there: rank 0 may write to its own as soon as it has forked them.
         shares = [share._replace(value=copy_of(share.value)) for share in self._shared.shares()]
         return RunState(

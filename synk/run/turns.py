@@ -1,4 +1,4 @@
-"""Whose turn it is: one call at a time, by the process that forked.
+"""Let one call at a time have the run, by the process that forked.
 
 with Turns.take(label) -> other threads wait, calls in the middle of this one are refused
 with Turns.keep(label) -> other threads and signal handlers wait, calls of this thread go on
@@ -19,7 +19,7 @@ from synk.values.errors import SynkStateError
 
 
 class Turns:
-    """Who may speak to the ranks of a run.
+    """The lock of a run, and the call that has it.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class Turns:
             raise SynkStateError(f"{what}: its run was closed; make it anew after synk.fork()")
 
     def refusal(self, what: str) -> SynkStateError:
-        """Return what to raise where this thread is inside a call."""
+        """Return the error of a call where this thread is inside another one."""
         return SynkStateError(
             f"{what} was called in the middle of {self.label}, by a signal handler or finalizer; "
             f"set a flag there, and call {what} when {self.label} has returned"

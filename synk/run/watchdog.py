@@ -1,4 +1,4 @@
-"""What the master looks at while it waits for workers: deadlines, and ranks that keep it waiting.
+"""Watch over deadlines, and over ranks that keep the master waiting, while it waits.
 
     watched = command, seconds, now ... look(late ranks), every now and then -> a warning, SynkTimeout
 
@@ -88,7 +88,7 @@ class Watchdog:
         warnings.warn(f"{self.watched[0]}: {states} is {said}", SynkWarning, stacklevel=stacklevel())
 
     def timeout(self, seconds: float, late: Sequence[int]) -> SynkTimeout:
-        """Return what to raise of a command that is past its deadline, with every rank's stack."""
+        """Return the error of a command that is past its deadline, with every rank's stack."""
         workers = list(zip(self._processes, self._stacks, strict=True))
         for process, stack in workers:
             stack.ask(process)

@@ -1,4 +1,4 @@
-"""What a worker is born with: inherited by a fork of the master, or sent to one that the fork server made.
+"""Describe a new worker: a fork of the master inherits this, one of the fork server is sent it.
 
     launch -> WorkerSpec -> fork -> live
                          -> send ... receive -> live
@@ -137,7 +137,7 @@ class WorkerSpec:
 
 
 class Surroundings(NamedTuple):
-    """Where a process is."""
+    """The environment, folder and path of imports of a process."""
 
     environ: Mapping[str, str]
     folder: str | None  # None where it is gone

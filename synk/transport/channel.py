@@ -187,7 +187,7 @@ class MasterChannel:
 
 
 def _first_of(read: Callable[[], tuple[Any, int | None]]) -> Callable[[], Any]:
-    """Return what unpickles a message, without the descriptor that no reply brings."""
+    """Return a function that unpickles a message, without the descriptor that no reply brings."""
     return lambda: read()[0]
 
 

@@ -1,4 +1,4 @@
-"""What all ranks of a run share before anything is said: words, doorbells, mailboxes.
+"""Share words, doorbells and mailboxes among all ranks of a run.
 
 Crew (master) -> Commons -> inherited by a fork, or by descriptors -> Commons of a worker
 """
@@ -42,7 +42,7 @@ class Commons:
         return StderrLog(partial(self.control.get, *word), partial(self.control.set, *word), file)
 
     def descriptors(self) -> list[int]:
-        """Return what another process makes its own of this by, until `seal`; ``2 + n_ranks`` of them."""
+        """Return the ``2 + n_ranks`` descriptors by which another process shares all this, until `seal`."""
         bells = [self.bells.fileno(rank) for rank in range(self.n_ranks)]
         return [self.control.descriptor, self.mailboxes.descriptor, *bells]
 

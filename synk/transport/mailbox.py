@@ -13,7 +13,7 @@ import pickle
 from typing import Any, NamedTuple
 
 from synk.memory.shm import Segment
-from synk.transport.replies import packed, unpacked
+from synk.transport.replies import decode_reply, encode_reply
 from synk.transport.spin import Spin
 from synk.transport.sync import SLEEPING, ControlBlock, Doorbells
 from synk.values import messages
@@ -47,7 +47,7 @@ class Mailboxes:
 
     @property
     def descriptor(self) -> int:
-        """What other processes attach by, until `seal`."""
+        """Descriptor by which other processes attach, until `seal`."""
         return self._segment.descriptor
 
     def seal(self) -> None:
@@ -90,11 +90,11 @@ class Mailbox:
         self.area.release()
 
 
-class Memory(NamedTuple):
-    """What the last message in a box was, while its edition is the same."""
+class LastSteps(NamedTuple):
+    """The steps of the last command in a box, which hold while its edition is the same."""
 
     edition: int
-    value: Any
+    steps: tuple[Any, ...]
 
 
 class MasterPost:
@@ -195,7 +195,7 @@ class MasterPost:
 
 
 def _reply(box: Mailbox) -> messages.Reply:
-    return unpacked(box.area[: box.words[NBYTES]])
+    return decode_reply(box.area[: box.words[NBYTES]])
 
 
 class WorkerPost:
@@ -208,7 +208,7 @@ class WorkerPost:
         self._bells = bells
         self.spin = Spin(spins, moves=True)
         self._last = 0
-        self._now = Memory(0, ())
+        self._now = LastSteps(0, ())
         self._known: dict[bytes, tuple[Any, ...]] = {}
 
     def fileno(self) -> int:
@@ -221,7 +221,7 @@ class WorkerPost:
 
     @property
     def frames(self) -> int:
-        """How many frames of the channel to read before the command."""
+        """Number of frames of the channel to read before the command."""
         return self._command.words[FRAMES]
 
     def spun(self) -> bool:
@@ -245,8 +245,8 @@ class WorkerPost:
         words = self._command.words
         self._last = words[NUMBER]
         if words[EDITION] != self._now.edition:
-            self._now = Memory(words[EDITION], self._loaded(bytes(self._command.content())))
-        return messages.Run(self._last, self._now.value, words[START], words[STOP])
+            self._now = LastSteps(words[EDITION], self._loaded(bytes(self._command.content())))
+        return messages.Run(self._last, self._now.steps, words[START], words[STOP])
 
     def _loaded(self, payload: bytes) -> tuple[Any, ...]:
         steps = self._known.get(payload)
@@ -258,7 +258,7 @@ class WorkerPost:
 
     def reply(self, message: messages.Reply) -> bool:
         """Put the reply to the command that was taken last into the box, unless it is too long."""
-        payload = packed(message, AREA)
+        payload = encode_reply(message, AREA)
         if payload is None:
             return False
         self._reply.write(self._last, payload)

@@ -1,6 +1,6 @@
 """Replies as bytes, for a box of limited size.
 
-    Reply -> packed -> box -> unpacked -> Reply
+    Reply -> encode_reply -> box -> decode_reply -> Reply
 
 Most replies hold a few small arrays or nothing. Those are marshalled, array by array, in a tenth of the
 time that pickle takes; marshal's format is that of one Python version, and both ends are one program.
@@ -20,7 +20,7 @@ PICKLED, MARSHALLED = b"pm"
 SIMPLE = frozenset("biufc")  # kinds of dtypes that are told by their name
 
 
-def packed(message: messages.Reply, room: int) -> bytes | None:
+def encode_reply(message: messages.Reply, room: int) -> bytes | None:
     """Return a reply as bytes, or None if they are more than ``room``."""
     plain = None if message.failure is not None else _plain(message.results, room)
     if plain is None:
@@ -29,8 +29,8 @@ def packed(message: messages.Reply, room: int) -> bytes | None:
     return payload if len(payload) <= room else None
 
 
-def unpacked(payload: memoryview) -> messages.Reply:
-    """Return the reply that `packed` gave these bytes for."""
+def decode_reply(payload: memoryview) -> messages.Reply:
+    """Return the reply that `encode_reply` gave these bytes for."""
     if payload[0] == PICKLED:
         return messages.Reply(*pickle.loads(payload[1:]))
     plain, aborted = marshal.loads(payload[1:])

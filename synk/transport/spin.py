@@ -1,4 +1,4 @@
-"""How long to look for a word before sleeping: for as long as that pays on this machine, at this moment.
+"""Look for a word before sleeping, for as long as that pays on this machine, at this moment.
 
 A rank that spins answers in a microsecond, one that sleeps must be woken up, which takes dozens. Spinning is
 wasted where the others take long, and harmful where the one waited for needs this very core. Nothing tells
@@ -94,7 +94,7 @@ def seconds_a_look(looks: int = 1000) -> float:
 
 
 def leave_core() -> None:
-    """Have the kernel move this thread to another core, from where it may come back at any time.
+    """Let the kernel move this thread to another core, from where it may come back at any time.
 
     Where machines are virtual, kernels wake a process up on the core of the one that wakes it, even if others
     are idle, and look for a better place milliseconds later.

@@ -76,7 +76,7 @@ class ControlBlock:
 
     @property
     def descriptor(self) -> int:
-        """What other processes attach by, until `seal`."""
+        """Descriptor by which other processes attach, until `seal`."""
         return self._segment.descriptor
 
     def seal(self) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from synk.memory import gathering
-from synk.memory.gathering import AHEAD_BYTES, MOST_MEMORIES, SMALL_BYTES, Gatherer, Room, Source
+from synk.memory.gathering import AHEAD_BYTES, MOST_BLOCKS, SMALL_BYTES, Gatherer, RowMemory, RowsToGather
 from synk.values.rows import Rows, select
 
 LARGE = (SMALL_BYTES // 8 + 10,)
@@ -30,7 +30,7 @@ def gatherer():
 
 
 def test_memory_that_nobody_holds_is_used_again():
-    room = Room()
+    room = RowMemory()
     first = address(room(LARGE, F8))
     assert {address(room(LARGE, F8)) for _ in range(5)} == {first}
     assert address(room((LARGE[0] * 2, 1), np.dtype("f4"))) == first
@@ -48,7 +48,7 @@ def test_memory_that_nobody_holds_is_used_again():
     ids=["itself", "part", "view of a view", "other dtype", "memoryview"],
 )
 def test_memory_that_somebody_holds_is_left_alone(hold):
-    room = Room()
+    room = RowMemory()
     array = room(LARGE, F8)
     array[:] = 7
     held = hold(array)
@@ -59,27 +59,27 @@ def test_memory_that_somebody_holds_is_left_alone(hold):
 
 
 def test_no_more_than_two_batches_are_kept():
-    room = Room()
+    room = RowMemory()
     held = [room(LARGE, F8) for _ in range(5)]
     assert len({address(array) for array in held}) == 5
-    assert len(room._memories) == MOST_MEMORIES
+    assert len(room._blocks) == MOST_BLOCKS
 
 
 def test_a_single_large_batch_is_not_kept_for_small_ones():
-    room = Room()
+    room = RowMemory()
     room((10 * LARGE[0],), F8)
     room(LARGE, F8)
-    assert [memory.nbytes for memory in room._memories] == [8 * LARGE[0]]
+    assert [memory.nbytes for memory in room._blocks] == [8 * LARGE[0]]
 
 
 @pytest.mark.parametrize("shape", [(0,), (0, 10**6), (10**6, 0), (3, 4)])
 def test_few_bytes_need_no_room(shape):
-    assert Room()(shape, F8) is None
+    assert RowMemory()(shape, F8) is None
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.booleans(), st.integers(0, 5)), max_size=20))
 def test_what_is_held_never_changes(steps):
-    room, held = Room(), {}
+    room, held = RowMemory(), {}
     for number, (factor, keep, drop) in enumerate(steps):
         array = room((factor * LARGE[0],), F8)
         array[:] = number
@@ -125,7 +125,7 @@ def any_size(monkeypatch):
 
 
 def source(array, batch):
-    return Source(array, select(batch, len(array)).kept(), Room())
+    return RowsToGather(array, select(batch, len(array)).kept(), RowMemory())
 
 
 def test_rows_are_there_for_who_asks_for_them(gatherer, any_size):
@@ -155,12 +155,12 @@ def test_the_list_of_rows_may_change_meanwhile(gatherer, any_size):
     listed = np.array([3, 1])
     rows = Rows(0, 2, listed).kept()
     listed[:] = 0
-    gatherer.start(1, 1, {0: Source(np.arange(5), rows, Room())})
+    gatherer.start(1, 1, {0: RowsToGather(np.arange(5), rows, RowMemory())})
     assert gatherer.take(1, 1)[0].tolist() == [3, 1]
 
 
 def test_what_gathering_raised_is_raised_at_use(gatherer, any_size):
-    gatherer.start(1, 1, {0: Source(np.arange(2), Rows(0, 1, np.array([5.5])), Room())})
+    gatherer.start(1, 1, {0: RowsToGather(np.arange(2), Rows(0, 1, np.array([5.5])), RowMemory())})
     with pytest.raises(TypeError):
         gatherer.take(1, 1)
     assert gatherer.take(1, 1) == {}
@@ -199,10 +199,10 @@ def test_few_rows_are_left_to_the_call(gatherer):
 
 
 def test_forget_frees_what_was_kept_for_a_function(gatherer, any_size):
-    mine, others = gatherer.room(1, 0), gatherer.room(2, 0)
-    assert gatherer.room(1, 0) is mine
+    mine, others = gatherer.memory_of(1, 0), gatherer.memory_of(2, 0)
+    assert gatherer.memory_of(1, 0) is mine
     gatherer.start(1, 1, {0: source(np.arange(5), [4, 2])})
     gatherer.forget(1)
     assert gatherer.take(1, 1) == {}
-    assert gatherer.room(1, 0) is not mine
-    assert gatherer.room(2, 0) is others
+    assert gatherer.memory_of(1, 0) is not mine
+    assert gatherer.memory_of(2, 0) is others

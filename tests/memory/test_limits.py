@@ -209,7 +209,7 @@ def test_small_requests_are_let_through_until_they_add_up(proc, tree):
 
 
 def test_this_machine_is_understood():
-    limits = MemoryLimits()
+    limits = MemoryLimits(Path("/proc"))
     assert fits(limits, 2 * MIB)
     short = limits.shortage(1 << 60)
     assert 0 < short.free <= short.limit

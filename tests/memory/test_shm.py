@@ -281,7 +281,7 @@ def test_a_file_system_without_a_limit_says_so_by_zeros(monkeypatch):
     Segment.create(MIB).close()
 
 
-class ScarceInWorkers(MemoryLimits):
+class ScarceInWorkers:
     """Limits that let the master take what it wants, and nobody else."""
 
     def shortage(self, nbytes):

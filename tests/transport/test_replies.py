@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from synk.transport.replies import MARSHALLED, PICKLED, packed, unpacked
+from synk.transport.replies import MARSHALLED, PICKLED, decode_reply, encode_reply
 from synk.values import messages
 from synk.values.errors import Failure
 
@@ -36,14 +36,16 @@ def same(one, other):
 
 
 def round_trip(reply):
-    return unpacked(memoryview(packed(reply, ROOM)))
+    return decode_reply(memoryview(encode_reply(reply, ROOM)))
 
 
 @pytest.mark.parametrize("value", [*SMALL, *OTHERS], ids=repr)
 def test_results_come_back(value):
     reply = messages.Reply([messages.Results([value, np.asarray(1.0)], 5), None], None)
     back = round_trip(reply)
-    assert packed(reply, ROOM)[0] == (PICKLED if any(value is other for other in OTHERS) else MARSHALLED)
+    assert encode_reply(reply, ROOM)[0] == (
+        PICKLED if any(value is other for other in OTHERS) else MARSHALLED
+    )
     results, none = back.results
     assert (none, back.failure, back.aborted, results.weight) == (None, None, False, 5)
     same(value, results.values[0])
@@ -80,10 +82,10 @@ def test_other_replies_come_back(reply):
     ],
 )
 def test_what_is_too_long_is_refused(reply):
-    assert packed(reply, ROOM) is None
+    assert encode_reply(reply, ROOM) is None
 
 
 @pytest.mark.parametrize("room", range(1, 60))
 def test_no_more_bytes_than_there_is_room(room):
-    payload = packed(messages.Reply([messages.Results([np.asarray(3.0)], 1)], None), room)
+    payload = encode_reply(messages.Reply([messages.Results([np.asarray(3.0)], 1)], None), room)
     assert payload is None or len(payload) <= room

@@ -111,7 +111,9 @@ class ThreadCommunicator(Communicator):
 
 def make_rank(peers):
     """Return a rank that computes on cores."""
-    return Rank(peers, ThreadCommunicator(peers), CpuDevice(1), SegmentTable(), RankVariables(peers.rank))
+    device = CpuDevice(1)
+    variables = RankVariables(peers.rank, device.to_host, device.from_host)
+    return Rank(peers, ThreadCommunicator(peers), device, SegmentTable(), variables)
 
 
 class Inbox:
