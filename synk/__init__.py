@@ -205,7 +205,7 @@ def timeout(seconds: float | None) -> AbstractContextManager[None]:
 
 
 def turn(what: str) -> AbstractContextManager[None]:
-    """Have the run to oneself in a ``with`` block, to read or set several values as of one moment.
+    """Keep the run to oneself in a ``with`` block, to read or set several values as of one moment.
 
     Calls of other threads wait until the block ends, and so do handlers of signals; calls of this thread go
     on. Do not wait for another thread in it. Without a run, handlers wait.
@@ -363,7 +363,7 @@ def function(
     outputs : variable, (variable, operation), or list of those, optional
         What to compute. The operation, one of "avg" (default), "sum", "prod", "min", "max",
         "gather" and None, combines slices and ranks; averages weigh them by their rows. None is
-        rank 0's last slice. A prefix "c_" asks for the host path.
+        rank 0's last slice. A prefix "c_" is accepted and ignored.
     bcast_inputs : list of variable, optional
         Given whole to every rank.
     updates : list of (shared variable, new value) or (..., operation), or dict, optional

@@ -72,7 +72,7 @@ class Collective(ABC, Generic[Returned]):
         return run.shared.identify_all(self.variables)
 
     def results(self, of_variables: Sequence[Any]) -> list[Any]:
-        """Return what the verb returns as the only entry: a tuple if several variables were given."""
+        """Return the only value of the verb, in a list: a tuple if a list of variables was given."""
         return [tuple(of_variables) if self._is_list else of_variables[0]]
 
     def check_rows(self, what: str) -> None:

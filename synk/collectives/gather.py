@@ -47,7 +47,7 @@ class Gather(Collective[Any]):
         return self.results([self._joined(variable, value) for variable, value in gathered])
 
     def _joined(self, variable: Any, value: Any) -> Any:
-        """Return what rank 0 has joined; where it could not and made a list of copies, say why."""
+        """Return the value that rank 0 has joined; raise where it could not and made a list of copies."""
         if not isinstance(value, list):
             return value
         if self._nd_up == 1:

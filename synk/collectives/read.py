@@ -89,7 +89,7 @@ class GetShapes(Collective[Any]):
         )
 
     def part(self, shape: tuple[int, ...]) -> Any:
-        """Return what of a shape the script is told."""
+        """Return the part of a shape that the script asks for."""
         return shape
 
 

@@ -52,15 +52,20 @@ class CollectiveRunner:
             self._turns[kind] = self._owner.turn(kind.name)
         with self._turns[kind]:
             last = self._last.get(kind)
-            if last is not None and args and last.repeated_by(args, keywords):
-                self._owner.run(last.command.steps)
-                return None
+            if last is not None:
+                if not args and "shared_vars" in keywords:
+                    args = (keywords.pop("shared_vars"),)
+                if args and last.repeated_by(args, keywords):
+                    self._owner.run(last.command.steps)
+                    return None
             return self._run_anew(kind, args, keywords)
 
     def _run_anew(self, kind: type[Collective[Any]], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         command = PreparedCommand(kind(*args, **keywords).prepare_alone(self._owner), num_slices=1)
         values = command.run(self._owner, *command.selected)
-        if command.may_last and args and isinstance(args[0], SharedVariable):
-            self._owner.remember(command)
-            self._last[kind] = Last(weakref.ref(args[0]), args[1:], keywords, command)
+        if command.may_last:  # then the first argument has the variables
+            variable, *options = args or [keywords.pop("shared_vars")]
+            if isinstance(variable, SharedVariable):
+                self._owner.remember(command)
+                self._last[kind] = Last(weakref.ref(variable), tuple(options), keywords, command)
         return values[0] if values else None

@@ -19,17 +19,11 @@ from synk.values.rows import split
 
 
 class SharedArrays(list[Any]):
-    """The arrays of all ranks, in memory that every rank sees.
-
-    Attributes
-    ----------
-    plans : dict
-        What a communicator has worked out about them, to be used again.
-    """
+    """The arrays of all ranks, in memory that every rank sees."""
 
     def __init__(self, arrays: Iterable[Any]):
         super().__init__(arrays)
-        self.plans: dict[Any, Any] = {}
+        self.plans: dict[Any, Any] = {}  # what a communicator has worked out about them, to be used again
 
 
 Shared = SharedArrays | None
@@ -55,7 +49,7 @@ class Parted(Protocol):
 
 
 class Collectives(ABC):
-    """What ranks do together with arrays; `ObservedCommunicator` watches all of it.
+    """Collectives on arrays, all of which `ObservedCommunicator` watches.
 
     Arrays are of the device's array module. Reductions go in an order that is fixed, so the same run
     gives the same bits, and all ranks receive the same bits: rank order, or with NCCL its own. An
@@ -110,7 +104,7 @@ class Collectives(ABC):
     def gather(
         self, array: Any, root: int = 0, shared: Shared = None, read: Read = copies, only: int | None = None
     ) -> Any:
-        """Return what `all_gather` does on rank ``root``, None on others.
+        """Do as `all_gather` on rank ``root``; return None on others.
 
         With ``only``, a rank, ``read`` gets that rank's array alone.
         """

@@ -48,7 +48,7 @@ class Carrier(NamedTuple):
     steps: tuple[Packing, ...]
 
     def pack(self, xp: Any, array: Any) -> Any:
-        """Return what NCCL is given: flat, contiguous, in the array's own memory where that will do."""
+        """Return an array as NCCL takes it: flat, contiguous, in its own memory where that will do."""
         flat = contiguous(array).reshape(-1)
         for step in self.steps:
             flat = step.pack(xp, flat)

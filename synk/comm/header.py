@@ -1,4 +1,4 @@
-"""What ranks tell each other before a collective: the same words from all, or nobody goes on.
+"""Compare what ranks are about to do before a collective: the same words from all, or nobody goes on.
 
 words -> control block -> barrier -> compare words; parsed only where they differ, or to stage
 
@@ -21,7 +21,7 @@ SAID = struct.Struct("<16s8s8sq")  # kind, operation, dtype, number of dimension
 
 
 class Header(NamedTuple):
-    """What one rank brings to a collective."""
+    """One rank's part in a collective, as it tells the others."""
 
     kind: str
     op: str
@@ -63,7 +63,7 @@ def check_equal(headers: list[Header], shapes: bool) -> None:
 
 
 class Met(NamedTuple):
-    """What all ranks have said, in rank order."""
+    """The answers of all ranks, in rank order."""
 
     shapes: list[tuple[int, ...]]
     links: list[int]  # the number of each rank's link, 0 for none

@@ -83,7 +83,7 @@ class HostCommunicator(Communicator):
             self._barrier.wait()
 
     def _words(self, kind: str, op: str, shared: Shared, shapes: bool) -> memoryview:
-        """Return what all ranks must have in common to reduce or read arrays where they are."""
+        """Return the words that must be the same on all ranks, to reduce or read arrays where they are."""
         if shared is None:
             return memoryview(b"")
         words: memoryview | None = shared.plans.get((kind, op))
@@ -177,7 +177,7 @@ class HostCommunicator(Communicator):
     def _to_stage(
         self, kind: str, op: str, array: Array, shared: Shared, shapes: bool = True
     ) -> list[Header]:
-        """Return what all ranks bring; nothing where all of it is in shared memory."""
+        """Return the headers of all ranks; none where all arrays are in shared memory."""
         if self._met:
             return []
         headers = self._headers_of(kind, op, array, shared, shapes)
@@ -192,7 +192,7 @@ class HostCommunicator(Communicator):
         shapes: bool = True,
         met: bool = False,
     ) -> list[Header]:
-        """Tell the others what this rank brings, unless they have ``met``; return what all bring.
+        """Tell the others what this rank brings, unless they have ``met``; return all headers.
 
         Raises
         ------

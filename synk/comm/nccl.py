@@ -179,7 +179,7 @@ class NcclCommunicator(Communicator):
         return [joined[rank] for rank in range(self.n_ranks)]
 
     def _broadcasting(self, parts: list[tuple[int, Any]]) -> Launch:
-        """Return what sends each array from its root to all."""
+        """Return a launch that sends each array from its root to all."""
         byte = self._library.code("uint8")
 
         def launch(comm: Any, stream: int) -> None:

@@ -62,7 +62,7 @@ def allow_sharing(devices: Sequence[Hashable], environ: MutableMapping[str, str]
 
 
 def connect_at_once(environ: MutableMapping[str, str]) -> tuple[str, ...]:
-    """Have NCCL connect ranks when it links them, as `allow_sharing` sets and returns it.
+    """Let NCCL connect ranks when it links them, as `allow_sharing` sets and returns it.
 
     By default it does so within the first collective of each kind, where a rank whose peer fails before it
     comes would wait in NCCL for ever, and nothing may abort it.
@@ -77,12 +77,12 @@ def _add(wanted: Mapping[str, str], environ: MutableMapping[str, str]) -> tuple[
 
 
 def told(error: Exception) -> str:
-    """Return what an error of `Library.Error` says."""
+    """Return the text of an error of `Library.Error`."""
     return f"its result is {error}" if isinstance(error, KeyError) else str(error)
 
 
 def remedy(environ: Mapping[str, str]) -> str:
-    """Return what to do when NCCL has failed."""
+    """Return an advice for a failure of NCCL."""
     more = "set NCCL_DEBUG=WARN to have it say more"
     if not is_on(environ.get(SHARING, "")):
         return more
@@ -105,7 +105,7 @@ def import_nccl() -> Any | None:
 
 
 class Library:
-    """What a communicator needs of NCCL and CuPy, for the device that is current when this is made.
+    """The part of NCCL and CuPy that communicators use, for the device that is current when this is made.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ class Library:
         return self._nccl.get_version()
 
     def unique_id(self) -> bytes:
-        """Return what ranks find each other by, new each time; `ID_BYTES` of them."""
+        """Return a new id by which ranks find each other, of `ID_BYTES` bytes."""
         return self._nccl.get_unique_id()
 
     def connect(self, n_ranks: int, unique_id: bytes, rank: int) -> Any:
@@ -141,12 +141,12 @@ class Library:
             return self._nccl.NcclCommunicator(n_ranks, unique_id, rank)
 
     def on_device(self) -> AbstractContextManager[Any]:
-        """Have the device current meanwhile; another thread may have another one."""
+        """Make the device current meanwhile; another thread may have another one."""
         return self.xp.cuda.Device(self._device)
 
     @contextmanager
     def group(self) -> Iterator[None]:
-        """Have what is launched inside run at the same time."""
+        """Let everything that is launched inside run at the same time."""
         self._nccl.groupStart()
         try:
             yield

@@ -199,7 +199,7 @@ class Link:
 def watched(
     call: Callable[[], Any], look: Callable[[], None], give_up: Callable[[Any], None], seconds: float
 ) -> Any:
-    """Return what a call returns, or raise what it raises, or what ``look`` raises before that.
+    """Return the result of a call, or raise its error, or that of ``look`` if that comes first.
 
     For calls that wait for other ranks within NCCL, since these may never come. Its communicators block, and
     must not be aborted while a thread is inside: what a call that was left behind holds is given up once it

@@ -1,4 +1,4 @@
-"""What one call selects, and what it puts into shared memory: the checks before anything is sent.
+"""Check one call before anything is sent: its inputs, and the rows that it selects.
 
 inputs, batch, batch_s -> Selection of rows -> spans in a message, arrays in staging buffers
 """
@@ -71,11 +71,8 @@ def as_input(variable: Any, value: Any) -> Any:
 def filtered(variable: Any, value: Any, what: str) -> Any:
     """Return a plain value as an array of the variable's type.
 
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the variable as ``what``, if its dtype, dimensions or static shape do not fit, or if the value
-        is masked or sparse.
+    Raises TypeError or ValueError, naming the variable as ``what``, if its dtype, dimensions or static shape
+    do not fit, or if the value is masked or sparse.
     """
     if type(value) is not np.ndarray:  # which has no mask
         check_plain(value, f"{what} {describe(variable)}")
@@ -203,7 +200,7 @@ class IndexList:
         self._total = 0
 
     def span(self, rows: Rows) -> messages.Span:
-        """Return what a message says to mean ``rows``."""
+        """Return the span that stands for ``rows`` in a message."""
         if rows.indices is None:
             return messages.Span(rows.start, rows.stop, listed=False)
         self._arrays.append(rows.indices[rows.start : rows.stop])

@@ -1,4 +1,4 @@
-"""What a user calls: the public face of everything that `synk.function` and `synk.sequence` make.
+"""Functions as users call them, made by `synk.function` and `synk.sequence`.
 
     Function.__call__ -> order inputs -> prepare (checks, staging) -> run on all ranks -> results
 

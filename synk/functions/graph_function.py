@@ -147,7 +147,7 @@ class GraphFunction(Function):
         return value
 
     def _lasting(self, entries: Sequence[Any], step: messages.Call, length: int | None) -> Lasting | None:
-        """Return what tells whether the next call may be the same step."""
+        """Return the conditions under which the next call is the same step."""
         n_scattered = len(self._definition.inputs)
         if self._definition.sliceables or step.gathered or (n_scattered and length is None):
             return None  # lengths, and what was announced, are looked at again

@@ -66,18 +66,10 @@ class PreparedCommand:
         Whether `keep` can make it ready to be sent again.
     lasts : bool
         Whether it may be sent again now.
-    segments : set of int
-        That hold the inputs of calls.
-    variables : set of int
-        Shared ones, by identity, whose place in shared memory it relies on.
+    segments, variables : set of int
+        Memory that it relies on: of inputs, and of shared variables, by identity.
     returns : {"list", "single", "none"}
         Which of these the caller is given.
-
-    Parameters
-    ----------
-    prepared : sequence of PreparedStep
-    num_slices : int
-        Of the call.
     """
 
     def __init__(self, prepared: Sequence[PreparedStep], num_slices: int):
@@ -108,12 +100,8 @@ class PreparedCommand:
     def keep(self, array: Callable[[messages.ArrayRef], Any], stored: Callable[[Sequence[int]], Any]) -> None:
         """Make it ready to be sent again, if all it was made of lasts.
 
-        Parameters
-        ----------
-        array : callable
-            ``array(ref)`` returns the memory that a message refers to.
-        stored : callable
-            ``stored(variables)`` returns storage of shared variables with what is to be in it, or None.
+        ``array(ref)`` returns the memory that a message refers to, ``stored(variables)`` the storage of
+        shared variables with what is to be in it, or None.
         """
         known = [entry for entry in self._lasting if entry is not None]
         lengths = {entry.length for entry in known if entry.length is not None}
@@ -135,15 +123,7 @@ class PreparedCommand:
         self.lasts, self._stored, self._arrays, self._lists, self._unsigned = False, [], [], [], []
 
     def rows(self, values: Sequence[Any], batch: Any, num_slices: Any) -> tuple[int, int] | None:
-        """Return which rows a call selects if it repeats this one, else None: then nothing is said of it.
-
-        Parameters
-        ----------
-        values : sequence
-            Of the inputs.
-        batch, num_slices
-            As in a call.
-        """
+        """Return which rows a call on these inputs selects if it repeats this one, else None."""
         if not self.lasts or type(num_slices) is not int or num_slices != self._num_slices:
             return None
         for storage, value in self._stored:

@@ -106,7 +106,7 @@ class SequenceFunction(Function):
         yield prepared
 
     def _placed(self, function: GraphFunction, lasting: Lasting | None) -> Lasting | None:
-        """Return what a step lasts by, in terms of the inputs of the sequence."""
+        """Return the conditions of a step, in terms of the inputs of the sequence."""
         if lasting is None:
             return None
         places = [self.inputs.index(variable) for variable in function.inputs]

@@ -23,13 +23,9 @@ from synk.values.reduction import check_mode
 def to_spec(
     definition: Definition, identify_all: Callable[[Sequence[SharedVariable]], Sequence[int]]
 ) -> ProgramSpec:
-    """Turn a definition into what travels.
+    """Turn a definition into the form that travels.
 
-    Parameters
-    ----------
-    definition : Definition
-    identify_all : callable
-        Gives shared variables their identities, sending them to the workers if need be.
+    ``identify_all`` gives shared variables their identities, sending them to the workers if need be.
     """
     rows_of = {variable: _rows_variable(variable) for variable in definition.sliceables}
     # A static length is that of the whole array, and a rank gets a part of it.

@@ -1,4 +1,4 @@
-"""What the user writes, checked and put in order: inputs, outputs, updates, givens, sliceables.
+"""Check what the user writes and put it in order: inputs, outputs, updates, givens, sliceables.
 
     inputs, outputs, updates, givens -> define -> Definition (symbolic) -> spec.to_spec
 

@@ -1,4 +1,4 @@
-"""What the slices of one rank come to, each result on the side where its program leaves it.
+"""Add up the slices of one rank, each result on the side where its program leaves it.
 
     results of a slice -> Sums.add -> updates: new values of variables, never brought to the host
                                    -> results: the outputs, brought there once
@@ -56,7 +56,7 @@ class Sums:
                 raise ValueError(f"{what}: {error}") from None
 
     def _called(self, position: int) -> str:
-        """Return what to call a result in messages."""
+        """Return the name of a result in errors."""
         k = position - self._n_outputs
         return f"{f'output {position}' if k < 0 else f'update {k}'} of {self._spec.name!r}"
 

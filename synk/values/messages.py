@@ -1,4 +1,4 @@
-"""What the master and the workers say to each other: plain values, no behaviour.
+"""Messages from the master to the workers, and their replies: plain values.
 
 The master posts a message to all workers at once. Only `Run` is answered, by one `Reply` per
 worker; the others prepare the ground for a later `Run` and are read in the order posted.
@@ -181,7 +181,7 @@ class Run:
 
 @dataclass(slots=True, eq=False)
 class Results:
-    """What one rank's part of a `Call` came to."""
+    """The results of one rank's part of a `Call`."""
 
     values: list[Any]  # arrays, one per output, in the dtype they accumulate in
     weight: int  # rows they were computed from, or 1 where nothing is scattered

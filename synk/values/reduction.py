@@ -17,7 +17,7 @@ from synk.values.floating import STRICT
 
 OPERATIONS = ("avg", "sum", "prod", "min", "max")
 MODES = (*OPERATIONS, "gather", None)
-HOST_PREFIX = "c_"
+IGNORED_PREFIX = "c_"  # in scripts of the ancestor it asks for the host path; here it is accepted and ignored
 COMBINING = STRICT.copy()  # entered by one thread at a time: in its turn
 
 UFUNCS: dict[str, np.ufunc] = {
@@ -68,11 +68,11 @@ def check_operation(op: Any, dtype: str, what: str) -> str:
 
 
 def check_mode(mode: Any, dtype: str | None, what: str) -> str | None:
-    """Return the mode of an output or update, without its host prefix ``"c_"``.
+    """Return the mode of an output or update, without the prefix that is ignored.
 
     Parameters
     ----------
-    mode : {"avg", "sum", "prod", "min", "max", "gather", None}, or with prefix "c_"
+    mode : {"avg", "sum", "prod", "min", "max", "gather", None}, or with the prefix
     dtype : str or None
         None for what is not an array, which only mode None can carry.
     what : str
@@ -83,7 +83,7 @@ def check_mode(mode: Any, dtype: str | None, what: str) -> str | None:
     ValueError, TypeError
         As `check_operation`.
     """
-    plain = mode.removeprefix(HOST_PREFIX) if isinstance(mode, str) else mode
+    plain = mode.removeprefix(IGNORED_PREFIX) if isinstance(mode, str) else mode
     if plain is None:
         return None
     if plain not in MODES:

@@ -8,6 +8,7 @@ import pytensor.tensor as pt
 import pytest
 
 import synk
+from synk.run import current
 
 
 @pytest.fixture(scope="module", params=[1, 3], ids=["1 rank", "3 ranks"], autouse=True)
@@ -378,3 +379,19 @@ def test_nan_and_infinities_are_reduced_to_the_same_bits_on_every_rank(module_ra
         total = ufunc.reduce(wide)
         expected = (total / module_ranks if op == "avg" else total).astype(dtype)
     np.testing.assert_array_equal(synk.get_value(0, v), expected)
+
+
+def test_calls_by_keyword_are_repeated_as_they_are(module_ranks):
+    v, w = variable([np.ones(2)] * module_ranks), variable([np.ones(3)] * module_ranks, "w")
+    commands = set()
+    for number in range(1, 4):
+        synk.all_reduce(op="sum", shared_vars=v)
+        assert synk.get_value(rank=0, shared_vars=v).tolist() == [module_ranks**number] * 2
+        last = current.session("test").collectives._last
+        commands |= {one.command for kind, one in last.items() if kind.name == "all_reduce"}
+    assert len(commands) == 1
+    synk.all_reduce(shared_vars=w, op="sum")
+    synk.all_reduce(w, op="max")
+    assert synk.gather(w).tolist() == [[module_ranks] * 3] * module_ranks
+    with pytest.raises(TypeError, match="shared_vars"):
+        synk.all_reduce(v, shared_vars=v)
