@@ -96,12 +96,6 @@ def cast(scalar_op, node, xp):
     return lambda x: x.astype(dtype)
 
 
-@array_scalar.register(basic.Identity)
-def identity(scalar_op, node, xp):
-    """A copy."""
-    return lambda x: x.copy()
-
-
 @array_scalar.register(basic.Second)
 def second(scalar_op, node, xp):
     """``y`` broadcast to the common shape, without using the values of ``x``."""
@@ -114,51 +108,10 @@ def second(scalar_op, node, xp):
     return fill
 
 
-@array_scalar.register(basic.Switch)
-def switch(scalar_op, node, xp):
-    """``x`` where the condition holds, else ``y``."""
-    return _declared(xp.where, node)
-
-
-@array_scalar.register(basic.Clip)
-def clip(scalar_op, node, xp):
-    """``x`` held between two bounds."""
-    return _declared(lambda x, low, high: xp.minimum(xp.maximum(x, low), high), node)
-
-
-@array_scalar.register(basic.Real)
-def real(scalar_op, node, xp):
-    """Real part; a copy, not a view."""
-    return lambda x: x.real.copy()
-
-
-@array_scalar.register(basic.Imag)
-def imag(scalar_op, node, xp):
-    """Imaginary part; a copy, not a view."""
-    return lambda x: x.imag.copy()
-
-
-@array_scalar.register(basic.Complex)
-def make_complex(scalar_op, node, xp):
-    """``x + iy``."""
-    return _declared(lambda x, y: x + 1j * y, node)
-
-
 @array_scalar.register(basic.RoundHalfToEven)
 def round_half_to_even(scalar_op, node, xp):
     """To the nearest integer, halves to the even one."""
     return _typed("rint", node, xp)
-
-
-@array_scalar.register(basic.RoundHalfAwayFromZero)
-def round_half_away_from_zero(scalar_op, node, xp):
-    """To the nearest integer, halves away from zero; infinity leaves NaN, which is not half or more."""
-
-    def away(x):
-        whole = xp.trunc(x)
-        return xp.where(xp.abs(x - whole) >= 0.5, whole + xp.copysign(1, x), whole)
-
-    return _declared(away, node)
 
 
 @array_scalar.register(math.Softplus)
@@ -173,27 +126,38 @@ def _softplus(logaddexp, zero, x):
     return logaddexp(x, zero, dtype=zero.dtype)
 
 
-@array_scalar.register(math.Log1mexp)
-def log1mexp(scalar_op, node, xp):
-    """``log(1 - exp(x))`` for negative x: the form that keeps precision on each side of -log 2."""
-
-    def function(x):
-        return xp.where(x < np.log(0.5), xp.log1p(-xp.exp(x)), xp.log(-xp.expm1(x)))
-
-    return _declared(function, node)
+def _polygamma(xp):
+    return _lookup("scipy.special.polygamma", xp)
 
 
-@array_scalar.register(math.TriGamma)
-def tri_gamma(scalar_op, node, xp):
-    """Second derivative of the logarithm of the gamma function."""
+def _away_from_zero(xp, x):
+    """Round to the nearest integer, halves away from zero; infinity leaves NaN, which is not half or more."""
+    whole = xp.trunc(x)
+    return xp.where(xp.abs(x - whole) >= 0.5, whole + xp.copysign(1, x), whole)
+
+
+COPIES = {  # none is a view
+    basic.Identity: lambda x: x.copy(),
+    basic.Real: lambda x: x.real.copy(),
+    basic.Imag: lambda x: x.imag.copy(),
+}
+FORMULAS = {
+    basic.Switch: lambda xp: xp.where,
+    basic.Clip: lambda xp: lambda x, low, high: xp.minimum(xp.maximum(x, low), high),
+    basic.Complex: lambda xp: lambda x, y: x + 1j * y,
+    basic.RoundHalfAwayFromZero: lambda xp: partial(_away_from_zero, xp),
+    # log(1 - exp(x)) for negative x: the form that keeps precision on each side of -log 2.
+    math.Log1mexp: lambda xp: lambda x: xp.where(x < np.log(0.5), xp.log1p(-xp.exp(x)), xp.log(-xp.expm1(x))),
     # CuPy's asks the order for its methods, which numbers of Python lack.
-    return _declared(partial(_lookup("scipy.special.polygamma", xp), np.int64(1)), node)
+    math.TriGamma: lambda xp: partial(_polygamma(xp), np.int64(1)),
+    math.PolyGamma: _polygamma,
+}
 
+for op_class, copied in COPIES.items():
+    array_scalar.register(op_class, lambda scalar_op, node, xp, copied=copied: copied)
 
-@array_scalar.register(math.PolyGamma)
-def polygamma(scalar_op, node, xp):
-    """Derivative of given order of the digamma function."""
-    return _declared(_lookup("scipy.special.polygamma", xp), node)
+for op_class, formula in FORMULAS.items():
+    array_scalar.register(op_class, lambda scalar_op, node, xp, formula=formula: _declared(formula(xp), node))
 
 
 def _declared(function, node):

@@ -36,37 +36,25 @@ def eig(op, node, xp):
 
 
 @array_funcify.register(Eigh)
-def eigh(op, node, xp):
-    """Eigenvalues and eigenvectors of a Hermitian matrix, with respect to a second one if given."""
-    dtype, generalized = work_dtype(node), len(node.inputs) == 2
-    if xp is not np and generalized:
-        return HostCall(node, xp)
-
-    def batched(a):
-        return tuple(function(a.astype(dtype, copy=False), "L" if op.lower else "U"))
-
-    function = raising(xp, xp.linalg.eigh)
-    if xp is not np:
-        return in_batches(batched)
-    # Not in batches: NumPy's eigenvectors may have other signs than those of SciPy, which PyTensor calls.
-    return _hermitian(scipy_linalg(xp).eigh, op, {} if generalized else {"driver": op.driver})
-
-
 @array_funcify.register(Eigvalsh)
-def eigvalsh(op, node, xp):
-    """Eigenvalues of a Hermitian matrix, with respect to a second one if given."""
-    dtype, generalized = work_dtype(node), len(node.inputs) == 2
+def eigh(op, node, xp):
+    """Eigenvalues, and eigenvectors, of a Hermitian matrix, with respect to a second one if given."""
+    dtype, generalized, alone = work_dtype(node), len(node.inputs) == 2, isinstance(op, Eigvalsh)
     if xp is not np and generalized:
         return HostCall(node, xp)
+    name = "eigvalsh" if alone else "eigh"
+    function = raising(xp, getattr(xp.linalg, name))
 
     def batched(a):
-        return as_declared(function(a.astype(dtype, copy=False), "L" if op.lower else "U"), node.outputs[0])
+        results = function(a.astype(dtype, copy=False), "L" if op.lower else "U")
+        return as_declared(results, node.outputs[0]) if alone else tuple(results)
 
-    function = raising(xp, xp.linalg.eigvalsh)
     if xp is not np:
         return in_batches(batched)
-    factor = _hermitian(scipy_linalg(xp).eigvalsh, op, {})
-    if not generalized:
+    keywords = {} if generalized or alone else {"driver": op.driver}
+    factor = _hermitian(getattr(scipy_linalg(xp), name), op, keywords)
+    # NumPy's eigenvectors may have other signs than those of SciPy, which PyTensor calls.
+    if alone and not generalized:
         factor.batched = batched
     return factor
 

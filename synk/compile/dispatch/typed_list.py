@@ -43,10 +43,13 @@ def length(op, node, xp):
 
 
 @array_funcify.register(Append)
-def append(op, node, xp):
-    """The list with one element more."""
-    copy = _copier(node.inputs[1].type, xp)
-    return _changed(op, lambda x, value: x.append(copy(value)))
+@array_funcify.register(Insert)
+def insert(op, node, xp):
+    """The list with one element more, before the one at an index, or at the end."""
+    copy = _copier(node.inputs[-1].type, xp)
+    if isinstance(op, Append):
+        return _changed(op, lambda x, value: x.append(copy(value)))
+    return _changed(op, lambda x, index, value: x.insert(int(index), copy(value)))
 
 
 @array_funcify.register(Extend)
@@ -54,13 +57,6 @@ def extend(op, node, xp):
     """The list with the elements of another behind its own."""
     copy = _copier(node.inputs[1].type.ttype, xp)
     return _changed(op, lambda x, values: x.extend([copy(value) for value in values]))
-
-
-@array_funcify.register(Insert)
-def insert(op, node, xp):
-    """The list with one element more, before the one at an index."""
-    copy = _copier(node.inputs[2].type, xp)
-    return _changed(op, lambda x, index, value: x.insert(int(index), copy(value)))
 
 
 @array_funcify.register(Reverse)
