@@ -128,6 +128,16 @@ def test_one_piece_twice_in_a_join(compiled):
     np.testing.assert_array_equal(storage(flat), np.tile((value @ value).ravel(), 2))
 
 
+def test_a_piece_that_is_returned_too_has_memory_of_its_own(compiled):
+    w, flat = shared(np.ones((3, 2))), shared(np.zeros(12))
+    x = pt.fmatrix("x")
+    pieces = [pt.dot(x, w), pt.dot(x + 1, w)]
+    function = compiled([x], [pieces[0]], {flat: flat_of(pieces, [(3, 2)] * 2)})
+    result = function(np.eye(3, dtype="float32"))[0]
+    result[...] = 7
+    assert storage(flat).tolist() == [1] * 6 + [4] * 6
+
+
 def test_updates_keep_the_address_of_the_variable(compiled):
     x = pt.fmatrix("x")
     variables = [shared(np.ones((2, 2))) for _ in range(4)]

@@ -8,6 +8,9 @@ import pytest
 from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
+from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.linalg.summary import Det
+from pytensor.tensor.math import Dot
 
 from synk.compile import ArrayLinker, array_funcify, array_mode
 from synk.compile.observe.profile import Ledger, Profile, memory_of, observed_mode
@@ -187,6 +190,12 @@ def test_products_are_counted(build, expected):
 
 def test_what_is_not_known_is_not_counted():
     assert flops_of(pt.exp(pt.dvector()).owner.op) is None
+    assert flops_of(Blockwise(Det())) is None
+
+
+def test_products_of_batches_are_counted_as_those_of_their_matrices():
+    stack = np.ones((6, 3, 4)), np.ones((6, 4, 5))
+    assert flops_of(Blockwise(Dot()))(stack, [stack[0] @ stack[1]]) == 2 * 6 * 3 * 4 * 5
 
 
 def made_up():

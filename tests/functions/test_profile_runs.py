@@ -12,6 +12,7 @@ from pytensor.graph.op import Op
 import synk
 from synk.compile import array_funcify, array_mode
 from synk.compile.observe.debug import DebugError
+from synk.compile.observe.profile import Profile
 
 ROWS = np.arange(24.0).reshape(8, 3)
 MASTER = os.getpid()
@@ -60,6 +61,20 @@ def test_a_train_step_is_profiled(ranks, n_ranks, tmp_path):
     assert report.peak_bytes > 0
     report.save_trace(tmp_path / "trace.json")
     assert "all_reduce" in (tmp_path / "trace.json").read_text()
+
+
+def test_calls_before_and_after_a_profile_are_not_in_it(ranks):
+    ranks(2)
+    x = pt.dmatrix("x")
+    f = synk.function([x], (pt.exp(x).sum(), "sum"), name="f")
+    rows = synk.data(ROWS)
+    calls = [f(rows) for _ in range(3)]  # the last ones send the same step again
+    profile = Profile()
+    with f._owner.profiled(profile):
+        calls += [f(rows) for _ in range(2)]
+    calls += [f(rows) for _ in range(3)]
+    assert {row["runs"] for row in profile.report().rows} == {2}
+    assert len({float(value) for value in calls}) == 1
 
 
 def test_a_profile_makes_updates_once_more_than_it_counts(ranks):
