@@ -100,7 +100,7 @@ def pytest_collection_finish():
 
 
 def missing_gpu():
-    """Return what keeps CuPy from computing, or "".
+    """Return the reason why CuPy does not compute, or "".
 
     A child process looks: CUDA must not be initialised here, before the tests fork.
     """
@@ -173,7 +173,7 @@ def cores_unless_told(request):
 
 @pytest.fixture(scope="session")
 def warm_interpreter():
-    """Have ``scripts.run`` fork instead of starting an interpreter each time."""
+    """Make ``scripts.run`` fork instead of starting an interpreter each time."""
     from support.processes import scripts
     from support.processes.warm import Warm
 

@@ -72,7 +72,7 @@ class Module:
 
 @dataclass(frozen=True)
 class Import:
-    """What a module asks for: ``import source``, or ``from source import name``."""
+    """An import of a module: ``import source``, or ``from source import name``."""
 
     source: str
     name: str | None
@@ -269,7 +269,7 @@ def inside_extensions(name: str) -> bool:
 
 
 def public_names(module: Module) -> set[str]:
-    """Return what a module lists in ``__all__``."""
+    """Return the names that a module lists in ``__all__``."""
     for node in module.tree.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return set(ast.literal_eval(node.value))
@@ -416,7 +416,7 @@ def test_a_violation_is_found(rule, sources, complaint):
         (assigned_globals, {"run.current": "def f():\n    global session\n    session = 1"}),
     ],
 )
-def test_what_is_permitted_passes(rule, sources):
+def test_permitted_imports_pass(rule, sources):
     assert list(rule(made_up(sources))) == []
 
 

@@ -1,4 +1,4 @@
-"""What targets of the Makefile install."""
+"""The packages that targets of the Makefile install."""
 
 import shutil
 import subprocess
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(not shutil.which("make"), reason="there is no ma
 
 
 def commands(target, folder):
-    """Return what a target would run in an environment that is still to be made."""
+    """Return the commands of a target in an environment that is still to be made."""
     command = ["make", "--dry-run", target, f"VENV={folder}/venv"]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 

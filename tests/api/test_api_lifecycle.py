@@ -10,7 +10,7 @@ import synk
 
 
 class Script:
-    """What a script holds on to: the run's number, and what each run makes."""
+    """Number the runs of a script, and keep what each run makes."""
 
     def __init__(self):
         self.run = 0

@@ -1,4 +1,4 @@
-"""What the script sees of shared variables while a run has them, on GPUs (a stand-in) and on cores."""
+"""Shared variables as the script sees them while a run has them, on GPUs (a stand-in) and on cores."""
 
 import copy
 import pickle

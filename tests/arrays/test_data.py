@@ -165,7 +165,7 @@ def test_repr_tells_what_it_is():
 
 
 def test_completion_shows_what_is_for_users():
-    """What functions ask of Data is left out, and nothing else is."""
+    """Methods that functions ask of Data are left out, and nothing else is."""
     shown = {name for name in dir(synk.data([1.0])) if not name.startswith("_")}
     assert shown == {
         *("alloc_size", "data", "dtype", "filename", "minibatch", "name", "ndim", "shape", "size"),

@@ -1,4 +1,4 @@
-"""What thousands of small variables cost: messages, segments and Python calls, not seconds."""
+"""The cost of thousands of small variables: messages, segments and Python calls, not seconds."""
 
 import cProfile
 import gc

@@ -157,7 +157,7 @@ GENERATORS = [np.random.PCG64, np.random.PCG64DXSM, np.random.MT19937, np.random
 
 
 def draws(make):
-    """Return what each rank draws in two calls, by rank."""
+    """Return the numbers that each rank draws in two calls, by rank."""
     state = pytensor.shared(np.random.Generator(make(5)), name="state")
     following, noise = pt.random.uniform(rng=state, size=(4,), return_next_rng=True)
     f = synk.function([], (noise, "gather"), updates=[(state, following)])

@@ -152,7 +152,7 @@ def test_script_prints_its_tables(command, titles):
 
 
 def run(script, *arguments):
-    """Return what a script printed; it must end well."""
+    """Run a script, which must end well; return its output."""
     command = [sys.executable, "-W", "error", str(BENCHMARKS / script), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=os.environ)
     assert done.returncode == 0, done.stderr

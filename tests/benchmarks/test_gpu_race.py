@@ -69,7 +69,7 @@ def test_other_losses_are_told_and_nothing_is_met(race):
     assert found["rows"][1][-1] == "3.0000, 5e-01 off: differ"
 
 
-def test_who_is_broken_is_left_out_and_named(race):
+def test_a_rival_that_breaks_is_left_out_and_named(race):
     found = race(us="quick", more="broken", them="slow")
     assert [row[0] for row in found["rows"]] == ["us", "them"]
     assert "Left out: more: " in found["note"]

@@ -1,4 +1,4 @@
-"""What a training step launches, counted on a CuPy that computes nothing, and waste that must not return."""
+"""A training step's launches, counted on a CuPy that computes nothing, and waste that must not return."""
 
 import sys
 from collections import Counter

@@ -25,7 +25,7 @@ from synk.values.errors import CollectiveMismatch, SharedMemoryFull
 
 
 def counted(call, calls):
-    """Return what notes each call before it is made."""
+    """Return a wrapper that notes each call before it is made."""
 
     def noted():
         calls.append(call)

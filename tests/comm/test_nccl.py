@@ -216,7 +216,7 @@ class TestFaults:
             assert result.tolist() == [group.n_ranks] * 3
         assert group.launches() == (links * group.n_ranks, group.n_ranks)
 
-    def test_who_raises_before_the_meeting_costs_no_link(self, several):
+    def test_a_rank_that_raises_before_the_meeting_costs_no_link(self, several):
         several.run(all_reduce)
         outcomes = several.outcomes(lambda comm: fail("") if comm.rank == 1 else all_reduce(comm))
         assert type(outcomes.pop(1)) is Broken
@@ -224,7 +224,7 @@ class TestFaults:
         self.check_next_command(several, links=1)
 
     @pytest.mark.parametrize("what", ["allReduce", "reduce", "broadcast", "allGather", "send"])
-    def test_who_raises_at_the_launch_lets_the_others_out(self, several, what):
+    def test_ranks_leave_when_one_raises_at_the_launch(self, several, what):
         work = {
             "allReduce": all_reduce,
             "reduce": lambda comm: comm.reduce(np.ones(3), "sum"),
@@ -241,7 +241,7 @@ class TestFaults:
         assert several.launches() == (several.n_ranks, 0)
         self.check_next_command(several, links=2)
 
-    def test_who_has_no_memory_for_a_gather_lets_the_others_out(self, several, monkeypatch):
+    def test_ranks_leave_when_one_has_no_memory_for_a_gather(self, several, monkeypatch):
         # NCCL connects two ranks within their first message, and waits there for the one that does not come.
         several.run(all_reduce)
 
@@ -267,7 +267,7 @@ class TestFaults:
         two.run(lambda comm: comm.gather(np.ones(3)))
         assert len(calls) == 10
 
-    def test_who_aborts_has_told_the_others_to(self, two):
+    def test_a_rank_that_aborts_tells_the_others_to_abort(self, two):
         two.run(all_reduce)
         all_abort = threading.Barrier(2)
         for library in two.libraries:
@@ -278,7 +278,7 @@ class TestFaults:
             library.nccl.at_abort = lambda: None
         self.check_next_command(two, links=2)
 
-    def test_who_raises_before_connecting_lets_the_others_out(self, two):
+    def test_ranks_leave_when_one_raises_before_connecting(self, two):
         two.libraries[0]._nccl.get_unique_id = lambda: fail("no id")
         outcomes = two.outcomes(all_reduce)
         assert [type(outcome) for outcome in outcomes] == [Broken, Aborted]
@@ -375,7 +375,7 @@ class TestFaults:
         assert any("NCCL failed in connecting ranks on rank" in str(outcome) for outcome in outcomes)
         self.check_next_command(two, links=1)
 
-    def test_who_waits_for_ranks_to_connect_sees_failures(self, two):
+    def test_a_rank_that_waits_for_connections_sees_failures(self, two):
         late = threading.Event()
         two.libraries[0].nccl.before = lambda name: late.wait(5)
         two.libraries[1]._nccl.NcclCommunicator = lambda *_: fail("connect")
@@ -471,7 +471,7 @@ def lone_connect(library, n_ranks, unique_id, rank):
 
 
 def late_connect(library):
-    """Return what connects without the other process, long after that has died."""
+    """Return a function that connects without the other process, long after that has died."""
 
     def connect(*arguments):
         time.sleep(0.5)

@@ -1,4 +1,4 @@
-"""What is asked of NCCL and CuPy: decisions without either, and the names where CuPy is installed."""
+"""Questions to NCCL and CuPy: decisions without either, and the names where CuPy is installed."""
 
 import os
 import subprocess

@@ -55,7 +55,7 @@ def device(monkeypatch):
 
 @pytest.fixture
 def cupy(device):
-    """Return what passes for CuPy, which ``import cupy`` finds meanwhile: the stand-in, with kernels."""
+    """Return the stand-in for CuPy, with kernels, which ``import cupy`` finds meanwhile."""
     with fake_cupy.installed() as made:
         yield made
 

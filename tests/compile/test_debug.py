@@ -103,7 +103,7 @@ def test_faults_are_found_and_named(fault, complaint):
     assert isinstance(pickle.loads(pickle.dumps(caught.value)), DebugError)
 
 
-def test_what_is_right_passes():
+def test_correct_nodes_pass():
     np.testing.assert_array_equal(run("none"), [A + B, A - B])
 
 

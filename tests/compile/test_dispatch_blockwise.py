@@ -101,7 +101,7 @@ def test_results_must_stack():
         function([3, 1])
 
 
-def test_batch_of_nothing():
+def test_an_empty_batch():
     x = pt.dtensor3("x")
     outputs = [Blockwise(Cholesky())(x), *pt.linalg.schur(x), *pt.linalg.lu_factor(x)]
     function = compile_bare([x], outputs)

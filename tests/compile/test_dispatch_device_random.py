@@ -196,7 +196,7 @@ def test_wrong_numbers_are_refused(device, name, parameters, message):
         draw()
 
 
-def test_others_are_drawn_on_the_host_and_reported(device):
+def test_distributions_without_a_kernel_are_drawn_on_the_host_and_reported(device):
     with pytest.raises(NotImplementedError, match="gamma"):
         compiled(device, *rv("gamma", 2.0, scale=1.0, size=3))
     op = rv("normal", size=3)[2].owner.op

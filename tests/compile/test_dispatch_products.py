@@ -237,7 +237,7 @@ def test_the_switch_for_tf32_is_that_of_cupy(cupy, monkeypatch):
     assert [kind for kind, *_ in fake_cublas.computed] == [68, 77, 70, 68]
 
 
-def test_others_are_multiplied_by_the_module(cupy):
+def test_dtypes_without_cublas_are_multiplied_by_the_module(cupy):
     for dtype in ("int32", "complex64", "complex128"):
         check_module(cupy, whole((2, 3, 4), dtype), whole((2, 4, 5), dtype, 1))
     assert fake_cublas.computed == []
@@ -323,7 +323,7 @@ def test_signatures_are_those_of_cublas():
 
 
 def ctype_of(said):
-    """Return what ctypes calls a type of C."""
+    """Return the name in ctypes of a type of C."""
     if said == "cublasHandle_t*":
         return ctypes.POINTER(ctypes.c_void_p)
     if said.endswith("*") or said in ("cublasHandle_t", "cudaStream_t"):

@@ -85,7 +85,7 @@ DRAWN_AS_BY_PYTENSOR = {
 @pytest.mark.parametrize(
     ("batch", "size"), [((), None), ((), (3, 2)), ((2,), (3, 2)), ((3, 1), None), (None, (3, 2))]
 )
-def test_others_draw_what_pytensor_draws(name, batch, size):
+def test_distributions_by_name_draw_the_numbers_of_pytensor(name, batch, size):
     parameters = DRAWN_AS_BY_PYTENSOR[name]
     if batch:  # the first parameter gets axes of its own
         parameters = (np.broadcast_to(parameters[0], batch + np.shape(parameters[0])), *parameters[1:])
@@ -116,7 +116,7 @@ def test_others_draw_what_pytensor_draws(name, batch, size):
         rv("choice", np.arange(7), size=(3, 2)),
     ],
 )
-def test_so_do_these(variable):
+def test_variables_draw_the_numbers_of_pytensor(variable):
     reference = Mode("py", "fast_compile")
     dtype = variable(pytensor.shared(np.random.default_rng()))[1].dtype
     np.testing.assert_array_equal(sample(variable, dtype, 2), sample(variable, dtype, 2, reference))

@@ -122,7 +122,7 @@ def test_a_weight_is_rounded_once_for_it_and_its_transpose():
     assert len(casts([X, W, V], [back])) == 3
 
 
-def test_who_needs_float32_shares_one_copy_made_at_the_first_of_them():
+def test_readers_of_float32_share_one_copy_made_at_the_first_of_them():
     sums = X @ W
     first, second = pt.cumsum(sums, axis=0), pt.cumsum(sums, axis=1)
     outputs = [sums @ V, first, second]

@@ -79,7 +79,7 @@ def attention(make):
 
 
 class Trained(NamedTuple):
-    """What 50 steps of gradient descent gave."""
+    """The results of 50 steps of gradient descent."""
 
     source: str
     gradients: list  # of the first step

@@ -114,7 +114,7 @@ def test_without_calls_nodes_are_all():
     assert "no calls" in str(report)
 
 
-def test_a_report_of_nothing_can_be_read():
+def test_an_empty_report_can_be_read():
     report = Profile().report()
     assert report.rows == []
     assert "no calls" in str(report)

@@ -1,4 +1,4 @@
-"""What a training run says while it goes."""
+"""The lines that a training run prints while it goes."""
 
 import re
 

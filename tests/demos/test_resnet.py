@@ -110,7 +110,7 @@ def test_files_are_split_by_class(module, photographs):
     assert len(others) > 1
 
 
-def test_folders_for_validation_are_taken_as_they_are(module, photographs, tmp_path):
+def test_folders_of_validation_stand_beside_those_of_training(module, photographs, tmp_path):
     top = tmp_path / "both"
     top.mkdir()
     photographs.rename(top / "train")

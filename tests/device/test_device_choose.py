@@ -1,4 +1,4 @@
-"""What ranks compute on, decided from what a survey and the presence of CuPy say."""
+"""The devices that ranks compute on, decided from what a survey and the presence of CuPy say."""
 
 import warnings
 
@@ -65,13 +65,13 @@ def test_more_ranks_share_in_turn_and_a_warning_names_them(machine):
     assert [device.memory for device in made] == pytest.approx([0.2, 0.3, 0.2, 0.3, 0.2])
 
 
-def test_who_has_a_gpu_alone_is_not_warned_of(machine):
+def test_a_rank_that_has_a_gpu_alone_gives_no_warning(machine):
     machine(Survey(H200))
     with pytest.warns(synk.SynkWarning, match=r"ranks 0, 2 share GPU 0 \(NVIDIA H200\)\. They"):
         choose_devices("cuda", 3, None)
 
 
-def test_cores_ask_nobody(machine):
+def test_runs_on_cores_make_no_survey(machine):
     asked = machine(Survey(H200))
     devices = choose_devices("cpu", None, None)
     assert (devices.n_ranks, devices.threads, asked) == (8, 1, [])

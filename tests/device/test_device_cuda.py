@@ -281,7 +281,7 @@ def test_the_master_loads_no_driver(folder):
     assert said(folder, FAKE_GPUS="0") == f"{len(os.sched_getaffinity(0))} CpuDevice elsewhere"
 
 
-def test_who_computes_on_cores_starts_no_probe(folder, tmp_path):
+def test_a_run_on_cores_starts_no_probe(folder, tmp_path):
     note = tmp_path / "note"
     told = {"FAKE_GPUS": "2", "FAKE_NOTE": str(note)}
     assert "CpuDevice elsewhere" in said(folder, "cpu", **told)

@@ -61,7 +61,7 @@ def order(batch, key=0, array=TABLE, memory=None):
 
 
 def computed(array):
-    """Return what a kernel finds in an array of the device, without waiting for anything but the kernel."""
+    """Return the values that a kernel finds in an array of the device; wait for nothing but the kernel."""
     return stand_in.asnumpy(array * 1)
 
 
@@ -85,8 +85,8 @@ def test_any_dtype_and_shape(feeder, dtype):
     np.testing.assert_array_equal(computed(there), array[[9, 0, 3]])
 
 
-def test_who_does_not_wait_for_the_copy_reads_something_else(feeder, monkeypatch):
-    """What makes the tests of numbers here worth something."""
+def test_without_the_wait_for_the_copy_other_numbers_are_read(feeder, monkeypatch):
+    """Show that the tests of numbers here can fail."""
     monkeypatch.setattr(Slot, "hand_out", lambda slot: slot._array)
     there = feeder.lane(1, 0).take(order([4, 2], array=TABLE + 17))  # numbers that were nowhere before
     assert not np.array_equal(computed(there), (TABLE + 17)[[4, 2]])
@@ -178,7 +178,7 @@ def test_no_thread_is_no_reason_to_fail(made, monkeypatch):
         np.testing.assert_array_equal(computed(lane.take(order(slice(0, 30), key))), TABLE[:30])
 
 
-def test_any_order_of_orders_gives_the_rows_of_numpy(made):
+def test_copies_ordered_in_any_order_give_the_rows_of_numpy(made):
     batches = st.lists(st.integers(-50, 49), min_size=1, max_size=20) | st.builds(slice, st.integers(1, 50))
     steps = st.lists(st.tuples(batches, st.booleans(), st.booleans(), st.integers(0, 1)), max_size=12)
 

@@ -17,7 +17,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def found(folder, monkeypatch):
-    """Return what a survey says where the driver is told this."""
+    """Return the survey of a machine whose driver answers so."""
 
     def found(seconds=20.0, **told):
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

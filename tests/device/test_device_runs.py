@@ -61,7 +61,7 @@ def test_ranks_are_connected_by_nccl_where_it_lets_them(gpus, n_ranks, n_gpus, v
 
 
 @pytest.mark.filterwarnings("ignore:.*share GPU:synk.SynkWarning")
-def test_who_forbids_sharing_is_heard(gpus, monkeypatch):
+def test_sharing_a_gpu_can_be_forbidden(gpus, monkeypatch):
     monkeypatch.setenv(SHARING, "0")
     gpus(2, n_gpus=1)
     assert type(rank_0().communicator) is StagedCommunicator

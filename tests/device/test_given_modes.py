@@ -9,7 +9,7 @@ import synk
 
 
 def results(n_ranks):
-    """Return what steps of two functions and collectives return, and what they leave."""
+    """Run steps of two functions and collectives; return their results, and the values they leave."""
     v = pytensor.shared(np.arange(4.0), name="v")
     x = pt.dvector("x")
     there = synk.function([x], [x.sum(), v], updates=[(v, v + x.sum())])
@@ -23,7 +23,7 @@ def results(n_ranks):
 
 
 @pytest.mark.parametrize("n_ranks", [1, 2])
-def test_they_read_what_others_have_left_on_the_device(gpus, n_ranks):
+def test_functions_with_a_mode_read_values_left_on_the_device(gpus, n_ranks):
     synk.fork(n_ranks, device="cpu")
     expected, left = results(n_ranks)
     synk.close()

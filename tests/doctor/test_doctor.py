@@ -476,7 +476,7 @@ def test_onednn_is_found_with_version_and_place(machine):
 
 
 def search_finds(monkeypatch, *files, **options):
-    """Have the doctor see what a search for oneDNN in these files alone finds."""
+    """Make the doctor search for oneDNN in these files alone."""
     monkeypatch.setattr(onednn, "places", lambda: iter(files))
     monkeypatch.setattr(onednn, "find", lambda: onednn.search(files, **options))
 
@@ -569,7 +569,7 @@ def test_settings_that_slow_pytensor(machine):
 
 
 def load_libraries(monkeypatch, user_api, *names):
-    """Have threadpoolctl tell that these libraries of a kind are loaded."""
+    """Make threadpoolctl tell that these libraries of a kind are loaded."""
     known = [{"user_api": user_api, "internal_api": name, "prefix": name, "version": "1.0"} for name in names]
     monkeypatch.setattr(threadpoolctl, "threadpool_info", lambda: known)
 

@@ -110,7 +110,7 @@ def test_a_file_keeps_its_permissions(path, mode):
     assert path.read_bytes() == b"new"
 
 
-def test_nobody_else_may_read_a_private_file_while_it_is_written(path):
+def test_a_private_file_is_private_while_it_is_written(path):
     path.chmod(0o600)
     with atomic_write(path) as file:
         assert stat.S_IMODE(os.fstat(file.fileno()).st_mode) == 0o600

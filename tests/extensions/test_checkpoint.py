@@ -29,7 +29,7 @@ def variables(fill=0.0):
 
 
 def snapshot(named):
-    """What can be compared of the values."""
+    """Return the values in a form that can be compared."""
     state = named["rng"].get_value(borrow=True).bit_generator.state
     return [named[name].get_value().tolist() for name in ("W", "b", "t")], state
 

@@ -1,4 +1,4 @@
-"""What an injury may ask of the master it is inflicted on.
+"""The master as an injury sees it: the acts that it may ask for.
 
 Injury.inflict(actor) -> actor.shoot, actor.follow, ... -> orders to the referee
 """
@@ -46,7 +46,7 @@ class Actor:
         return sorted(self.random.sample(ranks, self.draw(1, len(ranks)) if several else 1))
 
     def shoot(self, pids, signals, apart, moment):
-        """Have the referee send signals soon."""
+        """Ask the referee to send signals soon."""
         first = self.random.uniform(0, moment)
         shots = [
             (first + number * apart, pid, int(one)) for number, one in enumerate(signals) for pid in pids
@@ -54,7 +54,7 @@ class Actor:
         self.tell(shots=shots)
 
     def follow(self, pid):
-        """Have the referee kill a process a moment after what is armed has happened."""
+        """Ask the referee to kill a process a moment after the armed act has happened."""
         self.tell(follow=[self.random.uniform(0.05, 0.3), pid, int(signal.SIGKILL)])
 
     def interrupt(self, number, frame):

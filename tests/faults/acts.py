@@ -1,4 +1,4 @@
-"""What may happen to a rank in the middle of its work: deaths, hangs and exceptions.
+"""Acts that befall a rank in the middle of its work: deaths, hangs and exceptions.
 
 stage.visit -> ACTS[number]() inside `Spot`, an Op that otherwise hands its input on
 """

@@ -67,7 +67,7 @@ class Job:
         self._process = None
 
     def play(self, seed, names):
-        """Have the referee play one hand; return the records."""
+        """Ask the referee to play one hand; return the records."""
         if self._process is None:
             self._start()
         process, records = self._process, []

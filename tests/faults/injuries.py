@@ -53,7 +53,7 @@ class Injury:
 
 
 def inside(act, several=False, also_rank_0=False, place=COMPUTING, soon=4):
-    """Have an Op on a worker, on several, or on any rank, do it at one of its next calls."""
+    """Make an Op on a worker, on several, or on any rank, do it at one of its next calls."""
 
     def inflict(ordeal):
         ranks = ordeal.pick_ranks(several, also_rank_0)
@@ -64,7 +64,7 @@ def inside(act, several=False, also_rank_0=False, place=COMPUTING, soon=4):
 
 
 def outside(*signals, several=False, apart=0.0, moment=MOMENT):
-    """Have the referee send signals, ``apart`` seconds one after the other, at a random moment."""
+    """Ask the referee to send signals, ``apart`` seconds one after the other, at a random moment."""
 
     def inflict(ordeal):
         ranks = ordeal.pick_ranks(several)
@@ -75,7 +75,7 @@ def outside(*signals, several=False, apart=0.0, moment=MOMENT):
 
 
 def at_master(*signals, apart=0.0, moment=MOMENT):
-    """Have the referee send signals to the master."""
+    """Ask the referee to send signals to the master."""
 
     def inflict(ordeal):
         ordeal.shoot([os.getpid()], signals, apart, moment)
@@ -85,7 +85,7 @@ def at_master(*signals, apart=0.0, moment=MOMENT):
 
 
 def newborn(number):
-    """Have the referee send a signal to a worker that is just being made."""
+    """Ask the referee to send a signal to a worker that is just being made."""
 
     def inflict(ordeal):
         known = ordeal.pids if ordeal.is_open() else ()
@@ -96,7 +96,7 @@ def newborn(number):
 
 
 def first_inside_then_outside(act):
-    """Have one worker hang, and then have another, or the same, killed."""
+    """Make one worker hang, and then kill another, or the same."""
 
     def inflict(ordeal):
         (hanging,) = inside(act, soon=2)(ordeal)

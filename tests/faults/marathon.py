@@ -59,7 +59,7 @@ class Training:
         return int(synk.get_value(0, self._clock))
 
     def state(self):
-        """Return what every rank holds, in bytes."""
+        """Return the values that every rank holds, in bytes."""
         return [
             np.ascontiguousarray(synk.get_value(rank, variable)).tobytes()
             for variable in self._state
@@ -142,7 +142,7 @@ class Chaos(Actor):
         self._record["ranks"] = self._injury.inflict(self)
 
     def _held(self):
-        """Return what the master holds now: MiB of memory, descriptors."""
+        """Return the MiB of memory and the descriptors that the master holds now."""
         gc.collect()  # what waits for it is no growth: an error and the frames it passed hold each other
         with open("/proc/self/statm") as statm:
             pages = int(statm.read().split()[1])

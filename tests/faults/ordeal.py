@@ -1,4 +1,4 @@
-"""What the master under test goes through: work, an injury, the verdict on what it was told, recovery, work.
+"""The episodes of the master under test: work, an injury, the verdict on what it was told, recovery, work.
 
 Ordeal(seed, names, tell, private).run() -> tells the referee whom to shoot, and a record of every fault
 """

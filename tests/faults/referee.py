@@ -258,7 +258,7 @@ def _tell(pipe, **orders):
 
 
 def die_with_parent():
-    """Have this process killed when its parent ends."""
+    """Ask the kernel to kill this process when its parent ends."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 

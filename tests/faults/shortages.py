@@ -1,4 +1,4 @@
-"""What a machine may run out of: room in shared memory, file sizes, descriptors, processes.
+"""Things that a machine runs out of: room in shared memory, file sizes, descriptors, processes.
 
 with shortage(ordeal): deeds -> refused; afterwards there is as much as before
 """
@@ -53,7 +53,7 @@ def few_descriptors_at_worker(ordeal):
 
 @contextlib.contextmanager
 def no_processes(ordeal):
-    """Have the system refuse a fork, at first or after some."""
+    """Make the system refuse a fork, at first or after some."""
     refusal = BlockingIOError(errno.EAGAIN, "no process is left, it is said")
     with _replaced("fork", refusal, ordeal.draw(0, ordeal.n_ranks - 2)):
         yield
@@ -79,7 +79,7 @@ def _limited(pid, kind, value):
 
 @contextlib.contextmanager
 def _replaced(name, error, after):
-    """Have a function of ``os`` raise, after it was called ``after`` times."""
+    """Make a function of ``os`` raise, after it was called ``after`` times."""
     original, calls = getattr(os, name), iter(range(after))
 
     def refuse(*arguments):

@@ -33,7 +33,7 @@ class Stage:
             self._words[PIDS + rank] = pids[rank] if rank < len(pids) else 0
 
     def arm(self, act, place, counts):
-        """Have ``act`` happen on each rank of ``counts``, at so many further visits of ``place``."""
+        """Arm ``act`` on each rank of ``counts``, at so many further visits of ``place``."""
         self.disarm()
         self._words[STRUCK] = 0
         self._words[ACT] = act

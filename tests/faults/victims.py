@@ -199,7 +199,7 @@ class World:
         check("large", found, self.n_ranks * value)
 
     def send_large(self):
-        """Have a variable travel that is much larger than a socket's buffer."""
+        """Send a variable that is much larger than a socket's buffer."""
         value = self.rng.normal(size=int(self.rng.integers(100_000, 1_000_000)))
         fresh = pytensor.shared(value, name="fresh")
         found = synk.function([], (fresh.sum(), "gather"), name="fresh")()
@@ -227,7 +227,7 @@ class World:
     # --- what holds at any time --------------------------------------------------------------------
 
     def fetch(self):
-        """Return what every rank holds, by name and rank."""
+        """Return the values that every rank holds, by name and rank."""
         return {
             name: [synk.get_value(rank, variable) for rank in range(self.n_ranks)]
             for name, variable in self.variables.items()
@@ -244,7 +244,7 @@ class World:
                 check(f"{name} on rank {rank}", found[name][rank], value, exact)
 
     def commit(self):
-        """Have the run remember what the ranks hold, and the model what that was."""
+        """Commit: the run keeps the values of the ranks, and the model a copy of them."""
         held = self.fetch()
         synk.commit()
         self.committed = held

@@ -114,7 +114,7 @@ def test_slices_are_counted_anew(module_ranks):
     assert [f(data, num_slices=count) for count in (1, 1, 2, 2, 4, 1)] == [20, 20, 10, 10, 5, 20]
 
 
-def test_a_slice_of_nothing(module_ranks):
+def test_slices_of_no_rows(module_ranks):
     x = pt.matrix("x")
     f, data = synk.function([x], (x.sum(), "sum")), synk.data(np.ones((8, 2)))
     for batch in (slice(2, 4), slice(4, 2), slice(7, 7), slice(2, 4), slice(50, 60), 0):

@@ -21,7 +21,7 @@ ENDING = 1  # the call that ends the profile
 
 
 def spins():
-    """Return what tells rank 0 how long to spin: for replies, and at barriers."""
+    """Return the objects that tell rank 0 how long to spin: for replies, and at barriers."""
     session = current._session
     return session._commands._channel._mailbox.spin, session._rank.peers._spin
 

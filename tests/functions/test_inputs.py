@@ -1,4 +1,4 @@
-"""What is accepted for an input, and what is refused by its name: of calls, of Data, of collectives."""
+"""Inputs that are accepted, and those that are refused by name: of calls, of Data, of collectives."""
 
 import numpy as np
 import pytensor

@@ -232,7 +232,7 @@ def test_functions_of_a_sequence_have_rows_of_their_own():
 
 @pytest.mark.parametrize("ahead", [False, True], ids=["gathered at once", "gathered ahead"])
 @pytest.mark.parametrize("num_slices", [1, 2])
-def test_what_outlives_a_call_keeps_its_values(ahead, num_slices):
+def test_results_that_outlive_a_call_keep_their_values(ahead, num_slices):
     """Results and shared variables that are views of an input, when its memory is used again."""
     x = pt.matrix("x")
     last = pytensor.shared(np.zeros((0, 0)), name="last")

@@ -35,7 +35,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("keywords", "error", "message"), WRONG, ids=[repr(case[0]) for case in WRONG])
-def test_what_equals_a_legal_keyword_is_refused_all_the_same(total, counted, keywords, error, message):
+def test_keywords_of_another_type_are_refused_though_they_are_equal(total, counted, keywords, error, message):
     total(*counted, batch=slice(0, 4) if isinstance(keywords["batch"], slice) else 1)
     with pytest.raises(error, match=message):
         total(*counted, **keywords)

@@ -20,7 +20,7 @@ def gpu_stage(request):
 
 @pytest.fixture(scope="module")
 def on_cores():
-    """Return what an act returns on cores, in one process unless told; each is played once a module."""
+    """Return the results of an act on cores, in one process unless told; each is played once a module."""
     known = {}
 
     def play(act, n_ranks=1, **keywords):

@@ -1,4 +1,4 @@
-"""What a fork on GPUs may be told: recorded launches, parts of gradients, precision. As training on cores."""
+"""The options of a fork on GPUs: recorded launches, parts of gradients, precision. As training on cores."""
 
 import pytest
 

@@ -45,7 +45,7 @@ cupy.cuda.Stream = Stream
 
 
 @pytest.mark.slow
-def test_what_waits_for_a_gpu_runs(tmp_path):
+def test_tests_that_wait_for_a_gpu_run(tmp_path):
     driver = tmp_path / "driver"
     driver.mkdir()
     fake_driver.build(driver)

@@ -1,4 +1,4 @@
-"""What synk asks of CuPy is there, and a first look at the GPU: the rest can only work if this does."""
+"""CuPy has all that synk asks of it, and a first look at the GPU: the rest can only work if this does."""
 
 from importlib.util import find_spec
 
@@ -67,7 +67,7 @@ def test_cudnn_serves_where_its_front_end_is_installed(cupy):
     assert cudnn.serves(cupy)
 
 
-def test_arrays_go_there_and_back(cupy):
+def test_arrays_go_to_the_device_and_back(cupy):
     values = np.arange(12.0).reshape(3, 4)
     there = cupy.asarray(values)
     assert type(there) is cupy.ndarray

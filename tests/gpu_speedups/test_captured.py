@@ -44,14 +44,14 @@ def device(monkeypatch):
 
 @pytest.fixture
 def cupy(device):
-    """Return what passes for CuPy: the stand-in, with kernels."""
+    """Return the stand-in for CuPy, with kernels."""
     with fake_cupy.installed() as made:
         yield made
 
 
 @pytest.fixture
 def graphs(cupy):
-    """Return what records on the stand-in."""
+    """Return CUDA graphs of the stand-in."""
     return Graphs(cupy, cupy.cuda.Stream(non_blocking=True))
 
 

@@ -35,7 +35,7 @@ class Recorded:
 
 @pytest.fixture
 def recorded(monkeypatch):
-    """Return what counts recordings."""
+    """Return the recordings so far, counted."""
     counts, record = Recorded(), Graphs.record
 
     def noted(graphs, run):

@@ -26,7 +26,7 @@ def small_parts(monkeypatch):
 
 @pytest.fixture
 def log(monkeypatch):
-    """Return what rank 0 launches, and when it comes to the end."""
+    """Return a list of the parts that rank 0 launches, and of the ends of its all-reduces."""
     entries = []
     launch, finish = PartedReduction._launch, PartedReduction.finish
 
@@ -168,7 +168,7 @@ def test_a_rank_that_fails_before_its_first_part_is_not_waited_for(gpus, monkeyp
         step()
 
 
-def test_ranks_that_share_a_gpu_without_nccl_do_as_ever(gpus, log):
+def test_ranks_that_share_a_gpu_without_nccl_reduce_the_whole_gradient_at_once(gpus, log):
     gpus(2, version=None, overlap=True)
     step = make_step()
     assert step() == step()

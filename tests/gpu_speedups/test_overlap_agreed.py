@@ -1,4 +1,4 @@
-"""What goes out in parts follows from the program alone: ranks agree, whatever each has compiled before."""
+"""The parts of an all-reduce follow from the program: ranks agree, whatever each has compiled before."""
 
 import numpy as np
 import pytest

@@ -29,7 +29,7 @@ def gatherer():
 # --- rooms -------------------------------------------------------------------------------------------
 
 
-def test_memory_that_nobody_holds_is_used_again():
+def test_free_buffers_are_used_again():
     room = RowMemory()
     first = address(room(LARGE, F8))
     assert {address(room(LARGE, F8)) for _ in range(5)} == {first}
@@ -47,7 +47,7 @@ def test_memory_that_nobody_holds_is_used_again():
     ],
     ids=["itself", "part", "view of a view", "other dtype", "memoryview"],
 )
-def test_memory_that_somebody_holds_is_left_alone(hold):
+def test_buffers_in_use_are_left_alone(hold):
     room = RowMemory()
     array = room(LARGE, F8)
     array[:] = 7
@@ -128,7 +128,7 @@ def source(array, batch):
     return RowsToGather(array, select(batch, len(array)).kept(), RowMemory())
 
 
-def test_rows_are_there_for_who_asks_for_them(gatherer, any_size):
+def test_gathered_rows_are_there_at_use(gatherer, any_size):
     one, two = np.arange(20.0).reshape(10, 2), np.arange(10)
     gatherer.start(3, 1, {0: source(one, [4, 2]), 2: source(two, [7, 7, 1])})
     there = gatherer.take(3, 1)
@@ -159,7 +159,7 @@ def test_the_list_of_rows_may_change_meanwhile(gatherer, any_size):
     assert gatherer.take(1, 1)[0].tolist() == [3, 1]
 
 
-def test_what_gathering_raised_is_raised_at_use(gatherer, any_size):
+def test_errors_of_gathering_are_raised_at_use(gatherer, any_size):
     gatherer.start(1, 1, {0: RowsToGather(np.arange(2), Rows(0, 1, np.array([5.5])), RowMemory())})
     with pytest.raises(TypeError):
         gatherer.take(1, 1)

@@ -51,7 +51,7 @@ def allocated(wire):
     return [message.nbytes for message in wire.posted if isinstance(message, messages.Attach)]
 
 
-def test_who_comes_later_attaches_what_is_kept_attachable(wire):
+def test_later_workers_attach_segments_that_are_kept_attachable(wire):
     table = SegmentTable(wire.post, wire.release, attachable=True)
     number = table.allocate(16)
     ref = messages.ArrayRef(number, "<i8", (2,))
@@ -153,7 +153,7 @@ def test_a_worker_only_follows(wire):
     ],
     ids=["plain", "transposed", "reversed", "fortran", "broadcast", "0-d", "empty", "boolean"],
 )
-def test_what_is_put_is_what_workers_read(wire, staging, array):
+def test_workers_read_the_values_that_are_put(wire, staging, array):
     ref = staging.put(("f", 0), array)
     there = wire.worker.array(ref)
     assert (there.dtype, there.shape) == (array.dtype, array.shape)

@@ -63,7 +63,7 @@ def births(monkeypatch, named):
     return seen
 
 
-def test_nobody_else_may_open_it_while_it_has_a_name(births):
+def test_a_segment_with_a_name_is_private(births):
     old = os.umask(0)
     try:
         Segment.create(10).close()
@@ -316,7 +316,7 @@ class GaveUp(Exception):
 
 @pytest.fixture
 def alarm():
-    """Have a handler called every millisecond."""
+    """Call a handler every millisecond."""
 
     def start(handler):
         signal.signal(signal.SIGALRM, handler)

@@ -31,7 +31,7 @@ def here(tmp_path, monkeypatch):
 
 @pytest.fixture
 def made_by(tmp_path):
-    """Return what a compiler makes that is a script; $3 is the library."""
+    """Return the compiler that a script stands for; $3 is the library."""
 
     def run(script, sources=("",)):
         program = tmp_path / "cc"

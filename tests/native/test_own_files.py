@@ -1,4 +1,4 @@
-"""What is taken from a folder that others may have written to: nothing, and no FIFO is waited for."""
+"""From a folder that others may have written to nothing is taken, and no FIFO is waited for."""
 
 import os
 

@@ -33,7 +33,7 @@ KERNELS = {f"{file}.{name}" for file, names in NAMES.items() for name in names.s
 
 @pytest.fixture
 def cupy():
-    """Return what passes for CuPy, which ``import cupy`` finds meanwhile."""
+    """Return a stand-in for CuPy, which ``import cupy`` finds meanwhile."""
     with fake_cupy.installed() as made:
         yield made
 

@@ -1,4 +1,4 @@
-"""What image Ops share: layouts, arguments, and the refusal of second derivatives."""
+"""The common parts of image Ops: layouts, arguments, and the refusal of second derivatives."""
 
 import pickle
 import subprocess

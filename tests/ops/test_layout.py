@@ -87,7 +87,7 @@ def test_the_numbers_are_those_of_the_layout_in_which_it_was_written(net):
         np.testing.assert_allclose(got, right, rtol=1e-9, atol=1e-9)
 
 
-def test_who_reads_an_image_sees_channels_first():
+def test_readers_of_an_image_see_channels_first():
     x = pt.tensor4("x")
     y = ops.conv2d(x, weights(4, 3, 3, 3))
     outputs = [y, y.shape, y[:, 1], y.flatten(2), pt.exp(y).max(axis=(1, 2))]

@@ -43,7 +43,7 @@ def test_shapes(case):
     check_shapes(AvgPool2dGradient(pooling), normal(outputs), *sides)
 
 
-def test_what_is_no_index():
+def test_wrong_types_of_index_are_refused():
     gy = pt.tensor4("gy", dtype="float32")
     op = MaxPool2dGradient(Pooling(Window((2, 2))))
     for index in (pt.tensor4(dtype="int64"), pt.tensor3(dtype="uint8")):

@@ -26,7 +26,7 @@ NOT_A_DRIVER = "int something_else(void) { return 0; }"
 
 @pytest.fixture(scope="session")
 def build(tmp_path_factory):
-    """Return what compiles a library of the driver's name and gives its folder."""
+    """Return a function that compiles a library of the driver's name and gives its folder."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("needs a C compiler to make a driver library")
@@ -98,7 +98,7 @@ except RuntimeError as error:
     assert "synk.fork(device='cpu')" in message
 
 
-def test_nobody_is_accused_where_nothing_is_imported(monkeypatch):
+def test_no_module_is_named_where_none_is_imported(monkeypatch):
     monkeypatch.setattr("synk.processes.cuda_check.cuda_is_initialised", lambda: True)
     for name in ("cupy", "torch", "jax", "tensorflow", "numba.cuda", "pycuda"):
         monkeypatch.delitem(sys.modules, name, raising=False)

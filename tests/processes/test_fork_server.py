@@ -92,7 +92,7 @@ def test_a_death_is_seen_with_its_cause(child):
     child.close()
 
 
-def test_this_process_adopts_nobody_but_forks(server, child):
+def test_this_process_adopts_forks_only(server, child):
     # What a child of ours leaves behind is not our affair: it would stay a zombie.
     orphan = "import os, time; os.fork() or (time.sleep(0.3), print(os.getppid(), flush=True))"
     told = subprocess.run([sys.executable, "-c", orphan], stdout=subprocess.PIPE, text=True, timeout=30)

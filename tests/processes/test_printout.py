@@ -18,7 +18,7 @@ def made():
 
 @contextlib.contextmanager
 def worker(made, rank=1):
-    """Have the body print as a worker does."""
+    """Print as a worker does in the body."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         made.take_over(rank)
         yield

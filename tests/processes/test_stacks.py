@@ -68,7 +68,7 @@ def worker():
 
 
 @pytest.mark.parametrize("work", [waiting_in_python, waiting_in_native_code])
-def test_who_hangs_tells_where_as_often_as_it_is_asked(worker, work):
+def test_a_hanging_worker_tells_its_stack_each_time(worker, work):
     hanging = worker(work)
     for _ in range(3):
         told = hanging.stack()
@@ -77,7 +77,7 @@ def test_who_hangs_tells_where_as_often_as_it_is_asked(worker, work):
     assert not hanging.process.wait(0)  # asking does not kill it
 
 
-def test_who_is_stopped_tells_nothing_at_once(worker):
+def test_a_stopped_worker_is_not_waited_for(worker):
     stopped = worker(waiting_in_python)
     stopped.process.signal(signal.SIGSTOP)
     while not stopped.process.stopped():
@@ -91,7 +91,7 @@ def test_who_is_stopped_tells_nothing_at_once(worker):
     assert "waiting_in_python" in stopped.stack()
 
 
-def test_who_has_ended_tells_nothing_at_once(worker):
+def test_an_ended_worker_is_not_waited_for(worker):
     ended = worker(lambda: None)
     assert ended.process.wait(5)
     began = time.monotonic()
@@ -99,7 +99,7 @@ def test_who_has_ended_tells_nothing_at_once(worker):
     assert time.monotonic() - began < READ_SECONDS
 
 
-def test_who_does_not_answer_is_not_waited_for_long(worker):
+def test_a_worker_that_does_not_answer_is_waited_for_shortly(worker):
     deaf = worker(not_listening)
     began = time.monotonic()
     assert deaf.stack() == ""

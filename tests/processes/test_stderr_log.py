@@ -50,7 +50,7 @@ def in_the_place_of_stderr(file):
 
 @pytest.fixture
 def taking_over(log, tmp_path):
-    """Have the log take over on entry; what has come to the real standard error is returned on call."""
+    """Make the log take over on entry; what has come to the real standard error is returned on call."""
 
     @contextlib.contextmanager
     def take_over():
@@ -94,7 +94,7 @@ def test_the_tail_is_whole_lines_of_four_kilobytes_at_most(log):
 
 
 @pytest.mark.parametrize("text", [b"x" * 10_000, b"\xff\xfe" * 5_000, b"no end", b""])
-def test_any_bytes_have_a_tail(log, text):
+def test_the_tail_of_any_bytes_is_text(log, text):
     os.write(log._file, text)
     assert len(log.tail()) <= TAIL_BYTES
     assert log.tail() == text[-TAIL_BYTES:].decode(errors="replace")
@@ -128,7 +128,7 @@ def test_a_signal_handler_that_writes_in_the_middle_doubles_nothing(log, taking_
         assert real() == b"script handler\n"
 
 
-def test_what_went_elsewhere_is_kept_and_not_delivered(log, taking_over, monkeypatch):
+def test_output_to_other_files_is_kept_and_not_delivered(log, taking_over, monkeypatch):
     cell = io.StringIO()
     with taking_over() as real:
         os.close(log._real)

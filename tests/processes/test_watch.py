@@ -89,7 +89,7 @@ def test_asking_does_not_reap(child):
 
 
 @pytest.mark.parametrize("stopped", [False, True])
-def test_who_lives_or_is_only_stopped_has_not_ended(child, stopped):
+def test_running_and_stopped_processes_have_not_ended(child, stopped):
     process = Process(child(forever))
     if stopped:
         process.signal(signal.SIGSTOP)
@@ -110,7 +110,7 @@ def test_a_child_that_someone_else_waited_for(child):
     process.reap()
 
 
-def test_a_script_that_ignores_the_end_of_children_hears_why_nobody_knows_the_cause(child):
+def test_a_script_that_ignores_sigchld_is_told_why_the_cause_is_unknown(child):
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
         process = Process(child(forever))
@@ -172,7 +172,7 @@ def traced(child):
 
 
 @pytest.mark.parametrize("told", [signal.SIGKILL, 0])
-def test_nobody_waits_without_end_for_a_process_that_does_not_end(traced, told):
+def test_waiting_for_a_process_that_does_not_end_has_a_limit(traced, told):
     process, let_go = traced
     process.signal(told)
     assert process.reap(0.05) is False
@@ -266,7 +266,7 @@ def test_signals_of_the_parent_are_let_in_again(child):
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
 
 
-def test_a_signal_to_who_has_ended_does_nothing(child):
+def test_a_signal_to_an_ended_process_does_nothing(child):
     process = Process(child(lambda: None))
     assert process.wait(SECONDS)
     process.signal(signal.SIGKILL)
@@ -313,7 +313,7 @@ def test_a_grandchild_dies_with_its_parent(child):
         os.close(write)
 
 
-def test_who_comes_too_late_to_die_with_its_parent_leaves_at_once(child):
+def test_a_child_whose_parent_died_before_its_birth_ends_at_once(child):
     def work():
         die_with(os.getpid())  # which is not the parent: so that one is gone already
         os._exit(7)
@@ -323,7 +323,7 @@ def test_who_comes_too_late_to_die_with_its_parent_leaves_at_once(child):
     process.reap()
 
 
-def test_who_has_its_parent_still_lives(child):
+def test_a_child_whose_parent_lives_goes_on(child):
     me = os.getpid()
 
     def work():

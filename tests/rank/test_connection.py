@@ -53,7 +53,7 @@ def test_gpus(nccl, n_ranks, gpus, version, kind, added):
 
 
 @pytest.mark.parametrize("devices", [Devices(4, 1), Devices(1, 1, ONE)])
-def test_on_cores_and_alone_nobody_is_asked(nccl, devices):
+def test_one_rank_and_cores_never_ask_for_nccl(nccl, devices):
     asked, environ = nccl(23004), {}
     assert decide(devices, environ) == Connection("host", ())
     assert not environ

@@ -37,7 +37,7 @@ def xp(request):
 
 
 def both(xp, mode, values, weights):
-    """Return what host and device make of the same values."""
+    """Return the results of host and device for the same values."""
     host, device = Accumulator(mode), DeviceAccumulator(mode, xp, sum(weights))
     for value, weight in zip(values, weights, strict=True):
         host.add(value, weight)

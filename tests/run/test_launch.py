@@ -277,7 +277,7 @@ def test_a_run_that_another_thread_forks_is_not_closed_in_the_middle():
 
 @pytest.fixture
 def calls():
-    """What a handler of SIGUSR1 was called with."""
+    """The numbers of signals that a handler of SIGUSR1 was called with."""
     called = []
     before = signal.signal(signal.SIGUSR1, lambda number, frame: called.append(number))
     yield called

@@ -57,7 +57,7 @@ class Slow(Op):
 
 
 def of_ranks(function):
-    """Return what ``function()`` gives on each rank."""
+    """Return the results of ``function()``, rank by rank."""
     trigger = pt.scalar("trigger")
     return synk.function([], (OfRank(function)(trigger), "gather"), [trigger])(0.0)
 

@@ -74,7 +74,7 @@ class Interrupted(Turns):
 
 
 @pytest.mark.parametrize("at", ["label", "frame"])
-def test_a_turn_that_was_left_in_part_belongs_to_nobody(at):
+def test_a_turn_that_an_exception_interrupts_is_free_again(at):
     turns = Interrupted(at)
     with pytest.raises(GaveUp):
         take(turns)

@@ -111,7 +111,7 @@ def test_a_timeout_holds_the_state_of_every_rank(watcher, clock, processes):
     assert "f did not end within 2 s, waiting for rank 1, rank 2" in str(error)
 
 
-def test_who_keeps_the_others_waiting_is_named_once_a_command(watcher, clock):
+def test_the_rank_that_keeps_others_waiting_is_named_once_a_command(watcher, clock):
     for label in ("f", "g"):
         begin(watcher, label, None)
         assert look_for(watcher, clock, [2], watchdog.WARN_SECONDS - 0.5) == []
@@ -126,14 +126,14 @@ def test_the_master_s_own_work_does_not_count_as_waiting(watcher, clock):
     assert len(look_for(watcher, clock, [1], 2)) == 1
 
 
-def test_who_is_stopped_is_named_at_the_next_look(watcher, clock, processes):
+def test_a_stopped_rank_is_named_at_the_next_look(watcher, clock, processes):
     begin(watcher, "f", None)
     processes[0].state = "stopped"
     said = look_for(watcher, clock, [1, 3], 2 * LOOK_SECONDS)
     assert said == ["f: rank 1 (pid 101, phase 1) is stopped by a signal; SIGCONT lets it go on"]
 
 
-def test_a_stopped_rank_that_nobody_waits_for_is_not_named(watcher, clock, processes):
+def test_a_stopped_rank_without_waiting_ranks_is_not_named(watcher, clock, processes):
     begin(watcher, "f", None)
     processes[0].state = "stopped"
     assert look_for(watcher, clock, [2], 1) == []

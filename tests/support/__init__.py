@@ -1,1 +1,1 @@
-"""What tests stand on: each folder stands for one thing that a test has in its place, or needs beside it."""
+"""The helpers of tests: each folder stands for one thing that a test has in its place, or needs beside it."""

@@ -1,4 +1,4 @@
-"""What synk promises when ranks raise, die or are interrupted; each test runs a script of its own."""
+"""Ranks raise, die and are interrupted, and synk keeps its promises; each test runs a script of its own."""
 
 import os
 import signal

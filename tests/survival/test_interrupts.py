@@ -56,7 +56,7 @@ def rest():
 
 
 def held():
-    """What this process holds that outlives a careless run."""
+    """Return the things of this process that outlive a careless run."""
     gc.collect()
     segments = open("/proc/self/maps").read().count("/dev/shm/")
     children = open(f"/proc/self/task/{{os.getpid()}}/children").read().split()

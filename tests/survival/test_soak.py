@@ -1,4 +1,4 @@
-"""What runs must not do: grow, open descriptors, or keep what was dropped.
+"""Runs must not grow, open descriptors, or keep what was dropped.
 
 Each run is a script of its own, whose memory nobody else's tests have fragmented.
 """

@@ -21,7 +21,7 @@ def open_descriptors():
 
 
 class Dead(Exception):
-    """What the master's ``on_death`` raises here, with the rank."""
+    """The error of the master's ``on_death`` here, with the rank."""
 
 
 def die(rank):
@@ -52,7 +52,7 @@ class Crew(Channels):
         super().__init__(self.processes, on_death)
 
     def leave(self, rank):
-        """Have a worker's end closed, as the end of its process does."""
+        """Close a worker's end, as the end of its process does."""
         self.ends[rank - 1][1].close()
 
     def close(self):
@@ -275,7 +275,7 @@ def test_a_worker_learns_that_the_master_is_gone(ends, left):
 FRAME = b"".join(encode({"x": np.arange(10)}).parts)
 
 
-def test_replies_are_in_rank_order_whoever_answers_first(crew):
+def test_replies_are_in_rank_order_not_in_that_of_arrival(crew):
     there = crew(4)
     for rank in (3, 1, 4, 2):
         there.workers[rank - 1].reply(f"rank {rank}")
@@ -396,7 +396,7 @@ def test_a_reply_that_does_not_unpickle_was_read_whole(crew):
     assert not there.master.torn  # ... so the session may go on
 
 
-def test_a_run_of_one_rank_has_nobody_to_talk_to(crew):
+def test_a_run_of_one_rank_has_no_connections(crew):
     there = crew(0)
     there.master.post(Unpicklable())
     assert there.master.collect() == []

@@ -1,4 +1,4 @@
-"""What ranks share, by inheritance or by descriptors."""
+"""Commons that ranks share, by inheritance or by descriptors."""
 
 import os
 
@@ -28,7 +28,7 @@ def test_another_process_finds_the_same_words_bells_and_boxes(commons):
     other.close()
 
 
-def test_what_is_sealed_has_bells_only(commons):
+def test_sealed_commons_keep_their_bells_only(commons):
     before = len(os.listdir("/proc/self/fd"))
     commons.seal()
     commons.seal()

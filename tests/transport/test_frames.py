@@ -129,7 +129,7 @@ def test_arrays_are_sent_from_where_they_are():
     assert np.shares_memory(np.frombuffer(frame.parts[1], array.dtype), array)
 
 
-def test_nobody_else_can_reach_a_channel():
+def test_other_processes_cannot_reach_a_channel():
     ours, theirs = pair()
     assert ours.family == socket.AF_UNIX
     assert ours.getsockname() == theirs.getsockname() == ""
@@ -154,11 +154,11 @@ def test_small_buffers_take_no_system_call_of_their_own():
 
 
 class Gone(Exception):
-    """What patience raises here when it ends."""
+    """The error of patience that ends."""
 
 
 def patience(times):
-    """Return what is patient so many times."""
+    """Return a function that is patient so many times."""
     left = iter(range(times))
 
     def wait():

@@ -78,7 +78,7 @@ def impatient(control, bells):
 
 @pytest.mark.parametrize("spins", [False, True])
 @pytest.mark.parametrize("n_ranks", [1, 2, 3, 4, 5])
-def test_nobody_leaves_before_everybody_has_come(monkeypatch, n_ranks, spins):
+def test_ranks_leave_a_barrier_when_all_have_come(monkeypatch, n_ranks, spins):
     # A rank that is not woken up would now sleep beyond the deadline.
     monkeypatch.setattr(sync, "SLEEP_SECONDS", LONG)
     at = [0] * n_ranks
@@ -120,7 +120,7 @@ def test_sleepers_are_woken(monkeypatch, late):
         assert on_threads(3, work) == [None] * 3
 
 
-def test_who_came_just_before_the_sleep_is_seen(monkeypatch):
+def test_a_rank_that_comes_just_before_the_sleep_is_seen(monkeypatch):
     with shared(2) as (control, bells), impatient(control, bells) as (one, other):
         one.begin(1)
         other.begin(1)
@@ -178,7 +178,7 @@ def test_a_failure_lets_the_others_out(monkeypatch, n_ranks):
     assert max(left_at) - failed_at[0] < 1.0
 
 
-def test_a_failure_is_found_by_those_who_come_later():
+def test_ranks_that_come_after_a_failure_find_it():
     with shared(2) as (control, bells):
         one, other = (make_barrier(control, bells, rank) for rank in (0, 1))
         for barrier in (one, other):
@@ -341,7 +341,7 @@ def test_a_bell_is_heard_by_its_rank_until_it_is_quiet():
     bells.close()
 
 
-def test_who_has_abandoned_all_commands_does_not_come_back_to_one():
+def test_a_rank_that_abandoned_all_commands_stays_out():
     control, bells = ControlBlock(2), Doorbells(2)
     gone, other = (make_barrier(control, bells, rank) for rank in range(2))
     try:

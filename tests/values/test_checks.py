@@ -1,4 +1,4 @@
-"""What is refused, and what errors say to do about it; no run is open."""
+"""Wrong values are refused with errors that name the remedy; no run is open."""
 
 import re
 
@@ -11,7 +11,7 @@ MASKED = np.ma.masked_array([1.0, 2.0, 3.0], mask=[False, True, False])
 
 
 class Sparse:
-    """What tells a sparse matrix of any library."""
+    """The attributes that tell a sparse matrix of any library."""
 
     def tocsr(self):
         return self
@@ -79,6 +79,6 @@ def test_remedies_work(mend, value):
 
 
 @pytest.mark.parametrize("value", [np.float32(1), [1, 2], np.zeros(3, bool)])
-def test_nobody_knows_why_what_fits_is_refused(value):
+def test_values_that_fit_give_no_reason_to_refuse_them(value):
     shape = (None,) * np.ndim(value)
     assert why_refused(value, "float64", shape, "'x'") is None

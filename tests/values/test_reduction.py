@@ -223,7 +223,7 @@ def test_a_mean_is_no_larger_than_what_it_is_of(dtype):
         assert accumulator.partial().value.tolist() == [largest, -largest], weights
 
 
-def test_what_overflows_leaves_its_neighbours_as_they_are():
+def test_an_overflow_leaves_other_elements_as_they_are():
     rows = np.random.default_rng(0).normal(size=(6, 9)).astype("float32")
     plain, other = Accumulator("avg"), Accumulator("avg")
     for number, row in enumerate(rows):

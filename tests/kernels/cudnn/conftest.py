@@ -23,6 +23,6 @@ def cupy(monkeypatch):
 
 
 def forget():
-    """Have the next kernel make handles and plans anew."""
+    """Make the next kernel make handles and plans anew."""
     handle.plans.cache_clear()
     handle._handles.cache_clear()

@@ -1,4 +1,4 @@
-"""What cuDNN is told and given, computed by a stand-in, against the definitions of the Ops."""
+"""The graphs and arrays that cuDNN gets, computed by a stand-in, against the definitions of the Ops."""
 
 import warnings
 
@@ -126,7 +126,7 @@ def stand_in_array(value):
 
 
 @pytest.mark.parametrize("which", range(3))
-def test_what_lies_badly_is_copied(cudnn, cupy, which):
+def test_arrays_that_cudnn_cannot_read_are_copied(cudnn, cupy, which):
     op, *values = cases("float32")[which]
     expected = perform(op, *[v.astype("float64") if np.ndim(v) else v for v in values])[0]
 

@@ -1,4 +1,4 @@
-"""What cuDNN is told of arrays, and which engines it may choose."""
+"""The descriptors of arrays that cuDNN gets, and which engines it may choose."""
 
 import numpy as np
 import pytest

@@ -114,7 +114,7 @@ def test_results_are_those_of_a_matrix_product(cudnn, cupy):
     assert (execute(cupy).get() == 1).all()
 
 
-def test_what_has_no_plan(cudnn, cupy):
+def test_convolutions_without_a_plan(cudnn, cupy):
     empty = descriptor.forward(Convolution(Window()), (0, 1, 2, 2), (1, 1, 1, 1), dtype="float32")
     assert plan_or_none(cupy, empty) is None
     assert cudnn.log == []

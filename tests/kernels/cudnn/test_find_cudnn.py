@@ -27,7 +27,7 @@ def front_end(monkeypatch):
 
 @pytest.fixture
 def afresh(monkeypatch):
-    """Have everything that is looked for once be looked for again, now and after the test."""
+    """Forget all that is looked for once, now and after the test."""
     monkeypatch.setattr(find_cudnn, "find", find_cudnn.search)
     find_cudnn._warn_once.cache_clear()
     yield

@@ -51,7 +51,7 @@ class Case:
         ][which]
 
     def expected(self, which, relu=False, has_bias=False):
-        """Return what the Op gives by its own definition in float64, as float32."""
+        """Return the result of the Op by its own definition in float64, as float32."""
         x, gy, w = self.turned(self.x), self.turned(self.gy), self.w
         if which == FORWARD:
             result = perform(Conv2d(self.convolution, relu), x, w, *[self.bias] * has_bias)
@@ -108,7 +108,7 @@ class Oracle:
 
 
 def spare(case):
-    """Return what may take over for a case."""
+    """Return the provider that takes over for a case."""
     one_pixel = case.convolution.layout == "NCHW" and case.gy.shape[2:] == (1, 1)
     return Oracle(case) if one_pixel else Refuses()
 

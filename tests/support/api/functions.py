@@ -1,4 +1,4 @@
-"""What a call of a function returns and changes: its text over arrays, slice by slice and rank by rank.
+"""The results and effects of a function's call: its text over arrays, slice by slice and rank by rank.
 
 call -> rows of every rank -> of_rank, rowless -> combined, or `Promised`
 """
@@ -31,7 +31,7 @@ class Given:
 
 
 def call(model, recipe, given, batch=None, batch_s=None, num_slices=1):
-    """Return what a function returns, output by output, and apply its updates to ``model``."""
+    """Return the results of a function, output by output, and apply its updates to ``model``."""
     problems = check_options(batch, batch_s, num_slices, [recipe])
     if set(given) != set(recipe.inputs):
         raise Promised(*problems, TypeError)
@@ -48,7 +48,7 @@ def call(model, recipe, given, batch=None, batch_s=None, num_slices=1):
 
 
 def check_options(batch, batch_s, num_slices, recipes):
-    """Return what is wrong with the keywords of a call of these functions, whatever its inputs."""
+    """Return the faults of the keywords of a call of these functions, whatever its inputs."""
     problems = Problems()
     can_batch, can_share = any(r.scattered for r in recipes), any(r.sliceable for r in recipes)
     if (batch is not None and not can_batch) or (batch_s is not None and not can_share):

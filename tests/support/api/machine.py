@@ -1,4 +1,4 @@
-"""What `test_api_model` compares after every call: results, errors, each rank's values, contents of Data.
+"""Comparisons of `test_api_model` after every call: results, errors, each rank's values, contents of Data.
 
 both(the model's part, synk's part) -> assert_same or assert_promised -> look
 """

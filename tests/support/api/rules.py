@@ -1,4 +1,4 @@
-"""What synk promises of reductions, selections of rows and arguments, said in plain NumPy.
+"""The promises of synk about reductions, selections of rows and arguments, said in plain NumPy.
 
     arguments -> selected, reduced, check_... -> rows and values, or `Promised` with the errors it may end in
 
@@ -44,7 +44,7 @@ class Problems(list):
     """Kinds of error that checks found; `settle` raises them."""
 
     def of(self, check, *args):
-        """Return what a check returns, or note what it promises and return None."""
+        """Return the result of a check, or note the error that it promises and return None."""
         try:
             return check(*args)
         except Promised as promised:
@@ -92,7 +92,7 @@ def reduced(op, values, weights=None):
 
 
 def nothing(op, like):
-    """Return what ``op`` gives over no rows, or None where the old value stays."""
+    """Return the result of ``op`` over no rows, or None where the old value stays."""
     if op == "gather":
         return like[:0]
     if op in ("sum", "prod"):

@@ -21,7 +21,7 @@ def listed(names):
 
 
 def collect(model, collective):
-    """Return what a collective returns: a tuple for several variables."""
+    """Return the result of a collective: a tuple for several variables."""
     verb, names, options = collective
     if options.get("values"):
         # The contents that a Data has now: a sequence may be called long after it was made.
@@ -61,7 +61,7 @@ def create(model, items):
 
 
 def call(model, items, given, options, subset):
-    """Return what a call of a function, or of a sequence of items, returns."""
+    """Return the results of a call of a function, or of a sequence of items."""
     recipes = [item for item in items if isinstance(item, Recipe)]
     problems = check_options(**options, recipes=recipes)
     problems.of(check_subset, subset, count_results(items))
@@ -93,7 +93,7 @@ def call(model, items, given, options, subset):
 
 
 def call_alone(model, recipe, given):
-    """Return what one process would, on all rows of rank 0's values; updates change those only."""
+    """Return the results of one process on all rows of rank 0's values; updates change those only."""
     if set(given) != set(recipe.inputs):
         raise Promised(TypeError)
     problems = Problems()

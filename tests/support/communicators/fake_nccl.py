@@ -37,7 +37,7 @@ class NcclError(RuntimeError):
 
 
 class Operation:
-    """What one rank has launched."""
+    """The collectives that one rank has launched."""
 
     def __init__(self, name, key, source, target, peer=None):
         self.name, self.key, self.source, self.target, self.peer = name, key, source, target, peer
@@ -150,7 +150,7 @@ COLLECTIVES = {"allReduce": _all_reduce, "reduce": _reduce, "broadcast": _broadc
 
 
 class World:
-    """What the ranks of one process share: a lock, and the cliques that have been made."""
+    """The state that ranks of one process share: a lock, and the cliques that have been made."""
 
     def __init__(self):
         self.change = threading.Condition()

@@ -111,7 +111,7 @@ class HostGroup(RankGroup):
 
 
 def values(dtype, shape, seed):
-    """Return what the rank with this ``seed`` brings."""
+    """Return the array of the rank with this ``seed``."""
     rng = np.random.default_rng([seed, *shape])
     if np.dtype(dtype).kind == "f":
         return np.asarray(rng.normal(size=shape), dtype)
@@ -128,7 +128,7 @@ def reduced(arrays, op):
 
 
 def seen(shared):
-    """Return what one rank knows of where the arrays of all are."""
+    """Return the places of all ranks' arrays, as one rank knows them."""
     return None if shared is None else SharedArrays(shared)
 
 
@@ -140,7 +140,7 @@ def identical(one, other):
 
 
 class CommunicatorSuite:
-    """What every communicator does, with any number of ranks."""
+    """Tests of every communicator, with any number of ranks."""
 
     def test_ranks_know_their_place(self, group):
         places = group.run(lambda comm: (comm.rank, comm.n_ranks))
@@ -516,7 +516,7 @@ class DisagreementSuite:
             assert [result.shape for result in results] == [(2, 3, 4), (5, 2), (6,), (), (1, 2, 3, 4)]
 
     @pytest.mark.parametrize("before", [0, 1, 5])
-    def test_who_raises_lets_the_others_out(self, group, before):
+    def test_ranks_leave_when_one_raises(self, group, before):
         class Broken(Exception):
             pass
 

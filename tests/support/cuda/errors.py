@@ -1,4 +1,4 @@
-"""What the emulator of CUDA raises."""
+"""The errors of the emulator of CUDA."""
 
 
 class CompileError(Exception):
@@ -6,7 +6,7 @@ class CompileError(Exception):
 
 
 class LaunchError(Exception):
-    """What CUDA, or the emulator in its place, refuses to run."""
+    """CUDA, or the emulator in its place, refuses to run this."""
 
 
 class Race(LaunchError):

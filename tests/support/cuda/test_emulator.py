@@ -63,7 +63,7 @@ def test_atomics_of_integers_are_the_same_in_any_order_and_those_of_floats_are_n
         ("struct alignas(8) Two { float a, b; }; ((Two *)(x + 1))->b = 0;", "not aligned"),
     ],
 )
-def test_what_is_wrong_is_found(body, message):
+def test_wrong_kernels_are_refused(body, message):
     with pytest.raises(LaunchError, match=message):
         launch(body, on_device(64))
     x = on_device(64)

@@ -34,7 +34,7 @@ modes = {}  # by handle
 
 
 class CUBLASError(RuntimeError):
-    """What cuBLAS answers, by name."""
+    """The answers of cuBLAS, by name."""
 
 
 # The names are CuPy's.

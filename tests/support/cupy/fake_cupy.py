@@ -26,7 +26,7 @@ N_GPUS = 2
 
 
 class Log(list):
-    """What was asked, in order."""
+    """A log of the calls, in order."""
 
 
 def make(n_gpus=N_GPUS):
@@ -48,7 +48,7 @@ def make(n_gpus=N_GPUS):
 
 @contextmanager
 def installed(n_gpus=N_GPUS):
-    """Have ``import cupy`` find the module meanwhile, and no cuDNN, which would want a GPU's memory."""
+    """Make ``import cupy`` find the module meanwhile, and no cuDNN, which would want a GPU's memory."""
     before = {*sys.modules}
     with patch.object(find_cudnn, "find", lambda: find_cudnn.Found(None, installed=False)):
         yield make(n_gpus)

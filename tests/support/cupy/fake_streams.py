@@ -251,7 +251,7 @@ class _Stream:
 
 
 class Graph:
-    """What a capture returns."""
+    """The graph that a capture returns."""
 
     def __init__(self, replay, stream):
         self._replay, self._stream = replay, stream

@@ -59,7 +59,7 @@ class SilentTransfer(TypeError):
 
 @dataclass
 class Counts:
-    """What has been done since the last reset."""
+    """Counts of the work done since the last reset."""
 
     launches: int = 0
     uploads: int = 0

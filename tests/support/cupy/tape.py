@@ -1,4 +1,4 @@
-"""What launches are noted on while the stand-in for CuPy captures a CUDA graph.
+"""A tape on which launches are noted while the stand-in for CuPy captures a CUDA graph.
 
     stand_in.tape = Tape(); ...launches...; replay = stand_in.tape.end(); replay()
 

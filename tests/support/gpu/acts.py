@@ -1,4 +1,4 @@
-"""What tests for GPUs have whole runs do, each in a process of its own that `stage` starts.
+"""Acts that whole runs play in tests for GPUs, each in a process of its own that `stage` starts.
 
     python acts.py cupy|stand-in|cores ACT KEYWORDS -> a line of JSON
 
@@ -51,7 +51,7 @@ def main():
 
 
 def pretend():
-    """Have synk find a GPU, and the stand-in where it imports CuPy."""
+    """Make synk find a GPU, and the stand-in where it imports CuPy."""
     from support.cupy import fake_cupy
     from synk.device import choose, probe
 

@@ -71,7 +71,7 @@ def main():
 
 
 def inherit(python):
-    """Have the environment see the packages of this Python, even if it is an environment itself."""
+    """Make the packages of this Python visible in the environment, even if it is an environment itself."""
     places = [place for place in sys.path if Path(place).name in ("site-packages", "dist-packages")]
     own = Path(ask(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
     lines = [f"import site; site.addsitedir({place!r})" for place in places]

@@ -1,4 +1,4 @@
-"""What a report says of the machine: its GPU, and versions of all that takes part.
+"""The machine in a report: its GPU, and versions of all that takes part.
 
 facts -> a child process that uses CUDA -> dict of str; without a GPU "missing" says why, "device" nothing
 """
@@ -47,7 +47,7 @@ SECONDS = 60
 
 
 def facts():
-    """Return what there is, in words."""
+    """Return the facts that are there, in words."""
     said, error = ask(LOOK)
     found = json.loads(said) if said else {"device": ""}
     known = {"missing": error, **found}
@@ -85,7 +85,7 @@ def ask(code):
 
 
 def answer(process):
-    """Return what a process printed, and else why it did not."""
+    """Return the output of a process, or the reason why there is none."""
     try:
         said, errors = process.communicate(timeout=SECONDS)
     except subprocess.TimeoutExpired:

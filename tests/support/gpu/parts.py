@@ -186,7 +186,7 @@ class Collecting:
 
 
 def name_of(file):
-    """Return what a file tests: its name is ``test_NAME.py`` or ``test_dispatch_NAME.py``."""
+    """Return the subject of a file of tests: its name is ``test_NAME.py`` or ``test_dispatch_NAME.py``."""
     return Path(file).stem.removeprefix("test_").removeprefix("dispatch_")
 
 
@@ -206,7 +206,7 @@ def pytest_command():
 
 
 def environment(notes, missing=None):
-    """Return what a pytest finds: where to write, whether there is a GPU, how many threads to take."""
+    """Return the environment of a pytest: where to write, whether there is a GPU, how many threads."""
     threads = {f"{library}_NUM_THREADS": THREADS for library in ("OMP", "OPENBLAS", "MKL")}
     known = {} if missing is None else {"GPU_MISSING": missing}
     path = [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]

@@ -79,7 +79,7 @@ def page(tests, bench, day):
 
 
 def asked(tests, bench):
-    """Return what was asked for beside what was measured."""
+    """Return the limit that was asked for beside the measured value."""
     measured = bench.get("parts", {}).values()
     rows = [[part[key] for key in ("what", "asked", "measured", "met")] for part in measured]
     if tests:
@@ -145,7 +145,7 @@ def failures(tests):
 
 
 def last_line(text):
-    """Return what says most of a traceback: the last line that pytest marks as the error."""
+    """Return the line that says most of a traceback: the last one that pytest marks as the error."""
     lines = [line for line in text.splitlines() if line.strip()]
     marked = [line[1:].strip() for line in lines if line.startswith("E ")]
     return literal((marked or lines or ["nothing said"])[0 if marked else -1])

@@ -32,7 +32,7 @@ class Stage:
         self.device = "cpu" if place == "cores" else "cuda"
 
     def play(self, act, seconds=SECONDS, **keywords):
-        """Return what an act returns.
+        """Return the result of an act.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""What runs the tests of a GPU, and its report: on files of tests made here, without a GPU."""
+"""The runner of the tests of a GPU, and its report: on files of tests made here, without a GPU."""
 
 import importlib
 import json

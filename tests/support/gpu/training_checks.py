@@ -1,4 +1,4 @@
-"""What training on a GPU is held to, beside training on cores."""
+"""The checks of training on a GPU, beside training on cores."""
 
 import numpy as np
 

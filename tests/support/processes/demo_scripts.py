@@ -20,7 +20,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def run(script, *arguments, seconds=SECONDS):
-    """Return what a script printed, warnings being errors; it must end well."""
+    """Run a script, which must end well, warnings being errors; return its output."""
     done = start(script, *arguments, seconds=seconds)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""

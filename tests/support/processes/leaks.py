@@ -1,4 +1,4 @@
-"""What a process holds that outlives a careless test, and how to tell when something new stays.
+"""The things that a process holds after a careless test, and how to tell when something new stays.
 
 Four kinds: shared-memory segments and semaphores (files in ``/dev/shm``), child processes, file descriptors
 and Python threads. Native threads are not counted: BLAS and OpenMP pools start lazily and stay, and no code
@@ -41,7 +41,7 @@ class Process:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What this process holds at one moment."""
+    """The things that this process holds at one moment."""
 
     segments: frozenset[str]  # names in /dev/shm
     children: frozenset[Process]  # descendants and orphaned descendants

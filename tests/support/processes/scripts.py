@@ -104,7 +104,7 @@ def later(seconds, call, *arguments):
 
 
 def held():
-    """What this process holds that outlives a careless run."""
+    """Return the things of this process that outlive a careless run."""
     gc.collect()
     segments = open("/proc/self/maps").read().count("/dev/shm/")
     children = open(f"/proc/self/task/{{os.getpid()}}/children").read().split()

@@ -1,1 +1,1 @@
-"""What connects ranks in tests: barriers and channels without processes, and ranks that are threads."""
+"""Connections of ranks in tests: barriers and channels without processes, and ranks that are threads."""
