@@ -389,15 +389,7 @@ def function(
         Naming the argument and the variable that is wrong.
     """
     return _current.session("function").function(
-        inputs,
-        outputs,
-        bcast_inputs,
-        updates,
-        givens,
-        sliceable_shareds,
-        name=name,
-        mode=mode,
-        on_unused_input=on_unused_input,
+        inputs, outputs, bcast_inputs, updates, givens, sliceable_shareds, mode, on_unused_input, name=name
     )
 
 

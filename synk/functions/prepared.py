@@ -62,10 +62,8 @@ class PreparedCommand:
     steps : tuple of Step
     selected : (int, int)
         The rows that they read, which a call that sends them again may change.
-    may_last : bool
-        Whether `keep` can make it ready to be sent again.
     lasts : bool
-        Whether it may be sent again now.
+        Whether it may be sent again.
     segments, variables : set of int
         Memory that it relies on: of inputs, and of shared variables, by identity.
     returns : {"list", "single", "none"}
@@ -79,12 +77,7 @@ class PreparedCommand:
         self._reshapes = [variable for entry in prepared for variable in entry.reshapes]
         self._num_slices = num_slices
         self._lasting = [entry.lasting for entry in prepared]
-        self.may_last = None not in self._lasting
-        calls = [step for step in self.steps if isinstance(step, messages.Call)]
-        refs = [ref for call in calls for ref in (*call.inputs, call.indices) if ref is not None]
-        self.segments = {ref.segment for ref in refs}
-        self.variables = {variable for entry in self._lasting if entry for variable in entry.variables}
-        self.lasts = False
+        self.lasts, self.segments, self.variables = False, set[int](), set[int]()
 
     def run(self, owner: Owner, start: int, stop: int) -> list[Any]:
         """Run the steps on these rows, and return what each makes of its results."""
@@ -104,9 +97,13 @@ class PreparedCommand:
         shared variables with what is to be in it, or None.
         """
         known = [entry for entry in self._lasting if entry is not None]
+        calls = [step for step in self.steps if isinstance(step, messages.Call)]
+        refs = [ref for call in calls for ref in (*call.inputs, call.indices) if ref is not None]
+        self.segments = {ref.segment for ref in refs}
+        self.variables = {variable for entry in known for variable in entry.variables}
         lengths = {entry.length for entry in known if entry.length is not None}
         watched = [stored(entry.variables) for entry in known]
-        if not self.may_last or len(lengths) > 1 or None in watched:
+        if None in self._lasting or len(lengths) > 1 or None in watched:
             return
         inputs = [one for entry in known for one in entry.inputs]
         self._n_inputs = 1 + max((one.position for one in inputs), default=-1)
