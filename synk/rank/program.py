@@ -30,9 +30,8 @@ from synk.compile.passes.finish import Announcer
 from synk.device import Device
 from synk.rank.absent import Absent
 from synk.rank.calling import Direct, called_on_host
-from synk.rank.results import small_stay
 from synk.rank.spec import ProgramSpec, UpdateSpec
-from synk.rank.sums import Sums
+from synk.rank.sums import Sums, small_stay
 from synk.values import messages
 from synk.values.reduction import cast, identity
 from synk.values.rows import Rows, slices

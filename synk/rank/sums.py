@@ -6,11 +6,16 @@
 Arrays of the host are the business of `reduction.Accumulator`; those of a device add up here, in the same
 order and to the same bits, so the gradients of many slices cross no bus. Rows that are joined would fill the
 device that calls are sliced for, so they go to the host slice by slice.
+
+Large results of one slice go to the host at once. Small ones go when nothing is left to launch, for to fetch a
+number is to wait for the GPU.
+
+    program -> small_stay -> Results ... last step of a command -> on_host -> reply
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +24,23 @@ from synk.device import Device
 from synk.rank.spec import ProgramSpec, UpdateSpec
 from synk.values import messages
 from synk.values.reduction import UFUNCS, Accumulator, Partial, accumulating_dtype, misfit
+
+SMALL = 1024  # bytes of a result that need not leave the device at once
+
+
+def small_stay(value: Any, device: Device) -> Any:
+    """Return a result on the host, or a small one where it is."""
+    return value if getattr(value, "nbytes", 0) <= SMALL else device.to_host(value)
+
+
+def on_host(results: Iterable[Any], device: Device) -> tuple[Any, ...]:
+    """Return the results of steps, the arrays in `Results` on the host."""
+    return tuple(
+        messages.Results([*map(device.to_host, result.values)], result.weight)
+        if isinstance(result, messages.Results)
+        else result
+        for result in results
+    )
 
 
 class Sums:

@@ -21,8 +21,8 @@ from synk.device import Device
 from synk.memory.segments import SegmentTable
 from synk.rank.overlap import Overlap
 from synk.rank.program import ProgramContext, RankProgram
-from synk.rank.results import on_host
 from synk.rank.shards import Shards, rows_of
+from synk.rank.sums import on_host
 from synk.transport.base import Peers
 from synk.values import messages
 from synk.values.rows import Rows, split

@@ -44,12 +44,12 @@ class Commons:
     def descriptors(self) -> list[int]:
         """Return the ``2 + n_ranks`` descriptors by which another process shares all this, until `seal`."""
         bells = [self.bells.fileno(rank) for rank in range(self.n_ranks)]
-        return [self.control.descriptor, self.mailboxes.descriptor, *bells]
+        return [self.control.segment.descriptor, self.mailboxes.segment.descriptor, *bells]
 
     def seal(self) -> None:
         """Close the descriptors of memory: who is forked from now on inherits what is mapped."""
-        self.control.seal()
-        self.mailboxes.seal()
+        self.control.segment.seal()
+        self.mailboxes.segment.seal()
 
     def close(self) -> None:
         self._made.close()

@@ -37,27 +37,18 @@ class Mailboxes:
 
     def __init__(self, n_ranks: int, descriptor: int | None = None):
         nbytes = STRIDE * n_ranks
-        self._segment = Segment.create(nbytes) if descriptor is None else Segment.attach(descriptor, nbytes)
-        words = self._segment.words(STRIDE * n_ranks // 8)
+        self.segment = Segment.create(nbytes) if descriptor is None else Segment.attach(descriptor, nbytes)
+        words = self.segment.words(STRIDE * n_ranks // 8)
         space = words.cast("B")
         self.boxes = [
             Mailbox(words[rank * STRIDE // 8 :][:HEAD_WORDS], space[rank * STRIDE :][8 * HEAD_WORDS : STRIDE])
             for rank in range(n_ranks)
         ]
 
-    @property
-    def descriptor(self) -> int:
-        """Descriptor by which other processes attach, until `seal`."""
-        return self._segment.descriptor
-
-    def seal(self) -> None:
-        """Close the descriptor; processes that are forked inherit the mapping."""
-        self._segment.seal()
-
     def close(self) -> None:
         for box in self.boxes:
             box.release()
-        self._segment.close()
+        self.segment.close()
 
 
 class Mailbox:

@@ -39,14 +39,14 @@ class ControlBlock:
     ----------
     n_ranks : int
     descriptor : int, optional
-        Of the words that another process has made; new ones by default.
+        Of the segment of words that another process has made; a new one by default.
     """
 
     def __init__(self, n_ranks: int, descriptor: int | None = None):
         self.n_ranks = n_ranks
         nbytes = 8 * RANK_WORDS * n_ranks
-        self._segment = Segment.create(nbytes) if descriptor is None else Segment.attach(descriptor, nbytes)
-        self.words = self._segment.words(RANK_WORDS * n_ranks)
+        self.segment = Segment.create(nbytes) if descriptor is None else Segment.attach(descriptor, nbytes)
+        self.words = self.segment.words(RANK_WORDS * n_ranks)
         places = [self.index(rank, PHASE) for rank in range(n_ranks)]
         self.phases = [self.words[place : place + 1] for place in places]  # one word each
 
@@ -74,19 +74,10 @@ class ControlBlock:
     def phase(self, rank: int) -> str:
         return PHASES[self.phases[rank][0]]
 
-    @property
-    def descriptor(self) -> int:
-        """Descriptor by which other processes attach, until `seal`."""
-        return self._segment.descriptor
-
-    def seal(self) -> None:
-        """Close the descriptor; processes that are forked inherit the mapping."""
-        self._segment.seal()
-
     def close(self) -> None:
         for words in (self.words, *self.phases):
             words.release()
-        self._segment.close()
+        self.segment.close()
 
 
 class Doorbells:
