@@ -7,8 +7,8 @@ Arrays of the host are the business of `reduction.Accumulator`; those of a devic
 order and to the same bits, so the gradients of many slices cross no bus. Rows that are joined would fill the
 device that calls are sliced for, so they go to the host slice by slice.
 
-Large results of one slice go to the host at once. Small ones go when nothing is left to launch, for to fetch a
-number is to wait for the GPU.
+Large results of one slice go to the host at once. Small ones go when nothing is left to launch, for to fetch
+a number is to wait for the GPU.
 
     program -> small_stay -> Results ... last step of a command -> on_host -> reply
 """

@@ -20,24 +20,12 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 
 import synk
+from support.processes.of_rank import OfRank, of_ranks
 from synk.compile.elementwise import numpy_kernels
 from synk.device.cpu import count_cores
 from synk.native.libraries import Libraries
 from synk.native.store import Store
 from synk.rank.program import RankProgram
-
-
-class OfRank(Op):
-    """Call ``function()`` on the rank that computes this; the result is a vector."""
-
-    def __init__(self, function):
-        self.function = function
-
-    def make_node(self, trigger):
-        return Apply(self, [pt.as_tensor(trigger)], [pt.dvector()])
-
-    def perform(self, node, inputs, outputs):
-        outputs[0][0] = np.atleast_1d(np.asarray(self.function(), dtype="float64"))
 
 
 class Slow(Op):
@@ -54,12 +42,6 @@ class Slow(Op):
         while time.monotonic() < wake:
             time.sleep(0.01)
         outputs[0][0] = inputs[0].copy()
-
-
-def of_ranks(function):
-    """Return the results of ``function()``, rank by rank."""
-    trigger = pt.scalar("trigger")
-    return synk.function([], (OfRank(function)(trigger), "gather"), [trigger])(0.0)
 
 
 def summing():

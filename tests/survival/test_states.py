@@ -18,10 +18,9 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from pytensor.graph.basic import Apply
-from pytensor.graph.op import Op
 
 import synk
+from support.processes.of_rank import OfRank, asking
 from synk.run.session import Session
 
 MASTER = os.getpid()
@@ -240,26 +239,6 @@ def test_verbs_work_in_a_turn(ranks):
 # --- processes that are not the master -------------------------------------------------------------------
 
 
-class OfRank(Op):
-    """Call ``function()`` on each rank."""
-
-    def __init__(self, function):
-        self.function = function
-
-    def make_node(self, trigger):
-        return Apply(self, [pt.as_tensor(trigger)], [pt.dvector()])
-
-    def perform(self, node, inputs, outputs):
-        outputs[0][0] = np.atleast_1d(np.asarray(self.function(), dtype="float64"))
-
-
-def of_ranks(function):
-    """Return a function that gives what ``function()`` gives on each rank."""
-    trigger = pt.scalar("trigger")
-    f = synk.function([], (OfRank(function)(trigger), "gather"), [trigger])
-    return lambda: f(0.0)
-
-
 STALE = []
 
 
@@ -280,7 +259,7 @@ def test_in_a_worker(ranks):
     synk.close()
     try:
         ranks(3)
-        assert of_ranks(refused_in_a_worker)().tolist() == [0, 0, 0]
+        assert asking(refused_in_a_worker)().tolist() == [0, 0, 0]
         still_right(World())
     finally:
         STALE.clear()
@@ -296,7 +275,7 @@ def fork_here():
 
 def test_a_worker_does_not_fork_a_run_of_its_own(ranks):
     ranks(2)
-    assert of_ranks(fork_here)().tolist() == [0, 0]
+    assert asking(fork_here)().tolist() == [0, 0]
 
 
 def in_a_child(check):
@@ -457,7 +436,7 @@ def test_a_function_that_another_thread_drops_is_not_distributed(ranks, monkeypa
 
 def test_closing_while_another_thread_calls(ranks):
     ranks(2)
-    slow, told = of_ranks(wait_here), []
+    slow, told = asking(wait_here), []
     slow()
 
     def call():
@@ -538,7 +517,7 @@ def by_finalizer(action, call):
 @pytest.mark.parametrize("wait", [ring_here, ring_there])
 def test_in_the_middle_of_a_call(ranks, how, wait):
     ranks(2)
-    world, slow = World(), of_ranks(wait)
+    world, slow = World(), asking(wait)
     by_signal(lambda: None, slow)  # compiled
     wrong = ["nothing was tried"]
     calls = [*world.verbs(), *world.all(facts=False)]
@@ -583,7 +562,7 @@ def test_data_made_in_the_middle_of_a_call_is_refused(ranks):
 @pytest.mark.parametrize("wait", [ring_here, ring_there])
 def test_closing_in_the_middle_of_a_call_is_refused(ranks, wait):
     ranks(2)
-    world, slow, wrong = World(), of_ranks(wait), ["nothing was tried"]
+    world, slow, wrong = World(), asking(wait), ["nothing was tried"]
     by_signal(lambda: None, slow)  # compiled
 
     def action():

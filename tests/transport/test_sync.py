@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from support.transport.parts import make_barrier
+from support.transport.parts import make_barrier, on_threads
 from synk.processes.watch import Process
 from synk.transport import sync
 from synk.transport.sync import (
@@ -35,27 +35,6 @@ def shared(n_ranks):
     yield control, bells
     bells.close()
     control.close()
-
-
-def on_threads(n_ranks, work):
-    """Run ``work(rank)`` on one thread a rank; return what each returned or raised, in rank order."""
-    outcomes = [None] * n_ranks
-
-    def run(rank):
-        try:
-            outcomes[rank] = work(rank)
-        except BaseException as error:
-            outcomes[rank] = error
-
-    threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(n_ranks)]
-    for thread in threads:
-        thread.start()
-    deadline = time.monotonic() + DEADLINE
-    for thread in threads:
-        thread.join(max(0.0, deadline - time.monotonic()))
-    late = [rank for rank, thread in enumerate(threads) if thread.is_alive()]
-    assert not late, f"ranks {late} still wait"
-    return outcomes
 
 
 class StillWaiting(Exception):

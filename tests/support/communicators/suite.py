@@ -13,14 +13,13 @@ import time
 import numpy as np
 import pytest
 
-from support.transport.parts import make_barrier
+from support.transport.parts import make_barrier, on_threads
 from synk.comm import HostCommunicator, SharedArrays
 from synk.comm.blocks import block_length
 from synk.memory.shm import Segment
 from synk.transport.sync import Aborted, ControlBlock, Doorbells
 from synk.values.errors import CollectiveMismatch
 
-DEADLINE = 30.0  # seconds for ranks that would wait for each other forever
 BLOCK = block_length(2, 4)  # of float32 on two ranks
 
 FLOATS = ["float16", "float32", "float64"]
@@ -49,25 +48,16 @@ class RankGroup:
     def outcomes(self, work):
         """Run one command; return what each rank returned or raised, in rank order."""
         self._command += 1
-        outcomes = [None] * self.n_ranks
 
         def run(rank):
             self.barriers[rank].begin(self._command)
             try:
-                outcomes[rank] = work(self.communicators[rank])
-            except BaseException as error:
+                return work(self.communicators[rank])
+            except BaseException:
                 self.barriers[rank].fail()  # as a worker does
-                outcomes[rank] = error
+                raise
 
-        threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(self.n_ranks)]
-        for thread in threads:
-            thread.start()
-        deadline = time.monotonic() + DEADLINE
-        for thread in threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
-        late = [rank for rank, thread in enumerate(threads) if thread.is_alive()]
-        assert not late, f"ranks {late} still wait"
-        return outcomes
+        return on_threads(self.n_ranks, run)
 
     def run(self, work):
         """Return ``work(communicator)`` of each rank, in rank order."""

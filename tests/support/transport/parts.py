@@ -1,10 +1,15 @@
 """Barriers and channels of ranks that are no processes, with nothing to watch over unless a test says so."""
 
+import threading
+import time
+
 from synk.transport.channel import MasterChannel, WorkerChannel
 from synk.transport.commons import Commons
 from synk.transport.frames import pair
 from synk.transport.mailbox import MasterPost, WorkerPost
 from synk.transport.sync import Barrier
+
+DEADLINE = 30.0  # seconds for threads that would wait forever if they were left waiting
 
 
 def nothing(*_):
@@ -42,3 +47,24 @@ class Channels:
         for end in (end for ends in self.ends for end in ends):
             end.close()
         self.commons.close()
+
+
+def on_threads(n_ranks, work):
+    """Run ``work(rank)`` on one thread a rank; return what each returned or raised, in rank order."""
+    outcomes = [None] * n_ranks
+
+    def run(rank):
+        try:
+            outcomes[rank] = work(rank)
+        except BaseException as error:
+            outcomes[rank] = error
+
+    threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(n_ranks)]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + DEADLINE
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    late = [rank for rank, thread in enumerate(threads) if thread.is_alive()]
+    assert not late, f"ranks {late} still wait"
+    return outcomes

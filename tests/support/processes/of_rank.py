@@ -1,0 +1,33 @@
+"""An Op that tells something of the rank that computes it."""
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
+
+import synk
+
+
+class OfRank(Op):
+    """Call ``function()`` on the rank that computes this; the result is a vector."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def make_node(self, trigger):
+        return Apply(self, [pt.as_tensor(trigger)], [pt.dvector()])
+
+    def perform(self, node, inputs, outputs):
+        outputs[0][0] = np.atleast_1d(np.asarray(self.function(), dtype="float64"))
+
+
+def asking(function):
+    """Return a function of synk that gives what ``function()`` gives on each rank."""
+    trigger = pt.scalar("trigger")
+    f = synk.function([], (OfRank(function)(trigger), "gather"), [trigger])
+    return lambda: f(0.0)
+
+
+def of_ranks(function):
+    """Return what ``function()`` gives on each rank."""
+    return asking(function)()
