@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from test_floors import FLOORS
 
 ROOT = Path(__file__).parent.parent
 DOCS = sorted((ROOT / "docs").glob("*.rst"))
@@ -67,3 +68,14 @@ def test_every_page_is_named_in_the_readme():
     readme = PAGES[0].read_text()
     assert "CONTRIBUTING.rst" in readme
     assert [page.name for page in DOCS if f"docs/{page.name}" not in readme] == []
+
+
+def test_files_and_floors_of_the_design_are_those_of_the_code():
+    page = (ROOT / "docs" / "design.rst").read_text()
+    named = set(re.findall(r"``([\w/]+/(?:\w+\.(?:py|rst))?)``", page))
+    assert len(named) > 40
+    places = (ROOT / "synk", ROOT)
+    assert [path for path in named if not any((place / path).exists() for place in places)] == []
+    rooms = re.findall(r"^(\d+) +``(\w+)/?``", page, re.MULTILINE)
+    floors = [("__init__" if room == "" else room, n) for n, on in enumerate(FLOORS, 1) for room in on]
+    assert sorted((room, int(number)) for number, room in rooms) == sorted(floors)
