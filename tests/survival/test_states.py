@@ -116,7 +116,7 @@ class World:
         inner = (
             {"ref", "changes", "known_ref"}
             if kind is synk.Data
-            else {"check", "prepare", "run_alone", "as_written"}
+            else {"can_batch", "can_batch_s", "can_slice", "check", "prepare", "run_alone", "as_written"}
         )
         for name in names:
             if name not in inner and (name in FACTS[kind]) == facts:
