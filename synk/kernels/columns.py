@@ -28,25 +28,13 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Grid:
-    """Windows on a plane.
+    """Windows on a plane; all lengths are down and across."""
 
-    Parameters
-    ----------
-    outputs : (int, int)
-        Windows down and across.
-    places : (int, int)
-        Of a window.
-    start : (int, int)
-        Pixel of the first place of the first window; less than 0 in the padding.
-    stride, dilation : (int, int)
-        Pixels from one window, and from one place, to the next.
-    """
-
-    outputs: Pair
-    places: Pair
-    start: Pair
-    stride: Pair
-    dilation: Pair
+    outputs: Pair  # windows
+    places: Pair  # of a window
+    start: Pair  # pixel of the first place of the first window; less than 0 in the padding
+    stride: Pair  # pixels from one window to the next
+    dilation: Pair  # pixels from one place to the next
 
     @classmethod
     def of(cls, window: Window, outputs: Pair, places: Pair) -> Grid:

@@ -52,15 +52,10 @@ class ChannelsLast(GraphRewriter):
 
 
 class Images:
-    """Variables that have a counterpart with the channels last.
-
-    Attributes
-    ----------
-    replaced : dict of Variable to Variable
-        For results of converted nodes, what stands for them in the rest of the graph.
-    """
+    """Variables that have a counterpart with the channels last."""
 
     def __init__(self) -> None:
+        # For results of converted nodes, what stands for them in the rest of the graph.
         self.replaced: dict[Variable, Variable] = {}
         self._inside: dict[Variable, Variable] = {}
 

@@ -30,16 +30,7 @@ SEGMENT = 1024  # elements of a plane that a warp takes at once, at most
 
 
 class Launch:
-    """The shape in which x is seen, and the blocks that go over it.
-
-    Parameters
-    ----------
-    x, *arrays
-        Arrays of one shape.
-    layout : str
-    kind : Kind
-        Of their dtype.
-    """
+    """The shape in which x, and arrays like it, are seen, and the blocks that go over it."""
 
     def __init__(self, xp: ModuleType, layout: str, kind: Kind, x: Any, *arrays: Any):
         shape, axis = x.shape, 1 if x.ndim == 4 and layout == "NCHW" else x.ndim - 1

@@ -21,21 +21,11 @@ ALIGNMENT = 16  # bytes, which one instruction reads
 
 @dataclass(frozen=True)
 class Kind:
-    """A dtype, as the text of a kernel has it.
+    """A dtype, as the text of a kernel has it."""
 
-    Attributes
-    ----------
-    real : str
-        The dtype to compute in, which is also that of parameters.
-    vector : int
-        Elements in 16 bytes.
-    macros : dict
-        Names of the text, and what they stand for.
-    """
-
-    real: str
-    vector: int
-    macros: dict[str, str]
+    real: str  # the dtype to compute in, which is also that of parameters
+    vector: int  # elements in 16 bytes
+    macros: dict[str, str]  # names of the text, and what they stand for
 
 
 def _kind(real: str, stored: str, vector: int, widen: str = "same", narrow: str = "same") -> Kind:

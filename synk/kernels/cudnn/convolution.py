@@ -64,13 +64,8 @@ class CuDnn(Provider):
 class Implementation:
     """Keep plans by shapes, and arrange arrays as cuDNN takes them.
 
-    Parameters
-    ----------
-    xp : module
-    state : callable
-        Takes shapes and lengths, dtype and more, and returns the descriptor.
-    instead : callable
-        Computes where there is no plan.
+    ``state`` takes shapes and lengths, dtype and more, and returns the descriptor; ``instead`` computes where
+    there is no plan.
     """
 
     takes_out = True  # the mark of synk.compile.tables

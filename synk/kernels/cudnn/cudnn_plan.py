@@ -42,39 +42,18 @@ class Unsupported(Exception):
 
 
 class CudnnPlan(NamedTuple):
-    """A graph that is ready to be executed.
+    """A graph that is ready to be executed."""
 
-    Attributes
-    ----------
-    graph : cudnn.pygraph
-    workspace : int
-        Bytes.
-    descriptor : Descriptor
-    """
-
-    graph: Any
-    workspace: int
+    graph: Any  # cudnn.pygraph
+    workspace: int  # bytes
     descriptor: Descriptor
 
 
 def make_plan(cudnn: Any, descriptor: Descriptor, **gpu: Any) -> CudnnPlan:
-    """Build a plan; takes 10 to 40 ms.
+    """Build a plan of a descriptor that is not empty; takes 10 to 40 ms.
 
-    Parameters
-    ----------
-    cudnn : module
-        The front end.
-    descriptor : Descriptor
-        Not an empty one.
-    **gpu
-        ``handle``, or ``device_property`` and ``sm_version`` of a GPU that is not there.
-
-    Raises
-    ------
-    Unsupported
-        No engine computes this.
-    RuntimeError
-        cuDNN does not accept the graph, or lacks a library.
+    ``gpu`` is its ``handle``, or ``device_property`` and ``sm_version`` of one that is not there.
+    `Unsupported` if no engine computes this, RuntimeError if cuDNN does not accept the graph, or lacks a library.
     """
     graph = describe(cudnn, descriptor, **gpu)
     try:

@@ -40,30 +40,15 @@ class Tensor(NamedTuple):
 
 @dataclass(frozen=True)
 class Descriptor:
-    """A convolution or one of its gradients, of arrays of certain shapes.
+    """A convolution or one of its gradients, of arrays of certain shapes."""
 
-    Attributes
-    ----------
-    operation : str
-        FORWARD, INPUT_GRADIENT or WEIGHT_GRADIENT.
-    convolution : Convolution
-    image, weights : tuple of int
-        Shapes of the arrays.
-    dtype : str
-        Of all arrays.
-    tf32 : bool
-        Whether factors of float32 may be cut to 10 bits.
-    has_bias : bool
-        Whether a bias for each channel is added; forward only.
-    """
-
-    operation: str
+    operation: str  # FORWARD, INPUT_GRADIENT or WEIGHT_GRADIENT
     convolution: Convolution
     image: Shape
     weights: Shape
-    dtype: str
-    tf32: bool = False
-    has_bias: bool = False
+    dtype: str  # of all arrays
+    tf32: bool = False  # whether factors of float32 may be cut to 10 bits
+    has_bias: bool = False  # whether a bias for each channel is added; forward only
 
     @cached_property
     def result(self) -> Shape:

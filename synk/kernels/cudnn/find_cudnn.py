@@ -29,21 +29,11 @@ REMEDY = "install synk[cuda13,cudnn13] (for drivers that speak CUDA 12 only: syn
 
 @dataclass(frozen=True)
 class Found:
-    """The outcome of a search.
+    """The outcome of a search."""
 
-    Attributes
-    ----------
-    module : module or None
-        The front end, if cuDNN can be used here.
-    reason : str
-        Why not, and what to do; empty where it can.
-    installed : bool
-        Whether there is a front end at all: then the user wants it used.
-    """
-
-    module: Any
-    reason: str = ""
-    installed: bool = True
+    module: Any  # the front end, or None if cuDNN cannot be used here
+    reason: str = ""  # why not, and what to do; empty where it can
+    installed: bool = True  # whether there is a front end at all: then the user wants it used
 
 
 @cache

@@ -24,16 +24,7 @@ MOST_PLANS = 1024  # of a process; a network has some hundred
 
 
 class CudnnHandle:
-    """cuDNN for one thread and one GPU.
-
-    Parameters
-    ----------
-    cudnn : module
-        The front end.
-    cupy : module
-    gpu : int
-        The number of the current GPU.
-    """
+    """cuDNN, by its front end, for one thread and one GPU."""
 
     def __init__(self, cudnn: Any, cupy: Any, gpu: int):
         self.gpu = gpu

@@ -62,28 +62,19 @@ class OneDnn(Provider):
 class Implementation:
     """Keep plans by shapes: forward and gradients add how they are called.
 
-    Parameters
-    ----------
-    convolution : Convolution
-    instead : callable
-        Makes an implementation that takes over.
-
-    Attributes
-    ----------
-    plans : dict
-        By shapes: the shape of the result, and what computes it.
+    ``instead`` makes an implementation that takes over where oneDNN has none.
     """
 
     takes_out = True  # the mark of synk.compile.tables
 
     def __init__(self, convolution: Convolution, instead: Callable[[], Any]):
         self.convolution = convolution
-        self.plans: dict[tuple, tuple[tuple[int, ...], Compute]] = {}
+        self.plans: dict[tuple, tuple[Shape, Compute]] = {}  # the shape of the result, and what computes it
         self._instead = instead
 
     def plan(
-        self, key: tuple, shapes: Shapes, result: tuple[int, ...], ways: Iterator[AddSteps], *others: int
-    ) -> tuple[tuple[int, ...], Compute]:
+        self, key: tuple, shapes: Shapes, result: Shape, ways: Iterator[AddSteps], *others: int
+    ) -> tuple[Shape, Compute]:
         """Make a function for ``shapes`` by the first of ``ways`` that oneDNN supports; keep it as ``key``.
 
         ``result`` is the shape of the result; ``others`` are given to the other provider behind the arrays.

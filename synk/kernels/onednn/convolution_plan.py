@@ -43,12 +43,7 @@ class PlanParts(NamedTuple):
 class ConvolutionPlan:
     """Compute one result from arrays of one set of shapes.
 
-    Attributes
-    ----------
-    implementations : tuple of str
-        oneDNN's names of what the steps run.
-    workspace : int
-        Bytes of the engine's workspace that it uses.
+    It uses ``workspace`` bytes of the engine's; ``implementations`` are oneDNN's names of what the steps run.
     """
 
     def __init__(self, engine: Engine, parts: PlanParts):

@@ -49,27 +49,14 @@ class Workspace:
 
 
 class Engine:
-    """The library with its engine, stream and workspace.
-
-    Parameters
-    ----------
-    found : ctypes.CDLL
-        oneDNN.
-
-    Attributes
-    ----------
-    threads : int
-        With which primitives are created and run.
-    lock : threading.RLock
-        Held while a kernel is prepared or runs.
-    """
+    """The library with its engine, stream and workspace; its lock is held while a kernel is made or runs."""
 
     def __init__(self, found: Any):
         self.api = binding.bind(found)
         self.handle = created(self.api.dnnl_engine_create, binding.CPU, 0)
         self.stream = created(self.api.dnnl_stream_create, self.handle, binding.IN_ORDER)
         self.workspace = Workspace()
-        self.threads = 1
+        self.threads = 1  # with which primitives are created and run
         # The runtime that oneDNN itself is linked to, whichever that is: a handle finds what it depends on.
         self._get_threads = getattr(found, "omp_get_max_threads", lambda: 1)
         self.set_threads = getattr(found, "omp_set_num_threads", lambda number: None)

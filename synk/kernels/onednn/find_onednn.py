@@ -39,18 +39,10 @@ class Version(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Found:
-    """The outcome of a search.
+    """The outcome of a search."""
 
-    Attributes
-    ----------
-    library : ctypes.CDLL or None
-        oneDNN, if it can be used here.
-    reason : str
-        Why not; empty where it can.
-    """
-
-    library: ctypes.CDLL | None
-    reason: str = ""
+    library: ctypes.CDLL | None  # oneDNN, if it can be used here
+    reason: str = ""  # why not; empty where it can
 
 
 @cache
