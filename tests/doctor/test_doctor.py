@@ -475,10 +475,11 @@ def test_onednn_is_found_with_version_and_place(machine):
     assert re.fullmatch(rf"3\.\d+\.\d+ in {re.escape(onednn_file())}", found.found)
 
 
-def search_finds(monkeypatch, *files, **options):
+def search_finds(monkeypatch, *files, openmp=onednn.OPENMP):
     """Make the doctor search for oneDNN in these files alone."""
+    monkeypatch.setattr(onednn, "OPENMP", openmp)
     monkeypatch.setattr(onednn, "places", lambda: iter(files))
-    monkeypatch.setattr(onednn, "find", lambda: onednn.search(files, **options))
+    monkeypatch.setattr(onednn, "find", lambda: onednn.search(files))
 
 
 def test_onednn_is_an_extra(machine, monkeypatch):
