@@ -121,31 +121,31 @@ def fork(
     Parameters
     ----------
     n_parallel : int, optional
-        Ranks, this process included; by default one per GPU, or per core that this process may use. More
-        ranks than GPUs share these, which a `SynkWarning` tells.
+        Ranks, this process included; by default one per GPU, or per core that this process may use. If
+        there are more ranks than GPUs, ranks share GPUs, with a `SynkWarning`.
     device : {"cpu", "cuda"}, optional
-        What to compute on; by default GPUs, if CuPy is installed and there are any, else cores. Rank i has
-        the i-th of the GPUs that ``CUDA_VISIBLE_DEVICES`` leaves visible.
+        The device to compute on; by default GPUs, if CuPy is installed and there are any, else cores. Rank i
+        has the i-th of the GPUs that ``CUDA_VISIBLE_DEVICES`` leaves visible.
     threads : int, optional
         Threads that matrix products of each rank use; by default cores // ranks, at least one.
     timeout : float, optional
-        Seconds that every command may take before `SynkTimeout` is raised; by default as many as it
-        needs. `timeout` sets others for some commands.
+        Seconds that every command may take before `SynkTimeout` is raised; by default there is no limit.
+        `timeout` sets another limit for some commands.
     memory_limit : float, optional
         The fraction of each GPU's memory that the arrays of all ranks on it may take together; by default
         0.9.
     precision : {"float32", "tf32", "bfloat16", "float16"}, optional
-        What GPUs multiply float32 matrices in: "tf32" is faster and keeps 10 bits of each factor. With
-        "bfloat16" (7 bits) and "float16" (10 bits, nothing above 65504), arrays between products are kept in
-        16 bits too; shared variables, updates and results stay float32. By default "float32", unless
-        ``CUPY_TF32`` says otherwise.
+        The precision in which GPUs multiply float32 matrices: "tf32" is faster and keeps 10 bits of each
+        factor. With "bfloat16" (7 bits) and "float16" (10 bits, nothing above 65504), arrays between products
+        are kept in 16 bits too; shared variables, updates and results stay float32. By default "float32",
+        unless ``CUPY_TF32`` says otherwise.
     cuda_graphs : bool
-        Whether GPUs record what a function launches, once it has been called a few times with the same
-        shapes, and launch all of it together from then on. A warning tells where that cannot be done.
+        Whether GPUs record the launches of a function, once it has been called a few times with the same
+        shapes, and launch all of them together from then on. A warning says where that is impossible.
     overlap : bool
-        Whether GPUs that are linked by NCCL exchange the parts of a gradient that are done while they compute
-        the rest: in training steps of `synk.extensions.train`, and wherever a `sequence` all-reduces what the
-        function before has joined.
+        Whether GPUs that are linked by NCCL exchange the finished parts of a gradient while they compute the
+        rest: in training steps of `synk.extensions.train`, and wherever a `sequence` all-reduces the vector
+        that the function before has joined.
 
     Returns
     -------
@@ -159,7 +159,7 @@ def fork(
     CudaUnavailable
         If GPUs are asked for and driver, GPU or CuPy is missing or fails.
     CudaInitialisedError
-        If this process has used a GPU already, so that those it forks cannot.
+        If this process has used a GPU already, because processes that it forks could not use one then.
     """
     return _current.fork(
         n_parallel,
@@ -183,16 +183,16 @@ def close() -> None:
 
 
 def timeout(seconds: float | None) -> AbstractContextManager[None]:
-    """Give every command of this thread inside a ``with`` block so many seconds.
+    """Limit the seconds of every command of this thread inside a ``with`` block.
 
-    A command is what one call here or of a function sends to the ranks. One that is not done by then raises
-    `SynkTimeout` with every rank's stack, and the run is broken: `restart` or `close` it. What this
-    process computes itself is not interrupted.
+    One call of a function, or of a verb of synk, sends one command to the ranks. A command that exceeds the
+    limit raises `SynkTimeout` with every rank's stack, and the run is broken: `restart` or `close` it. The
+    computation of this process itself is not interrupted.
 
     Parameters
     ----------
     seconds : float or None
-        None for as many as it takes.
+        None for no limit.
 
     Examples
     --------
@@ -205,21 +205,21 @@ def timeout(seconds: float | None) -> AbstractContextManager[None]:
 
 
 def turn(what: str) -> AbstractContextManager[None]:
-    """Keep the run to oneself in a ``with`` block, to read or set several values as of one moment.
+    """Reserve the run for this thread in a ``with`` block, to read or set several values as of one moment.
 
-    Calls of other threads wait until the block ends, and so do handlers of signals; calls of this thread go
-    on. Do not wait for another thread in it. Without a run, handlers wait.
+    Calls of other threads, and signal handlers, wait until the block ends; calls of this thread go on. Do not
+    wait for another thread in the block. Without a run, only signal handlers wait.
 
     Parameters
     ----------
     what : str
-        What the block is for, told in errors.
+        The purpose of the block, for error messages.
 
     Raises
     ------
     SynkStateError
-        On entering, if this process is not the master, or this is called in the middle of a call: by a signal
-        handler, say.
+        On entering, if this process is not the master, or if it is called within another call, as by a signal
+        handler.
 
     Examples
     --------
@@ -234,7 +234,7 @@ def turn(what: str) -> AbstractContextManager[None]:
 def commit() -> None:
     """Keep the present values of all shared variables on all ranks, for `restart` to go back to.
 
-    They are kept in this process's memory, once where ranks have the same; the last commit is forgotten.
+    They are kept in this process's memory, once if the ranks have the same; they replace the last commit.
     """
     _current.session("commit").commit()
 
@@ -242,15 +242,15 @@ def commit() -> None:
 def restart() -> None:
     """Bring a broken run back: end its workers at once, and fork new ones.
 
-    Functions, sequences and Data go on to work, and Data keep their contents. Every rank has the values of
-    shared variables that it had at the last `commit`; a variable that no commit holds has rank 0's present
-    value on every rank, of which a `SynkWarning` tells. A run that is not broken goes back, too.
+    Functions, sequences and Data keep working, and Data keep their contents. Every rank gets the values of
+    shared variables that it had at the last `commit`; a variable without a commit gets rank 0's present value
+    on every rank, with a `SynkWarning`. A run that is not broken goes back, too.
 
     Raises
     ------
     SynkStateError
-        If no run is open, or this is called in the middle of a call. On GPUs also if the process that forks
-        workers there has died; nothing has changed then.
+        If no run is open, or if it is called within another call. On GPUs also if the fork server has died;
+        nothing is changed then.
     OSError
         If the system refuses a process; the run stays broken then.
 
@@ -267,7 +267,7 @@ def restart() -> None:
 
 
 def is_open() -> bool:
-    """Return whether a run is open in this process, which may be one that broke and waits for `restart`."""
+    """Return whether a run is open in this process; a broken run, which waits for `restart`, is open too."""
     return _current.is_open()
 
 
@@ -295,12 +295,12 @@ def data(
     oversize: float = 1,
     name: str | None = None,
 ) -> Data:
-    """Put values into shared memory, or have ranks read them from a file, for input to functions.
+    """Put values into shared memory, or let ranks read them from a file, as input of functions.
 
     A `numpy.memmap`, such as ``np.load(path, mmap_mode="r")``, or the path of a .npy file gives Data that
     stays in the file: nothing is copied, and every rank reads its rows from the system's page cache, so the
-    file may be larger than memory. What is written goes to the file, if that was opened with
-    ``mmap_mode="r+"``; paths are opened read-only. The dtype is the file's, and the shape may shrink, but not
+    file may be larger than memory. Writes go to the file, if it was opened with ``mmap_mode="r+"``; paths are
+    opened read-only. The dtype is the file's, and the shape may shrink, but not
     grow beyond the file's.
 
     Parameters
@@ -314,13 +314,13 @@ def data(
     ndim : int, optional
         By default that of ``var``, ``value`` or ``shape``.
     shape : tuple of int, optional
-        Allocate this shape where no value is given; the contents are zero.
+        Allocate this shape if no value is given; the contents are zero.
     minibatch : bool
-        Row i pairs with the i-th row that ``batch`` selects, instead of with row i of the others.
+        Whether row i belongs to the i-th row that ``batch`` selects, instead of to row i of the other inputs.
     force_cast : bool
-        Cast ``value`` even where that loses precision.
+        Whether to cast ``value`` even if that loses precision.
     oversize : float, 1 to 2
-        Allocate so many times the memory needed, to grow into.
+        Allocate this multiple of the memory needed, as room to grow.
     name : str, optional
 
     Returns
@@ -335,7 +335,7 @@ def data(
         If a file cannot be opened, or its array cannot be read in place: not in C order, cut, opened
         copy-on-write.
     SharedMemoryFull
-        If there is no room.
+        If shared memory has no room.
     """
     return _current.session("data").data(
         value, var, dtype, ndim, shape, minibatch, force_cast, oversize, name
@@ -361,20 +361,20 @@ def function(
     inputs : list of variable
         Scattered: the rows (axis 0) are split over the ranks.
     outputs : variable, (variable, operation), or list of those, optional
-        What to compute. The operation, one of "avg" (default), "sum", "prod", "min", "max",
-        "gather" and None, combines slices and ranks; averages weigh them by their rows. None is
-        rank 0's last slice. A prefix "c_" is accepted and ignored.
+        The results. The operation, one of "avg" (default), "sum", "prod", "min", "max", "gather" and None,
+        combines slices and ranks; averages weight them by their rows. None is rank 0's last slice. A prefix
+        "c_" is accepted and ignored.
     bcast_inputs : list of variable, optional
         Given whole to every rank.
     updates : list of (shared variable, new value) or (..., operation), or dict, optional
-        Applied once per call, on each rank by itself. The operation says how slices accumulate:
-        "avg" by default for floats; others keep the last value.
+        Applied once per call, on each rank by itself. The operation says how slices accumulate: by default
+        "avg" for floats, and the last value for other dtypes.
     givens : list of (variable, replacement) or dict, optional
-        Substitutions, made first of all.
+        Substitutions, which are made first.
     sliceable_shareds : list of shared variable, optional
         Shared variables whose rows ``batch_s`` and ``num_slices`` select from.
     name : str, optional
-        What to call it in errors.
+        The function's name in error messages.
     mode : pytensor Mode, optional
         By default the device's own.
     on_unused_input : {"raise", "ignore"}
@@ -386,7 +386,7 @@ def function(
     Raises
     ------
     TypeError, ValueError
-        Naming the argument and the variable that is wrong.
+        If an argument is wrong; the message names the argument and the variable.
     """
     return _current.session("function").function(
         inputs, outputs, bcast_inputs, updates, givens, sliceable_shareds, mode, on_unused_input, name=name
@@ -406,7 +406,7 @@ def sequence(*items: Any, name: str | None = None) -> Function:
     Returns
     -------
     Function
-        Its inputs are those of the functions, each once; its outputs are theirs in order.
+        Its inputs are those of the functions, each once; its outputs are those of the functions, in order.
     """
     return _current.session("sequence").sequence(items, name)
 
@@ -414,18 +414,18 @@ def sequence(*items: Any, name: str | None = None) -> Function:
 def distribute(num_slices: int = 1) -> None:
     """Send all functions to the workers and compile them on all ranks at the same time.
 
-    Optional, any number of times: a function is sent and compiled when it first runs. The first call with
-    ``num_slices`` above 1 compiles a second program, in which updates are accumulated over slices.
+    Calling it is optional, any number of times: a function is sent and compiled when it first runs. The first
+    call with ``num_slices`` above 1 compiles a second program, which accumulates updates over slices.
 
     Parameters
     ----------
     num_slices : int, optional
-        Above 1 that program is compiled now, too; it serves any number of slices.
+        Above 1, the second program is compiled now, too; it serves any number of slices.
 
     Raises
     ------
     TypeError, ValueError
-        It is not an integer, or below 1.
+        If ``num_slices`` is not an integer, or below 1.
     """
     _current.session("distribute").distribute(num_slices)
 
