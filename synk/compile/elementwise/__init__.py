@@ -15,7 +15,7 @@ from types import ModuleType
 
 from synk.compile.elementwise.body import has_template
 from synk.compile.elementwise.c_kernels import CKernels
-from synk.compile.elementwise.cuda_kernels import CupyKernels, cupy_kernels
+from synk.compile.elementwise.cuda_kernels import CupyKernels
 from synk.compile.elementwise.templates import template
 from synk.compile.elementwise.writer import NoTemplate
 from synk.native.compiler import find_compiler, why_none
@@ -26,7 +26,6 @@ __all__ = [
     "CKernels",
     "CupyKernels",
     "NoTemplate",
-    "cupy_kernels",
     "has_template",
     "kernels_for",
     "numpy_kernels",
@@ -52,7 +51,7 @@ def numpy_kernels() -> CKernels | None:
 
 BACKENDS: dict[str, Callable[[ModuleType], CKernels | CupyKernels | None]] = {
     "numpy": lambda xp: numpy_kernels(),
-    "cupy": cupy_kernels,
+    "cupy": cache(CupyKernels),
 }
 
 

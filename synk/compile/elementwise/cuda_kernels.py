@@ -11,7 +11,6 @@ program are one module.
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
-from functools import cache
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -198,9 +197,3 @@ class CupyKernels:
             for name in texts
         }
         self._compiled.update(made)
-
-
-@cache
-def cupy_kernels(xp: ModuleType) -> CupyKernels | None:
-    """Return the kernels of CuPy's arrays, or None where it cannot compile any."""
-    return CupyKernels(xp) if hasattr(xp, "RawModule") else None

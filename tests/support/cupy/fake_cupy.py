@@ -2,8 +2,7 @@
 
     with fake_cupy.installed() as cupy: ...
 
-Kernels in CUDA run on `emulator`, where there is g++; else there is no ``RawModule``, and synk computes
-in array operations.
+Kernels in CUDA run on `emulator`, which needs g++.
 
 A GPU is refused unless it is below ``N_GPUS``, and, as the driver does, in a process that was forked when
 CUDA was in use already: ``cuda.machine.process`` is the pid of the one that uses it. Pools, streams and
@@ -17,6 +16,8 @@ from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
 from unittest.mock import patch
+
+import pytest
 
 from support.cuda import emulator
 from support.cupy import fake_cublas, fake_streams, stand_in
@@ -37,8 +38,9 @@ def make(n_gpus=N_GPUS):
     cupy.__getattr__ = lambda name: getattr(stand_in, name)
     cupy.calls = Log()
     cupy.cuda = _cuda(cupy.calls, n_gpus)
-    if emulator.available():
-        cupy.RawModule, cupy.RawKernel = emulator.RawModule, emulator.RawKernel
+    if not emulator.available():
+        pytest.skip("needs g++")
+    cupy.RawModule, cupy.RawKernel = emulator.RawModule, emulator.RawKernel
     linalg = ModuleType("cupy._core._routines_linalg")
     linalg.set_compute_type = lambda dtype, kind: cupy.calls.append(("compute type", dtype, kind))
     sys.modules.update({"cupy": cupy, "cupy._core": ModuleType("cupy._core"), linalg.__name__: linalg})
