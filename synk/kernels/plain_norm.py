@@ -24,16 +24,8 @@ class PlainNorm(Provider):
         """Return forward: normalise each channel by the statistics of the batch.
 
         ``y = (x - mean) * (gamma * inv_std) + beta``, then, with ``relu``, ``max(0, y)``, where NaN stays;
-        ``inv_std = 1 / sqrt(variance + eps)`` with the biased variance.
-
-        Parameters
-        ----------
-        eps : float
-            Keeps the denominator from 0.
-        relu : bool
-            Whether negative results become 0.
-        layout : str
-            "NCHW" or "NHWC": the order of the axes of a four-dimensional x. Of (N, C) it says nothing.
+        ``inv_std = 1 / sqrt(variance + eps)`` with the biased variance. ``layout`` is the order of the axes
+        of a four-dimensional x; of (N, C) it says nothing.
 
         Returns
         -------

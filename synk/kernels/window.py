@@ -24,27 +24,13 @@ Pair = tuple[int, int]
 class Window:
     """Windows over height and width, in this order.
 
-    Parameters
-    ----------
-    size : (int, int) or None
-        Places; None where the weights tell.
-    stride : (int, int)
-        Pixels from one window to the next.
-    padding : ((int, int), (int, int))
-        Pixels added (top, bottom), (left, right).
-    dilation : (int, int)
-        Pixels from one place to the next.
-
-    Raises
-    ------
-    ValueError
-        A size, stride or dilation is less than one, or a padding negative.
+    ValueError if a size, stride or dilation is less than one, or a padding negative.
     """
 
-    size: Pair | None = None
-    stride: Pair = (1, 1)
-    padding: tuple[Pair, Pair] = ((0, 0), (0, 0))
-    dilation: Pair = (1, 1)
+    size: Pair | None = None  # places; None where the weights tell
+    stride: Pair = (1, 1)  # pixels from one window to the next
+    padding: tuple[Pair, Pair] = ((0, 0), (0, 0))  # pixels added (top, bottom), (left, right)
+    dilation: Pair = (1, 1)  # pixels from one place to the next
 
     def __post_init__(self) -> None:
         for name in ("size", "stride", "dilation"):
@@ -95,26 +81,14 @@ class Window:
 
 @dataclass(frozen=True)
 class Convolution:
-    """The geometry of a convolution.
+    """The geometry of a convolution; ValueError for less than one group, or no such layout.
 
-    Parameters
-    ----------
-    window : Window
-        Its size is None.
-    groups : int
-        Parts of the channels that are convolved apart.
-    layout : {"NCHW", "NHWC"}
-        Order of the axes of images. Weights are always (output channels, input channels / groups, kh, kw).
-
-    Raises
-    ------
-    ValueError
-        Less than one group, or no such layout.
+    Weights are always (output channels, input channels / groups, kh, kw).
     """
 
-    window: Window
-    groups: int = 1
-    layout: str = "NCHW"
+    window: Window  # its size is None
+    groups: int = 1  # parts of the channels that are convolved apart
+    layout: str = "NCHW"  # order of the axes of images: "NCHW" or "NHWC"
 
     def __post_init__(self) -> None:
         check_layout(self.layout)
@@ -146,22 +120,12 @@ class Convolution:
 class Pooling:
     """The geometry of pooling.
 
-    Parameters
-    ----------
-    window : Window
-        Its size is given and its dilation 1; its padding is less than its size, so that no window lies
-        wholly in the padding.
-    layout : {"NCHW", "NHWC"}
-        Order of the axes of images.
-
-    Raises
-    ------
-    ValueError
-        It is otherwise.
+    ValueError unless the window has a size, a dilation of 1, and less padding than its size, which leaves no
+    window wholly in the padding.
     """
 
     window: Window
-    layout: str = "NCHW"
+    layout: str = "NCHW"  # order of the axes of images: "NCHW" or "NHWC"
 
     def __post_init__(self) -> None:
         check_layout(self.layout)

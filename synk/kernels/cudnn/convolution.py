@@ -1,4 +1,4 @@
-"""The provider: implementations of convolution and its gradients for arrays of CuPy.
+"""The provider of cuDNN: where a convolution of CuPy's arrays, or a gradient of one, becomes a plan of its.
 
     CuDnn(cupy, instead).forward(convolution, relu, has_bias) -> f(x, w[, bias], out=None)
 

@@ -1,4 +1,4 @@
-"""The provider: implementations of convolution and its gradients for float32 arrays.
+"""The provider of oneDNN: where a convolution, or a gradient of one, becomes steps of its primitives.
 
     OneDnn(instead).forward(convolution, relu, has_bias) -> f(x, w[, bias], out=None)
 
