@@ -90,54 +90,31 @@ def test_scalar_and_empty_params_have_their_place():
     assert [mean.eval(mode="FAST_COMPILE").tolist() for mean in means] == [[], 4.0]
 
 
-def test_params_of_two_dtypes_are_named():
-    p, q = vector(name="p"), vector(name="q", dtype="float32")
-    with pytest.raises(TypeError, match=r"params\[1\] \('q'\) has dtype float32 but params\[0\] \('p'\)"):
-        flat_gradient(p.sum() + q.sum(), [p, q])
+P, Q, NARROW = vector(name="p"), vector(name="q"), vector(name="q", dtype="float32")
+COUNTS = pytensor.shared(np.arange(3), name="counts")
+RNG = pytensor.shared(np.random.default_rng(1), name="rng")
+NOT_SHARED = r"params\[0\].* is not a shared variable"
 
 
-def test_param_of_integers_is_named():
-    p, counts = vector(), pytensor.shared(np.arange(3), name="counts")
-    with pytest.raises(TypeError, match=r"params\[1\] \('counts'\) has dtype int64"):
-        flat_gradient((p * counts).sum(), [p, counts])
-
-
-def test_param_that_is_no_array_is_named():
-    rng = pytensor.shared(np.random.default_rng(1), name="rng")
-    with pytest.raises(TypeError, match=r"params\[0\] \('rng'\)"):
-        flat_gradient(vector().sum(), [rng])
-
-
-@pytest.mark.parametrize("param", [pt.vector("x"), np.ones(3), 2.0])
-def test_param_that_is_not_shared_is_named(param):
-    with pytest.raises(TypeError, match=r"params\[0\].* is not a shared variable"):
-        flat_gradient(pt.vector("x").sum(), [param])
-
-
-def test_param_that_the_loss_does_not_depend_on_is_named():
-    p, stranger = vector(), vector(name="stranger")
-    with pytest.raises(ValueError, match=r"does not depend on params\[1\] \('stranger'\)"):
-        flat_gradient(p.sum(), [p, stranger])
-
-
-def test_repeated_param_is_named():
-    p, q = vector(), vector(name="q")
-    with pytest.raises(ValueError, match=r"params\[1\] \('q'\) is listed 2 times"):
-        flat_gradient((p * q).sum(), [p, q, q])
-
-
-def test_no_params_are_refused():
-    with pytest.raises(ValueError, match="params is empty"):
-        flat_gradient(vector().sum(), [])
-
-
-def test_loss_that_is_no_scalar_is_refused():
-    p = vector()
-    with pytest.raises(ValueError, match=r"loss has 1 dimensions.*loss\.mean\(\)"):
-        flat_gradient(p**2, [p])
-
-
-@pytest.mark.parametrize("loss", [pt.lscalar("count"), 1.5, None])
-def test_loss_without_gradient_is_refused(loss):
-    with pytest.raises(TypeError, match="loss"):
-        flat_gradient(loss, [vector()])
+@pytest.mark.parametrize(
+    ("loss", "params", "error", "message"),
+    [
+        (
+            P.sum() + NARROW.sum(),
+            [P, NARROW],
+            TypeError,
+            r"\[1\] \('q'\) has dtype float32 but params\[0\] \('p'\)",
+        ),
+        ((P * COUNTS).sum(), [P, COUNTS], TypeError, r"params\[1\] \('counts'\) has dtype int64"),
+        (P.sum(), [RNG], TypeError, r"params\[0\] \('rng'\)"),
+        *((P.sum(), [param], TypeError, NOT_SHARED) for param in (pt.vector("x"), np.ones(3), 2.0)),
+        (P.sum(), [P, Q], ValueError, r"does not depend on params\[1\] \('q'\)"),
+        ((P * Q).sum(), [P, Q, Q], ValueError, r"params\[1\] \('q'\) is listed 2 times"),
+        (P.sum(), [], ValueError, "params is empty"),
+        (P**2, [P], ValueError, r"loss has 1 dimensions.*loss\.mean\(\)"),
+        *((loss, [P], TypeError, "loss") for loss in (pt.lscalar("count"), 1.5, None)),
+    ],
+)
+def test_wrong_params_and_losses_are_named(loss, params, error, message):
+    with pytest.raises(error, match=message):
+        flat_gradient(loss, params)
