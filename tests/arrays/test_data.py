@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pytensor
 import pytensor.tensor as pt
 import pytest
 
@@ -293,36 +292,6 @@ def test_many_short_lived_data_leave_nothing(total):
 
 
 # --- the state of the run ---------------------------------------------------------------------------------
-
-
-def test_stale_data_raise(total):
-    data = synk.data(np.ones(3))
-    synk.close()
-    uses = [
-        lambda: data[0],
-        lambda: data.data,
-        lambda: np.asarray(data),
-        lambda: data.__setitem__(0, 1),
-        lambda: data.set_value(np.ones(3)),
-        lambda: data.set_length(5),
-        lambda: data.set_shape((1,)),
-        lambda: np.from_dlpack(data),
-        data.free_memory,
-    ]
-    for use in uses:
-        with pytest.raises(synk.SynkStateError, match=r"closed.*synk\.fork"):
-            use()
-    synk.fork(2)
-    x = pt.vector("x")
-    f = synk.function([x], (x.sum(), "sum"))
-    with pytest.raises(synk.SynkStateError, match="closed"):
-        f(data)
-    v = pytensor.shared(np.ones(2))
-    with pytest.raises(synk.SynkStateError, match="closed"):
-        synk.broadcast(v, data)
-    assert f(np.ones(2)) == 2
-    assert repr(data)
-    assert data.shape == (3,)
 
 
 def test_data_fits_the_static_shape_of_an_input():

@@ -8,7 +8,6 @@ import signal
 import sys
 import threading
 import time
-import warnings
 import weakref
 
 import numpy as np
@@ -121,15 +120,6 @@ def test_fork_works_after_a_failed_fork(ranks, monkeypatch):
     assert summing()(np.ones(4)) == 4
 
 
-def test_fork_twice_is_refused(ranks):
-    ranks(2)
-    pids = synk.pids()
-    with pytest.raises(synk.SynkStateError, match=r"a run is open already; synk\.close\(\)"):
-        synk.fork(2)
-    assert synk.pids() == pids
-    assert summing()(np.ones(4)) == 4
-
-
 @pytest.mark.parametrize(
     ("arguments", "error", "match"),
     [
@@ -149,15 +139,6 @@ def test_wrong_arguments_start_nothing(arguments, error, match):
         synk.pids()
 
 
-def test_close_may_be_called_at_any_time(ranks):
-    synk.close()
-    ranks(2)
-    synk.close()
-    synk.close()
-    with pytest.raises(synk.SynkStateError):
-        synk.pids()
-
-
 def test_fork_warns_of_threads(ranks, monkeypatch):
     monkeypatch.delitem(sys.modules, "ipykernel", raising=False)  # a notebook's, which is not warned
     stop = threading.Event()
@@ -173,172 +154,7 @@ def test_fork_warns_of_threads(ranks, monkeypatch):
     assert caught[0].filename == __file__
 
 
-# --- calls that the state does not allow ---------------------------------------------------------------
-
-
-def verbs(v, x):
-    """Return everything public that needs a run, as calls without arguments."""
-    return [
-        synk.pids,
-        synk.distribute,
-        lambda: synk.data(np.ones(2)),
-        lambda: synk.function([x], x.sum()),
-        lambda: synk.sequence((synk.all_reduce, v)),
-        lambda: synk.broadcast(v),
-        lambda: synk.scatter(v, np.ones(2)),
-        lambda: synk.gather(v),
-        lambda: synk.all_gather(v),
-        lambda: synk.reduce(v),
-        lambda: synk.all_reduce(v),
-        lambda: synk.set_value(0, v, np.ones(2)),
-        lambda: synk.get_value(0, v),
-        lambda: synk.get_lengths(v),
-        lambda: synk.get_shapes(v),
-    ]
-
-
-def test_every_verb_needs_a_run(ranks):
-    v, x = pytensor.shared(np.ones(2)), pt.vector("x")
-    for call in verbs(v, x):
-        with pytest.raises(synk.SynkStateError, match=r"no run is open; call synk\.fork"):
-            call()
-    ranks(1)
-    synk.close()
-    for call in verbs(v, x):
-        with pytest.raises(synk.SynkStateError, match=r"no run is open; call synk\.fork"):
-            call()
-
-
-@pytest.mark.parametrize("again", [False, True], ids=["closed", "forked again"])
-def test_stale_functions_raise(ranks, again):
-    ranks(2)
-    x = pt.vector("x")
-    v = pytensor.shared(np.ones(2))
-    called, never_called = synk.function([x], x.sum()), synk.function([x], x.sum())
-    both = synk.sequence(called, (synk.all_reduce, v))
-    collective = synk.sequence((synk.all_reduce, v), (synk.broadcast, v, np.ones(2)))
-    called(np.ones(2))
-    synk.close()
-    if again:
-        ranks(2)
-    for stale in (called, never_called, both, collective):
-        arguments = [np.ones(2)] * len(stale.inputs)
-        for use in (stale, stale.build_inputs, stale.as_pytensor):
-            if arguments or use is stale:
-                with pytest.raises(synk.SynkStateError, match=r"closed.*synk\.fork"):
-                    use(*arguments)
-    assert called.name
-    assert called.output_modes == ["avg"]
-
-
-def test_a_child_that_the_script_forks_may_not_call(ranks):
-    ranks(2)
-    v, x = pytensor.shared(np.ones(2)), pt.vector("x")
-    f, data = summing(), synk.data(np.ones(2))
-    f(data)
-    calls = [*verbs(v, x), lambda: f(np.ones(2)), lambda: f(data), lambda: data[0], lambda: synk.fork(2)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads
-        child = os.fork()
-    if child == 0:
-        wrong = len(calls)
-        try:
-            for call in calls:
-                try:
-                    call()
-                except synk.SynkStateError as error:
-                    wrong -= "not the master" in str(error)
-            synk.close()  # leaves the run of its parent alone
-            gc.collect()
-        finally:
-            os._exit(wrong)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert f(np.ones(3)) == 3
-    assert summing()(np.ones(4)) == 4
-    np.testing.assert_array_equal(of_ranks(os.getpid), synk.pids())
-
-
-def test_workers_may_not_call(ranks):
-    ranks(3)
-    refusals = of_ranks(refused_here)
-    assert refusals.tolist() == [1, 1, 1]  # the master, too: it is inside a call
-
-
-def refused_here():
-    try:
-        synk.broadcast(pytensor.shared(1.0), 2.0)
-    except synk.SynkStateError:
-        return 1
-    return 0
-
-
 # --- threads and signals -------------------------------------------------------------------------------
-
-
-def in_threads(work):
-    """Run ``work(number)`` in a few threads that change often; raise what they raised."""
-    errors = []
-
-    def guarded(number):
-        try:
-            work(number)
-        except Exception as error:
-            errors.append(error)
-
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    threads = [threading.Thread(target=guarded, args=(number,)) for number in (2, 3, 5)]
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(before)
-    if errors:
-        raise errors[0].with_traceback(None)
-
-
-def test_calls_of_threads_take_turns(ranks):
-    ranks(2)
-    x, w = pt.vector("x"), pt.vector("w")
-    f = synk.function([x], [(x.sum(), "sum"), (w.sum(), "max")], [w])
-    v = pytensor.shared(np.zeros(5), name="v")
-
-    def work(number):
-        for start in range(50):
-            values = np.full(1000 + number, float(number))
-            total, largest = f(values, values[:number], batch=list(range(start, 1000)))
-            assert (total, largest) == (number * (1000 - start), number**2)
-            synk.broadcast(v, np.full(5, float(number)))
-            of_ranks = synk.gather(v)
-            # Another thread may have come between, but not into either.
-            assert of_ranks.min() == of_ranks.max()
-
-    in_threads(work)
-
-
-def test_threads_that_make_data_take_turns(ranks):
-    ranks(2)
-
-    def work(number):
-        for round_ in range(300):
-            data = synk.data(np.full(100 * number, number + round_))
-            assert (np.asarray(data) == number + round_).all()
-
-    in_threads(work)
-
-
-def test_threads_that_build_functions_take_turns(ranks):
-    ranks(2)
-
-    def work(number):
-        for _ in range(30):
-            v = pytensor.shared(float(number), name="v")
-            f = synk.function([], (v * 1, "sum"))
-            assert f() == 2 * number
-
-    in_threads(work)
 
 
 def interrupted_call(handler, call):
@@ -376,33 +192,6 @@ def sleep_a_while(really):
 
 
 MASTER = os.getpid()
-
-
-@pytest.mark.parametrize("on_master", [True, False], ids=["master computes", "master waits"])
-def test_a_signal_handler_may_not_call(ranks, on_master):
-    ranks(2)
-    f, other, v = slow_sum(on_master), summing(), pytensor.shared(np.zeros(2), name="v")
-    f(np.ones(4), 0.0)
-    other(np.ones(4))
-    refused = []
-
-    def call_again():
-        for call in (
-            lambda: f(np.full(4, 100.0), 0.0),
-            lambda: other(np.ones(9)),
-            lambda: synk.all_reduce(v),
-            synk.distribute,
-        ):
-            try:
-                call()
-            except synk.SynkStateError as error:
-                refused.append("in the middle of" in str(error))
-
-    assert interrupted_call(call_again, lambda: f(np.ones(4), 0.0)) == 4
-    assert refused == [True] * 4
-    assert f(np.arange(4.0), 0.0) == 6
-    assert other(np.ones(9)) == 9
-    synk.all_reduce(v)
 
 
 @pytest.mark.parametrize("on_master", [True, False], ids=["master computes", "master waits"])
