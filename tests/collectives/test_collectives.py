@@ -1,5 +1,8 @@
 """Collectives on shared variables, against NumPy on the values of all ranks."""
 
+import inspect
+import pickle
+import pydoc
 from functools import partial
 
 import numpy as np
@@ -395,3 +398,17 @@ def test_calls_by_keyword_are_repeated_as_they_are(module_ranks):
     assert synk.gather(w).tolist() == [[module_ranks] * 3] * module_ranks
     with pytest.raises(TypeError, match="shared_vars"):
         synk.all_reduce(v, shared_vars=v)
+
+
+def test_a_verb_is_a_function_with_the_signature_and_docstring_of_its_class():
+    assert str(inspect.signature(synk.reduce)) == (
+        "(shared_vars: 'Any', op: 'str' = 'avg', in_place: 'bool' = True, nccl: 'bool' = True) -> 'Any'"
+    )
+    assert str(inspect.signature(synk.check_finite)) == "(shared_vars: 'Any') -> 'None'"
+    verbs = [verb for name in synk.__all__ if hasattr(verb := getattr(synk, name), "collective")]
+    assert len(verbs) == 13
+    for verb in verbs:
+        assert inspect.isfunction(verb) and verb.__module__ == "synk"
+        assert getattr(synk, verb.__name__) is verb is pickle.loads(pickle.dumps(verb))
+        assert verb.__doc__ == verb.collective.__doc__
+        assert inspect.getdoc(verb).splitlines()[0] in pydoc.render_doc(verb, renderer=pydoc.plaintext)
