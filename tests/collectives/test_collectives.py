@@ -408,7 +408,8 @@ def test_a_verb_is_a_function_with_the_signature_and_docstring_of_its_class():
     verbs = [verb for name in synk.__all__ if hasattr(verb := getattr(synk, name), "collective")]
     assert len(verbs) == 13
     for verb in verbs:
-        assert inspect.isfunction(verb) and verb.__module__ == "synk"
+        assert inspect.isfunction(verb)
+        assert verb.__module__ == "synk"
         assert getattr(synk, verb.__name__) is verb is pickle.loads(pickle.dumps(verb))
         assert verb.__doc__ == verb.collective.__doc__
         assert inspect.getdoc(verb).splitlines()[0] in pydoc.render_doc(verb, renderer=pydoc.plaintext)
