@@ -413,3 +413,10 @@ def test_a_verb_is_a_function_with_the_signature_and_docstring_of_its_class():
         assert getattr(synk, verb.__name__) is verb is pickle.loads(pickle.dumps(verb))
         assert verb.__doc__ == verb.collective.__doc__
         assert inspect.getdoc(verb).splitlines()[0] in pydoc.render_doc(verb, renderer=pydoc.plaintext)
+
+
+def test_another_operation_is_no_repetition(module_ranks):
+    v = variable([np.full(2, 1.0 + rank) for rank in range(module_ranks)])
+    for op, expected in (("max", module_ranks), ("sum", module_ranks**2), ("sum", module_ranks**3)):
+        synk.all_reduce(v, op)
+        assert synk.gather(v).tolist() == [[expected] * 2] * module_ranks

@@ -232,3 +232,11 @@ def test_an_output_subset_counts_what_collectives_return(module_ranks):
     assert both(np.arange(4.0), output_subset=[2, 0]) == [3, 6]
     with pytest.raises(ValueError, match="names output 3, there are 3"):
         both(np.arange(4.0), output_subset=[3])
+
+
+def test_only_collectives_that_return_something_count_as_outputs(module_ranks):
+    v = shared(2.0, "v")
+    both = synk.sequence(synk.function([], v * 1), (synk.all_reduce, v, "max"), (synk.gather, v))
+    assert both(output_subset=[1]).tolist() == [2] * module_ranks
+    with pytest.raises(ValueError, match="names output 2, there are 2"):
+        both(output_subset=[2])
