@@ -97,6 +97,13 @@ def test_what_is_asked_is_of_the_figure_or_of_a_ratio(asked, text, met):
     assert (plain["asked"], plain["met"], plain["median"]) == (text, met, 2e-5)
 
 
+def test_a_row_has_its_ratio_to_the_candidate_of_each_column():
+    comparison = Comparison({"copy": [1.0, 1.0], "sum": [3.0, 3.0]})
+    copy, total = figures.rows(comparison, {"× copy": "copy"}, {"sum": Asked(5)})
+    assert (copy.ratios["× copy"].median, total.ratios["× copy"].median) == (1, 3)
+    assert (copy.asked, total.asked, total.value.median) == (None, Asked(5), 3)
+
+
 def test_table_is_a_simple_one_of_restructuredtext():
     rows = [figure(None, ratio=1.0), figure(Asked(1), 3.5e-3, ratio=2468.0)]
     rows[1].ratios["ratio"] = Spread(0.00123, 2468.0, 1e4)

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -637,6 +638,12 @@ def test_a_compiler_that_makes_no_library(machine, monkeypatch):
     assert "cc compiles, but does not load" in compiling.compiler(machine()).found
 
 
+@pytest.mark.parametrize(("known", "level"), [(True, Level.OK), (False, Level.WARNING)])
+def test_the_layout_of_arrays(machine, monkeypatch, known, level):
+    monkeypatch.setattr("synk.native.loading.layout_is_known", lambda: known)
+    assert compiling.array_layout(machine()).level is level
+
+
 def test_the_kernel_cache(machine, tmp_path, monkeypatch):
     folder = tmp_path / "cache" / "synk"
     monkeypatch.setenv("SYNK_CACHE", str(folder))
@@ -755,7 +762,9 @@ def test_the_driver_is_asked_in_another_process(tmp_path, monkeypatch):
         ["cc", "-shared", "-fPIC", tmp_path / "driver.c", "-o", tmp_path / "libcuda.so.1"], check=True
     )
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
-    assert gpus.ask()["driver"] == {"driver": 12040, "gpus": ["first", "second"]}
+    facts = gpus.ask()
+    assert facts["driver"] == {"driver": 12040, "gpus": ["first", "second"]}
+    assert find_spec("cupy") or facts["cupy"] == facts["nccl"] == {}
     assert str(tmp_path) not in Path("/proc/self/maps").read_text()
 
 
