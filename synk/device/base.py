@@ -1,4 +1,4 @@
-"""What a rank must know of the device it computes on.
+"""The interface of a device that a rank computes on.
 
 Programs and collectives hold arrays of ``xp`` and nothing else of the device.
 """
@@ -28,7 +28,7 @@ class Device(ABC):
         """Prepare the device in this process, after the fork."""
 
     def bind(self) -> None:  # noqa: B027  (most devices have nothing to do)
-        """Have the calling thread compute on the device; every thread does so before it runs a program."""
+        """Let the calling thread compute on the device; every thread calls this before it runs a program."""
 
     @abstractmethod
     def deactivate(self) -> None:
@@ -47,7 +47,7 @@ class Device(ABC):
         """
 
     def feeder(self) -> Any:
-        """Return what brings rows of the host to this device, a `feed.Feeder`; None if they are there."""
+        """Return the `feed.Feeder` that copies rows of the host to this device; None if they are there."""
         return None
 
     @abstractmethod

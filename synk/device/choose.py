@@ -24,7 +24,7 @@ MEMORY_LIMIT = 0.9  # the rest is for contexts, NCCL and other libraries, which 
 
 @dataclass(frozen=True)
 class Devices:
-    """What the ranks of a run compute on.
+    """The devices that the ranks of a run compute on.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ def choose_devices(
     memory_limit: float = MEMORY_LIMIT,
     precision: str | None = None,
 ) -> Devices:
-    """Return what ranks compute on; arguments are those of `synk.fork`, checked.
+    """Return the devices of all ranks; arguments are those of `synk.fork`, checked.
 
     Without a word on the device: GPUs, if CuPy is installed and there are any, else cores. Of a driver that
     fails, a `SynkWarning` tells then. ``device="cpu"`` asks nobody.

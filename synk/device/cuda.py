@@ -123,7 +123,7 @@ class CudaDevice(Device):
         _set_tf32("1" if self.precision == "tf32" else "0")
 
     def bind(self) -> None:
-        """Have the calling thread compute here: with CUDA, each has a GPU and a stream of its own."""
+        """Let the calling thread compute here: with CUDA, each thread has a GPU and a stream of its own."""
         if not getattr(self._threads, "bound", False):
             self.xp.cuda.Device(self.gpu.number).use()
             self.stream.use()
@@ -163,7 +163,7 @@ class CudaDevice(Device):
 
 
 def default_precision() -> str:
-    """Return what the environment asks for."""
+    """Return the precision that the environment asks for."""
     try:
         return PRECISIONS[int(os.environ.get(TF32, "0")) > 0]
     except ValueError:

@@ -17,7 +17,7 @@ LIBRARY = "libcuda.so.1"
 
 
 def look(library: str = LIBRARY) -> dict[str, Any]:
-    """Return what the driver says.
+    """Return the driver's version and GPUs, or why there are none.
 
     Returns
     -------

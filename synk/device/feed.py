@@ -51,7 +51,7 @@ class Coming(NamedTuple):
 
 
 class Feeder:
-    """What feeds one rank's GPU: a stream that copies, a thread that works ahead, threads that gather.
+    """The feed of one rank's GPU: a stream that copies, a thread that works ahead, threads that gather.
 
     Nothing is made before the first large input.
 
@@ -113,12 +113,12 @@ class Feeder:
         return Slot(self.xp, self._streams)
 
     def submit(self, task: Callable[..., None], *arguments: Any) -> Future[None]:
-        """Have the thread do something.
+        """Run a task on the thread that works ahead.
 
         Raises
         ------
         RuntimeError
-            If there is no thread to be had.
+            If the thread cannot be started.
         """
         if self._ahead is None:
             self._ahead = ThreadPoolExecutor(1, thread_name_prefix="synk-feed", initializer=self.bind)
@@ -136,7 +136,7 @@ class Feeder:
         return map(copy_rows, arrays, parts, targets)
 
     def load(self, slot: Slot, order: Order) -> None:
-        """Have rows copied into a slot."""
+        """Copy rows into a slot."""
         in_place = order.rows.indices is None and order.memory is not None and self._locks.hold(order.memory)
         slot.load(order.array, order.rows, self.gather, in_place)
 

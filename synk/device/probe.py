@@ -49,7 +49,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Survey:
-    """What a machine has.
+    """The GPUs of a machine.
 
     Attributes
     ----------
@@ -93,7 +93,7 @@ def survey(seconds: float = SECONDS) -> Survey:
 
 
 def judge(facts: dict[str, Any], visible: str | None) -> Survey:
-    """Return what the driver's answer means.
+    """Interpret the driver's answer.
 
     Parameters
     ----------

@@ -63,7 +63,7 @@ class Slot:
         self.is_direct = False
 
     def load(self, array: NDArray[Any], rows: Rows, gather: Gather, is_locked: bool = False) -> None:
-        """Have rows copied to the GPU, when what was here before has been read.
+        """Copy rows to the GPU, once the rows that were here before have been read.
 
         Parameters
         ----------

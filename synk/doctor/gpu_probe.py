@@ -50,7 +50,7 @@ def nccl() -> dict[str, Any]:
 
 
 def facts_of(library: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return what a library tells, or why it does not load; nothing where CuPy is not installed."""
+    """Return the facts of a library, or why it does not load; nothing if CuPy is not installed."""
     try:
         return library()
     except ModuleNotFoundError as error:

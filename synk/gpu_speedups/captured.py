@@ -129,7 +129,7 @@ class Captured:
     # --- which recording ---------------------------------------------------------------------------
 
     def _key(self, inputs: Sequence[Any]) -> Any:
-        """Return what another recording is needed for, or None where an input cannot be compared."""
+        """Return the key of the recording for these inputs, or None where an input cannot be compared."""
         key: list[Any] = []
         for k, value in enumerate(inputs):
             if k in self._passed_over:

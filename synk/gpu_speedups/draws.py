@@ -41,7 +41,7 @@ class LaterGenerator:
 
 
 class Draws:
-    """What a recording does with the generators of a call, in the order in which the program did it.
+    """The steps of a recording with the generators of a call, in the order of the program.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ class Draws:
     # --- while it is recorded ------------------------------------------------------------------------
 
     def stand_in(self, position: int) -> LaterGenerator:
-        """Return what stands for an input of the program."""
+        """Return the stand-in for an input of the program."""
         if self._memory is None:  # not later, when launches are recorded already
             self._memory = self._xp.empty((MOST_DRAWS, 2), "uint64")
         generator = self._new()
@@ -89,7 +89,7 @@ class Draws:
     # --- before each replay --------------------------------------------------------------------------
 
     def advance(self, inputs: Sequence[Any]) -> dict[int, np.random.Generator]:
-        """Have all draws get their words; return the generators as they are then, by number."""
+        """Give all draws their words; return the generators as they are then, by number."""
         generators = {number: inputs[position] for number, position in self._inputs.items()}
         words: list[Any] = []
         for step in self._steps:

@@ -83,7 +83,7 @@ class Graphs:
         return values, parts[0] if len(parts) == 1 else partial(_replay, parts)
 
     def cut(self, action: Callable[[], None]) -> None:
-        """Have ``action`` done in every replay, after all that has been recorded so far."""
+        """Run ``action`` in every replay, after everything that has been recorded so far."""
         assert self._parts is not None, "only what is recorded can be cut"
         self._parts += [self._end(), action]
         self._stream.begin_capture()

@@ -27,7 +27,7 @@ def part_starts(count: int, itemsize: int) -> list[int]:
 
 
 class Described(NamedTuple):
-    """What is looked at when ranks compare what they bring."""
+    """The shape and dtype of an array, which ranks compare."""
 
     shape: tuple[int, ...]
     dtype: Any
@@ -144,12 +144,12 @@ class SideStream:
         self.ptr = self._stream.ptr
 
     def follow(self) -> None:
-        """Have what is launched here next wait for what the current stream has been given."""
+        """Make later launches here wait for the launches of the current stream so far."""
         self._event.record(self._library.xp.cuda.get_current_stream())
         self._stream.wait_event(self._event)
 
     def join(self) -> Callable[[], bool]:
-        """Have the current stream wait for what was launched here; return what tells whether it is done."""
+        """Make the current stream wait for the launches here; return a test of whether they are done."""
         self._event.record(self._stream)
         self._library.xp.cuda.get_current_stream().wait_event(self._event)
         return self._library.mark(self._stream)

@@ -1,4 +1,4 @@
-"""What a rank without rows brings where the ranks meet in the middle of a program: nothing.
+"""The communicator of a rank without rows, for meetings within a program: it adds nothing.
 
 Program, for slices without rows -> Absent -> the communicator of the rank
 """

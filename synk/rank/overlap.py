@@ -23,14 +23,14 @@ from synk.values import messages
 
 
 class Expected(NamedTuple):
-    """What a program will tell of."""
+    """A vector whose finished parts a program will announce."""
 
     length: int
     dtype: np.dtype[Any]
 
 
 class Overlap:
-    """What one rank has begun; programs announce to it.
+    """The all-reduces that one rank has begun; programs announce finished parts to it.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ class Overlap:
             self._begun[storage] = parted
 
     def take(self, identity: int) -> Parted | None:
-        """Return what was begun for a variable, once."""
+        """Return the all-reduce that was begun for a variable, once."""
         return self._begun.pop(self._storage(identity), None)
 
     def abandon(self) -> None:

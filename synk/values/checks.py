@@ -1,4 +1,4 @@
-"""What the script gives as values: arrays of numbers, or an error that says what to do.
+"""Convert the values that a script gives to arrays of numbers, or raise an error that says what to do.
 
 array_like -> as_array -> NumPy array
 value that a variable does not take -> why_refused -> text of the error
@@ -46,7 +46,7 @@ def as_array(value: Any, what: str) -> NDArray[Any]:
 
 
 def remedy(dtype: np.dtype[Any], wanted: str) -> str:
-    """Return what to do with a value of ``dtype`` where ``wanted`` is computed with."""
+    """Return how to convert a value of ``dtype`` to the dtype ``wanted``, for an error message."""
     if dtype.names is not None:
         return OF_RECORDS
     if dtype.kind == "c":
@@ -55,7 +55,7 @@ def remedy(dtype: np.dtype[Any], wanted: str) -> str:
 
 
 def why_refused(value: Any, dtype: str, shape: Sequence[int | None], what: str) -> str | None:
-    """Return why a variable does not take a value, or None if nobody knows.
+    """Return why a variable does not take a value, or None if no reason is known.
 
     Parameters
     ----------

@@ -51,7 +51,7 @@ HINTS = {"signal SIGKILL": " (a kernel that is out of memory does that: see dmes
 
 
 class RankState(NamedTuple):
-    """What one rank was doing at a moment, as seen from the master."""
+    """The state of one rank at a moment, as seen from the master."""
 
     rank: int
     pid: int

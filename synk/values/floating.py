@@ -1,4 +1,4 @@
-"""What NumPy makes of floating-point errors: nothing, as compiled programs do, or an exception on overflow.
+"""Set how NumPy treats floating-point errors: ignore them, as compiled programs do, or raise on overflow.
 
     IGNORING.copy().run(function, ...) -> two calls, where the context of np.errstate takes six
 

@@ -125,7 +125,7 @@ def mended_average(terms: Sequence[Any], average: Any) -> None:
 
 
 def misfit(one: tuple[int, ...], other: tuple[int, ...]) -> str:
-    """Return what to say of values that NumPy might broadcast, though they are parts of one result."""
+    """Return the error for shapes of parts of one result, which NumPy might broadcast."""
     return (
         f'slices or ranks have shapes {one} and {other}; one value for each row takes "gather", '
         "other results need one shape whatever the rows, as .mean(axis=0) has"
@@ -272,7 +272,7 @@ def combine(outputs: Sequence[Output], of_ranks: Sequence[Any]) -> list[Any]:
 
 
 def _combined(outputs: Sequence[Output], present: Sequence[Any]) -> list[Any]:
-    """Return what `_careful_total` comes to for each output where nothing overflows, in fewer steps."""
+    """Return the totals of `_careful_total` for each output, in fewer steps, where nothing overflows."""
     first, *others = present
     combined = []
     for k, output in enumerate(outputs):
@@ -326,7 +326,7 @@ def cast(value: Any, dtype: Any) -> Any:
 
 
 def identity(op: str | None, like: Any, xp: Any = np) -> Any | None:
-    """Return what an update accumulates to over no rows at all, or None to keep the old value.
+    """Return the value of an update accumulated over no rows at all, or None to keep the old value.
 
     Parameters
     ----------

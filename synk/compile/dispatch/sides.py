@@ -65,7 +65,7 @@ def numbers(node, positions):
 
 
 def inner(op, node):
-    """Return what an inner graph reads on the host."""
+    """Return the inputs that an inner graph reads on the host."""
     wanted = wanted_on_host(op.fgraph.toposort())
     return [k for k, variable in enumerate(op.fgraph.inputs) if variable in wanted]
 

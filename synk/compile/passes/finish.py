@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 class Announcer(Protocol):
-    """Who wants to know what is final."""
+    """An object that is told which parts of a result are final."""
 
     def expect(self, variable: Variable, shape: tuple[int, ...], dtype: str) -> None:
-        """Learn, when a program is made, that it will tell of this shared variable's new value."""
+        """Learn, when a program is made, that it will announce this shared variable's new value."""
 
     def told(self) -> Mapping[Any, Any]:
         """Return all that has been expected since the last call."""
