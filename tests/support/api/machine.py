@@ -42,7 +42,7 @@ def assert_promised(error, promised, n_ranks):
     """Compare an error with what the model says; a lone rank's own error is as it was raised."""
     kinds = tuple(synk.CollectiveMismatch if kind is Mismatch else kind for kind in promised.kinds)
     remote = isinstance(error, synk.RemoteError)
-    as_promised = promised.on_ranks in (None, remote) or n_ranks == 1
+    as_promised = not remote if n_ranks == 1 else promised.on_ranks in (None, remote)
     if not isinstance(error, kinds) or not as_promised:
         raise AssertionError(f"{error!r} is not {promised}") from error
 
