@@ -23,6 +23,7 @@ from synk.values import messages
 from synk.values.errors import SynkTimeout
 
 LOOK_SECONDS = 0.01
+DEADLINE = 10.0  # seconds, after which ranks that wait for each other would wait forever
 ABANDONED = -1  # instead of a command that a rank has failed in: it comes to no meeting any more
 UFUNCS = {"avg": np.add, "sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
 
@@ -66,6 +67,7 @@ class ThreadPeers:
     def exchange(self, array):
         """Lay down an array; return those of all ranks, once all have come."""
         meeting, self._count = self._meeting, self._count + 1
+        began = time.monotonic()
         with meeting.changed:
             there = meeting.arrays.setdefault((self._command, self._count), {})
             there[self.rank] = array
@@ -77,6 +79,7 @@ class ThreadPeers:
                 if self._on_death is not None and meeting.dead & {*late}:
                     self._on_death(min(meeting.dead))
                 self._on_late(late)
+                assert time.monotonic() - began < DEADLINE, f"rank {self.rank} still waits for {late}"
                 meeting.changed.wait(LOOK_SECONDS)
         return [there[rank] for rank in range(self.n_ranks)]
 
@@ -154,7 +157,7 @@ class ThreadChannel:
             inbox.put(message)
 
     def collect(self, seconds=None):
-        deadline = None if seconds is None else time.monotonic() + seconds
+        began = time.monotonic()
         for rank, inbox in enumerate(self._inboxes, start=1):
             while rank not in self._replies:
                 try:
@@ -162,8 +165,9 @@ class ThreadChannel:
                 except queue.Empty:
                     if rank in self._meeting.dead:
                         self._on_death(rank)
-                    if deadline is not None and time.monotonic() > deadline:
+                    if seconds is not None and time.monotonic() - began > seconds:
                         raise TimeoutError("not all workers have answered") from None
+                    assert time.monotonic() - began < DEADLINE, f"rank {rank} has not answered"
                     self._on_late([rank])
         self.waiting = False
         return [self._replies[rank] for rank in sorted(self._replies)]
