@@ -96,8 +96,9 @@ def test_steps_run_on_every_rank_and_results_come_by_step_then_by_rank(run):
 def test_a_failure_is_told_and_the_run_goes_on(run, rank):
     run = run()
     run.share(1, [1.0])
-    with pytest.raises(RemoteError, match=f"rank {rank}"):
+    with pytest.raises(RemoteError, match=f"rank {rank}") as caught:
         run.do(Fail(rank))
+    assert [failure.rank for failure in caught.value.failures] == [rank]  # the others were aborted
     run.do(AllReduceStep((1,), "max"))
     assert run.values(1) == [[1.0]] * N_RANKS
 
