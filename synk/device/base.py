@@ -46,8 +46,8 @@ class Device(ABC):
             Told which parts of a flat vector are final; on cores nobody is.
         """
 
-    def feeder(self) -> Any:
-        """Return the `feed.Feeder` that copies rows of the host to this device; None if they are there."""
+    def uploader(self) -> Any:
+        """Return the `uploads.Uploader` that brings rows to this device, or None if they are there."""
         return None
 
     @abstractmethod

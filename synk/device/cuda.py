@@ -18,8 +18,8 @@ from synk.compile.programs.transfer import NARROW, to_device
 from synk.device.base import Device
 from synk.device.cpu import CpuDevice
 from synk.device.cupy_library import import_cupy, remedy
-from synk.device.feed import Feeder
 from synk.device.probe import Gpu
+from synk.device.uploads import Uploader
 from synk.values.errors import CudaUnavailable
 
 PRECISIONS = ("float32", "tf32", *NARROW)
@@ -152,8 +152,8 @@ class CudaDevice(Device):
     def _linker(self, **options: Any) -> ArrayLinker:
         return ArrayLinker(self.xp, **options)
 
-    def feeder(self) -> Feeder:
-        return Feeder(self.xp, self.stream, self.bind, self._host.threads, self._launching)
+    def uploader(self) -> Uploader:
+        return Uploader(self.xp, self.stream, self.bind, self._host.threads, self._launching)
 
     def from_host(self, array: Any) -> Any:
         return to_device(array, self.xp)

@@ -3,7 +3,7 @@
     Call, arrays, index list -> Shards.inputs -> a RowInput each -> Program.run
                              -> Gatherer.start, where the call says what comes next
 
-On a device that is fed, a FedInput each instead, which brings the rows there.
+On a device that is fed, an UploadedInput each instead, which brings the rows there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from synk.arrays.variables import RankVariables
 from synk.device import Device
 from synk.memory.gathering import SMALL_BYTES, Gatherer, RowsToGather
 from synk.memory.segments import SegmentTable
-from synk.rank.fed import FedInput, ResidentInput, first_of_next
+from synk.rank.gpu_inputs import ResidentInput, UploadedInput, first_of_next
 from synk.rank.program import RowInput
 from synk.values import messages
 from synk.values.rows import Rows, slices, split
@@ -42,9 +42,9 @@ class Shards:
         self._gatherer = Gatherer()
         self._device = device
         self._segments = segments
-        self._feeder = device.feeder()
-        if self._feeder is not None:
-            segments.before_allocation = self._feeder.sweep
+        self._uploader = device.uploader()
+        if self._uploader is not None:
+            segments.before_allocation = self._uploader.sweep
 
     def inputs(
         self, step: messages.Call, selected: Rows, arrays: Sequence[Any], indices: Any, to_device: bool = True
@@ -65,10 +65,10 @@ class Shards:
 
         Returns
         -------
-        list of RowInput or FedInput
+        list of RowInput or UploadedInput
         """
-        if self._feeder is not None and to_device:
-            return self._fed(step, selected, arrays, indices)
+        if self._uploader is not None and to_device:
+            return self._uploaded(step, selected, arrays, indices)
         there = self._gathered(step, arrays, indices)
         start, stop = split(selected.stop - selected.start, self._n_ranks)[self._rank]
         picked = Rows(selected.start + start, selected.start + stop, selected.indices)
@@ -99,7 +99,7 @@ class Shards:
         list of array or None
             None where `inputs` must see to it.
         """
-        if self._feeder is not None or step.num_slices > 1 or True in step.minibatch:
+        if self._uploader is not None or step.num_slices > 1 or True in step.minibatch:
             return None
         if self._gatherer.pending or step.ahead is not None:
             return None
@@ -132,7 +132,9 @@ class Shards:
 
     # --- on a device that is fed ---------------------------------------------------------------
 
-    def _fed(self, step: messages.Call, selected: Rows, arrays: Sequence[Any], indices: Any) -> list[Any]:
+    def _uploaded(
+        self, step: messages.Call, selected: Rows, arrays: Sequence[Any], indices: Any
+    ) -> list[Any]:
         """Return the rows of this rank for a program that reads them on the device."""
         picked, paired = self._share(selected)
         token, coming = 0, Rows(0, 0)
@@ -144,18 +146,18 @@ class Shards:
         inputs: list[Any] = []
         for position, (array, minibatch) in enumerate(zip(arrays, step.minibatch, strict=True)):
             rows = paired if minibatch else picked
-            if not self._feeder.suits(array):
+            if not self._uploader.suits(array):
                 inputs.append(RowInput(array, rows))
                 continue
-            lane = self._feeder.lane(step.function, position)
+            buffers = self._uploader.buffers(step.function, position)
             memory = self._segments[step.inputs[position].segment].lockable
             following = None if minibatch else first_of_next(token, array, coming, step.num_slices, memory)
-            inputs.append(FedInput(array, rows, lane, key, parts, following, memory))
+            inputs.append(UploadedInput(array, rows, buffers, key, parts, following, memory))
         return inputs
 
     def sliced(self, variables: RankVariables, identity: int, rows: Rows, to_device: bool = True) -> Any:
         """Return rows of a shared variable; where the device is fed, its value moves there and stays."""
-        if self._feeder is None or not to_device:
+        if self._uploader is None or not to_device:
             return RowInput(variables.on_host(identity), rows)
         # As programs do with the variables that they read: what sets a value puts an array of the host there.
         storage = variables[identity].container.storage
@@ -164,35 +166,35 @@ class Shards:
 
     def read(self) -> AbstractContextManager[None]:
         """Let a program read its inputs in the body; afterwards the caller may write to them."""
-        return NOTHING if self._feeder is None else self._fed_read()
+        return NOTHING if self._uploader is None else self._upload_read()
 
     @contextmanager
-    def _fed_read(self) -> Iterator[None]:
+    def _upload_read(self) -> Iterator[None]:
         try:
             yield
         except BaseException:
             with suppress(Exception):  # the GPU may be what failed
-                self._feeder.finish()
+                self._uploader.finish()
             raise
-        self._feeder.finish()
+        self._uploader.finish()
 
     def forget(self, function: int) -> None:
         """Free what is kept for a function."""
         self._gatherer.forget(function)
-        if self._feeder is not None:
-            self._feeder.forget(function)
+        if self._uploader is not None:
+            self._uploader.forget(function)
 
     def detach(self, number: int) -> None:
         """Drop a segment, in a worker."""
         self._segments.drop(number)
-        if self._feeder is not None:
-            self._feeder.sweep()
+        if self._uploader is not None:
+            self._uploader.sweep()
 
     def rest(self) -> None:
         """End the threads that gather, if there are any."""
         self._gatherer.close()
-        if self._feeder is not None:
-            self._feeder.close()
+        if self._uploader is not None:
+            self._uploader.close()
 
 
 def rows_of(span: messages.Span, indices: Any) -> Rows:

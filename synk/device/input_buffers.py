@@ -1,7 +1,7 @@
 """Memory that rows pass through on their way to a GPU, and the events that say when it may be used again.
 
-    array, rows -> Slot.load: page-locked memory -> copying stream -> memory of the GPU
-                -> Slot.hand_out: an array there, for which the computing stream waits -> Slot.retire
+    array, rows -> load: page-locked memory -> copying stream -> memory of the GPU
+                -> hand_out: an array there, for which the computing stream waits -> retire
 
 Two orders hold, each by an event: nobody writes to page-locked memory that is still being copied from (the
 host waits), and nobody copies over rows that are still being read (the copying stream waits). Has run on a
@@ -34,7 +34,7 @@ class Streams(NamedTuple):
     recording: AbstractContextManager[Any] = nullcontext()  # held while launches of `computing` are recorded
 
 
-class Slot:
+class InputBuffer:
     """Room for the rows of one call, on both sides.
 
     Whoever calls a method has the GPU bound to its thread.

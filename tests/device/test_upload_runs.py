@@ -8,7 +8,7 @@ from pytensor.raise_op import Assert
 
 import synk
 from support.cupy import stand_in
-from synk.device import feed, slots
+from synk.device import input_buffers, uploads
 from synk.extensions import batches, train, updates
 from synk.run import current
 
@@ -17,9 +17,9 @@ N_ROWS = 24
 
 @pytest.fixture(autouse=True)
 def any_size(monkeypatch):
-    monkeypatch.setattr(feed, "SMALL_BYTES", 1)
-    monkeypatch.setattr(feed, "AHEAD_BYTES", 1)
-    monkeypatch.setattr(slots, "PIECE_BYTES", 64)
+    monkeypatch.setattr(uploads, "SMALL_BYTES", 1)
+    monkeypatch.setattr(uploads, "AHEAD_BYTES", 1)
+    monkeypatch.setattr(input_buffers, "PIECE_BYTES", 64)
 
 
 @pytest.fixture
@@ -35,10 +35,10 @@ def copies(machine, call, *args, **keywords):
     """Return how many copies rank 0 asks for in a call, those ahead included."""
     before = machine.n_copies
     call(*args, **keywords)
-    lanes = current._session._rank._shards._feeder._lanes.values()
-    for lane in lanes:
-        if lane._coming is not None:
-            lane._coming.done.result()
+    all_buffers = current._session._rank._shards._uploader._buffers.values()
+    for buffers in all_buffers:
+        if buffers._pending is not None:
+            buffers._pending.done.result()
     return machine.n_copies - before
 
 
@@ -169,13 +169,13 @@ def test_rows_that_were_announced_are_copied_before_they_are_asked_for(gpus, mac
 
 def test_slices_are_brought_while_those_before_compute(gpus, monkeypatch):
     gpus(1)
-    started, start = [], feed.Lane.start
+    started, start = [], uploads.InputBuffers.start
 
-    def noted(lane, order):
+    def noted(buffers, order):
         started.append(order.key[1:])
-        start(lane, order)
+        start(buffers, order)
 
-    monkeypatch.setattr(feed.Lane, "start", noted)
+    monkeypatch.setattr(uploads.InputBuffers, "start", noted)
     x = pt.matrix("x")
     f = synk.function([x], (x.sum(), "sum"))
     f(synk.data(sample(N_ROWS, 3)), batch=[3, 1, 2, 8, 9], num_slices=3, next_batch=[1, 2])
@@ -183,7 +183,7 @@ def test_slices_are_brought_while_those_before_compute(gpus, monkeypatch):
 
 
 def test_large_rows_are_announced_and_small_ones_are_not(gpus, machine, monkeypatch):
-    monkeypatch.setattr(feed, "SMALL_BYTES", 1 << 16)
+    monkeypatch.setattr(uploads, "SMALL_BYTES", 1 << 16)
     gpus(1)
     x = pt.matrix("x")
     f = synk.function([x], (x.sum(), "sum"))
@@ -192,7 +192,7 @@ def test_large_rows_are_announced_and_small_ones_are_not(gpus, machine, monkeypa
 
 
 def test_few_rows_beside_many_are_not_read_after_the_call(gpus, machine, monkeypatch):
-    monkeypatch.setattr(feed, "SMALL_BYTES", 200)
+    monkeypatch.setattr(uploads, "SMALL_BYTES", 200)
     gpus(1)
     x, v = pt.matrix("x"), pytensor.shared(np.zeros(3))
     f = synk.function([x], updates=[(v, v + x.sum(0))])
@@ -322,7 +322,7 @@ def test_batch_s_reads_rows_on_the_device(gpus, n_ranks, num_slices):
         np.testing.assert_allclose(total, expected.sum(0), rtol=1e-12)
 
 
-def uploads(call, **keywords):
+def uploads_of(call, **keywords):
     stand_in.counts.reset()
     result = call(**keywords)
     return result, stand_in.counts.uploads
@@ -332,18 +332,18 @@ def test_the_data_set_is_uploaded_once_and_again_after_set_value(gpus):
     gpus(1)
     variable = pytensor.shared(sample(17, 2), name="table")
     f = synk.function([], (variable.sum(0), "sum"), sliceable_shareds=[variable])
-    assert uploads(f, batch_s=slice(0, 5))[1] == 1
+    assert uploads_of(f, batch_s=slice(0, 5))[1] == 1
     for _ in range(3):
-        assert uploads(f, batch_s=slice(2, 9))[1] == 0
-        assert uploads(f, batch_s=[4, 1, 2])[1] == 1  # the indices
+        assert uploads_of(f, batch_s=slice(2, 9))[1] == 0
+        assert uploads_of(f, batch_s=[4, 1, 2])[1] == 1  # the indices
     assert stand_in.counts.downloads == 1  # the result
     variable.set_value(np.ones((6, 2)))
-    result, count = uploads(f, batch_s=slice(0, 5))
+    result, count = uploads_of(f, batch_s=slice(0, 5))
     assert (result.tolist(), count) == ([5, 5], 1)
     synk.set_value(0, variable, np.full((6, 2), 2.0))
-    result, count = uploads(f, batch_s=slice(0, 5))
+    result, count = uploads_of(f, batch_s=slice(0, 5))
     assert (result.tolist(), count) == ([10, 10], 1)
-    assert uploads(f, batch_s=slice(0, 5))[1] == 0
+    assert uploads_of(f, batch_s=slice(0, 5))[1] == 0
     synk.close()
     assert type(variable.get_value()) is np.ndarray
 
@@ -362,7 +362,7 @@ def test_what_a_collective_has_uploaded_stays(gpus, collective):
     stand_in.counts.reset()
     collective(variable)
     assert stand_in.counts.uploads == 1
-    assert uploads(f, batch_s=slice(0, 5))[1] == 0
+    assert uploads_of(f, batch_s=slice(0, 5))[1] == 0
     collective(variable)
     assert stand_in.counts.uploads == 0
     synk.gather(lengths)

@@ -1,6 +1,6 @@
 """Shared memory that is page-locked, so that a GPU fetches rows from where they are.
 
-    memory of a segment -> Locks.hold -> hostRegister ... nobody else holds it -> sweep -> hostUnregister
+    memory of a segment -> PageLocks.hold -> hostRegister ... nobody else holds it -> sweep -> hostUnregister
 
 What is registered is held, so it is not unmapped before it is given back. Has run on a stand-in for CuPy
 only, and on no GPU yet.
@@ -20,7 +20,7 @@ ALONE = 2  # references: the record's, and the argument of getrefcount
 MOST_BYTES = 4 << 30  # in all: page-locking takes seconds for what is larger, and nobody else can have it
 
 
-class Lock(NamedTuple):
+class PageLock(NamedTuple):
     """Memory, and its address where it is page-locked; None where that was refused."""
 
     memory: Any
@@ -28,7 +28,7 @@ class Lock(NamedTuple):
     address: int | None
 
 
-class Locks:
+class PageLocks:
     """The memory that one process has page-locked.
 
     Parameters
@@ -42,7 +42,7 @@ class Locks:
     def __init__(self, runtime: Any, settle: Callable[[], None]):
         self._runtime = runtime
         self._settle = settle
-        self._held: dict[int, Lock] = {}  # by identity of the memory
+        self._held: dict[int, PageLock] = {}  # by identity of the memory
         self._turn = threading.Lock()  # one thread may call a function, another make Data
 
     def hold(self, memory: Any) -> bool:
@@ -56,7 +56,7 @@ class Locks:
                 lock = self._held[id(memory)] = self._lock(memory)
             return lock.address is not None
 
-    def _lock(self, memory: Any) -> Lock:
+    def _lock(self, memory: Any) -> PageLock:
         whole = np.frombuffer(memory, np.uint8)
         address: int | None = whole.__array_interface__["data"][0]
         locked = sum(lock.nbytes for lock in self._held.values() if lock.address is not None)
@@ -67,7 +67,7 @@ class Locks:
                 self._runtime.hostRegister(address, whole.nbytes, 0)
         except RuntimeError:  # rows are gathered then
             address = None
-        return Lock(memory, whole.nbytes, address)
+        return PageLock(memory, whole.nbytes, address)
 
     def sweep(self) -> None:
         """Give back what nobody else holds any more."""

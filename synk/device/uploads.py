@@ -1,9 +1,10 @@
 """Rows of a batch, brought to a GPU while it computes.
 
-    Feeder.lane(function, position) -> Lane.take(order) -> an array on the GPU, for the program that runs now
-                                    -> Lane.start(order): gathered and copied by a thread, for the next one
+    Uploader.buffers(function, position) -> InputBuffers
+    InputBuffers.take(request)  -> an array on the GPU, for the program that runs now
+    InputBuffers.start(request) -> rows gathered and copied by a thread, for the next one
 
-Each input has two slots, by turns: the rows that are being read, and those that come next. Has run on a
+Each input has two buffers, by turns: the rows that are being read, and those that come next. Has run on a
 stand-in for CuPy only, and on no GPU yet.
 """
 
@@ -19,8 +20,8 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from synk.device.locks import Locks
-from synk.device.slots import Slot, Streams
+from synk.device.input_buffers import InputBuffer, Streams
+from synk.device.page_locks import PageLocks
 from synk.values.rows import Rows
 
 # Judged without a GPU: what CuPy copies by itself, and what is worth waking a thread for.
@@ -28,7 +29,7 @@ SMALL_BYTES = 1 << 16
 AHEAD_BYTES = 1 << 18
 
 
-class Order(NamedTuple):
+class Request(NamedTuple):
     """Rows of an array, and what they are asked for by."""
 
     key: Any
@@ -42,16 +43,16 @@ class Order(NamedTuple):
         return len(self.rows) * prod(self.array.shape[1:]) * self.array.dtype.itemsize
 
 
-class Coming(NamedTuple):
+class Pending(NamedTuple):
     """Rows that are on their way."""
 
     key: Any
-    slot: Slot
+    buffer: InputBuffer
     done: Future[None]  # when their copy has been launched
 
 
-class Feeder:
-    """The feed of one rank's GPU: a stream that copies, a thread that works ahead, threads that gather.
+class Uploader:
+    """The uploads to one rank's GPU: a stream that copies, a thread that works ahead, threads that gather.
 
     Nothing is made before the first large input.
 
@@ -83,19 +84,19 @@ class Feeder:
         self._n_threads = threads
         self._recording = nullcontext() if recording is None else recording
         self._streams: Streams | None = None
-        self._lanes: dict[tuple[int, int], Lane] = {}
-        self._forgotten: deque[Lane] = deque()
+        self._buffers: dict[tuple[int, int], InputBuffers] = {}
+        self._forgotten: deque[InputBuffers] = deque()
         self._ahead: ThreadPoolExecutor | None = None
         self._gatherers: ThreadPoolExecutor | None = None
         self._making = threading.Lock()
-        self._locks = Locks(xp.cuda.runtime, self._settle)
+        self._locks = PageLocks(xp.cuda.runtime, self._settle)
 
-    def lane(self, function: int, position: int) -> Lane:
+    def buffers(self, function: int, position: int) -> InputBuffers:
         """Return the way of one input of a function."""
-        lane = self._lanes.get((function, position))
-        if lane is None:
-            lane = self._lanes[function, position] = Lane(self)
-        return lane
+        buffers = self._buffers.get((function, position))
+        if buffers is None:
+            buffers = self._buffers[function, position] = InputBuffers(self)
+        return buffers
 
     @staticmethod
     def suits(array: NDArray[Any]) -> bool:
@@ -105,12 +106,12 @@ class Feeder:
         """
         return array.flags.c_contiguous and (array.ndim > 1 or array.dtype.kind not in "iub")
 
-    def slot(self) -> Slot:
-        """Make a slot."""
+    def buffer(self) -> InputBuffer:
+        """Make a buffer."""
         if self._streams is None:
             copying = self.xp.cuda.Stream(non_blocking=True)
             self._streams = Streams(self._computing, copying, self._recording)
-        return Slot(self.xp, self._streams)
+        return InputBuffer(self.xp, self._streams)
 
     def submit(self, task: Callable[..., None], *arguments: Any) -> Future[None]:
         """Run a task on the thread that works ahead.
@@ -135,15 +136,16 @@ class Feeder:
                 return self._gatherers.map(copy_rows, arrays, parts, targets)
         return map(copy_rows, arrays, parts, targets)
 
-    def load(self, slot: Slot, order: Order) -> None:
-        """Copy rows into a slot."""
-        in_place = order.rows.indices is None and order.memory is not None and self._locks.hold(order.memory)
-        slot.load(order.array, order.rows, self.gather, in_place)
+    def load(self, buffer: InputBuffer, request: Request) -> None:
+        """Copy rows into a buffer."""
+        memory = request.memory if request.rows.indices is None else None
+        in_place = memory is not None and self._locks.hold(memory)
+        buffer.load(request.array, request.rows, self.gather, in_place)
 
     def finish(self) -> None:
         """End a call, well or not: all that reads its rows has been launched."""
-        for lane in list(self._lanes.values()):
-            lane.finish()
+        for buffers in list(self._buffers.values()):
+            buffers.finish()
         while self._forgotten:
             self._forgotten.popleft().wait()
         self._locks.sweep()
@@ -159,16 +161,16 @@ class Feeder:
 
     def forget(self, function: int) -> None:
         """Let go of what was kept for a function; safe in finalizers, at any moment."""
-        for key in list(self._lanes):
-            if key[0] == function and (lane := self._lanes.pop(key, None)):
-                self._forgotten.append(lane)  # its memory may be copied from at this moment
+        for key in list(self._buffers):
+            if key[0] == function and (buffers := self._buffers.pop(key, None)):
+                self._forgotten.append(buffers)  # its memory may be copied from at this moment
 
     def close(self) -> None:
         """Wait for what is on its way, free everything and end the threads; it can be used again."""
         if self._streams is None:
             return
-        self._forgotten.extend(self._lanes.values())
-        self._lanes.clear()
+        self._forgotten.extend(self._buffers.values())
+        self._buffers.clear()
         with suppress(RuntimeError):  # of CUDA: who met it first has told
             self.bind()
             self.finish()
@@ -181,17 +183,17 @@ class Feeder:
         self._ahead = self._gatherers = None
 
 
-class Lane:
-    """The way of one input of a function, two slots wide."""
+class InputBuffers:
+    """The way of one input of a function, two buffers wide."""
 
-    def __init__(self, feeder: Feeder):
-        self._feeder = feeder
-        self._slots: list[Slot] = []  # what was loaded last comes last
-        self._coming: Coming | None = None
-        self._given: Slot | None = None  # being read by a program
-        self._direct: Slot | None = None  # copied from where the caller's rows are
+    def __init__(self, uploader: Uploader):
+        self._uploader = uploader
+        self._slots: list[InputBuffer] = []  # what was loaded last comes last
+        self._pending: Pending | None = None
+        self._given: InputBuffer | None = None  # being read by a program
+        self._direct: InputBuffer | None = None  # copied from where the caller's rows are
 
-    def take(self, order: Order) -> Any:
+    def take(self, request: Request) -> Any:
         """Return rows on the GPU; those that were handed out before are read no more.
 
         Returns
@@ -200,55 +202,57 @@ class Lane:
             Overwritten by the next but one: a program keeps no view of its inputs.
         """
         self._retire()
-        slot = self._arrived(order.key)
-        if slot is None:
-            slot = self._next_slot()
-            self._feeder.load(slot, order)
-        self._given = slot
-        if slot.is_direct:
-            self._direct = slot
-        return slot.hand_out()
+        buffer = self._arrived(request.key)
+        if buffer is None:
+            buffer = self._next_buffer()
+            self._uploader.load(buffer, request)
+        self._given = buffer
+        if buffer.is_direct:
+            self._direct = buffer
+        return buffer.hand_out()
 
-    def start(self, order: Order) -> None:
+    def start(self, request: Request) -> None:
         """Begin to bring rows for the next `take` that asks by the same key."""
-        if order.nbytes < AHEAD_BYTES:
+        if request.nbytes < AHEAD_BYTES:
             return
         self._arrived(None)
-        slot = self._next_slot()
+        buffer = self._next_buffer()
         with suppress(RuntimeError):  # no thread: `take` does it then
-            self._coming = Coming(order.key, slot, self._feeder.submit(self._feeder.load, slot, order))
+            self._pending = Pending(
+                request.key, buffer, self._uploader.submit(self._uploader.load, buffer, request)
+            )
 
     def finish(self) -> None:
         """End a call: its caller may write to the rows from now on."""
         self._retire()
-        slot, self._direct = self._direct, None
-        if slot is not None:
-            slot.wait()
+        buffer, self._direct = self._direct, None
+        if buffer is not None:
+            buffer.wait()
 
     def wait(self) -> None:
         """Wait until nothing is on its way."""
         self._arrived(None)
-        for slot in self._slots:
-            slot.wait()
+        for buffer in self._slots:
+            buffer.wait()
 
     def _retire(self) -> None:
-        slot, self._given = self._given, None
-        if slot is not None:
-            slot.retire()
+        buffer, self._given = self._given, None
+        if buffer is not None:
+            buffer.retire()
 
-    def _arrived(self, key: Any) -> Slot | None:
-        """Return the slot of what was started, when its copy has been launched; None if it was another's."""
-        coming = self._coming
+    def _arrived(self, key: Any) -> InputBuffer | None:
+        """Return the buffer that was started for ``key``, once its copy has been launched."""
+        coming = self._pending
         if coming is None:
             return None
         failed = coming.done.exception() is not None  # then `take` fails again where it can be told, or not
-        self._coming = None
-        return None if failed or coming.key != key else coming.slot
+        self._pending = None
+        return None if failed or coming.key != key else coming.buffer
 
-    def _next_slot(self) -> Slot:
-        """Return the slot to load next: the one that was not loaded last, nor is being read."""
+    def _next_buffer(self) -> InputBuffer:
+        """Return the buffer to load next: the one that was not loaded last, nor is being read."""
         if len(self._slots) < 2:
-            self._slots.append(self._feeder.slot())
+            self._slots.append(self._uploader.buffer())
         else:
             self._slots.append(self._slots.pop(self._slots[0] is self._given))
         return self._slots[-1]
@@ -262,6 +266,6 @@ def copy_rows(array: Any, rows: Rows, target: NDArray[Any]) -> None:
         rows.of(array, lambda shape, dtype: target)
 
 
-def is_large(order: Order) -> bool:
+def is_large(request: Request) -> bool:
     """Tell whether rows are worth a way of their own; few bytes go with what CuPy does by itself."""
-    return order.nbytes >= SMALL_BYTES
+    return request.nbytes >= SMALL_BYTES

@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from synk.device.feed import Feeder, Order
+from synk.device.uploads import Request, Uploader
 from synk.gpu_speedups.graphs import Graphs
 from synk.values.rows import Rows
 
@@ -17,16 +17,16 @@ def stream(cupy):
     return stream
 
 
-def test_a_slot_that_grows_waits_for_the_end_of_a_recording(cupy, stream):
+def test_a_buffer_that_grows_waits_for_the_end_of_a_recording(cupy, stream):
     graphs = Graphs(cupy, stream)
-    feeder = Feeder(cupy, stream, stream.use, recording=graphs.lock)
-    slot, order = feeder.slot(), Order("key", np.ones((8, 4)), Rows(0, 8))
+    uploader = Uploader(cupy, stream, stream.use, recording=graphs.lock)
+    buffer, order = uploader.buffer(), Request("key", np.ones((8, 4)), Rows(0, 8))
     capturing, records = [], stream.record
     stream.record = lambda event: (capturing.append(stream.is_capturing()), records(event))
 
     def load():
         stream.use()
-        feeder.load(slot, order)
+        uploader.load(buffer, order)
 
     thread = threading.Thread(target=load)
 
@@ -37,5 +37,5 @@ def test_a_slot_that_grows_waits_for_the_end_of_a_recording(cupy, stream):
     graphs.record(run)
     thread.join()
     assert capturing == [False]
-    np.testing.assert_array_equal(cupy.asnumpy(slot.hand_out()), order.array)
-    feeder.close()
+    np.testing.assert_array_equal(cupy.asnumpy(buffer.hand_out()), order.array)
+    uploader.close()
