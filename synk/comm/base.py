@@ -52,8 +52,8 @@ class Collectives(ABC):
     """Collectives on arrays, all of which `ObservedCommunicator` watches.
 
     Arrays are of the device's array module. Reductions go in an order that is fixed, so the same run
-    gives the same bits, and all ranks receive the same bits: rank order, or with NCCL its own. An
-    average of finite values is finite.
+    gives the same bits, and all ranks receive the same bits: rank order, or with NCCL its own. ``op``
+    is one of `OPERATIONS`; an average of finite values is finite.
 
     All take ``shared``: where the arrays of all ranks are, seen from here; ``shared[rank]`` is the
     array given. Where every rank has them, nothing is copied on the way. What is read through
@@ -65,19 +65,10 @@ class Collectives(ABC):
 
     @abstractmethod
     def all_reduce(self, array: Any, op: str, shared: Shared = None) -> Any:
-        """Return the arrays of all ranks combined by ``op``, on every rank.
+        """Return the arrays of all ranks, of one dtype and shape, combined by ``op``, on every rank.
 
-        Parameters
-        ----------
-        array : array
-            Of the same dtype and shape on every rank; it may be overwritten and returned.
-        op : {"avg", "sum", "prod", "min", "max"}
-        shared : SharedArrays, optional
-
-        Raises
-        ------
-        CollectiveMismatch
-            On every rank, if dtypes, shapes or operations differ.
+        ``array`` may be overwritten and returned. Raises CollectiveMismatch on every rank if dtypes, shapes
+        or operations differ.
         """
 
     @abstractmethod
@@ -112,10 +103,7 @@ class Collectives(ABC):
     def reduce_scatter(self, array: Any, op: str, shared: Shared = None) -> Any:
         """Return this rank's part of the rows of what `all_reduce` returns; of NumPy arrays only.
 
-        Raises
-        ------
-        CollectiveMismatch
-            On every rank, if shapes differ.
+        Raises CollectiveMismatch on every rank if shapes differ.
         """
 
         def read(arrays: Sequence[Any]) -> Any:
@@ -130,10 +118,7 @@ class Collectives(ABC):
     def all_to_all(self, array: Any, shared: Shared = None) -> Any:
         """Return this rank's part of the rows of every rank's array, joined; of NumPy arrays only.
 
-        Raises
-        ------
-        CollectiveMismatch
-            On every rank, if arrays differ in more than their rows.
+        Raises CollectiveMismatch on every rank if arrays differ in more than their rows.
         """
 
         def read(arrays: Sequence[Any]) -> Any:
@@ -150,18 +135,9 @@ class Collectives(ABC):
 
 
 class Communicator(Collectives):
-    """Collectives among the ranks of a run, and what links these.
+    """Collectives among the ranks of a run, and what links these."""
 
-    Attributes
-    ----------
-    rank : int
-        This rank.
-    n_ranks : int
-    overlaps : bool
-        Whether `parted` may return something.
-    """
-
-    overlaps = False
+    overlaps = False  # whether `parted` may return something
 
     def __init__(self, rank: int, n_ranks: int):
         self.rank = rank
@@ -179,12 +155,8 @@ class Communicator(Collectives):
     def parted(self, count: int, dtype: Any, op: str) -> Parted | None:
         """Return an all-reduce of ``count`` elements that may begin before all of them are final.
 
-        None where this communicator has none such, on all ranks alike.
-
-        Raises
-        ------
-        CollectiveMismatch
-            On every rank, if ranks disagree.
+        None where this communicator has none such, on all ranks alike. Raises CollectiveMismatch on every
+        rank if ranks disagree.
         """
         return None
 
@@ -196,30 +168,15 @@ class Communicator(Collectives):
     ) -> AbstractContextManager[None]:
         """Return a context for several collectives of one kind, in which ranks may meet once for all of them.
 
-        Nobody may change an array in there but by these collectives.
-
-        Parameters
-        ----------
-        kind : str
-            Of collective, as named in errors: at most 16 letters.
-        op : str
-        shared : sequence of (SharedArrays or None)
-            What each of the collectives will be given.
-        shapes : bool
-            Whether shapes must be equal.
+        Nobody may change an array in there but by these collectives. ``kind`` is that of collective, as
+        named in errors, of at most 16 letters; ``shared`` is what each of the collectives will be given;
+        ``shapes`` tells whether shapes must be equal.
         """
         return nullcontext()
 
 
 class ObservedCommunicator:
-    """A communicator whose collectives somebody watches.
-
-    Parameters
-    ----------
-    communicator : Communicator
-    watch : callable
-        ``watch(name, method)`` returns what is called in place of a method.
-    """
+    """A communicator that is watched: ``watch(name, method)`` returns what is called instead of a method."""
 
     def __init__(self, communicator: Communicator, watch: Callable[[str, Callable], Callable]):
         self._communicator = communicator

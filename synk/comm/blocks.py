@@ -29,17 +29,10 @@ def block_length(n_arrays: int, itemsize: int) -> int:
 
 
 class Blocks:
-    """The combination of flat arrays, into one or several of the same length.
+    """The combination of flat arrays, in rank order, into one or several targets of the same length.
 
-    Parameters
-    ----------
-    arrays : sequence of array, 1-d
-        In rank order.
-    op : {"avg", "sum", "prod", "min", "max"}
-    targets : sequence of array, 1-d
-        Each is to hold the result; ``arrays`` may be among them.
-    scratch : dict
-        Shared by all that run one after the other.
+    Each target is to hold the result; arrays may be among them. ``scratch`` is shared by all that run one
+    after the other.
     """
 
     def __init__(

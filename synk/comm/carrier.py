@@ -32,19 +32,10 @@ class Packing(NamedTuple):
 
 
 class Carrier(NamedTuple):
-    """The form in which arrays of one dtype travel.
+    """The form in which arrays of one dtype travel."""
 
-    Attributes
-    ----------
-    dtype : str
-        One of `REDUCED`.
-    op : {"avg", "sum", "prod", "min", "max"}
-        What NCCL is to do in that form.
-    steps : tuple of Packing
-    """
-
-    dtype: str
-    op: str
+    dtype: str  # one of `REDUCED`
+    op: str  # what NCCL is to do in that form
     steps: tuple[Packing, ...]
 
     def pack(self, xp: Any, array: Any) -> Any:
@@ -69,16 +60,8 @@ def contiguous(array: Any) -> Any:
 def carrier_of(op: str, dtype: Any, n_ranks: int) -> Carrier | None:
     """Return how arrays of ``dtype`` travel, or None if NCCL has nothing for ``op`` on them.
 
-    Parameters
-    ----------
-    op : {"avg", "sum", "prod", "min", "max"}
-    dtype : dtype
-    n_ranks : int
-
-    Raises
-    ------
-    TypeError
-        If ``op`` has no meaning for the dtype, as in `check_operation`, or NCCL does not know it.
+    Raises TypeError if ``op`` has no meaning for the dtype, as in `check_operation`, or NCCL does not know
+    it.
     """
     check_operation(op, dtype.str, "the array")
     if dtype.kind == "c" and op == "prod":

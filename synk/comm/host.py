@@ -41,13 +41,7 @@ ALIGNMENT = 64  # bytes: slots start on cache lines
 class HostCommunicator(Communicator):
     """Collectives of NumPy arrays through an arena in shared memory.
 
-    Parameters
-    ----------
-    barrier : Barrier
-        This rank's.
-    grow : callable
-        ``grow(nbytes) -> Segment`` gives all ranks one new segment, the same; every rank calls
-        it at the same point.
+    ``grow(nbytes)`` gives all ranks one new segment, the same; every rank calls it at the same point.
     """
 
     def __init__(self, barrier: Barrier, grow: Callable[[int], Segment]):
@@ -194,10 +188,7 @@ class HostCommunicator(Communicator):
     ) -> list[Header]:
         """Tell the others what this rank brings, unless they have ``met``; return all headers.
 
-        Raises
-        ------
-        CollectiveMismatch
-            If that differs, up to the shapes where ``shapes`` is false.
+        Raises CollectiveMismatch if that differs, up to the shapes where ``shapes`` is false.
         """
         if not met:
             self._same(words_of(kind, op, array.dtype, array.shape, shared is not None))

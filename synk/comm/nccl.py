@@ -27,17 +27,9 @@ Shape = tuple[int, ...]
 class NcclCommunicator(Communicator):
     """Collectives of CuPy arrays, each rank with a GPU.
 
-    Results are complete when a method returns. Where arrays of other ranks are (``shared``) is of no
-    use here: a GPU's memory is its rank's own.
-
-    Parameters
-    ----------
-    barrier : Barrier
-        This rank's.
-    library : Library
-        Made in this process, with the rank's device current.
-    host : Communicator, optional
-        Of the same ranks, on the same words and barrier, for NumPy arrays.
+    Results are complete when a method returns. Where arrays of other ranks are (``shared``) is of no use
+    here: a GPU's memory is its rank's own. ``library`` is made in this process, with the rank's device
+    current; ``host`` is of the same ranks, on the same words and barrier, for NumPy arrays.
     """
 
     def __init__(self, barrier: Barrier, library: Library, host: Communicator | None = None):

@@ -24,21 +24,11 @@ NOT_READY = 600  # cudaErrorNotReady
 def connection(
     devices: Sequence[Hashable], version: int | None, environ: Mapping[str, str] | None = None
 ) -> str:
-    """Decide how ranks are connected.
+    """Decide how ranks are connected: by "nccl", or "staged" through host memory, see `StagedCommunicator`.
 
-    Parameters
-    ----------
-    devices : sequence of hashable
-        By rank, what tells its GPU from others: an index, or a UUID.
-    version : int or None
-        NCCL's, as `Library.version` has it; None where there is none.
-    environ : mapping, optional
-        In which somebody may have forbidden that ranks share a GPU.
-
-    Returns
-    -------
-    {"nccl", "staged"}
-        "staged" goes through host memory, see `StagedCommunicator`.
+    ``devices`` hold, by rank, what tells its GPU from others: an index, or a UUID. ``version`` is NCCL's,
+    as `Library.version` has it; None where there is none. In ``environ`` somebody may have forbidden that
+    ranks share a GPU.
     """
     if version is None:
         return "staged"
@@ -107,17 +97,8 @@ def import_nccl() -> Any | None:
 class Library:
     """The part of NCCL and CuPy that communicators use, for the device that is current when this is made.
 
-    Parameters
-    ----------
-    cupy, nccl : module
-        ``cupy`` and ``cupy.cuda.nccl``, release 14 or later.
-
-    Attributes
-    ----------
-    xp : module
-        The array module.
-    Error : tuple of types
-        What calls of NCCL raise.
+    It is made of the modules ``cupy`` and ``cupy.cuda.nccl``, release 14 or later. ``xp`` is the array
+    module; calls of NCCL raise one of ``Error``.
     """
 
     def __init__(self, cupy: Any, nccl: Any):

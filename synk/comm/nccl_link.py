@@ -30,19 +30,7 @@ Peers = frozenset[tuple[str, int]]  # ("send", to whom), ("recv", from whom)
 
 
 class Link:
-    """The link of one rank.
-
-    Parameters
-    ----------
-    barrier : Barrier
-        This rank's.
-    library : Library
-
-    Attributes
-    ----------
-    number : int
-        Which link this is, the same on every rank that has it; 0 for none.
-    """
+    """The link of one rank; its ``number`` is the same on every rank that has it, 0 for none."""
 
     def __init__(self, barrier: Barrier, library: Library):
         self.number = 0
@@ -53,12 +41,9 @@ class Link:
         self._peers: Peers = frozenset()  # with whom messages have been exchanged on this link
 
     def ensure(self, numbers: Sequence[int]) -> None:
-        """Make a new link unless all ranks have the same; every rank calls this at the same point.
+        """Make a new link unless the numbers of all ranks' links, as they told each other, are the same.
 
-        Parameters
-        ----------
-        numbers : sequence of int
-            Of all ranks' links, as they told each other.
+        Every rank calls this at the same point.
         """
         if self.number and len(set(numbers)) == 1:
             return
@@ -72,20 +57,9 @@ class Link:
     def run(self, launch: Launch, what: str, peers: Peers = frozenset()) -> None:
         """Launch part of a collective on the current stream; return once it is over on every rank.
 
-        Parameters
-        ----------
-        launch : callable
-        what : str
-            The collective, for errors.
-        peers : frozenset of (str, int)
-            What it sends to which rank and receives from which.
-
-        Raises
-        ------
-        Aborted
-            If another rank failed meanwhile.
-        RuntimeError
-            If NCCL reports an error.
+        ``what`` names the collective in errors; ``peers`` tell what it sends to which rank and receives
+        from which. Raises Aborted if another rank failed meanwhile, and RuntimeError if NCCL reports an
+        error.
         """
         stream = self._library.stream()
         if peers <= self._peers:
@@ -201,20 +175,12 @@ def watched(
 ) -> Any:
     """Return the result of a call, or raise its error, or that of ``look`` if that comes first.
 
-    For calls that wait for other ranks within NCCL, since these may never come. Its communicators block, and
-    must not be aborted while a thread is inside: what a call that was left behind holds is given up once it
-    returns, which it does when the other ranks give up theirs.
+    For calls that wait for other ranks within NCCL, since these may never come. Its communicators block,
+    and must not be aborted while a thread is inside: what a call that was left behind holds is given up
+    once it returns, which it does when the other ranks give up theirs.
 
-    Parameters
-    ----------
-    call : callable
-    look : callable
-        Looks around once.
-    give_up : callable
-        Called once a call that was left behind has ended, with its result, or None if it raised; on the
-        thread of whoever comes to know of it.
-    seconds : float
-        Between looks.
+    ``look`` looks around once, every so many ``seconds``. ``give_up`` is called once a call that was left
+    behind has ended, with its result, or None if it raised; on the thread of whoever comes to know of it.
     """
     results: list[Any] = []
     errors: list[BaseException] = []

@@ -18,16 +18,11 @@ from synk.values.reduction import Accumulator, cast
 
 
 class StagedCommunicator(Communicator):
-    """Collectives of device arrays through a communicator of host arrays.
+    """Collectives of device arrays through ``host``, a communicator of NumPy arrays.
 
     Where arrays of other ranks are (``shared``) is of no use here: a device's memory is its rank's own.
-
-    Parameters
-    ----------
-    host : Communicator
-        Of NumPy arrays.
-    to_host, from_host : callable
-        The device's. What ``from_host`` is given may change once it has returned.
+    ``to_host`` and ``from_host`` are the device's. What ``from_host`` is given may change once it has
+    returned.
     """
 
     def __init__(self, host: Communicator, to_host: Callable[[Any], Any], from_host: Callable[[Any], Any]):

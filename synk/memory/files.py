@@ -33,17 +33,9 @@ def file_label(filename: Any) -> str:
 
 
 def as_memmap(value: Any) -> np.memmap[Any, Any]:
-    """Return a memmap that ranks can read in place.
+    """Return a memmap that ranks can read in place; a path names a .npy file, which is opened read-only.
 
-    Parameters
-    ----------
-    value : str, PathLike or numpy.memmap
-        A path names a .npy file, which is opened read-only.
-
-    Raises
-    ------
-    OSError, TypeError, ValueError
-        If there is none.
+    Raises OSError, TypeError or ValueError if there is none.
     """
     array = value if isinstance(value, np.memmap) else _load(value)
     where = file_label(array.filename)
@@ -85,10 +77,7 @@ def _load(path: str | os.PathLike[str]) -> np.memmap[Any, Any]:
 def reopened(array: np.memmap[Any, Any]) -> tuple[FileIO, int]:
     """Return the file that an array is mapped from, opened anew, and at which byte of it the array begins.
 
-    Raises
-    ------
-    ValueError
-        If it cannot be found, or is shorter than the array by now.
+    Raises ValueError if it cannot be found, or is shorter than the array by now.
     """
     address = array.__array_interface__["data"][0]
     for path in _candidates(array.filename):

@@ -90,15 +90,9 @@ class Gatherer:
         return memory
 
     def start(self, function: int, token: int, sources: Mapping[int, RowsToGather]) -> None:
-        """Begin to gather rows for the next call of a function.
+        """Begin to gather rows, by position of the input, for the next call of a function.
 
-        Parameters
-        ----------
-        function : int
-        token : int
-            By which `take` asks for these rows and no others.
-        sources : mapping of int to RowsToGather
-            By position of the input.
+        By the ``token``, `take` asks for these rows and no others.
         """
         self.pending.pop(function, None)
         large = {position: source for position, source in sources.items() if _nbytes(source) >= AHEAD_BYTES}
@@ -119,17 +113,10 @@ class Gatherer:
         return self._thread.submit(_gather, array, rows, target)
 
     def take(self, function: int, token: int) -> dict[int, Any]:
-        """Return the rows that were gathered under a token, and let go of any others.
+        """Return the rows that were gathered under a token, by position of the input; let go of any others.
 
-        Returns
-        -------
-        dict of int to array
-            By position of the input. The call gathers itself what is not there: few bytes are not worth it.
-
-        Raises
-        ------
-        Exception
-            What gathering them raised.
+        The call gathers itself what is not there: few bytes are not worth it. Raises what gathering them
+        raised.
         """
         pending = self.pending.pop(function, None)
         if pending is None or pending.token != token:

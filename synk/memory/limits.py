@@ -81,13 +81,7 @@ class Cgroup(NamedTuple):
 
 
 class MemoryLimits:
-    """The limits on the memory of this process, read anew at each look.
-
-    Parameters
-    ----------
-    proc : Path
-        Where the kernel tells of processes; another one in tests.
-    """
+    """The limits on the memory of this process, read anew at each look; tests pass another ``proc``."""
 
     def __init__(self, proc: Path):
         self._proc = proc
@@ -169,15 +163,7 @@ def file_size_limit() -> float:
 
 
 def find_cgroups(membership: str, mounts: str) -> Iterator[Cgroup]:
-    """Yield the memory cgroups of a process, innermost first.
-
-    Parameters
-    ----------
-    membership : str
-        Its ``/proc/self/cgroup``.
-    mounts : str
-        Its ``/proc/self/mountinfo``.
-    """
+    """Yield a process's memory cgroups, innermost first, from its ``/proc/self/cgroup`` and ``mountinfo``."""
     paths = {}
     for line in membership.splitlines():
         _, controllers, path = line.split(":", 2)

@@ -24,13 +24,9 @@ GROWTH = 1.25  # staging buffers are made larger than asked, so that few calls m
 class SegmentTable:
     """Segments by number, the same numbers in every rank.
 
-    Parameters
-    ----------
-    post, release : callable, optional
-        ``post(message, descriptor)`` reaches all workers at once, ``release(message)`` when the run is
-        next at rest. Not given in a worker.
-    attachable : bool
-        Whether segments keep their descriptors: for workers that are made later and inherit nothing.
+    On the master, ``post(message, descriptor)`` reaches all workers at once, ``release(message)`` when the
+    run is next at rest. With ``attachable`` segments keep their descriptors: for workers that are made
+    later and inherit nothing.
     """
 
     def __init__(
@@ -51,10 +47,7 @@ class SegmentTable:
     def allocate(self, nbytes: int) -> int:
         """Create a segment, attach it in every worker, and return its number.
 
-        Raises
-        ------
-        SharedMemoryFull
-            If there is no room; nothing has changed then.
+        Raises SharedMemoryFull if there is no room; nothing has changed then.
         """
         assert self._post is not None, "only the master allocates"
         self.before_allocation()
@@ -66,10 +59,7 @@ class SegmentTable:
     def map_file(self, file: FileIO, nbytes: int, offset: int, writable: bool) -> int:
         """Map a part of a file in every rank; it is closed with the segment, whose number is returned.
 
-        Raises
-        ------
-        OSError
-            If it cannot be mapped; the file is closed then.
+        Raises OSError if it cannot be mapped; the file is closed then.
         """
         try:
             segment = Segment(file, nbytes, offset, writable)
@@ -107,10 +97,7 @@ class SegmentTable:
     def attach(self, message: messages.Attach, descriptor: int | None) -> Segment:
         """Follow the master's `allocate` in a worker.
 
-        Raises
-        ------
-        OSError
-            If no descriptor came with the message: this process could not take one more.
+        Raises OSError if no descriptor came with the message: this process could not take one more.
         """
         if descriptor is None:
             self._lost.add(message.segment)
@@ -164,12 +151,7 @@ def _lost() -> SegmentLost:
 class StagingBuffers:
     """Reused buffers through which the master hands arrays to the workers.
 
-    Parameters
-    ----------
-    segments : SegmentTable
-        The master's.
-    on_drop : callable, optional
-        Called with the number of each segment that is given up.
+    ``on_drop`` is called with the number of each segment that is given up.
     """
 
     def __init__(self, segments: SegmentTable, on_drop: Callable[[int], None] = lambda number: None):

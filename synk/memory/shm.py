@@ -47,20 +47,11 @@ _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ct
 class Segment:
     """A stretch of shared memory or of a file, mapped into this process.
 
-    ``close`` drops the mapping once no array made from it is left.
+    ``seal`` closes the file, of which ``offset`` bytes come before the first; ``close`` drops the mapping
+    once no array made from it is left.
 
     A signal handler may raise between any two lines, so what must be given back belongs, from the moment it
     is there, to objects that do so in C.
-
-    Parameters
-    ----------
-    file : FileIO
-        Closed by `seal`.
-    nbytes : int
-    offset : int
-        Bytes of the file before the first.
-    writable : bool
-        Whether arrays may be written to.
     """
 
     def __init__(self, file: FileIO, nbytes: int, offset: int = 0, writable: bool = True):
@@ -76,10 +67,8 @@ class Segment:
     def create(cls, nbytes: int) -> Segment:
         """Create a segment of ``nbytes`` bytes, all zero, with the memory already set aside.
 
-        Raises
-        ------
-        SharedMemoryFull
-            If the file system of shared memory has no room, or the machine or the container no memory.
+        Raises SharedMemoryFull if the file system of shared memory has no room, or the machine or the
+        container no memory.
         """
         file = _new_file()
         try:

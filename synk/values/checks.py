@@ -55,17 +55,9 @@ def remedy(dtype: np.dtype[Any], wanted: str) -> str:
 
 
 def why_refused(value: Any, dtype: str, shape: Sequence[int | None], what: str) -> str | None:
-    """Return why a variable does not take a value, or None if no reason is known.
+    """Return why a variable, called ``what``, does not take a value, or None if no reason is known.
 
-    Parameters
-    ----------
-    value : array_like
-    dtype : str
-        Of the variable.
-    shape : sequence of int or None
-        Lengths of the variable's axes, as far as they are known.
-    what : str
-        What to call the variable.
+    ``shape`` has the lengths of the variable's axes, as far as they are known.
     """
     try:
         array = np.asarray(value)

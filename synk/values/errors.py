@@ -165,15 +165,7 @@ class RemoteError(SynkError, RuntimeError):
 
 
 def remote_error(failures: Sequence[Failure], n_ranks: int) -> RemoteError:
-    """Build the exception that tells of ``failures``, typed like the first of them.
-
-    Parameters
-    ----------
-    failures : sequence of Failure
-        At least one, in rank order.
-    n_ranks : int
-        Size of the run, told in the message.
-    """
+    """Build the exception that tells of ``failures``, in rank order, typed like the first of them."""
     error = _typed_like(failures[0].kind)
     error.failures = tuple(
         failure._replace(traceback=f"Worker {failure.rank} of {n_ranks}:\n{failure.traceback}")

@@ -107,19 +107,11 @@ IDLE, COMPILING, COMPUTING, COLLECTIVE = range(len(PHASES))
 
 
 class Step:
-    """A part of a command, which travels: a slotted dataclass that every rank runs.
-
-    Attributes
-    ----------
-    phase : int
-        What the rank is said to be doing meanwhile.
-    may_begin_early : bool
-        Whether it is an all-reduce that may begin while the function before it computes.
-    """
+    """A part of a command, which travels: a slotted dataclass that every rank runs."""
 
     __slots__: tuple[str, ...] = ()
-    phase: ClassVar[int] = COLLECTIVE
-    may_begin_early: ClassVar[bool] = False
+    phase: ClassVar[int] = COLLECTIVE  # what the rank is said to be doing meanwhile
+    may_begin_early: ClassVar[bool] = False  # while the function before it computes; of an all-reduce
 
     def run(self, rank: Any) -> Any:
         """Do a rank's part of it, and return what goes to the master."""

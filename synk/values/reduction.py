@@ -37,21 +37,10 @@ class Partial(NamedTuple):
 
 
 def check_operation(op: Any, dtype: str, what: str) -> str:
-    """Return ``op`` if it can reduce ``dtype``.
+    """Return ``op`` if it can reduce ``dtype``; ``what`` names in errors what is reduced.
 
-    Parameters
-    ----------
-    op : {"avg", "sum", "prod", "min", "max"}
-    dtype : str
-    what : str
-        What is reduced, as named in errors.
-
-    Raises
-    ------
-    ValueError
-        If ``op`` is unknown.
-    TypeError
-        If ``op`` has no meaning for ``dtype``: "avg" of integers, "avg" or "sum" of booleans.
+    Raises ValueError if ``op`` is unknown, and TypeError if it has no meaning for ``dtype``: "avg" of
+    integers, "avg" or "sum" of booleans.
     """
     if op not in OPERATIONS:
         raise ValueError(f"{op!r} is not a reduce operation; use one of {', '.join(OPERATIONS)}")
@@ -68,20 +57,10 @@ def check_operation(op: Any, dtype: str, what: str) -> str:
 
 
 def check_mode(mode: Any, dtype: str | None, what: str) -> str | None:
-    """Return the mode of an output or update, without the prefix that is ignored.
+    """Return the mode of an output or update, one of `MODES`, without the prefix that is ignored.
 
-    Parameters
-    ----------
-    mode : {"avg", "sum", "prod", "min", "max", "gather", None}, or with the prefix
-    dtype : str or None
-        None for what is not an array, which only mode None can carry.
-    what : str
-        What is reduced, as named in errors.
-
-    Raises
-    ------
-    ValueError, TypeError
-        As `check_operation`.
+    ``dtype`` is None for what is not an array, which only mode None can carry; ``what`` names it in errors.
+    Raises as `check_operation`.
     """
     plain = mode.removeprefix(IGNORED_PREFIX) if isinstance(mode, str) else mode
     if plain is None:
@@ -102,11 +81,7 @@ def accumulating_dtype(dtype: Any) -> np.dtype[Any]:
 def mended_average(terms: Sequence[Any], average: Any) -> None:
     """Put right, in place, what of an average overflowed on the way: terms and result are finite.
 
-    Parameters
-    ----------
-    terms : sequence of array
-    average : array
-        ``sum(terms) / len(terms)``, in a floating or complex dtype.
+    It is ``sum(terms) / len(terms)``, in a floating or complex dtype.
     """
     real = average.real.dtype  # parts of complex numbers overflow one by one
     terms, average = [term.astype(average.dtype, copy=False).view(real) for term in terms], average.view(real)
@@ -133,15 +108,10 @@ def misfit(one: tuple[int, ...], other: tuple[int, ...]) -> str:
 
 
 class Accumulator:
-    """Combine values that come one at a time, keeping only the running result.
+    """Combine values that come one at a time, keeping only the running result; mode None keeps the last.
 
-    An average is the sum of all rows over their number. Where that sum overflows, it is the mean of
-    the rows so far instead, which is as large as they are.
-
-    Parameters
-    ----------
-    mode : {"avg", "sum", "prod", "min", "max", "gather", None}
-        None keeps the last value.
+    An average is the sum of all rows over their number. Where that sum overflows, it is the mean of the
+    rows so far instead, which is as large as they are.
     """
 
     def __init__(self, mode: str | None):
@@ -248,18 +218,9 @@ class Output(NamedTuple):
 
 
 def combine(outputs: Sequence[Output], of_ranks: Sequence[Any]) -> list[Any]:
-    """Combine the results of all ranks.
+    """Combine the `Results` of all ranks, in rank order, of which some are None: a rank had no rows.
 
-    Parameters
-    ----------
-    outputs : sequence of Output
-    of_ranks : sequence of Results or None
-        In rank order, with a value for each output; None where a rank had no rows.
-
-    Raises
-    ------
-    ValueError
-        If values of one output differ in shape.
+    Raises ValueError if values of one output differ in shape.
     """
     present = of_ranks
     if None in of_ranks:
@@ -328,15 +289,8 @@ def cast(value: Any, dtype: Any) -> Any:
 def identity(op: str | None, like: Any, xp: Any = np) -> Any | None:
     """Return the value of an update accumulated over no rows at all, or None to keep the old value.
 
-    Parameters
-    ----------
-    op : {"avg", "sum", "prod", "min", "max", "gather", None}
-        The update's operation. An average over nothing, and the last of nothing, keep the old
-        value.
-    like : array
-        The variable's present value, for shape and dtype.
-    xp : module, default numpy
-        Array module of ``like`` and of what is returned.
+    An average over nothing, and the last of nothing, keep it. ``like`` is the variable's present value, for
+    shape and dtype, and ``xp`` its array module.
     """
     if op == "sum":
         return xp.zeros_like(like)

@@ -45,12 +45,8 @@ class Rows:
     def of(self, array: Any, room: Callable[..., Any] | None = None) -> Any:
         """Return these rows of ``array``: a view where they are contiguous, else a copy.
 
-        Parameters
-        ----------
-        array : array
-        room : callable, optional
-            ``room(shape, dtype)`` returns the array to copy listed rows to, or None for a new one. Only for
-            rows that `select` has checked against the length of ``array``: here nobody does again.
+        ``room(shape, dtype)`` returns the array to copy listed rows to, or None for a new one. Only for
+        rows that `select` has checked against the length of ``array``: here nobody does again.
         """
         if self.indices is None:
             return array[self.start : self.stop]
@@ -65,20 +61,10 @@ class Rows:
 
 @lru_cache(maxsize=256)
 def split(n_rows: int, n_parts: int) -> tuple[tuple[int, int], ...]:
-    """Split ``n_rows`` rows into contiguous parts as ``np.array_split`` does.
+    """Split ``n_rows`` rows into contiguous parts, of ranks or slices, as ``np.array_split`` does.
 
-    Parameters
-    ----------
-    n_rows : int
-        Rows to split.
-    n_parts : int
-        Ranks, or slices.
-
-    Returns
-    -------
-    tuple of (start, stop), length ``n_parts``
-        Covering ``0:n_rows`` in order without gap or overlap. Lengths differ by one row at
-        most, the longer parts first, so part 0 has rows if any part has.
+    Returns ``(start, stop)`` of each, covering ``0:n_rows`` in order without gap or overlap. Lengths differ
+    by one row at most, the longer parts first, so part 0 has rows if any part has.
     """
     short, n_longer = divmod(n_rows, n_parts)
     edges = [part * short + min(part, n_longer) for part in range(n_parts + 1)]
@@ -93,15 +79,7 @@ def slices(n_rows: int, num_slices: int) -> tuple[tuple[int, int], ...]:
 
 
 def check_num_slices(num_slices: Any) -> int:
-    """Return ``num_slices`` as an int of at least 1.
-
-    Raises
-    ------
-    TypeError
-        If it is not an integer.
-    ValueError
-        If it is below 1.
-    """
+    """Return ``num_slices`` as an int; raise TypeError if it is no integer, ValueError if it is below 1."""
     if isinstance(num_slices, bool | np.bool_):
         raise TypeError(f"num_slices={num_slices} is a boolean; pass the number of slices")
     try:
@@ -116,24 +94,13 @@ def check_num_slices(num_slices: Any) -> int:
 def select(batch: Any, length: int, argument: str = "batch", owner: str = "the inputs") -> Rows:
     """Turn any form of ``batch`` into `Rows` of an array of ``length`` rows.
 
-    Parameters
-    ----------
-    batch : None, int, slice, sequence of int or 1-D integer array
-        None selects all rows, an int the first so many. A slice (step 1) is clipped as in
-        NumPy. In a list, repeats and negative entries are as in NumPy.
-    length : int
-        Rows of the array.
-    argument, owner : str
-        What to call the selection and the array in errors.
+    None selects all rows, an int the first so many. A slice (step 1) is clipped as in NumPy. In a sequence
+    of int, or a 1-D integer array, repeats and negative entries are as in NumPy. ``argument`` and ``owner``
+    are what to call the selection and the array in errors.
 
-    Raises
-    ------
-    IndexError
-        If an int is negative or beyond ``length``, or an entry is out of range.
-    TypeError
-        If it is a boolean, a boolean mask, or not integers.
-    ValueError
-        If a slice has a step other than 1, or an array is not 1-D.
+    Raises IndexError if an int is negative or beyond ``length``, or an entry is out of range; TypeError if
+    it is a boolean, a boolean mask, or not integers; ValueError if a slice has another step, or an array is
+    not 1-D.
     """
     if batch is None:
         return Rows(0, length)
@@ -212,10 +179,7 @@ def _describe(batch: Any, array: NDArray[Any]) -> str:
 def select_common(batch: Any, lengths: Sequence[int], names: Sequence[str], argument: str = "batch") -> Rows:
     """Turn ``batch`` into one selection for arrays of these ``lengths``.
 
-    Raises
-    ------
-    ValueError
-        If the lengths differ and ``batch`` would select different rows of each.
+    Raises ValueError if the lengths differ and ``batch`` would select different rows of each.
     """
     if len(set(lengths)) == 1:
         return select(batch, lengths[0], argument, owner=f"input {names[0]!r}")
@@ -248,20 +212,11 @@ def _numbers(rows: Rows) -> NDArray[np.int64]:
 
 
 def select_each(batch_s: Any, lengths: Sequence[int]) -> tuple[Rows, ...]:
-    """Turn any form of ``batch_s`` into the rows of each rank's own shard.
+    """Turn any form of ``batch_s`` into the rows of each rank's own shard, of these ``lengths``.
 
-    Parameters
-    ----------
-    batch_s : None, int, slice, sequence of int, 1-D integer array, or a list of those
-        One selection for all ranks (a list of ints is one), or a list with a slice or a
-        sequence for each rank.
-    lengths : sequence of int
-        Rows that each rank holds.
-
-    Raises
-    ------
-    IndexError, TypeError, ValueError
-        As `select`, naming the rank; ValueError also if the list has not one entry per rank.
+    It is one selection for all ranks, as of `select` (a list of ints is one), or a list with a slice or a
+    sequence for each rank. Raises as `select`, naming the rank; ValueError also if the list has not one
+    entry per rank.
     """
     if _is_one_per_rank(batch_s):
         if len(batch_s) != len(lengths):
