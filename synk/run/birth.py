@@ -31,6 +31,7 @@ from synk.rank.loop import serve
 from synk.rank.worker import Rank
 from synk.run.worker_spec import WorkerSpec
 from synk.transport.channel import WorkerChannel
+from synk.transport.deaths import Deaths
 from synk.transport.mailbox import WorkerPost
 from synk.transport.sync import Barrier
 from synk.values import messages
@@ -103,8 +104,7 @@ def _make_rank(spec: WorkerSpec, master: Process, channel: WorkerChannel) -> Ran
         spec.commons.bells,
         spec.rank,
         spins=spec.spins,
-        lives=[master.fileno(), _hang_up(spec.end)],
-        on_death=lambda descriptor: os._exit(1),
+        deaths=Deaths({master.fileno(): 0, _hang_up(spec.end): 0}, lambda rank: os._exit(1)),
         on_late=lambda late: None,  # the master alone watches over deadlines
     )
     segments = SegmentTable.holding(dict(spec.segments))

@@ -23,6 +23,7 @@ from synk.run.watchdog import Watchdog
 from synk.transport.base import Death, Disconnected, OnDeath, OnLate
 from synk.transport.channel import MasterChannel
 from synk.transport.commons import Commons
+from synk.transport.deaths import Deaths
 from synk.transport.frames import encode, send
 from synk.transport.mailbox import MasterPost
 from synk.transport.sync import Barrier
@@ -85,20 +86,17 @@ class Crew:
         post = MasterPost(shared.mailboxes, shared.control, shared.bells, self.spins)
         processes = [worker.process for worker in self.workers]
         self._watchdog = Watchdog(processes, [worker.stacks for worker in self.workers], shared.control)
-        return MasterChannel([worker.end for worker in self.workers], processes, on_death, post, on_late)
+        ends = [worker.end for worker in self.workers]
+        return MasterChannel(ends, self._deaths(on_death), post, on_late)
 
     def barrier(self, on_death: OnDeath, on_late: OnLate) -> Barrier:
         """Return the master's barrier; ``on_death`` is called with a dead worker's rank."""
+        shared = self.commons
+        return Barrier(shared.control, shared.bells, 0, self.spins, self._deaths(on_death), on_late)
+
+    def _deaths(self, on_death: OnDeath) -> Deaths:
         ranks = {worker.process.fileno(): rank for rank, worker in enumerate(self.workers, start=1)}
-        return Barrier(
-            self.commons.control,
-            self.commons.bells,
-            rank=0,
-            spins=self.spins,
-            lives=list(ranks),
-            on_death=lambda descriptor: on_death(ranks[descriptor]),
-            on_late=on_late,
-        )
+        return Deaths(ranks, on_death)
 
     def dismiss(self, seconds: float) -> dict[str, Process]:
         """End all workers, and free what was shared.

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from synk.processes.watch import Process
-from synk.transport.base import OnDeath, OnLate
+from synk.transport.base import OnLate
+from synk.transport.deaths import Deaths
 from synk.transport.frames import Disconnected, Outbox, Receiver, encode, send
 from synk.transport.mailbox import MasterPost, WorkerPost
 from synk.values.messages import Run
@@ -31,10 +31,8 @@ class MasterChannel:
     ----------
     ends : sequence of socket
         One per worker, in rank order from rank 1.
-    processes : sequence of Process
-        The workers.
-    on_death : callable
-        Called with the rank of a worker that is found dead; raises.
+    deaths : Deaths
+        Of the workers.
     mailbox : MasterPost
     on_late : callable
         Called every now and then with the ranks that the master waits for; raises to give up.
@@ -43,8 +41,7 @@ class MasterChannel:
     def __init__(
         self,
         ends: Sequence[socket.socket],
-        processes: Sequence[Process],
-        on_death: OnDeath,
+        deaths: Deaths,
         mailbox: MasterPost,
         on_late: OnLate,
     ):
@@ -53,22 +50,19 @@ class MasterChannel:
         self._patience_with = [partial(self._be_patient, rank) for rank in range(1, len(ends) + 1)]
         self._deadline: float | None = None  # of `collect`
         self._receivers = [Receiver(end, *one) for end, *one in zip(ends, self._patience_with, strict=True)]
-        self._on_death = on_death
+        self._deaths = deaths
         self._mailbox = mailbox
         self._frames = 0  # sent to each worker
         self._looked = 0.0
-        self._replies: dict[int, Callable[[], Any]] = {}  # what have come, by rank
+        self._replies: dict[int, Callable[[], Any]] = {}  # those that have come, by rank
         self.waiting = False  # whether a command was sent, and `collect` has not returned its answers
         self.torn = False  # whether something may have been sent or read in part only
         self._poll = select.poll()
-        self._rank_of_end: dict[int, int] = {}
-        self._rank_of_life: dict[int, int] = {}
-        for rank, (end, process) in enumerate(zip(ends, processes, strict=True), start=1):
+        self._rank_of_end = {end.fileno(): rank for rank, end in enumerate(ends, start=1)}
+        for end in ends:
             end.settimeout(SLEEP_SECONDS)  # a worker that is stopped neither reads nor writes
             self._poll.register(end, select.POLLIN)
-            self._poll.register(process, select.POLLIN)
-            self._rank_of_end[end.fileno()] = rank
-            self._rank_of_life[process.fileno()] = rank
+        deaths.register(self._poll)
         self._poll.register(mailbox, select.POLLIN)
 
     def command(self, command: Run) -> None:
@@ -96,7 +90,7 @@ class MasterChannel:
             try:
                 send(end, frame, self._patience_with[rank - 1])
             except Disconnected:
-                self._on_death(rank)
+                self._deaths.found(rank)
         self.torn = False
 
     def collect(self, seconds: float | None = None) -> list[Any]:
@@ -134,12 +128,7 @@ class MasterChannel:
     def _look_for_deaths(self) -> None:
         """Look for workers that died after they had answered; not every time, for it takes a system call."""
         self._looked = time.monotonic()
-        self._bury([descriptor for descriptor, _ in self._poll.poll(0)])
-
-    def _bury(self, ready: list[int]) -> None:
-        for descriptor in ready:
-            if descriptor in self._rank_of_life:
-                self._on_death(self._rank_of_life[descriptor])
+        self._deaths.report(descriptor for descriptor, _ in self._poll.poll(0))
 
     def _receive_ready(self) -> None:
         ready = self._wait()
@@ -149,7 +138,7 @@ class MasterChannel:
             rank = self._rank_of_end.get(descriptor)
             if rank is not None and rank not in self._replies:
                 self._receive(rank)
-        self._bury(ready)
+        self._deaths.report(ready)
 
     def _wait(self) -> list[int]:
         """Sleep until something has come, or a worker died; return which descriptors say so."""
@@ -177,7 +166,7 @@ class MasterChannel:
         try:
             self._replies[rank] = _first_of(self._receivers[rank - 1].read())
         except Disconnected:
-            self._on_death(rank)
+            self._deaths.found(rank)
         self.torn = False
 
     def close(self) -> None:

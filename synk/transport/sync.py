@@ -13,11 +13,11 @@ import contextlib
 import os
 import select
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from synk.memory.shm import Segment
 from synk.transport.base import Aborted, OnLate
+from synk.transport.deaths import Deaths
 from synk.transport.spin import Spin
 from synk.values.messages import PHASES
 
@@ -128,10 +128,8 @@ class Barrier:
         This rank.
     spins : bool
         Whether to spin before sleeping: not where ranks share cores.
-    lives : sequence of int
-        Descriptors that become readable when a process this rank depends on dies.
-    on_death : callable
-        Called with such a descriptor; raises.
+    deaths : Deaths
+        Of the processes that this rank depends on.
     on_late : callable
         Called every now and then with the ranks that are late; raises to give up.
     """
@@ -142,8 +140,7 @@ class Barrier:
         bells: Doorbells,
         rank: int,
         spins: bool,
-        lives: Sequence[int],
-        on_death: Callable[[int], Any],
+        deaths: Deaths,
         on_late: OnLate,
     ):
         self.rank, self.n_ranks = rank, control.n_ranks
@@ -155,14 +152,14 @@ class Barrier:
         self._arrivals = [control.index(other, ARRIVED) for other in self._others]
         self._sleepers = [(other, control.index(other, SLEEPING)) for other in self._others]
         self._spin = Spin(spins)
-        self._on_death = on_death
+        self._deaths = deaths
         self._on_late = on_late
         self._command = 0
         self._ticket = 0
         self._poll = select.poll()
         self._bell = bells.fileno(rank)
-        for descriptor in (self._bell, *lives):
-            self._poll.register(descriptor, select.POLLIN)
+        self._poll.register(self._bell, select.POLLIN)
+        deaths.register(self._poll)
 
     def begin(self, command: int) -> None:
         """Start a command, numbered 1, 2, ...: tickets of an aborted one can no longer match."""
@@ -207,11 +204,7 @@ class Barrier:
         Aborted
             If a rank failed in this command, so what this rank waits for may never come.
         """
-        for descriptor, _ in self._poll.poll(0):
-            if descriptor == self._bell:
-                self._bells.quiet(self.rank)
-            else:
-                self._on_death(descriptor)
+        self._wake_up(self._poll.poll(0))
         failed = [self.control.get(other, FAILED) for other in self._others]
         if self._command in failed or ABANDONED in failed:
             raise Aborted
@@ -277,10 +270,12 @@ class Barrier:
             # Looked at again after SLEEPING is up: whoever arrived before saw no sleeper to wake.
             if self._complete():
                 return
-            for descriptor, _ in self._poll.poll(1000 * SLEEP_SECONDS):
-                if descriptor == self._bell:
-                    self._bells.quiet(self.rank)
-                else:
-                    self._on_death(descriptor)
+            self._wake_up(self._poll.poll(1000 * SLEEP_SECONDS))
         finally:
             self.control.set(self.rank, SLEEPING, 0)
+
+    def _wake_up(self, readable: list[tuple[int, int]]) -> None:
+        ready = [descriptor for descriptor, _ in readable]
+        if self._bell in ready:
+            self._bells.quiet(self.rank)
+        self._deaths.report(ready)

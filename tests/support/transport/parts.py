@@ -5,6 +5,7 @@ import time
 
 from synk.transport.channel import MasterChannel, WorkerChannel
 from synk.transport.commons import Commons
+from synk.transport.deaths import Deaths
 from synk.transport.frames import pair
 from synk.transport.mailbox import MasterPost, WorkerPost
 from synk.transport.sync import Barrier
@@ -18,7 +19,8 @@ def nothing(*_):
 
 def make_barrier(control, bells, rank, spins=False, lives=(), on_death=nothing, on_late=nothing):
     """Return the barrier of a rank."""
-    return Barrier(control, bells, rank, spins, lives, on_death, on_late)
+    deaths = Deaths({life: life for life in lives}, on_death)  # told by descriptor
+    return Barrier(control, bells, rank, spins, deaths, on_late)
 
 
 class Channels:
@@ -40,7 +42,9 @@ class Channels:
             for rank, (_, theirs) in enumerate(self.ends, start=1)
         ]
         post = MasterPost(shared.mailboxes, shared.control, shared.bells, spins)
-        self.master = MasterChannel([ours for ours, _ in self.ends], processes, on_death, post, on_late)
+        ranks = {process.fileno(): rank for rank, process in enumerate(processes, start=1)}
+        ends = [ours for ours, _ in self.ends]
+        self.master = MasterChannel(ends, Deaths(ranks, on_death), post, on_late)
 
     def close(self):
         self.master.close()
