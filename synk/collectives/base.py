@@ -21,7 +21,7 @@ from synk.arrays.owner import Owner
 from synk.arrays.variables import describe
 from synk.comm import SharedArrays
 from synk.functions.prepared import PreparedStep
-from synk.rank.worker import Rank
+from synk.rank.rank import Rank
 
 Returned = TypeVar("Returned", covariant=True)
 

@@ -9,7 +9,7 @@ from synk.arrays.owner import Owner
 from synk.collectives.base import Collective, for_each, replace_all
 from synk.collectives.reduce import checked_operation
 from synk.functions.prepared import PreparedStep
-from synk.rank.worker import Rank
+from synk.rank.rank import Rank
 from synk.values.messages import Step
 
 

@@ -13,7 +13,7 @@ from synk.arrays.owner import Owner
 from synk.arrays.variables import describe
 from synk.collectives.base import Collective, for_each, module_of, replace_all
 from synk.functions.prepared import PreparedStep
-from synk.rank.worker import Rank
+from synk.rank.rank import Rank
 from synk.values.messages import Step
 
 

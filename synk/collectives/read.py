@@ -10,7 +10,7 @@ from synk.arrays.owner import Owner
 from synk.arrays.variables import copy_of, describe
 from synk.collectives.base import Collective, checked_rank, module_of
 from synk.functions.prepared import Lasting, PreparedStep
-from synk.rank.worker import Rank
+from synk.rank.rank import Rank
 from synk.values.errors import NonFinite
 from synk.values.messages import Step
 

@@ -10,7 +10,7 @@ from synk.arrays.variables import describe
 from synk.collectives.base import Collective, for_each, replace_all
 from synk.comm import SharedArrays
 from synk.functions.prepared import Lasting, PreparedStep
-from synk.rank.worker import Rank
+from synk.rank.rank import Rank
 from synk.values.messages import Step
 from synk.values.reduction import check_operation
 

@@ -22,8 +22,8 @@ from contextlib import ExitStack, contextmanager
 from typing import NoReturn
 
 from synk.processes.fork_serving import ANSWER, ASK, serve
+from synk.processes.process import fork_child, warn_of_survivors, watched
 from synk.processes.signals import hold_signals
-from synk.processes.watch import fork_child, warn_of_survivors, watched
 from synk.values.errors import SynkStateError
 
 PR_SET_CHILD_SUBREAPER = 36

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, NoReturn
 
+from synk.processes.process import Process, die_with, forbid_core_dumps, fork_child
 from synk.processes.signals import ignore_signals
-from synk.processes.watch import Process, die_with, forbid_core_dumps, fork_child
 
 ASK = b"f"  # with a descriptor: the socket that the child is to have
 ANSWER = struct.Struct("<q")  # a pid, or an error number below zero

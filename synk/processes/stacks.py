@@ -16,7 +16,7 @@ import os
 import signal
 import time
 
-from synk.processes.watch import Process
+from synk.processes.process import Process
 
 SIGNAL = signal.SIGRTMIN + 5  # scripts hardly ever use one of those
 READ_SECONDS = 0.5  # for a worker to answer

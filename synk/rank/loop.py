@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 
 from synk.rank.failures import failure
-from synk.rank.worker import Rank
+from synk.rank.rank import Rank
 from synk.transport.base import Aborted, CommandSource, Disconnected
 from synk.values import messages
 from synk.values.errors import Failure

@@ -24,11 +24,11 @@ import numpy as np
 from synk.arrays.variables import RankVariables
 from synk.memory.segments import SegmentTable
 from synk.memory.shm import Segment
+from synk.processes.process import Process, die_with, flush_streams, forbid_core_dumps
 from synk.processes.signals import ignore_signals
 from synk.processes.stderr_log import STDERR
-from synk.processes.watch import Process, die_with, flush_streams, forbid_core_dumps
 from synk.rank.loop import serve
-from synk.rank.worker import Rank
+from synk.rank.rank import Rank
 from synk.run.worker_spec import WorkerSpec
 from synk.transport.channel import WorkerChannel
 from synk.transport.deaths import Deaths

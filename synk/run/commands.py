@@ -17,7 +17,7 @@ from typing import Any
 from synk.memory.segments import StagingBuffers
 from synk.processes.signals import hold_signals
 from synk.rank.failures import raise_failures
-from synk.rank.worker import Rank
+from synk.rank.rank import Rank
 from synk.run.turns import Turn, Turns
 from synk.transport.base import CLOSE_SECONDS, Workers
 from synk.values import messages

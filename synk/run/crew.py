@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 from synk.device.cpu import count_cores
 from synk.processes.printout import Printout
+from synk.processes.process import REAP_SECONDS, Process, open_standard_descriptors
 from synk.processes.signals import hold_signals
 from synk.processes.stacks import Stacks
 from synk.processes.stderr_log import StderrLog
-from synk.processes.watch import REAP_SECONDS, Process, open_standard_descriptors
 from synk.run.watchdog import Watchdog
 from synk.transport.base import Death, Disconnected, OnDeath, OnLate
 from synk.transport.channel import MasterChannel

@@ -12,7 +12,7 @@ from synk.comm.nccl_library import import_nccl
 from synk.device import Devices
 from synk.processes.cuda_check import check_cuda
 from synk.processes.fork_server import ForkServer
-from synk.processes.watch import flush_streams, open_standard_descriptors
+from synk.processes.process import flush_streams, open_standard_descriptors
 from synk.run.birth import arrive
 from synk.values.errors import SynkStateError
 

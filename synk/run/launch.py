@@ -16,10 +16,10 @@ from functools import partial
 from socket import socket
 
 from synk.device import Devices
+from synk.processes.process import REAPER, flush_streams, fork_child, watched
 from synk.processes.signals import hold_signals
 from synk.processes.stacks import Stacks
 from synk.processes.stderr_log import StderrLog
-from synk.processes.watch import REAPER, flush_streams, fork_child, watched
 from synk.rank.connection import Connection
 from synk.run.birth import live
 from synk.run.crew import Crew, Worker

@@ -28,11 +28,11 @@ from synk.functions.prepared import PreparedCommand
 from synk.functions.sequence import SequenceFunction
 from synk.functions.symbolic import define
 from synk.memory.segments import SegmentTable, StagingBuffers
+from synk.processes.process import warn_of_survivors
 from synk.processes.signals import hold_signals
 from synk.processes.termination import Termination
-from synk.processes.watch import warn_of_survivors
 from synk.rank.connection import decide
-from synk.rank.worker import Rank
+from synk.rank.rank import Rank
 from synk.run.arena import Arena
 from synk.run.commands import Commands
 from synk.run.fork_source import ForkSource

@@ -12,16 +12,17 @@ import time
 import warnings
 from collections.abc import Sequence
 
+from synk.processes.process import Process
 from synk.processes.stacks import Stacks
-from synk.processes.watch import Process
+from synk.rank.rank import Rank
 from synk.transport.sync import ControlBlock
 from synk.values.errors import RankState, SynkTimeout, SynkWarning
-from synk.values.script_frames import PACKAGE, stack_of_the_script, stacklevel
+from synk.values.script_frames import stack_of_the_script, stacklevel
 
 LOOK_SECONDS = 0.25  # between looks for ranks that a signal has stopped: nothing wakes the master up then
 WARN_SECONDS = 5.0  # for which a rank may keep the others waiting
 
-SERVING = os.path.join(PACKAGE, "rank", "worker.py")
+SERVING = Rank.run.__code__.co_filename  # through it every command reaches the program
 
 
 class Watchdog:

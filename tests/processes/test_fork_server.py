@@ -19,8 +19,8 @@ import pytest
 
 from synk.processes import fork_server
 from synk.processes.fork_server import ForkServer
+from synk.processes.process import Process, die_with, fork_child
 from synk.processes.signals import ignore_signals
-from synk.processes.watch import Process, die_with, fork_child
 from synk.values.errors import SynkStateError
 
 ROOT = Path(__file__).parents[2]
@@ -253,7 +253,7 @@ def test_a_fork_that_the_system_refuses_is_an_error_and_the_next_one_works(monke
 MASTER = """
 import os, socket, sys, threading, time
 from synk.processes.fork_server import ForkServer
-from synk.processes.watch import die_with
+from synk.processes.process import die_with
 
 def live(end, parent):
     die_with(parent)

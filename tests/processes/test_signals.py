@@ -9,8 +9,8 @@ import time
 
 import pytest
 
+from synk.processes.process import Process, fork_child
 from synk.processes.signals import IGNORED, ignore_signals
-from synk.processes.watch import Process, fork_child
 
 SECONDS = 10.0  # for what should take milliseconds
 

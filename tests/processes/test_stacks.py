@@ -6,8 +6,8 @@ import time
 
 import pytest
 
+from synk.processes.process import Process
 from synk.processes.stacks import READ_SECONDS, Stacks
-from synk.processes.watch import Process
 
 
 def waiting_in_python():

@@ -135,7 +135,7 @@ assert held()[1:] == (0, []), held()
 # --- workers that do not end ---------------------------------------------------------------------------
 
 SHORT = """
-from synk.processes import watch
+from synk.processes import process as watch
 from synk.run import crew
 crew.REAP_SECONDS = watch.REAP_SECONDS = 0.3
 """

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from support.transport.parts import make_barrier, on_threads
-from synk.processes.watch import Process
+from synk.processes.process import Process
 from synk.transport import sync
 from synk.transport.sync import (
     ARRIVED,

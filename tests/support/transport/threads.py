@@ -17,7 +17,7 @@ from synk.comm.base import Communicator, copies
 from synk.device.cpu import CpuDevice
 from synk.memory.segments import SegmentTable
 from synk.rank.loop import serve
-from synk.rank.worker import Rank
+from synk.rank.rank import Rank
 from synk.transport.base import Aborted, Death
 from synk.values import messages
 from synk.values.errors import SynkTimeout

@@ -11,8 +11,8 @@ import time
 import pytest
 
 from support.processes import leaks
+from synk.processes.process import REAPER, Process, die_with, forbid_core_dumps, fork_child, warn_of_survivors
 from synk.processes.signals import ignore_signals
-from synk.processes.watch import REAPER, Process, die_with, forbid_core_dumps, fork_child, warn_of_survivors
 from synk.values.errors import SynkWarning
 
 SECONDS = 10.0  # for what should take milliseconds
