@@ -315,7 +315,7 @@ VIOLATIONS = [
     ),
     (upward, "values.rows: from synk.run import session\nrun.session:\nrun.:", "imports synk.run.session on"),
     (upward, "values.rows: def f(): import synk.run.session", "rows:1 on floor 1 imports synk.run"),
-    (upward, "comm.host: from ..rank.worker import f\nrank.worker:", "on floor 4 imports synk.rank.rank"),
+    (upward, "comm.host: from ..rank.rank import f\nrank.rank:", "on floor 4 imports synk.rank.rank"),
     (upward, "ops.pool: import synk.rank.rank", "on floor 6 imports synk.rank.rank on floor 6"),
     (upward, "comm.: from ..arrays.data import f\narrays.data:", "synk.comm:1 on floor 4 imports synk.arr"),
     (upward, IN_TYPES, "imports synk.arrays.data on floor 5"),
