@@ -35,7 +35,7 @@ from synk.doctor import (
     report,
     software,
 )
-from synk.doctor.finding import Finding, Level, examined, grade
+from synk.doctor.finding import NOTE, OK, PROBLEM, WARNING, Finding, Level, examined, grade
 from synk.doctor.machine import GIB, MIB, Machine
 from synk.kernels.onednn import find_onednn as onednn
 from synk.native import compiler as native
@@ -159,26 +159,25 @@ def test_the_innermost_and_last_mount_counts(machine):
 # --- control groups ----------------------------------------------------------------------------------
 
 
-def test_memory_of_version_2(machine):
-    stat = "anon 5\ninactive_file 300\nactive_file 700"
-    here = machine(v2(memory_max=GIB, memory_current=5000, memory_stat=stat))
-    assert cgroups.memory_room(here) == (GIB, GIB - 4000)
+NESTED = {
+    **v2("/a/b", memory_max=GIB, memory_current=0),
+    "/sys/fs/cgroup/a/memory.max": 2 * GIB,
+    "/sys/fs/cgroup/a/memory.current": 2 * GIB - 10,
+}
+CACHED = "anon 5\ninactive_file 300\nactive_file 700"
 
 
-def test_memory_of_version_1_in_a_container(machine):
-    here = machine(v1("memory", memory_limit_in_bytes=GIB, memory_usage_in_bytes=5000))
-    assert cgroups.memory_room(here) == (GIB, GIB - 5000)
-
-
-def test_the_tightest_of_nested_limits_counts(machine):
-    outer = {"/sys/fs/cgroup/a/memory.max": 2 * GIB, "/sys/fs/cgroup/a/memory.current": 2 * GIB - 10}
-    here = machine({**v2("/a/b", memory_max=GIB, memory_current=0), **outer})
-    assert cgroups.memory_room(here) == (2 * GIB, 10)
-
-
-def test_the_throttle_counts_as_a_limit(machine):
-    here = machine(v2(memory_max="max", memory_high=GIB, memory_current=0))
-    assert cgroups.memory_room(here) == (GIB, GIB)
+@pytest.mark.parametrize(
+    ("files", "room"),
+    [
+        (v2(memory_max=GIB, memory_current=5000, memory_stat=CACHED), (GIB, GIB - 4000)),
+        (v1("memory", memory_limit_in_bytes=GIB, memory_usage_in_bytes=5000), (GIB, GIB - 5000)),
+        (NESTED, (2 * GIB, 10)),  # the tightest counts
+        (v2(memory_max="max", memory_high=GIB, memory_current=0), (GIB, GIB)),  # the throttle
+    ],
+)
+def test_room_of_memory(machine, files, room):
+    assert cgroups.memory_room(machine(files)) == room
 
 
 @pytest.mark.parametrize(
@@ -225,26 +224,131 @@ def test_nothing_to_say_of_a_good_machine(machine):
     assert [finding for finding in findings if finding.level is not Level.OK] == []
 
 
+def told(check, level, found=None, remedy="", **given):
+    """Return a row: what a check says of a machine with what is given."""
+    return pytest.param(check, level, found, remedy, given, id=f"{check.__name__}-{level.name}")
+
+
+def huge_pages(system, mount=""):
+    switch = "/sys/kernel/mm/transparent_hugepage/shmem_enabled"
+    return {switch: system, "/proc/self/mountinfo": SHM + mount}
+
+
+def memory_facts(*change, more=""):
+    return {"/proc/meminfo": MEMINFO.replace(*change) + more}
+
+
+FEW_PROCESSES = {resource.RLIMIT_NPROC: (50, 50)}
+ANY_DUMP = {resource.RLIMIT_CORE: UNLIMITED}
+LITTLE_LOCKED = {resource.RLIMIT_MEMLOCK: (MIB, MIB)}
+DOCKER = {**v2(memory_max=4 * GIB, memory_current=0), "/.dockerenv": ""}
+STRICT = memory_facts("", "", more="\nCommitLimit: 2097152 kB\nCommitted_AS: 1048576 kB")
+STRICT["/proc/sys/vm/overcommit_memory"] = "2"
+
+
 @pytest.mark.parametrize(
-    ("space", "level"),
+    ("check", "level", "found", "remedy", "given"),
     [
-        ((64 * MIB, 64 * MIB), Level.PROBLEM),  # docker's default
-        ((8 * GIB, 3 * MIB), Level.PROBLEM),  # full
-        ((512 * MIB, 512 * MIB), Level.WARNING),
-        ((8 * GIB, GIB), Level.OK),
+        # half of the memory is what shared memory should have, and of a container's limit
+        told(memory.shared_memory, PROBLEM, None, "--shm-size=8g", space=(64 * MIB, 64 * MIB)),
+        told(memory.shared_memory, PROBLEM, None, "--shm-size=8g", space=(8 * GIB, 3 * MIB)),
+        told(memory.shared_memory, WARNING, None, "--shm-size=8g", space=(512 * MIB, 512 * MIB)),
+        told(memory.shared_memory, OK, space=(8 * GIB, GIB)),
+        told(
+            memory.shared_memory,
+            PROBLEM,
+            "64 MiB free of 64 MiB in /dev/shm, docker's default",
+            "start the container by docker run --shm-size=2g",
+            files=DOCKER,
+            space=(64 * MIB, 64 * MIB),
+        ),
+        told(memory.shared_memory, WARNING, files={"/proc/self/mountinfo": "1 0 0:1 / / rw - ext4 disk rw"}),
+        told(memory.huge_pages, OK, "never in /dev/shm", files=huge_pages("always [never] force")),
+        told(
+            memory.huge_pages,
+            NOTE,
+            "within_size in /dev/shm",
+            files=huge_pages("always [never] force", ",huge=within_size"),
+        ),
+        told(
+            memory.huge_pages,
+            OK,
+            "deny in /dev/shm",
+            files=huge_pages("always [deny] force", ",huge=always"),
+        ),
+        told(memory.huge_pages, NOTE, "force in /dev/shm", files=huge_pages("always never [force]")),
+        told(
+            memory.memory_limit,
+            WARNING,
+            "512 MiB left of 1 GiB by a control group",
+            files=v2(memory_max=GIB, memory_current=GIB // 2),
+        ),
+        told(memory.memory_limit, NOTE, None, "keep Data under the limit", files=DOCKER),
+        told(memory.memory, WARNING, files=memory_facts("MemAvailable: 8388608", "MemAvailable: 1000")),
+        told(memory.memory, NOTE, files=memory_facts("SwapTotal: 0", "SwapTotal: 8388608")),
+        told(memory.overcommit, WARNING, "vm.overcommit_memory=2, 1 GiB left to promise", files=STRICT),
+        told(cores.affinity, WARNING, "1 usable of 4", "taskset -c 0-3", affinity=[2]),
+        told(cores.affinity, NOTE, affinity=[0, 2]),
+        told(cores.quota, WARNING, None, "synk.fork(1, threads=1)", files=v2(cpu_max="50000 100000")),
+        told(cores.quota, WARNING, None, "synk.fork(1, threads=1)", files=v2(cpu_max="150000 100000")),
+        told(cores.quota, WARNING, None, "synk.fork(2, threads=1)", files=v2(cpu_max="250000 100000")),
+        told(cores.quota, OK, files=v2(cpu_max="400000 100000")),
+        told(cores.thread_variables, NOTE, "OMP_NUM_THREADS=8", OMP_NUM_THREADS="8"),
+        told(cores.pinning_variables, WARNING, OMP_PROC_BIND="true"),
+        told(cores.pinning_variables, OK, OMP_PROC_BIND="FALSE"),
+        told(
+            processes.open_files,
+            WARNING,
+            None,
+            "ulimit -n 1024",
+            limits={resource.RLIMIT_NOFILE: (100, 4096)},
+        ),
+        told(
+            processes.open_files,
+            WARNING,
+            None,
+            "hard nofile 1024",
+            limits={resource.RLIMIT_NOFILE: (100, 100)},
+        ),
+        told(processes.open_files, OK, limits={resource.RLIMIT_NOFILE: UNLIMITED}),
+        told(processes.process_limit, WARNING, None, "ulimit -u 1024", limits=FEW_PROCESSES),
+        told(processes.process_limit, OK, limits=FEW_PROCESSES, uid=0),
+        told(
+            processes.process_limit,
+            WARNING,
+            "unlimited per user, 10 left of 40 by a control group",
+            "--pids-limit=1024",
+            files=v2(pids_max=40, pids_current=30),
+        ),
+        told(
+            processes.size_limits,
+            WARNING,
+            "ulimit -f: 1 GiB",
+            "ulimit -f unlimited",
+            limits={resource.RLIMIT_FSIZE: (GIB, GIB)},
+        ),
+        told(processes.core_dumps, NOTE, limits=ANY_DUMP),
+        told(processes.core_dumps, OK, files={"/proc/self/coredump_filter": "00000031"}, limits=ANY_DUMP),
+        told(processes.locked_memory, OK, limits=LITTLE_LOCKED),  # it matters with InfiniBand only
+        told(
+            processes.locked_memory,
+            NOTE,
+            "1 MiB, InfiniBand: mlx5_0",
+            files={"/sys/class/infiniband/mlx5_0/node_type": "1"},
+            limits=LITTLE_LOCKED,
+        ),
+        *(
+            told(processes.debuggers, level, files={"/proc/sys/kernel/yama/ptrace_scope": scope}, uid=uid)
+            for scope, uid, level in ((0, 1, OK), (1, 1, NOTE), (1, 0, OK), (3, 0, NOTE))
+        ),
     ],
 )
-def test_room_in_shared_memory(machine, space, level):
-    found = memory.shared_memory(machine(space=space))
-    assert found.level is level
-    assert ("--shm-size=8g" in found.remedy) == (level is not Level.OK)  # half of the memory
-
-
-def test_a_container_with_a_limit_is_told_a_size_that_fits(machine):
-    limited = v2(memory_max=4 * GIB, memory_current=0)
-    found = memory.shared_memory(machine({**limited, "/.dockerenv": ""}, space=(64 * MIB, 64 * MIB)))
-    assert found.found.endswith("docker's default")
-    assert found.remedy.startswith("start the container by docker run --shm-size=2g")
+def test_a_machine_with_one_fault_is_told_it_and_what_to_do(machine, check, level, found, remedy, given):
+    said = check(machine(**given))
+    assert said.level is level
+    assert found is None or said.found == found
+    assert remedy in said.remedy
+    assert bool(said.remedy) == (level is not OK)
 
 
 def test_no_shared_memory(machine):
@@ -252,11 +356,6 @@ def test_no_shared_memory(machine):
     here.path("/dev/shm").rmdir()
     assert "mount -t tmpfs" in memory.shared_memory(here).remedy
     assert memory.shared_memory_mode(here).level is Level.NOTE
-
-
-def test_shared_memory_on_a_disk(machine):
-    here = machine({"/proc/self/mountinfo": "1 0 0:1 / / rw - ext4 disk rw"})
-    assert memory.shared_memory(here).level is Level.WARNING
 
 
 def test_shared_memory_that_others_can_delete_from(machine):
@@ -281,74 +380,13 @@ def test_segments_that_a_killed_process_left(machine):
     assert "rm /dev/shm/synk-*" in found.remedy
 
 
-@pytest.mark.parametrize(
-    ("mount", "system", "setting"),
-    [
-        ("", "always [never] force", "never"),
-        (",huge=within_size", "always [never] force", "within_size"),
-        (",huge=always", "always [deny] force", "deny"),
-        ("", "always never [force]", "force"),
-    ],
-)
-def test_huge_pages(machine, mount, system, setting):
-    switch = "/sys/kernel/mm/transparent_hugepage/shmem_enabled"
-    found = memory.huge_pages(machine({switch: system, "/proc/self/mountinfo": SHM + mount}))
-    assert found.found == f"{setting} in /dev/shm"
-    assert (found.level is Level.NOTE) == (setting in ("within_size", "force"))
-
-
-def test_a_memory_limit(machine):
-    tight = memory.memory_limit(machine(v2(memory_max=GIB, memory_current=GIB // 2)))
-    assert (tight.level, tight.found) == (Level.WARNING, "512 MiB left of 1 GiB by a control group")
-    below_shm = memory.memory_limit(machine(v2(memory_max=4 * GIB, memory_current=0)))
-    assert below_shm.level is Level.NOTE
-    assert "keep Data under the limit" in below_shm.remedy
-
-
-@pytest.mark.parametrize(
-    ("change", "level"),
-    [
-        (("MemAvailable: 8388608", "MemAvailable: 1000"), Level.WARNING),
-        (("SwapTotal: 0", "SwapTotal: 8388608"), Level.NOTE),
-    ],
-)
-def test_memory_that_runs_out(machine, change, level):
-    assert memory.memory(machine({"/proc/meminfo": MEMINFO.replace(*change)})).level is level
-
-
-def test_strict_overcommit(machine):
-    facts = f"{MEMINFO}\nCommitLimit: 2097152 kB\nCommitted_AS: 1048576 kB"
-    found = memory.overcommit(machine({"/proc/sys/vm/overcommit_memory": "2", "/proc/meminfo": facts}))
-    assert (found.level, found.found) == (Level.WARNING, "vm.overcommit_memory=2, 1 GiB left to promise")
-
-
 # --- cores -------------------------------------------------------------------------------------------
-
-
-def test_one_core_of_several(machine):
-    found = cores.affinity(machine(affinity=[2]))
-    assert (found.level, found.found) == (Level.WARNING, "1 usable of 4")
-    assert "taskset -c 0-3" in found.remedy
-
-
-def test_some_cores_of_several(machine):
-    assert cores.affinity(machine(affinity=[0, 2])).level is Level.NOTE
 
 
 def test_a_machine_of_one_core(machine):
     found = cores.affinity(machine({"/sys/devices/system/cpu/online": "0"}, affinity=[0]))
     assert found.level is Level.WARNING
     assert "taskset" not in found.remedy
-
-
-@pytest.mark.parametrize(("quota", "ranks"), [(50000, 1), (150000, 1), (250000, 2), (400000, None)])
-def test_a_quota_says_how_many_ranks(machine, quota, ranks):
-    found = cores.quota(machine(v2(cpu_max=f"{quota} 100000")))
-    if ranks is None:
-        assert found.level is Level.OK
-    else:
-        assert found.level is Level.WARNING
-        assert f"synk.fork({ranks}, threads=1)" in found.remedy
 
 
 @pytest.mark.parametrize(("affinity", "physical"), [(range(4), 2), ((0, 1), None)])
@@ -362,17 +400,10 @@ def test_hardware_threads_of_one_core(machine, affinity, physical):
     assert physical is None or f"synk.fork({physical}, threads=1)" in found.remedy
 
 
-def test_thread_variables(machine):
+def test_the_variables_of_threads_are_those_that_ranks_set():
     from synk.device.cpu import THREAD_VARIABLES
 
     assert cores.THREAD_VARIABLES == THREAD_VARIABLES
-    found = cores.thread_variables(machine(OMP_NUM_THREADS="8"))
-    assert (found.level, found.found) == (Level.NOTE, "OMP_NUM_THREADS=8")
-
-
-@pytest.mark.parametrize(("value", "level"), [("true", Level.WARNING), ("FALSE", Level.OK)])
-def test_pinned_threads(machine, value, level):
-    assert cores.pinning_variables(machine(OMP_PROC_BIND=value)).level is level
 
 
 @pytest.mark.parametrize(("text", "numbers"), [("", set()), ("0-2,8", {0, 1, 2, 8}), ("5", {5})])
@@ -381,48 +412,6 @@ def test_lists_of_the_kernel(text, numbers):
 
 
 # --- processes ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("limits", "remedy"), [((100, 4096), "ulimit -n 1024"), ((100, 100), "hard nofile 1024"), (UNLIMITED, "")]
-)
-def test_open_files(machine, limits, remedy):
-    found = processes.open_files(machine(limits={resource.RLIMIT_NOFILE: limits}))
-    assert found.remedy.endswith(remedy)
-    assert (found.level is Level.OK) == (not remedy)
-
-
-def test_processes_of_a_user(machine):
-    few = {resource.RLIMIT_NPROC: (50, 50)}
-    assert processes.process_limit(machine(limits=few)).remedy == "ulimit -u 1024"
-    assert processes.process_limit(machine(limits=few, uid=0)).level is Level.OK
-
-
-def test_processes_of_a_container(machine):
-    found = processes.process_limit(machine(v2(pids_max=40, pids_current=30)))
-    assert found.found == "unlimited per user, 10 left of 40 by a control group"
-    assert "--pids-limit=1024" in found.remedy
-
-
-def test_sizes_of_files_and_addresses(machine):
-    found = processes.size_limits(machine(limits={resource.RLIMIT_FSIZE: (GIB, GIB)}))
-    assert (found.level, found.found) == (Level.WARNING, "ulimit -f: 1 GiB")
-    assert found.remedy.endswith("ulimit -f unlimited")
-
-
-def test_core_dumps(machine):
-    unlimited = {resource.RLIMIT_CORE: UNLIMITED}
-    assert processes.core_dumps(machine(limits=unlimited)).level is Level.NOTE
-    filtered = {"/proc/self/coredump_filter": "00000031"}
-    assert processes.core_dumps(machine(filtered, limits=unlimited)).level is Level.OK
-
-
-def test_locked_memory_matters_with_infiniband_only(machine):
-    little = {resource.RLIMIT_MEMLOCK: (MIB, MIB)}
-    assert processes.locked_memory(machine(limits=little)).level is Level.OK
-    card = {"/sys/class/infiniband/mlx5_0/node_type": "1"}
-    found = processes.locked_memory(machine(card, limits=little))
-    assert (found.level, found.found) == (Level.NOTE, "1 MiB, InfiniBand: mlx5_0")
 
 
 def test_a_kernel_without_pidfd(machine, monkeypatch):
@@ -454,14 +443,6 @@ def test_an_ignored_sigchld(machine, monkeypatch):
     assert processes.signals_at_start(machine()).level is Level.WARNING
 
 
-@pytest.mark.parametrize(
-    ("scope", "uid", "level"), [(0, 1, Level.OK), (1, 1, Level.NOTE), (1, 0, Level.OK), (3, 0, Level.NOTE)]
-)
-def test_debuggers(machine, scope, uid, level):
-    here = machine({"/proc/sys/kernel/yama/ptrace_scope": scope}, uid=uid)
-    assert processes.debuggers(here).level is level
-
-
 # --- oneDNN ------------------------------------------------------------------------------------------
 
 
@@ -476,43 +457,24 @@ def test_onednn_is_found_with_version_and_place(machine):
     assert re.fullmatch(rf"3\.\d+\.\d+ in {re.escape(onednn_file())}", found.found)
 
 
-def search_finds(monkeypatch, *files, openmp=onednn.OPENMP):
-    """Make the doctor search for oneDNN in these files alone."""
+@pytest.mark.parametrize(
+    ("files", "processor", "openmp", "level", "text", "remedy"),
+    [
+        ((), "x86_64", onednn.OPENMP, Level.NOTE, "oneDNN is not installed", "install synk[onednn]"),
+        (["/dev/null"], "x86_64", "libm.so.6", Level.WARNING, "/dev/null does not", "install synk[onednn]"),
+        (["libdnnl.so.3"], "x86_64", "libmissing.so.1", Level.WARNING, "needs libmissing.so.1", "libgomp1"),
+        ((), "aarch64", onednn.OPENMP, Level.OK, "linux on aarch64", ""),
+    ],
+)
+def test_onednn_that_does_not_serve(machine, monkeypatch, files, processor, openmp, level, text, remedy):
+    monkeypatch.setattr(onednn.platform, "machine", lambda: processor)
     monkeypatch.setattr(onednn, "OPENMP", openmp)
     monkeypatch.setattr(onednn, "places", lambda: iter(files))
     monkeypatch.setattr(onednn, "find", lambda: onednn.search(files))
-
-
-def test_onednn_is_an_extra(machine, monkeypatch):
-    search_finds(monkeypatch)
     found = compiling.onednn(machine())
-    assert (found.level, found.found) == (Level.NOTE, "oneDNN is not installed")
-    assert found.remedy.endswith("install synk[onednn]")
-
-
-def test_onednn_that_is_there_for_nothing(machine, tmp_path, monkeypatch):
-    broken = tmp_path / onednn.FILE
-    broken.write_bytes(b"no library")
-    search_finds(monkeypatch, str(broken), openmp="libm.so.6")
-    found = compiling.onednn(machine())
-    assert found.level is Level.WARNING
-    assert found.found.startswith(f"{broken} does not load")
-    assert found.remedy.endswith("install synk[onednn]")
-
-
-def test_onednn_without_its_threads(machine, monkeypatch):
-    search_finds(monkeypatch, "libdnnl.so.3", openmp="libmissing.so.1")
-    found = compiling.onednn(machine())
-    assert (found.level, found.found) == (Level.WARNING, "oneDNN needs libmissing.so.1, which is missing")
-    assert found.remedy.endswith("install the system's package libgomp1")
-
-
-def test_onednn_on_another_processor(machine, monkeypatch):
-    monkeypatch.setattr(onednn.platform, "machine", lambda: "aarch64")
-    search_finds(monkeypatch)
-    found = compiling.onednn(machine())
-    assert (found.level, found.remedy) == (Level.OK, "")
-    assert "linux on aarch64" in found.found
+    assert (found.level, text in found.found) == (level, True)
+    assert found.remedy.endswith(remedy)
+    assert bool(found.remedy) == (level is not Level.OK)
 
 
 # --- software ----------------------------------------------------------------------------------------
