@@ -51,25 +51,19 @@ def casts_on_a_device_say_nothing():
         yield
 
 
-@pytest.fixture(params=[1, 2, 3], ids="{}-ranks".format)
-def group(request):
-    group = NcclGroup(request.param)
-    yield group
-    group.close()
+def groups(*numbers):
+    """Return a fixture: groups of so many ranks."""
+
+    @pytest.fixture(params=numbers, ids="{}-ranks".format)
+    def made(request):
+        group = NcclGroup(request.param)
+        yield group
+        group.close()
+
+    return made
 
 
-@pytest.fixture(params=[2, 3], ids="{}-ranks".format)
-def several(request):
-    group = NcclGroup(request.param)
-    yield group
-    group.close()
-
-
-@pytest.fixture
-def two():
-    group = NcclGroup(2)
-    yield group
-    group.close()
+group, several, two = groups(1, 2, 3), groups(2, 3), groups(2)
 
 
 class TestNccl(CommunicatorSuite):
@@ -77,11 +71,9 @@ class TestNccl(CommunicatorSuite):
 
 
 class TestNcclDisagreement(DisagreementSuite):
-    @pytest.fixture(params=[2, 3], ids="{}-ranks".format)
-    def group(self, request):
-        group = NcclGroup(request.param)
-        yield group
-        group.close()
+    @pytest.fixture
+    def group(self, several):
+        return several
 
     def check_nothing_moved(self, group):
         # One link for all collectives: what ranks did not agree on was never launched.
@@ -174,8 +166,7 @@ class TestWhereResultsAre:
     @pytest.mark.parametrize("only", [0, 1])
     def test_gather_of_one_rank_moves_that_one_alone(self, two, only):
         names = []
-        for library in two.libraries:
-            library.nccl.before = names.append
+        before(two, names.append)
         arrays = [device([rank] * (rank + 1)) for rank in range(2)]
         result, nothing = two.run(lambda comm: comm.inner.gather(arrays[comm.rank], only=only))
         assert [host(array) for array in result] == [[only] * (only + 1)]
@@ -206,12 +197,17 @@ def fail(name):
     raise Broken(name)
 
 
+def before(group, call):
+    """Have all ranks call this before they call NCCL."""
+    for library in group.libraries:
+        library.nccl.before = call
+
+
 class TestFaults:
     """After any of these, all ranks get out, no link is left half used, and the next command works."""
 
     def check_next_command(self, group, links):
-        for library in group.libraries:
-            library.nccl.before = lambda name: None
+        before(group, lambda name: None)
         for result in group.run(all_reduce):
             assert result.tolist() == [group.n_ranks] * 3
         assert group.launches() == (links * group.n_ranks, group.n_ranks)
@@ -330,8 +326,7 @@ class TestFaults:
     def test_a_result_that_cupy_has_no_name_for_is_told(self, two, monkeypatch):
         monkeypatch.setattr(nccl_link, "GRACE_SECONDS", 0.02)
         names = {0: "NCCL_ERROR_SUCCESS"}
-        for library in two.libraries:
-            library.nccl.before = lambda name: names[7]  # ncclInProgress, as CuPy would raise it
+        before(two, lambda name: names[7])  # ncclInProgress, as CuPy would raise it
         outcomes = two.outcomes(all_reduce)
         assert any("connecting ranks on rank" in str(it) and "its result is 7;" in str(it) for it in outcomes)
         assert two.launches() == (0, 0)
@@ -349,31 +344,21 @@ class TestFaults:
         assert [type(outcome) for outcome in two.outcomes(all_reduce)] == [Aborted, Broken]
         self.check_next_command(two, links=2)
 
-    def test_an_error_at_the_launch_is_told(self, two, monkeypatch):
+    @pytest.mark.parametrize("connected", [True, False])
+    def test_an_error_of_a_call_is_told(self, two, monkeypatch, connected):
         monkeypatch.setattr(nccl_link, "GRACE_SECONDS", 0.02)
-        two.run(all_reduce)
+        if connected:
+            two.run(all_reduce)
 
         def refuse(name):
             raise NcclError("NCCL_ERROR_UNHANDLED_CUDA_ERROR")
 
-        for library in two.libraries:
-            library.nccl.before = refuse
+        before(two, refuse)
         outcomes = two.outcomes(all_reduce)
         assert {type(outcome) for outcome in outcomes} <= {RuntimeError, Aborted}
-        assert any("UNHANDLED_CUDA" in str(outcome) for outcome in outcomes)
-        self.check_next_command(two, links=2)
-
-    def test_an_error_while_connecting_is_told(self, two, monkeypatch):
-        monkeypatch.setattr(nccl_link, "GRACE_SECONDS", 0.02)
-
-        def refuse(name):
-            raise NcclError("NCCL_ERROR_INVALID_USAGE")
-
-        for library in two.libraries:
-            library.nccl.before = refuse
-        outcomes = two.outcomes(all_reduce)
-        assert any("NCCL failed in connecting ranks on rank" in str(outcome) for outcome in outcomes)
-        self.check_next_command(two, links=1)
+        said = "NCCL failed in all_reduce on rank" if connected else "NCCL failed in connecting ranks on rank"
+        assert any(said in str(it) and "UNHANDLED_CUDA" in str(it) for it in outcomes)
+        self.check_next_command(two, links=2 if connected else 1)
 
     def test_a_rank_that_waits_for_connections_sees_failures(self, two):
         late = threading.Event()
@@ -385,14 +370,11 @@ class TestFaults:
             # The thread that nobody could stop ends, and gives up what it made.
             two.world.cliques[(1).to_bytes(128, "little")] = clique = Joined()
             late.set()
-            for thread in threading.enumerate():
-                if thread.name == "synk NCCL link":
-                    thread.join(5)
+            wait_for_links()
         assert clique.joined == {0, 1}
         assert two.launches() == (1, 0)
         del two.libraries[1]._nccl.NcclCommunicator
-        for library in two.libraries:
-            library.nccl.before = lambda name: None
+        before(two, lambda name: None)
         two.run(all_reduce)
 
 

@@ -4,8 +4,6 @@ import pytensor.tensor as pt
 import pytest
 from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.mode import Mode
-from pytensor.graph.basic import Apply
-from pytensor.graph.op import Op
 from pytensor.tensor.basic import Alloc, ARange
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import DimShuffle
@@ -16,6 +14,7 @@ from pytensor.tensor.linalg.solvers.triangular import SolveTriangular
 from pytensor.tensor.linalg.summary import SLogDet
 from pytensor.tensor.math import exp
 
+from support.cases.unary_op import UnaryOp
 from synk.compile import ArrayLinker
 
 
@@ -111,14 +110,10 @@ def test_an_empty_batch():
         function(np.empty((0, 3, 3)))
 
 
-class Twice(Op):
+class Twice(UnaryOp):
     """Unknown to the table of entries."""
 
     gufunc_signature = "(n)->(n)"
-    __props__ = ()
-
-    def make_node(self, x):
-        return Apply(self, [x], [x.type()])
 
     def perform(self, node, inputs, outputs):
         outputs[0][0] = 2 * inputs[0]

@@ -4,12 +4,11 @@ import pytensor.tensor as pt
 import pytest
 from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.ops import deep_copy_op, view_op
-from pytensor.graph.basic import Apply
-from pytensor.graph.op import Op
 from pytensor.graph.replace import vectorize_graph
 from pytensor.raise_op import Assert
 from pytensor.tensor.basic import scalar_from_tensor, tensor_from_scalar
 
+from support.cases.unary_op import UnaryOp
 from synk.compile import array_mode
 from synk.compile.compat import optional_class
 
@@ -92,12 +91,7 @@ def test_random_numbers_in_an_inner_graph():
         np.testing.assert_array_equal(function(), expected.standard_normal(3))
 
 
-class Unknown(Op):
-    __props__ = ()
-
-    def make_node(self, x):
-        return Apply(self, [x], [x.type()])
-
+class Unknown(UnaryOp):
     def perform(self, node, inputs, outputs):
         outputs[0][0] = inputs[0] * 2
 

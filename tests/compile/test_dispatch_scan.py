@@ -7,13 +7,12 @@ import pytensor.tensor as pt
 import pytest
 from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.mode import Mode
-from pytensor.graph.basic import Apply
-from pytensor.graph.op import Op
 from pytensor.scalar import ScalarLoop, float64, int64
 from pytensor.scan.op import Scan
 from pytensor.scan.utils import until
 from pytensor.tensor.elemwise import Elemwise
 
+from support.cases.unary_op import UnaryOp
 from synk.compile import ArrayLinker, array_funcify, array_mode
 from synk.compile.compat import optional_class
 from synk.compile.dispatch.scan.traces import Trace, disposable, traces_of
@@ -270,14 +269,8 @@ def test_intermediates_of_a_step_die():
     class Watched(np.ndarray):
         pass
 
-    class Watch(Op):
-        __props__ = ()
-
-        def make_node(self, x):
-            return Apply(self, [x], [x.type()])
-
-        def perform(self, node, inputs, outputs):
-            raise AssertionError("runs through its array entry")
+    class Watch(UnaryOp):
+        pass
 
     references = []
 
@@ -382,12 +375,7 @@ def test_error_in_a_step_names_its_node():
 
 
 def test_host_nodes_of_a_step_are_reported():
-    class Unknown(Op):
-        __props__ = ()
-
-        def make_node(self, x):
-            return Apply(self, [x], [x.type()])
-
+    class Unknown(UnaryOp):
         def perform(self, node, inputs, outputs):
             outputs[0][0] = inputs[0] * 2
 

@@ -3,12 +3,11 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from pytensor.compile.mode import Mode
-from pytensor.graph.basic import Apply
 from pytensor.graph.destroyhandler import DestroyHandler
 from pytensor.graph.fg import FunctionGraph
-from pytensor.graph.op import Op
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 
+from support.cases.unary_op import UnaryOp
 from synk.compile import ArrayLinker, array_funcify, array_mode, emit
 from synk.compile.compat import IfElse, optional_class
 from synk.compile.passes.lazy import plan_lazy
@@ -18,7 +17,7 @@ ifelse = optional_class("ifelse", "pytensor.conditional.op", "pytensor.ifelse")
 BARE = RewriteDatabaseQuery(include=["minimum_compile"])
 
 
-class Step(Op):
+class Step(UnaryOp):
     """Add one, and note that it has run; in place if asked to be."""
 
     __props__ = ("name", "inplace")
@@ -27,12 +26,6 @@ class Step(Op):
         self.name, self.inplace = name, inplace
         if inplace:
             self.destroy_map = {0: [0]}
-
-    def make_node(self, x):
-        return Apply(self, [x], [x.type()])
-
-    def perform(self, node, inputs, outputs):
-        raise AssertionError("runs through its array entry")
 
 
 ran: list[str] = []

@@ -7,23 +7,17 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from pytensor.compile.mode import Mode
-from pytensor.graph.basic import Apply
-from pytensor.graph.op import Op
 from pytensor.link.c.op import COp
 
+from support.cases.unary_op import UnaryOp
 from synk.compile import ArrayLinker, array_mode
 from synk.compile.compat import optional_class
 
 ifelse = optional_class("ifelse", "pytensor.conditional.op", "pytensor.ifelse")
 
 
-class Half(Op):
+class Half(UnaryOp):
     """An Op that PyTensor alone can run."""
-
-    __props__ = ()
-
-    def make_node(self, x):
-        return Apply(self, [x], [x.type()])
 
     def perform(self, node, inputs, outputs):
         assert outputs[0][0] is None, "storage must be fresh"

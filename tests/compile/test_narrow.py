@@ -15,6 +15,7 @@ from pytensor.graph.op import Op
 from pytensor.scalar.basic import Composite, exp, float32
 from pytensor.tensor.elemwise import Elemwise
 
+from support.cases.unary_op import UnaryOp
 from synk.compile import ArrayLinker, Profile, array_funcify, array_mode
 from synk.compile.compat import optional_class
 from synk.compile.observe.debug import Debug, DebugError
@@ -345,14 +346,10 @@ def test_sums_that_are_wanted_in_double_precision_are(device):
         np.testing.assert_allclose(total, expected, rtol=1e-14)
 
 
-class OfTheHost(Op):
+class OfTheHost(UnaryOp):
     """An Op without an entry; it notes what it gets."""
 
-    __props__ = ()
     seen = ()
-
-    def make_node(self, x):
-        return Apply(self, [x], [x.type()])
 
     def perform(self, node, inputs, outputs):
         OfTheHost.seen = (*OfTheHost.seen, (type(inputs[0]), str(inputs[0].dtype)))

@@ -7,11 +7,10 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from pytensor.compile.builders import OpFromGraph
-from pytensor.graph.basic import Apply
 from pytensor.graph.fg import FunctionGraph
-from pytensor.graph.op import Op
 from pytensor.raise_op import Assert
 
+from support.cases.unary_op import UnaryOp
 from synk.compile import ArrayLinker, array_funcify, array_mode, emit
 from synk.compile.compat import optional_class
 from synk.compile.passes.place import Transfers, is_shape_like, place, stay, wanted_on_host
@@ -191,14 +190,10 @@ def test_a_shared_variable_may_come_from_the_other_side(device):
     assert len(on_host(np.ones(5, "float32"))) == 3
 
 
-class Third(Op):
+class Third(UnaryOp):
     """An Op that PyTensor alone can run, in place."""
 
-    __props__ = ()
     destroy_map = {0: [0]}  # noqa: RUF012
-
-    def make_node(self, x):
-        return Apply(self, [x], [x.type()])
 
     def perform(self, node, inputs, outputs):
         inputs[0] /= 3
@@ -219,16 +214,8 @@ def test_an_op_without_an_entry_computes_on_the_host(device):
         on_device(device, [x], Third()(x * 3), accept_inplace=True, host_ops="raise")
 
 
-class Halve(Op):
+class Halve(UnaryOp):
     """An Op with an entry for NumPy only."""
-
-    __props__ = ()
-
-    def make_node(self, x):
-        return Apply(self, [x], [x.type()])
-
-    def perform(self, node, inputs, outputs):
-        raise AssertionError("has an entry")
 
 
 @array_funcify.register(Halve)

@@ -6,12 +6,11 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from pytensor.compile.mode import Mode
-from pytensor.graph.basic import Apply
-from pytensor.graph.op import Op
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.linalg.summary import Det
 from pytensor.tensor.math import Dot
 
+from support.cases.unary_op import UnaryOp
 from synk.compile import ArrayLinker, array_funcify, array_mode
 from synk.compile.observe.profile import Ledger, Profile, memory_of, observed_mode
 from synk.compile.observe.report import TOP, Record, Report, Slice, table
@@ -20,19 +19,13 @@ from synk.compile.tables import flops_of
 MILLISECOND = 1_000_000  # nanoseconds
 
 
-class Sleep(Op):
+class Sleep(UnaryOp):
     """Pass a copy on, after a while."""
 
     __props__ = ("seconds",)
 
     def __init__(self, seconds):
         self.seconds = seconds
-
-    def make_node(self, x):
-        return Apply(self, [x], [x.type()])
-
-    def perform(self, node, inputs, outputs):
-        raise AssertionError("runs through its array entry")
 
 
 @array_funcify.register(Sleep)

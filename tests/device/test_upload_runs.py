@@ -8,23 +8,14 @@ from pytensor.raise_op import Assert
 
 import synk
 from support.cupy import stand_in
-from synk.device import input_buffers, uploads
+from synk.device import uploads
 from synk.extensions import batches, train, updates
 from synk.run import current
 
 N_ROWS = 24
 
 
-@pytest.fixture(autouse=True)
-def any_size(monkeypatch):
-    monkeypatch.setattr(uploads, "SMALL_BYTES", 1)
-    monkeypatch.setattr(uploads, "AHEAD_BYTES", 1)
-    monkeypatch.setattr(input_buffers, "PIECE_BYTES", 64)
-
-
-@pytest.fixture
-def machine(cupy):
-    return cupy.cuda.machine
+pytestmark = pytest.mark.usefixtures("any_size")
 
 
 def sample(*shape):
@@ -40,6 +31,13 @@ def copies(machine, call, *args, **keywords):
         if buffers._pending is not None:
             buffers._pending.done.result()
     return machine.n_copies - before
+
+
+def row_sums(gpus):
+    """Return a function that sums rows on one GPU, and data for it."""
+    gpus(1)
+    x = pt.matrix("x")
+    return synk.function([x], (x.sum(0), "sum")), synk.data(sample(N_ROWS, 3))
 
 
 # --- the numbers of NumPy ----------------------------------------------------------------------------------
@@ -153,10 +151,7 @@ def test_whole_numbers_that_may_be_lengths_go_by_the_host(gpus):
 
 
 def test_rows_that_were_announced_are_copied_before_they_are_asked_for(gpus, machine):
-    gpus(1)
-    x = pt.matrix("x")
-    f = synk.function([x], (x.sum(), "sum"))
-    data = synk.data(sample(N_ROWS, 3))
+    f, data = row_sums(gpus)
     assert copies(machine, f, data, batch=[3, 1], next_batch=[5, 2]) == 2
     assert copies(machine, f, data, batch=[5, 2]) == 0
     assert copies(machine, f, data, batch=[5, 2], next_batch=[7, 1], num_slices=2) == 3
@@ -223,10 +218,7 @@ def test_a_failed_call_leaves_nothing_wrong_behind(gpus, num_slices):
 
 
 def test_a_thousand_calls_hold_no_more_than_ten(gpus, machine):
-    gpus(1)
-    x = pt.matrix("x")
-    f = synk.function([x], (x.sum(), "sum"))
-    data, held = synk.data(sample(N_ROWS, 3)), []
+    (f, data), held = row_sums(gpus), []
     for at in range(1000):
         f(data, batch=[at % N_ROWS, 1], next_batch=[(at + 1) % N_ROWS, 1])
         if at in (10, 999):
@@ -235,10 +227,7 @@ def test_a_thousand_calls_hold_no_more_than_ten(gpus, machine):
 
 
 def test_dropped_data_is_unregistered_and_its_memory_is_free(gpus, machine):
-    gpus(1)
-    x = pt.matrix("x")
-    f = synk.function([x], (x.sum(), "sum"))
-    data = synk.data(sample(N_ROWS, 3))
+    f, data = row_sums(gpus)
     f(data, next_batch=slice(2, 9))
     assert machine.registered
     data.free_memory()
@@ -264,10 +253,7 @@ def test_close_gives_everything_back_with_copies_in_flight(gpus, machine):
 
 
 def test_a_gpu_that_failed_can_be_left(gpus, machine, monkeypatch):
-    gpus(1)
-    x = pt.matrix("x")
-    f = synk.function([x], (x.sum(), "sum"))
-    data = synk.data(sample(N_ROWS, 3))
+    f, data = row_sums(gpus)
     f(data, batch=slice(0, 5), next_batch=[5, 9])
 
     def fail(*arguments):
@@ -284,10 +270,7 @@ def test_a_gpu_that_failed_can_be_left(gpus, machine, monkeypatch):
 
 
 def test_one_rank_restarts_and_feeds_again(gpus):
-    gpus(1)
-    x = pt.matrix("x")
-    f = synk.function([x], (x.sum(0), "sum"))
-    data = synk.data(sample(N_ROWS, 3))
+    f, data = row_sums(gpus)
     f(data, batch=[3, 1], next_batch=[2, 5])
     synk.restart()
     np.testing.assert_allclose(f(data, batch=[2, 5]), sample(N_ROWS, 3)[[2, 5]].sum(0))

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support.cupy import stand_in
-from synk.device import input_buffers, page_locks, uploads
+from synk.device import page_locks
 from synk.device.input_buffers import InputBuffer, Streams
 from synk.device.uploads import Request, Uploader
 from synk.memory.shm import Segment
@@ -22,17 +22,7 @@ from synk.values.rows import Rows, select
 TABLE = np.random.default_rng(0).normal(size=(50, 3))
 
 
-@pytest.fixture(autouse=True)
-def any_size(monkeypatch):
-    """Few rows are worth all of it, in pieces of two or three."""
-    monkeypatch.setattr(uploads, "SMALL_BYTES", 1)
-    monkeypatch.setattr(uploads, "AHEAD_BYTES", 1)
-    monkeypatch.setattr(input_buffers, "PIECE_BYTES", 64)
-
-
-@pytest.fixture
-def machine(cupy):
-    return cupy.cuda.machine
+pytestmark = pytest.mark.usefixtures("any_size")
 
 
 @pytest.fixture

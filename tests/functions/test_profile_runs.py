@@ -6,10 +6,9 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from pytensor.graph.basic import Apply
-from pytensor.graph.op import Op
 
 import synk
+from support.cases.unary_op import UnaryOp
 from synk.compile import array_funcify, array_mode
 from synk.compile.observe.debug import DebugError
 from synk.compile.observe.profile import Profile
@@ -18,13 +17,8 @@ ROWS = np.arange(24.0).reshape(8, 3)
 MASTER = os.getpid()
 
 
-class Double(Op):
+class Double(UnaryOp):
     """Twice the input; its entry is wrong in a worker."""
-
-    __props__ = ()
-
-    def make_node(self, x):
-        return Apply(self, [x], [x.type()])
 
     def perform(self, node, inputs, outputs):
         outputs[0][0] = 2 * inputs[0]

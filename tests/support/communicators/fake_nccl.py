@@ -239,13 +239,8 @@ class FakeNccl:
             clique.progress()
 
 
-class FakeCommunicator:
-    """One rank's."""
-
-    def __init__(self, nccl, clique, rank):
-        self._nccl, self._clique, self._rank = nccl, clique, rank
-        self.aborted = False
-        self.async_error = None
+class Calls:
+    """The calls of a communicator, each as an operation."""
 
     def allReduce(self, source, target, count, dtype, op, stream):
         self._launch(stream, Operation("allReduce", (count, dtype, op), source, target))
@@ -264,6 +259,15 @@ class FakeCommunicator:
 
     def recv(self, target, count, dtype, peer, stream):
         self._launch(stream, Operation("recv", (count, dtype), None, target, peer))
+
+
+class FakeCommunicator(Calls):
+    """One rank's."""
+
+    def __init__(self, nccl, clique, rank):
+        self._nccl, self._clique, self._rank = nccl, clique, rank
+        self.aborted = False
+        self.async_error = None
 
     def _launch(self, stream, operation):
         assert stream == FakeLibrary.STREAM

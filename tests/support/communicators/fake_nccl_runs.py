@@ -31,6 +31,7 @@ from support.communicators.fake_nccl import (
     PROD,
     SUM,
     TYPES,
+    Calls,
     NcclError,
     Operation,
 )
@@ -133,7 +134,7 @@ def event_class(nccl, base):
     return Event
 
 
-class Communicator:
+class Communicator(Calls):
     """One rank's."""
 
     def __init__(self, nccl, clique, rank):
@@ -142,24 +143,6 @@ class Communicator:
         self._aborted = False
         self._inside = False  # whether a thread waits for other ranks
         self._connected = set()  # kinds of collectives, and ends of messages
-
-    def allReduce(self, source, target, count, dtype, op, stream):
-        self._launch(stream, Operation("allReduce", (count, dtype, op), source, target))
-
-    def reduce(self, source, target, count, dtype, op, root, stream):
-        self._launch(stream, Operation("reduce", (count, dtype, op, root), source, target))
-
-    def broadcast(self, source, target, count, dtype, root, stream):
-        self._launch(stream, Operation("broadcast", (count, dtype, root), source, target))
-
-    def allGather(self, source, target, count, dtype, stream):
-        self._launch(stream, Operation("allGather", (count, dtype), source, target))
-
-    def send(self, source, count, dtype, peer, stream):
-        self._launch(stream, Operation("send", (count, dtype), source, None, peer))
-
-    def recv(self, target, count, dtype, peer, stream):
-        self._launch(stream, Operation("recv", (count, dtype), None, target, peer))
 
     def check_async_error(self):
         assert not self._aborted

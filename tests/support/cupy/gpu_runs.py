@@ -5,6 +5,7 @@ import pytest
 import synk
 from support.communicators import fake_nccl_runs
 from support.cupy import fake_cupy
+from synk.device import input_buffers, uploads
 from synk.device.probe import Gpu, Survey
 from synk.run.current import dismiss_fork_server
 
@@ -43,3 +44,17 @@ def gpus(cupy, monkeypatch):
 
     yield fork
     synk.close()
+
+
+@pytest.fixture
+def machine(cupy):
+    """Return what the stand-in knows of streams, copies and locked memory."""
+    return cupy.cuda.machine
+
+
+@pytest.fixture
+def any_size(monkeypatch):
+    """Have few rows be worth all the work of uploads, in pieces of two or three."""
+    monkeypatch.setattr(uploads, "SMALL_BYTES", 1)
+    monkeypatch.setattr(uploads, "AHEAD_BYTES", 1)
+    monkeypatch.setattr(input_buffers, "PIECE_BYTES", 64)

@@ -1,0 +1,16 @@
+"""An Op of one input and one output of the same type, which a test fills in."""
+
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
+
+
+class UnaryOp(Op):
+    """Its subclasses say what is computed, in ``perform`` or as an entry; without either it cannot run."""
+
+    __props__ = ()
+
+    def make_node(self, x):
+        return Apply(self, [x], [x.type()])
+
+    def perform(self, node, inputs, outputs):
+        raise AssertionError("runs through its array entry")
