@@ -5,11 +5,8 @@ import pytest
 from pytensor.compile.mode import Mode
 from pytensor.tensor.blas import BatchedDot, gemm_inplace, gemm_no_inplace, gemv_inplace, gemv_no_inplace
 
+from support.cases.draws import draw
 from synk.compile import ArrayLinker, array_mode, compat
-
-
-def draw(*shape, dtype="float64"):
-    return np.random.default_rng(sum(shape)).normal(size=shape).astype(dtype)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])

@@ -14,12 +14,9 @@ from pytensor.tensor.linalg.solvers.triangular import SolveTriangular
 from pytensor.tensor.linalg.summary import SLogDet
 from pytensor.tensor.math import exp
 
+from support.cases.draws import draw
 from support.cases.unary_op import UnaryOp
 from synk.compile import ArrayLinker
-
-
-def draw(*shape):
-    return np.random.default_rng(sum(shape)).normal(size=shape)
 
 
 def definite(*batch, n=3):

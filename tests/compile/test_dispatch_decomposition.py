@@ -7,14 +7,10 @@ from pytensor.tensor.linalg.decomposition.cholesky import Cholesky
 from pytensor.tensor.linalg.decomposition.lu import LU, LUFactor, pivot_to_permutation
 from pytensor.tensor.linalg.decomposition.qr import QR
 
+from support.cases.draws import draw
 from synk.compile import ArrayLinker
 
 DTYPES = ["float32", "float64", "complex64", "complex128"]
-
-
-def draw(*shape, dtype="float64"):
-    values = np.random.default_rng(sum(shape)).normal(size=(2, *shape))
-    return (values[0] + 1j * values[1] if dtype.startswith("complex") else values[0]).astype(dtype)
 
 
 def definite(n, dtype="float64"):

@@ -7,15 +7,11 @@ from pytensor.tensor.linalg.decomposition.schur import QZ, Schur
 from pytensor.tensor.linalg.solvers import linear_control
 from pytensor.tensor.linalg.solvers.linear_control import TRSYL
 
+from support.cases.draws import draw
 from synk.compile import ArrayLinker
 
 SORTS = [None, "lhp", "rhp", "iuc", "ouc"]
 DTYPES = ["float32", "float64", "complex64"]
-
-
-def draw(*shape, dtype="float64"):
-    values = np.random.default_rng(sum(shape)).normal(size=(2, *shape))
-    return (values[0] + 1j * values[1] if dtype.startswith("complex") else values[0]).astype(dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

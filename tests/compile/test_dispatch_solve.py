@@ -10,15 +10,11 @@ from pytensor.tensor.linalg.solvers.tridiagonal import (
     tridiagonal_lu_solve,
 )
 
+from support.cases.draws import draw
 from synk.compile import ArrayLinker, array_mode
 
 STRUCTURES = ["gen", "sym", "her", "pos", "tridiagonal", "banded"]
 DTYPES = ["float32", "complex128"]
-
-
-def draw(*shape, dtype="float64"):
-    values = np.random.default_rng(sum(shape)).normal(size=(2, *shape))
-    return (values[0] + 1j * values[1] if dtype.startswith("complex") else values[0]).astype(dtype)
 
 
 def matrix(structure, lower=False, dtype="float64", n=5):

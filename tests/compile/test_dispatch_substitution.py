@@ -6,14 +6,10 @@ from pytensor.compile.mode import Mode
 from pytensor.tensor.linalg.solvers.psd import CholeskySolve
 from pytensor.tensor.linalg.solvers.triangular import SolveTriangular
 
+from support.cases.draws import draw
 from synk.compile import ArrayLinker
 
 DTYPES = ["float32", "complex128"]
-
-
-def draw(*shape, dtype="float64"):
-    values = np.random.default_rng(sum(shape)).normal(size=(2, *shape))
-    return (values[0] + 1j * values[1] if dtype.startswith("complex") else values[0]).astype(dtype)
 
 
 @pytest.mark.parametrize("lower", [True, False])

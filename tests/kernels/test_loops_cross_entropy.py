@@ -82,21 +82,3 @@ def test_another_number_of_labels_is_refused(provider):
     _, logits, labels = rows(0, 5, 3, "float32")
     with pytest.raises(ValueError, match=r"5 rows; an array by row has shape \(4,\)"):
         provider.softmax_cross_entropy()(logits, labels[:4])
-
-
-@every
-def test_results_go_where_they_are_wanted(provider):
-    g, logits, labels = rows(0, 50, 30, "float64")
-    forward, backward = provider.softmax_cross_entropy(), provider.softmax_cross_entropy_gradient()
-    losses, log_sum = forward(logits, labels)
-    wanted = np.empty(50), np.empty(50)
-    for value, place, same in zip(
-        forward(logits, labels, out=wanted), wanted, (losses, log_sum), strict=True
-    ):
-        assert value is place
-        np.testing.assert_array_equal(value, same)
-    glogits, place = backward(g, logits, labels, log_sum), np.empty((50, 30))
-    assert backward(g, logits, labels, log_sum, out=place) is place
-    np.testing.assert_array_equal(place, glogits)
-    other = np.asfortranarray(logits), np.repeat(labels, 2)[::2]
-    np.testing.assert_allclose(backward(np.repeat(g, 2)[::2], *other, log_sum), glogits, 1e-12, 1e-14)
