@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from synk.device import Devices
-from synk.gpu_speedups.device import RecordingDevice
+from synk.gpu_speedups.linker import RecordingDevice
 from synk.gpu_speedups.overlapping import OverlappingCommunicator
 
 

@@ -1,6 +1,6 @@
-"""The linker of programs that are recorded, and what they announce between the graphs of a recording.
+"""The device and linker of programs that are recorded, and what these announce between graphs of a recording.
 
-RecordingLinker -> Captured: the program, its launches repeated as one
+RecordingDevice -> RecordingLinker -> Captured: the program, its launches repeated as one
 program -> finished -> a part of an all-reduce begins there? -> cut: graph, finished, graph, ...
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -18,9 +19,23 @@ from synk.compile import ArrayLinker
 from synk.compile.passes.finish import Announcer
 from synk.compile.programs.program import Program
 from synk.compile.programs.transfer import overwritten
+from synk.device.cuda import CudaDevice
 from synk.gpu_speedups.captured import Captured, obstacle
 from synk.gpu_speedups.graphs import Graphs
 from synk.gpu_speedups.overlapping import part_starts
+
+
+class RecordingDevice(CudaDevice):
+    """A GPU on which programs that are called with the same shapes are recorded, and launched as one."""
+
+    def _take(self, cupy: Any, undo: ExitStack) -> None:
+        super()._take(cupy, undo)
+        self._graphs = Graphs(cupy, self.stream, self.memory)
+        self._launching = self._graphs.lock
+        undo.callback(self._graphs.close)
+
+    def _linker(self, **options: Any) -> RecordingLinker:
+        return RecordingLinker(self._graphs, self.xp, **options)
 
 
 class RecordingLinker(ArrayLinker):

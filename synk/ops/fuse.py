@@ -21,7 +21,7 @@ from pytensor.scalar import basic
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 
 from synk.ops.activation import ReLU
-from synk.ops.batch_norm_ops import BatchNorm, BatchNormGradient
+from synk.ops.batch_norm import BatchNorm, BatchNormGradient
 from synk.ops.convolve import Conv2d
 
 POSITION = 48.3

@@ -22,7 +22,7 @@ from pytensor.tensor.elemwise import Elemwise
 
 from synk.compile.elementwise.fusion import TAGS
 from synk.ops.activation import ReLU
-from synk.ops.batch_norm_ops import BatchNorm, BatchNormGradient, BatchNormOp, check_arrays
+from synk.ops.batch_norm import BatchNorm, BatchNormGradient, BatchNormOp, check_arrays
 from synk.ops.checks import float_tensor, same_shape
 from synk.ops.fuse import rectified, sole
 

@@ -4,7 +4,7 @@ The fork server is a fork of the master from before that, with one thread, and d
 forks becomes a child of the *master*, so that this supervises it as any other: the server forks a process
 that forks the child and ends, and orphans go to the nearest ancestor that adopts them.
 
-    ForkServer (master) -> waits ... fork(end) -> fork -> fork, exit -> live(end), a child of the master
+    ForkServer (master) -> serve ... fork(end) -> fork -> fork, exit -> live(end), a child of the master
 
 The server ends with the master, however that dies: it watches the master's pidfd and the socket.
 """
@@ -12,19 +12,32 @@ The server ends with the master, however that dies: it watches the master's pidf
 from __future__ import annotations
 
 import ctypes
+import errno
+import gc
 import os
 import select
 import signal
 import socket
+import struct
+import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from typing import NoReturn
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any, NoReturn
 
-from synk.processes.fork_serving import ANSWER, ASK, serve
-from synk.processes.process import fork_child, warn_of_survivors, watched
-from synk.processes.signals import hold_signals
+from synk.processes.process import (
+    Process,
+    die_with,
+    forbid_core_dumps,
+    fork_child,
+    warn_of_survivors,
+    watched,
+)
+from synk.processes.signals import hold_signals, ignore_signals
 from synk.values.errors import SynkStateError
+
+ASK = b"f"  # with a descriptor: the socket that the child is to have
+ANSWER = struct.Struct("<q")  # a pid, or an error number below zero
 
 PR_SET_CHILD_SUBREAPER = 36
 PR_GET_CHILD_SUBREAPER = 37
@@ -113,11 +126,7 @@ class ForkServer:
 
     def _answer(self) -> bytes:
         """Return the answer of the server, nothing if there comes none."""
-        poll = select.poll()
-        poll.register(self._channel, select.POLLIN)
-        poll.register(self._process, select.POLLIN)
-        ready = [descriptor for descriptor, _ in poll.poll(1000 * SECONDS)]
-        if self._channel.fileno() not in ready:
+        if not _brings(self._channel, self._process, SECONDS):
             return b""
         answer = self._channel.recv(ANSWER.size)
         if not answer:
@@ -145,3 +154,132 @@ def _adopting() -> Iterator[None]:
         yield
     finally:
         libc.prctl(PR_SET_CHILD_SUBREAPER, before.value, 0, 0, 0)
+
+
+def _brings(channel: socket.socket, life: Process, seconds: float | None = None) -> bool:
+    """Wait until a socket brings something, or the process at its other end is gone; tell whether it does."""
+    poll = select.poll()
+    poll.register(channel, select.POLLIN)
+    poll.register(life, select.POLLIN)
+    ready = [descriptor for descriptor, _ in poll.poll(None if seconds is None else 1000 * seconds)]
+    return channel.fileno() in ready
+
+
+# --- the server itself ---------------------------------------------------------------------------------
+
+
+def serve(
+    channel: socket.socket, parent: int, by_main_thread: bool, live: Callable[[socket.socket], Any]
+) -> NoReturn:
+    """Be the server until the end."""
+    try:
+        if by_main_thread:  # the kernel's word for it is of the thread
+            die_with(parent)
+        master = Process(parent)
+        if os.getppid() != parent:  # it died before: the pidfd may be somebody else's
+            os._exit(1)
+        _be_a_server([channel.fileno(), master.fileno()])
+        while (end := _asked(channel, master)) is not None:
+            with end:
+                answer = _fork_twice(end, [channel, master], live)
+            channel.send(ANSWER.pack(answer))
+    except BaseException:  # there is nobody to tell but the master, which sees the exit code
+        os._exit(1)
+    os._exit(0)
+
+
+def _be_a_server(kept: Iterable[int]) -> None:
+    """Let go of signals and descriptors of the script: a server keeps nothing of it alive but its memory.
+
+    Parameters
+    ----------
+    kept : iterable of int
+        Descriptors that it needs.
+    """
+    ignore_signals()
+    forbid_core_dumps()
+    _close_the_others({*kept, *_of_streams()})
+    gc.freeze()  # a collection would copy pages that are shared until then
+
+
+def _of_streams() -> Iterator[int]:
+    """Yield where Python prints to, if that is a file of its own: forks print there too."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):  # closed, or there is none
+            if (descriptor := stream.fileno()) > 2:
+                yield descriptor
+
+
+def _close_the_others(kept: Iterable[int]) -> None:
+    """Point all other descriptors nowhere.
+
+    Their numbers stay taken: an object of the script that thinks that one is its file would write to whatever
+    got it next.
+    """
+    nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        if descriptor in kept or descriptor == nowhere:
+            continue
+        with suppress(OSError):  # the one that lists is closed by now
+            os.fstat(descriptor)
+            os.dup2(nowhere, descriptor, inheritable=descriptor <= 2)
+    if nowhere > 2:
+        os.close(nowhere)
+
+
+def _asked(channel: socket.socket, master: Process) -> socket.socket | None:
+    """Wait for the next child that is wanted; return its end of a socket, None when the master is gone."""
+    while _brings(channel, master):
+        message, descriptors, _, _ = socket.recv_fds(channel, len(ASK), 1)
+        if not message:
+            return None
+        if descriptors:
+            os.set_inheritable(descriptors[0], False)
+            return socket.socket(fileno=descriptors[0])
+        channel.send(ANSWER.pack(-errno.EMFILE))  # the kernel has dropped it
+    return None
+
+
+def _fork_twice(end: socket.socket, others: list[Any], live: Callable[[socket.socket], Any]) -> int:
+    """Return the pid of a process that has lost its parent, or an error number below zero."""
+    try:
+        reader, writer = os.pipe()
+    except OSError as error:
+        return -(error.errno or errno.EAGAIN)
+    try:
+        between = fork_child(lambda: _be_between(reader, writer, end, others, live))
+        os.waitpid(between, 0)  # when it has ended, its child has the parent it keeps
+        os.close(writer)
+        writer = -1
+        said = os.read(reader, ANSWER.size)
+        return int(ANSWER.unpack(said)[0]) if said else -errno.ECHILD
+    except OSError as error:
+        return -(error.errno or errno.EAGAIN)
+    finally:
+        for descriptor in (reader, writer):
+            if descriptor >= 0:
+                os.close(descriptor)
+
+
+def _be_between(
+    reader: int, writer: int, end: socket.socket, others: list[Any], live: Callable[[socket.socket], Any]
+) -> None:
+    """Fork the child, and tell its pid."""
+    os.close(reader)
+    try:
+        pid = fork_child(lambda: _be_adopted(writer, end, others, live))
+    except OSError as error:
+        pid = -(error.errno or errno.EAGAIN)
+    os.write(writer, ANSWER.pack(pid))
+
+
+def _be_adopted(
+    writer: int, end: socket.socket, others: list[Any], live: Callable[[socket.socket], Any]
+) -> None:
+    """Be the child once it is the master's."""
+    os.close(writer)
+    if not _brings(end, others[1]):  # what the master writes once it is the parent
+        os._exit(1)
+    for other in others:
+        other.close()
+    live(end)

@@ -2,6 +2,7 @@
 
 Program -> Direct(compiled) -> values
         -> called_on_host, in a mode that the function was given
+        -> Absent, in the place of the communicator in slices without rows
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Any
 
 import numpy as np
 from pytensor.link.utils import raise_with_op
+
+from synk.comm import Communicator
 
 
 class Direct:
@@ -78,3 +81,25 @@ def break_cycle(error: BaseException) -> None:
     for frame, _ in traceback.walk_tb(error.__traceback__):
         if frame.f_code is raise_with_op.__code__:
             frame.clear()
+
+
+class Absent:
+    """The ranks, seen by one without rows: it adds nothing, even where its mean of nothing is NaN."""
+
+    def __init__(self, ranks: Communicator):
+        self._ranks = ranks
+
+    def __deepcopy__(self, memo: Any) -> Absent:
+        return self  # as communicators do
+
+    @property
+    def on_host(self) -> Absent:
+        """The same, for NumPy arrays."""
+        return Absent(self._ranks.on_host)
+
+    def all_reduce(self, array: Any, op: str) -> Any:
+        if isinstance(array, np.ndarray | np.generic):
+            return self._ranks.all_reduce(np.zeros_like(array), op)
+        zeros = array.copy()  # on the device
+        zeros.fill(0)
+        return self._ranks.all_reduce(zeros, op)

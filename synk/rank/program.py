@@ -28,8 +28,7 @@ from synk.compile.observe.debug import Debug, of_nothing
 from synk.compile.observe.profile import observed_mode
 from synk.compile.passes.finish import Announcer
 from synk.device import Device
-from synk.rank.absent import Absent
-from synk.rank.calling import Direct, called_on_host
+from synk.rank.calling import Absent, Direct, called_on_host
 from synk.rank.spec import ProgramSpec, UpdateSpec
 from synk.rank.sums import Sums, small_stay
 from synk.values import messages

@@ -4,17 +4,29 @@
 
 The server is started before the first run of several ranks on GPUs, and lives on when that is closed: the
 next run needs it.
+
+A child that is forked after CUDA was initialised cannot use it, and fails where nobody expects it. The driver
+itself says whether it is; where it is not even loaded, nobody can have done that.
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
+import sys
+
 from synk.comm.nccl_library import import_nccl
 from synk.device import Devices
-from synk.processes.cuda_check import check_cuda
 from synk.processes.fork_server import ForkServer
 from synk.processes.process import flush_streams, open_standard_descriptors
 from synk.run.birth import arrive
-from synk.values.errors import SynkStateError
+from synk.values.errors import CudaInitialisedError, SynkStateError
+
+DRIVER = "libcuda.so.1"
+SUCCESS = 0
+
+# Packages that initialise CUDA at the first use of a GPU, some of them when they are imported.
+USERS = ("cupy", "jax", "numba.cuda", "pycuda", "tensorflow", "torch")
 
 TOO_LATE = (
     "The first run of several ranks on GPUs starts a process from which later runs get their workers; a run "
@@ -81,3 +93,27 @@ class ForkSource:
 
 def _needs_server(devices: Devices) -> bool:
     return devices.n_ranks > 1 and bool(devices.gpus)
+
+
+def check_cuda(what: str, also: str = "") -> None:
+    """Raise CudaInitialisedError, for the call ``what``, if this process has initialised CUDA."""
+    if not cuda_is_initialised():
+        return
+    users = [name for name in USERS if name in sys.modules]
+    suspects = f"; imported here: {', '.join(users)}" if users else ""
+    raise CudaInitialisedError(
+        f"{what}: this process has initialised CUDA, which child processes cannot use then{suspects}. "
+        "Call synk.fork() before anything touches a GPU (an array or a tensor made there, a device "
+        "selected or counted), or compute on the CPU: synk.fork(device='cpu')" + (also and f". {also}")
+    )
+
+
+def cuda_is_initialised() -> bool:
+    """Return whether this process has initialised CUDA; never loads nor initialises it."""
+    try:
+        driver = ctypes.CDLL(DRIVER, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+        ask = driver.cuDeviceGetCount
+    except (OSError, AttributeError):  # not loaded, or not a driver that we know
+        return False
+    # Until cuInit has succeeded every other function returns an error code.
+    return bool(ask(ctypes.byref(ctypes.c_int())) == SUCCESS)

@@ -21,9 +21,9 @@ from synk.compile import ArrayLinker, array_mode
 from synk.compile.dispatch.cublas import DATA_TYPES, RESULTS, WHOLE_SUMS, _of_cupy, multiplied_by
 from synk.compile.dispatch.gemm_layout import Batch, MatrixLayout, element_strides, matrix_layout, plan_batch
 from synk.compile.dispatch.products import product
-from synk.gpu_speedups import cublas_handle
+from synk.gpu_speedups import graphs
 
-load = cublas_handle.load  # stand-ins put another in its place
+load = graphs.load  # stand-ins put another in its place
 TOLERANCE = {"float16": 2e-3, "float32": 1e-5, "float64": 1e-12}
 
 
@@ -212,7 +212,7 @@ def test_parts_of_a_sum_are_as_wide_as_the_sum(cupy):
 
 
 def test_products_that_are_recorded_are_added_up_alike(cupy):
-    handle = cublas_handle.CublasHandle(cupy)
+    handle = graphs.CublasHandle(cupy)
     handle.begin()
     with multiplied_by(handle):
         check(cupy, np.array([[2048, 1, 1, 0]], "float16"), np.ones((4, 1), "float16"))
@@ -313,7 +313,7 @@ def test_signatures_are_those_of_cublas():
     if not header.exists():
         pytest.skip(f"{header} is not here")
     declared = header.read_text()
-    for name, types in cublas_handle.SIGNATURES.items():
+    for name, types in graphs.SIGNATURES.items():
         assert hasattr(library, name)
         said = re.search(rf"cublasStatus_t CUBLASWINAPI {name}\((.*?)\);", declared, re.DOTALL)[1]
         arguments = [re.sub(r"\w+$", "", argument.strip()).strip() for argument in said.split(",")]
@@ -336,7 +336,7 @@ GPU = """
 import itertools
 import cupy, numpy as np
 from synk.compile.dispatch.products import product
-from synk.gpu_speedups import cublas_handle
+from synk.gpu_speedups import graphs
 
 draw = np.random.default_rng(0).normal
 x, y = draw(size=(6, 70, 50)), draw(size=(6, 50, 30))

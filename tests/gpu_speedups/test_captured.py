@@ -14,8 +14,7 @@ from synk.compile import ArrayLinker, array_mode
 from synk.compile.dispatch.device_random import words_of
 from synk.gpu_speedups import captured, draws
 from synk.gpu_speedups.captured import MOST, WARM_UP
-from synk.gpu_speedups.cublas_handle import CublasHandle
-from synk.gpu_speedups.graphs import Graphs
+from synk.gpu_speedups.graphs import CublasHandle, Graphs
 from synk.gpu_speedups.linker import RecordingLinker
 from synk.kernels import cudnn
 

@@ -9,7 +9,7 @@ from pytensor.gradient import verify_grad
 from support.cases.op_checks import PLAIN, agree, draw, ops_of, values_of
 from synk.compile import array_mode, debug_mode
 from synk.ops import batch_norm, relu
-from synk.ops.batch_norm_ops import BatchNorm, BatchNormGradient
+from synk.ops.batch_norm import BatchNorm, BatchNormGradient
 
 MODES = [array_mode(), PLAIN]
 

@@ -8,7 +8,7 @@ from support.cases.op_checks import draw, ops_of
 from synk.compile import array_mode
 from synk.ops import batch_norm, conv2d, relu
 from synk.ops.activation import ReLU
-from synk.ops.batch_norm_ops import BatchNorm, BatchNormGradient
+from synk.ops.batch_norm import BatchNorm, BatchNormGradient
 from synk.ops.convolve import Conv2d
 
 SHAPE = (3, 4, 6, 5)

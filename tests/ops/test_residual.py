@@ -13,7 +13,7 @@ from support.cuda.provider import needs_emulator
 from support.cupy import fake_cupy, stand_in
 from synk.compile import ArrayLinker, array_mode
 from synk.ops import batch_norm, conv2d, relu
-from synk.ops.batch_norm_ops import BatchNorm, BatchNormGradient
+from synk.ops.batch_norm import BatchNorm, BatchNormGradient
 from synk.ops.residual import Residual, ResidualGradient
 
 needs_ml_dtypes = pytest.mark.skipif(find_spec("ml_dtypes") is None, reason="bfloat16 needs ml_dtypes")

@@ -232,12 +232,13 @@ def test_a_fork_that_the_system_refuses_is_an_error_and_the_next_one_works(monke
     refusing, forks = mmap.mmap(-1, 1), []  # the server shares the first
 
     def fork(child):
-        forks.append(1)
+        if refusing[0]:
+            forks.append(1)
         if refusing[0] and len(forks) == refused:
             raise BlockingIOError(errno.EAGAIN, "no process for you")
         return fork_child(child)
 
-    monkeypatch.setattr("synk.processes.fork_serving.fork_child", fork)
+    monkeypatch.setattr("synk.processes.fork_server.fork_child", fork)
     server = ForkServer(live)
     refusing[0] = 1
     with pytest.raises(BlockingIOError, match="the fork server could not fork"):

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from support.processes.scripts import PROLOGUE, WORLD, alive, check_gone, script
-from synk.processes.termination import Termination, Unwinding
+from synk.processes.signals import Termination, Unwinding
 
 DEADLINE = 90
 
@@ -300,7 +300,7 @@ def test_a_handler_that_a_child_inherits_does_what_there_was_before():
     script(
         """
 from synk.processes.signals import hold_signals
-from synk.processes.termination import Unwinding
+from synk.processes.signals import Unwinding
 
 def ends(handle):
     pid = os.fork()

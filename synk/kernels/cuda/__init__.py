@@ -3,7 +3,7 @@
 The CUDA files are compiled for a dtype when a function is first called with that, by NVRTC through CuPy,
 which keeps what it compiled on disk.
 
-    batch_norm, layer_norm, cross_entropy, pool, residual (arrays, shapes of launches)
+    norm, residual, pool (arrays, shapes of launches)
         -> name.cu, after common.cu (kernels) -> cuda_functions (CuPy's RawModule)
 
 The same input gives the same bits: all sums have a fixed order, by shapes and not by the GPU, and no two
@@ -12,16 +12,14 @@ threads write to one place. Launch shapes should suit an H200; no kernel has run
 
 from types import ModuleType
 
-from synk.kernels.cuda.batch_norm import CudaBatchNorm
-from synk.kernels.cuda.cross_entropy import CudaCrossEntropy
-from synk.kernels.cuda.layer_norm import CudaLayerNorm
+from synk.kernels.cuda.norm import CudaNorm
 from synk.kernels.cuda.pool import CudaPool
 from synk.kernels.cuda.residual import CudaResidual
 
 __all__ = ["CudaKernels", "serves"]
 
 
-class CudaKernels(CudaBatchNorm, CudaLayerNorm, CudaCrossEntropy, CudaResidual, CudaPool):
+class CudaKernels(CudaNorm, CudaResidual, CudaPool):
     """Kernels for normalisation, cross-entropy and pooling on a GPU, for arrays of CuPy.
 
     Arrays are float32, float64, float16 or bfloat16; the last two are computed in float32. Others, and those

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from synk.kernels.cuda.batch_norm import Launch
 from synk.kernels.cuda.cuda_functions import Kind, contiguous, elements_at_once, kernel, kind_of, lengths
+from synk.kernels.cuda.norm import Launch
 from synk.kernels.plain_norm import PlainNorm
 from synk.kernels.provider import array_for
 

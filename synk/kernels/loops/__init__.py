@@ -3,20 +3,18 @@
 The C files are compiled for a dtype when a function is first called with that, and kept in the store
 of kernels. Where nothing can be compiled, NumPy versions run instead, after a warning.
 
-    name.py (arrays) -> name.c, after common.c (loops) -> c_functions (compiler, store, ctypes)
+    norm, pool (arrays) -> name.c, after common.c (loops) -> c_functions (compiler, store, ctypes)
 
 The same input gives the same bits, whatever ran before: all sums have a fixed order. A result larger than the
 caches is written past them. ctypes releases the interpreter lock during a loop.
 """
 
-from synk.kernels.loops.batch_norm import LoopBatchNorm
 from synk.kernels.loops.c_functions import available
-from synk.kernels.loops.cross_entropy import LoopCrossEntropy
-from synk.kernels.loops.layer_norm import LoopLayerNorm
+from synk.kernels.loops.norm import LoopNorm
 from synk.kernels.loops.pool import LoopPool
 
 __all__ = ["LoopKernels", "available"]
 
 
-class LoopKernels(LoopBatchNorm, LoopLayerNorm, LoopCrossEntropy, LoopPool):
+class LoopKernels(LoopNorm, LoopPool):
     """Kernels for normalisation, cross-entropy and pooling on processors, for arrays of NumPy."""

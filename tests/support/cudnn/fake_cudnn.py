@@ -18,7 +18,7 @@ import numpy as np
 
 from support.cudnn.places_of_windows import Places
 from support.cupy import fake_cupy, stand_in
-from synk.gpu_speedups import cublas_handle
+from synk.gpu_speedups import graphs
 
 data_type = Enum("data_type", "NOT_SET FLOAT DOUBLE HALF BFLOAT16")
 heur_mode = Enum("heur_mode", "A B FALLBACK OPENSOURCE")
@@ -259,7 +259,7 @@ def make_cupy(monkeypatch):
     """Return `fake_cupy` with addresses for cuDNN; ``cupy.allocated`` has bytes of workspaces."""
     for name in [*filter(is_of_cupy, sys.modules)]:
         monkeypatch.delitem(sys.modules, name)  # the real ones come back afterwards
-    monkeypatch.setattr(cublas_handle, "load", cublas_handle.load)
+    monkeypatch.setattr(graphs, "load", graphs.load)
     cupy = fake_cupy.make()
     for name in [*filter(is_of_cupy, sys.modules)]:
         monkeypatch.setitem(sys.modules, name, sys.modules.pop(name))

@@ -17,7 +17,7 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 
 from support.cupy import stand_in
-from synk.gpu_speedups import cublas_handle
+from synk.gpu_speedups import graphs
 
 HANDLE, OWN_HANDLE = 4711, 4712  # CuPy's, and one that somebody made
 COMPUTE_32F, COMPUTE_64F, COMPUTE_TF32 = 68, 70, 77
@@ -238,6 +238,6 @@ def install(cupy, setitem=dict.__setitem__):
         setitem(sys.modules, ".".join(packages[: n + 1]), ModuleType(".".join(packages[: n + 1])))
     # The package finds the library when it is asked for the module, which is not imported otherwise.
     sys.modules[".".join(packages)].cublas = library
-    cublas_handle.load = own_library
+    graphs.load = own_library
     linalg = sys.modules["cupy._core._routines_linalg"]
     linalg.get_compute_type, linalg.COMPUTE_TYPE_TF32 = get_compute_type, 7

@@ -18,7 +18,7 @@ def cupy(monkeypatch):
     for name in ("CUPY_TF32", SHARING, "NCCL_MAX_CTAS", "NCCL_RUNTIME_CONNECT"):
         monkeypatch.delenv(name, raising=False)
     with fake_cupy.installed(n_gpus=3) as made:
-        used = "synk.processes.cuda_check.cuda_is_initialised"
+        used = "synk.run.fork_source.cuda_is_initialised"
         monkeypatch.setattr(used, lambda: made.cuda.machine.process is not None)
         yield made
     assert made.cuda.machine.mistakes == []

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import synk
-from synk.processes.cuda_check import check_cuda, cuda_is_initialised
+from synk.run.fork_source import check_cuda, cuda_is_initialised
 from synk.values.errors import CudaInitialisedError
 
 ROOT = Path(synk.__file__).parents[1]
@@ -44,7 +44,7 @@ def build(tmp_path_factory):
 
 def said(folder, body):
     """Run ``body`` where ``folder`` has the driver; return what it prints."""
-    text = f"import ctypes, sys\nfrom synk.processes.cuda_check import *\n{body}"
+    text = f"import ctypes, sys\nfrom synk.run.fork_source import *\n{body}"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "LD_LIBRARY_PATH": str(folder)}
     ended = subprocess.run(
         [sys.executable, "-c", text], capture_output=True, text=True, timeout=60, env=environment
@@ -99,7 +99,7 @@ except RuntimeError as error:
 
 
 def test_no_module_is_named_where_none_is_imported(monkeypatch):
-    monkeypatch.setattr("synk.processes.cuda_check.cuda_is_initialised", lambda: True)
+    monkeypatch.setattr("synk.run.fork_source.cuda_is_initialised", lambda: True)
     for name in ("cupy", "torch", "jax", "tensorflow", "numba.cuda", "pycuda"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     with pytest.raises(CudaInitialisedError, match=r"child processes cannot use then\. Call"):
@@ -115,7 +115,7 @@ def test_without_cuda_nothing_is_raised():
 
 GPU = """
 import cupy, synk
-from synk.processes.cuda_check import cuda_is_initialised
+from synk.run.fork_source import cuda_is_initialised
 print(cuda_is_initialised())
 cupy.zeros(3)
 print(cuda_is_initialised())

@@ -1,0 +1,150 @@
+"""Batch norm, layer norm and cross-entropy of softmax by loops in C, a file of that name for each.
+
+arrays -> their geometry, or rows of the last axes -> batch_norm.c, layer_norm.c, cross_entropy.c -> results
+"""
+
+import ctypes
+from collections.abc import Callable
+
+import numpy as np
+
+from synk.kernels.loops.c_functions import CFunction, contiguous
+from synk.kernels.plain_norm import PlainNorm, split, wrong_label
+from synk.kernels.provider import array_for, arrays_for
+
+BATCH_NORM = CFunction("batch_norm", "batch_norm", "aaaaaannnndiaa")
+BATCH_NORM_GRADIENT = CFunction("batch_norm", "batch_norm_gradient", "aaaaaaaaannnniaa")
+LAYER_NORM = CFunction("layer_norm", "layer_norm", "aaaaaannd")
+LAYER_NORM_GRADIENT = CFunction("layer_norm", "layer_norm_gradient", "aaaaaaaannaa")
+CROSS_ENTROPY = CFunction("cross_entropy", "cross_entropy", "aaaann", ctypes.c_long)
+CROSS_ENTROPY_GRADIENT = CFunction("cross_entropy", "cross_entropy_gradient", "aaaaann", ctypes.c_long)
+
+# No fewer elements than the second pass takes at once: it may start at any channel, so the parameters of
+# columns are repeated for as long.
+PIECE = 256
+
+
+class LoopNorm(PlainNorm):
+    """Normalisation and cross-entropy; `PlainNorm` computes where nothing can be compiled."""
+
+    def batch_norm(self, eps: float, relu: bool, layout: str) -> Callable:
+        plain = super().batch_norm(eps, relu, layout)
+
+        def forward(x, gamma, beta, out=None):
+            loop = BATCH_NORM.form(x.dtype)
+            if loop is None:
+                return plain(x, gamma, beta, out)
+            x, gamma, beta = contiguous(x.dtype, x, gamma, beta)
+            outer, channels, inner, width = geometry(x.shape, layout)
+            y, mean, inv_std = arrays_for(np, out, x.dtype, x.shape, (channels,), (channels,))
+            doubles, reals = np.empty(2 * channels), np.empty(3 * width, x.dtype)
+            arrays = x, gamma, beta, y, mean, inv_std
+            loop(*arrays, outer, channels, inner, width, eps, relu, doubles, reals)
+            return y, mean, inv_std
+
+        return forward
+
+    def batch_norm_gradient(self, relu: bool, layout: str) -> Callable:
+        plain = super().batch_norm_gradient(relu, layout)
+
+        def backward(gy, x, gamma, beta, mean, inv_std, out=None):
+            loop = BATCH_NORM_GRADIENT.form(x.dtype)
+            if loop is None:
+                return plain(gy, x, gamma, beta, mean, inv_std, out)
+            inputs = contiguous(x.dtype, gy, x, gamma, beta, mean, inv_std)
+            outer, channels, inner, width = geometry(x.shape, layout)
+            gx, ggamma, gbeta = arrays_for(np, out, x.dtype, x.shape, (channels,), (channels,))
+            doubles, reals = np.empty(2 * channels), np.empty(5 * width, x.dtype)
+            loop(*inputs, gx, ggamma, gbeta, outer, channels, inner, width, relu, doubles, reals)
+            return gx, ggamma, gbeta
+
+        return backward
+
+    def layer_norm(self, eps: float, n_axes: int) -> Callable:
+        plain = super().layer_norm(eps, n_axes)
+
+        def forward(x, gamma, beta, out=None):
+            loop = LAYER_NORM.form(x.dtype)
+            if loop is None:
+                return plain(x, gamma, beta, out=out)
+            lead, width = split(x.shape, n_axes)
+            x, gamma, beta = contiguous(x.dtype, x, gamma, beta)
+            y, mean, inv_std = arrays_for(np, out, x.dtype, x.shape, lead, lead)
+            loop(x, gamma, beta, y, mean, inv_std, mean.size, width, eps)
+            return y, mean, inv_std
+
+        return forward
+
+    def layer_norm_gradient(self, n_axes: int) -> Callable:
+        plain = super().layer_norm_gradient(n_axes)
+
+        def backward(gy, x, gamma, mean, inv_std, out=None):
+            loop = LAYER_NORM_GRADIENT.form(x.dtype)
+            if loop is None:
+                return plain(gy, x, gamma, mean, inv_std, out=out)
+            _, width = split(x.shape, n_axes)
+            inputs = contiguous(x.dtype, gy, x, gamma, mean, inv_std)
+            gx, ggamma, gbeta = arrays_for(np, out, x.dtype, x.shape, gamma.shape, gamma.shape)
+            doubles, reals = np.empty(2 * width), np.empty(2 * width, x.dtype)
+            loop(*inputs, gx, ggamma, gbeta, mean.size, width, doubles, reals)
+            return gx, ggamma, gbeta
+
+        return backward
+
+    def softmax_cross_entropy(self) -> Callable:
+        plain = super().softmax_cross_entropy()
+
+        def forward(logits, labels, out=None):
+            loop = CROSS_ENTROPY.form(logits.dtype)
+            if loop is None:
+                return plain(logits, labels, out=out)
+            rows, columns = check_rows(logits, labels)
+            (logits,), (labels,) = contiguous(logits.dtype, logits), contiguous(np.dtype("int64"), labels)
+            losses, log_sum = arrays_for(np, out, logits.dtype, (rows,), (rows,))
+            check_labels(loop(logits, labels, losses, log_sum, rows, columns), labels, columns)
+            return losses, log_sum
+
+        return forward
+
+    def softmax_cross_entropy_gradient(self) -> Callable:
+        plain = super().softmax_cross_entropy_gradient()
+
+        def backward(g, logits, labels, log_sum, out=None):
+            loop = CROSS_ENTROPY_GRADIENT.form(logits.dtype)
+            if loop is None:
+                return plain(g, logits, labels, log_sum, out=out)
+            rows, columns = check_rows(logits, labels, g, log_sum)
+            g, logits, log_sum = contiguous(logits.dtype, g, logits, log_sum)
+            (labels,) = contiguous(np.dtype("int64"), labels)
+            glogits = array_for(np, out, logits.dtype, logits.shape)
+            check_labels(loop(g, logits, labels, log_sum, glogits, rows, columns), labels, columns)
+            return glogits
+
+        return backward
+
+
+def geometry(shape: tuple[int, ...], layout: str) -> tuple[int, int, int, int]:
+    """Return outer, channels and inner, the lengths of x as C sees it, and that of repeated parameters.
+
+    ``inner`` is 1 where channels are the last axis.
+    """
+    if len(shape) == 4 and layout == "NCHW":
+        outer, channels, inner = shape[0], shape[1], shape[2] * shape[3]
+    else:
+        outer, channels, inner = int(np.prod(shape[:-1])), shape[-1], 1
+    return outer, channels, inner, channels + PIECE if inner == 1 else channels
+
+
+def check_rows(logits: np.ndarray, *by_row: np.ndarray) -> tuple[int, int]:
+    """Return rows and columns of the logits; ValueError if another array has not one number a row."""
+    rows, columns = logits.shape
+    for array in by_row:
+        if array.shape != (rows,):
+            raise ValueError(f"logits have {rows} rows; an array by row has shape {array.shape}")
+    return rows, columns
+
+
+def check_labels(row: int, labels: np.ndarray, columns: int) -> None:
+    """Raise IndexError for the row that C did not take; -1 is none."""
+    if row >= 0:
+        raise wrong_label(row, int(labels[row]), columns)
