@@ -31,7 +31,7 @@ def serve(rank: Rank, channel: CommandSource, after_reply: Callable[[], None]) -
             return
         if isinstance(message, messages.Close):
             return
-        if isinstance(message, messages.Run):
+        if isinstance(message, messages.Command):
             reply(channel, rank.rank, answer(rank, message, trouble))
             trouble = None
             after_reply()
@@ -42,7 +42,7 @@ def serve(rank: Rank, channel: CommandSource, after_reply: Callable[[], None]) -
             trouble = trouble or failure(rank.rank, error)
 
 
-def answer(rank: Rank, command: messages.Run, trouble: Failure | None = None) -> messages.Reply:
+def answer(rank: Rank, command: messages.Command, trouble: Failure | None = None) -> messages.Reply:
     """Run a command and put its end into a reply."""
     rank.peers.begin(command.number)
     try:

@@ -144,7 +144,7 @@ class Rank:
 
     # --- commands ----------------------------------------------------------------------------
 
-    def run(self, command: messages.Run) -> tuple[Any, ...]:
+    def run(self, command: messages.Command) -> tuple[Any, ...]:
         """Do this rank's part of every step and return its results, one per step.
 
         The peers have begun the command before.

@@ -132,7 +132,7 @@ class Commands:
         rank = self._rank
         assert rank is not None
         self._number += 1
-        command = messages.Run(self._number, steps, start, stop)
+        command = messages.Command(self._number, steps, start, stop)
         mine: tuple[Any, ...] = ()
         error: BaseException | None = None
         try:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from synk.values.messages import Reply, Run
+from synk.values.messages import Command, Reply
 
 CLOSE_SECONDS = 2.0  # for a worker to leave on its own
 
@@ -67,7 +67,7 @@ class Channel(Protocol):
     waiting: bool
     torn: bool
 
-    def command(self, command: Run) -> None:
+    def command(self, command: Command) -> None:
         """Send a command to all workers."""
 
     def post(self, message: Any, descriptor: int | None = None) -> None:

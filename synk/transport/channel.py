@@ -18,7 +18,7 @@ from synk.transport.base import OnLate
 from synk.transport.deaths import Deaths
 from synk.transport.frames import Disconnected, Outbox, Receiver, encode, send
 from synk.transport.mailbox import MasterPost, WorkerPost
-from synk.values.messages import Run
+from synk.values.messages import Command
 
 SLEEP_SECONDS = 0.1  # a lost wake-up costs this much at most
 LOOK_SECONDS = 0.01  # between looks for dead workers while calls follow each other fast
@@ -65,7 +65,7 @@ class MasterChannel:
         deaths.register(self._poll)
         self._poll.register(mailbox, select.POLLIN)
 
-    def command(self, command: Run) -> None:
+    def command(self, command: Command) -> None:
         if not self._ends:
             return
         mailbox = self._mailbox

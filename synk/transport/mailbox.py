@@ -122,7 +122,7 @@ class MasterPost:
         """Descriptor that becomes readable when a reply has come to a sleeping master."""
         return self._bells.fileno(0)
 
-    def send(self, command: messages.Run, frames: int) -> bool:
+    def send(self, command: messages.Command, frames: int) -> bool:
         """Put a command into the box, unless it is too long; workers that sleep are not woken up."""
         if command.steps is not self._steps:
             self._encode(command.steps)
@@ -231,13 +231,13 @@ class WorkerPost:
         if not asleep:
             self._bells.quiet(self._rank)
 
-    def take(self) -> messages.Run:
+    def take(self) -> messages.Command:
         """Return the command."""
         words = self._command.words
         self._last = words[NUMBER]
         if words[EDITION] != self._now.edition:
             self._now = LastSteps(words[EDITION], self._loaded(bytes(self._command.content())))
-        return messages.Run(self._last, self._now.steps, words[START], words[STOP])
+        return messages.Command(self._last, self._now.steps, words[START], words[STOP])
 
     def _loaded(self, payload: bytes) -> tuple[Any, ...]:
         steps = self._known.get(payload)

@@ -1,9 +1,9 @@
 """Messages from the master to the workers, and their replies: plain values.
 
-The master posts a message to all workers at once. Only `Run` is answered, by one `Reply` per
-worker; the others prepare the ground for a later `Run` and are read in the order posted.
+The master posts a message to all workers at once. Only `Command` is answered, by one `Reply` per
+worker; the others prepare the ground for a later `Command` and are read in the order posted.
 
-    Attach, Detach, Share, Build, Forget ...  ->  Run(steps)  ->  Reply
+    Attach, Detach, Share, Build, Forget ...  ->  Command(steps)  ->  Reply
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Close(NamedTuple):
     """Leave the command loop and exit."""
 
 
-# --- Steps of a Run; those of collectives are in `synk.collectives` ----------------------------
+# --- Steps of a Command; those of collectives are in `synk.collectives` ----------------------------
 
 PHASES = ("idle", "compiling", "computing", "in a collective")  # what a rank is doing, as others see it
 IDLE, COMPILING, COMPUTING, COLLECTIVE = range(len(PHASES))
@@ -162,7 +162,7 @@ class Compile(Step):
 
 
 @dataclass(slots=True)  # made in half the steps of a tuple
-class Run:
+class Command:
     """One command: its steps run in order on every rank."""
 
     number: int
@@ -181,7 +181,7 @@ class Results:
 
 @dataclass(slots=True)
 class Reply:
-    """How one rank's part of a `Run` ended."""
+    """How one rank's part of a `Command` ended."""
 
     results: Sequence[Any]  # per step; of a Call Results, or None where this rank had no rows
     failure: Failure | None

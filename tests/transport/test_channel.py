@@ -124,7 +124,7 @@ def test_arrays_go_to_the_worker_and_come_back(crew, array):
 
 def test_messages_arrive_one_by_one_and_in_order(crew):
     there = crew(2)
-    posted = [messages.Attach(1, 5), messages.Detach(1), messages.Run(1, (messages.Compile((1, 2)),))]
+    posted = [messages.Attach(1, 5), messages.Detach(1), messages.Command(1, (messages.Compile((1, 2)),))]
     for message in posted:
         there.master.post(message)
     for worker in there.workers:

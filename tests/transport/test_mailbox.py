@@ -57,10 +57,10 @@ def serve(channel, answers, count=1):
     seen = []
 
     def work():
-        while count > sum(isinstance(message, messages.Run) for message in seen):
+        while count > sum(isinstance(message, messages.Command) for message in seen):
             message, _ = channel.receive()
             seen.append(message)
-            if isinstance(message, messages.Run):
+            if isinstance(message, messages.Command):
                 channel.reply(answers(message))
 
     thread = threading.Thread(target=work, daemon=True)
@@ -88,7 +88,7 @@ def reply(command, *results):
 
 
 def test_commands_and_replies_arrive(run):
-    commands = [messages.Run(number, (messages.Compile((number % 2,)), "more")) for number in range(1, 8)]
+    commands = [messages.Command(number, (messages.Compile((number % 2,)), "more")) for number in range(1, 8)]
     replies, seen = served(run, commands, lambda command: reply(command, command.number))
     assert seen == [commands] * (N_RANKS - 1)
     assert replies == [[reply(command, command.number)] * (N_RANKS - 1) for command in commands]
@@ -96,7 +96,7 @@ def test_commands_and_replies_arrive(run):
 
 def test_commands_that_are_equal_as_tuples_are_told_apart(run):
     steps = [ShapesStep((1,)), AllGatherStep((1,)), ShapesStep((1,)), ShapesStep((1,))]
-    commands = [messages.Run(number, (step,)) for number, step in enumerate(steps, start=1)]
+    commands = [messages.Command(number, (step,)) for number, step in enumerate(steps, start=1)]
     _, seen = served(run, commands, reply)
     for of_one in seen:
         assert [type(command.steps[0]) for command in of_one] == [type(step) for step in steps]
@@ -105,14 +105,14 @@ def test_commands_that_are_equal_as_tuples_are_told_apart(run):
 def test_small_messages_use_no_socket(run, monkeypatch):
     sent = []
     monkeypatch.setattr("synk.transport.channel.send", lambda *arguments: sent.append(arguments))
-    served(run, [messages.Run(1, ("step",))], lambda command: reply(command, np.ones(3)))
+    served(run, [messages.Command(1, ("step",))], lambda command: reply(command, np.ones(3)))
     assert sent == []
 
 
 @pytest.mark.parametrize("nbytes", [0, 8, AREA - 8, AREA, 40 * AREA])
 def test_messages_of_any_length_arrive(run, nbytes):
     array = np.arange(nbytes // 8, dtype="int64")
-    command = messages.Run(5, (b"x" * nbytes,))
+    command = messages.Command(5, (b"x" * nbytes,))
     [replies], seen = served(run, [command], lambda command: reply(command, array))
     assert seen == [[command]] * (N_RANKS - 1)
     for answer in replies:
@@ -121,9 +121,9 @@ def test_messages_of_any_length_arrive(run, nbytes):
 
 def test_a_short_command_after_a_long_one(run):
     commands = [
-        messages.Run(1, (b"x" * 2 * AREA,)),
-        messages.Run(2, ("short",)),
-        messages.Run(3, (b"y" * AREA,)),
+        messages.Command(1, (b"x" * 2 * AREA,)),
+        messages.Command(2, ("short",)),
+        messages.Command(3, (b"y" * AREA,)),
     ]
     replies, seen = served(run, commands, lambda command: reply(command, len(command.steps[0])))
     assert seen == [commands] * (N_RANKS - 1)
@@ -136,7 +136,7 @@ def test_a_short_command_after_a_long_one(run):
 
 def test_what_was_posted_before_a_command_comes_before_it(run):
     before = [messages.Forget(number) for number in range(5)]
-    command = messages.Run(1, ("step",))
+    command = messages.Command(1, ("step",))
     _, seen = served(run, [command], reply, before)
     assert seen == [[*before, command]] * (N_RANKS - 1)
 
@@ -145,15 +145,15 @@ def test_sleepers_are_woken(run):
     asleep = [serve(channel, reply) for channel in run.workers]
     for rank in range(1, N_RANKS):
         until(lambda rank=rank: run.control.get(rank, sync.SLEEPING))
-    run.master.command(messages.Run(1, ("step",)))
+    run.master.command(messages.Command(1, ("step",)))
     assert len(run.master.collect(DEADLINE)) == N_RANKS - 1
     for thread, _ in asleep:
         thread.join(DEADLINE)
 
 
 def test_a_reply_of_the_command_before_does_not_count(run):
-    served(run, [messages.Run(1, ("step",))], reply)
-    run.master.command(messages.Run(2, ("step",)))
+    served(run, [messages.Command(1, ("step",))], reply)
+    run.master.command(messages.Command(2, ("step",)))
     with pytest.raises(TimeoutError):
         run.master.collect(0.3)
     workers = [serve(channel, lambda command: reply(command, 2)) for channel in run.workers]
@@ -164,7 +164,7 @@ def test_a_reply_of_the_command_before_does_not_count(run):
 
 def test_a_worker_that_dies_after_its_answer_is_found(run):
     workers = [serve(channel, reply) for channel in run.workers]
-    run.master.command(messages.Run(1, ("step",)))
+    run.master.command(messages.Command(1, ("step",)))
     for thread, _ in workers:
         thread.join(DEADLINE)
     run.lives.ring(1)
@@ -173,7 +173,7 @@ def test_a_worker_that_dies_after_its_answer_is_found(run):
 
 
 def test_a_death_ends_the_wait(run):
-    run.master.command(messages.Run(1, ("step",)))
+    run.master.command(messages.Command(1, ("step",)))
     run.lives.ring(2)
     with pytest.raises(RuntimeError, match="rank 2 died"):
         run.master.collect(DEADLINE)
@@ -184,7 +184,7 @@ def test_a_reply_that_does_not_pickle_leaves_the_box_alone(run):
         return reply(command, threading.Lock())
 
     channel = run.workers[0]
-    run.master.command(messages.Run(1, ("step",)))
+    run.master.command(messages.Command(1, ("step",)))
     command, _ = channel.receive()
     with pytest.raises(TypeError):
         channel.reply(answers(command))
