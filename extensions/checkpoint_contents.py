@@ -23,14 +23,8 @@ def named(variables: Any) -> dict[str, Any]:
     """Return shared variables by name, of all that `synk.extensions.checkpoint.save` takes.
 
     Where no name is given, it is the variable's own. A variable that comes again keeps its first name.
-
-    Raises
-    ------
-    TypeError
-        A name is not a string, something is neither a shared tensor nor a shared generator, or a function
-        does not train.
-    ValueError
-        A variable has no name, or two have the same.
+    Raises TypeError if a name is not a string, something is neither a shared tensor nor a shared generator,
+    or a function does not train; ValueError if a variable has no name, or two have the same.
     """
     found: dict[str, Any] = {}
     seen: set[int] = set()

@@ -120,14 +120,8 @@ def read_entries(file: BinaryIO, most: float = math.inf) -> dict[str, Entry]:
     """Check that a seekable file is a whole checkpoint and return its entries by name.
 
     Arrays of ``most`` bytes are of use. The digest of a file with more is not looked at, which may take for
-    ever: whether it is damaged or not, it does not fit.
-
-    Raises
-    ------
-    CheckpointCorrupt
-        A byte is wrong, missing or too many.
-    CheckpointVersion
-        The version is not ours.
+    ever: whether it is damaged or not, it does not fit. Raises CheckpointCorrupt if a byte is wrong,
+    missing or too many, and CheckpointVersion if the version is not ours.
     """
     size = file.seek(0, os.SEEK_END)
     header_length = _read_prefix(file, size)

@@ -105,16 +105,8 @@ def make_train_function(
 def split_updates(updates: Any) -> tuple[list[tuple[Any, Any]], list[tuple]]:
     """Tell the updates to average over the rows of all ranks from those that each rank does by itself.
 
-    Parameters
-    ----------
-    updates : list of (variable, new value) or (..., operation), dict, or None
-
-    Returns
-    -------
-    averaged : list of (variable, new value)
-        Floating-point variables without an operation other than "avg" or None.
-    local : list of tuple
-        The others, as they were given.
+    The first are those of floating-point variables without an operation other than "avg" or None; the
+    others are returned as they were given.
     """
     entries = list(updates.items()) if isinstance(updates, Mapping) else list(updates or [])
     averaged, local = [], []
@@ -130,16 +122,8 @@ def split_updates(updates: Any) -> tuple[list[tuple[Any, Any]], list[tuple]]:
 def average_over_rows(pairs: Sequence[tuple[Any, Any]]) -> tuple[list[tuple], list[tuple], list[Any]]:
     """Form the row-weighted means of new values in one flat vector for each dtype.
 
-    Parameters
-    ----------
-    pairs : sequence of (shared variable, new value)
-
-    Returns
-    -------
-    mean_updates : list of (vector, what one slice adds to it, "sum")
-    assignments : list of (variable, mean)
-        Read from the vectors, once they are all-reduced.
-    vectors : list of shared vectors
+    Returns updates of the vectors, by what one slice adds to them; assignments of the means to the
+    variables, which read the vectors once they are all-reduced; and the vectors.
     """
     mean_updates: list[tuple] = []
     assignments: list[tuple] = []

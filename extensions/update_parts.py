@@ -37,16 +37,9 @@ def from_gradient(
 ) -> Updates:
     """Apply ``step(param, gradient, **options)`` to every parameter; errors are those of `flat_gradient`.
 
-    Parameters
-    ----------
-    loss, params
-        As of `flat_gradient`.
-    step : callable
-        Returns the pairs (variable, new value) of one parameter and its state.
-    common : sequence of (variable, new value)
-        State that all parameters share.
-    **options : number, shared scalar or 0-d expression
-        Given to `step` in the dtype of the parameter.
+    A step returns the pairs (variable, new value) of one parameter and its state, and is given the options,
+    which are numbers or 0-d tensors, in the dtype of the parameter. ``common`` is state that all parameters
+    share.
     """
     check_scalars(**options)
     params = listed(params)

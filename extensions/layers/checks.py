@@ -21,16 +21,9 @@ def checked(
 ) -> Any:
     """Return an input as a tensor, if it is one that a layer takes; errors name the layer.
 
-    Parameters
-    ----------
-    layer : Layer
-    x : PyTensor tensor, or what makes one
-    axes : sequence of str
-        The shapes that the input may have, such as ``"rows, units"``; a comma between two axes.
-    length : int, optional
-        Of axis 1, where that is known before anything is computed; ValueError for another.
-    dtype : str, optional
-        TypeError for another one, which would change that of all that follows.
+    ``axes`` are the shapes that the input may have, such as ``"rows, units"``, with a comma between two
+    axes. Raises ValueError for another ``length`` of axis 1, where that is known before anything is
+    computed, and TypeError for another ``dtype``, which would change that of all that follows.
     """
     x = pt.as_tensor_variable(x)
     shape = f"shape {x.type.shape}"

@@ -28,21 +28,12 @@ class CrewLost(Exception):
 
 
 class Crew:
-    """A context around the processes of one rival.
+    """A context around the processes of one rival, which errors call ``name``.
 
     They start at once and `meet` waits for them, so that several crews start at the same time.
-
-    Parameters
-    ----------
-    name : str
-        Its name in errors.
-    commands : callable
-        ``commands(folder)`` returns the command lines, given a folder for files of theirs; members connect
-        to the socket ``address(folder)``.
-    n_members : int
-        How many connections to wait for.
-    environment : mapping of str to str
-        Variables to add to those of this process.
+    ``commands(folder)`` returns the command lines, given a folder for files of theirs; ``n_members`` of
+    them connect to the socket ``address(folder)``. ``environment`` is added to the variables of this
+    process.
     """
 
     def __init__(
@@ -82,13 +73,7 @@ class Crew:
         self.close()
 
     def meet(self) -> None:
-        """Wait until all members are here.
-
-        Raises
-        ------
-        CrewLost
-            If a process ended, or too much time went by.
-        """
+        """Wait until all members are here; raise CrewLost if a process ended, or too much time went by."""
         deadline = time.monotonic() + PATIENCE
         self._door.settimeout(0.05)
         arrived: dict[int, Connection] = {}
@@ -107,10 +92,7 @@ class Crew:
     def ask(self, *request: Any) -> list[Any]:
         """Send a request to all members at once and return their answers, in order of rank.
 
-        Raises
-        ------
-        CrewLost
-            If one does not answer.
+        Raises CrewLost if one does not answer.
         """
         for member in self._members:
             self._send(member, request)

@@ -57,13 +57,8 @@ def rows(
 ) -> list[Row]:
     """Return a row for each candidate.
 
-    Parameters
-    ----------
-    comparison : Comparison
-    columns : mapping of str to str
-        For each column of ratios, its heading and the candidate that times are divided by.
-    asked : mapping of str to Asked
-        By candidate; those that did not take part are passed over.
+    ``columns`` names, by the heading of each column of ratios, the candidate that times are divided by. Of
+    ``asked``, by candidate, those that did not take part are passed over.
     """
     found = []
     for name, times in comparison.seconds.items():

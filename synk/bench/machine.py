@@ -36,13 +36,7 @@ class Machine(NamedTuple):
 
 
 def describe(others: dict[str, str] | None = None) -> Machine:
-    """Describe this machine.
-
-    Parameters
-    ----------
-    others : dict of str to str, optional
-        Versions of libraries that run in other processes.
-    """
+    """Describe this machine; ``others`` are versions of libraries that run in other processes."""
     return Machine(
         processor(),
         len(os.sched_getaffinity(0)),

@@ -27,13 +27,7 @@ class Spread(NamedTuple):
 
 
 class Comparison:
-    """Times of candidates over rounds; the first candidate is the one that others are compared with.
-
-    Parameters
-    ----------
-    seconds : mapping of str to sequence of float
-        For each candidate its time in every round.
-    """
+    """Times of candidates in every round; the first candidate is the one that others are compared with."""
 
     def __init__(self, seconds: Mapping[str, Sequence[float]]):
         if len({len(times) for times in seconds.values()}) > 1:
@@ -66,27 +60,11 @@ def compare(
     seconds: float = math.inf,
     on_round: Callable[[int], None] = lambda number: None,
 ) -> Comparison:
-    """Run candidates in turn.
+    """Run candidates in turn, once in each round, of which the first ``warmup`` do not count.
 
-    Parameters
-    ----------
-    candidates : mapping of str to callable
-        The first one is the reference.
-    rounds : int
-        That count; each candidate runs once in each.
-    warmup : int
-        Rounds before, which do not count.
-    timer : callable, optional
-        ``timer(candidate)`` runs a candidate and returns its seconds, for one that is timed elsewhere,
-        such as in a process of its own.
-    seconds : float
-        After so long no further round is begun, once there are `LEAST_ROUNDS`.
-    on_round : callable, optional
-        ``on_round(number)`` is called before each round; those of the warm-up are below 0.
-
-    Returns
-    -------
-    Comparison
+    After so many ``seconds`` no further round is begun, once there are `LEAST_ROUNDS`. ``timer(candidate)``
+    runs a candidate and returns its seconds, for one that is timed elsewhere, such as in a process of its
+    own. ``on_round(number)`` is called before each round; those of the warm-up are below 0.
     """
     end = time.monotonic() + seconds
     times: dict[str, list[float]] = {name: [] for name in candidates}

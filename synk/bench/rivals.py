@@ -37,12 +37,8 @@ ENVIRONMENT = {
 def assemble(n_ranks: int, stack: ExitStack, wanted: Iterable[str]) -> tuple[dict[str, Crew], list[str]]:
     """Start crews of ``n_ranks`` processes, all at the same time; ``stack`` closes them.
 
-    Returns
-    -------
-    crews : dict of str to Crew
-        Those of the wanted `RIVALS` that came, by name.
-    left_out : list of str
-        For each of the others its name and the reason.
+    Returns those of the wanted `RIVALS` that came, by name, and for each of the others its name and the
+    reason.
     """
     crews: dict[str, Crew] = {}
     left_out, started = [], []

@@ -77,12 +77,8 @@ def opened(
 ) -> Iterator[Workbench]:
     """Fork ranks, start crews, and end them all afterwards.
 
-    In this order: workers are not to inherit connections of the crews, which wait for their end.
-
-    Raises
-    ------
-    CrewLost
-        If even the processes that copy memory do not start.
+    In this order: workers are not to inherit connections of the crews, which wait for their end. Raises
+    CrewLost if even the processes that copy memory do not start.
     """
     show(f"starting {n_ranks} ranks of {', '.join(['synk', *wanted])}")
     synk.fork(n_ranks, device="cpu")

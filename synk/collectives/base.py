@@ -30,25 +30,11 @@ class Collective(ABC, Generic[Returned]):
     """One collective with its arguments, which are checked when it is made, as far as they can be then.
 
     Where one takes ``nccl``, a keyword of the ancestor, that is accepted and ignored: the device decides.
-
-    Attributes
-    ----------
-    name : str
-        Of the public verb.
-    has_result : bool
-        Whether the verb returns something; of a class, whether it may.
-    takes_arrays_only : bool
-        Whether random states and sparse matrices are refused.
-    variables : list of shared variable
-
-    Parameters
-    ----------
-    shared_vars : shared variable, or list of them
     """
 
-    name: ClassVar[str]
-    has_result = False
-    takes_arrays_only = True
+    name: ClassVar[str]  # of the public verb
+    has_result = False  # whether the verb returns something; of a class, whether it may
+    takes_arrays_only = True  # random states and sparse matrices are refused
 
     def __init__(self, shared_vars: Any):
         self._is_list = isinstance(shared_vars, list | tuple)
@@ -104,13 +90,7 @@ def describe_verb(verb: Callable[..., Any], kind: type[Collective[Any]]) -> None
 
 
 def checked_rank(rank: Any, run: Owner) -> int:
-    """Return the number of a rank of the run.
-
-    Raises
-    ------
-    TypeError, IndexError
-        If it is none.
-    """
+    """Return the number of a rank of the run; raise TypeError or IndexError if it is none."""
     if isinstance(rank, bool) or not isinstance(rank, int | np.integer):
         raise TypeError(f"rank={rank!r} is not an integer")
     if not 0 <= rank < run.n_ranks:

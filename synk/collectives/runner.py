@@ -34,12 +34,7 @@ class Last(NamedTuple):
 
 
 class CollectiveRunner:
-    """The collectives of one run, one at a time.
-
-    Parameters
-    ----------
-    owner : Owner
-    """
+    """The collectives of one run, one at a time."""
 
     def __init__(self, owner: Owner):
         self._owner = owner

@@ -29,22 +29,12 @@ OK, NOTE, WARNING, PROBLEM = Level
 
 @dataclass(frozen=True)
 class Finding:
-    """The answer of one check.
-
-    Attributes
-    ----------
-    level : Level
-    subject : str
-        Two or three words that say what was looked at.
-    found : str
-    remedy : str
-        A command or a setting; empty where there is nothing to do.
-    """
+    """The answer of one check."""
 
     level: Level
-    subject: str
+    subject: str  # two or three words that say what was looked at
     found: str
-    remedy: str = ""
+    remedy: str = ""  # a command or a setting; empty where there is nothing to do
 
 
 def grade(subject: str, found: str, *complaints: tuple[bool, Level, str]) -> Finding:

@@ -20,10 +20,7 @@ PROBE_SECONDS = 15.0  # CuPy takes seconds to import, and the driver to wake a G
 def ask() -> dict[str, Any]:
     """Return the facts that `gpu_probe` prints about this machine.
 
-    Raises
-    ------
-    RuntimeError
-        It did not end, or ended without an answer.
+    Raises RuntimeError if it did not end, or ended without an answer.
     """
     command = [sys.executable, "-P", "-W", "ignore", str(PROBE)]
     try:

@@ -28,28 +28,14 @@ class Mount(NamedTuple):
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine as one process sees it.
+    """A machine as one process sees it."""
 
-    Attributes
-    ----------
-    root : Path
-        Where ``/proc``, ``/sys`` and ``/dev`` are.
-    environ : mapping
-    affinity : frozenset of int
-        Cores that this process may run on.
-    uid : int
-    rlimit : callable
-        ``rlimit(resource.RLIMIT_NOFILE) -> (soft, hard)``
-    space : callable
-        ``space(path)`` has bytes as ``total`` and ``free``, as `shutil.disk_usage` returns them.
-    """
-
-    root: Path
+    root: Path  # where /proc, /sys and /dev are
     environ: Mapping[str, str]
-    affinity: frozenset[int]
+    affinity: frozenset[int]  # cores that this process may run on
     uid: int
-    rlimit: Callable[[int], tuple[int, int]] = resource.getrlimit
-    space: Callable[[Path], Any] = shutil.disk_usage
+    rlimit: Callable[[int], tuple[int, int]] = resource.getrlimit  # of RLIMIT_NOFILE: soft, hard
+    space: Callable[[Path], Any] = shutil.disk_usage  # has bytes as total and free
 
     @classmethod
     def here(cls) -> Machine:

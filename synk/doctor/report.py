@@ -21,12 +21,7 @@ NARROWEST = 24  # characters for the text of a finding, however narrow the termi
 def table(findings: Sequence[Finding], width: int, coloured: bool) -> str:
     """Return a table with what matters most at its end, where it is seen, and a line of summary.
 
-    Parameters
-    ----------
-    findings : sequence of Finding
-    width : int
-        Characters in a line.
-    coloured : bool
+    Its lines have ``width`` characters.
     """
     ordered = sorted(findings, key=lambda finding: finding.level)  # stable: checks stay together
     marks = max(map(len, MARKS.values()))

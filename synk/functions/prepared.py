@@ -55,24 +55,15 @@ class PreparedStep(NamedTuple):
 
 
 class PreparedCommand:
-    """Steps that run together on every rank.
+    """Steps that run together on every rank, and may be sent again if they last.
 
-    Attributes
-    ----------
-    steps : tuple of Step
-    selected : (int, int)
-        The rows that they read, which a call that sends them again may change.
-    lasts : bool
-        Whether it may be sent again.
-    segments, variables : set of int
-        Memory that it relies on: of inputs, and of shared variables, by identity.
-    returns : {"list", "single", "none"}
-        Which of these the caller is given.
+    They read the ``selected`` rows, unless a call that sends them again has others. They rely on the memory
+    of ``segments``, that of inputs, and of shared ``variables``, by identity.
     """
 
     def __init__(self, prepared: Sequence[PreparedStep], num_slices: int):
         self.steps, *self.selected = _told_once([entry.step for entry in prepared])
-        self.returns = "list"
+        self.returns = "list"  # what the caller is given: that, "single" or "none"
         self._finish = [entry.finish for entry in prepared]
         self._reshapes = [variable for entry in prepared for variable in entry.reshapes]
         self._num_slices = num_slices

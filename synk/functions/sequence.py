@@ -28,19 +28,9 @@ class Item(Protocol):
 class SequenceFunction(Function):
     """Functions and collectives in order, made by `synk.sequence`.
 
-    Its inputs are those of its functions, each once, in order of first use; its outputs are
-    theirs, one after the other, and what collectives return stands between them.
-
-    Parameters
-    ----------
-    owner : Owner
-    items : sequence of GraphFunction, partial or tuple
-        A collective as ``functools.partial(synk.all_reduce, variable)`` or ``(synk.all_reduce, variable)``.
-
-    Raises
-    ------
-    TypeError
-        If one is something else, or a collective that needs a call of its own.
+    Its inputs are those of its functions, each once, in order of first use; its outputs are theirs, one
+    after the other, and what collectives return stands between them. Raises TypeError for an item that is
+    neither, or a collective that needs a call of its own.
     """
 
     def __init__(self, owner: Owner, items: Sequence[Any], name: str | None):

@@ -64,10 +64,7 @@ def define(
 ) -> Definition:
     """Check what the user wrote and put it in order.
 
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument and the variable that is wrong.
+    Raises TypeError or ValueError, naming the argument and the variable that is wrong.
     """
     scattered = _inputs("inputs", inputs)
     broadcast = _inputs("bcast_inputs", [] if bcast_inputs is None else bcast_inputs)
