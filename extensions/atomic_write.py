@@ -23,28 +23,16 @@ PARTIAL = re.compile(r"\.[0-9a-f]{16}\.partial")
 
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open a new file that takes the place of `path` when the body ends.
+    """Open a new binary file that takes the place of `path` when the body ends.
 
     The body writes to a temporary file beside it, and may read there what it wrote. When it raises, or the
     new file cannot be brought to disk, the temporary file is removed and the old file stays. A symbolic
     link stays a link, and the new file has the permissions of the old one. Temporary files of writers that
     were killed are removed first.
 
-    Parameters
-    ----------
-    path : path-like
-
-    Yields
-    ------
-    binary file
-
-    Raises
-    ------
-    FileExistsError
-        There is something else than a regular file: a folder, a pipe or a device.
-    OSError
-        From the file system. When only the folder could not be brought to disk, the new file is in
-        place, but might not survive a power failure.
+    Raises FileExistsError if there is something else than a regular file: a folder, a pipe or a device; and
+    OSError from the file system. When only the folder could not be brought to disk, the new file is in
+    place, but might not survive a power failure.
     """
     target = os.path.realpath(path)
     mode = _mode_of(target)

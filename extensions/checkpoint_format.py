@@ -16,7 +16,7 @@ import math
 import os
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -84,11 +84,13 @@ def write(file: BinaryIO, values: Mapping[str, Any]) -> None:
     if len(values) > ENTRIES_LIMIT:
         raise ValueError(f"{len(values)} names are more than {ENTRIES_LIMIT}; save fewer, larger arrays")
     fields = {name: _described(value) for name, value in values.items()}
-    header = json.dumps(fields, default=_as_list).encode()
+    # Arrays in a random state become lists, which bit generators take as well.
+    header = json.dumps(fields, default=np.ndarray.tolist).encode()
     if len(header) > HEADER_LIMIT:
         raise ValueError(f"names and states take {len(header)} bytes, more than {HEADER_LIMIT}; save fewer")
     digest = hashlib.sha256()
-    for piece in (PREFIX.pack(MAGIC, VERSION, len(header)), header, *_array_bytes(values)):
+    arrays = [_bytes(np.ascontiguousarray(one)) for one in values.values() if isinstance(one, np.ndarray)]
+    for piece in (PREFIX.pack(MAGIC, VERSION, len(header)), header, *arrays):
         digest.update(piece)
         file.write(piece)
     file.write(digest.digest())
@@ -100,15 +102,6 @@ def _described(value: Any) -> dict[str, Any]:
     if isinstance(value, np.ndarray):
         return {"dtype": value.dtype.str, "shape": value.shape}
     return {"value": value}
-
-
-def _as_list(array: Any) -> Any:
-    """Turn the arrays in a random state into lists, which bit generators take as well."""
-    return array.tolist()
-
-
-def _array_bytes(values: Mapping[str, Any]) -> Iterator[Any]:
-    return (_bytes(np.ascontiguousarray(value)) for value in values.values() if isinstance(value, np.ndarray))
 
 
 def _bytes(array: np.ndarray) -> Any:

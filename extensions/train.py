@@ -83,7 +83,8 @@ def make_train_function(
     averaged, local = split_updates(updates)
     mean_updates, assignments, vectors = average_over_rows(averaged)
     assignments = [*param_updates, *assignments]
-    of_update = _used(bcast_inputs, [new for _, new in assignments])
+    needed = set(ancestors([new for _, new in assignments]))
+    of_update = [variable for variable in bcast_inputs if variable in needed]
     gradient = synk.function(
         inputs,
         loss if outputs is None else [loss, *_listed(outputs)],
@@ -141,9 +142,3 @@ def average_over_rows(pairs: Sequence[tuple[Any, Any]]) -> tuple[list[tuple], li
 def _listed(outputs: Any) -> list[Any]:
     """Return a list of outputs; a tuple is one output and its operation."""
     return outputs if isinstance(outputs, list) else [outputs]
-
-
-def _used(inputs: Sequence[Any], expressions: Sequence[Any]) -> list[Any]:
-    """Return those of some inputs that expressions depend on."""
-    needed = set(ancestors(expressions))
-    return [variable for variable in inputs if variable in needed]

@@ -28,7 +28,8 @@ def checked(
     x = pt.as_tensor_variable(x)
     shape = f"shape {x.type.shape}"
     if x.type.ndim not in [len(these.split(",")) for these in axes]:
-        raise ValueError(f"{layer!r} takes {_one_of(axes)}, but its input has {x.type.ndim} axes: {shape}")
+        taken = " or ".join(f"({these})" for these in axes)
+        raise ValueError(f"{layer!r} takes {taken}, but its input has {x.type.ndim} axes: {shape}")
     if length is not None and x.type.shape[1] not in (None, length):
         what = axes[0].split(", ")[1].removesuffix("s" if length == 1 else "")
         raise ValueError(f"{layer!r} takes {length} {what}, but its input has {x.type.shape[1]}: {shape}")
@@ -38,10 +39,6 @@ def checked(
             "or make all layers with another dtype="
         )
     return x
-
-
-def _one_of(axes: Sequence[str]) -> str:
-    return " or ".join(f"({these})" for these in axes)
 
 
 def count(name: str, value: Any) -> int:

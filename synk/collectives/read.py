@@ -54,7 +54,7 @@ class FetchStep(Step):
         with rank.communicator.at_once("gather", "sum", list(shared.values()), shapes=False):
             gathered = {
                 variable: rank.communicator.gather(
-                    rank.value(variable), shared=known, read=_copy_of_the_only, only=self.rank
+                    rank.value(variable), shared=known, read=lambda arrays: arrays[0].copy(), only=self.rank
                 )
                 for variable, known in shared.items()
             }
@@ -63,10 +63,6 @@ class FetchStep(Step):
             gathered[variable] if variable in shared else _own_copy(rank, variable) if asked else None
             for variable in self.variables
         ]
-
-
-def _copy_of_the_only(arrays: Sequence[Any]) -> Any:
-    return arrays[0].copy()
 
 
 def _own_copy(rank: Rank, variable: int) -> Any:

@@ -186,10 +186,8 @@ def _told_once(steps: Sequence[Any]) -> tuple[tuple[Any, ...], int, int]:
         return tuple(steps), 0, 0
     (span,) = spans
     untold = messages.Span(messages.TOLD, messages.TOLD, span.listed)
-    return tuple(_without_rows(step, untold) for step in steps), span.start, span.stop
-
-
-def _without_rows(step: Any, untold: messages.Span) -> Any:
-    if isinstance(step, messages.Call) and step.batch is not None:
-        return replace(step, batch=untold)
-    return step
+    told = [
+        replace(step, batch=untold) if isinstance(step, messages.Call) and step.batch is not None else step
+        for step in steps
+    ]
+    return tuple(told), span.start, span.stop
