@@ -1,7 +1,7 @@
 """Save shared variables to a file, and load them back on every rank.
 
     save: variables -> checkpoint_contents -> copies of one moment -> checkpoint_format -> atomic_write
-    load: file -> entries, checked against the variables -> arrays, checkpoint_generators -> every rank
+    load: file -> entries, checked against the variables -> arrays, generator_of -> every rank
 
 Ranks hold the same parameters, so rank 0 speaks for all::
 
@@ -34,11 +34,16 @@ from synk.extensions.checkpoint_format import (
     ValueEntry,
     shortened,
 )
-from synk.extensions.checkpoint_generators import generator_of
 
 __all__ = ["CheckpointCorrupt", "CheckpointNames", "CheckpointVersion", "load", "save"]
 
 NAMES_SHOWN = 10  # in errors; a file may have any number
+
+# Where a generator's state has its position, and the last one: there, the next draw fills the buffer anew.
+POSITIONS: dict[str, tuple[tuple[str, ...], int]] = {
+    "MT19937": (("state", "pos"), 624),
+    "Philox": (("buffer_pos",), 4),
+}
 
 
 class CheckpointNames(synk.SynkError, KeyError):
@@ -196,6 +201,39 @@ def _loaded(file: BinaryIO, entry: Entry, value: Any) -> Any:
     except (ValueError, TypeError, KeyError, IndexError, OverflowError) as error:
         said = f"not the state of a {type(bits).__name__} generator: {shortened(error)}"
         raise CheckpointCorrupt(said) from None
+
+
+def generator_of(state: Mapping[str, Any], like: Any) -> np.random.Generator:
+    """Return a generator in the state that a bit generator gave, with lists in place of arrays.
+
+    Bit generators take what they are given: with a position outside of their buffer they read foreign memory
+    at the next draw, and from a state that never changes they draw without end. So a state is looked at
+    before and after it is handed over. Raises ValueError, TypeError, KeyError, IndexError or OverflowError
+    if no bit generator of the kind of ``like`` has such a state.
+    """
+    for kind, (path, last) in POSITIONS.items():
+        if isinstance(like, getattr(np.random, kind)):
+            position: Any = state
+            for key in path:
+                position = position[key]
+            if type(position) is not int or not 0 <= position <= last:
+                raise ValueError(f"{path[-1]} is {position!r}, not a number from 0 to {last}")
+    bits = type(like)()
+    bits.state = state
+    if _without_arrays(bits.state) != _without_arrays(state) or state.get("has_uint32", 0) not in (0, 1):
+        raise ValueError("it has other entries than a generator gives")
+    if isinstance(like, np.random.MT19937) and not any(state["state"]["key"]):
+        raise ValueError("its key is zero, from which every number is the same")
+    if isinstance(like, np.random.PCG64 | np.random.PCG64DXSM) and state["state"]["inc"] % 2 == 0:
+        raise ValueError("its increment is even")
+    return np.random.Generator(bits)
+
+
+def _without_arrays(state: Any) -> Any:
+    """Return a state with lists in place of arrays."""
+    if isinstance(state, Mapping):
+        return {key: _without_arrays(value) for key, value in state.items()}
+    return state.tolist() if isinstance(state, np.ndarray) else state
 
 
 def _assign(pairs: list[tuple[Any, Any]]) -> None:
