@@ -8,8 +8,8 @@ The way of a graph through ``pytensor.function(..., mode=array_mode())``; names 
       passes/          decisions; ``plan`` has the list of them
       tables           what the passes ask about an Op: its entries, all of which may be added to
       dispatch/        entries for PyTensor's Ops, one family a file
-      programs/        writer and text write the lines; program is what they become, with what it calls beside
-                       implementations (transfer, buffers), and whom to blame when one fails
+      programs/        writer writes the lines; program is what they become, and says whom to blame when one
+                       fails; transfer and buffers are what it calls beside implementations
 
 An observer may stand around every node (observe/): ``debug`` asks ``checks``; ``profile`` makes a ``report``.
 Graphs go to other processes by graphs/, which also replaces variables in them and knows whose lines built

@@ -24,7 +24,7 @@ def compiler(machine: Machine) -> Finding:
     if isinstance(made, Exception):
         return Finding(WARNING, subject, f"{name} fails: {_reason(made)}", INSTALL)
     try:
-        answer = import_module("synk.native.loading").load(made).synk_probe()
+        answer = import_module("synk.native.libraries").load(made).synk_probe()
     except OSError as error:
         return Finding(WARNING, subject, f"{name} compiles, but does not load: {error}", INSTALL)
     return grade(subject, f"{name} compiles", (answer != 42, WARNING, f"{name} compiles wrongly: {INSTALL}"))
@@ -44,7 +44,7 @@ def _reason(error: Exception) -> str:
 
 def array_layout(machine: Machine) -> Finding:
     """Check that NumPy lays out arrays as compiled loops read them, in place."""
-    known = import_module("synk.native.loading").layout_is_known()
+    known = import_module("synk.native.libraries").layout_is_known()
     return grade(
         "layout of arrays",
         "as compiled loops expect" if known else "not as compiled loops expect",

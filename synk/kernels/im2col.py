@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from synk.compile.dispatch.products import matmul_of
+from synk.compile.dispatch.blas import matmul_of
 from synk.kernels.columns import (
     Grid,
     channels_first,

@@ -1,17 +1,23 @@
-"""Machine code of this process: taken from the store, or compiled and kept there.
+"""Machine code of this process: taken from the store, or compiled and kept there; how arrays lie in memory.
 
-name -> Libraries.find -> a library, or None
-texts -> Libraries.make -> a library for each, or why there is none
+    name -> Libraries.find -> a library, or None
+    texts -> Libraries.make -> a library for each, or why there is none
+
+A library is loaded from a file in memory with the very bytes that were checked: nobody can put others in
+their place, the file cannot be cut short later, and no mount forbids to run it.
 """
 
 import ctypes
 import hashlib
-from collections.abc import Sequence
+import itertools
+import os
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
+
+import numpy as np
 
 from synk.native.compilation import CompileError
 from synk.native.compiler import Compiler
-from synk.native.loading import load
 from synk.native.store import Store
 
 
@@ -66,3 +72,62 @@ class Libraries:
         if digest not in self._loaded:
             self._loaded[digest] = load(content)
         return self._loaded[digest]
+
+
+HEAD = object.__basicsize__
+
+
+_numbers = itertools.count(1)
+
+
+def load(content: bytes) -> ctypes.CDLL:
+    """Load a shared library, given what its file holds; it stays loaded.
+
+    Raises
+    ------
+    OSError
+        It is no library of this machine, or there is no memory for it.
+    """
+    with open(os.memfd_create("synk-kernels", os.MFD_CLOEXEC), "wb", buffering=0) as file:
+        view = memoryview(content)
+        while view:
+            view = view[file.write(view) :]
+        # For one path the C library gives what it loaded first, and descriptors come again: slashes count.
+        path = f"{next(_numbers):b}".replace("1", "./").replace("0", "/")
+        return ctypes.CDLL(f"/proc/self/fd/{path}{file.fileno()}")
+
+
+def kernel_of(library: ctypes.CDLL, name: str, n_arrays: int) -> Callable[..., int]:
+    """Return the function ``name`` of a library, which takes ``n_arrays`` arrays and returns a status.
+
+    Raises
+    ------
+    AttributeError, ValueError
+        The library has no such function.
+    """
+    function = library[name]
+    function.argtypes = [ctypes.py_object] * n_arrays
+    function.restype = ctypes.c_int
+    ctypes.c_void_p.in_dll(library, "ndarray").value = id(np.ndarray)
+    return function
+
+
+def layout_is_known() -> bool:
+    """Compare a real array with the declarations in ``prelude.c``."""
+    array = np.zeros((2, 3), "float32")[:, ::2]
+    _, data, ndim, shape, strides, _, dtype, flags = _words(id(array) + HEAD - 8, 8)
+    numbers = (ctypes.c_int32 * 2).from_address(id(array.dtype) + HEAD + 8)
+    byteorder = numbers[0].to_bytes(4, "little")[2:3]
+    return (
+        _words(id(array) + HEAD - 8, 1) == [id(np.ndarray)]
+        and data == array.ctypes.data
+        and ndim & 0xFFFFFFFF == array.ndim
+        and (dtype, flags & 0xFFFFFFFF) == (id(array.dtype), array.flags.num)
+        and _words(shape, 2) == list(array.shape)
+        and _words(strides, 2) == list(array.strides)
+        and (byteorder, numbers[1]) == (b"=", array.dtype.num)
+    )
+
+
+def _words(address: int, count: int) -> list[int]:
+    return list((ctypes.c_ssize_t * count).from_address(address))

@@ -8,7 +8,7 @@ from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.fg import FunctionGraph
 
 from synk.compile import array_mode, dumps, emit, loads
-from synk.compile.programs.blame import blame, describe
+from synk.compile.programs.program import blame, describe
 
 
 def notes(call, *values):

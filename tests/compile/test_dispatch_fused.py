@@ -14,7 +14,7 @@ from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.type import TensorType
 
 from synk.compile import ArrayLinker, array_funcify, array_mode
-from synk.compile.dispatch.unfused import unfused
+from synk.compile.dispatch.elemwise import unfused
 from synk.compile.elementwise import numpy_kernels
 from synk.native.compiler import find_compiler
 

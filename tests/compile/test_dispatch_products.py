@@ -18,9 +18,19 @@ from pytensor.tensor.blas import BatchedDot
 
 from support.cupy import fake_cublas, fake_cupy, stand_in
 from synk.compile import ArrayLinker, array_mode
-from synk.compile.dispatch.cublas import DATA_TYPES, RESULTS, WHOLE_SUMS, _of_cupy, multiplied_by
-from synk.compile.dispatch.gemm_layout import Batch, MatrixLayout, element_strides, matrix_layout, plan_batch
-from synk.compile.dispatch.products import product
+from synk.compile.dispatch.blas import product
+from synk.compile.dispatch.cublas import (
+    DATA_TYPES,
+    RESULTS,
+    WHOLE_SUMS,
+    Batch,
+    MatrixLayout,
+    _of_cupy,
+    element_strides,
+    matrix_layout,
+    multiplied_by,
+    plan_batch,
+)
 from synk.gpu_speedups import graphs
 
 load = graphs.load  # stand-ins put another in its place
@@ -335,7 +345,7 @@ def ctype_of(said):
 GPU = """
 import itertools
 import cupy, numpy as np
-from synk.compile.dispatch.products import product
+from synk.compile.dispatch.blas import product
 from synk.gpu_speedups import graphs
 
 draw = np.random.default_rng(0).normal

@@ -18,8 +18,7 @@ from pytensor.tensor.type import TensorType
 import synk.compile.elementwise as package
 from synk.compile.elementwise import CKernels, numpy_kernels
 from synk.native.compiler import Compiler, find_compiler
-from synk.native.libraries import Libraries, SourceText
-from synk.native.loading import layout_is_known
+from synk.native.libraries import Libraries, SourceText, layout_is_known
 from synk.native.store import Store, default_folder
 
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")

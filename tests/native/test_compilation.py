@@ -14,7 +14,7 @@ import pytest
 
 from synk.native.compilation import PREFIX, CompileError, compile_all, work_folder
 from synk.native.compiler import find_compiler
-from synk.native.loading import load
+from synk.native.libraries import load
 
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
 

@@ -23,67 +23,32 @@ from importlib import import_module
 
 from pytensor.graph.op import Op
 
-from synk.compile.dispatch import (
+from synk.compile.dispatch import (  # noqa: F401  (they register entries)
     allocate,
     blas,
     blockwise,
     decomposition,
-    diagonal,
     elemwise,
-    fused,
     graph,
-    join,
     linalg,
     pick,
-    random,
     reduce,
     rounded,
+    sampler,
     scalar,
     scan,
-    schur,
-    search,
     shape,
     sides,
     signal,
     solve,
     spectrum,
-    substitution,
     subtensor,
     width,
 )
 from synk.compile.host_call import HostCall
 from synk.compile.tables import array_funcify, array_scalar
 
-__all__ = [
-    "allocate",
-    "array_funcify",
-    "array_scalar",
-    "blas",
-    "blockwise",
-    "decomposition",
-    "diagonal",
-    "elemwise",
-    "fused",
-    "graph",
-    "join",
-    "linalg",
-    "pick",
-    "random",
-    "reduce",
-    "rounded",
-    "scalar",
-    "scan",
-    "schur",
-    "search",
-    "shape",
-    "sides",
-    "signal",
-    "solve",
-    "spectrum",
-    "substitution",
-    "subtensor",
-    "width",
-]
+__all__ = ["array_funcify", "array_scalar"]
 
 # The package of the Ops -> the module that registers their entries.
 FAMILIES = {

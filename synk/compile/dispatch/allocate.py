@@ -1,8 +1,12 @@
-"""New arrays: filled, uninitialised, counted, diagonal, triangular, or made of scalars."""
+"""New arrays: filled, uninitialised, counted, triangular, of scalars; diagonals, read and filled."""
 
+from itertools import accumulate
+from operator import mul
+
+import numpy as np
 from pytensor.graph.basic import Constant
-from pytensor.tensor.basic import Alloc, AllocEmpty, ARange, Eye, MakeVector
-from pytensor.tensor.extra_ops import Bartlett
+from pytensor.tensor.basic import Alloc, AllocEmpty, ARange, ExtractDiag, Eye, MakeVector
+from pytensor.tensor.extra_ops import Bartlett, FillDiagonal, FillDiagonalOffset
 
 from synk.compile.dispatch.broadcast import check_fill
 from synk.compile.tables import array_funcify, host_inputs
@@ -65,3 +69,61 @@ def bartlett(op, node, xp):
 def length_of_window(op, node):
     """The length."""
     return (0,)
+
+
+@array_funcify.register(ExtractDiag)
+def extract_diagonal(op, node, xp):
+    """The diagonals of two axes, as the last axis; a view if the Op declares one."""
+    offset, axis1, axis2 = op.offset, op.axis1, op.axis2
+    if not op.view:
+        return lambda x: xp.diagonal(x, offset, axis1, axis2).copy()
+
+    def view(x):
+        result = xp.diagonal(x, offset, axis1, axis2)
+        if xp is np:  # which protects it from writing; in the graph it may be destroyed in place of x
+            result.flags.writeable = x.flags.writeable
+        return result
+
+    return view
+
+
+@array_funcify.register(FillDiagonal)
+def fill_diagonal(op, node, xp):
+    """A copy with one value at all elements whose indices are equal."""
+
+    def fill(x, value):
+        width = x.shape[-1]
+        if x.ndim > 2 and any(length != width for length in x.shape):
+            raise ValueError(f"cannot fill the diagonal of shape {x.shape}: all lengths must be equal")
+        # One step along every axis at once; a tall matrix ends after its last column.
+        step = 1 + sum(accumulate(x.shape[:0:-1], mul))
+        return _fill_flat(x, value, slice(0, width * step, step))
+
+    return fill
+
+
+@array_funcify.register(FillDiagonalOffset)
+def fill_diagonal_offset(op, node, xp):
+    """A copy of a matrix with one value on the diagonal ``offset`` places to the right of the main one."""
+
+    def fill(x, value, offset):
+        height, width = x.shape
+        row, column = max(0, -int(offset)), max(0, int(offset))
+        length = max(0, min(height - row, width - column))
+        start = row * width + column
+        return _fill_flat(x, value, slice(start, start + length * (width + 1), width + 1))
+
+    return fill
+
+
+@host_inputs.register(FillDiagonalOffset)
+def offset_of_diagonal(op, node):
+    """The offset."""
+    return (2,)
+
+
+def _fill_flat(x, value, places):
+    """Return a copy of ``x`` in C order with ``value`` at some places of it, counted along its memory."""
+    result = x.copy()
+    result.reshape(-1)[places] = value
+    return result

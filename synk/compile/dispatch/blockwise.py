@@ -10,9 +10,9 @@ from operator import attrgetter
 import numpy as np
 from pytensor.tensor.blockwise import Blockwise
 
+from synk.compile.dispatch.blas import matmul_of
 from synk.compile.dispatch.broadcast import length_check
 from synk.compile.dispatch.lapack import as_declared
-from synk.compile.dispatch.products import matmul_of
 from synk.compile.host_call import HostCall
 from synk.compile.tables import array_funcify, flops_of
 

@@ -3,7 +3,11 @@
 CuPy multiplies batches of float16 as float32, of bfloat16 by a kernel for integers, and of float32 without
 TF32 whatever its switch says; and no product of it has results of another dtype than its factors.
 
-    product(xp, left, right, result) -> layouts (gemm_layout) -> gemmEx, or gemmStridedBatchedEx for a batch
+    multiply: strides -> element_strides -> matrix_layout -> MatrixLayout, or None: copy it first
+                                         -> plan_batch -> Batch -> gemmEx or gemmStridedBatchedEx
+
+A BLAS counts columns first, arrays here rows first, so what it is asked for is ``C.T = B.T @ A.T``: the same
+memory, read by columns. Strides are in elements, not in bytes.
 
 Handle, stream and the switch for TF32 are CuPy's, unless another library is put in its place. Scalars are
 read from the host, which is how CuPy leaves its handles; that parts of sums stay float32, they are told each
@@ -13,14 +17,13 @@ told; unrun on GPUs.
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any
+from itertools import product
+from typing import Any, NamedTuple
 
 import numpy as np
-
-from synk.compile.dispatch.gemm_layout import MatrixLayout, element_strides, matrix_layout, plan_batch
 
 # Of CUDA's library_types.h. All of 16 bits accumulate in float32.
 DATA_TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
@@ -35,6 +38,21 @@ AS_STORED, TRANSPOSED = 0, 1  # CUBLAS_OP_N, CUBLAS_OP_T
 # CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION, beside the default mode: where kernels share a sum, its
 # parts are float32 as it is, though the result has 16 bits.
 WHOLE_SUMS = 16
+
+
+class MatrixLayout(NamedTuple):
+    """A matrix as a BLAS knows it, the arguments ``trans`` and ``ld`` of one factor."""
+
+    by_columns: bool  # its columns lie together, so the BLAS must transpose what it reads
+    leading: int  # from one row to the next, or one column if those lie together
+
+
+class Batch(NamedTuple):
+    """Calls that together compute a batch."""
+
+    n_matrices: int  # in each call
+    steps: tuple[int, ...]  # from one matrix to the next, for each operand; 0 where one serves all
+    starts: list[tuple[int, ...]]  # of each call, for each operand
 
 
 class _Own(threading.local):
@@ -60,17 +78,11 @@ def can_multiply(factors: Any, result: Any) -> bool:
 
 
 def multiply(xp: Any, left: Any, right: Any, result: Any) -> None:
-    """Write ``left @ right`` to ``result``.
+    """Write ``left @ right`` of shapes (..., m, k) and (..., k, n) to ``result``.
 
-    Parameters
-    ----------
-    xp : module
-        CuPy.
-    left, right : array, shapes (..., m, k) and (..., k, n)
-        Of one dtype, with as many axes as ``result``; an axis of the batch may have length 1. They are read
-        where they are, transposed or broadcast, and copied if their rows and columns both have gaps.
-    result : array, shape (..., m, n)
-        In C order, and apart from the factors. Not empty, and k > 0.
+    The factors are of one dtype, with as many axes as ``result``; an axis of the batch may have length 1.
+    They are read where they are, transposed or broadcast, and copied if their rows and columns both have
+    gaps. The result is in C order, apart from the factors and not empty, and k > 0.
     """
     left, left_strides, left_layout = _readable(xp, left)
     right, right_strides, right_layout = _readable(xp, right)
@@ -133,3 +145,52 @@ def compute_type(factors: str) -> int:
 def _of_cupy() -> Any:
     """Return CuPy's module, which finds the library only if it is asked for by its package."""
     return import_module("cupy_backends.cuda.libs").cublas
+
+
+def element_strides(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> tuple[int, ...] | None:
+    """Return strides in elements, or None if one is negative or ends within an element.
+
+    Along an axis of length one nothing is walked; its stride, which may be anything, becomes 0.
+    """
+    strides = [0 if length == 1 else stride for length, stride in zip(shape, strides, strict=True)]
+    if any(stride < 0 or stride % itemsize for stride in strides):
+        return None
+    return tuple(stride // itemsize for stride in strides)
+
+
+def matrix_layout(shape: Sequence[int], strides: Sequence[int]) -> MatrixLayout | None:
+    """Return how a matrix that is not empty lies in memory, or None if no BLAS can read it there."""
+    (rows, columns), (row, column) = shape, strides
+    if (column == 1 or columns == 1) and (row >= columns or rows == 1):
+        return MatrixLayout(False, row if rows > 1 else columns)
+    if (row == 1 or rows == 1) and (column >= rows or columns == 1):
+        return MatrixLayout(True, column if columns > 1 else rows)
+    return None
+
+
+def plan_batch(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> Batch:
+    """Walk the axes of a batch in as few calls as strides allow.
+
+    ``shape`` has no 0, ``strides`` are those of each operand, 0 where it is broadcast. Neighbouring axes are
+    one where every operand steps through them evenly. The longest that is left is walked by the BLAS.
+    """
+    lengths: list[int] = []
+    steps: list[tuple[int, ...]] = []
+    for length, step in zip(shape, zip(*strides, strict=True), strict=True):
+        if length == 1:
+            continue
+        if steps and steps[-1] == tuple(length * s for s in step):
+            lengths[-1], steps[-1] = lengths[-1] * length, step
+        else:
+            lengths.append(length)
+            steps.append(step)
+    if not lengths:
+        nowhere = (0,) * len(strides)
+        return Batch(1, nowhere, [nowhere])
+    inner = lengths.index(max(lengths))
+    n_matrices, inner_step = lengths.pop(inner), steps.pop(inner)
+    starts = [
+        tuple(sum(i * step[k] for i, step in zip(index, steps, strict=True)) for k in range(len(strides)))
+        for index in product(*map(range, lengths))
+    ]
+    return Batch(n_matrices, inner_step, starts)

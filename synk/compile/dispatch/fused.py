@@ -1,8 +1,8 @@
 """Elemwise nodes by kernels: loops compiled for one node, in place and into given outputs too.
 
-    node -> fused -> kernels_for(xp): a kernel -> an implementation; None -> `unfused`, or array functions
+    node -> fused -> kernels_for(xp): a kernel -> an implementation; None -> `elemwise` does without
 
-Kernels of GPUs read and write arrays of 16 bits, and take NumPy's scalars along. Imports NumPy and PyTensor.
+Kernels of GPUs read and write arrays of 16 bits, and take NumPy's scalars along.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,17 +27,9 @@ def fused(
 ) -> Callable | None:
     """Return an implementation of an Elemwise node by a kernel, or None if it cannot have one.
 
-    Parameters
-    ----------
-    node : Apply
-        Of an Elemwise.
-    xp : module
-        Array module.
-    instead : callable
-        Makes the implementation to use should the kernel turn out not to compile.
-    reads, gives : sequence of str, optional
-        Which inputs and outputs are stored in 16 bits, and as what; "" for others. There are kernels for
-        that on GPUs.
+    ``instead`` makes the implementation to use should the kernel turn out not to compile; ``reads`` and
+    ``gives`` say which inputs and outputs are stored in 16 bits, and as what, "" for others: GPUs have
+    kernels for that.
     """
     kernels = kernels_for(xp)
     if kernels is None or (any((*reads, *gives)) and not isinstance(kernels, CupyKernels)):

@@ -1,9 +1,11 @@
-"""Elements picked by number: repeated, permuted, chosen among arrays; and numbers along all axes at once."""
+"""Elements picked by number, or found: repeated, permuted, chosen among arrays, sorted, searched for."""
 
 import numpy as np
-from pytensor.tensor.basic import Choose, PermuteRowElements
-from pytensor.tensor.extra_ops import RavelMultiIndex, Repeat, UnravelIndex
+from pytensor.tensor.basic import Choose, Nonzero, PermuteRowElements
+from pytensor.tensor.extra_ops import RavelMultiIndex, Repeat, SearchsortedOp, Unique, UnravelIndex
+from pytensor.tensor.sort import ArgSortOp, SortOp
 
+from synk.compile.compat import take_axis
 from synk.compile.dispatch.broadcast import length_check
 from synk.compile.tables import array_funcify, host_inputs
 
@@ -93,3 +95,57 @@ def unravel_index(op, node, xp):
 def lengths_of_axes(op, node):
     """The shape that is counted along."""
     return (len(node.inputs) - 1,)
+
+
+@array_funcify.register(SortOp)
+@array_funcify.register(ArgSortOp)
+def sort(op, node, xp):
+    """The sorted values, or the indices that sort them."""
+    function = xp.argsort if isinstance(op, ArgSortOp) else xp.sort
+    # Other array modules have one algorithm each.
+    keywords = {"kind": op.kind} if xp is np else {}
+
+    def along_axis(*inputs):
+        axis, (x,) = take_axis(op, inputs, 1)
+        return function(x, axis=axis, **keywords)
+
+    return along_axis
+
+
+@array_funcify.register(Nonzero)
+def nonzero(op, node, xp):
+    """The indices of what is not zero, one vector per axis."""
+
+    def find(x):
+        # Copied, since NumPy gives columns of one matrix.
+        indices = [axis.astype("int64") for axis in xp.nonzero(x)]
+        return indices[0] if len(indices) == 1 else tuple(indices)
+
+    return find
+
+
+@array_funcify.register(SearchsortedOp)
+def search_sorted(op, node, xp):
+    """Where each of ``values`` would go in a sorted vector, or in one that ``sorter`` puts in order."""
+    side = op.side
+
+    def find(vector, values, sorter=None):
+        return xp.searchsorted(vector, values, side=side, sorter=sorter).astype("int64", copy=False)
+
+    return find
+
+
+@array_funcify.register(Unique)
+def unique(op, node, xp):
+    """The different values in order and, if asked for, where they are and how many."""
+    wanted = {name: True for name in ("return_index", "return_inverse", "return_counts") if getattr(op, name)}
+    axis = op.axis
+
+    def find(x):
+        if not wanted:
+            return xp.unique(x, axis=axis)
+        values, *places = xp.unique(x, axis=axis, **wanted)
+        # The inverse has the shape of x in recent NumPy; PyTensor's is a vector.
+        return values, *[vector.reshape(-1).astype("int64", copy=False) for vector in places]
+
+    return find

@@ -23,10 +23,10 @@ from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import CAReduce, Elemwise
 from pytensor.tensor.math import Dot
 
+from synk.compile.dispatch.blas import product as multiplied
 from synk.compile.dispatch.broadcast import length_check
 from synk.compile.dispatch.fused import fused
-from synk.compile.dispatch.join import concatenation
-from synk.compile.dispatch.products import product as multiplied
+from synk.compile.dispatch.shape import concatenation
 from synk.compile.programs.transfer import NARROW
 from synk.compile.tables import (
     Width,

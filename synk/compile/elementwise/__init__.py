@@ -19,7 +19,7 @@ from synk.compile.elementwise.cuda_kernels import CupyKernels
 from synk.compile.elementwise.templates import template
 from synk.compile.elementwise.writer import NoTemplate
 from synk.native.compiler import find_compiler, why_none
-from synk.native.loading import layout_is_known
+from synk.native.libraries import layout_is_known
 from synk.native.store import Store
 
 __all__ = [

@@ -18,8 +18,7 @@ from synk.compile.elementwise.c_source import CSource, c_source, prelude, transl
 from synk.compile.elementwise.dialect import c_dialect
 from synk.native.compilation import CompileError
 from synk.native.compiler import Compiler, vector_functions
-from synk.native.libraries import Libraries, SourceText
-from synk.native.loading import kernel_of
+from synk.native.libraries import Libraries, SourceText, kernel_of
 from synk.native.store import Store, name_of
 
 

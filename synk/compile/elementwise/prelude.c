@@ -2,7 +2,7 @@
 
    The headers of Python and NumPy would take ten times as long to compile as a kernel. HEAD is the size
    of a Python object's head, whose last member is its type. Before a library is used, `ndarray` is set
-   to numpy.ndarray, and `synk.native.loading` has compared this layout with a real array. */
+   to numpy.ndarray, and `synk.native.libraries` has compared this layout with a real array. */
 
 enum { DONE, MISMATCH, UNFIT };
 

@@ -34,8 +34,7 @@ from synk.compile.observe.checks import (
     wrong_values,
     wrong_writing,
 )
-from synk.compile.programs.blame import built_by
-from synk.compile.programs.program import Program
+from synk.compile.programs.program import Program, built_by
 from synk.compile.rewrites import inner_rewriter
 
 ANSWERS = ("raise", "warn", "ignore")

@@ -30,7 +30,7 @@ from synk.compile.emit import Observer
 from synk.compile.graphs.origin import nearest_lines
 from synk.compile.linker import ArrayLinker
 from synk.compile.observe.report import Record, Report, Slice
-from synk.compile.programs.text import label
+from synk.compile.programs.writer import label
 from synk.compile.tables import flops_of
 
 MAX_SLICES = 200_000  # the latest runs are kept for the trace

@@ -5,7 +5,7 @@ when the other is taken:
 
     graph, order -> plan_lazy -> order with conditions early, guard of each node
 
-Pure: graphs in, decisions out; ``text`` writes them down as ``if`` blocks. A graph without an
+Pure: graphs in, decisions out; ``writer`` puts them down as ``if`` blocks. A graph without an
 ``IfElse`` keeps its order.
 """
 

@@ -25,7 +25,7 @@ import numpy as np
 from support.cuda.errors import CompileError, LaunchError, Race
 from support.cuda.regions import Regions
 from support.cupy import stand_in
-from synk.native.loading import load
+from synk.native.libraries import load
 from synk.native.store import Store, name_of
 
 HEADER = Path(__file__).with_name("emulator.h")
