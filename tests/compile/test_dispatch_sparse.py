@@ -13,7 +13,7 @@ from pytensor.sparse.linalg import SparseBlockDiagonal
 from pytensor.sparse.math import Usmm, gt, le, structured_add_s_v
 
 from synk.compile import ArrayLinker, array_funcify, array_mode
-from synk.compile.dispatch import sparse_dot, sparse_values
+from synk.compile.dispatch import sparse_math, sparse_values
 
 BARE = RewriteDatabaseQuery(include=["minimum_compile"])
 FORMATS = pytest.mark.parametrize("format", ["csr", "csc"])
@@ -400,7 +400,7 @@ def test_scaled_product_and_sum(compare, format, dense_first):
 @FORMATS
 @pytest.mark.parametrize("chunk", [1, 1 << 20])
 def test_gradients_of_products(compare, monkeypatch, format, chunk):
-    monkeypatch.setattr(sparse_dot, "CHUNK", chunk)
+    monkeypatch.setattr(sparse_math, "CHUNK", chunk)
     x, dense, weight = variable(format), pt.dmatrix(), pt.dmatrix()
     y, g = variable(format), variable("csr" if format == "csc" else "csc")
     p = variable(format)
@@ -419,11 +419,11 @@ def test_gradients_of_products(compare, monkeypatch, format, chunk):
 def test_few_rows_are_gathered_at_a_time(monkeypatch):
     """The gradient of a product takes the memory of its chunks, not of a row for every stored value."""
     seen = []
-    pair = sparse_dot._paired
-    monkeypatch.setattr(sparse_dot, "CHUNK", 20)
-    monkeypatch.setattr(sparse_dot, "_paired", lambda x, y, *more: seen.append(x.shape) or pair(x, y, *more))
+    pair = sparse_math._paired
+    monkeypatch.setattr(sparse_math, "CHUNK", 20)
+    monkeypatch.setattr(sparse_math, "_paired", lambda x, y, *more: seen.append(x.shape) or pair(x, y, *more))
     x, index = RNG.normal(size=(6, 8)), np.arange(5)
-    result = sparse_dot.row_products(x, x, index, index[::-1], "float64", np)
+    result = sparse_math.row_products(x, x, index, index[::-1], "float64", np)
     np.testing.assert_allclose(result, (x @ x.T)[index, index[::-1]])
     assert seen == [(2, 8), (2, 8), (1, 8)]
 
