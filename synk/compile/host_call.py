@@ -15,15 +15,7 @@ from synk.compile.compat import host_op
 
 
 class HostCall:
-    """Call ``node.op``'s thunk with values in fresh storage.
-
-    Parameters
-    ----------
-    node : Apply
-        Left as it is; a clone of it is run.
-    xp : module
-        Array module of the values.
-    """
+    """Call the thunk of a clone of ``node``, with values in fresh storage, which are arrays of ``xp``."""
 
     def __init__(self, node: Apply, xp: ModuleType):
         self.host_nodes = (node,)

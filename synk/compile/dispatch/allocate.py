@@ -1,5 +1,6 @@
 """New arrays: filled, uninitialised, counted, triangular, of scalars; diagonals, read and filled."""
 
+from collections.abc import Callable
 from itertools import accumulate
 from operator import mul
 
@@ -9,7 +10,7 @@ from pytensor.tensor.basic import Alloc, AllocEmpty, ARange, ExtractDiag, Eye, M
 from pytensor.tensor.extra_ops import Bartlett, FillDiagonal, FillDiagonalOffset
 
 from synk.compile.dispatch.broadcast import check_fill
-from synk.compile.tables import array_funcify, host_inputs
+from synk.compile.tables import array_funcify
 
 
 @array_funcify.register(Alloc)
@@ -29,46 +30,6 @@ def alloc(op, node, xp):
         return result
 
     return fill
-
-
-@array_funcify.register(AllocEmpty)
-def alloc_empty(op, node, xp):
-    """Uninitialised memory."""
-    dtype = op.dtype
-    return lambda *shape: xp.empty([int(n) for n in shape], dtype)
-
-
-@array_funcify.register(MakeVector)
-def make_vector(op, node, xp):
-    """Scalars side by side."""
-    dtype = node.outputs[0].type.dtype
-    return lambda *scalars: xp.array(scalars, dtype=dtype)
-
-
-@array_funcify.register(ARange)
-def arange(op, node, xp):
-    """``start, start + step, ...`` up to ``stop``, exclusive."""
-    dtype = op.dtype
-    return lambda start, stop, step: xp.arange(start.item(), stop.item(), step.item(), dtype=dtype)
-
-
-@array_funcify.register(Eye)
-def eye(op, node, xp):
-    """Ones on diagonal ``k`` of an n by m matrix."""
-    dtype = op.dtype
-    return lambda n, m, k: xp.eye(int(n), int(m), int(k), dtype=dtype)
-
-
-@array_funcify.register(Bartlett)
-def bartlett(op, node, xp):
-    """The triangular window of ``length`` points."""
-    return lambda length: xp.bartlett(int(length))
-
-
-@host_inputs.register(Bartlett)
-def length_of_window(op, node):
-    """The length."""
-    return (0,)
 
 
 @array_funcify.register(ExtractDiag)
@@ -116,14 +77,25 @@ def fill_diagonal_offset(op, node, xp):
     return fill
 
 
-@host_inputs.register(FillDiagonalOffset)
-def offset_of_diagonal(op, node):
-    """The offset."""
-    return (2,)
-
-
 def _fill_flat(x, value, places):
     """Return a copy of ``x`` in C order with ``value`` at some places of it, counted along its memory."""
     result = x.copy()
     result.reshape(-1)[places] = value
     return result
+
+
+ENTRIES: dict[type, Callable] = {
+    # Uninitialised memory.
+    AllocEmpty: lambda op, node, xp: lambda *shape, dtype=op.dtype: xp.empty([int(n) for n in shape], dtype),
+    # Scalars side by side.
+    MakeVector: lambda op, node, xp: lambda *scalars, dtype=op.dtype: xp.array(scalars, dtype=dtype),
+    # ``start, start + step, ...`` up to ``stop``, exclusive.
+    ARange: lambda op, node, xp: lambda *ends: xp.arange(*[end.item() for end in ends], dtype=op.dtype),
+    # Ones on diagonal ``k`` of an n by m matrix.
+    Eye: lambda op, node, xp: lambda n, m, k: xp.eye(int(n), int(m), int(k), dtype=op.dtype),
+    # The triangular window of so many points.
+    Bartlett: lambda op, node, xp: lambda length: xp.bartlett(int(length)),
+}
+
+for op_class, entry in ENTRIES.items():
+    array_funcify.register(op_class, entry)

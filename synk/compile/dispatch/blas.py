@@ -141,24 +141,11 @@ def dot_of(xp: Any) -> Callable:
 
 @takes_out
 def product(xp: Any, left: Any, right: Any, out_dtype: Any = None, out: Any = None) -> Any:
-    """Return ``left @ right``.
+    """Return ``left @ right``, of shapes (..., m, k) and (..., k, n) or vectors; other axes broadcast.
 
-    Parameters
-    ----------
-    xp : module
-        Array module.
-    left, right : array, shapes (..., m, k) and (..., k, n)
-        Or vectors. Axes before the last two broadcast. With CuPy, views of transposed or broadcast arrays
-        are read where they are.
-    out_dtype : dtype, optional
-        Of the result, default that of the factors. float32 with factors of 16 bits adds up, and returns,
-        numbers of 32 bits; elsewhere than in cuBLAS by casting the factors.
-    out : array, optional
-        Where the result goes: its shape, dtype ``out_dtype``, apart from the factors.
-
-    Returns
-    -------
-    array, shape (..., m, n)
+    With CuPy, views of transposed or broadcast arrays are read where they are. ``out_dtype`` is by default
+    that of the factors; float32 with factors of 16 bits adds up, and returns, numbers of 32 bits, elsewhere
+    than in cuBLAS by casting the factors. ``out`` has that dtype, the result's shape, and memory of its own.
     """
     factors = np.promote_types(left.dtype, right.dtype)
     dtype = factors if out_dtype is None else np.dtype(out_dtype)

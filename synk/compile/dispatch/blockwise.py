@@ -48,16 +48,8 @@ def batched_function(op: Blockwise, xp):
 class Batch:
     """Run a core implementation over the batch.
 
-    Parameters
-    ----------
-    op : Blockwise
-    node : Apply
-        Node of ``op``.
-    xp : module
-    core : callable
-        Implementation of one matrix; it decides what failure means.
-    batched : callable or None
-        The same for all at once; it may raise LinAlgError.
+    ``core`` implements one matrix, and decides what failure means; ``batched``, or None, does all at once,
+    and may raise LinAlgError.
     """
 
     def __init__(self, op, node, xp, core, batched):

@@ -15,15 +15,8 @@ REMEDY = (
 def length_check(shapes: Sequence[Sequence[int | None]]) -> Callable[[Sequence], None] | None:
     """Return a check that arrays agree in length, or None if the static shapes say that they do.
 
-    Parameters
-    ----------
-    shapes : sequence of static shapes, all of the same number of axes
-        Leading axes to check, one shape per array; None is an unknown length, 1 broadcasts.
-
-    Returns
-    -------
-    callable or None
-        Takes the arrays and raises ValueError if an axis differs.
+    It takes the arrays and raises ValueError if one of their leading axes differs. ``shapes`` has the static
+    lengths of these for each array; None is an unknown one, 1 broadcasts.
     """
     axes = []
     for axis, lengths in enumerate(zip(*shapes, strict=True)):

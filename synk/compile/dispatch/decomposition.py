@@ -20,7 +20,7 @@ from synk.compile.dispatch.lapack import (
     work_dtype,
 )
 from synk.compile.host_call import HostCall
-from synk.compile.tables import array_funcify, host_inputs
+from synk.compile.tables import array_funcify
 
 QR_MODES = {"full": "complete", "economic": "reduced"}  # SciPy's names: NumPy's
 
@@ -142,12 +142,6 @@ def pivots_to_permutation(op, node, xp):
         return xp.asarray(rows if op.inverse else np.argsort(rows), dtype="int64")
 
     return convert
-
-
-@host_inputs.register(PivotToPermutations)
-def pivots_on_host(op, node):
-    """Exchanges follow each other: the host does them."""
-    return (0,)
 
 
 def permutation(pivots):

@@ -50,17 +50,8 @@ def words_of(generator: Any) -> Any:
 def device_sampler(op: Any, xp: Any) -> Callable | None:
     """Return ``sample(generator, size, *parameters)`` that draws on the device, or None if it cannot.
 
-    Parameters
-    ----------
-    op : RandomVariable
-    xp : module
-        Array module. It can if it compiles CUDA: has CuPy's ``RawModule``.
-
-    Returns
-    -------
-    callable
-        Advances the generator and returns an array of ``xp``. ``size`` is a tuple of int or None, parameters
-        are arrays of ``xp``, or NumPy's with one element.
+    ``xp`` can if it compiles CUDA: has CuPy's ``RawModule``. To sample advances the generator and returns an
+    array of ``xp``; size is a tuple of int or None, parameters are arrays of ``xp``, or NumPy's of 1 element.
     """
     kind = KINDS.get(type(op))
     if kind is None or getattr(xp, "RawModule", None) is None:
@@ -74,17 +65,9 @@ def device_sampler(op: Any, xp: Any) -> Callable | None:
 
 
 class Sampler:
-    """Draw from one distribution.
+    """Draw from one distribution; the kernel writes dtype ``computed``, results are of ``dtype``.
 
-    Parameters
-    ----------
-    xp : module
-    kind : str
-        See `philox_source.source`.
-    computed : str
-        Dtype that the kernel writes.
-    dtype : dtype
-        Of the results.
+    ``kind`` is as of `philox_source.source`.
     """
 
     def __init__(self, xp: Any, kind: str, computed: str, dtype: Any):

@@ -109,15 +109,7 @@ def unfused(node: Apply, xp: ModuleType) -> "Unfused":
 
 
 class Unfused:
-    """Run the program of an expanded Composite, whose results are fresh, and copy them where they belong.
-
-    Parameters
-    ----------
-    program : Program
-        See `expand`.
-    node : Apply
-        The Composite's Elemwise, maybe in place.
-    """
+    """Run the program of an expanded Composite, whose results are fresh, and copy them where they belong."""
 
     def __init__(self, program: Any, node: Apply):
         self.host_nodes = program.host_nodes

@@ -52,23 +52,11 @@ def if_else(op, node, xp):
     return choose
 
 
-@array_funcify.register(DeepCopyOp)
-def deep_copy(op, node, xp):
-    """A value that shares nothing with the input."""
-    return copy_value
-
-
 def copy_value(value):
     """Return a value that shares nothing with ``value``: an array, a scalar or any object."""
     if isinstance(value, np.generic):
         return value
     return value.copy() if hasattr(value, "__array__") else deepcopy(value)
-
-
-@array_funcify.register(TypeCastingOp)
-def view(op, node, xp):
-    """The input itself, under another type."""
-    return lambda x: x
 
 
 @array_funcify.register(CheckAndRaise)
@@ -83,13 +71,12 @@ def check_and_raise(op, node, xp):
     return check
 
 
-@array_funcify.register(TensorFromScalar)
-def tensor_from_scalar(op, node, xp):
-    """A 0-d array of a scalar."""
-    return xp.asarray
+ENTRIES = {
+    DeepCopyOp: lambda op, node, xp: copy_value,
+    TypeCastingOp: lambda op, node, xp: lambda x: x,  # under another type
+    TensorFromScalar: lambda op, node, xp: xp.asarray,  # 0-d
+    ScalarFromTensor: lambda op, node, xp: lambda x: x[()],
+}
 
-
-@array_funcify.register(ScalarFromTensor)
-def scalar_from_tensor(op, node, xp):
-    """The scalar in a 0-d array."""
-    return lambda x: x[()]
+for op_class, entry in ENTRIES.items():
+    array_funcify.register(op_class, entry)

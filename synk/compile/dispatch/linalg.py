@@ -13,7 +13,7 @@ from pytensor.tensor.linalg.solvers.lstsq import Lstsq, TensorSolve
 from pytensor.tensor.linalg.summary import Det, SLogDet
 
 from synk.compile.dispatch.lapack import as_declared, in_batches, raising, scipy_linalg, work_dtype
-from synk.compile.tables import array_funcify, host_inputs
+from synk.compile.tables import array_funcify
 
 
 @array_funcify.register(Det)
@@ -79,12 +79,6 @@ def least_squares(op, node, xp):
         )
 
     return solve
-
-
-@host_inputs.register(Lstsq)
-def cutoff(op, node):
-    """The ratio below which singular values count as zero."""
-    return (2,)
 
 
 @array_funcify.register(Expm)

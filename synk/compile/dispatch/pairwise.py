@@ -33,19 +33,9 @@ WIDTH = 512  # numbers; shorter rows spend their time between loops
 
 
 def sum_float32(x: np.ndarray, axes: Sequence[int]) -> np.ndarray:
-    """Sum a float32 array over ``axes``.
+    """Sum a float32 array over ``axes``, sorted and not negative; layouts but C and Fortran order in float64.
 
-    Parameters
-    ----------
-    x : ndarray of float32
-        In C or Fortran order; other layouts are summed in float64.
-    axes : sequence of int
-        Sorted, not negative.
-
-    Returns
-    -------
-    ndarray of float32, or of float64 yet to be rounded
-        A new array; a scalar if no axis is left.
+    The result is new, and a scalar if no axis is left; it is float32, or float64 yet to be rounded.
     """
     if x.flags.c_contiguous:
         return _sum_runs(x, axes)

@@ -7,7 +7,7 @@ from pytensor.tensor.sort import ArgSortOp, SortOp
 
 from synk.compile.compat import take_axis
 from synk.compile.dispatch.broadcast import length_check
-from synk.compile.tables import array_funcify, host_inputs
+from synk.compile.tables import array_funcify
 
 
 @array_funcify.register(Repeat)
@@ -23,12 +23,6 @@ def repeat(op, node, xp):
         return x.take(xp.asarray(np.repeat(np.arange(length), times)), axis=axis)
 
     return taken
-
-
-@host_inputs.register(Repeat)
-def times_of_repeat(op, node):
-    """How often: the length of the result depends on it."""
-    return (1,)
 
 
 @array_funcify.register(Choose)
@@ -88,13 +82,6 @@ def unravel_index(op, node, xp):
         return parts[0] if n_axes == 1 else tuple(parts)
 
     return unravel
-
-
-@host_inputs.register(RavelMultiIndex)
-@host_inputs.register(UnravelIndex)
-def lengths_of_axes(op, node):
-    """The shape that is counted along."""
-    return (len(node.inputs) - 1,)
 
 
 @array_funcify.register(SortOp)

@@ -6,7 +6,7 @@ import numpy as np
 from pytensor.scalar import basic
 from pytensor.tensor.elemwise import CAReduce, Elemwise
 from pytensor.tensor.extra_ops import CumOp
-from pytensor.tensor.math import Argmax, MulWithoutZeros
+from pytensor.tensor.math import Argmax
 from pytensor.tensor.special import LogSoftmax, Softmax
 from pytensor.tensor.type import TensorType
 
@@ -50,9 +50,9 @@ def _method(name, computed, declared, **keywords):
 
 
 def deliver(value, dtype, out=None):
-    """Return ``value``, which is fresh, as ``dtype``, or write it to ``out``."""
+    """Return ``value``, which is fresh, as ``dtype`` or as it is, or write it to ``out``."""
     if out is None:
-        return value.astype(dtype, copy=False)
+        return value if dtype is None else value.astype(dtype, copy=False)
     out[...] = value
     return out
 
@@ -107,12 +107,6 @@ def _combine_rows(x, combine, scalar_op, xp):
             pairs[-1:] = combine(pairs[-1:], x[-1:])
         x = pairs
     return x[0]
-
-
-@array_scalar.register(MulWithoutZeros)
-def multiply_without_zeros(scalar_op, node, xp):
-    """The product of what is not zero."""
-    return lambda x, y: xp.where(x == 0, y, xp.where(y == 0, x, x * y))
 
 
 @array_funcify.register(Argmax)

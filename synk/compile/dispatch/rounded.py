@@ -26,6 +26,7 @@ from pytensor.tensor.math import Dot
 from synk.compile.dispatch.blas import product as multiplied
 from synk.compile.dispatch.broadcast import length_check
 from synk.compile.dispatch.fused import fused
+from synk.compile.dispatch.reduce import deliver
 from synk.compile.dispatch.shape import concatenation
 from synk.compile.programs.transfer import NARROW
 from synk.compile.tables import (
@@ -106,9 +107,9 @@ def _around(implementation, node, reads, gives, xp, dtype) -> Callable:
             return implementation(*arrays, out=out)
         results = implementation(*arrays)
         if single:
-            return _delivered(results, kinds[0], out)
+            return deliver(results, kinds[0], out)
         places = out or [None] * len(kinds)
-        return tuple([_delivered(*parts) for parts in zip(results, kinds, places, strict=True)])
+        return tuple([deliver(*parts) for parts in zip(results, kinds, places, strict=True)])
 
     return takes_out(run)
 
@@ -116,7 +117,7 @@ def _around(implementation, node, reads, gives, xp, dtype) -> Callable:
 def _by_dtype(implementation: Callable, rule: Width, gives: Sequence[bool]) -> Callable:
     """Hand arrays of 16 bits to what goes by them; some of its results may be wanted as float32."""
     if len(gives) == 1 and not gives[0]:
-        return takes_out(lambda *inputs, out=None: _delivered(implementation(*inputs), WIDE, out))
+        return takes_out(lambda *inputs, out=None: deliver(implementation(*inputs), WIDE, out))
     widened = [k for k in rule.gives if not gives[k]]
 
     def same(*inputs, out=None):
@@ -131,13 +132,6 @@ def _by_dtype(implementation: Callable, rule: Width, gives: Sequence[bool]) -> C
     if widened:
         return converted
     return same if len(gives) > 1 else takes_out(same)
-
-
-def _delivered(value: Any, dtype: str | None, out: Any) -> Any:
-    if out is None:
-        return value if dtype is None else value.astype(dtype)
-    out[...] = value
-    return out
 
 
 def _adds_up(node: Apply) -> bool:

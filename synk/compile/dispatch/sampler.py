@@ -68,10 +68,7 @@ def unbatched(op, size: tuple[int, ...] | None, parameters: list[np.ndarray]) ->
 def sampler(op) -> Sample:
     """Return ``sample(generator, size, *parameters)``, which advances the generator.
 
-    Parameters
-    ----------
-    op : RandomVariable
-        ``size`` will be a tuple of int or None, the parameters arrays with the Op's batch axes.
+    ``size`` will be a tuple of int or None, the parameters arrays with the Op's batch axes.
     """
     return as_defined(op)
 
@@ -127,11 +124,7 @@ def _scale(draw, factor, offset):
 @sampler.register(IntegersRV)
 def integers(op):
     """Integers from ``low`` up to ``high``, exclusive."""
-
-    def sample(generator, size, low, high):
-        return np.asarray(generator.integers(low, high, size, op.dtype))
-
-    return sample
+    return lambda generator, size, low, high: np.asarray(generator.integers(low, high, size, op.dtype))
 
 
 @sampler.register(BernoulliRV)
@@ -147,21 +140,10 @@ def bernoulli(op):
 
 
 def bernoulli_mask(generator: np.random.Generator, p: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Return True with probability ``p``, exactly, whatever the bits of ``p``.
+    """Return True with probability ``p``, exactly, whatever the bits of ``p``, which broadcasts to ``shape``.
 
-    32 random bits decide, unless they equal the first 32 bits of ``p``: then 53 more do.
-
-    Parameters
-    ----------
-    generator : Generator
-        Advanced by one 64-bit number for two elements.
-    p : ndarray of float
-        Broadcasts to ``shape``.
-    shape : tuple of int
-
-    Returns
-    -------
-    ndarray of bool
+    32 random bits decide, unless they equal the first 32 bits of ``p``: then 53 more do. The generator is
+    advanced by one 64-bit number for two elements.
     """
     if not ((p >= 0) & (p <= 1)).all():
         raise ValueError("the probability of a Bernoulli variable must lie between 0 and 1")

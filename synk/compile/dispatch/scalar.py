@@ -13,6 +13,7 @@ from types import ModuleType
 
 import numpy as np
 from pytensor.scalar import basic, math
+from pytensor.tensor.math import MulWithoutZeros
 
 from synk.compile.host_call import HostCall
 from synk.compile.tables import array_funcify, array_scalar, takes_out
@@ -108,12 +109,6 @@ def second(scalar_op, node, xp):
     return fill
 
 
-@array_scalar.register(basic.RoundHalfToEven)
-def round_half_to_even(scalar_op, node, xp):
-    """To the nearest integer, halves to the even one."""
-    return _typed("rint", node, xp)
-
-
 @array_scalar.register(math.Softplus)
 def softplus(scalar_op, node, xp):
     """``log(1 + exp(x))``, without overflow."""
@@ -151,7 +146,10 @@ FORMULAS = {
     # CuPy's asks the order for its methods, which numbers of Python lack.
     math.TriGamma: lambda xp: partial(_polygamma(xp), np.int64(1)),
     math.PolyGamma: _polygamma,
+    MulWithoutZeros: lambda xp: lambda x, y: xp.where(x == 0, y, xp.where(y == 0, x, x * y)),
 }
+
+array_scalar.register(basic.RoundHalfToEven, lambda scalar_op, node, xp: _typed("rint", node, xp))
 
 for op_class, copied in COPIES.items():
     array_scalar.register(op_class, lambda scalar_op, node, xp, copied=copied: copied)

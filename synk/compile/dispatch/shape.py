@@ -3,6 +3,8 @@
 All results but lengths and joins are views, as the Ops' ``view_map`` says.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 from pytensor.tensor.basic import Join, Split
 from pytensor.tensor.elemwise import DimShuffle
@@ -34,12 +36,6 @@ def dimshuffle(op, node, xp):
     return shuffle
 
 
-@array_funcify.register(Reshape)
-def reshape(op, node, xp):
-    """The same elements in another shape."""
-    return lambda x, shape: x.reshape(tuple(shape.tolist()))
-
-
 @array_funcify.register(JoinDims)
 def join_dims(op, node, xp):
     """Consecutive axes as one."""
@@ -59,19 +55,6 @@ def split_dims(op, node, xp):
     return lambda x, shape: x.reshape((*x.shape[:axis], *shape.tolist(), *x.shape[axis + 1 :]))
 
 
-@array_funcify.register(Shape)
-def shape_of(op, node, xp):
-    """All lengths, as a vector."""
-    return lambda x: xp.array(x.shape, dtype="int64")
-
-
-@array_funcify.register(Shape_i)
-def length_of(op, node, xp):
-    """One length; a host scalar whatever the array module."""
-    axis = op.i
-    return lambda x: np.int64(x.shape[axis])
-
-
 @array_funcify.register(SpecifyShape)
 def specify_shape(op, node, xp):
     """The input itself, if it has the declared shape."""
@@ -85,12 +68,6 @@ def specify_shape(op, node, xp):
         return x
 
     return check
-
-
-@array_funcify.register(CpuContiguous)
-def contiguous(op, node, xp):
-    """The input itself if it is in C order, else a copy that is."""
-    return lambda x: x if x.flags.c_contiguous else x.copy(order="C")
 
 
 @array_funcify.register(Join)
@@ -135,3 +112,17 @@ def check_lengths(lengths, n_parts: int, total: int) -> None:
         raise ValueError(f"lengths {lengths.tolist()} must not be negative")
     if lengths.sum() != total:
         raise ValueError(f"lengths {lengths.tolist()} sum to {lengths.sum()}; the axis has {total}")
+
+
+ENTRIES: dict[type, Callable] = {
+    # The same elements in another shape.
+    Reshape: lambda op, node, xp: lambda x, shape: x.reshape(tuple(shape.tolist())),
+    # All lengths, as a vector; one length, a host scalar whatever the array module.
+    Shape: lambda op, node, xp: lambda x: xp.array(x.shape, dtype="int64"),
+    Shape_i: lambda op, node, xp: lambda x, axis=op.i: np.int64(x.shape[axis]),
+    # The input itself if it is in C order, else a copy that is.
+    CpuContiguous: lambda op, node, xp: lambda x: x if x.flags.c_contiguous else x.copy(order="C"),
+}
+
+for op_class, entry in ENTRIES.items():
+    array_funcify.register(op_class, entry)

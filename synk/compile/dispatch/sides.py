@@ -22,11 +22,21 @@ from pytensor.tensor.basic import (
 from pytensor.tensor.blas import Gemm, Gemv
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
-from pytensor.tensor.extra_ops import CumOp
+from pytensor.tensor.extra_ops import (
+    Bartlett,
+    CumOp,
+    FillDiagonalOffset,
+    RavelMultiIndex,
+    Repeat,
+    UnravelIndex,
+)
+from pytensor.tensor.linalg.decomposition.lu import PivotToPermutations
+from pytensor.tensor.linalg.solvers.lstsq import Lstsq
 from pytensor.tensor.math import Argmax
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.reshape import JoinDims, SplitDims
 from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
+from pytensor.tensor.signal.conv import Convolve1d, Convolve2d
 from pytensor.tensor.sort import ArgSortOp, SortOp
 from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor, IncSubtensor, Subtensor
 from pytensor.tensor.type_other import MakeSlice
@@ -103,14 +113,21 @@ def of_elemwise(op, node):
 
 
 READ_ON_HOST = {
-    # Lengths, ends and steps.
-    **dict.fromkeys([AllocEmpty, ARange, Eye], lambda op, node: each(node)),
-    # A shape, the ends of slices, conditions, an axis, the lengths of parts.
+    # Lengths, ends and steps; exchanges of rows, which follow each other.
+    **dict.fromkeys([AllocEmpty, ARange, Eye, Bartlett, PivotToPermutations], lambda op, node: each(node)),
+    # A shape, the ends of slices, conditions, an axis, the lengths of parts, how often to repeat.
     **dict.fromkeys(
-        [Alloc, Reshape, SplitDims, SpecifyShape, Subtensor, CheckAndRaise, SortOp, ArgSortOp, Split],
+        (
+            *(Alloc, Reshape, SplitDims, SpecifyShape, Subtensor, CheckAndRaise),
+            *(SortOp, ArgSortOp, Split, Repeat, UnravelIndex),
+        ),
         lambda op, node: each(node)[1:],
     ),
-    IncSubtensor: lambda op, node: each(node)[2:],
+    # The ends of slices, the offset, what counts as zero, whether a convolution is full.
+    **dict.fromkeys(
+        [IncSubtensor, FillDiagonalOffset, Lstsq, Convolve1d, Convolve2d], lambda op, node: each(node)[2:]
+    ),
+    RavelMultiIndex: lambda op, node: each(node)[-1:],  # the shape that is counted along
     AdvancedSubtensor: ends_of_slices(1),
     AdvancedIncSubtensor: ends_of_slices(2),
     RandomVariable: lambda op, node: (1,),  # the shape of the draw

@@ -5,7 +5,7 @@ from importlib import import_module
 import numpy as np
 from pytensor.tensor.signal.conv import Convolve1d, Convolve2d
 
-from synk.compile.tables import array_funcify, host_inputs
+from synk.compile.tables import array_funcify
 
 
 @array_funcify.register(Convolve1d)
@@ -36,21 +36,8 @@ def convolve_matrices(op, node, xp):
     return convolve
 
 
-@host_inputs.register(Convolve1d)
-@host_inputs.register(Convolve2d)
-def mode(op, node):
-    """Whether the convolution is full."""
-    return (2,)
-
-
 def one_mode(full) -> bool:
-    """Return the mode that a whole batch shares; the rows of two modes differ in length.
-
-    Raises
-    ------
-    ValueError
-        If the batch has both.
-    """
+    """Return the mode that a whole batch shares: if it has both, whose rows differ in length, ValueError."""
     modes = set(full.ravel().tolist())
     if len(modes) != 1:
         raise ValueError("a batch of convolutions needs one mode, full or valid, for all of its rows")
@@ -58,16 +45,9 @@ def one_mode(full) -> bool:
 
 
 def convolve_batch(x, y, full: bool, xp):
-    """Convolve along the last axis: ``sum(y[..., j] * x[..., i - j] for j)``.
+    """Convolve along the last axis, n and k long: ``sum(y[..., j] * x[..., i - j] for j)``; others broadcast.
 
-    Parameters
-    ----------
-    x, y : arrays, shapes (..., n) and (..., k)
-        Their leading axes broadcast.
-    full : bool
-        Of length n + k - 1, as if surrounded by zeros; otherwise max(n, k) - min(n, k) + 1.
-    xp : module
-        Array module.
+    Full is of length n + k - 1, as if surrounded by zeros; otherwise max(n, k) - min(n, k) + 1.
     """
     if x.shape[-1] < y.shape[-1]:
         x, y = y, x

@@ -81,24 +81,6 @@ def gradient_of_values(op, node, xp):
     return sample
 
 
-@array_sparse(Cast)
-def cast(op, node, xp):
-    """The matrix in another dtype."""
-    return lambda x: x.astype(op.out_type)
-
-
-@array_sparse(DenseFromSparse)
-def dense(op, node, xp):
-    """The matrix as an array."""
-    return lambda x: x.toarray()
-
-
-@array_sparse(SparseFromDense)
-def sparse(op, node, xp):
-    """An array as a matrix."""
-    return matrix_class(xp, op.format)
-
-
 @array_sparse(ConstructSparseFromList)
 def matrix_of_rows(op, node, xp):
     """A matrix with the given rows at the given places; rows at the same place add up."""
@@ -113,12 +95,6 @@ def matrix_of_rows(op, node, xp):
         return matrix((values.T.flatten().astype(dtype, copy=False), indices, indptr), shape=shape)
 
     return construct
-
-
-@array_sparse(Transpose)
-def transpose(op, node, xp):
-    """Rows and columns exchanged: a view, in the other format."""
-    return lambda x: x.T
 
 
 @array_sparse(EnsureSortedIndices, Remove0)
@@ -156,12 +132,6 @@ def block_diagonal(op, node, xp):
         return module.bmat(grid, format=op.format, dtype=dtype)
 
     return join
-
-
-@array_sparse(GetItemList)
-def rows(op, node, xp):
-    """Some rows, as a matrix."""
-    return lambda x, index: x[index]
 
 
 @array_sparse(GetItemListGrad)
@@ -247,10 +217,7 @@ def diagonal(op, node, xp):
 def from_front(index, length: int, xp):
     """Return ``index`` with negative entries counted from the front.
 
-    Raises
-    ------
-    IndexError
-        If an entry is not in ``-length <= entry < length``; SciPy would write outside the matrix.
+    IndexError if one is not in ``-length <= entry < length``: SciPy would write outside the matrix.
     """
     index = index.astype("int64")
     if ((index < -length) | (index >= length)).any():
@@ -264,3 +231,15 @@ def is_last(keys, xp):
     last = xp.zeros(len(keys), dtype=bool)
     last[len(keys) - 1 - first] = True
     return last
+
+
+ENTRIES = {
+    Cast: lambda op, node, xp: lambda x: x.astype(op.out_type),
+    DenseFromSparse: lambda op, node, xp: lambda x: x.toarray(),
+    SparseFromDense: lambda op, node, xp: matrix_class(xp, op.format),
+    Transpose: lambda op, node, xp: lambda x: x.T,  # a view, in the other format
+    GetItemList: lambda op, node, xp: lambda x, rows: x[rows],
+}
+
+for op_class, entry in ENTRIES.items():
+    array_sparse(op_class)(entry)

@@ -120,48 +120,30 @@ def multiply_dense(op, node, xp):
     return multiply
 
 
-@array_sparse(type(mul_s_v), ColScaleCSC)
-def scale_columns(op, node, xp):
-    """Each column times an element of a vector."""
-    return _scale(1)
+@array_sparse(type(mul_s_v), ColScaleCSC, RowScaleCSC)
+def scale(op, node, xp):
+    """Each column, or each row, times an element of a vector."""
+    axis = 0 if isinstance(op, RowScaleCSC) else 1
 
-
-@array_sparse(RowScaleCSC)
-def scale_rows(op, node, xp):
-    """Each row times an element of a vector."""
-    return _scale(0)
-
-
-def _scale(axis: int):
-    def scale(x, factors):
+    def multiply(x, factors):
         check_length(factors, x.shape[axis])
         result = x.copy()
         result.data *= factors[positions(result)[axis]]
         return result
 
-    return scale
+    return multiply
 
 
-@array_sparse(type(equal_s_s).__bases__[0])
+@array_sparse(type(equal_s_s).__bases__[0], type(equal_s_d).__bases__[0])
 def compare(op, node, xp):
-    """Where two matrices compare as asked, as a matrix of ones."""
-    format, dtype = node.outputs[0].type.format, node.outputs[0].type.dtype
+    """Where two matrices compare as asked, as a matrix of ones; with an array, as an array."""
+    kind = node.outputs[0].type
 
     def compute(x, y):
         check_same_shape(x, y)
-        return op.comparison(x, y).astype(dtype).asformat(format)
-
-    return compute
-
-
-@array_sparse(type(equal_s_d).__bases__[0])
-def compare_dense(op, node, xp):
-    """Where a matrix and an array compare as asked, as an array of ones and zeros."""
-    dtype = node.outputs[0].type.dtype
-
-    def compute(x, y):
-        check_same_shape(x, y)
-        return op.comparison(x.toarray(), y).astype(dtype)
+        if is_sparse(node.outputs[0]):
+            return op.comparison(x, y).astype(kind.dtype).asformat(kind.format)
+        return op.comparison(x.toarray(), y).astype(kind.dtype)
 
     return compute
 
@@ -244,18 +226,7 @@ def sampling_dot(op, node, xp):
 
 
 def row_products(x, y, rows, columns, dtype, xp):
-    """Return the vector of ``x[rows[k]] @ y[columns[k]]``.
-
-    Parameters
-    ----------
-    x, y : array or sparse matrix, shapes (m, n) and (p, n)
-    rows, columns : integer vectors of equal length
-        The pairs of rows to multiply.
-    dtype : dtype
-        Of the result.
-    xp : module
-        Array module.
-    """
+    """Return the vector of ``x[rows[k]] @ y[columns[k]]``, of arrays or matrices (m, n) and (p, n)."""
     if x.shape[1] != y.shape[1]:
         raise ValueError(f"rows of {x.shape[1]} and of {y.shape[1]} values cannot be multiplied")
     result = xp.empty(len(rows), dtype=dtype)

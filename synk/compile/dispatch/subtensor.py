@@ -109,16 +109,9 @@ def _add_rows(x, rows, y):
 
 
 def index_builder(idx_list, inputs, convert=lambda position: position):
-    """Return a function from the values of the index inputs to the index.
+    """Return a function from the values of the index ``inputs`` to the index.
 
-    Parameters
-    ----------
-    idx_list : sequence of int or slice
-        The Op's description of its index.
-    inputs : sequence of Variable
-        The index inputs; where all are constants the index is made once, here.
-    convert : callable
-        Applied to the entries that are not slices.
+    ``convert`` is applied to entries that are not slices. Where all are constants it is made once, here.
     """
 
     def build(values):

@@ -30,18 +30,6 @@ def make_list(op, node, xp):
     return lambda *values: [copy(value) for copy, value in zip(copies, values, strict=True)]
 
 
-@array_funcify.register(GetItem)
-def get_item(op, node, xp):
-    """An element, or a list of some."""
-    return lambda x, index: x[index if isinstance(index, slice) else int(index)]
-
-
-@array_funcify.register(Length)
-def length(op, node, xp):
-    """How many elements there are."""
-    return lambda x: xp.asarray(len(x), dtype="int64")
-
-
 @array_funcify.register(Append)
 @array_funcify.register(Insert)
 def insert(op, node, xp):
@@ -57,12 +45,6 @@ def extend(op, node, xp):
     """The list with the elements of another behind its own."""
     copy = _copier(node.inputs[1].type.ttype, xp)
     return _changed(op, lambda x, values: x.extend([copy(value) for value in values]))
-
-
-@array_funcify.register(Reverse)
-def reverse(op, node, xp):
-    """The list in reverse."""
-    return _changed(op, list.reverse)
 
 
 @array_funcify.register(Remove)
@@ -133,3 +115,14 @@ def _changed(op, change):
 def _copier(element_type, xp):
     """Return the function that copies elements of a type; scalars of a program become 0-d arrays."""
     return xp.array if isinstance(element_type, DenseTensorType) else copy_value
+
+
+ENTRIES = {
+    # An element, or a list of some.
+    GetItem: lambda op, node, xp: lambda x, index: x[index if isinstance(index, slice) else int(index)],
+    Length: lambda op, node, xp: lambda x: xp.asarray(len(x), dtype="int64"),
+    Reverse: lambda op, node, xp: _changed(op, list.reverse),
+}
+
+for op_class, entry in ENTRIES.items():
+    array_funcify.register(op_class, entry)
