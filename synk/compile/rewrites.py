@@ -148,15 +148,10 @@ class SuperviseQuickly(GraphRewriter):
 
 
 class QuickLook:
-    """Look after a change whether a node overwrites what the caller keeps.
+    """Look after a change whether a node overwrites what the caller keeps: protected inputs, or an output.
 
     PyTensor's `Supervisor` asks that of inputs and outputs one by one, which in a network with hundreds of
     parameters takes as long as the replacements. The same answer is in one table.
-
-    Parameters
-    ----------
-    protected : sequence of Variable
-        Inputs that no node may overwrite; nor may one overwrite an output.
     """
 
     def __init__(self, protected: Any):

@@ -47,18 +47,9 @@ class CompileError(RuntimeError):
 def compile_all(
     sources: Sequence[str], before: Sequence[str], after: Sequence[str]
 ) -> list[bytes | CompileError]:
-    """Compile C texts, all at the same time.
+    """Compile C texts, all at the same time; ``before`` and ``after`` stand around the names in the command.
 
-    Parameters
-    ----------
-    sources : sequence of str
-    before, after : sequence of str
-        Words of the command, before and after the names of the text and the library.
-
-    Returns
-    -------
-    list of bytes or CompileError
-        For each text the content of a shared library, or why there is none.
+    For each text, the content of a shared library is returned, or why there is none.
     """
     try:
         with work_folder() as folder:

@@ -42,15 +42,9 @@ VECTOR_LIBRARY = "libmvec.so.1"  # has them
 
 @dataclass(frozen=True)
 class Compiler:
-    """A C compiler.
+    """A C compiler."""
 
-    Attributes
-    ----------
-    command : tuple of str
-        Program and its first arguments.
-    """
-
-    command: tuple[str, ...]
+    command: tuple[str, ...]  # program and its first arguments
 
     @cached_property
     def fingerprint(self) -> str:

@@ -29,14 +29,7 @@ class SourceText(NamedTuple):
 
 
 class Libraries:
-    """Libraries that a compiler made, now or in another process.
-
-    Parameters
-    ----------
-    compiler : Compiler
-    store : Store
-        Keeps them.
-    """
+    """Libraries that a compiler made, now or in another process, and that a store keeps."""
 
     def __init__(self, compiler: Compiler, store: Store):
         self.compiler = compiler
@@ -83,10 +76,7 @@ _numbers = itertools.count(1)
 def load(content: bytes) -> ctypes.CDLL:
     """Load a shared library, given what its file holds; it stays loaded.
 
-    Raises
-    ------
-    OSError
-        It is no library of this machine, or there is no memory for it.
+    OSError if it is no library of this machine, or there is no memory for it.
     """
     with open(os.memfd_create("synk-kernels", os.MFD_CLOEXEC), "wb", buffering=0) as file:
         view = memoryview(content)
@@ -100,10 +90,7 @@ def load(content: bytes) -> ctypes.CDLL:
 def kernel_of(library: ctypes.CDLL, name: str, n_arrays: int) -> Callable[..., int]:
     """Return the function ``name`` of a library, which takes ``n_arrays`` arrays and returns a status.
 
-    Raises
-    ------
-    AttributeError, ValueError
-        The library has no such function.
+    AttributeError or ValueError if the library has no such function.
     """
     function = library[name]
     function.argtypes = [ctypes.py_object] * n_arrays

@@ -28,20 +28,9 @@ def own_folder(folder: str | os.PathLike[str], make: bool = False) -> Iterator[i
     """Give the descriptor of a folder that only this user can have put files into.
 
     The folders around it may be root's or this user's, and others may write to them only if they are sticky,
-    as ``/tmp`` is. Links may lead to them, but the folder itself is none.
-
-    Parameters
-    ----------
-    folder : path
-    make : bool, optional
-        Make what is missing, with mode 0700 whatever the umask is.
-
-    Raises
-    ------
-    NotOwn
-        Says who else may write there.
-    OSError
-        It is missing, or cannot be opened.
+    as ``/tmp`` is. Links may lead to them, but the folder itself is none. Asked to, this makes what is
+    missing, with mode 0700 whatever the umask is. NotOwn says who else may write there; OSError, that it is
+    missing, or cannot be opened.
     """
     path = Path(os.path.abspath(folder))
     if path.is_symlink():
@@ -65,12 +54,7 @@ def own_folder(folder: str | os.PathLike[str], make: bool = False) -> Iterator[i
 def read_own_file(name: str, folder: int) -> bytes:
     """Return the content of a regular file in an open folder.
 
-    Raises
-    ------
-    NotOwn
-        Says what else it is, or who else may write to it.
-    OSError
-        It is missing, or cannot be read.
+    NotOwn says what else it is, or who else may write to it; OSError, that it is missing, or cannot be read.
     """
     descriptor = os.open(name, FILE, dir_fd=folder)
     try:

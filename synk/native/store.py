@@ -15,13 +15,9 @@ from synk.native.own_files import NotOwn, own_folder, read_own_file
 
 
 class Store:
-    """Libraries by name.
+    """Libraries by name, in a folder, by default that of `default_folder`.
 
-    Parameters
-    ----------
-    folder : path, optional
-        Default: see `default_folder`. It is made when something is kept; a folder that cannot be used keeps
-        nothing, and a warning says so once.
+    It is made when something is kept; a folder that cannot be used keeps nothing, and a warning says so once.
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None):
@@ -51,10 +47,7 @@ class Store:
     def look(self) -> tuple[int, list[str]]:
         """Return how many libraries there are, and what is wrong with files that are not taken.
 
-        Raises
-        ------
-        OSError
-            The folder is missing, or is not used.
+        OSError if the folder is missing, or is not used.
         """
         taken, refused = 0, []
         with own_folder(self._place()) as folder:

@@ -6,6 +6,7 @@ Each function yields complaints, nothing where all is well. The contract they ho
 
 import pickle
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -65,7 +66,7 @@ def wrong_writing(
     node: Apply, inputs: Sequence[Any], before: Sequence[Any], out: Sequence[Any], xp: Any
 ) -> Iterator[str]:
     """Hold inputs to the values ``before``, but for ``out`` and those that ``destroy_map`` names."""
-    destroyed = [*out, *(inputs[at] for at in _mapped(node.op.destroy_map))]
+    destroyed = [*out, *(inputs[at] for at in chain.from_iterable(node.op.destroy_map.values()))]
     for at, (value, old) in enumerate(zip(inputs, before, strict=True)):
         if not any(share(value, other, xp) for other in destroyed) and not same(value, old):
             yield f"input {at} was written to; destroy_map does not say so"
@@ -94,9 +95,8 @@ def wrong_values(
         elif result.shape != right.shape:
             yield f"output {position} is {describe(result)}, that of perform {describe(right)}"
         else:
-            coarse, tiny = (
-                ROUNDED.get(str(kept.dtype), (0.0, 0.0)) if kept.dtype != right.dtype else (0.0, 0.0)
-            )
+            rounded = "" if kept.dtype == right.dtype else str(kept.dtype)
+            coarse, tiny = ROUNDED.get(rounded, (0.0, 0.0))
             allowance = max(_allowance(node, inputs, right), tiny)
             yield from _different(position, result, right, allowance, coarse)
 
@@ -170,7 +170,3 @@ def _fits(shape: Sequence[int], static: Sequence[int | None]) -> bool:
     return len(shape) == len(static) and all(
         length in (None, n) for n, length in zip(shape, static, strict=True)
     )
-
-
-def _mapped(mapping: dict[int, list[int]]) -> set[int]:
-    return {at for positions in mapping.values() for at in positions}

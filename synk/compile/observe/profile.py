@@ -132,13 +132,7 @@ def _kind(node: Apply) -> str:
 
 
 def observed_mode(mode: Any, observe: Callable) -> Mode:
-    """Return a mode like ``mode`` with ``observe`` around every node.
-
-    Raises
-    ------
-    TypeError
-        If the mode has another linker.
-    """
+    """Return a mode like ``mode`` with ``observe`` around every node; TypeError if it has another linker."""
     linker = getattr(mode, "linker", None)
     if not isinstance(linker, ArrayLinker):
         raise TypeError(
@@ -155,17 +149,11 @@ class Ledger:
 
     It works by weak references, so it costs next to nothing and serves every array module.
     What a node allocates and frees while it runs is not seen.
-
-    Attributes
-    ----------
-    current, peak : int
-        Bytes now, and at most so far.
-    at : str
-        After which node the peak was reached.
     """
 
     def __init__(self) -> None:
-        self.current, self.peak, self.at = 0, 0, ""
+        self.current, self.peak = 0, 0  # bytes now, and at most so far
+        self.at = ""  # after which node the peak was reached
         self._alive: dict[int, weakref.ref] = {}
 
     def add(self, node: str, inputs: Sequence[Any], results: Sequence[Any]) -> None:

@@ -24,16 +24,9 @@ class Slice(NamedTuple):
 
 
 class Record:
-    """The runs of one node so far.
+    """The runs so far of one node, the one at ``index`` of its program, built at a file and line.
 
-    Parameters
-    ----------
-    program, op, node, built : str
-        Names: of the program, the Op's class, the node as printed, and file and line that built it.
-    index : int
-        Its place among the nodes of the program.
-    count : callable, optional
-        ``count(inputs, results)`` returns floating-point operations.
+    ``count(inputs, results)`` returns floating-point operations.
     """
 
     def __init__(self, program: str, op: str, node: str, index: int, built: str, count: Callable | None):
@@ -156,7 +149,7 @@ class Report:
                 str(row["index"]),
                 *self._cells(row),
                 ", ".join(row["outputs"]),
-                _place(row),
+                os.path.basename(row["built"]),
             )
             for row in self.rows
         ]
@@ -218,10 +211,6 @@ def _written(outputs: tuple) -> list[str]:
 
 def _short(name: str) -> str:
     return name if len(name) <= MAX_NAME else name[: MAX_NAME - 1] + "…"
-
-
-def _place(row: dict[str, Any]) -> str:
-    return os.path.basename(row["built"])
 
 
 def _bytes(count: int) -> str:

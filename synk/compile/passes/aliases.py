@@ -12,21 +12,12 @@ from pytensor.graph.basic import Apply, Variable
 
 
 class Aliases:
-    """Which values share memory, and when it is read and overwritten.
-
-    Attributes
-    ----------
-    position : dict of Apply to int
-    parents : dict of Variable to Variable
-        For results in the memory of an input of their node, that input.
-    overwritten : set of Variable
-        Values that are gone before the program ends.
-    """
+    """Which values share memory, and when it is read and overwritten."""
 
     def __init__(self, order: Sequence[Apply]):
         self.position = {node: index for index, node in enumerate(order)}
-        self.parents: dict[Variable, Variable] = {}
-        self.overwritten: set[Variable] = set()
+        self.parents: dict[Variable, Variable] = {}  # result -> the input of its node in whose memory it is
+        self.overwritten: set[Variable] = set()  # gone before the program ends
         self._roots: dict[Variable, Variable] = {}
         self._views: set[Variable] = set()
         self._last_read: dict[Variable, int] = {}  # by root

@@ -25,19 +25,10 @@ Guard = Sequence[tuple[Variable, bool]]  # conditions and the truth that each mu
 def plan_lazy(fgraph: FunctionGraph, order: Sequence[Apply]) -> tuple[list[Apply], dict[Apply, Guard]]:
     """Return an order of the nodes, and the guards of those that are not always needed.
 
-    Parameters
-    ----------
-    fgraph : FunctionGraph
-    order : sequence of Apply
-        All nodes, readers of an array before the node that destroys it.
-
-    Returns
-    -------
-    order : list of Apply
-        Conditions come before the nodes they guard; otherwise as close to the given order as can be.
-    guards : dict of Apply to Guard
-        Nodes to run only where the guard holds. The outputs of others have no value then, and nothing
-        reads them. The conditions of a guard are in the order in which they are computed.
+    Conditions come before the nodes they guard; otherwise it is as close to the given ``order`` as can be, in
+    which readers of an array come before the node that destroys it. A node with a guard is to run only where
+    that holds; else its outputs have no value, and nothing reads them. The conditions of a guard are in the
+    order in which they are computed.
     """
     if not any(isinstance(node.op, IfElse) for node in order):
         return list(order), {}
@@ -57,13 +48,7 @@ def find_needs(
 ) -> dict[Apply, set[tuple[Variable, bool]]]:
     """Return for each node the conditions, with their truth, under which alone it is needed.
 
-    Parameters
-    ----------
-    order : sequence of Apply
-    outputs : iterable of Variable
-        Always needed.
-    always : collection of Apply
-        Nodes to take as always needed.
+    ``outputs`` are always needed; the nodes in ``always`` are taken to be.
     """
     needs: dict[Variable, set] = {variable: set() for variable in outputs}
     found = {}
@@ -94,13 +79,8 @@ def sort(
 ) -> tuple[list[Apply], Apply | None]:
     """Sort nodes so that inputs, conditions and the nodes in ``before`` come first.
 
-    Of the nodes that may come next, the first in ``order`` does; but nodes of one guard stay together.
-
-    Returns
-    -------
-    order : list of Apply
-    stuck : Apply or None
-        A node that its conditions keep from running, if there is a circle.
+    Of the nodes that may come next, the first in ``order`` does; but nodes of one guard stay together. If
+    there is a circle, a node that its conditions keep from running is returned too.
     """
     followers: dict[Apply, list[Apply]] = {node: [] for node in order}
     missing = {}

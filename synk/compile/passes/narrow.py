@@ -41,18 +41,9 @@ def narrow(
 ) -> Narrowed:
     """Insert casts into a placement, and have nodes implemented for what they read and give then.
 
-    Parameters
-    ----------
-    placed : Placement
-    outputs : sequence of Variable
-        Of the graph.
-    dtype : str
-        Of 16 bits.
-    implement : callable
-        ``implement(node, implementation, reads, gives)`` returns an implementation for a node of which some
-        inputs or outputs, those that are true, are of 16 bits.
-    at_once : bool
-        Convert a value as soon as it is there, not before its first reader: some nodes do not always run.
+    ``implement(node, implementation, reads, gives)`` returns an implementation for a node of which some
+    inputs or outputs, those that are true, are of 16 bits, ``dtype``. A value is converted before its first
+    reader, or ``at_once``, where some nodes do not always run.
     """
     rules = _rules(placed)
     stored = widths(placed.steps, rules, {*outputs, *_crossing(placed), *placed.on_host})
@@ -162,16 +153,10 @@ def _reads(node: Apply, rule: Width, stored: Collection[Variable]) -> list[bool 
 
 
 class _Casts:
-    """The copies of values in the other width.
-
-    Attributes
-    ----------
-    of_constants : list of Step
-        Casts that are done once, when the graph is compiled.
-    """
+    """The copies of values in the other width."""
 
     def __init__(self, placed: Placement, stored: Collection[Variable], dtype: str):
-        self.of_constants: list[Step] = []
+        self.of_constants: list[Step] = []  # casts that are done once, when the graph is compiled
         self._stored, self._dtype = stored, dtype
         self._fixed = {variable for step in placed.constants for variable in step.outputs}
         self._copies: dict[Variable, Variable] = {}

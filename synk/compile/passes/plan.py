@@ -31,25 +31,6 @@ class ProgramPlan:
     """The request for a program, and the decisions of the passes about it; `make` asks them.
 
     The parameters are those of `synk.compile.emit.emit`; ``dtype`` is its ``narrow``.
-
-    Attributes
-    ----------
-    nodes : list of Apply
-        In the order they run.
-    guards : dict of Apply to Guard
-        Of the nodes that do not always run.
-    placed : Placement
-        Where everything is, casts included.
-    stored : collection of Variable
-        Values that are kept in 16 bits.
-    aliases : Aliases
-        Which values share memory.
-    found : Destinations
-        Where results are written.
-    reuse : dict
-        Which inputs are overwritten.
-    actions : dict
-        What is done after which node.
     """
 
     fgraph: FunctionGraph
@@ -62,14 +43,14 @@ class ProgramPlan:
     dtype: str | None = None
     announced: bool = False
 
-    nodes: list[Apply] = field(init=False)
-    guards: Mapping[Apply, Guard] = field(init=False)
-    placed: Placement = field(init=False)
-    stored: Collection[Variable] = field(init=False, default=())
+    nodes: list[Apply] = field(init=False)  # in the order they run
+    guards: Mapping[Apply, Guard] = field(init=False)  # of the nodes that do not always run
+    placed: Placement = field(init=False)  # casts included
+    stored: Collection[Variable] = field(init=False, default=())  # values that are kept in 16 bits
     aliases: Aliases = field(init=False)
     found: Destinations = field(init=False)
     reuse: Reuse = field(init=False)
-    actions: Actions = field(init=False, default_factory=dict)
+    actions: Actions = field(init=False, default_factory=dict)  # what is done after which node
 
     def make(self) -> ProgramPlan:
         """Ask the passes."""

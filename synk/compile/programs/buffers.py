@@ -49,10 +49,7 @@ def check_piece(piece: Any, size: int) -> None:
 def assemble(pieces: Sequence[tuple[int, int, bool]]) -> Callable[..., Any]:
     """Return the implementation of a join along the first axis: copy the pieces that are not there yet.
 
-    Parameters
-    ----------
-    pieces : sequence of (start, stop, there)
-        The elements of the result that each piece takes, and whether it has been written there.
+    ``pieces`` are start and stop of the elements that each takes, and whether it has been written there.
     """
     # Counted from the end: the axis may come before the pieces.
     missing = [

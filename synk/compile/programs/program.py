@@ -106,16 +106,7 @@ MAX_LINES = 3  # of the user's, where a node was made of several
 
 
 def blame(node: Apply, place: str, values: Sequence[Any]) -> str:
-    """Describe a node that failed.
-
-    Parameters
-    ----------
-    node : Apply
-    place : str
-        Where it stands: ``"5 of 12"``.
-    values : sequence
-        Of its inputs, as far as they are known.
-    """
+    """Describe a node that failed at a place, ``"5 of 12"``, given its inputs' values as far as known."""
     inputs = [
         f"  {variable.name or f'input {position}'}: {describe(value)}"
         for position, (variable, value) in enumerate(zip(node.inputs, values, strict=False))
@@ -151,14 +142,9 @@ def describe(value: Any) -> str:
 
 
 def values_at(trace: TracebackType, line: str) -> list[Any]:
-    """Return the values that a call in a running program was given.
+    """Return the values that the call in a line of a running program, ``v2 = Dot_1(v0, c1)``, was given.
 
-    Parameters
-    ----------
-    trace : traceback
-        Of the program's own frame; nothing that its line reads is deleted before the next.
-    line : str
-        The source: ``v2 = Dot_1(v0, c1)``.
+    ``trace`` is that of the program's own frame; nothing that its line reads is deleted before the next.
     """
     frame = trace.tb_frame
     known = {**frame.f_globals, **frame.f_locals}

@@ -36,17 +36,7 @@ from synk.compile.tables import DEVICE, HOST
 
 
 class ProgramWriter:
-    """A program in the making.
-
-    Parameters
-    ----------
-    inputs : sequence of Variable
-        Of the graph.
-    xp : module
-    plan : ProgramPlan
-    announcer : Announcer, optional
-        As of `synk.compile.emit.emit`.
-    """
+    """A program in the making."""
 
     def __init__(
         self,
@@ -184,14 +174,7 @@ Tests = list[tuple[Variable, bool]]  # what a block asks for: conditions, and th
 
 
 class ProgramText:
-    """The lines of a function of ``inputs``.
-
-    Attributes
-    ----------
-    names : Names
-    n_lines : int
-        Lines so far, which is the number of the latest.
-    """
+    """The lines of a function of ``inputs``, and its names."""
 
     def __init__(self, inputs: Sequence[Variable]):
         self.names = Names()
@@ -205,6 +188,7 @@ class ProgramText:
 
     @property
     def n_lines(self) -> int:
+        """Lines so far, which is the number of the latest."""
         return len(self._lines)
 
     def add(self, line: str) -> None:
