@@ -87,24 +87,12 @@ def row_weight(dtype: str) -> Variable:
 
 
 def flat_mean(sums: Sequence[Any], variables: Sequence[Any], name: str) -> tuple[Any, Any, list[Any]]:
-    """Make the vector in which the row-weighted means of `variables` are formed.
+    """Make the vector, called `name`, in which the row-weighted means of `variables` are formed.
 
-    Parameters
-    ----------
-    sums : sequence of PyTensor tensors
-        For each variable, rows times its mean over the rows of one slice.
-    variables : sequence of shared variables
-        Give shapes, as they are now, and the common dtype.
-    name : str
-        Of the vector.
-
-    Returns
-    -------
-    flat : shared vector, shape (sum of sizes + 1,)
-    expression : PyTensor vector
-        What one slice adds to `flat`: accumulate it by "sum".
-    means : list of PyTensor tensors
-        Read from `flat`, once it is all-reduced: sums divided by the weight.
+    For each variable, which gives the shape and the common dtype, `sums` has rows times its mean over the
+    rows of one slice. Returns the shared vector, of shape (sum of sizes + 1,); what one slice adds to it,
+    accumulated by "sum"; and the means, read from the vector once it is all-reduced: sums divided by the
+    weight.
     """
     dtype = variables[0].dtype
     shapes = [variable.get_value(borrow=True).shape for variable in variables]

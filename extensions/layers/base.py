@@ -84,13 +84,7 @@ class Layer:
 
 
 class Each(Layer):
-    """A layer that applies a function of one tensor, without parameters.
-
-    Parameters
-    ----------
-    function : callable
-        Such as ``pytensor.tensor.tanh``.
-    """
+    """A layer that applies a function of one tensor, such as ``pytensor.tensor.tanh``, without parameters."""
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         super().__init__()

@@ -16,13 +16,7 @@ from synk.extensions.layers.base import Layer, Pair, as_layer, path
 
 
 class Network(Layer):
-    """A layer made of others.
-
-    Attributes
-    ----------
-    layers : dict of str to Layer
-        By name, in order.
-    """
+    """A layer made of others, its ``layers`` by name and in order."""
 
     def __init__(self, layers: dict[str, Layer]) -> None:
         for name, layer in layers.items():
