@@ -29,7 +29,7 @@ Returned = TypeVar("Returned", covariant=True)
 class Collective(ABC, Generic[Returned]):
     """One collective with its arguments, which are checked when it is made, as far as they can be then.
 
-    Where one takes ``nccl``, a keyword of the ancestor, that is accepted and ignored: the device decides.
+    ``nccl``, a keyword of Synkhronos, is accepted and ignored: the device decides.
     """
 
     name: ClassVar[str]  # of the public verb

@@ -70,7 +70,7 @@ class Met(NamedTuple):
 
 
 class Meeting:
-    """Where the ranks of a run compare what they are about to do, and what links they have.
+    """Headers by which the ranks compare the collective that each is about to enter.
 
     All ranks must meet at a barrier once more before any of them writes its next words.
     """

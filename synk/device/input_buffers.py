@@ -27,7 +27,7 @@ Gather = Callable[[Any, list[Rows], list[NDArray[Any]]], Iterable[Any]]
 
 
 class Streams(NamedTuple):
-    """Where a GPU computes, and where rows are copied to it meanwhile."""
+    """The stream on which a GPU computes, and the one that copies rows to it meanwhile."""
 
     computing: Any
     copying: Any

@@ -16,7 +16,7 @@ CHECK_SECONDS = 25.0  # far more than any check takes; those that start a proces
 
 
 class Level(IntEnum):
-    """How bad a finding is."""
+    """The severity of a finding."""
 
     OK = 0
     NOTE = 1  # works; something to know

@@ -29,7 +29,7 @@ class CallOptions(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """Which rows a call reads."""
+    """The rows that a call reads."""
 
     batch: Rows | None  # before scattering
     shares: tuple[Rows, ...] | None  # of sliceable variables, per rank

@@ -63,11 +63,11 @@ class Function(ABC):
     @property
     @abstractmethod
     def update_modes(self) -> list[str | None]:
-        """How each update accumulates over slices; None keeps the last value."""
+        """Return by which operation each update accumulates over slices; None keeps the last value."""
 
     @property
     def n_results(self) -> int:
-        """How many values a call returns when all are asked for."""
+        """Return the number of values that a call returns when all are asked for."""
         return len(self.output_modes)
 
     @property

@@ -140,13 +140,13 @@ def host_inputs_of_sums(op, node):
 
 @side.register(After)
 def side_of_waiting(op, node):
-    """Neither reads an array."""
+    """Run on the host, because no array is read."""
     return HOST
 
 
 @free_inputs.register(After)
 def free_inputs_of_waiting(op, node):
-    """That there is a sum is enough."""
+    """Return the second input: its value is not read."""
     return (1,)
 
 

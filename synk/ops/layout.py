@@ -103,7 +103,7 @@ def converted(op: Any, node: Apply, images: Images) -> list[Variable]:
 
 @converted.register(ImageOp)
 def image_op(op, node, images):
-    """The same Op in the other layout."""
+    """Return the same Op in the other layout."""
     matrix = node.inputs[op.image_inputs[0]].type.ndim == 2  # of which there is one layout
     if op.layout == "NHWC" or matrix:
         return []
@@ -119,7 +119,7 @@ def image_op(op, node, images):
 
 @converted.register(Elemwise)
 def elementwise(op, node, images):
-    """The same Op on the same elements, if one of its images is there already."""
+    """Return the same Op on the same elements, if one of its images is there already."""
     if not any(variable in images for variable in node.inputs):
         return []
     outputs = op.make_node(*map(images.view, node.inputs)).outputs

@@ -94,7 +94,7 @@ class Absent:
 
     @property
     def on_host(self) -> Absent:
-        """The same, for NumPy arrays."""
+        """Return the same for NumPy arrays."""
         return Absent(self._ranks.on_host)
 
     def all_reduce(self, array: Any, op: str) -> Any:

@@ -68,7 +68,7 @@ class Rank:
         self._shards.rest()
 
     def part(self) -> None:
-        """Give up the link to the other ranks, whose processes have ended.
+        """Close the communicator to the other ranks, whose processes have ended.
 
         The master does so. A worker just leaves: NCCL might keep it waiting for the others here.
         """

@@ -88,7 +88,7 @@ class Shards:
     def whole(
         self, step: messages.Call, start: int, stop: int, arrays: Sequence[Any], indices: Any
     ) -> list[Any] | None:
-        """Return this rank's rows of most calls: in place or few, in one slice, and not gathered ahead.
+        """Return this rank's rows as plain arrays; None if they must be uploaded, sliced or gathered ahead.
 
         Parameters
         ----------
@@ -143,7 +143,7 @@ class Shards:
             # Kept: the next call writes its own list over this one.
             token, coming = step.ahead.token, self._share(rows_of(step.ahead.rows, indices))[0].kept()
         parts = slices(len(picked), step.num_slices)
-        key = step.gathered or object()  # nobody has another's
+        key = step.gathered or object()  # a fresh one: nothing that was uploaded before matches
         inputs: list[Any] = []
         for position, (array, minibatch) in enumerate(zip(arrays, step.minibatch, strict=True)):
             rows = paired if minibatch else picked

@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class UpdateSpec:
-    """How one shared variable is updated."""
+    """The update of one shared variable."""
 
     variable: int  # identity
     mode: str | None  # how slices accumulate; None keeps the last
@@ -35,5 +35,5 @@ class ProgramSpec:
 
     @property
     def has_rows(self) -> bool:
-        """Whether anything is scattered or sliced."""
+        """Tell whether anything is scattered or sliced."""
         return bool(self.n_scattered or self.sliceables)

@@ -277,7 +277,7 @@ class Commands:
                 self._rank.peers.abandon()
 
     def renewal(self, label: str) -> Turn:
-        """Return a context that begins with giving up the workers; in it, `follow` takes new ones.
+        """Return a context that closes the channel to the workers first; in it, `follow` takes new ones.
 
         Raises
         ------

@@ -52,7 +52,7 @@ class ControlBlock:
 
     @staticmethod
     def index(rank: int, field: int) -> int:
-        """Return which word it is."""
+        """Return the index in ``words`` of a field of a rank."""
         return rank * RANK_WORDS + field
 
     def get(self, rank: int, field: int) -> int:

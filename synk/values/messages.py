@@ -181,7 +181,7 @@ class Results:
 
 @dataclass(slots=True)
 class Reply:
-    """How one rank's part of a `Command` ended."""
+    """The end of one rank's part of a `Command`: its results, or its failure."""
 
     results: Sequence[Any]  # per step; of a Call Results, or None where this rank had no rows
     failure: Failure | None

@@ -210,7 +210,7 @@ def _joined(values: list[Any]) -> Any:
 
 
 class Output(NamedTuple):
-    """How an output of a function is reduced."""
+    """The reduction of one output of a function."""
 
     mode: str | None  # "avg", "sum", "prod", "min", "max", "gather"; None takes the first rank with a result
     dtype: Any  # of what is returned; None for that of the results

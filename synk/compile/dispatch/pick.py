@@ -113,7 +113,7 @@ def nonzero(op, node, xp):
 
 @array_funcify.register(SearchsortedOp)
 def search_sorted(op, node, xp):
-    """Where each of ``values`` would go in a sorted vector, or in one that ``sorter`` puts in order."""
+    """Return the place of each of ``values`` in a vector that is sorted, or that ``sorter`` sorts."""
     side = op.side
 
     def find(vector, values, sorter=None):

@@ -163,7 +163,7 @@ def bernoulli_mask(generator: np.random.Generator, p: np.ndarray, shape: tuple[i
 
 @sampler.register(CategoricalRV)
 def categorical(op):
-    """How many running sums of ``p`` a uniform number exceeds."""
+    """Count the running sums of ``p`` that a uniform number exceeds."""
 
     def sample(generator, size, p):
         size = p.shape[:-1] if size is None else size

@@ -136,7 +136,7 @@ def scale(op, node, xp):
 
 @array_sparse(type(equal_s_s).__bases__[0], type(equal_s_d).__bases__[0])
 def compare(op, node, xp):
-    """Where two matrices compare as asked, as a matrix of ones; with an array, as an array."""
+    """Compare two matrices and return a matrix of ones; compared with an array, return an array."""
     kind = node.outputs[0].type
 
     def compute(x, y):

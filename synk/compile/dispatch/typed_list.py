@@ -75,7 +75,7 @@ def index_of(op, node, xp):
 
 @array_funcify.register(Count)
 def count(op, node, xp):
-    """How many elements equal a value."""
+    """Count the elements that equal a value."""
     places = _finder(node)
     return lambda x, value: xp.asarray(len(places(x, value)), dtype="int64")
 

@@ -116,7 +116,7 @@ class Launcher:
 
 
 class LaunchPlan(NamedTuple):
-    """How arrays are launched, or why they are not."""
+    """The launch for a kind of arrays, or the reason why there is none."""
 
     function: Callable[..., None] | None  # None: there is nothing to compute, or no way
     grid: tuple[int, ...]

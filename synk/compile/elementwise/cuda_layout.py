@@ -24,7 +24,7 @@ MOST_BLOCKS = 32 * AT_ONCE  # the last to end are few among so many; threads tak
 
 
 class LoopLayout(NamedTuple):
-    """How one launch goes over its arrays."""
+    """The way of one launch over its arrays."""
 
     flat: bool
     blocks: int  # 0 if there is nothing to compute

@@ -193,14 +193,14 @@ def compare(scalar_op, write, inputs, dtype):
 
 @template.register(basic.IsNan)
 def is_nan(scalar_op, write, inputs, dtype):
-    """Whether x is NaN, the one number unequal to itself."""
+    """Write that x is NaN, the one number unequal to itself."""
     (x,) = inputs
     return f"{x} != {x}"
 
 
 @template.register(basic.IsInf)
 def is_inf(scalar_op, write, inputs, dtype):
-    """Whether x is infinite."""
+    """Write that x is infinite."""
     (x,) = inputs
     if not is_float(x.dtype):
         return "0"

@@ -89,7 +89,7 @@ def _innermost(frames: Sequence[Line]) -> tuple[Line, ...]:
 
 
 class LibraryFiles(dict):
-    """Whether a source file belongs to PyTensor, synk or Python itself, by its name."""
+    """Tell whether a source file belongs to PyTensor, synk or Python itself, by its name."""
 
     def __missing__(self, file: str) -> bool:
         inside = file.startswith((*LIBRARIES, "<frozen", "<__array"))

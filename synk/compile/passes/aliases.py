@@ -12,7 +12,7 @@ from pytensor.graph.basic import Apply, Variable
 
 
 class Aliases:
-    """Which values share memory, and when it is read and overwritten."""
+    """The values that share memory, and when it is read and overwritten."""
 
     def __init__(self, order: Sequence[Apply]):
         self.position = {node: index for index, node in enumerate(order)}

@@ -59,7 +59,7 @@ class JoinLayout(NamedTuple):
 
 
 class Destinations(NamedTuple):
-    """Where values are written."""
+    """The places where values are written."""
 
     slots: dict[Apply, Slot]
     joins: dict[Apply, JoinLayout]

@@ -44,7 +44,7 @@ class Step(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """Where everything is."""
+    """The side, host or device, of each node and value."""
 
     steps: Sequence[Step]
     implementations: dict[Apply, Callable]

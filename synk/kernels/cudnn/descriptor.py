@@ -57,7 +57,7 @@ class Descriptor:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to compute with."""
+        """Tell whether there is nothing to compute with."""
         return 0 in (*self.image, *self.weights, *self.result)
 
     @property

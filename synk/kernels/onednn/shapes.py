@@ -87,7 +87,7 @@ class Shapes:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to compute with."""
+        """Tell whether there is nothing to compute with."""
         return 0 in (*self.image_shape, *self.result_shape, *self.weights_shape)
 
     @property
@@ -125,7 +125,7 @@ class Shapes:
 
     @property
     def is_strided(self) -> bool:
-        """Whether windows of 1 x 1 leave out pixels."""
+        """Tell whether windows of 1 x 1 leave out pixels."""
         return self.convolution.window.stride != (1, 1)
 
     def is_product(self, of_pixels: bool) -> bool:
@@ -148,12 +148,12 @@ class Shapes:
 
     @property
     def is_transposed(self) -> bool:
-        """Whether the gradient for weights is faster as (inputs x outputs): longer rows."""
+        """Tell whether the gradient for weights is faster as (inputs x outputs): longer rows."""
         return self.inputs <= self.outputs and self.inputs * self.outputs <= FEW_WEIGHTS
 
     @property
     def prefers_gemm(self) -> bool:
-        """Whether the gradient for images is faster by oneDNN's implementation of that name."""
+        """Tell whether the gradient for images is faster by oneDNN's implementation of that name."""
         return self.convolution.layout == "NHWC" and self.convolution.groups == 1 and self.inputs < LANES
 
     def _ordered(self, channels: int, height: int, width: int) -> tuple[int, ...]:

@@ -35,7 +35,7 @@ class Trace:
 
 @dataclass(frozen=True)
 class TraceMemory:
-    """Where the results of a step go, and what they may be written over."""
+    """The places for the results of a step, and the memory that they may be written over."""
 
     traces: Sequence[Trace]
     owned: Sequence[bool]  # outputs that may overwrite the initial values given
