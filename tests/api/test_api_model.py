@@ -41,7 +41,7 @@ from support.api.sequences import listed, used_by
 from synk.compile import array_mode
 
 N_EXAMPLES = int(os.environ.get("API_MODEL", 0))
-EXAMPLES = {1: 10, 2: 30, 3: 20}  # of every run, by number of ranks
+EXAMPLES = {1: 8, 2: 20, 3: 12}  # of every run, by number of ranks
 PART = 100  # so many examples end well before a test's deadline
 SHRINKING_SECONDS = 30  # and so does the search for a simple failing example
 

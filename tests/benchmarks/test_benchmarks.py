@@ -139,7 +139,11 @@ def test_crews_that_lose_otherwise_are_not_timed(module, capsys):
         (["linker.py", "--only", "adam", "dropout"], ["Adam, 2,000 parameters", "dropout applied, 25 × 80"]),
         (["serialise.py"], ["chain of 200 nodes", "MLP and its gradient"]),
         (["collectives.py"], ["median", "× in a step", "4 kB"]),
-        (["resnet.py", "--only", "step"], ["ResNet-18, 64 × 64, batch 4", "peak memory of a rank"]),
+        pytest.param(
+            ["resnet.py", "--only", "step"],
+            ["ResNet-18, 64 × 64, batch 4", "peak memory of a rank"],
+            marks=pytest.mark.slow,  # tests/demos trains it, and `check` and `Crew` are tested above
+        ),
         (["variables.py"], ["broadcast, first", "restart"]),
         (["per_op.py", "--rows", "2", "--steps", "1"], ["Dot22"]),
     ],

@@ -341,7 +341,7 @@ def check(recipe, oracle, mode):
 
 @given(recipe=recipes)
 @settings(
-    max_examples=N_EXAMPLES or 25,
+    max_examples=N_EXAMPLES or 15,
     derandomize=not N_EXAMPLES,
     deadline=None,
     database=None,
@@ -402,7 +402,7 @@ NAMES = [
 @pytest.mark.parametrize("name", NAMES)
 @given(recipe=recipes)
 @settings(
-    max_examples=N_EXAMPLES or 25,
+    max_examples=N_EXAMPLES or 15,
     derandomize=not N_EXAMPLES,
     deadline=None,
     database=None,

@@ -48,9 +48,9 @@ def run(n_ranks, num_slices, n_rows=N_ROWS):
     return [np.asarray(value) for value in [*results[0], *results[1], *values(n_ranks, variables)]]
 
 
-@pytest.mark.parametrize("n_rows", [N_ROWS, 2])
-@pytest.mark.parametrize("num_slices", [3, 5])
-@pytest.mark.parametrize("n_ranks", [1, 2])
+@pytest.mark.parametrize(
+    ("n_ranks", "num_slices", "n_rows"), [(1, 3, 2), (1, 5, N_ROWS), (2, 3, N_ROWS), (2, 5, 2)]
+)
 def test_the_numbers_of_cores_and_the_same_bits_twice(gpus, n_ranks, num_slices, n_rows):
     gpus(n_ranks)
     found, again = (run(n_ranks, num_slices, n_rows) for _ in range(2))

@@ -68,8 +68,7 @@ class Training:
         return synk.gather(self.weights, nd_up=1).tobytes()
 
 
-@VERSIONS
-@pytest.mark.parametrize("n_ranks", [2, 3])
+@pytest.mark.parametrize(("n_ranks", "version"), [(3, 23004), (2, None)], ids=["nccl", "staged"])
 def test_training_goes_on_after_a_death_with_the_bits_of_an_undisturbed_one(gpus, n_ranks, version):
     gpus(n_ranks, version=version)
     training = Training()
@@ -184,12 +183,12 @@ def test_a_death_in_a_later_generation_is_named_in_time(gpus):
     assert time.monotonic() - began < 1
 
 
-def test_twenty_restarts_leave_nothing(gpus):
+def test_ten_restarts_leave_nothing(gpus):
     nccl = gpus(3)
     x, v = pt.vector("x"), shared(np.ones(5), "v")
     f, data = synk.function([x], (x.sum(), "sum"), updates=[(v, v + 1)]), synk.data(np.arange(12.0))
     counts = []
-    for number in range(20):
+    for number in range(10):
         assert f(data) == f(np.arange(12.0)) == 66
         synk.all_reduce(v)
         assert nccl.live == 1  # of rank 0's links

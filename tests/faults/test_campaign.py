@@ -23,14 +23,14 @@ def run(script, *arguments):
     return done.returncode, done.stdout
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_faults_at_random_moments_are_survived(seed, tmp_path):
     code, said = run(
         "campaign.py", "--faults", 32, "--seconds", 70, "--seed", seed, "--json", tmp_path / "all.json"
     )
     assert code == 0, said
     summary = json.loads((tmp_path / "all.json").read_text())["summary"]
-    assert summary["faults"] >= 16, said  # of both: at least 32
+    assert summary["faults"] >= 16, said
     assert summary["hangs"] == summary["leaks"] == summary["wrong"] == 0
 
 
