@@ -32,6 +32,7 @@ def rows(seed, lead, last, dtype, offset=0.0):
 def test_forward_and_backward(provider, seed, lead, last, dtype):
     if isinstance(provider, OnHost):  # an emulator takes its time
         lead, last = lead[:1], last[:1]
+    lead = (*lead[:1], *(min(n, 5) for n in lead[1:]))  # one long axis is enough: both may be of GB
     gy, x, gamma, beta = rows(seed, lead, last, dtype)
     results = provider.layer_norm(EPS, len(last))(x, gamma, beta)
     scale = float(np.max(results[2])) ** 2
