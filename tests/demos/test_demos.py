@@ -153,8 +153,8 @@ def losses(folder, ranks, data, *arguments):
     hangs on the last bit, steps in float32 make so much of it that any bound would be a guess.
     """
     path = folder / f"{ranks}-{data}.json"
-    write_idx(folder, 1003, 101)
-    options = ["--epochs=1", "--batch-size=333", "--no-dropout", "--dtype=float64", "--data-dir", folder]
+    write_idx(folder, 253, 101)
+    options = ["--epochs=1", "--batch-size=83", "--no-dropout", "--dtype=float64", "--data-dir", folder]
     train("--ranks", ranks, "--data", data, "--losses", path, *options, *arguments)
     of_run = json.loads(path.read_text())
     return [*of_run["train"], *of_run["test"]]
