@@ -4,7 +4,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pytensor.compile.mode import Mode
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
@@ -13,6 +13,7 @@ from pytensor.scalar.basic import Composite
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.type import TensorType
 
+from support.cuda.provider import bridged, needs_emulator
 from synk.compile import ArrayLinker, array_funcify, array_mode
 from synk.compile.dispatch.elemwise import unfused
 from synk.compile.elementwise import numpy_kernels
@@ -42,6 +43,20 @@ IMPLEMENTATIONS = [
     pytest.param(kernel_of, marks=needs_compiler, id="kernel"),
     pytest.param(plain_of, id="plain"),
 ]
+
+
+@pytest.fixture(params=[*IMPLEMENTATIONS, pytest.param(None, marks=needs_emulator, id="cuda")])
+def make(request):
+    """Return a way to make an implementation on NumPy's arrays; kernels in CUDA run on the emulator."""
+    if request.param is not None:
+        return request.param
+    cupy = request.getfixturevalue("cupy")
+
+    def on_emulator(*arguments, **keywords):
+        node = node_of(*arguments, **keywords)
+        return bridged(array_funcify(node.op, node, cupy))
+
+    return on_emulator
 
 
 def composites(function):
@@ -103,8 +118,7 @@ def broadcast_shapes(draw):
     return [tuple(1 if one else n for n, one in zip(full, p, strict=True)) for p in patterns], patterns
 
 
-@pytest.mark.parametrize("make", IMPLEMENTATIONS)
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
 @given(case=broadcast_shapes())
 def test_declared_broadcasting(make, case):
     shapes, patterns = case
@@ -123,7 +137,6 @@ def test_undeclared_broadcasting_is_refused(shapes):
         call(*map(np.ones, shapes))
 
 
-@pytest.mark.parametrize("make", IMPLEMENTATIONS)
 @pytest.mark.parametrize("scalar_op", [TWO, Composite([a, b], [basic.exp(a) * b])], ids=["two", "one"])
 def test_out(make, scalar_op):
     call = make(scalar_op, [(None, None)] * 2)
@@ -136,11 +149,16 @@ def test_out(make, scalar_op):
         np.empty((2, 8, 12))[:, ::2, ::-2],
     ]:
         out = tuple(targets) if several else targets[0]
-        assert call(x, y, out=out) is out or all(
-            r is o for r, o in zip(call(x, y, out=out), out, strict=True)
-        )
+        results = call(x, y, out=out)
+        assert results is out or all(r is o for r, o in zip(results, out, strict=True))
         # Vectors and single numbers have an exponential each: libmvec promises four units in the last place.
         np.testing.assert_allclose(out, expected, rtol=4.5 * np.finfo(x.dtype).eps)
+    if several and make is not plain_of:  # which is given all of them or none
+        product, _ = call(x, y, out=(None, targets[1]))
+        np.testing.assert_array_equal(product, x * y + 2.0)
+    wrong = np.empty((4, 5))
+    with pytest.raises(ValueError, match="shape"):
+        call(x, y, out=(wrong, np.empty((4, 6))) if several else wrong)
     # Exactly one of the inputs.
     first = x.copy()
     call(first, y, out=(first, np.empty_like(x)) if several else first)
@@ -157,7 +175,6 @@ def test_wrong_out_is_refused():
             call(x, x, out=out)
 
 
-@pytest.mark.parametrize("make", IMPLEMENTATIONS)
 def test_in_place_both_outputs(make):
     call = make(TWO, [(None, None), (None, None)], {0: 1, 1: 0})
     x, y = np.random.default_rng(3).standard_normal((2, 4, 600))

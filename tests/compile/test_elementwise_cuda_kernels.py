@@ -1,4 +1,7 @@
-"""Kernels of CuPy's arrays, where an emulator runs CUDA: numbers, launches, what travels, fallbacks."""
+"""Kernels of CuPy's arrays, where an emulator runs CUDA: numbers, launches, what travels, fallbacks.
+
+Broadcasting, ``out=`` and work in place are in ``test_dispatch_fused.py``, for kernels in C too.
+"""
 
 import warnings
 
@@ -160,64 +163,12 @@ def test_lengths_stay_on_the_host(build):
 # --- numbers ---------------------------------------------------------------------------------------------
 
 
-@st.composite
-def broadcast_shapes(draw):
-    full = draw(st.lists(st.integers(0, 5), min_size=0, max_size=4))
-    patterns = [draw(st.lists(st.booleans(), min_size=len(full), max_size=len(full))) for _ in range(2)]
-    return [tuple(1 if one else n for n, one in zip(full, p, strict=True)) for p in patterns], patterns
-
-
-@settings(deadline=None, max_examples=30, suppress_health_check=list(HealthCheck))
-@given(case=broadcast_shapes())
-def test_declared_broadcasting(kernel_of, case):
-    shapes, patterns = case
-    x, y = (np.arange(float(np.prod(shape))).reshape(shape) - 3 for shape in shapes)
-    declared = [tuple(1 if one else None for one in pattern) for pattern in patterns]
-    call = kernel_of(TWO, declared)
-    numbers = [x.reshape(())[()] if all(p) else put(x) for x, p in zip((x, y), patterns, strict=True)]
-    for values in ([put(x), put(y)], numbers if x.ndim == 0 or not all(map(all, patterns)) else ()):
-        if values:
-            product, difference = call(*values)
-            np.testing.assert_array_equal(product.get(), x * y + 2.0)
-            np.testing.assert_array_equal(difference.get(), x - y)
-            assert product.shape == (x - y).shape
-
-
-def test_out(kernel_of):
-    call = kernel_of(TWO, [(None, None)] * 2)
-    x, y = np.random.default_rng(2).standard_normal((2, 4, 6))
-    for targets in [
-        np.empty((2, 4, 6)),
-        np.empty((2, 6, 4)).swapaxes(1, 2),
-        np.empty((2, 8, 12))[:, ::2, ::-2],
-    ]:
-        out = tuple(map(put, targets))
-        results = call(put(x), put(y), out=out)
-        assert all(result is given for result, given in zip(results, out, strict=True))
-        np.testing.assert_array_equal(targets, [x * y + 2.0, x - y])
-    product, _ = call(put(x), put(y), out=(None, put(targets[1])))
-    np.testing.assert_array_equal(product.get(), x * y + 2.0)
-    with pytest.raises(ValueError, match="shapes"):
-        call(put(x), put(y), out=(put(np.empty((4, 5))), put(np.empty((4, 6)))))
-
-
 def test_arrays_of_another_dtype_are_converted(kernel_of):
     call = kernel_of(Composite([a, b], [a * b + a]), [(None,)] * 2)
     x, target = np.arange(5.0), np.empty(5, "float32")
     np.testing.assert_array_equal(call(put(x.astype("float32")), put(x)).get(), x * x + x)
     call(put(x), put(x), out=put(target))
     np.testing.assert_array_equal(target, x * x + x)
-
-
-def test_in_place_both_outputs(kernel_of):
-    call = kernel_of(TWO, [(None, None), (None, None)], {0: 1, 1: 0})
-    x, y = np.random.default_rng(3).standard_normal((2, 4, 600))
-    before, arrays = (x.copy(), y.copy()), (put(x), put(y))
-    product, difference = call(*arrays)
-    assert product is arrays[1]
-    assert difference is arrays[0]
-    np.testing.assert_array_equal(y, before[0] * before[1] + 2.0)
-    np.testing.assert_array_equal(x, before[0] - before[1])
 
 
 @pytest.mark.parametrize("dtype", ["bool", "int8", "int64", "uint16", "float32", "float64"])

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytensor.gradient import verify_grad
 
-from support.cases.op_checks import PLAIN, agree, draw, ops_of, values_of
+from support.cases.op_checks import PLAIN, agree, draw, ops_of
 from synk.compile import array_mode, debug_mode
 from synk.ops import batch_norm, relu
 from synk.ops.batch_norm import BatchNorm, BatchNormGradient
@@ -274,13 +274,3 @@ def test_wrong_arguments_are_named(changed, error, text):
 def test_an_unknown_layout_is_refused():
     with pytest.raises(ValueError, match=r"layout='NCWH' is unknown; choose one of NCHW, NHWC"):
         BatchNorm(1e-5, layout="NCWH")
-
-
-def test_values_are_exact_where_the_mean_is_large():
-    x = pt.matrix("x", dtype="float32")
-    value = (draw((1000, 2)) + 1e4).astype("float32")
-    one, zero = np.ones(2, "float32"), np.zeros(2, "float32")
-    (y,) = values_of([x], [BatchNorm(1e-5)(x, one, zero)[0]], [value], array_mode())
-    wide = value.astype("float64")
-    # Half a step of float32 at 1e4, which the mean is rounded by, in deviations.
-    np.testing.assert_allclose(y, definition(wide, one, zero, wide.mean(0), wide.var(0)), atol=6e-4)
