@@ -22,14 +22,9 @@ OWN = ("to_host", "warned")  # attributes that a plain container does not have
 
 
 class AdoptedContainer(Container):
-    """The container of a variable that takes part in a run.
+    """The container of a variable that takes part in a run; ``to_host`` is that of rank 0's device.
 
     Copies of it, pickled ones too, are plain containers with the value on the host.
-
-    Attributes
-    ----------
-    to_host : callable
-        As of rank 0's `Device`.
     """
 
     to_host: Callable[[Any], Any]
@@ -87,13 +82,7 @@ class TravelledContainer(AdoptedContainer):
 def adopt(container: Container, to_host: Callable[[Any], Any], travelled: bool) -> None:
     """Show the script a variable as one of a run.
 
-    Parameters
-    ----------
-    container : Container
-        The variable's.
-    to_host : callable
-    travelled : bool
-        Whether there are other ranks, which have it too.
+    ``travelled`` says whether there are other ranks, which have it too.
     """
     vars(container)["to_host"] = to_host
     container.__class__ = TravelledContainer if travelled else AdoptedContainer

@@ -22,13 +22,8 @@ from synk.values import messages
 class FileData(Data):
     """Data whose values are those of a file, as long as the file has them.
 
-    Parameters
-    ----------
-    owner : Owner
-    array : numpy.memmap
-        As `files.as_memmap` returns it. What is written goes to the file; where it is read-only, so is this.
-    minibatch, name
-        As for `Data`.
+    ``array`` is as `files.as_memmap` returns it. What is written goes to the file; where it is read-only, so
+    is this.
     """
 
     def __init__(

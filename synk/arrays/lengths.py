@@ -14,12 +14,7 @@ from synk.arrays.variables import RankVariables
 class Lengths:
     """The rows of shared variables by rank, as far as they are known.
 
-    Parameters
-    ----------
-    own : RankVariables
-        Rank 0's.
-    ask : callable
-        ``ask(variables)`` returns all shapes by rank, then by variable.
+    ``ask(variables)`` returns all shapes by rank, then by variable; ``own`` are rank 0's variables.
     """
 
     def __init__(self, own: RankVariables, ask: Callable[[tuple[int, ...]], Sequence[Sequence[Any]]]):

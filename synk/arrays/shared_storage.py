@@ -49,19 +49,9 @@ class Placement(NamedTuple):
 def divide_among_blocks(
     sizes: Mapping[int, Sequence[int]],
 ) -> Iterator[tuple[int, dict[int, tuple[Extent, ...]]]]:
-    """Divide variables among blocks.
+    """Divide variables, of so many bytes by rank, among blocks.
 
-    Parameters
-    ----------
-    sizes : mapping of int to sequence of int
-        Bytes by variable, then by rank.
-
-    Yields
-    ------
-    nbytes : int
-        Of the block.
-    extents : dict of int to tuple of Extent
-        Of the variables in it, by rank.
+    Yields the bytes of each block, and the extents of the variables in it, by rank.
     """
     end, block = 0, dict[int, tuple[Extent, ...]]()
     for identity, of_ranks in sizes.items():
@@ -91,20 +81,9 @@ def _reserved(nbytes: int) -> int:
 class SharedStorage:
     """The master's record of which shared variables are stored in shared memory, and where.
 
-    Parameters
-    ----------
-    segments : SegmentTable
-        The master's.
-    post : callable
-        ``post(message)`` reaches all workers.
-    own : RankVariables
-        Rank 0's.
-    n_ranks : int
-    wanted : bool
-        Whether variables are to be stored there at all. Those on GPUs are not: NCCL moves them, or they are
-        staged, and a copy here would cost memory and time.
-    on_release : callable
-        Called with each variable whose storage is given up.
+    ``post(message)`` reaches all workers. Variables on GPUs are not ``wanted`` there: NCCL moves them, or
+    they are staged, and a copy here would cost memory and time. ``on_release`` is called with each variable
+    whose storage is given up.
     """
 
     def __init__(
@@ -130,11 +109,8 @@ class SharedStorage:
     def ensure(self, identities: Iterable[int], alike: bool = True) -> None:
         """Store variables in shared memory, unless they are there or there is no room.
 
-        Parameters
-        ----------
-        identities : iterable of int
-        alike : bool
-            All ranks' values are to have the shape of rank 0's; else it is enough that this one fits.
+        If ``alike``, all ranks' values are to have the shape of rank 0's; else it is enough that this one
+        fits.
         """
         wanted = {}
         for identity in identities if self._wanted else ():
@@ -172,12 +148,9 @@ class SharedStorage:
         return [ref.shape for ref in known.refs]
 
     def place(self, wanted: Mapping[int, Shapes]) -> list[list[NDArray[Any]] | None]:
-        """Give variables arrays of these shapes.
+        """Give variables arrays of these shapes; return by variable its arrays, by rank.
 
-        Returns
-        -------
-        list of (list of array or None)
-            By variable its arrays, by rank; None where there are to be none, or there is no room.
+        None where there are to be none, or there is no room.
         """
         if self._wanted:
             self._reshaped.difference_update(wanted)

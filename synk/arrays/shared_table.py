@@ -24,17 +24,9 @@ from synk.values import messages
 class SharedTable:
     """The master's record of which shared variables have travelled.
 
-    Parameters
-    ----------
-    post : callable
-        ``post(message)`` reaches all workers.
-    release : callable
-        ``release(message)`` does so too, later, from wherever it is called: with other messages.
-    own : RankVariables
-        Rank 0's.
-    n_ranks : int
-    to_host : callable, optional
-        By which the script reads values that programs left on the device of rank 0, on any thread.
+    ``post(message)`` reaches all workers, ``release(message)`` does so too, later, from wherever it is
+    called: with other messages. By ``to_host`` the script reads values that programs left on the device of
+    rank 0, on any thread.
     """
 
     def __init__(
@@ -63,10 +55,7 @@ class SharedTable:
     def identify_all(self, variables: Sequence[SharedVariable]) -> tuple[int, ...]:
         """Return the identities of variables, sending those that are new to the workers, in one message.
 
-        Raises
-        ------
-        TypeError
-            If one is not a shared variable, or its value cannot travel; none has travelled then.
+        Raises TypeError if one is not a shared variable, or its value cannot travel; none has travelled then.
         """
         new = {id(variable): variable for variable in variables if id(variable) not in self._identities}
         for variable in new.values():

@@ -51,13 +51,7 @@ class RankVariables:
     """One rank's shared variables, by identity.
 
     Programs leave values on their device; what goes to the script is read `on_host`, and what goes to other
-    ranks `on_device`.
-
-    Parameters
-    ----------
-    rank : int
-    to_host, from_host : callable
-        As of the rank's `Device`.
+    ranks `on_device`. ``to_host`` and ``from_host`` are those of the rank's `Device`.
     """
 
     def __init__(
@@ -161,16 +155,10 @@ class RankVariables:
     # --- shared memory ---------------------------------------------------------------------------
 
     def use_storage(self, identity: int, arrays: list[Any]) -> None:
-        """Keep a variable in shared memory from now on.
+        """Keep a variable in shared memory from now on, in its rank's one of ``arrays``.
 
         Its value is copied there when it next takes part in a collective, not at once: messages like
         this one are followed at any time, but only commands may write to what others see.
-
-        Parameters
-        ----------
-        identity : int
-        arrays : list of array
-            One for each rank.
         """
         self._storage[identity] = SharedArrays(arrays)
 

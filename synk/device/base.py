@@ -38,12 +38,8 @@ class Device(ABC):
     def mode(self, observe: Any = None, announcer: Any = None) -> Any:
         """Return the PyTensor Mode that compiles for this device: results stay where they are computed.
 
-        Parameters
-        ----------
-        observe : callable, optional
-            Put around every node of the programs; see `synk.compile.emit`.
-        announcer : Announcer, optional
-            Told which parts of a flat vector are final; on cores nobody is.
+        ``observe`` is put around every node of the programs, see `synk.compile.emit`; ``announcer`` is told
+        which parts of a flat vector are final; on cores nobody is.
         """
 
     def uploader(self) -> Any:

@@ -21,13 +21,7 @@ def count_cores() -> int:
 
 
 class CpuDevice(Device):
-    """A share of the cores.
-
-    Parameters
-    ----------
-    threads : int
-        Threads that matrix products of this rank use.
-    """
+    """A share of the cores: so many threads for matrix products."""
 
     name = "cpu"
     xp = np

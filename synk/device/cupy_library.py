@@ -22,17 +22,9 @@ def find_cupy() -> bool:
 
 
 def import_cupy(version: int = 0) -> Any:
-    """Return the module ``cupy``.
+    """Return the module ``cupy``; ``version`` is that of the driver's CUDA, 0 where it is not known.
 
-    Parameters
-    ----------
-    version : int
-        Of CUDA, as the driver speaks it, 0 where that is not known.
-
-    Raises
-    ------
-    CudaUnavailable
-        If it is not installed, or cannot be imported.
+    Raises CudaUnavailable if it is not installed, or cannot be imported.
     """
     try:
         return import_module("cupy")

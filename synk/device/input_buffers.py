@@ -37,18 +37,8 @@ class Streams(NamedTuple):
 class InputBuffer:
     """Room for the rows of one call, on both sides.
 
-    Whoever calls a method has the GPU bound to its thread.
-
-    Parameters
-    ----------
-    xp : module
-        CuPy.
-    streams : Streams
-
-    Attributes
-    ----------
-    is_direct : bool
-        Whether rows were last copied from where they are, so that they must stay as they are until then.
+    Whoever calls a method has the GPU bound to its thread. ``is_direct`` tells whether rows were last copied
+    from where they are, so that they must stay as they are until then.
     """
 
     def __init__(self, xp: Any, streams: Streams):
@@ -63,18 +53,10 @@ class InputBuffer:
         self.is_direct = False
 
     def load(self, array: NDArray[Any], rows: Rows, gather: Gather, is_locked: bool = False) -> None:
-        """Copy rows to the GPU, once the rows that were here before have been read.
+        """Copy rows, not none, to the GPU, once the rows that were here before have been read.
 
-        Parameters
-        ----------
-        array : array
-            On the host, its rows contiguous.
-        rows : Rows
-            Not none.
-        gather : callable
-        is_locked : bool
-            Whether the array is page-locked and the rows are next to each other: then they are copied from
-            where they are.
+        The array's rows are contiguous. If it ``is_locked`` in memory and the rows are next to each other,
+        they are copied from where they are.
         """
         shape = (len(rows), *array.shape[1:])
         nbytes = prod(shape) * array.dtype.itemsize

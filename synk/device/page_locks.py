@@ -29,14 +29,9 @@ class PageLock(NamedTuple):
 
 
 class PageLocks:
-    """The memory that one process has page-locked.
+    """The memory that one process has page-locked, by CuPy's ``cuda.runtime``.
 
-    Parameters
-    ----------
-    runtime : module
-        CuPy's ``cuda.runtime``.
-    settle : callable
-        Returns when no copy is under way, with the GPU bound to the calling thread.
+    ``settle`` returns when no copy is under way, with the GPU bound to the calling thread.
     """
 
     def __init__(self, runtime: Any, settle: Callable[[], None]):

@@ -69,13 +69,7 @@ class Survey:
 
 
 def survey(seconds: float = SECONDS) -> Survey:
-    """Count the GPUs that the driver shows.
-
-    Parameters
-    ----------
-    seconds : float
-        For the driver to answer.
-    """
+    """Count the GPUs that the driver shows, which has so many seconds to answer."""
     try:
         output, errors, status = _ask(seconds)
     except subprocess.TimeoutExpired:
@@ -93,15 +87,7 @@ def survey(seconds: float = SECONDS) -> Survey:
 
 
 def judge(facts: dict[str, Any], visible: str | None) -> Survey:
-    """Interpret the driver's answer.
-
-    Parameters
-    ----------
-    facts : dict
-        As of `synk.device.driver.look`.
-    visible : str, optional
-        The value of ``CUDA_VISIBLE_DEVICES``.
-    """
+    """Interpret the answer of `synk.device.driver.look`, and the value of ``CUDA_VISIBLE_DEVICES``."""
     if "missing" in facts:
         return Survey(reason=f"there is no NVIDIA driver ({facts['missing']})")
     version = facts["version"]

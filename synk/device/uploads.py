@@ -54,20 +54,8 @@ class Pending(NamedTuple):
 class Uploader:
     """The uploads to one rank's GPU: a stream that copies, a thread that works ahead, threads that gather.
 
-    Nothing is made before the first large input.
-
-    Parameters
-    ----------
-    xp : module
-        CuPy.
-    computing : stream
-        Where programs are launched.
-    bind : callable
-        Has the calling thread use the GPU.
-    threads : int
-        That gather rows together.
-    recording : context manager
-        Held while launches of ``computing`` are recorded.
+    Nothing is made before the first large input. Programs are launched in the stream ``computing``; ``bind``
+    has the calling thread use the GPU, and ``recording`` is held while launches of that stream are recorded.
     """
 
     def __init__(
@@ -114,13 +102,7 @@ class Uploader:
         return InputBuffer(self.xp, self._streams)
 
     def submit(self, task: Callable[..., None], *arguments: Any) -> Future[None]:
-        """Run a task on the thread that works ahead.
-
-        Raises
-        ------
-        RuntimeError
-            If the thread cannot be started.
-        """
+        """Run a task on the thread that works ahead; RuntimeError if that cannot be started."""
         if self._ahead is None:
             self._ahead = ThreadPoolExecutor(1, thread_name_prefix="synk-feed", initializer=self.bind)
         return self._ahead.submit(task, *arguments)
@@ -196,10 +178,7 @@ class InputBuffers:
     def take(self, request: Request) -> Any:
         """Return rows on the GPU; those that were handed out before are read no more.
 
-        Returns
-        -------
-        array of the GPU
-            Overwritten by the next but one: a program keeps no view of its inputs.
+        They are overwritten by the next but one: a program keeps no view of its inputs.
         """
         self._retire()
         buffer = self._arrived(request.key)

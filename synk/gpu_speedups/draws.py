@@ -41,12 +41,7 @@ class LaterGenerator:
 
 
 class Draws:
-    """The steps of a recording with the generators of a call, in the order of the program.
-
-    Parameters
-    ----------
-    xp : module
-    """
+    """The steps of a recording with the generators of a call, in the order of the program."""
 
     def __init__(self, xp: ModuleType):
         self._xp = xp

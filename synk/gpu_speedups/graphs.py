@@ -38,22 +38,11 @@ SIGNATURES = {
 
 
 class Graphs:
-    """Record launches in the stream of a GPU, as `captured` asks for.
+    """Record launches in the stream of a GPU in which programs launch, as `captured` asks for.
 
-    Parameters
-    ----------
-    cupy : module
-    stream : cupy.cuda.Stream
-        The one in which programs launch.
-    memory : float
-        The fraction of the GPU's memory that recordings may take.
-
-    Attributes
-    ----------
-    lock : Lock
-        Held while launches of the stream are recorded: other threads launch nothing in it.
-    recording : bool
-        Whether the program that runs now is recorded; for its own thread.
+    Recordings may take the fraction ``memory`` of the GPU's. ``lock`` is held while launches of the stream
+    are recorded: other threads launch nothing in it. ``recording`` tells, for its own thread, whether the
+    program that runs now is recorded.
     """
 
     def __init__(self, cupy: Any, stream: Any, memory: float = 1.0):
@@ -78,10 +67,7 @@ class Graphs:
     def record(self, run: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
         """Return ``run()``, none of whose launches happen, and what makes all of them happen.
 
-        Raises
-        ------
-        Exception
-            What ``run`` raised, or CUDA where a call cannot be recorded; nothing has happened then.
+        Raises what ``run`` raised, or CUDA where a call cannot be recorded; nothing has happened then.
         """
         with self.lock, self._cupy.cuda.using_allocator(self._pool.malloc):
             if self._cublas is None:
@@ -132,12 +118,7 @@ def _replay(parts: Sequence[Callable[[], None]]) -> None:
 
 
 class CublasHandle:
-    """A handle with a workspace, for the recordings of one GPU.
-
-    Parameters
-    ----------
-    cupy : module
-    """
+    """A handle with a workspace, for the recordings of one GPU; names of arguments are those of cuBLAS."""
 
     def __init__(self, cupy: Any):
         self._library, self._cupy = load(), cupy

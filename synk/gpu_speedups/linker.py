@@ -42,10 +42,6 @@ class RecordingLinker(ArrayLinker):
     """Link a graph to a program whose launches are recorded; parameters behind the first as of `ArrayLinker`.
 
     Programs whose nodes are observed are not recorded.
-
-    Parameters
-    ----------
-    graphs : Graphs
     """
 
     def __init__(self, graphs: Graphs, *arguments: Any, **options: Any):
@@ -82,16 +78,10 @@ class RecordingLinker(ArrayLinker):
 
 
 class BetweenGraphs:
-    """The announcer of a program that is recorded.
+    """The announcer of a program that is recorded, which tells another in all calls and replays.
 
     Python runs only when a program is recorded, so what is to be told at every replay has to stand between
     two graphs. Each cut costs one more launch; where no part of an all-reduce becomes final, there is none.
-
-    Parameters
-    ----------
-    announcer : Announcer
-        Is told, in calls that are not recorded and in replays.
-    graphs : Graphs
     """
 
     def __init__(self, announcer: Announcer, graphs: Graphs):

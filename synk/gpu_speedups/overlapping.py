@@ -50,21 +50,10 @@ class OverlappingCommunicator(NcclCommunicator):
 
 
 class PartedReduction:
-    """One all-reduce, between the agreement of the ranks and its end.
+    """One all-reduce of ``count`` elements, between the agreement of linked ranks and its end.
 
-    Parameters
-    ----------
-    link : Link
-        Made, on all ranks.
-    library : Library
-    side : SideStream
-        Where parts are launched.
-    count : int
-        Elements.
-    itemsize : int
-        Bytes of one.
-    code, operation : int
-        NCCL's numbers of their dtype and of what is done to them.
+    Parts are launched in the stream ``side``; ``code`` and ``operation`` are NCCL's numbers of the elements'
+    dtype and of what is done to them.
     """
 
     def __init__(
@@ -97,10 +86,7 @@ class PartedReduction:
     def finish(self, array: Any) -> Any:
         """Launch what has not been, wait for all ranks, and return ``array``, which holds the result.
 
-        Raises
-        ------
-        ValueError
-            If it is another array than that whose parts went out.
+        Raises ValueError if it is another array than that whose parts went out.
         """
         if self._array is None:
             self.finished(array, self._count)  # looks at the array, and launches nothing
@@ -129,12 +115,7 @@ class PartedReduction:
 
 
 class SideStream:
-    """A second stream, for what goes on beside the current one.
-
-    Parameters
-    ----------
-    library : Library
-    """
+    """A second stream, for what goes on beside the current one."""
 
     def __init__(self, library: Library):
         cuda = library.xp.cuda

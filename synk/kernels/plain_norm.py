@@ -21,18 +21,12 @@ class PlainNorm(Provider):
     """Batch norm, layer norm, cross-entropy and ends of residual blocks."""
 
     def batch_norm(self, eps: float, relu: bool, layout: str) -> Callable:
-        """Return forward: normalise each channel by the statistics of the batch.
+        """Return forward ``f(x, gamma, beta, out=None) -> (y, mean, inv_std)``, by statistics of the batch.
 
         ``y = (x - mean) * (gamma * inv_std) + beta``, then, with ``relu``, ``max(0, y)``, where NaN stays;
         ``inv_std = 1 / sqrt(variance + eps)`` with the biased variance. ``layout`` is the order of the axes
-        of a four-dimensional x; of (N, C) it says nothing.
-
-        Returns
-        -------
-        callable
-            ``f(x, gamma, beta, out=None) -> (y, mean, inv_std)``; all but x and y have shape (C,).
+        of a four-dimensional x; of (N, C) it says nothing. All but x and y have shape (C,).
         """
-
         xp = self._xp
 
         def forward(x, gamma, beta, out=None):
@@ -47,19 +41,13 @@ class PlainNorm(Provider):
         return forward
 
     def batch_norm_gradient(self, relu: bool, layout: str) -> Callable:
-        """Return backward of `batch_norm`, for the gradient with respect to y.
+        """Return backward ``f(gy, x, gamma, beta, mean, inv_std, out=None) -> (gx, ggamma, gbeta)``.
 
         With ``relu``, g is gy where y was positive, which is found by forward's arithmetic, and 0 elsewhere::
 
             ggamma = Σ g * (x - mean) * inv_std        gbeta = Σ g
             gx = gamma * inv_std * (g - gbeta / n - (x - mean) * inv_std * ggamma / n)
-
-        Returns
-        -------
-        callable
-            ``f(gy, x, gamma, beta, mean, inv_std, out=None) -> (gx, ggamma, gbeta)``.
         """
-
         xp = self._xp
 
         def backward(gy, x, gamma, beta, mean, inv_std, out=None):
@@ -81,10 +69,7 @@ class PlainNorm(Provider):
     def residual(self, eps: float, layout: str) -> Callable:
         """Return forward of the end of a residual block: ``y = max(0, batch_norm(x) + shortcut)``, NaN stays.
 
-        Returns
-        -------
-        callable
-            ``f(x, gamma, beta, shortcut, out=None) -> (y, mean, inv_std)``.
+        It is ``f(x, gamma, beta, shortcut, out=None) -> (y, mean, inv_std)``.
         """
         xp, norm = self._xp, PlainNorm(self._xp).batch_norm(eps, False, layout)
 
@@ -96,14 +81,11 @@ class PlainNorm(Provider):
         return forward
 
     def residual_gradient(self, layout: str) -> Callable:
-        """Return backward of `residual`: ``g`` is the sum of the gradients where y is positive, else 0.
+        """Return backward of `residual`.
 
-        It is the gradient for the shortcut, and that from which those for x, gamma and beta follow.
-
-        Returns
-        -------
-        callable
-            ``f(x, y, gamma, beta, mean, inv_std, *gradients, out=None) -> (gx, ggamma, gbeta, g)``.
+        It is ``f(x, y, gamma, beta, mean, inv_std, *gradients, out=None) -> (gx, ggamma, gbeta, g)``, where
+        ``g`` is the sum of the gradients where y is positive, else 0: the gradient for the shortcut, and that
+        from which those for x, gamma and beta follow.
         """
         xp, norm_gradient = self._xp, PlainNorm(self._xp).batch_norm_gradient(False, layout)
 
@@ -114,15 +96,11 @@ class PlainNorm(Provider):
         return backward
 
     def layer_norm(self, eps: float, n_axes: int) -> Callable:
-        """Return forward: normalise each row, that is, the last ``n_axes`` axes together.
+        """Return forward ``f(x, gamma, beta, out=None) -> (y, mean, inv_std)``: normalise each row.
 
-        Returns
-        -------
-        callable
-            ``f(x, gamma, beta, out=None) -> (y, mean, inv_std)``; gamma and beta have the shape of those
-            axes, mean and inv_std that of the others.
+        That is the last ``n_axes`` axes together; gamma and beta have their shape, mean and inv_std that of
+        the others.
         """
-
         xp = self._xp
 
         def forward(x, gamma, beta, out=None):
@@ -136,15 +114,12 @@ class PlainNorm(Provider):
         return forward
 
     def layer_norm_gradient(self, n_axes: int) -> Callable:
-        """Return backward of `layer_norm`, where ``h = (x - mean) * inv_std``::
+        """Return backward ``f(gy, x, gamma, mean, inv_std, out=None) -> (gx, ggamma, gbeta)``.
+
+        With ``h = (x - mean) * inv_std``::
 
             ggamma = Σ gy * h        gbeta = Σ gy        (over rows)
             gx = inv_std * (gy * gamma - mean(gy * gamma) - h * mean(gy * gamma * h))        (means of a row)
-
-        Returns
-        -------
-        callable
-            ``f(gy, x, gamma, mean, inv_std, out=None) -> (gx, ggamma, gbeta)``.
         """
 
         def backward(gy, x, gamma, mean, inv_std, out=None):
@@ -160,15 +135,11 @@ class PlainNorm(Provider):
         return backward
 
     def softmax_cross_entropy(self) -> Callable:
-        """Return forward: ``losses[i] = log_sum[i] - logits[i, labels[i]]``, ``log_sum = log Σ exp(logits)``.
+        """Return forward ``f(logits, labels, out=None) -> (losses, log_sum)``, both of shape (rows,).
 
-        Returns
-        -------
-        callable
-            ``f(logits, labels, out=None) -> (losses, log_sum)``, both of shape (rows,). A label that is no
-            column is an IndexError with NumPy, and makes a loss of NaN on a device.
+        ``losses[i] = log_sum[i] - logits[i, labels[i]]``, ``log_sum = log Σ exp(logits)``. A label that is no
+        column is an IndexError with NumPy, and makes a loss of NaN on a device.
         """
-
         xp = self._xp
 
         def forward(logits, labels, out=None):
@@ -185,14 +156,10 @@ class PlainNorm(Provider):
         return forward
 
     def softmax_cross_entropy_gradient(self) -> Callable:
-        """Return backward: ``glogits[i, j] = g[i] * (softmax(logits[i])[j] - (j == labels[i]))``.
+        """Return backward ``f(g, logits, labels, log_sum, out=None) -> glogits``.
 
-        Returns
-        -------
-        callable
-            ``f(g, logits, labels, log_sum, out=None) -> glogits``.
+        ``glogits[i, j] = g[i] * (softmax(logits[i])[j] - (j == labels[i]))``.
         """
-
         xp = self._xp
 
         def backward(g, logits, labels, log_sum, out=None):

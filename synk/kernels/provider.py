@@ -7,14 +7,9 @@ import numpy as np
 
 
 class Provider:
-    """Kernels for the arrays of one module; each method takes the geometry of an Op and returns a function.
+    """Kernels for arrays of ``xp``; each method takes the geometry of an Op and returns a function.
 
     That function takes arrays, and ``out=``: where to write the result, a tuple if there are several.
-
-    Parameters
-    ----------
-    xp : module
-        Array module.
     """
 
     by_dtype = False  # whether arrays of 16 bits are taken, and given, as they are

@@ -50,18 +50,7 @@ Live = Callable[[socket.socket, int], NoReturn]
 
 
 class ForkServer:
-    """The master's end of its fork server, which is forked here.
-
-    Parameters
-    ----------
-    live : callable
-        What its forks do, each with a socket of its own.
-
-    Raises
-    ------
-    OSError
-        If the system refuses a process.
-    """
+    """The master's end of its fork server, forked here; its forks do ``live``, each with a socket."""
 
     def __init__(self, live: Live):
         self._owner = os.getpid()
@@ -99,12 +88,7 @@ class ForkServer:
     def fork(self, end: socket.socket) -> int:
         """Return the pid of a new child of this process, which lives with ``end`` once that brings something.
 
-        Raises
-        ------
-        SynkStateError
-            If the server is gone.
-        OSError
-            If the system refuses it a process.
+        Raises SynkStateError if the server is gone, OSError if the system refuses it a process.
         """
         if self.trouble():
             raise SynkStateError(self._lost)
@@ -189,12 +173,9 @@ def serve(
 
 
 def _be_a_server(kept: Iterable[int]) -> None:
-    """Let go of signals and descriptors of the script: a server keeps nothing of it alive but its memory.
+    """Let go of the script's signals and descriptors, but for those ``kept``.
 
-    Parameters
-    ----------
-    kept : iterable of int
-        Descriptors that it needs.
+    A server keeps nothing of it alive but its memory.
     """
     ignore_signals()
     forbid_core_dumps()

@@ -26,17 +26,9 @@ FREE_BYTES = 1 << 20  # of lines that were delivered are freed together; a multi
 
 
 class Printout:
-    """The lines that all workers of a run print; made by the master before it forks.
+    """The lines that all workers of a run print, in a new file or one that another process has made.
 
-    Parameters
-    ----------
-    file : int, optional
-        The file of a printout that another process has made.
-
-    Attributes
-    ----------
-    is_used : bool
-        Whether workers that are forked now print here.
+    ``is_used`` tells whether workers that are forked now print here.
     """
 
     def __init__(self, file: int | None = None):

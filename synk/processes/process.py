@@ -31,13 +31,7 @@ PR_SET_PDEATHSIG = 1
 
 
 class Process:
-    """A child or parent process, watched through its pidfd.
-
-    Parameters
-    ----------
-    pid : int
-        A child that is not reaped yet, or the parent.
-    """
+    """A child that is not reaped yet, or the parent, watched through its pidfd."""
 
     def __init__(self, pid: int):
         self.pid = pid

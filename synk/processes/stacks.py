@@ -25,13 +25,7 @@ QUIET_SECONDS = 0.02  # without a further line: the answer is complete
 
 
 class Stacks:
-    """One worker's answers; made by the master before it forks.
-
-    Parameters
-    ----------
-    file : int, optional
-        Where answers are written that another process asks for; a new file by default.
-    """
+    """One worker's answers, in a file that the master makes before it forks, or that it is given."""
 
     def __init__(self, file: int | None = None):
         self._file = os.memfd_create("synk-stacks") if file is None else file

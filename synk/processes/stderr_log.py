@@ -26,14 +26,10 @@ STDERR = 2
 
 
 class StderrLog:
-    """One worker's standard error; made by the master before it forks.
+    """One worker's standard error; made by the master, or of a file that another process has made.
 
-    Parameters
-    ----------
-    get_delivered, set_delivered : callable
-        Read and write a word that both processes share: how many bytes of the log were delivered.
-    file : int, optional
-        The file of a log that another process has made.
+    ``get_delivered`` and ``set_delivered`` read and write a word that both share: how many bytes were
+    delivered.
     """
 
     def __init__(
@@ -132,14 +128,7 @@ def _write_all(descriptor: int, text: bytes, seconds: float | None = None) -> No
 
 
 class _Prompt:
-    """A text stream that tells somebody of everything written to it.
-
-    Parameters
-    ----------
-    stream : file
-    told : callable
-        Called with the text.
-    """
+    """A text stream that tells somebody, with the text, of everything written to it."""
 
     def __init__(self, stream: Any, told: Callable[[str], None]):
         self._stream = stream

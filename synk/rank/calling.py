@@ -20,11 +20,7 @@ from synk.comm import Communicator
 class Direct:
     """A compiled function without what PyTensor does around its program, which takes longer than small ones.
 
-    Parameters
-    ----------
-    compiled : Function
-        Linked by an `ArrayLinker`.
-    n_outputs : int
+    It must be linked by an `ArrayLinker`.
     """
 
     def __init__(self, compiled: Any, n_outputs: int):
@@ -48,12 +44,8 @@ class Direct:
 def called_on_host(compiled: Any, to_host: Callable[[Any], Any], arguments: Sequence[Any]) -> Any:
     """Call a compiled function that computes with NumPy, whatever device the others compute on.
 
-    Parameters
-    ----------
-    compiled : Function
-    to_host : callable
-        As of `Device`: other functions, and collectives, may have left shared variables on a device.
-    arguments : sequence
+    Other functions, and collectives, may have left shared variables on a device: ``to_host`` brings them
+    here.
     """
     shared = compiled.input_storage[len(arguments) :]
     for container in shared:

@@ -42,16 +42,7 @@ class Connection(NamedTuple):
     def communicator(self, barrier: Barrier, device: Device, grow: Callable[[int], Segment]) -> Communicator:
         """Return the communicator of a rank, made in its process once its device is active.
 
-        Ranks are linked at their first collective, not here.
-
-        Parameters
-        ----------
-        barrier : Barrier
-            The rank's.
-        device : Device
-            The rank's.
-        grow : callable
-            As of `HostCommunicator`.
+        Ranks are linked at their first collective, not here. ``grow`` is as of `HostCommunicator`.
         """
         if barrier.n_ranks == 1:
             return LoneCommunicator()
@@ -72,11 +63,7 @@ class Connection(NamedTuple):
 def decide(devices: Devices, environ: MutableMapping[str, str]) -> Connection:
     """Return how the ranks of a run on these devices are connected.
 
-    Parameters
-    ----------
-    devices : Devices
-    environ : mapping
-        That of the process, from which ranks inherit; NCCL is told there where ranks may share a GPU.
+    NCCL is told in ``environ``, from which ranks inherit, where they may share a GPU.
     """
     if devices.n_ranks == 1 or not devices.gpus:
         return Connection()

@@ -30,12 +30,7 @@ class Expected(NamedTuple):
 
 
 class Overlap:
-    """The all-reduces that one rank has begun; programs announce finished parts to it.
-
-    Parameters
-    ----------
-    variables : RankVariables
-    """
+    """The all-reduces that one rank has begun; programs announce finished parts to it."""
 
     def __init__(self, variables: RankVariables):
         self._variables = variables

@@ -216,10 +216,7 @@ class RankProgram:
     def observed(self, observe: Observer) -> RankProgram:
         """Return the same function to be compiled anew, with ``observe`` around every node.
 
-        Raises
-        ------
-        TypeError
-            If the function was given a mode without an array program.
+        Raises TypeError if the function was given a mode without an array program.
         """
         return RankProgram(self.spec, self._context, observe)
 

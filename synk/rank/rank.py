@@ -31,14 +31,7 @@ from synk.values.rows import Rows, split
 class Rank:
     """One rank of a run: its device, segments, variables, programs and peers.
 
-    Parameters
-    ----------
-    peers : Peers
-        The other ranks.
-    communicator : Communicator
-        Of arrays of this rank's device.
-    device, segments, variables
-        This rank's.
+    Its communicator is that of arrays of its device.
     """
 
     def __init__(

@@ -26,16 +26,7 @@ NOTHING = nullcontext()
 
 
 class Shards:
-    """The rows that one rank reads of scattered inputs.
-
-    Parameters
-    ----------
-    rank, n_ranks : int
-    device : Device
-        That the rank computes on.
-    segments : SegmentTable
-        This rank's.
-    """
+    """The rows that one rank reads of scattered inputs, on the device that it computes on."""
 
     def __init__(self, rank: int, n_ranks: int, device: Device, segments: SegmentTable):
         self._rank = rank
@@ -50,23 +41,10 @@ class Shards:
     def inputs(
         self, step: messages.Call, selected: Rows, arrays: Sequence[Any], indices: Any, to_device: bool = True
     ) -> list[Any]:
-        """Return the rows of this rank.
+        """Return the rows of this rank, a `RowInput` or `UploadedInput` for each scattered input.
 
-        Parameters
-        ----------
-        step : messages.Call
-        selected : Rows
-            Those of all ranks.
-        arrays : sequence of array
-            The scattered inputs, all rows of them.
-        indices : int64 array or None
-            What listed spans of the step refer to.
-        to_device : bool
-            Whether the program reads them there, if the device is one that is fed.
-
-        Returns
-        -------
-        list of RowInput or UploadedInput
+        ``selected`` are those of all ranks; ``indices`` are what listed spans of the step refer to.
+        ``to_device`` says whether the program reads rows there, if the device is one that is fed.
         """
         if self._uploader is not None and to_device:
             return self._uploaded(step, selected, arrays, indices)
@@ -90,15 +68,8 @@ class Shards:
     ) -> list[Any] | None:
         """Return this rank's rows as plain arrays; None if they must be uploaded, sliced or gathered ahead.
 
-        Parameters
-        ----------
-        start, stop : int
-            Of this rank's rows; with ``indices``, of the list of them.
-
-        Returns
-        -------
-        list of array or None
-            None where `inputs` must see to it.
+        ``start`` and ``stop`` are of this rank's rows; with ``indices``, of the list of them. None where
+        `inputs` must see to it.
         """
         if self._uploader is not None or step.num_slices > 1 or True in step.minibatch:
             return None

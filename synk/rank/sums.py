@@ -44,16 +44,7 @@ def on_host(results: Iterable[Any], device: Device) -> tuple[Any, ...]:
 
 
 class Sums:
-    """Outputs and updates of a function, accumulated slice by slice.
-
-    Parameters
-    ----------
-    spec : ProgramSpec
-    device : Device
-        On which the function computes.
-    n_rows : int
-        Of all slices together.
-    """
+    """Outputs and updates of a function, accumulated slice by slice, of ``n_rows`` rows together."""
 
     def __init__(self, spec: ProgramSpec, device: Device, n_rows: int):
         self._spec, self._device, self._n_rows = spec, device, n_rows

@@ -14,14 +14,7 @@ from synk.memory.shm import Segment
 
 
 class Arena:
-    """The master's arena.
-
-    Parameters
-    ----------
-    segments : SegmentTable
-    growth : callable
-        Returns a context in which a message may be sent in the middle of a command.
-    """
+    """The master's arena; in the context ``growth()`` a message may be sent in the middle of a command."""
 
     def __init__(self, segments: SegmentTable, growth: Callable[[], AbstractContextManager[None]]):
         self._segments = segments

@@ -51,14 +51,7 @@ def arrive(end: socket, parent: int) -> NoReturn:
 
 
 def live(spec: WorkerSpec, others: Iterable[Any] = ()) -> NoReturn:
-    """Be a worker until the end.
-
-    Parameters
-    ----------
-    spec : WorkerSpec
-    others : iterable
-        Things that this process inherited and that are not its own, to be closed.
-    """
+    """Be a worker until the end; first close ``others``, which it inherited and are not its own."""
     status = 1
     try:
         die_with(spec.parent, by_kernel=spec.by_main_thread)

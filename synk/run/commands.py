@@ -34,16 +34,7 @@ BROKEN_SECONDS = 0.5  # to leave a broken run: who has not answered a call will 
 class Commands:
     """The master's side of all commands of a run.
 
-    Parameters
-    ----------
-    workers : Workers
-    turns : Turns
-        Whose turn it is.
-
-    Attributes
-    ----------
-    temporary : StagingBuffers or None
-        Freed at the end of every turn, however it ends.
+    ``temporary`` is freed at the end of every turn, however that ends.
     """
 
     def __init__(self, workers: Workers, turns: Turns):
@@ -83,12 +74,8 @@ class Commands:
     def turn(self, label: str) -> Turn:
         """Return a context in which a call is prepared and run, and other threads are kept out.
 
-        Raises
-        ------
-        SynkStateError
-            On entering, if this thread is inside another call: in a signal handler, say.
-        WorkerDied
-            If the run is broken.
+        On entering it raises SynkStateError if this thread is inside another call, in a signal handler, say;
+        or what broke the run.
         """
         return self._turns.take(label, self._begin, self._end)
 
@@ -197,10 +184,8 @@ class Commands:
     def post(self, message: Any, descriptor: int | None = None) -> None:
         """Send a message to all workers.
 
-        Raises
-        ------
-        SynkStateError
-            In the middle of a command, whose messages would be mistaken, or of another message.
+        Raises SynkStateError in the middle of a command, whose messages would be mistaken, or of another
+        message.
         """
         with self._turns.lock:
             self._turns.check_open("shared memory")  # it may have been closed while this thread waited
@@ -279,10 +264,7 @@ class Commands:
     def renewal(self, label: str) -> Turn:
         """Return a context that closes the channel to the workers first; in it, `follow` takes new ones.
 
-        Raises
-        ------
-        SynkStateError
-            On entering, if the run was closed, or this thread is inside a call.
+        On entering it raises SynkStateError if the run was closed, or this thread is inside a call.
         """
         return self._turns.take(label, self._give_up, self._flush)
 
@@ -296,10 +278,7 @@ class Commands:
     def ending(self, label: str) -> Iterator[float]:
         """Refuse everything from now on; yield how many seconds workers have to leave.
 
-        Raises
-        ------
-        SynkStateError
-            If this thread is inside a call.
+        Raises SynkStateError if this thread is inside a call.
         """
         if self._turns.mine():
             raise SynkStateError(f"{label} was called in the middle of {self._turns.label}")

@@ -42,13 +42,7 @@ class Worker(NamedTuple):
 
 
 class Crew:
-    """The workers of a run and what the master shares with them: `Workers`.
-
-    Parameters
-    ----------
-    n_ranks : int
-        The master included.
-    """
+    """The workers of a run, of ``n_ranks`` with the master, and what that shares with them: `Workers`."""
 
     def __init__(self, n_ranks: int):
         open_standard_descriptors()
@@ -99,17 +93,10 @@ class Crew:
         return Deaths(ranks, on_death)
 
     def dismiss(self, seconds: float) -> dict[str, Process]:
-        """End all workers, and free what was shared.
+        """End all workers, and free what was shared; return those that have not ended, by name.
 
-        Parameters
-        ----------
-        seconds : float
-            For workers to leave when asked to, then they are killed. With 0 they are killed at once.
-
-        Returns
-        -------
-        dict of str to Process
-            Those that have not ended for all that; see `warn_of_survivors`.
+        They have so many seconds to leave when asked to, then they are killed; with 0 they are killed at
+        once.
         """
         processes = [worker.process for worker in self.workers]
         try:

@@ -26,13 +26,7 @@ _forking = threading.RLock()  # whoever forks a run
 
 
 def session(what: str) -> Session:
-    """Return the run that is open.
-
-    Raises
-    ------
-    SynkStateError
-        If there is none.
-    """
+    """Return the run that is open; raise SynkStateError, which says ``what`` was asked, if there is none."""
     if _turns is not None:
         _turns.check_open(what)
     if _session is None:

@@ -44,10 +44,7 @@ class ForkSource:
     def check(self, what: str, devices: Devices) -> None:
         """Look whether workers can be had that can use CUDA, on GPUs if those are wanted.
 
-        Raises
-        ------
-        CudaInitialisedError
-            If this process has initialised CUDA, and has no fork server from before.
+        Raises CudaInitialisedError if this process has initialised CUDA, and has no fork server from before.
         """
         if not devices.gpus:
             check_cuda(what)

@@ -33,25 +33,10 @@ from synk.values.script_frames import stacklevel
 
 
 def launch(source: ForkSource, devices: Devices, connection: Connection, state: RunState) -> Crew:
-    """Start the workers of a run and return them; the calling process is rank 0.
+    """Start the workers of a run, from a state, and return them; the calling process is rank 0.
 
-    Parameters
-    ----------
-    source : ForkSource
-        Forks them.
-    devices : Devices
-        Of all ranks.
-    connection : Connection
-        How arrays go from one rank to another.
-    state : RunState
-        What the workers have from the start.
-
-    Raises
-    ------
-    OSError
-        If the system refuses a process; those started before are ended.
-    SynkStateError
-        If the server is to fork, and is gone.
+    Raises OSError if the system refuses a process: those started before are ended; SynkStateError if the fork
+    server is to fork, and is gone.
     """
     crew, server, specs = Crew(devices.n_ranks), source.server(devices), []
     by_main_thread = threading.current_thread() is threading.main_thread()

@@ -60,13 +60,7 @@ class RunState:
 
 
 class Recovery:
-    """The last commit of a run.
-
-    Parameters
-    ----------
-    shared, own, storage, segments
-        The master's.
-    """
+    """The last commit of a run, and the master's variables and shared memory that go with it."""
 
     def __init__(
         self, shared: SharedTable, own: RankVariables, storage: SharedStorage, segments: SegmentTable

@@ -45,17 +45,7 @@ from synk.values.rows import check_num_slices
 
 
 class Session:
-    """One run; the `Owner` of its Data, functions and collectives.
-
-    Parameters
-    ----------
-    devices : Devices
-        Of all ranks.
-    turns : Turns
-        One call at a time.
-    source : ForkSource
-        Of the workers.
-    """
+    """One run, of one call at a time; the `Owner` of its Data, functions and collectives."""
 
     def __init__(self, devices: Devices, turns: Turns, source: ForkSource):
         self.n_ranks = devices.n_ranks

@@ -19,13 +19,7 @@ from synk.values.errors import SynkStateError
 
 
 class Turns:
-    """The lock of a run, and the call that has it.
-
-    Parameters
-    ----------
-    timeout : float, optional
-        Seconds for every command; by default as many as it takes.
-    """
+    """The lock of a run, the call that has it, and the seconds that a command has; None for no deadline."""
 
     def __init__(self, timeout: float | None = None):
         self.label: str | None = None  # what the thread that has the lock is about
@@ -93,17 +87,9 @@ class Turns:
     def take(self, label: str, begin: Callable[[], None], end: Callable[[], None]) -> Turn:
         """Return a context in which other threads are kept out; it may be entered again and again.
 
-        Parameters
-        ----------
-        label : str
-            What it is about.
-        begin, end : callable
-            Called when nobody else can, first of all and last of all; ``begin`` may refuse.
-
-        Raises
-        ------
-        SynkStateError
-            On entering, if this thread is inside another call: in a signal handler, say.
+        ``begin`` and ``end`` are called when nobody else can, first of all and last of all; ``begin`` may
+        refuse. On entering it raises SynkStateError if this thread is inside another call: in a signal
+        handler, say.
         """
         return Turn(self, label, begin, end)
 
@@ -111,10 +97,7 @@ class Turns:
     def keep(self, label: str) -> Iterator[None]:
         """Keep other threads and handlers of signals out of the body, in which this thread may call.
 
-        Raises
-        ------
-        SynkStateError
-            On entering, as `take`.
+        On entering it raises SynkStateError, as `take`.
         """
         self.check_open(label)
         if self.mine():

@@ -26,20 +26,9 @@ SERVING = Rank.run.__code__.co_filename  # through it every command reaches the 
 
 
 class Watchdog:
-    """Watches over one command at a time.
+    """Watches over one command at a time, of workers in rank order from rank 1.
 
-    Parameters
-    ----------
-    processes : sequence of Process
-        The workers, in rank order from rank 1.
-    stacks : sequence of Stacks
-        Theirs.
-    control : ControlBlock
-
-    Attributes
-    ----------
-    watched : tuple of str, float or None, float
-        What the present command is called, the seconds that it has, and when it began.
+    ``watched`` says what the present command is called, the seconds that it has, and when it began.
     """
 
     def __init__(self, processes: Sequence[Process], stacks: Sequence[Stacks], control: ControlBlock):
@@ -55,10 +44,7 @@ class Watchdog:
     def look(self, late: Sequence[int]) -> None:
         """Look at the ranks that the master waits for, unless that was just now.
 
-        Raises
-        ------
-        SynkTimeout
-            If the command is past its deadline.
+        Raises SynkTimeout if the command is past its deadline.
         """
         now = time.monotonic()
         _, seconds, began = self.watched

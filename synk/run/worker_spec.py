@@ -79,12 +79,8 @@ class WorkerSpec:
     def send(self, end: socket) -> None:
         """Send all of this to a worker, over the master's end of its channel.
 
-        One that dies meanwhile is found dead by the first command.
-
-        Raises
-        ------
-        TimeoutError
-            If it lives but does not read.
+        One that dies meanwhile is found dead by the first command; TimeoutError if it lives but does not
+        read.
         """
         files = self.log.fileno(), self.printout.fileno(), self.stacks.fileno()
         end.settimeout(SECONDS)

@@ -25,17 +25,10 @@ LOOK_SECONDS = 0.01  # between looks for dead workers while calls follow each ot
 
 
 class MasterChannel:
-    """The master's ends of all channels: a `Channel`.
+    """The master's ends of all channels, in rank order from rank 1: a `Channel`.
 
-    Parameters
-    ----------
-    ends : sequence of socket
-        One per worker, in rank order from rank 1.
-    deaths : Deaths
-        Of the workers.
-    mailbox : MasterPost
-    on_late : callable
-        Called every now and then with the ranks that the master waits for; raises to give up.
+    Now and then while it waits, it calls ``on_late`` with the ranks that it waits for, which raises to give
+    up.
     """
 
     def __init__(
@@ -187,13 +180,7 @@ def _milliseconds(deadline: float | None) -> float:
 
 
 class WorkerChannel:
-    """A worker's end of its channel: a `CommandSource`.
-
-    Parameters
-    ----------
-    end : socket
-    mailbox : WorkerPost
-    """
+    """A worker's end of its channel: a `CommandSource`."""
 
     def __init__(self, end: socket.socket, mailbox: WorkerPost):
         self._end = end

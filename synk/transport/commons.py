@@ -15,14 +15,7 @@ from synk.transport.sync import DELIVERED, ControlBlock, Doorbells
 
 
 class Commons:
-    """The shared words, doorbells and mailboxes of a run.
-
-    Parameters
-    ----------
-    n_ranks : int
-    descriptors : sequence of int, optional
-        As another process `descriptors` says, for what that has made; all is made new by default.
-    """
+    """The shared words, doorbells and mailboxes of a run: new ones, or those that ``descriptors`` says."""
 
     def __init__(self, n_ranks: int, descriptors: Sequence[int] | None = None):
         self.n_ranks = n_ranks

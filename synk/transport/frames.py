@@ -87,10 +87,7 @@ class Outbox:
 def encode(message: Any, outbox: Outbox | None = None) -> Frame:
     """Pickle ``message`` into a frame; buffers stay where they are until it is sent.
 
-    Raises
-    ------
-    Exception
-        Whatever pickling raises; nothing was sent then.
+    Raises whatever pickling raises; nothing was sent then.
     """
     pickled: list[pickle.PickleBuffer] = []
 
@@ -110,13 +107,7 @@ def encode(message: Any, outbox: Outbox | None = None) -> Frame:
 
 
 def send(end: socket.socket, frame: Frame, patience: Patience = endless) -> None:
-    """Send a frame.
-
-    Raises
-    ------
-    Disconnected
-        If the process at the other end is gone.
-    """
+    """Send a frame; raise `Disconnected` if the process at the other end is gone."""
     descriptors = [] if frame.descriptor is None else [frame.descriptor]
     try:
         for part in frame.parts:

@@ -26,14 +26,7 @@ REMEMBERED = 64  # commands whose pickle a worker knows; training repeats one
 
 
 class Mailboxes:
-    """The boxes of a run: the command's, and one for each worker's replies.
-
-    Parameters
-    ----------
-    n_ranks : int
-    descriptor : int, optional
-        Of the boxes that another process has made; new ones by default.
-    """
+    """The boxes of a run, new or of a descriptor: the command's, and one for each worker's replies."""
 
     def __init__(self, n_ranks: int, descriptor: int | None = None):
         nbytes = STRIDE * n_ranks
@@ -89,19 +82,10 @@ class LastSteps(NamedTuple):
 
 
 class MasterPost:
-    """The master's side.
+    """The master's side, which spins for replies before it sleeps, if ``spins``.
 
-    Parameters
-    ----------
-    mailboxes, control, bells
-        Shared by all ranks.
-    spins : bool
-        Whether to spin for replies before sleeping.
-
-    Attributes
-    ----------
-    sleepers : list of (int, int)
-        Workers, and where in ``words`` it says that they sleep: then they wait for ``ring(rank)``.
+    ``sleepers`` are the workers, and where in ``words`` it says that they sleep: then they wait for
+    ``ring(rank)``.
     """
 
     def __init__(self, mailboxes: Mailboxes, control: ControlBlock, bells: Doorbells, spins: bool):

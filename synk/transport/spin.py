@@ -30,12 +30,8 @@ class Spin:
     seven, and so on; between them is a wait that tries. Where even many have failed, the trial is a long one:
     the others may just take a little longer. Looks are counted, not timed: a clock is a call of a function.
 
-    Parameters
-    ----------
-    pays : bool
-        Whether to spin at all: not where there are more ranks than cores.
-    moves : bool
-        Whether to go to another core where the one waited for seems to need this one: all but one rank may.
+    It does not spin at all unless that ``pays``: not where there are more ranks than cores. All but one rank
+    may go to another core where the one waited for seems to need this one: ``moves``.
 
     Attributes
     ----------

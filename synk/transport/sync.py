@@ -33,14 +33,7 @@ SLEEP_SECONDS = 0.1  # a lost wake-up costs this much at most
 
 
 class ControlBlock:
-    """The shared words of a run: per rank its arrival, failure, sleep, phase and header.
-
-    Parameters
-    ----------
-    n_ranks : int
-    descriptor : int, optional
-        Of the segment of words that another process has made; a new one by default.
-    """
+    """The shared words, new or of a descriptor: per rank its arrival, failure, sleep, phase and header."""
 
     def __init__(self, n_ranks: int, descriptor: int | None = None):
         self.n_ranks = n_ranks
@@ -81,14 +74,7 @@ class ControlBlock:
 
 
 class Doorbells:
-    """One eventfd per rank, inherited by all.
-
-    Parameters
-    ----------
-    n_ranks : int
-    bells : sequence of int
-        Those that another process has made, if there are such.
-    """
+    """One eventfd per rank, inherited by all; ``bells`` are those that another process has made."""
 
     def __init__(self, n_ranks: int, bells: Sequence[int] = ()):
         self._bells = list(bells)
@@ -120,18 +106,9 @@ class Doorbells:
 class Barrier:
     """Wait for all ranks of a command, unless one of them fails or dies; the `Peers` of a rank.
 
-    Parameters
-    ----------
-    control, bells
-        Shared by all ranks.
-    rank : int
-        This rank.
-    spins : bool
-        Whether to spin before sleeping: not where ranks share cores.
-    deaths : Deaths
-        Of the processes that this rank depends on.
-    on_late : callable
-        Called every now and then with the ranks that are late; raises to give up.
+    ``lives`` are descriptors that become readable when a process this rank depends on dies: ``on_death`` is
+    called with such a one, and raises. ``on_late`` is called now and then with the ranks that are late, and
+    raises to give up.
     """
 
     def __init__(
@@ -162,7 +139,7 @@ class Barrier:
         deaths.register(self._poll)
 
     def begin(self, command: int) -> None:
-        """Start a command, numbered 1, 2, ...: tickets of an aborted one can no longer match."""
+        """Start a command: tickets of an aborted one can no longer match."""
         self._command = command
         self._ticket = command * STEPS_PER_COMMAND
 
@@ -181,13 +158,7 @@ class Barrier:
             self._bells.ring(other)
 
     def wait_for(self, descriptor: int) -> None:
-        """Return once ``descriptor`` is readable.
-
-        Raises
-        ------
-        Aborted
-            If a rank failed in this command, so nothing will come.
-        """
+        """Return once ``descriptor`` is readable; raise `Aborted` if a rank failed, so nothing will come."""
         readable = select.poll()
         readable.register(descriptor, select.POLLIN)
         while not readable.poll(1000 * SLEEP_SECONDS):
@@ -199,10 +170,7 @@ class Barrier:
     def look(self) -> None:
         """Look around once, while this rank waits for something else than the others' words.
 
-        Raises
-        ------
-        Aborted
-            If a rank failed in this command, so what this rank waits for may never come.
+        Raises `Aborted` if a rank failed in this command, so what this rank waits for may never come.
         """
         self._wake_up(self._poll.poll(0))
         failed = [self.control.get(other, FAILED) for other in self._others]
@@ -213,10 +181,7 @@ class Barrier:
     def wait(self) -> None:
         """Return once every rank has called ``wait`` equally often in this command.
 
-        Raises
-        ------
-        Aborted
-            If a rank failed before it came here.
+        Raises `Aborted` if a rank failed before it came here.
         """
         self._ticket += 1
         words = self.control.words

@@ -29,14 +29,9 @@ TF32 = "CUPY_TF32"  # by which CuPy computes products, and `synk.device.cuda` se
 
 
 class CuDnn(Provider):
-    """Convolutions by cuDNN.
+    """Convolutions by cuDNN, of CuPy's arrays.
 
-    Parameters
-    ----------
-    xp : module
-        CuPy.
-    instead : provider
-        Has the same three methods; computes what cuDNN has nothing for.
+    The provider ``instead`` has the same three methods, and computes what cuDNN has nothing for.
     """
 
     by_dtype = True  # arrays of 16 bits are taken, and given, as they are

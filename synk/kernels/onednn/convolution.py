@@ -35,10 +35,8 @@ Compute = Callable[..., Any]  # (out, *arrays)
 class OneDnn(Provider):
     """Convolutions by oneDNN.
 
-    Parameters
-    ----------
-    instead : provider
-        Has the same three methods; computes what oneDNN has no fast implementation for.
+    The provider ``instead`` has the same three methods, and computes what oneDNN has no fast implementation
+    for.
     """
 
     def __init__(self, instead: Any):

@@ -24,14 +24,9 @@ PAGE = 4096  # bytes; also where buffers in the workspace start
 
 
 class Workspace:
-    """MemoryObject that a kernel uses while it runs; grows to what the most demanding one needs.
+    """Memory that a kernel uses while it runs; grows to what the most demanding one needs.
 
-    Attributes
-    ----------
-    address : int
-        Where it starts, on a page; changes when it grows.
-    size : int
-        In bytes.
+    It starts at ``address``, on a page, which changes when it grows, and has ``size`` bytes.
     """
 
     def __init__(self) -> None:

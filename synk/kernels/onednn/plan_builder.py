@@ -35,10 +35,7 @@ class MemoryObject:
 class PlanBuilder:
     """A context manager that releases what only planning needs.
 
-    Attributes
-    ----------
-    zeroes : bool
-        Whether the result is to be filled with zeros before the first step.
+    ``zeroes`` says whether the result is to be filled with zeros before the first step.
     """
 
     def __init__(self, engine: Engine):
