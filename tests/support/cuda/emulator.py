@@ -12,7 +12,9 @@ GPU would not take. What no GPU would run is refused.
 dynamic parallelism, and everything about speed.
 """
 
+import contextlib
 import ctypes
+import fcntl
 import re
 import shutil
 import subprocess
@@ -165,18 +167,32 @@ def _load(text, macros):
     """Return the library of a text; those of earlier runs are where synk keeps its own."""
     words = [path.read_text() for path in (HEADER, HEADER.with_name("words.h"))]
     store, name = Store(), name_of("emulated", text, *words, *FLAGS, *macros)
-    kept = store.find(name)
-    if kept is not None:
-        return load(kept)
+    library = store.find(name)
+    if library is None:
+        with _one_at_a_time():
+            library = store.find(name)
+            if library is None:
+                library = _compile(text, macros)
+                store.keep(name, library)
+    return load(library)
+
+
+@contextlib.contextmanager
+def _one_at_a_time():
+    """Let other ranks wait, which would compile the same text at the same time."""
+    with HEADER.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _compile(text, macros):
     with tempfile.TemporaryDirectory(prefix="emulated-") as folder:
         unlinked, target = Path(folder, "kernels.o"), Path(folder, "kernels.so")
         command = ["g++", "-x", "c++", "-include", str(HEADER), "-", "-c", "-o", str(unlinked)]
         _run([*command, *FLAGS, *macros], text)
         # Linked on its own, it takes the header's functions for those of the sanitizer's library.
         _run(["g++", "-shared", str(unlinked), "-o", str(target)])
-        library = target.read_bytes()
-    store.keep(name, library)
-    return load(library)
+        return target.read_bytes()
 
 
 def translated(code):
