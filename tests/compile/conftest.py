@@ -13,8 +13,9 @@ from pytensor.link.basic import PerformLinker
 from pytensor.link.vm import VMLinker
 from pytensor.tensor.random.op import RandomVariable
 
-from support.cupy import fake_cupy
 from support.cupy.array_modules import TWINS, import_arrays
+from support.cupy.array_modules import cupy as cupy
+from support.cupy.array_modules import device as device
 from synk.compile import ArrayLinker, array_mode
 
 BARE = RewriteDatabaseQuery(include=["minimum_compile"])
@@ -45,19 +46,6 @@ HOST_ON_DEVICE = {
     *("Eigh", "Eigvalsh"),  # generalised
     *("LU", "LUFactorTridiagonal", "SolveLUFactorTridiagonal", "QR", "QZ", "Schur", "TRSYL"),
 }
-
-
-@pytest.fixture
-def device(monkeypatch):
-    """Return the stand-in for a GPU's array module, its counts at zero."""
-    return import_arrays("stand-in", monkeypatch)
-
-
-@pytest.fixture
-def cupy(device):
-    """Return the stand-in for CuPy, with kernels, which ``import cupy`` finds meanwhile."""
-    with fake_cupy.installed() as made:
-        yield made
 
 
 @pytest.fixture(params=TWINS)

@@ -33,21 +33,12 @@ def test_forward(case, budget, relu, has_bias):
 @given(convolutions(), budgets)
 @example(POINTWISE, im2col.BYTES)
 @example(AROUND, im2col.BYTES)
-def test_input_gradient(case, budget):
+def test_gradients(case, budget):
     convolution, x, w, y = case
+    sides = lengths(convolution.layout, x)[2:]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(im2col, "BYTES", budget)
-        sides = lengths(convolution.layout, x)[2:]
         check_entry(Conv2dInputGradient(convolution), normal(y, 0), normal(w, 1), *sides)
-
-
-@given(convolutions(), budgets)
-@example(POINTWISE, im2col.BYTES)
-@example(AROUND, im2col.BYTES)
-def test_weight_gradient(case, budget):
-    convolution, x, w, y = case
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(im2col, "BYTES", budget)
         check_entry(Conv2dWeightGradient(convolution), normal(x, 0), normal(y, 1), *w[2:])
 
 

@@ -6,7 +6,7 @@ import pytensor.tensor as pt
 import pytest
 
 from support.cuda.provider import needs_emulator
-from support.cupy import fake_cupy, stand_in
+from support.cupy import stand_in
 from synk.compile import ArrayLinker, array_mode
 from synk.kernels import cuda
 from synk.ops import (
@@ -29,13 +29,6 @@ NAMES = {
     "pool": "max_pool max_pool_gradient avg_pool avg_pool_gradient column_means",
 }
 KERNELS = {f"{file}.{name}" for file, names in NAMES.items() for name in names.split()}
-
-
-@pytest.fixture
-def cupy():
-    """Return a stand-in for CuPy, which ``import cupy`` finds meanwhile."""
-    with fake_cupy.installed() as made:
-        yield made
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pytensor.tensor.elemwise import Elemwise
 
 from support.cases.op_checks import draw, ops_of
 from support.cuda.provider import needs_emulator
-from support.cupy import fake_cupy, stand_in
+from support.cupy import stand_in
 from synk.compile import ArrayLinker, array_mode
 from synk.ops import batch_norm, conv2d, relu
 from synk.ops.batch_norm import BatchNorm, BatchNormGradient
@@ -22,12 +22,6 @@ X, W, GAMMA, BETA = pt.tensor4("x", dtype="float32"), *(pt.tensor4("w", dtype="f
 INPUTS = [X, W, GAMMA, BETA]
 VALUES = [draw(SHAPE), draw((8, 8, 1, 1), seed=1), draw(8, seed=2), draw(8, seed=3)]
 VALUES = [value.astype("float32") for value in VALUES]
-
-
-@pytest.fixture
-def cupy():
-    with fake_cupy.installed() as made:
-        yield made
 
 
 def normalised(x):

@@ -111,3 +111,43 @@ def cross_entropy_gradient(g, logits, labels):
     soft /= soft.sum(1, keepdims=True)
     soft[np.arange(len(labels)), labels] -= 1
     return g.astype("float64")[:, None] * soft
+
+
+def of_batch_norm(shape, layout, dtype, relu=True):
+    def inputs(provider):
+        gy, x, gamma, beta = batch(5, shape, layout, dtype)
+        forward = provider.batch_norm(EPS, relu, layout)
+        _, mean, inv_std = forward(x, gamma, beta)
+        yield forward, (x, gamma, beta)
+        yield provider.batch_norm_gradient(relu, layout), (gy, x, gamma, beta, mean, inv_std)
+
+    return inputs
+
+
+def of_layer_norm(provider):
+    gy, x, _, _ = batch(3, (40, 3, 5), "NHWC", "float64")
+    yield provider.layer_norm(EPS, 2), (x, gy[0], gy[1])
+    yield provider.layer_norm_gradient(2), (gy, x, gy[0], x[:, 0, 0], x[:, 0, 1])
+
+
+def of_cross_entropy(provider):
+    random = np.random.default_rng(0)
+    logits, labels = random.normal(size=(50, 30)) * 5, random.integers(0, 30, 50)
+    forward = provider.softmax_cross_entropy()
+    yield forward, (logits, labels)
+    log_sum = forward(logits, labels)[1]
+    yield provider.softmax_cross_entropy_gradient(), (random.normal(size=50), logits, labels, log_sum)
+
+
+# Of a provider: an implementation and inputs for it, forward and backward.
+KERNELS = {
+    "batch norm of rows": of_batch_norm((6, 3), "NCHW", "float32", relu=False),
+    "batch norm of channels first": of_batch_norm((2, 4, 5, 4), "NCHW", "float32"),
+    "batch norm of channels last": of_batch_norm((6, 4, 3, 8), "NHWC", "float64"),
+    "layer norm": of_layer_norm,
+    "cross-entropy": of_cross_entropy,
+}
+
+
+def listed(results):
+    return list(results) if isinstance(results, tuple | list) else [results]

@@ -22,10 +22,13 @@ CUPY.RawModule, CUPY.RawKernel = cuda_emulator.RawModule, cuda_emulator.RawKerne
 
 
 class OnHost:
-    """`CudaKernels` for arrays of the host, without a copy: results in ``out`` are the arrays given."""
+    """Kernels of a device for arrays of the host, without a copy: results in ``out`` are the arrays given."""
+
+    def __init__(self, kernels=None):
+        self._kernels = kernels or CudaKernels(CUPY)
 
     def __getattr__(self, name):
-        make = getattr(CudaKernels(CUPY), name)
+        make = getattr(self._kernels, name)
         return lambda *geometry: bridged(make(*geometry))
 
 

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from support.cupy import stand_in
+from support.cupy import fake_cupy, stand_in
 
 CUPY_NAMES = stand_in.NAMES  # what CuPy has of NumPy and SciPy
 
@@ -32,3 +32,16 @@ def import_arrays(name, monkeypatch):
     stand_in.install(lambda modules, key, module: monkeypatch.setitem(sys.modules, key, module))
     stand_in.counts.reset()
     return stand_in
+
+
+@pytest.fixture
+def device(monkeypatch):
+    """Return the stand-in for a GPU's array module, its counts at zero."""
+    return import_arrays("stand-in", monkeypatch)
+
+
+@pytest.fixture
+def cupy(device):
+    """Return the stand-in for CuPy, with kernels, which ``import cupy`` finds meanwhile."""
+    with fake_cupy.installed() as made:
+        yield made
