@@ -1,4 +1,12 @@
 """Ops on arrays of a GPU that is not there."""
 
-from support.cupy.array_modules import cupy as cupy
-from support.cupy.array_modules import device as device
+import pytest
+
+from support.cupy import fake_cupy
+
+
+@pytest.fixture
+def cupy():
+    """Return the stand-in for CuPy, which ``import cupy`` finds meanwhile."""
+    with fake_cupy.installed() as made:
+        yield made
