@@ -147,7 +147,7 @@ def data():
     return random.normal(size=(N_ROWS, 4)), random.normal(size=N_ROWS)
 
 
-@pytest.mark.parametrize("rule", [updates.sgd, updates.momentum, updates.adam, updates.adamw])
+@pytest.mark.parametrize("rule", [updates.momentum, updates.adamw])
 def test_steps_on_ranks_equal_those_of_one_process(module_ranks, data, rule):
     """Also with slices, and with one row, which leaves a rank without any."""
     alone, spread = Model(), Model()

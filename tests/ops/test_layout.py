@@ -156,7 +156,7 @@ STEPS = {
 }
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.sampled_from(sorted(STEPS)), min_size=1, max_size=6))
 def test_any_network_gives_the_numbers_it_gave(names):
     x = pt.tensor4("x", shape=(None, 3, 6, 6))
