@@ -58,6 +58,19 @@ def test_candidates_that_compute_other_numbers_are_not_timed(module):
     assert list(rivals.agree(candidates, tolerance=0.01)) == ["one", "other"]
 
 
+def test_adam_is_that_of_its_formula(module):
+    adam = module("adam")
+    [candidate] = adam.candidates(50, {"python": "FAST_COMPILE"}, None).values()
+    rng = np.random.default_rng(0)
+    p, g = (rng.normal(size=50).astype("float32").astype("float64") for _ in range(2))
+    m, v = np.zeros(50), np.zeros(50)
+    for t in (1, 2, 3):
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
+        p -= 1e-3 * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
+        candidate.step()
+    assert np.allclose(candidate.values()[0], p, rtol=0, atol=1e-6)
+
+
 def test_perceptron_computes_the_same_in_two_modes(module):
     mlp, rivals = module("mlp"), module("rivals")
     modes = {"python": "FAST_COMPILE", **dict([next(iter(rivals.modes().items()))])}
@@ -148,6 +161,17 @@ def run(script, *arguments):
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=os.environ)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def test_calls_are_compared_with_another_checkout(module, monkeypatch):
+    calls = module("calls")
+    monkeypatch.setattr(
+        calls, "run", lambda checkout, ranks: {"a call": 1e-5 if checkout == calls.HERE else 2e-5}
+    )
+    options = calls.argparse.Namespace(ranks=2, rounds=3)
+    table = calls.table({"here": calls.HERE, "there": Path("elsewhere")}, options, busy=False)
+    assert "| a call" in table
+    assert "0.50 (0.50–0.50)" in table
 
 
 def test_every_kind_of_call_is_measured():

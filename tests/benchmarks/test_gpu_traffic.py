@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -92,3 +93,20 @@ def test_a_step_of_the_perceptron_is_29_launches(traffic):
     assert [launch.name for launch in launches].count("product") == 8
     loss = [launch.name for launch in launches if traffic.kind_of(launch) == "loss"]
     assert loss == ["losses_of", "differentiate"]
+
+
+def test_large_arrays_are_not_computed_with():
+    from support.cupy import hollow_cupy, stand_in
+
+    with hollow_cupy.installed() as log:
+        import cupy
+
+        x = cupy.empty((1 << 20, 3), "float32")
+        y = (x + np.float32(1)).astype("float16")
+        z = x.astype("float32", copy=False)
+        x[:5] = x[5:10]
+    assert (y.shape, y.dtype) == (x.shape, "float16")
+    assert z._value is x._value
+    assert isinstance(y, stand_in.ndarray)
+    assert [launch.name for launch in log.launches] == ["add", "astype", "setitem"]
+    assert [launch.n_bytes for launch in log.launches] == [24 << 20, 18 << 20, 120]

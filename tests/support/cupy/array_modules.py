@@ -12,8 +12,6 @@ import pytest
 
 from support.cupy import fake_cupy, stand_in
 
-CUPY_NAMES = stand_in.NAMES  # what CuPy has of NumPy and SciPy
-
 # Warnings are errors, but those of CuPy are not what is tested.
 CALM = pytest.mark.filterwarnings("ignore:::cupy")
 ON_A_GPU = [pytest.mark.gpu, CALM]
