@@ -13,7 +13,7 @@ import pytest
 
 import synk
 from support.processes import leaks
-from support.processes.scripts import WORLD, script
+from support.processes.scripts import in_world
 
 N_ROWS = 3001
 VALUES = np.random.default_rng(0).normal(size=(N_ROWS, 600)).astype("f4")  # 7 MB
@@ -355,9 +355,8 @@ def test_a_name_is_not_needed_any_more(ranks, path, fate):
 
 def test_a_file_lives_through_the_death_of_workers_and_restarts(tmp_path):
     np.save(tmp_path / "rows.npy", np.arange(100_000.0))
-    script(
-        WORLD
-        + """
+    in_world(
+        """
 path = sys.argv[1]
 mapped = np.load(path, mmap_mode="r+")
 before = held()[:2]

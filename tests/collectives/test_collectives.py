@@ -11,14 +11,10 @@ import pytensor.tensor as pt
 import pytest
 
 import synk
+from support.processes.of_rank import runs_of
 from synk.run import current
 
-
-@pytest.fixture(scope="module", params=[1, 3], ids=["1 rank", "3 ranks"], autouse=True)
-def module_ranks(request):
-    """One run for the whole module: the number of ranks."""
-    yield synk.fork(request.param)
-    synk.close()
+module_ranks = runs_of(1, 3)
 
 
 def variable(values, name="v"):

@@ -8,16 +8,13 @@ import pytensor.tensor as pt
 import pytest
 
 import synk
+from support.processes.of_rank import runs_of
 from synk.collectives.exchange import AllToAll, ReduceScatter
 
 REDUCE = {"avg": np.mean, "sum": np.sum, "prod": np.prod, "min": np.min, "max": np.max}
 
 
-@pytest.fixture(scope="module", params=[1, 2, 3], ids=["1 rank", "2 ranks", "3 ranks"], autouse=True)
-def module_ranks(request):
-    """One run for the whole module: the number of ranks."""
-    yield synk.fork(request.param)
-    synk.close()
+module_ranks = runs_of(1, 2, 3)
 
 
 def variable(values, name="v"):

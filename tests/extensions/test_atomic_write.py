@@ -31,17 +31,15 @@ def assert_old_file_stands_alone(path):
     assert os.listdir(path.parent) == [path.name]
 
 
-def test_new_content_replaces_old(path):
-    write(path)
-    assert path.read_bytes() == b"new"
-    assert os.listdir(path.parent) == [path.name]
-
-
-def test_old_content_is_there_until_the_end(path):
+def test_new_content_replaces_old_at_the_end_and_can_be_read_before(path):
     with atomic_write(path) as file:
         file.write(b"new")
         file.flush()
         assert path.read_bytes() == b"old"
+        file.seek(0)
+        assert file.read() == b"new"
+    assert path.read_bytes() == b"new"
+    assert os.listdir(path.parent) == [path.name]
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
@@ -103,17 +101,13 @@ def test_a_symbolic_link_stays_one(path):
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o444, 0o666])
-def test_a_file_keeps_its_permissions(path, mode):
+def test_a_file_keeps_its_permissions_and_is_private_while_it_is_written(path, mode):
     path.chmod(mode)
-    write(path)
+    with atomic_write(path) as file:
+        file.write(b"new")
+        assert stat.S_IMODE(os.fstat(file.fileno()).st_mode) == 0o600
     assert stat.S_IMODE(path.stat().st_mode) == mode
     assert path.read_bytes() == b"new"
-
-
-def test_a_private_file_is_private_while_it_is_written(path):
-    path.chmod(0o600)
-    with atomic_write(path) as file:
-        assert stat.S_IMODE(os.fstat(file.fileno()).st_mode) == 0o600
 
 
 def test_permissions_of_a_new_file_are_those_of_any(tmp_path):
@@ -148,13 +142,6 @@ def test_a_link_to_a_device_is_not_replaced(tmp_path):
     with pytest.raises(FileExistsError, match="/dev/null"):
         write(tmp_path / "link")
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
-
-
-def test_what_is_written_can_be_read_in_the_body(path):
-    with atomic_write(path) as file:
-        file.write(b"new")
-        file.seek(0)
-        assert file.read() == b"new"
 
 
 # --- what killed writers leave ---------------------------------------------------------------------------
@@ -210,29 +197,17 @@ def test_files_of_other_names_and_kinds_stay(path):
     assert sorted(os.listdir(path.parent)) == before
 
 
-def test_a_file_swept_away_before_it_was_locked_is_made_anew(path, monkeypatch):
-    flock, locked = fcntl.flock, []
-
-    def sweep_first(descriptor, operation):
-        if not locked:
-            [name] = partials(path.parent)
-            os.unlink(path.with_name(name))
-        locked.append(descriptor)
-        flock(descriptor, operation)
-
-    monkeypatch.setattr(fcntl, "flock", sweep_first)
-    write(path)
-    assert len(locked) == 2
-    assert path.read_bytes() == b"new"
-
-
-def test_a_file_that_another_writer_is_removing_is_made_anew(path, monkeypatch):
+@pytest.mark.parametrize("another", ["has removed it", "is removing it"])
+def test_a_file_that_another_writer_sweeps_away_is_made_anew(path, monkeypatch, another):
     flock, locked = fcntl.flock, []
 
     def be_late(descriptor, operation):
         locked.append(descriptor)
-        if len(locked) == 1:
+        if len(locked) == 1 and another == "is removing it":
             raise BlockingIOError
+        if len(locked) == 1:
+            [name] = partials(path.parent)
+            os.unlink(path.with_name(name))
         flock(descriptor, operation)
 
     monkeypatch.setattr(fcntl, "flock", be_late)

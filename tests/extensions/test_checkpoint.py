@@ -183,14 +183,11 @@ def test_what_is_no_shared_tensor_or_generator_is_named(tmp_path, variable):
     assert os.listdir(tmp_path) == []
 
 
-def test_names_are_strings(tmp_path):
+def test_names_are_strings_and_a_missing_file_is_told(tmp_path):
     with pytest.raises(TypeError, match="name 3"):
         checkpoint.save(tmp_path / "checkpoint", {3: pytensor.shared(1.0)})
-
-
-def test_a_missing_file_is_told(tmp_path):
     with pytest.raises(FileNotFoundError):
-        checkpoint.load(tmp_path / "none", variables())
+        checkpoint.load(tmp_path / "checkpoint", variables())
 
 
 def test_errors_are_of_synk_and_of_python():
@@ -430,17 +427,14 @@ def test_plain_values_come_back(tmp_path):
     assert checkpoint.load(path, v) == {}
 
 
-def test_a_value_is_not_called_as_a_variable_is(tmp_path):
+def test_names_of_values_and_variables_are_not_mixed(tmp_path):
+    path, v = tmp_path / "checkpoint", pytensor.shared(1.0, name="v")
     with pytest.raises(ValueError, match=r"\['v'\] name variables as well as values"):
-        checkpoint.save(tmp_path / "checkpoint", pytensor.shared(1.0, name="v"), {"v": 1})
+        checkpoint.save(path, v, {"v": 1})
     assert os.listdir(tmp_path) == []
-
-
-def test_a_value_does_not_stand_for_a_variable(tmp_path):
-    path = tmp_path / "checkpoint"
     checkpoint.save(path, {}, {"v": 1})
     with pytest.raises(ValueError, match="'v' is an array .*, but a plain value was saved"):
-        checkpoint.load(path, pytensor.shared(1.0, name="v"))
+        checkpoint.load(path, v)
 
 
 # --- files of others -------------------------------------------------------------------------------------

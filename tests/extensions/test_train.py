@@ -57,9 +57,13 @@ class Model:
         return step
 
     def step_on_ranks(self, rule, **options):
-        return make_train_function(
-            self.loss, self.params, [self.x, self.y], rule, updates=self.running, **options
-        )
+        options = {"updates": self.running, **options}
+        return make_train_function(self.loss, self.params, [self.x, self.y], rule, **options)
+
+
+def same_values(one, other):
+    for mine, expected in zip(one.values(), other.values(), strict=True):
+        same(mine, expected)
 
 
 @pytest.fixture(scope="module")
@@ -81,11 +85,11 @@ def test_steps_equal_those_of_one_process(module_ranks, data, rule):
     x, y = step.build_inputs(*data)
     for batch in batches(N_ROWS, 10, seed=1):
         same(step(x, y, batch=batch), step_alone(data[0][batch], data[1][batch]))
-    for mine, expected in zip(spread.values(), alone.values(), strict=True):
-        same(mine, expected)
-    for variable, expected in zip((*spread.params, spread.mean), alone.values(), strict=True):
-        for rank in range(module_ranks):
-            same(synk.get_value(rank, variable), expected)
+    same_values(spread, alone)
+    for variable in (*spread.params, spread.mean):
+        assert [value.tobytes() for value in synk.gather(variable)] == [
+            variable.get_value().tobytes()
+        ] * module_ranks
 
 
 def test_one_parameter_is_a_list_of_one(module_ranks, data):
@@ -134,8 +138,7 @@ def test_clipped_steps_equal_those_of_one_process(module_ranks, data, rule):
     step_alone, step = alone.step_alone(clipped, **options), spread.step_on_ranks(clipped, **options)
     for batch in batches(N_ROWS, 10, seed=1):
         same(step(*data, batch=batch), step_alone(data[0][batch], data[1][batch]))
-    for mine, expected in zip(spread.values(), alone.values(), strict=True):
-        same(mine, expected)
+    same_values(spread, alone)
 
 
 def test_short_gradients_keep_their_bits(module_ranks, data):
@@ -158,8 +161,7 @@ def test_any_rows_and_slices_give_the_same_step(module_ranks, data, n_rows):
     x, y = data[0][:n_rows], data[1][:n_rows]
     for num_slices in (1, 1, 2, 2, 5, 5):
         same(step(x, y, num_slices=num_slices), step_alone(x, y), err_msg=f"{num_slices} slices")
-    for mine, expected in zip(spread.values(), alone.values(), strict=True):
-        same(mine, expected)
+    same_values(spread, alone)
 
 
 def test_float32_stays_float32(module_ranks, data):
@@ -167,17 +169,6 @@ def test_float32_stays_float32(module_ranks, data):
     step = model.step_on_ranks(updates.adam, learning_rate=0.01)
     loss = step(*(array.astype("float32") for array in data))
     assert {value.dtype for value in (loss, *model.values())} == {np.dtype("float32")}
-
-
-def test_ranks_hold_the_same_bits(module_ranks, data):
-    model = Model()
-    step = model.step_on_ranks(updates.adam)
-    for _ in range(3):
-        step(*data)
-    for variable in (*model.params, model.mean):
-        first, *others = synk.gather(variable)
-        for other in others:
-            assert other.tobytes() == first.tobytes()
 
 
 def test_outputs_follow_the_loss(module_ranks, data):
@@ -196,24 +187,16 @@ def test_outputs_follow_the_loss(module_ranks, data):
     assert len(make(outputs=[model.hidden.mean(), (model.hidden, "gather")])(*data)) == 3
 
 
-def test_learning_rate_may_be_an_input(module_ranks, data):
-    fixed, given = Model(), Model()
-    rate = pt.scalar("rate", dtype="float64")
-    step = make_train_function(
-        given.loss, given.params, [given.x, given.y], updates.sgd, learning_rate=rate, bcast_inputs=[rate]
-    )
-    step_fixed = fixed.step_alone(updates.sgd, learning_rate=0.05)
-    same(step(*data, 0.05), step_fixed(*data))
-    same(given.W.get_value(), fixed.W.get_value())
-
-
-def test_learning_rate_may_be_broadcast(module_ranks, data):
-    fixed, shared = Model(), Model()
-    rate = pytensor.shared(0.5, name="rate")
-    step = shared.step_on_ranks(updates.sgd, learning_rate=rate)
-    synk.broadcast(rate, 0.05)
-    same(step(*data), fixed.step_alone(updates.sgd, learning_rate=0.05)(*data))
-    same(shared.W.get_value(), fixed.W.get_value())
+def test_the_learning_rate_may_be_an_input_or_a_broadcast_variable(module_ranks, data):
+    fixed, given, shared = Model(), Model(), Model()
+    rate, kept = pt.scalar("rate", dtype="float64"), pytensor.shared(0.5, name="rate")
+    step = given.step_on_ranks(updates.sgd, learning_rate=rate, bcast_inputs=[rate])
+    step_shared = shared.step_on_ranks(updates.sgd, learning_rate=kept)
+    synk.broadcast(kept, 0.05)
+    expected = fixed.step_alone(updates.sgd, learning_rate=0.05)(*data)
+    same([step(*data, 0.05), step_shared(*data)], [expected] * 2)
+    for model in (given, shared):
+        same(model.W.get_value(), fixed.W.get_value())
 
 
 def test_sliceable_variables_may_hold_the_data(module_ranks, data):
@@ -230,8 +213,7 @@ def test_sliceable_variables_may_hold_the_data(module_ranks, data):
     )
     synk.scatter([xs, ys], list(data))
     same(step(num_slices=2), alone.step_alone(updates.adam)(*data))
-    for mine, expected in zip(spread.values(), alone.values(), strict=True):
-        same(mine, expected)
+    same_values(spread, alone)
 
 
 def test_counters_and_random_states_are_left_to_the_ranks(module_ranks, data):
@@ -258,14 +240,7 @@ def test_an_operation_makes_a_float_local(module_ranks, data):
     """With "max", each rank keeps what is largest in its own rows."""
     model = Model()
     largest = pytensor.shared(0.0, name="largest")
-    step = make_train_function(
-        model.loss,
-        model.params,
-        [model.x, model.y],
-        updates.sgd,
-        updates=[(largest, model.y.max(), "max")],
-        learning_rate=0.01,
-    )
+    step = model.step_on_ranks(updates.sgd, updates=[(largest, model.y.max(), "max")], learning_rate=0.01)
     step(*data, num_slices=2)
     same(synk.gather(largest), [rows.max() for rows in np.array_split(data[1], N_RANKS)])
 
@@ -273,14 +248,7 @@ def test_an_operation_makes_a_float_local(module_ranks, data):
 def test_a_float_may_follow_from_itself_alone(module_ranks, data):
     model = Model()
     rate = pytensor.shared(0.5, name="rate")
-    step = make_train_function(
-        model.loss,
-        model.params,
-        [model.x, model.y],
-        updates.sgd,
-        learning_rate=rate,
-        updates=[(rate, rate * 0.9)],
-    )
+    step = model.step_on_ranks(updates.sgd, learning_rate=rate, updates=[(rate, rate * 0.9)])
     for n_rows in (N_ROWS, 2):  # two rows leave a rank without
         step(*data, batch=n_rows)
     same(synk.gather(rate), [0.5 * 0.9**2] * N_RANKS)
@@ -289,13 +257,8 @@ def test_a_float_may_follow_from_itself_alone(module_ranks, data):
 def test_statistics_of_two_dtypes_keep_theirs(module_ranks, data):
     model = Model()
     single = pytensor.shared(np.zeros(4, "float32"), name="single")
-    step = make_train_function(
-        model.loss,
-        model.params,
-        [model.x, model.y],
-        updates.sgd,
-        updates=[*model.running, (single, model.x.mean(0).astype("float32"))],
-        learning_rate=0.01,
+    step = model.step_on_ranks(
+        updates.sgd, updates=[*model.running, (single, model.x.mean(0).astype("float32"))], learning_rate=0.01
     )
     step(*data, num_slices=2)
     assert single.get_value().dtype == "float32"
@@ -303,38 +266,19 @@ def test_statistics_of_two_dtypes_keep_theirs(module_ranks, data):
     same(model.mean.get_value(), 0.1 * np.tanh(data[0] @ Model().W.get_value()).mean(0))
 
 
-def test_an_update_of_a_parameter_is_refused(module_ranks):
+def test_updates_of_parameters_and_unused_inputs_are_refused(module_ranks):
     model = Model()
     with pytest.raises(ValueError, match="'W' is updated twice"):
-        make_train_function(
-            model.loss, model.params, [model.x, model.y], updates.adam, updates=[(model.W, model.W * 0.9)]
-        )
-
-
-def test_an_unused_input_is_refused(module_ranks):
-    model = Model()
+        model.step_on_ranks(updates.adam, updates=[(model.W, model.W * 0.9)])
     with pytest.raises(ValueError, match="'stray' is not used"):
-        make_train_function(
-            model.loss,
-            model.params,
-            [model.x, model.y],
-            updates.sgd,
-            bcast_inputs=[pt.vector("stray")],
-            learning_rate=0.1,
-        )
+        model.step_on_ranks(updates.sgd, bcast_inputs=[pt.vector("stray")], learning_rate=0.1)
 
 
-@pytest.mark.parametrize("operation", [(), (None,), ("avg",)])
-def test_floats_are_averaged_and_the_rest_is_local(operation):
+def test_floats_without_another_operation_are_averaged_and_the_rest_is_local():
     model, count = Model(), pytensor.shared(np.asarray(0), name="count")
-    averaged, local = split_updates([(model.mean, model.mean * 2, *operation), (count, count + 1)])
-    assert [variable for variable, _ in averaged] == [model.mean]
-    assert [variable for variable, _ in local] == [count]
-
-
-@pytest.mark.parametrize("operation", ["sum", "max", "min", "prod"])
-def test_floats_with_another_operation_are_local(operation):
-    model = Model()
-    averaged, local = split_updates([(model.mean, model.mean * 2, operation)])
-    assert averaged == []
-    assert local[0][2] == operation
+    for operation in [(), (None,), ("avg",)]:
+        averaged, local = split_updates([(model.mean, model.mean * 2, *operation), (count, count + 1)])
+        assert [[variable for variable, _ in part] for part in (averaged, local)] == [[model.mean], [count]]
+    for operation in ("sum", "max", "min", "prod"):
+        averaged, local = split_updates([(model.mean, model.mean * 2, operation)])
+        assert (averaged, local[0][2]) == ([], operation)

@@ -9,13 +9,9 @@ import pytensor.tensor as pt
 import pytest
 
 import synk
+from support.processes.of_rank import runs_of
 
-
-@pytest.fixture(scope="module", params=[1, 3], ids=["1 rank", "3 ranks"], autouse=True)
-def module_ranks(request):
-    """One run for the whole module: the number of ranks."""
-    yield synk.fork(request.param)
-    synk.close()
+module_ranks = runs_of(1, 3)
 
 
 def sample(*shape, dtype="float64", seed=0):
@@ -166,12 +162,6 @@ def test_nan_and_inf_are_values():
             with np.errstate(all="ignore"):
                 expected = [rows.sum(), rows.max(), rows.mean(), (1 / rows).sum()]
             np.testing.assert_array_equal(f(rows, num_slices=num_slices), expected)
-
-
-def test_same_call_gives_the_same_bits(reductions):
-    values = sample(101, 3, seed=4)
-    first, second = (reductions.call(values, 0.1, num_slices=3) for _ in range(2))
-    assert [result.tobytes() for result in first] == [result.tobytes() for result in second]
 
 
 # --- selections --------------------------------------------------------------------------------------

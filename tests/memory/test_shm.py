@@ -5,8 +5,6 @@ import resource
 import secrets
 import signal
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +14,11 @@ import pytest
 
 import synk
 from support.processes import leaks
+from support.processes.scripts import run_in_small_shared_memory
 from synk.memory import shm
 from synk.memory.limits import MemoryLimits, Shortage
 from synk.memory.shm import Segment
 from synk.values.errors import SharedMemoryFull
-
-ROOT = Path(synk.__file__).parents[1]
 
 
 def open_descriptors():
@@ -436,18 +433,7 @@ print("as promised")
 
 
 def test_the_64_mib_of_a_container():
-    mount = "mount -t tmpfs -o size=64m tmpfs /dev/shm"
-    try:
-        probe = subprocess.run(
-            ["unshare", "-rm", "sh", "-c", mount], capture_output=True, text=True, timeout=30
-        )
-    except FileNotFoundError:
-        pytest.skip("unshare is not installed")
-    if probe.returncode:
-        pytest.skip(f"no file system can be mounted here: {probe.stderr.strip()}")
-    command = ["unshare", "-rm", "sh", "-c", f'{mount} && exec "$0" -c "$1"', sys.executable, FULL]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    ended = run_in_small_shared_memory(FULL, mebibytes=64)
     assert ended.stdout == "as promised\n", ended.stderr
 
 

@@ -36,6 +36,13 @@ def run(kernels, instead=None):
     np.testing.assert_array_equal(result, 3 * x + 1)
 
 
+def kept_in(folder):
+    """Make the kernel and run it; return the file that is kept of it."""
+    run(CKernels(find_compiler(), Store(folder)))
+    (path,) = folder.iterdir()
+    return path
+
+
 class Forbidden(Compiler):
     def compile(self, sources):
         raise AssertionError("nothing should be compiled")
@@ -49,40 +56,31 @@ def test_the_second_process_compiles_nothing(tmp_path):
     assert [path.suffix for path in tmp_path.iterdir()] == [".so"]
 
 
-@needs_compiler
-@pytest.mark.parametrize("damage", [b"", b"no library", None], ids=["empty", "text", "cut"])
-def test_a_damaged_file_is_made_anew(tmp_path, damage):
-    run(CKernels(find_compiler(), Store(tmp_path)))
-    (path,) = tmp_path.iterdir()
-    whole = path.read_bytes()
-    path.unlink()  # the old file is mapped into this process
-    path.write_bytes(whole[: len(whole) // 2] if damage is None else damage)
-    run(CKernels(find_compiler(), Store(tmp_path)))
-    assert len(path.read_bytes()) == len(whole)
-
-
 def link_away(path):
     path.with_name("other").touch()
     path.symlink_to("other")
 
 
 @needs_compiler
-@pytest.mark.parametrize("put", [os.mkfifo, link_away], ids=["fifo", "link"])
-def test_what_is_no_file_is_replaced(tmp_path, put):
-    run(CKernels(find_compiler(), Store(tmp_path)))
-    (path,) = tmp_path.iterdir()
-    path.unlink()
-    put(path)
+@pytest.mark.parametrize("put", [b"", b"no library", "half of it", os.mkfifo, link_away])
+def test_what_is_damaged_or_no_file_is_made_anew(tmp_path, put):
+    path = kept_in(tmp_path)
+    whole = path.read_bytes()
+    path.unlink()  # the old file is mapped into this process
+    if callable(put):
+        put(path)
+    else:
+        path.write_bytes(whole[: len(whole) // 2] if put == "half of it" else put)
     run(CKernels(find_compiler(), Store(tmp_path)))
     run(CKernels(Forbidden(find_compiler().command), Store(tmp_path)))
     assert path.is_file()
     assert not path.is_symlink()
+    assert len(path.read_bytes()) == len(whole)
 
 
 @needs_compiler
 def test_a_folder_in_the_place_of_a_file_does_no_harm(tmp_path):
-    run(CKernels(find_compiler(), Store(tmp_path)))
-    (path,) = tmp_path.iterdir()
+    path = kept_in(tmp_path)
     path.unlink()
     path.mkdir()
     with pytest.warns(UserWarning, match="not kept"):
@@ -125,8 +123,7 @@ def test_kernels_of_one_library_are_loaded_once(tmp_path):
 
 @needs_compiler
 def test_a_file_of_another_kernel_is_not_taken(tmp_path):
-    run(CKernels(find_compiler(), Store(tmp_path)))
-    (path,) = tmp_path.iterdir()
+    path = kept_in(tmp_path)
     assert Store(tmp_path).find(path.stem) == path.read_bytes()[:-32]
     path.rename(path.with_stem("kother"))
     assert Store(tmp_path).find("kother") is None

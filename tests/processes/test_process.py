@@ -52,6 +52,11 @@ def ended(process):
     return process.cause_of_death()
 
 
+def check_end(process, cause):
+    assert ended(process) == cause
+    process.reap()
+
+
 @pytest.mark.parametrize("number", ["SIGKILL", "SIGTERM", "SIGSEGV", "SIGABRT"])
 def test_the_signal_that_killed_is_named(child, number):
     def work():
@@ -59,24 +64,17 @@ def test_the_signal_that_killed_is_named(child, number):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.kill(os.getpid(), signal.Signals[number])
 
-    process = Process(child(work))
-    assert ended(process) == f"signal {number}"
-    process.reap()
+    check_end(Process(child(work)), f"signal {number}")
 
 
 def test_a_signal_without_a_name_is_told_too(child):
     process = Process(child(lambda: os.kill(os.getpid(), signal.SIGRTMIN + 5)))
-    try:
-        assert ended(process) == f"signal {signal.SIGRTMIN + 5}"
-    finally:
-        process.reap()
+    check_end(process, f"signal {signal.SIGRTMIN + 5}")
 
 
 @pytest.mark.parametrize("code", [0, 1, 3, 255])
 def test_the_exit_code_is_told(child, code):
-    process = Process(child(lambda: os._exit(code)))
-    assert ended(process) == f"exit code {code}"
-    process.reap()
+    check_end(Process(child(lambda: os._exit(code))), f"exit code {code}")
 
 
 def test_asking_does_not_reap(child):
@@ -249,9 +247,7 @@ def test_no_handler_of_the_script_runs_in_a_fork(thread):
             forker.join()
         else:
             pids.append(fork_child(live))
-        process = Process(*pids)
-        assert ended(process) == "exit code 0"
-        process.reap()
+        check_end(Process(*pids), "exit code 0")
         assert os.read(said[0], 9) == b"w"
     finally:
         signal.signal(signal.SIGUSR1, before)
@@ -313,26 +309,15 @@ def test_a_grandchild_dies_with_its_parent(child):
         os.close(write)
 
 
-def test_a_child_whose_parent_died_before_its_birth_ends_at_once(child):
-    def work():
-        die_with(os.getpid())  # which is not the parent: so that one is gone already
-        os._exit(7)
-
-    process = Process(child(work))
-    assert ended(process) == "exit code 1"
-    process.reap()
-
-
-def test_a_child_whose_parent_lives_goes_on(child):
+@pytest.mark.parametrize("parent_lives", [False, True])
+def test_a_child_whose_parent_died_before_its_birth_ends_at_once_and_another_goes_on(child, parent_lives):
     me = os.getpid()
 
     def work():
-        die_with(me)
+        die_with(me if parent_lives else os.getpid())  # which is not the parent: so that one is gone already
         os._exit(7)
 
-    process = Process(child(work))
-    assert ended(process) == "exit code 7"
-    process.reap()
+    check_end(Process(child(work)), f"exit code {7 if parent_lives else 1}")
 
 
 def test_no_core_is_written(child):
@@ -343,6 +328,4 @@ def test_no_core_is_written(child):
         # Only the soft limit is ours to lower.
         os._exit(0 if resource.getrlimit(resource.RLIMIT_CORE) == (0, hard) else 1)
 
-    process = Process(child(work))
-    assert ended(process) == "exit code 0"
-    process.reap()
+    check_end(Process(child(work)), "exit code 0")

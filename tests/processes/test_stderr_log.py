@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from support.processes.scripts import WORLD, script
+from support.processes.scripts import in_world
 from synk.processes import stderr_log
 from synk.processes.stderr_log import STDERR, TAIL_BYTES, StderrLog
 
@@ -163,9 +163,7 @@ def test_a_reader_that_is_gone_does_no_harm(log):
 
 
 def test_what_workers_write_comes_once_and_whole():
-    done = script(
-        WORLD
-        + """
+    done = in_world("""
 def in_python():
     for number in range(50):
         print(f"python {number}", file=sys.stderr)
@@ -189,8 +187,7 @@ world(3)
 for what in ("in_python", "in_c", "of_threads"):
     act(f, 1, what)
 print("of the master", file=sys.stderr)
-"""
-    )
+""")
     for name in ("python", "native"):
         assert done.stderr.count(name) == 50
     for number in range(4):
@@ -200,9 +197,7 @@ print("of the master", file=sys.stderr)
 
 
 def test_last_words_are_told_with_the_death_and_printed_once():
-    done = script(
-        WORLD
-        + """
+    done = in_world("""
 def last_words():
     for number in range(1000):
         print(f"line {number}", file=sys.stderr)
@@ -225,17 +220,14 @@ assert "line 999" not in error.stderr  # of another process
 synk.restart()
 error = raised(synk.WorkerDied, act, f, 1, "kill")
 assert error.stderr == "" and "last words" not in str(error)
-""",
-    )
+""")
     assert done.stderr.count("line 999\n") == 1
     assert done.stderr.count("and this from C") == 1
     assert done.stderr.count("Fatal Python error") == 1
 
 
 def test_megabytes_come_whole():
-    done = script(
-        WORLD
-        + """
+    done = in_world("""
 def talk():
     for _ in range(64):
         os.write(2, b"x" * (1 << 16))
@@ -246,6 +238,5 @@ for _ in range(3):
     act(f, 1, "talk")
 act(f, 1, "talk")
 assert raised(synk.WorkerDied, act, f, 1, "leave").stderr == "x" * 4096
-"""
-    )
+""")
     assert done.stderr.count("x") == 4 * (4 << 20)

@@ -58,24 +58,26 @@ TELL = "print(cuda_is_initialised())\n"
 LOADED = "print('libcuda' in open('/proc/self/maps').read())\n"
 
 
-def test_a_driver_that_is_not_loaded_is_not_loaded_to_ask_it(build):
-    folder = build(DRIVER, "-DCUINIT_RESULT=0")
-    assert said(folder, TELL + LOADED) == ["False", "False"]
-
-
-def test_a_loaded_driver_is_asked_and_not_initialised_thereby(build):
-    folder = build(DRIVER, "-DCUINIT_RESULT=0")
-    body = f"{WITH_CUDA}{LOADED}{TELL}{TELL}driver.cuInit(0)\n{TELL}"
-    assert said(folder, body) == ["True", "False", "False", "True"]
-
-
-def test_an_initialisation_that_failed_is_none(build):
-    folder = build(DRIVER, "-DCUINIT_RESULT=100")  # no GPU: nothing that a child could inherit
-    assert said(folder, f"{WITH_CUDA}assert driver.cuInit(0) == 100\n{TELL}") == ["False"]
-
-
-def test_a_library_that_is_no_driver_says_nothing(build):
-    assert said(build(NOT_A_DRIVER), WITH_CUDA + TELL) == ["False"]
+@pytest.mark.parametrize(
+    ("source", "result", "body", "told"),
+    [
+        pytest.param(DRIVER, 0, TELL + LOADED, ["False", "False"], id="not loaded, and not to ask it"),
+        pytest.param(
+            DRIVER,
+            0,
+            f"{WITH_CUDA}{LOADED}{TELL}{TELL}driver.cuInit(0)\n{TELL}",
+            ["True", "False", "False", "True"],
+            id="asked, and not initialised thereby",
+        ),
+        # No GPU: nothing that a child could inherit.
+        pytest.param(
+            DRIVER, 100, f"{WITH_CUDA}assert driver.cuInit(0) == 100\n{TELL}", ["False"], id="failed"
+        ),
+        pytest.param(NOT_A_DRIVER, 0, WITH_CUDA + TELL, ["False"], id="no driver"),
+    ],
+)
+def test_cuda_is_in_use_where_a_loaded_driver_was_initialised(build, source, result, body, told):
+    assert said(build(source, f"-DCUINIT_RESULT={result}"), body) == told
 
 
 def test_the_error_says_what_to_move_and_who_may_have_done_it(build):

@@ -3,22 +3,19 @@
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
 
-from support.processes.scripts import DEADLINE, PROLOGUE, WORLD, alive, check_gone, script
+from support.processes.scripts import WORLD, alive, check_gone, in_world, script, started
 from synk.processes.signals import hold_signals
 
 pytestmark = pytest.mark.usefixtures("warm_interpreter")
 
 
 def test_a_fork_that_runs_out_of_descriptors_leaves_nothing():
-    script(
-        WORLD
-        + """
+    in_world(
+        """
 import resource
 world(4)
 synk.close()
@@ -47,16 +44,8 @@ assert held() == before, (held(), before)
 
 
 def test_an_interrupted_fork_leaves_nothing():
-    script(
-        WORLD
-        + """
-class Pressed(Exception):
-    pass
-
-def press(number, frame):
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    raise Pressed
-
+    in_world(
+        """
 world(4)
 synk.close()
 before = held()
@@ -123,9 +112,7 @@ def test_an_interrupt_in_the_middle_of_a_fork_comes_after_it_and_closes_the_run(
 
 @pytest.mark.parametrize("broken", ["flush", "deliver", "both"])
 def test_a_worker_whose_streams_raise_at_its_end_does_not_go_on_with_the_script(broken):
-    done = script(
-        WORLD
-        + f"""
+    done = in_world(f"""
 import atexit, mmap
 from synk.processes.stderr_log import StderrLog
 
@@ -154,46 +141,27 @@ except BaseException as error:
     os.write(1, b"in an except clause\\n")
 finally:
     os.write(1, b"in a finally clause\\n")
-"""
-    )
+""")
     assert done.stdout == "in a finally clause\nat exit\n"
 
 
 def test_the_end_of_the_thread_that_forked_is_not_the_end_of_its_workers():
-    script(
-        WORLD
-        + """
-warnings.simplefilter("ignore", synk.SynkWarning)
-thread = threading.Thread(target=world, args=(3,))
-thread.start()
-thread.join()
+    in_world("""
+fork_in_a_thread()
 time.sleep(0.5)
 assert fine()
 assert all(not gone(pid) for pid in synk.pids())
-"""
-    )
+""")
 
 
 @pytest.mark.parametrize("busy", ["time.sleep(60)", "act(f, 1, 'python')"])
 def test_workers_that_a_thread_forked_end_with_the_master_too(busy):
-    body = f"""
-warnings.simplefilter("ignore", synk.SynkWarning)
-thread = threading.Thread(target=world, args=(3,))
-thread.start()
-thread.join()
-print(*synk.pids(), flush=True)
-{busy}
-"""
-    text = PROLOGUE.format(deadline=DEADLINE) + WORLD + body
-    with subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE) as master:
-        try:
-            pids = list(map(int, master.stdout.readline().split()))
-            assert len(pids) == 3
-            time.sleep(0.3)
-            assert all(map(alive, pids))
-        finally:
-            master.kill()
-        check_gone(pids, 2)
+    body = f"fork_in_a_thread()\nprint(*synk.pids(), flush=True)\n{busy}"
+    with started(WORLD + body) as (_, pids):
+        assert len(pids) == 3
+        time.sleep(0.3)
+        assert all(map(alive, pids))
+    check_gone(pids, 2)
 
 
 @pytest.mark.parametrize("where", ["idle", "in a barrier"])
@@ -208,15 +176,10 @@ print(*synk.pids(), flush=True)
 time.sleep(0.1)
 act(both, 0, "become") if {where!r} == "in a barrier" else become()
 """
-    text = PROLOGUE.format(deadline=DEADLINE) + WORLD + body
-    with subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE) as master:
-        try:
-            pids = list(map(int, master.stdout.readline().split()))
-            assert len(pids) == 3
-            check_gone(pids[1:], 3)
-            assert alive(pids[0])
-        finally:
-            master.kill()
+    with started(WORLD + body) as (_, pids):
+        assert len(pids) == 3
+        check_gone(pids[1:], 3)
+        assert alive(pids[0])
 
 
 def test_of_two_threads_that_fork_at_once_one_is_refused():
@@ -328,9 +291,7 @@ def test_ignored_signals_stay_ignored():
 
 
 def test_a_run_works_where_standard_descriptors_are_closed():
-    script(
-        WORLD
-        + """
+    in_world("""
 for descriptor in (0, 1, 2):
     os.close(descriptor)
 world(3)
@@ -338,17 +299,13 @@ assert fine()
 os.kill(synk.pids()[1], signal.SIGKILL)
 assert raised(synk.WorkerDied, fine).stderr == ""
 synk.close()
-"""
-    )
+""")
 
 
 def test_a_run_works_without_standard_streams():
-    script(
-        WORLD
-        + """
+    in_world("""
 sys.stdout = sys.stderr = None
 world(2)
 assert fine()
 synk.close()
-"""
-    )
+""")

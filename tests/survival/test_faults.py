@@ -1,9 +1,6 @@
 """Ranks raise, die and are interrupted, and synk keeps its promises; each test runs a script of its own."""
 
-import os
 import signal
-import subprocess
-import sys
 import textwrap
 import time
 
@@ -15,18 +12,16 @@ from support.processes.scripts import (
     EPILOGUE,
     PROLOGUE,
     WORLD,
+    after,
     alive,
     check_gone,
+    in_world,
+    run_in_small_shared_memory,
     script,
+    started,
 )
 
-
-@pytest.fixture(autouse=True)
-def no_names_are_left():
-    """Names in the file system of shared memory are those that were there before."""
-    before = set(os.listdir("/dev/shm"))
-    yield
-    assert {name for name in set(os.listdir("/dev/shm")) - before if name.startswith("synk-")} == set()
+with_deaths = after(CHECK_DEATH)
 
 
 # --- a rank raises ---------------------------------------------------------------------------------
@@ -193,23 +188,18 @@ def test_a_graph_that_does_not_compile_on_a_rank_is_reported():
     ],
 )
 def test_a_worker_killed_while_idle_is_reported_by_the_next_call(number, n_ranks, rank, first, label):
-    script(
-        CHECK_DEATH
-        + f"""
+    with_deaths(f"""
 start({n_ranks})
 os.kill(pids[{rank}], {int(number)})
 await_end(pids[{rank}])
 began = time.monotonic()
 check_death(lambda: {first}, lambda: began, {rank}, "signal {number.name}", "idle", "{label}")
 check_next_run()
-"""
-    )
+""")
 
 
 def test_where_the_kernel_keeps_no_cause_of_death_the_error_says_why():
-    script(
-        CHECK_DEATH
-        + """
+    with_deaths("""
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 start(2)
 os.kill(pids[1], signal.SIGKILL)
@@ -221,15 +211,12 @@ except synk.WorkerDied as error:
 synk.restart()
 assert g(ROWS) == 66
 synk.close()
-"""
-    )
+""")
 
 
 @pytest.mark.parametrize("how", ["both(ROWS, 1)", "synk.all_reduce(v)"])
 def test_survivors_of_a_death_come_out_of_their_collective(how):
-    script(
-        CHECK_DEATH
-        + f"""
+    with_deaths(f"""
 start(3)
 f = acting(2, kill)
 both = synk.sequence(f, (synk.all_reduce, v, "sum"))
@@ -241,14 +228,11 @@ with contextlib.suppress(synk.WorkerDied):
 began = time.monotonic()
 synk.close()  # nobody computes: all leave at once
 assert time.monotonic() - began < 1
-"""
-    )
+""")
 
 
 def test_closing_takes_five_seconds_however_many_workers_hold_on():
-    script(
-        CHECK_DEATH
-        + """
+    with_deaths("""
 start(5)
 acts = [acting(rank, sleep_long) for rank in (1, 2, 3)] + [acting(4, kill)]
 with contextlib.suppress(synk.WorkerDied):
@@ -256,8 +240,7 @@ with contextlib.suppress(synk.WorkerDied):
 began = time.monotonic()
 synk.close()
 assert time.monotonic() - began < 5
-"""
-    )
+""")
 
 
 @pytest.mark.parametrize("n_ranks", [2, 3])
@@ -265,23 +248,18 @@ assert time.monotonic() - began < 5
     ("act", "cause"), [("kill", "signal SIGKILL"), ("leave", "exit code 3"), ("segfault", "signal SIGSEGV")]
 )
 def test_a_worker_that_dies_in_a_function_is_reported_within_a_second(n_ranks, act, cause):
-    script(
-        CHECK_DEATH
-        + f"""
+    with_deaths(f"""
 start({n_ranks})
 f = acting({n_ranks} - 1, {act})
 began = time.monotonic()
 check_death(lambda: f(ROWS, 1), lambda: began, {n_ranks} - 1, "{cause}", "computing", "acting")
 check_next_run()
-"""
-    )
+""")
 
 
 @pytest.mark.parametrize("cause", ["signal SIGKILL", "signal SIGABRT"])
 def test_a_worker_killed_in_a_collective_is_reported_though_another_hangs(cause):
-    script(
-        CHECK_DEATH
-        + f"""
+    with_deaths(f"""
 start(3)
 f = acting(2, sleep_long)  # rank 2 keeps the others waiting, and does not hear of the end either
 both = synk.sequence(f, (synk.all_reduce, v, "sum"), name="both")
@@ -294,31 +272,25 @@ def strike():
 later(0.5, strike)
 check_death(lambda: both(ROWS, 1), lambda: killed[0], 1, "{cause}", "in a collective", "both")
 check_next_run()
-"""
-    )
+""")
 
 
 def test_a_worker_killed_while_the_master_computes_is_reported_when_it_is_done():
-    script(
-        CHECK_DEATH
-        + """
+    with_deaths("""
 start(2)
 f = acting(0, sleep_short)
 later(0.3, os.kill, pids[1], signal.SIGKILL)
 began = time.monotonic() + 1
 check_death(lambda: f(ROWS, 1), lambda: began, 1, "signal SIGKILL", "idle", "acting")
 check_next_run()
-"""
-    )
+""")
 
 
 @pytest.mark.parametrize(
     "use", ["synk.data(np.ones(3))", "d.set_length(10_000)", "synk.function([], v.sum())"]
 )
 def test_a_broken_run_refuses_data_and_functions_too(use):
-    script(
-        CHECK_DEATH
-        + f"""
+    with_deaths(f"""
 start(3)
 d = synk.data(np.ones(3))
 os.kill(pids[2], signal.SIGKILL)
@@ -331,14 +303,12 @@ except synk.WorkerDied as error:
     assert (error.rank, error.function) == (2, "summing"), error
 else:
     raise AssertionError("a broken run went on")
-"""
-    )
+""")
 
 
 def test_a_script_that_ends_with_a_broken_run_ends():
-    done = script(
-        CHECK_DEATH
-        + """
+    done = with_deaths(
+        """
 start(3)
 os.kill(pids[1], signal.SIGKILL)
 g(ROWS)
@@ -448,9 +418,7 @@ def test_a_death_at_a_random_moment_is_reported_within_a_second(how, phase, n_ra
 
 
 def test_a_rank_that_skips_a_collective_is_told_of_at_the_deadline():
-    script(
-        WORLD
-        + """
+    in_world("""
 from synk.collectives.reduce import AllReduceStep
 all_reduce = AllReduceStep.run
 
@@ -472,30 +440,20 @@ warnings.simplefilter("ignore", synk.SynkWarning)
 synk.restart()
 synk.all_reduce(v, "sum")
 assert (synk.gather(v) == 3).all()
-"""
-    )
+""")
 
 
 @pytest.mark.parametrize(
     ("what", "told"),
     [
-        ("array[:-1]", r"[4]"),
-        ("array.reshape(5, 1)", r"[5, 1]"),
-        ("array.astype('f4')", "float32[5]"),
+        ("array[:-1], op", "[4]"),
+        ("array.reshape(5, 1), op", "[5, 1]"),
+        ("array.astype('f4'), op", "float32[5]"),
+        ("array, 'max'", "'max'"),
     ],
 )
-def test_ranks_that_bring_other_arrays_are_refused_and_the_run_goes_on(what, told):
-    check_mismatch(f"(array if rank != 1 else {what}, op)", told)
-
-
-def test_ranks_that_ask_for_other_operations_are_refused_and_the_run_goes_on():
-    check_mismatch("(array, op if rank != 1 else 'max')", "'max'")
-
-
-def check_mismatch(changed, told):
-    script(
-        WORLD
-        + f"""
+def test_ranks_that_bring_other_arrays_or_operations_are_refused_and_the_run_goes_on(what, told):
+    in_world(f"""
 from synk.comm import HostCommunicator
 all_reduce = HostCommunicator.all_reduce
 wrong = True
@@ -503,8 +461,8 @@ wrong = True
 def other(self, array, op, shared=None):
     rank = self.rank
     if not array.any():
-        array, op = {changed}
-        shared = shared if rank != 1 else None  # there are none for such an array
+        if rank == 1:
+            array, op, shared = {what}, None  # there are none for such an array
     return all_reduce(self, array, op, shared)
 
 HostCommunicator.all_reduce = other
@@ -517,8 +475,7 @@ for _ in range(3):
     assert {told!r} in str(error), error
     assert (synk.gather(odd) == 0).all()
     assert fine()
-"""
-    )
+""")
 
 
 # --- the master dies --------------------------------------------------------------------------------
@@ -544,16 +501,11 @@ print(*synk.pids(), flush=True)
     ],
 )
 def test_workers_are_gone_when_the_master_is_killed(end, rank):
-    text = PROLOGUE.format(deadline=DEADLINE) + ORPHANS.format(end=end, rank=rank)
-    with subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE) as master:
-        try:
-            pids = list(map(int, master.stdout.readline().split()))
-            assert len(pids) == 3
-            time.sleep(0.3)
-            assert all(map(alive, pids))
-        finally:
-            master.kill()
-        check_gone(pids, 2)
+    with started(ORPHANS.format(end=end, rank=rank)) as (_, pids):
+        assert len(pids) == 3
+        time.sleep(0.3)
+        assert all(map(alive, pids))
+    check_gone(pids, 2)
 
 
 @pytest.mark.parametrize("end", ["os._exit(7)", "os.kill(MASTER, signal.SIGTERM)", "os.abort()"])
@@ -672,20 +624,8 @@ def test_an_interrupt_ends_the_call_and_the_run_goes_on(rank, collective):
 
 def in_small_shared_memory(body):
     """Run ``body`` where all shared memory is 24 MiB."""
-    mount = "mount -t tmpfs -o size=24m tmpfs /dev/shm"
-    try:
-        allowed = subprocess.run(["unshare", "-rm", "sh", "-c", mount], capture_output=True).returncode == 0
-    except FileNotFoundError:
-        allowed = False
-    if not allowed:
-        pytest.skip("needs user and mount namespaces")
     text = PROLOGUE.format(deadline=DEADLINE) + SMALL_SHARED_MEMORY + textwrap.dedent(body) + EPILOGUE
-    done = subprocess.run(
-        ["unshare", "-rm", "sh", "-c", f'{mount} && exec "$0" -c "$1"', sys.executable, text],
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-    )
+    done = run_in_small_shared_memory(text, mebibytes=24)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -725,23 +665,13 @@ def test_full_shared_memory_is_an_error_and_the_run_goes_on():
     """)
 
 
-def test_results_that_do_not_fit_shared_memory_are_an_error_and_the_run_goes_on():
-    in_small_shared_memory("""
-    big = synk.function([x], (pt.outer(x, pt.ones(1 << 20)), "gather"))
-    check_full(lambda: big(np.ones(9)))
-    assert big(np.ones(3)).shape == (3, 1 << 20)
-    """)
-
-
-def test_results_after_some_that_did_not_fit_are_the_new_ones():
+def test_results_that_do_not_fit_are_an_error_and_those_after_them_the_new_ones():
     in_small_shared_memory("""
     big = synk.function([x], (pt.outer(x, pt.ones(1 << 19)), "gather"))
     assert (big(np.full(3, 1.0)) == 1).all()
-    try:
+    with contextlib.suppress(synk.SharedMemoryFull):
         big(np.ones(18))
-    except (MemoryError, synk.RemoteError):
-        pass
-    else:
         raise AssertionError("there was room")
     assert (big(np.full(3, 2.0)) == 2).all()
+    check_full(lambda: big(np.ones(18)))
     """)

@@ -10,7 +10,6 @@ import pty
 import select
 import signal
 import sys
-import textwrap
 import time
 from pathlib import Path
 
@@ -18,64 +17,22 @@ import pytest
 
 import synk
 from support.processes import scripts
+from support.processes.scripts import DEADLINE, PROLOGUE
 
 ROOT = Path(synk.__file__).parents[1]
-DEADLINE = 90  # seconds for one script, of which a machine under load may need many
-
-PROLOGUE = '''
-import faulthandler
-faulthandler.dump_traceback_later({deadline} - 5, exit=True)
-
-import gc, os, random, signal, sys, time
-import numpy as np, pytensor, pytensor.tensor as pt, synk
-from pytensor.graph.basic import Apply
-from pytensor.graph.op import Op
-
-MASTER = os.getpid()
 
 
-class Act(Op):
-    """The input, after ``act()`` on one rank, where there is one."""
-
-    def __init__(self, rank, act):
-        self.pid, self.act = synk.pids()[rank], act
-
-    def make_node(self, x):
-        return Apply(self, [pt.as_tensor(x)], [pt.as_tensor(x).type()])
-
-    def perform(self, node, inputs, outputs):
-        if os.getpid() == self.pid:
-            self.act()
-        outputs[0][0] = inputs[0].copy()
-
-
-def rest():
-    wake = time.monotonic() + 60
-    while time.monotonic() < wake:
-        time.sleep(0.05)
-
-
-def held():
-    """Return the things of this process that outlive a careless run."""
-    gc.collect()
-    segments = open("/proc/self/maps").read().count("/dev/shm/")
-    children = open(f"/proc/self/task/{{os.getpid()}}/children").read().split()
-    return len(os.listdir("/proc/self/fd")), segments, children
-'''
-
-
-def script(body, *arguments, deadline=DEADLINE):
-    """Run ``body`` after the prologue; its asserts must hold."""
-    text = PROLOGUE.format(deadline=deadline) + textwrap.dedent(body)
-    done = scripts.run(text, *arguments, deadline=deadline)
-    assert done.returncode == 0, done.stdout + done.stderr
+def script(body):
+    """Run ``body`` after ``EVERYTHING``; its asserts must hold."""
+    done = scripts.script(EVERYTHING + body)
     assert done.stdout.endswith("the end\n"), done.stdout + done.stderr
 
 
 # --- signals a thousand times a second ---------------------------------------------------------------------
 
 EVERYTHING = '''
-ROWS = np.arange(12.0)
+import random
+
 LARGE = np.arange(100_000.0)
 
 
@@ -131,9 +88,7 @@ class Everything:
 
 
 def test_signals_do_no_harm():
-    script(
-        EVERYTHING
-        + """
+    script("""
 seen, others = 0, []
 
 def tick(*_):
@@ -160,8 +115,7 @@ signal.setitimer(signal.ITIMER_REAL, 0)
 assert seen > 300, seen
 assert held()[1:] == before[1:] and held()[0] <= before[0] + 1, (before, held())
 print("the end")
-"""
-    )
+""")
 
 
 BETWEEN = """
@@ -219,16 +173,14 @@ SENDING = {
     ],
 )
 def test_an_exception_of_a_handler_while_a_message_is_sent(kind, interrupted):
-    script(EVERYTHING + BETWEEN.format(kind=kind, interrupted=interrupted))
+    script(BETWEEN.format(kind=kind, interrupted=interrupted))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["GaveUp", "KeyboardInterrupt", "SystemExit"])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_exceptions_of_handlers_are_kept_and_the_run_is_right_or_says_that_it_is_broken(kind, seed):
-    script(
-        EVERYTHING
-        + f"""
+    script(f"""
 class GaveUp(Exception):
     pass
 
@@ -283,8 +235,7 @@ synk.close()
 descriptors, segments, children = held()
 assert children == [] and descriptors <= before[0] and segments <= swallowed, (before, held(), swallowed)
 print("the end")
-"""
-    )
+""")
 
 
 # --- ^C at a terminal --------------------------------------------------------------------------------------
@@ -294,7 +245,7 @@ class Terminal:
     """A script that runs at a terminal of its own; ``presses`` of ^C end it."""
 
     def __init__(self, body):
-        text = PROLOGUE.format(deadline=DEADLINE) + textwrap.dedent(body)
+        text = PROLOGUE.format(deadline=DEADLINE) + body
         self.pid, self.screen = pty.fork()
         if self.pid == 0:
             os.environ["PYTHONPATH"] = str(ROOT)
@@ -339,9 +290,8 @@ def all_gone(pids, deadline):
 
 SCRIPT = """
 synk.fork(3)
-x = pt.vector("x")
 v = pytensor.shared(np.ones(5), name="v")
-acting = {{rank: synk.function([x], (Act(rank, rest)(x).sum(), "sum")) for rank in (0, 1)}}
+resting = [acting(rank, sleep_long) for rank in (0, 1)]
 synk.all_reduce(v)
 synk.distribute()
 print("ranks", *synk.pids(), flush=True)
@@ -351,10 +301,10 @@ print("ranks", *synk.pids(), flush=True)
 WAITS = {
     "idle": "time.sleep(60)",
     "at a prompt": "input('name? ')",
-    "the master computes": "acting[0](np.ones(3))",
-    "a worker computes": "acting[1](np.ones(3))",
-    "workers are in a collective": "synk.sequence(acting[0], (synk.all_reduce, v))(np.ones(3))",
-    "the master is in a collective": "synk.sequence(acting[1], (synk.all_reduce, v))(np.ones(3))",
+    "the master computes": "resting[0](ROWS, 1)",
+    "a worker computes": "resting[1](ROWS, 1)",
+    "workers are in a collective": "synk.sequence(resting[0], (synk.all_reduce, v))(ROWS, 1)",
+    "the master is in a collective": "synk.sequence(resting[1], (synk.all_reduce, v))(ROWS, 1)",
 }
 
 # The master waits for the workers' replies then, and once more at the end.

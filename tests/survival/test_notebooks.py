@@ -2,10 +2,11 @@
 
 import os
 import sys
-import time
 from pathlib import Path
 
 import pytest
+
+from support.processes.scripts import alive, check_gone
 
 jupyter_client = pytest.importorskip("jupyter_client")
 pytest.importorskip("ipykernel")
@@ -52,14 +53,6 @@ def run(manager, cell):
         client.stop_channels()
 
 
-def alive(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:
-        return False
-
-
 def check_restarts(manager, count):
     for _ in range(count):
         pids = list(map(int, run(manager, CELL).split()))
@@ -67,10 +60,7 @@ def check_restarts(manager, count):
         assert all(map(alive, pids))
         before = set(os.listdir("/dev/shm"))
         manager.restart_kernel(now=True)
-        deadline = time.monotonic() + GONE
-        while any(map(alive, pids)):
-            assert time.monotonic() < deadline, f"still alive: {list(filter(alive, pids))}"
-            time.sleep(0.02)
+        check_gone(pids, GONE)
         assert {name for name in set(os.listdir("/dev/shm")) - before if name.startswith("synk-")} == set()
 
 
@@ -155,10 +145,7 @@ def test_cells_are_run_again_on_gpus_without_a_new_kernel(kernel):
     assert "[2. 2.]" in run(kernel, "print(synk.get_value(1, v))")
     pids = run(kernel, "print(synk.run.current._source._server.pid, synk.pids()[1])").split()
     kernel.restart_kernel(now=True)
-    deadline = time.monotonic() + GONE
-    while any(map(alive, pids)):
-        assert time.monotonic() < deadline, f"still alive: {pids}"
-        time.sleep(0.02)
+    check_gone(pids, GONE)
 
 
 @pytest.mark.slow

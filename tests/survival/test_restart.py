@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from support.processes.scripts import WORLD, script
+from support.processes.scripts import WORLD, after, in_world, script
 from synk.run.run_state import RunState, _thriftily
 from synk.values import messages
 
@@ -62,11 +62,12 @@ def spoil():
 '''
 )
 
+peopled = after(PEOPLED)
+
 
 def test_a_restart_after_every_kind_of_death_goes_on_from_the_commit():
-    script(
-        PEOPLED
-        + """
+    peopled(
+        """
 world(3)
 people()
 lengths = synk.get_lengths(ragged)
@@ -172,9 +173,7 @@ synk.commit()
 pid = synk.pids()[2]
 tracer = int(next(line for line in open(f"/proc/{{pid}}/status") if line.startswith("TracerPid")).split()[1])
 began = time.monotonic()
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
-    synk.{end}()
+caught = warned(synk.{end})
 assert time.monotonic() - began < 4
 held_by = open(f"/proc/{{tracer}}/status").read()  # it is there, whatever else fails
 (said,) = [str(one.message) for one in caught] or [held_by]
@@ -220,16 +219,11 @@ assert all(map(gone, pids))
 
 
 def test_without_a_commit_all_ranks_start_from_rank_0_and_a_warning_names_the_variables():
-    script(
-        PEOPLED
-        + """
+    peopled("""
 world(3)
 people()
 mine = synk.get_value(0, w)
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
-    synk.restart()
-[warning] = caught
+[warning] = warned(synk.restart)
 assert warning.category is synk.SynkWarning and warning.filename == "<string>"
 assert all(name in str(warning.message) for name in ("'w'", "'ragged'", "'generator'")), warning.message
 assert same_bits(synk.gather(w), [mine] * 3)
@@ -237,10 +231,7 @@ assert len({draw()[2 * rank:2 * rank + 2].tobytes() for rank in range(3)}) == 3 
 synk.commit()
 late = pytensor.shared(np.zeros(2), name="late")
 synk.set_value(2, late, np.ones(2))
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
-    synk.restart()
-[warning] = caught
+[warning] = warned(synk.restart)
 assert "'late'" in str(warning.message) and "'w'" not in str(warning.message), warning.message
 assert (synk.gather(late) == 0).all()
 # A warning made an error comes when all is done: the run works.
@@ -248,16 +239,12 @@ warnings.simplefilter("error", synk.SynkWarning)
 raised(synk.SynkWarning, synk.restart)
 assert fine()
 synk.commit()
-synk.restart()
-assert fine()
-"""
-    )
+restart()
+""")
 
 
 def test_what_was_dropped_between_death_and_restart_stays_dropped():
-    script(
-        PEOPLED
-        + """
+    peopled("""
 world(3)
 people()
 synk.commit()
@@ -269,22 +256,18 @@ more = synk.data(np.ones(1 << 16))
 g = synk.function([x], ((x * extra.sum()).sum(), "sum"))
 g(more)
 synk.commit()
-os.kill(synk.pids()[1], signal.SIGKILL)
-raised(synk.WorkerDied, fine)
+lose(1)
 del extra, more, g, x
 gc.collect()
 synk.restart()
 assert fine() and summed(d) == view.sum()
 assert held()[:2] == before, (held(), before)
 assert len(synk.run.current.session("test")._rank._programs) == 3  # those that were used
-"""
-    )
+""")
 
 
 def test_what_is_dropped_by_the_garbage_collector_in_the_middle_of_a_commit_or_restart_does_no_harm():
-    script(
-        PEOPLED
-        + """
+    peopled("""
 world(2)
 people()
 shared = synk.run.current.session("test").shared
@@ -313,16 +296,12 @@ gc.collect()
 del shared.shares, shared._alive
 assert "in a cycle" not in [share.name for share in shared.shares()]
 synk.commit()
-synk.restart()
-assert fine()
-"""
-    )
+restart()
+""")
 
 
 def test_a_restart_that_is_not_allowed_changes_nothing():
-    script(
-        WORLD
-        + """
+    in_world("""
 raised(synk.SynkStateError, synk.restart)
 raised(synk.SynkStateError, synk.commit)
 world(2)
@@ -350,23 +329,20 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
 assert fine()
 synk.close()
 assert "no run is open" in str(raised(synk.SynkStateError, synk.restart))
-"""
-    )
+""")
 
 
 @pytest.mark.parametrize("refused", ["fork", "descriptors"])
 def test_a_restart_that_fails_leaves_the_run_broken_and_the_next_one_works(refused):
-    script(
-        PEOPLED
-        + f"""
+    peopled(
+        f"""
 import errno, resource
 world(4)
 people()
 lengths = synk.get_lengths(ragged)
 synk.commit()
 kept, drawn = state(), [draw(), draw()]
-os.kill(synk.pids()[1], signal.SIGKILL)
-raised(synk.WorkerDied, fine)
+lose(1)
 fork, asked = os.fork, []
 
 def refuse():
@@ -416,9 +392,7 @@ synk.close()
 
 
 def test_a_run_that_could_not_be_restarted_is_closed_as_any_other():
-    script(
-        PEOPLED
-        + """
+    peopled("""
 world(3)
 people()
 synk.commit()
@@ -436,21 +410,12 @@ del d, view
 assert held()[1:] == (0, []), held()
 assert (w.get_value() == np.random.default_rng(0).normal(size=5)).all()  # plain variables again
 world(2)
-"""
-    )
+""")
 
 
 def test_an_interrupted_restart_leaves_nothing_and_the_next_one_works():
-    script(
-        PEOPLED
-        + """
-class Pressed(Exception):
-    pass
-
-def press(number, frame):
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    raise Pressed
-
+    peopled(
+        """
 world(4)
 people()
 lengths = synk.get_lengths(ragged)
@@ -490,16 +455,14 @@ assert held()[1:] == (0, []), held()
 
 
 def test_twenty_restarts_leave_nothing():
-    script(
-        PEOPLED
-        + """
+    peopled(
+        """
 world(3)
 people()
 synk.commit()
 counts = []
 for _ in range(20):
-    os.kill(synk.pids()[2], signal.SIGKILL)
-    raised(synk.WorkerDied, fine)
+    lose(2)
     synk.restart()
     assert summed(d) == view.sum()
     synk.all_reduce(w)
@@ -592,9 +555,7 @@ assert ended == expected
 
 
 def test_one_rank_commits_and_restarts_too():
-    script(
-        PEOPLED
-        + """
+    peopled("""
 world(1)
 w = pytensor.shared(np.zeros(3), name="w")
 step = synk.function([], updates=[(w, w + 1)])
@@ -605,14 +566,11 @@ synk.restart()
 assert (w.get_value() == 1).all()
 step()
 assert (synk.get_value(0, w) == 2).all() and fine()
-"""
-    )
+""")
 
 
 def test_a_restart_may_come_from_a_thread_that_ends():
-    script(
-        WORLD
-        + """
+    in_world("""
 world(3)
 synk.commit()
 warnings.simplefilter("ignore", synk.SynkWarning)
@@ -621,12 +579,9 @@ thread.start()
 thread.join()
 time.sleep(0.5)
 assert fine()
-os.kill(synk.pids()[1], signal.SIGKILL)
-raised(synk.WorkerDied, fine)
-synk.restart()
-assert fine()
-"""
-    )
+lose(1)
+restart()
+""")
 
 
 # --- the parts ---------------------------------------------------------------------------------------
@@ -673,9 +628,7 @@ def test_a_state_gives_each_rank_its_own_values_and_copies_them():
 
 
 def test_without_a_commit_ranks_start_from_what_rank_0_had_before_it_went_on():
-    script(
-        WORLD
-        + """
+    in_world("""
 warnings.simplefilter("ignore", synk.SynkWarning)
 synk.fork(3)
 q = pytensor.shared(np.arange(3.0), name="q")
@@ -686,14 +639,11 @@ for number in range(1, 6):
     synk.restart()
     add()  # at once: the new workers are still at their start
     assert (synk.gather(q) == np.arange(3.0) + 2 * number).all(), synk.gather(q)
-"""
-    )
+""")
 
 
 def test_an_op_that_workers_have_not_seen_is_named_with_the_remedy_and_restart_helps():
-    script(
-        WORLD
-        + """
+    in_world("""
 synk.fork(2)
 
 class Late(Op):
@@ -711,5 +661,4 @@ assert "before synk.fork() or in a module, or call synk.restart()" in str(error)
 synk.restart()
 assert late(ROWS).tolist() == (ROWS + 1).tolist()
 synk.close()
-"""
-    )
+""")

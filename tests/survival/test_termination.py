@@ -3,17 +3,14 @@
 import contextlib
 import signal
 import subprocess
-import sys
 import textwrap
 import threading
 import time
 
 import pytest
 
-from support.processes.scripts import PROLOGUE, WORLD, alive, check_gone, script
+from support.processes.scripts import WORLD, alive, check_gone, in_world, script, started
 from synk.processes.signals import Termination, Unwinding
-
-DEADLINE = 90
 
 
 @pytest.fixture(autouse=True)
@@ -69,23 +66,16 @@ def test_the_first_raises_and_the_second_would_kill():
 
 def terminated(body, times=1):
     """Send SIGTERM to a script that has printed its pids; return exit code, seconds after it, and output."""
-    text = PROLOGUE.format(deadline=DEADLINE) + WORLD + textwrap.dedent(body)
-    with subprocess.Popen(
-        [sys.executable, "-c", text], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as master:
-        try:
-            pids = list(map(int, master.stdout.readline().split()))
-            assert pids, master.stderr.read()
-            for _ in range(times):
-                time.sleep(0.4)
-                assert all(map(alive, pids[:1]))
-                master.send_signal(signal.SIGTERM)
-                began = time.monotonic()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                master.wait(6)
-            took = time.monotonic() - began
-        finally:
-            master.kill()
+    with started(WORLD + textwrap.dedent(body)) as (master, pids):
+        for _ in range(times):
+            time.sleep(0.4)
+            assert all(map(alive, pids[:1]))
+            master.send_signal(signal.SIGTERM)
+            began = time.monotonic()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            master.wait(6)
+        took = time.monotonic() - began
+        master.kill()
         output, errors = master.communicate()
     check_gone(pids, 2)
     return master.returncode, took, output, errors
@@ -174,13 +164,7 @@ def test_handlers_of_the_script_run_in_the_script_only(number, thread):
         JOB
         + WORLD
         + f"""
-warnings.simplefilter("ignore", synk.SynkWarning)
-if {thread!r} == "main":
-    world(3)
-else:
-    thread = threading.Thread(target=world, args=(3,))
-    thread.start()
-    thread.join()
+world(3) if {thread!r} == "main" else fork_in_a_thread()
 os.killpg(0, signal.{number})
 assert fine()
 synk.restart()
@@ -194,9 +178,7 @@ synk.close()
 
 @pytest.mark.parametrize("number", ["SIGHUP", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGTERM"])
 def test_workers_ignore_what_schedulers_send(number):
-    script(
-        WORLD
-        + f"""
+    in_world(f"""
 world(3)
 for pid in synk.pids()[1:]:
     os.kill(pid, signal.{number})
@@ -204,30 +186,25 @@ assert fine()
 later(0.1, os.kill, synk.pids()[1], signal.{number})
 act(both, 1, "sleep")
 assert fine()
-"""
-    )
+""")
 
 
 def test_workers_ignore_many_signals_at_once():
     """Their handlers run one inside the other, on a stack that must have room for all of them."""
-    script(
-        WORLD
-        + """
+    in_world("""
 world(2)
 numbers = [signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGTERM]
 for _ in range(100):
     for number in numbers:
         os.kill(synk.pids()[1], number)
     assert fine()
-"""
-    )
+""")
 
 
 @pytest.mark.parametrize("work", ["time.sleep(60)", "act(both, 1, 'sleep')", "act(f, 0, 'sleep')"])
 def test_a_group_that_is_told_to_end_still_gathers(work):
-    done = script(
-        WORLD
-        + f"""
+    done = in_world(
+        f"""
 world(3)
 os.setpgid(0, 0)
 for pid in synk.pids()[1:]:
@@ -246,9 +223,7 @@ finally:
 
 
 def test_programs_that_a_worker_starts_can_be_ended():
-    script(
-        WORLD
-        + """
+    in_world("""
 import subprocess
 
 def start_one():
@@ -260,17 +235,14 @@ def start_one():
 ACTS["program"] = start_one
 world(2)
 act(f, 1, "program")
-"""
-    )
+""")
 
 
 # --- children of the script ----------------------------------------------------------------------------
 
 
 def test_children_of_the_script_end_of_it_as_any_process():
-    script(
-        WORLD
-        + """
+    in_world("""
 import multiprocessing
 
 def native():
@@ -292,8 +264,7 @@ for work in (native, python):
         child.join(5)
         assert child.exitcode == -signal.SIGTERM, child.exitcode
 assert fine()
-"""
-    )
+""")
 
 
 def test_a_handler_that_a_child_inherits_does_what_there_was_before():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.processes.scripts import WORLD, script
+from support.processes.scripts import WORLD, after, in_world
 
 CHECK_TIMEOUT = (
     WORLD
@@ -39,19 +39,18 @@ def check_timeout(call, victim, state, phase, function, seconds, stack, deadline
 """
 )
 
+with_timeouts = after(CHECK_TIMEOUT)
+
 
 @pytest.mark.parametrize("what", ["python", "native"])
 def test_a_rank_that_hangs_is_told_of_at_the_deadline_with_its_stack(what):
-    script(
-        CHECK_TIMEOUT
-        + f"""
+    with_timeouts(f"""
 world(3, timeout=2)
 where = "in hang_in_python" if "{what}" == "python" else "in hang_in_native_code"
 for call, victim in ((f, 2), (both, 1)):  # while the others wait for a command, and in a collective
     label = "acting" if call is f else "both"
     check_timeout(lambda: act(call, victim, "{what}"), victim, "running", "computing", label, 2.0, where)
-    synk.restart()
-    assert fine()
+    restart()
 act_again = raised(SynkTimeout, act, f, 1, "{what}")
 began = time.monotonic()
 pids = synk.pids()
@@ -60,14 +59,11 @@ assert time.monotonic() - began < 5
 assert all(map(gone, pids[1:]))
 del act_again
 assert held()[1:] == (0, []), held()
-""",
-    )
+""")
 
 
 def test_a_rank_that_is_stopped_is_told_of_in_every_phase():
-    script(
-        CHECK_TIMEOUT
-        + """
+    with_timeouts("""
 warnings.simplefilter("ignore", synk.SynkWarning)
 world(3, timeout=2)
 
@@ -83,26 +79,20 @@ check_timeout(lambda: stopped_when_idle(works), 2, "stopped", "idle", "acting", 
 synk.restart()
 reduce = lambda: stopped_when_idle(lambda: synk.all_reduce(v))
 check_timeout(reduce, 2, "stopped", "idle", "all_reduce", 2.0, "")
-synk.restart()
-assert fine()
+restart()
 check_timeout(lambda: act(f, 2, "stopped"), 2, "stopped", "computing", "acting", 2.0, "")
-synk.restart()
-assert fine()
+restart()
 error = raised(SynkTimeout, stopped_in_a_collective)
 assert error.ranks[2][2:] == ("stopped", "in a collective", "")
 assert (error.ranks[1].state, error.ranks[1].phase) == ("running", "computing")
 assert "in hang_in_python" in error.ranks[1].stack
 assert error.late == (1,), error.late  # rank 2 had come
-synk.restart()
-assert fine()
-""",
-    )
+restart()
+""")
 
 
 def test_a_rank_that_goes_on_before_the_deadline_gives_the_right_result():
-    script(
-        WORLD
-        + """
+    in_world("""
 world(3, timeout=20)
 for call in (f, both):
     os.kill(synk.pids()[1], signal.SIGSTOP)
@@ -116,14 +106,11 @@ for call in (f, both):
     assert f"rank 1 (pid {synk.pids()[1]}, idle) is stopped by a signal" in warning, warning
     assert warning.startswith("acting: " if call is f else "both: ")
 assert fine()
-"""
-    )
+""")
 
 
 def test_a_rank_that_keeps_the_others_waiting_is_warned_of_once_in_the_script_s_line():
-    script(
-        WORLD
-        + """
+    in_world("""
 import synk.run.watchdog
 synk.run.watchdog.WARN_SECONDS = 0.4
 world(3)
@@ -143,14 +130,11 @@ with warnings.catch_warnings(record=True) as caught:
     assert fine()
     assert act(f, 0, "sleep") == 3  # the master itself: nobody keeps it waiting
 assert not caught, caught[0].message
-"""
-    )
+""")
 
 
 def test_a_warning_made_an_error_is_raised_and_no_reply_mistaken():
-    script(
-        WORLD
-        + """
+    in_world("""
 import synk.run.watchdog
 synk.run.watchdog.WARN_SECONDS = 0.3
 world(3)
@@ -160,32 +144,25 @@ for call in (f, both):
     warnings.simplefilter("ignore", synk.SynkWarning)
     assert fine()
     warnings.simplefilter("error", synk.SynkWarning)
-"""
-    )
+""")
 
 
 def test_a_big_message_to_a_worker_that_does_not_read_ends_at_the_deadline():
-    script(
-        CHECK_TIMEOUT
-        + """
+    with_timeouts("""
 warnings.simplefilter("ignore", synk.SynkWarning)
 world(3, timeout=1)
 for victim in (1, 2):
     os.kill(synk.pids()[victim], signal.SIGSTOP)
     big = pytensor.shared(np.ones(1 << 22), name="big")  # its value travels through the socket
     check_timeout(lambda: synk.all_reduce(big), victim, "stopped", "idle", "all_reduce", 1.0, "", deadline=2)
-    synk.restart()
-    assert fine()
+    restart()
 synk.all_reduce(big)
 assert (synk.get_value(2, big) == 1).all()
-"""
-    )
+""")
 
 
 def test_messages_between_commands_have_a_deadline_of_their_own():
-    script(
-        CHECK_TIMEOUT
-        + """
+    with_timeouts("""
 warnings.simplefilter("ignore", synk.SynkWarning)
 world(2, timeout=1)
 os.kill(synk.pids()[1], signal.SIGSTOP)
@@ -202,16 +179,12 @@ error = raised(SynkTimeout, fill)
 assert 1 <= time.monotonic() - began < 2, time.monotonic() - began
 assert error.function == "a message to the workers", error.function
 del many[:]
-synk.restart()
-assert fine()
-"""
-    )
+restart()
+""")
 
 
 def test_deadlines_nest_and_are_each_thread_s_own():
-    script(
-        CHECK_TIMEOUT
-        + """
+    with_timeouts("""
 world(2, timeout=0.3)
 with synk.timeout(30):
     assert act(f, 1, "sleep") == 1  # takes a second
@@ -225,8 +198,7 @@ with synk.timeout(30):
     thread.start()
     thread.join()
     assert caught[0].seconds == 0.3
-synk.restart()
-assert fine()
+restart()
 with synk.timeout(30), contextlib.suppress(ZeroDivisionError):
     with synk.timeout(20):
         1 / 0
@@ -242,25 +214,19 @@ for wrong in (0, -1.0):
     raised(ValueError, lambda: synk.fork(2, timeout=wrong))
 raised(synk.SynkStateError, synk.timeout, 1)
 assert synk.fork(2, timeout=np.float32(5)) == 2
-"""
-    )
+""")
 
 
 def test_what_the_master_computes_is_not_interrupted():
-    script(
-        WORLD
-        + """
+    in_world("""
 world(3, timeout=0.3)
 assert act(f, 0, "sleep") == 3
 assert fine()
-"""
-    )
+""")
 
 
 def test_an_alarm_of_the_script_s_own_while_a_message_is_sent_is_kept():
-    script(
-        WORLD
-        + """
+    in_world("""
 warnings.simplefilter("ignore", synk.SynkWarning)
 world(3)
 
@@ -277,8 +243,6 @@ assert str(error) == "the script's own"
 assert time.monotonic() - began < 2
 # What was sent in part cannot be taken back.
 assert "while a message was sent" in str(raised(synk.SynkStateError, fine))
-synk.restart()
-assert fine()
+restart()
 synk.all_reduce(big)
-"""
-    )
+""")

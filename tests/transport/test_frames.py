@@ -50,22 +50,43 @@ def test_an_outbox_says_when_the_other_end_must_attach():
     segment.close()
 
 
+class Gone(Exception):
+    """The error of patience that ends."""
+
+
+def patience(times):
+    """Return a function that is patient so many times."""
+    left = iter(range(times))
+
+    def wait():
+        if next(left, None) is None:
+            raise Gone
+
+    return wait
+
+
 @pytest.mark.parametrize("cut", [1, HEAD.size - 1, HEAD.size, HEAD.size + 3, HEAD.size + 20, len(FRAME) - 1])
-def test_half_a_message_is_none(ends, cut):
+@pytest.mark.parametrize("error", [Disconnected, Gone])
+def test_half_a_message_is_none_and_calls_patience(ends, cut, error):
     ends[0].sendall(FRAME[:cut])
-    ends[0].close()
-    with pytest.raises(Disconnected):
-        Receiver(ends[1]).receive()
+    if error is Disconnected:
+        ends[0].close()
+    ends[1].settimeout(0.01)
+    with pytest.raises(error):
+        Receiver(ends[1], patience(3)).receive()
 
 
-def test_half_a_message_leaves_no_descriptor(ends):
+@pytest.mark.parametrize("error", [Disconnected, Gone])
+def test_half_a_message_leaves_no_descriptor(ends, error):
     file = os.memfd_create("test")
     socket.send_fds(ends[0], [FRAME[: HEAD.size + 3]], [file])
     os.close(file)
-    ends[0].close()
+    if error is Disconnected:
+        ends[0].close()
+    ends[1].settimeout(0.01)
     before = open_descriptors()
-    with pytest.raises(Disconnected):
-        Receiver(ends[1]).receive()
+    with pytest.raises(error):
+        Receiver(ends[1], patience(1)).receive()
     left = open_descriptors() - before
     for descriptor, _ in left:
         os.close(descriptor)
@@ -153,21 +174,6 @@ def test_small_buffers_take_no_system_call_of_their_own():
     assert len(encode([np.zeros(3)] * 1000).parts) == 1
 
 
-class Gone(Exception):
-    """The error of patience that ends."""
-
-
-def patience(times):
-    """Return a function that is patient so many times."""
-    left = iter(range(times))
-
-    def wait():
-        if next(left, None) is None:
-            raise Gone
-
-    return wait
-
-
 @pytest.mark.parametrize("parts", ["one", "many"])
 def test_sending_to_an_end_that_does_not_read_calls_patience(ends, parts):
     ends[0].settimeout(0.01)
@@ -193,14 +199,6 @@ def test_sending_goes_on_where_it_was_once_the_other_end_reads(ends):
     np.testing.assert_array_equal(received[0], array)
 
 
-@pytest.mark.parametrize("cut", [1, HEAD.size, HEAD.size + 3, HEAD.size + 20, len(FRAME) - 1])
-def test_a_frame_that_came_in_part_calls_patience(ends, cut):
-    ends[1].settimeout(0.01)
-    ends[0].sendall(FRAME[:cut])
-    with pytest.raises(Gone):
-        Receiver(ends[1], patience(3)).receive()
-
-
 @pytest.mark.parametrize("cut", [1, HEAD.size + 3, len(FRAME) - 1])
 def test_a_frame_whose_rest_comes_late_is_whole(ends, cut):
     ends[1].settimeout(0.01)
@@ -221,20 +219,6 @@ def test_an_end_without_a_timeout_calls_no_patience(ends):
     later.start()
     assert Receiver(ends[1], patience(0)).receive()[0]["x"].tolist() == list(range(10))
     later.join()
-
-
-def test_impatience_in_the_middle_leaves_no_descriptor(ends):
-    file = os.memfd_create("test")
-    socket.send_fds(ends[0], [FRAME[: HEAD.size + 3]], [file])
-    os.close(file)
-    ends[1].settimeout(0.01)
-    before = open_descriptors()
-    with pytest.raises(Gone):
-        Receiver(ends[1], patience(1)).receive()
-    left = open_descriptors() - before
-    for descriptor, _ in left:
-        os.close(descriptor)
-    assert not left
 
 
 def test_what_a_signal_handler_raises_is_kept(ends):

@@ -43,15 +43,18 @@ class StillWaiting(Exception):
 
 @contextlib.contextmanager
 def impatient(control, bells):
-    """Lend barriers, one a rank, whose ``wait`` raises StillWaiting where another would sleep."""
+    """Lend barriers in command 1, one a rank; their ``wait`` raises StillWaiting instead of sleeping."""
 
     def refuse(descriptor):
         raise StillWaiting
 
     ready = os.eventfd(1)
-    yield [
+    barriers = [
         make_barrier(control, bells, rank, lives=[ready], on_death=refuse) for rank in range(control.n_ranks)
     ]
+    for barrier in barriers:
+        barrier.begin(1)
+    yield barriers
     os.close(ready)
 
 
@@ -101,8 +104,6 @@ def test_sleepers_are_woken(monkeypatch, late):
 
 def test_a_rank_that_comes_just_before_the_sleep_is_seen(monkeypatch):
     with shared(2) as (control, bells), impatient(control, bells) as (one, other):
-        one.begin(1)
-        other.begin(1)
 
         def arrive_first(rank, field, value):
             if (rank, field, value) == (0, SLEEPING, 1):
@@ -170,8 +171,6 @@ def test_ranks_that_come_after_a_failure_find_it():
 
 def test_arrival_counts_before_failure():
     with shared(2) as (control, bells), impatient(control, bells) as (one, other):
-        for barrier in (one, other):
-            barrier.begin(1)
         control.set(0, FAILED, 1)
         with pytest.raises(Aborted):
             other.wait()  # rank 1 is here, rank 0 is not
@@ -183,8 +182,6 @@ def test_arrival_counts_before_failure():
 
 def test_tickets_of_an_aborted_command_do_not_match_the_next():
     with shared(2) as (control, bells), impatient(control, bells) as (one, other):
-        one.begin(1)
-        other.begin(1)
         for _ in range(5):
             with pytest.raises(StillWaiting):
                 other.wait()
@@ -226,14 +223,11 @@ def test_a_failure_in_an_earlier_command_does_not_abort_a_later_one():
 
 def test_equally_many_waits_are_one_barrier():
     with shared(2) as (control, bells), impatient(control, bells) as (one, other):
-        one.begin(1)
-        other.begin(1)
         for _ in range(3):
             with pytest.raises(StillWaiting):
                 one.wait()
-        other.wait()
-        other.wait()
-        other.wait()
+        for _ in range(3):
+            other.wait()
         with pytest.raises(StillWaiting):
             other.wait()
 
@@ -321,18 +315,14 @@ def test_a_bell_is_heard_by_its_rank_until_it_is_quiet():
 
 
 def test_a_rank_that_abandoned_all_commands_stays_out():
-    control, bells = ControlBlock(2), Doorbells(2)
-    gone, other = (make_barrier(control, bells, rank) for rank in range(2))
-    try:
+    with shared(2) as (control, bells):
+        gone, other = (make_barrier(control, bells, rank) for rank in range(2))
         gone.begin(1)
         gone.abandon()
         gone.fail()
         other.begin(2)
         with pytest.raises(Aborted):
             other.wait()
-    finally:
-        bells.close()
-        control.close()
 
 
 def test_a_look_around_finds_failures_and_asks_for_patience():

@@ -1,7 +1,8 @@
-"""An Op that tells something of the rank that computes it."""
+"""An Op that tells something of the rank that computes it, and runs of several sizes."""
 
 import numpy as np
 import pytensor.tensor as pt
+import pytest
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 
@@ -31,3 +32,14 @@ def asking(function):
 def of_ranks(function):
     """Return what ``function()`` gives on each rank."""
     return asking(function)()
+
+
+def runs_of(*numbers):
+    """Return the fixture ``module_ranks`` of a module that runs wholly on so many ranks, and on so many."""
+
+    def module_ranks(request):
+        yield synk.fork(request.param)
+        synk.close()
+
+    ids = [f"{number} ranks" if number > 1 else "1 rank" for number in numbers]
+    return pytest.fixture(module_ranks, scope="module", params=numbers, ids=ids, autouse=True)

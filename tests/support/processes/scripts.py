@@ -13,6 +13,8 @@ import textwrap
 import time
 from pathlib import Path
 
+import pytest
+
 warm = None  # a `warm.Warm` while there is one
 
 DEADLINE = 90  # seconds for one script, of which a machine under load may need several to import PyTensor
@@ -128,6 +130,11 @@ def script(body, *arguments, check=True, deadline=DEADLINE, **keywords):
     return done
 
 
+def after(setup):
+    """Return a `script` whose bodies come after ``setup``."""
+    return lambda body, *arguments, **keywords: script(setup + body, *arguments, **keywords)
+
+
 def run(text, *arguments, deadline, **keywords):
     """Run a script as ``python -c`` does, in a new interpreter where it asks for more than that."""
     arguments = list(map(str, arguments))
@@ -135,6 +142,32 @@ def run(text, *arguments, deadline, **keywords):
         return warm.run(text, arguments, deadline)
     command = [sys.executable, "-c", text, *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=deadline, **keywords)
+
+
+def run_in_small_shared_memory(text, mebibytes):
+    """Run a script as ``python -c`` does where all shared memory is so large; skip where that cannot be."""
+    mount = f"mount -t tmpfs -o size={mebibytes}m tmpfs /dev/shm"
+    try:
+        probe = subprocess.run(["unshare", "-rm", "sh", "-c", mount], capture_output=True, text=True)
+    except FileNotFoundError:
+        pytest.skip("unshare is not installed")
+    if probe.returncode:
+        pytest.skip(f"no file system can be mounted here: {probe.stderr.strip()}")
+    command = ["unshare", "-rm", "sh", "-c", f'{mount} && exec "$0" -c "$1"', sys.executable, text]
+    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE)
+
+
+@contextlib.contextmanager
+def started(body):
+    """Start a script whose first line is pids; yield the process and these, and kill it at the end."""
+    command = [sys.executable, "-c", PROLOGUE.format(deadline=DEADLINE) + textwrap.dedent(body)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as master:
+        try:
+            pids = list(map(int, master.stdout.readline().split()))
+            assert pids, master.stderr.read()
+            yield master, pids
+        finally:
+            master.kill()
 
 
 def alive(pid):
@@ -284,4 +317,39 @@ def raised(kind, call, *arguments):
     except kind as error:
         return error
     raise AssertionError(f"no {kind.__name__} was raised")
+
+
+def warned(call, *arguments):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        call(*arguments)
+    return caught
+
+
+def restart():
+    synk.restart()
+    assert fine()
+
+
+def lose(rank):
+    os.kill(synk.pids()[rank], signal.SIGKILL)
+    raised(synk.WorkerDied, fine)
+
+
+def fork_in_a_thread():
+    warnings.simplefilter("ignore", synk.SynkWarning)  # of threads
+    thread = threading.Thread(target=world, args=(3,))
+    thread.start()
+    thread.join()
+
+
+class Pressed(Exception):
+    pass
+
+
+def press(number, frame):
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    raise Pressed
 """
+
+in_world = after(WORLD)
