@@ -133,16 +133,11 @@ def test_a_stopped_rank_is_named_at_the_next_look(watcher, clock, processes):
     assert said == ["f: rank 1 (pid 101, phase 1) is stopped by a signal; SIGCONT lets it go on"]
 
 
-def test_a_stopped_rank_without_waiting_ranks_is_not_named(watcher, clock, processes):
+@pytest.mark.parametrize(("stopped", "late"), [(0, 2), (-1, 0)], ids=["another waits", "the master is late"])
+def test_a_stopped_rank_that_nobody_waits_for_is_not_named(watcher, clock, processes, stopped, late):
+    processes[stopped].state = "stopped"
     begin(watcher, "f", None)
-    processes[0].state = "stopped"
-    assert look_for(watcher, clock, [2], 1) == []
-
-
-def test_the_master_is_never_looked_up_among_the_workers(watcher, clock, processes):
-    processes[-1].state = "stopped"
-    begin(watcher, "f", None)
-    assert look_for(watcher, clock, [0], 1) == []
+    assert look_for(watcher, clock, [late], 1) == []
 
 
 def test_a_warning_names_the_line_outside_of_this_package(watcher, clock, processes):

@@ -30,21 +30,17 @@ def test_it_is_there_from_install_to_restore():
 
 
 @pytest.mark.parametrize("own", [signal.SIG_IGN, lambda number, frame: None])
-def test_a_handler_of_the_script_s_own_stays(own):
+@pytest.mark.parametrize("later", [False, True])
+def test_a_handler_of_the_script_s_own_stays(own, later):
+    termination = Termination()
+    if later:
+        termination.install()
     signal.signal(signal.SIGTERM, own)
-    termination = Termination()
-    termination.install()
+    if not later:
+        termination.install()
     assert signal.getsignal(signal.SIGTERM) is own
     termination.restore()
     assert signal.getsignal(signal.SIGTERM) is own
-
-
-def test_a_handler_that_the_script_set_later_stays():
-    termination = Termination()
-    termination.install()
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    termination.restore()
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
 
 
 def test_other_threads_set_no_handlers():
