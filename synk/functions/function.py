@@ -124,7 +124,7 @@ class Function(ABC):
         Raises
         ------
         IndexError, TypeError, ValueError
-            If an argument is wrong; nothing was sent then.
+            If an argument is wrong; no rank has run anything then.
         RemoteError
             If a rank raised. The run stays usable.
         WorkerDied
@@ -157,9 +157,9 @@ class Function(ABC):
             count += 1
         if count == 1 and options.batch_s is None and options.next_batch is None:
             self._owner.remember(command)
-            self._last = command
             written = self.as_written(values)
             command.returns = "list" if written is values else "none" if written is None else "single"
+            self._last = command  # whole: the exception of a signal handler comes between any two lines
         return values
 
     def as_pytensor(self, *args: Any, **kwargs: Any) -> Any:

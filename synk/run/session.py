@@ -243,7 +243,7 @@ class RememberedCommands:
         self._commands: weakref.WeakValueDictionary[int, PreparedCommand] = weakref.WeakValueDictionary()
 
     def add(self, command: PreparedCommand) -> None:
-        """Drop a command when something that it refers to is given up."""
+        """Note a command, to be dropped when something that it refers to is given up."""
         self._commands[id(command)] = command
 
     def drop_all(self) -> None:

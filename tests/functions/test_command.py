@@ -174,3 +174,20 @@ def test_a_variable_that_is_gone_is_not_kept_nor_taken_for_none(module_ranks):
     for verb in (synk.all_reduce, synk.check_finite):
         with pytest.raises(TypeError, match="expected shared variables"):
             verb(None)
+
+
+def test_an_interrupt_at_the_end_of_a_call_leaves_the_next_what_it_returns(module_ranks, monkeypatch):
+    x = pt.vector("x")
+    f, data = synk.function([x], (x.sum(), "sum")), synk.data(np.arange(4.0))
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(f), "as_written", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            f(data)
+    for _ in range(2):
+        total = f(data)
+        assert not isinstance(total, list)
+        assert total == 6
