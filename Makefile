@@ -61,7 +61,7 @@ test-serial: $(DEV)  ## run the fast tests one by one
 # with one process run on those too. OpenBLAS does not ask whether this processor can do what it is told.
 PROCESSORS := Nehalem/SSE41 Haswell/AVX2 $(if $(shell grep -m1 avx512bw /proc/cpuinfo),SkylakeX/AVX512_CORE)
 COMPARING := $(addprefix tests/,kernels/test_processors.py demos/test_demos.py extensions/test_train.py \
-        extensions/test_layers.py ops/test_all_ranks.py)
+        extensions/test_layers.py ops/test_collectives.py)
 
 other-processors: $(DEV)  ## compare ranks with one process as other processors compute
 	for kind in $(PROCESSORS); do \
@@ -104,7 +104,7 @@ PLANS_READY := $(PLANS)/.ready
 NO_GPU := $(addprefix tests/kernels/cudnn/test_cudnn_,plans.py names.py convolution.py) tests/kernels/cudnn/test_find_cudnn.py \
     $(addprefix tests/compile/test_dispatch_products.py::test_,names_and_arguments_are_those_of_cupy \
         signatures_are_those_of_cublas) \
-    tests/support/cupy/test_real_cupy.py tests/device/test_device_cuda.py::test_cupy_has_what_is_asked_of_it_and_loads_no_driver
+    tests/support/cupy/test_real_cupy.py
 
 gpu-plans: $(PLANS_READY)  ## check what needs CuPy, NVRTC and cuDNN, but no GPU
 	$(PLANS)/bin/python -c 'from synk.kernels.cudnn import available, reason; assert available(), reason()'
@@ -147,7 +147,7 @@ GPU_SECONDS ?= 240
 BENCH_SECONDS ?= 215
 
 gpu-wheels:  ## fill build/wheels with what a GPU's machine lacks, for its Python: FOR=3.12
-	$(PYTHON) tests/support/gpu/wheels.py --to build/wheels --python $(FOR)
+	$(PYTHON) benchmarks/gpu_wheels.py --to build/wheels --python $(FOR)
 
 gpu-test: $(GPU_READY)  ## run the tests on a GPU and write docs/gpu_report.rst: PYTHON=python3 WHEELS=folder
 	$(GPU_PYTHON) tests/support/gpu/run_tests.py --notes $(GPU) --report $(REPORT) --seconds $(GPU_SECONDS)
@@ -155,8 +155,8 @@ gpu-test: $(GPU_READY)  ## run the tests on a GPU and write docs/gpu_report.rst:
 gpu-bench: $(GPU_READY)  ## measure on a GPU beside torch, into the same report
 	$(GPU_PYTHON) benchmarks/gpu.py --notes $(GPU) --report $(REPORT) --seconds $(BENCH_SECONDS)
 
-$(GPU_READY): setup.cfg pyproject.toml tests/support/gpu/environment.py
-	$(PYTHON) tests/support/gpu/environment.py $(GPU)/venv $(if $(WHEELS),--wheels $(WHEELS))
+$(GPU_READY): setup.cfg pyproject.toml benchmarks/gpu_environment.py
+	$(PYTHON) benchmarks/gpu_environment.py $(GPU)/venv $(if $(WHEELS),--wheels $(WHEELS))
 	touch $@
 
 clean:  ## remove the environment, builds and caches

@@ -22,11 +22,10 @@ import sys
 import time
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path.append(str(HERE.parent / "tests"))
+import gpu_report
+from gpu_facts import facts
 
-from support.gpu import report as gpu_report  # noqa: E402
-from support.gpu.facts import facts  # noqa: E402
+HERE = Path(__file__).resolve().parent
 
 # Shares of the whole time. What is most likely to end is first; torch compiles for a minute in the last.
 PARTS = {"mlp": 0.2, "all_reduce": 0.12, "feeding": 0.13, "resnet": 0.55}

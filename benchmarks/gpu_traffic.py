@@ -72,10 +72,10 @@ def main() -> None:
 
 def of_resnet(options: argparse.Namespace) -> list:
     """Return the launches of one step of ResNet."""
+    import hollow_cupy
     import pytensor.tensor as pt
 
     import synk
-    from support.cupy import hollow_cupy
     from synk.extensions import train, updates
 
     with hollow_cupy.installed() as log:
@@ -96,8 +96,9 @@ def of_resnet(options: argparse.Namespace) -> list:
 
 def of_mlp(options: argparse.Namespace) -> list:
     """Return the launches of one step of the perceptron."""
+    import hollow_cupy
+
     import synk
-    from support.cupy import hollow_cupy
     from synk import ops
     from synk.extensions import train, updates
 

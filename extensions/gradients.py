@@ -1,11 +1,11 @@
 """Lay many arrays out in one vector that is all-reduced at once, and read them back.
 
-The last element is the weight, the number of rows behind the sums before it:
+Slices and ranks add what they have of each array (`synk.ops.addend`), so the sum of all vectors holds the
+arrays of the whole batch. The last element is the weight, 1 in that sum:
 
-    sums (rows * array) -> flatten -> [ sum_0 | sum_1 | ... | rows ] -> unflatten -> sums / rows
+    addends -> flatten -> [ array_0 | array_1 | ... | 1 ] -> all-reduce -> unflatten -> arrays / weight
 
-Slices and ranks add their vectors, so uneven shards weigh what they should; and since the
-weight is reduced along with the sums, all-reducing by "avg" or by "sum" gives the same means.
+Since it is reduced along with the arrays, all-reducing by "avg" or by "sum" gives the same.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.tensor.type import float_dtypes
 
-import synk
+from synk.ops import addend
 
 
 def flatten(arrays: Sequence[Any], weight: Any) -> Any:
@@ -77,31 +77,22 @@ def unflatten(vector: Any, shapes: Iterable[tuple[int, ...]]) -> tuple[list[Any]
     return arrays, vector[-1]
 
 
-def row_weight(dtype: str) -> Variable:
-    """Return the rows of the running slice as a scalar of `dtype`.
+def flat_sum(values: Sequence[Any], variables: Sequence[Any], name: str) -> tuple[Any, Any, list[Any]]:
+    """Make the vector, called `name`, in which `values` of the whole batch are formed.
 
-    An int64 count would turn every float32 product into float64. As a float it is exact up to
-    2**11 rows (float16), 2**24 (float32) or 2**53 (float64).
-    """
-    return pt.cast(synk.n_rows, dtype)
-
-
-def flat_mean(sums: Sequence[Any], variables: Sequence[Any], name: str) -> tuple[Any, Any, list[Any]]:
-    """Make the vector, called `name`, in which the row-weighted means of `variables` are formed.
-
-    For each variable, which gives the shape and the common dtype, `sums` has rows times its mean over the
-    rows of one slice. Returns the shared vector, of shape (sum of sizes + 1,); what one slice adds to it,
-    accumulated by "sum"; and the means, read from the vector once it is all-reduced: sums divided by the
-    weight.
+    Each is for one of `variables`, which gives the shape and the common dtype. Returns the shared vector, of
+    shape (sum of sizes + 1,); what one slice adds to it, accumulated by "sum"; and the values, read from the
+    vector once it is all-reduced, and divided by the weight.
     """
     dtype = variables[0].dtype
     shapes = [variable.get_value(borrow=True).shape for variable in variables]
     flat = pytensor.shared(np.zeros(sum(map(prod, shapes)) + 1, dtype), name=name)
     # Told the shapes, each rank's program knows the layout and writes the pieces where they belong.
     pieces = [
-        pt.specify_shape(pt.cast(array, dtype), shape) for array, shape in zip(sums, shapes, strict=True)
+        pt.specify_shape(addend(pt.cast(value, dtype)), shape)
+        for value, shape in zip(values, shapes, strict=True)
     ]
-    expression = flatten(pieces, row_weight(dtype))
+    expression = flatten(pieces, addend(pt.constant(np.ones((), dtype))))
     totals, weight = unflatten(flat, shapes)
     return flat, expression, [total / weight for total in totals]
 
@@ -109,12 +100,12 @@ def flat_mean(sums: Sequence[Any], variables: Sequence[Any], name: str) -> tuple
 def flat_gradient(loss: Any, params: Iterable[Any]) -> tuple[Any, Any, list[Any]]:
     """Make the vector in which the gradient of a loss is accumulated and all-reduced.
 
-    One slice adds ``[d(rows * loss)/dp_0 | d(rows * loss)/dp_1 | ... | rows]``.
+    All slices and ranks together add up ``[d(loss)/dp_0 | d(loss)/dp_1 | ... | 1]``.
 
     Parameters
     ----------
     loss : 0-d floating-point PyTensor tensor
-        A mean over rows. (A sum over rows would depend on how the rows are split.)
+        Of the whole batch: a mean over rows, a sum, a weighted mean, with or without a regulariser, ...
     params : shared variable, or iterable of them
         Of one floating-point dtype.
 
@@ -125,7 +116,7 @@ def flat_gradient(loss: Any, params: Iterable[Any]) -> tuple[Any, Any, list[Any]
     expression : PyTensor vector
         What one slice adds to `flat`: accumulate it by "sum".
     gradients : list of PyTensor tensors
-        For each parameter, its mean gradient as read from `flat`.
+        For each parameter, the gradient as read from `flat`.
 
     Raises
     ------
@@ -138,13 +129,11 @@ def flat_gradient(loss: Any, params: Iterable[Any]) -> tuple[Any, Any, list[Any]
     params = listed(params)
     check_loss(loss)
     check_params(params)
-    gradients = pytensor.grad(
-        loss * row_weight(loss.dtype), params, disconnected_inputs="ignore", return_disconnected="none"
-    )
+    gradients = pytensor.grad(loss, params, disconnected_inputs="ignore", return_disconnected="none")
     for index, gradient in enumerate(gradients):
         if gradient is None:
             raise ValueError(f"the loss does not depend on {_label(params, index)}; leave it out of params")
-    return flat_mean(gradients, params, name="flat_gradient")
+    return flat_sum(gradients, params, name="flat_gradient")
 
 
 def global_norm(flat: Any) -> Variable:

@@ -15,7 +15,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.type import float_dtypes
 
 import synk
-from synk.extensions.gradients import flat_mean, listed, row_weight
+from synk.extensions.gradients import flat_sum, listed
 
 
 def make_train_function(
@@ -38,7 +38,7 @@ def make_train_function(
     Parameters
     ----------
     loss : 0-d floating-point tensor
-        A mean over rows.
+        Of the whole batch, as one process would compute it: a mean over rows, a sum, a weighted mean, ...
     params : shared variable, or iterable of them
         What to train.
     inputs : list of variable
@@ -48,8 +48,8 @@ def make_train_function(
     outputs : variable, (variable, operation), or list of those, optional
         What to return beside the loss, as of `synk.function`.
     updates : list of (shared variable, new value) or (..., operation), or dict, optional
-        Floating-point ones, such as the running statistics of batch normalisation, are averaged
-        over the rows of all slices and ranks and assigned after the gradient is computed. Integers,
+        Floating-point ones, such as the running statistics of batch normalisation, get the value of the
+        whole batch, and are assigned after the gradient is computed. Integers,
         booleans, random states, and floats with an operation other than "avg" or None are left to
         each rank, as updates of `synk.function` with that operation.
     givens, sliceable_shareds : optional
@@ -80,8 +80,8 @@ def make_train_function(
     """
     bcast_inputs = [] if bcast_inputs is None else listed(bcast_inputs)
     grad_updates, param_updates, flat_gradient = update_rule(loss, listed(params), **options)
-    averaged, local = split_updates(updates)
-    mean_updates, assignments, vectors = average_over_rows(averaged)
+    common, local = split_updates(updates)
+    vector_updates, assignments, vectors = add_up(common)
     assignments = [*param_updates, *assignments]
     needed = set(ancestors([new for _, new in assignments]))
     of_update = [variable for variable in bcast_inputs if variable in needed]
@@ -89,7 +89,7 @@ def make_train_function(
         inputs,
         loss if outputs is None else [loss, *_listed(outputs)],
         bcast_inputs=bcast_inputs,
-        updates=[*grad_updates, *mean_updates, *local],
+        updates=[*grad_updates, *vector_updates, *local],
         givens=givens,
         sliceable_shareds=sliceable_shareds,
         name="gradient",
@@ -104,39 +104,38 @@ def make_train_function(
 
 
 def split_updates(updates: Any) -> tuple[list[tuple[Any, Any]], list[tuple]]:
-    """Tell the updates to average over the rows of all ranks from those that each rank does by itself.
+    """Tell the updates that get the value of the whole batch from those that each rank does by itself.
 
     The first are those of floating-point variables without an operation other than "avg" or None; the
     others are returned as they were given.
     """
     entries = list(updates.items()) if isinstance(updates, Mapping) else list(updates or [])
-    averaged, local = [], []
+    common, local = [], []
     for entry in entries:
         variable, new, *operation = entry
         if getattr(variable, "dtype", None) in float_dtypes and operation in ([], [None], ["avg"]):
-            averaged.append((variable, variable.type.filter_variable(new, allow_convert=True)))
+            common.append((variable, variable.type.filter_variable(new, allow_convert=True)))
         else:
             local.append(tuple(entry))
-    return averaged, local
+    return common, local
 
 
-def average_over_rows(pairs: Sequence[tuple[Any, Any]]) -> tuple[list[tuple], list[tuple], list[Any]]:
-    """Form the row-weighted means of new values in one flat vector for each dtype.
+def add_up(pairs: Sequence[tuple[Any, Any]]) -> tuple[list[tuple], list[tuple], list[Any]]:
+    """Form the new values of the whole batch in one flat vector for each dtype.
 
-    Returns updates of the vectors, by what one slice adds to them; assignments of the means to the
+    Returns updates of the vectors, by what one slice adds to them; assignments of the values to the
     variables, which read the vectors once they are all-reduced; and the vectors.
     """
-    mean_updates: list[tuple] = []
+    vector_updates: list[tuple] = []
     assignments: list[tuple] = []
     vectors: list[Any] = []
     for dtype in sorted({variable.dtype for variable, _ in pairs}):
         variables, values = zip(*(pair for pair in pairs if pair[0].dtype == dtype), strict=True)
-        sums = [value * row_weight(dtype) for value in values]
-        vector, expression, means = flat_mean(sums, variables, name=f"flat_means_{dtype}")
-        mean_updates.append((vector, expression, "sum"))
-        assignments += zip(variables, means, strict=True)
+        vector, expression, totals = flat_sum(values, variables, name=f"flat_values_{dtype}")
+        vector_updates.append((vector, expression, "sum"))
+        assignments += zip(variables, totals, strict=True)
         vectors.append(vector)
-    return mean_updates, assignments, vectors
+    return vector_updates, assignments, vectors
 
 
 def _listed(outputs: Any) -> list[Any]:

@@ -109,6 +109,7 @@ def fork(
     threads: int | None = None,
     timeout: float | None = None,
     *,
+    undeclared: str = "exact",
     memory_limit: float | None = None,
     precision: str | None = None,
     cuda_graphs: bool = False,
@@ -131,6 +132,11 @@ def fork(
     timeout : float, optional
         Seconds that every command may take before `SynkTimeout` is raised; by default there is no limit.
         `timeout` sets another limit for some commands.
+    undeclared : {"exact", "warn"}
+        What outputs and updates without an operation are: by default the values of one process, for which
+        ranks meet inside the graph where that needs it. "warn" makes them what they were before: averages of
+        what each rank computes from its own rows, and updates that each rank makes for itself, with a
+        `SynkWarning` for each function of which that is known to be something else. It will be removed.
     memory_limit : float, optional
         The fraction of each GPU's memory that the arrays of all ranks on it may take together; by default
         0.9.
@@ -165,6 +171,7 @@ def fork(
         n_parallel,
         device,
         timeout,
+        undeclared,
         threads=threads,
         memory_limit=memory_limit,
         precision=precision,
@@ -353,6 +360,7 @@ def function(
     name: str | None = None,
     mode: Any = None,
     on_unused_input: str = "raise",
+    check: str | None = None,
 ) -> Function:
     """Build a function that runs on all ranks, each on its share of the rows.
 
@@ -361,14 +369,16 @@ def function(
     inputs : list of variable
         Scattered: the rows (axis 0) are split over the ranks.
     outputs : variable, (variable, operation), or list of those, optional
-        The results. The operation, one of "avg" (default), "sum", "prod", "min", "max", "gather" and None,
-        combines slices and ranks; averages weight them by their rows. None is rank 0's last slice. A prefix
-        "c_" is accepted and ignored.
+        The results. Without an operation each is the value that one process computes from all rows. With
+        one of "avg", "sum", "prod", "min", "max", "gather" and None, each rank computes it from its own rows,
+        and slices and ranks are combined so; averages weight them by their rows, and None is rank 0's last
+        slice. A `SynkWarning` names an operation that is known to give another value than one process's. A
+        prefix "c_" is accepted and ignored.
     bcast_inputs : list of variable, optional
         Given whole to every rank.
     updates : list of (shared variable, new value) or (..., operation), or dict, optional
-        Applied once per call, on each rank by itself. The operation says how slices accumulate: by default
-        "avg" for floats, and the last value for other dtypes.
+        Applied once per call. Without an operation the new value is that of one process, on every rank. With
+        one, each rank computes it from its own rows, and its slices accumulate so.
     givens : list of (variable, replacement) or dict, optional
         Substitutions, which are made first.
     sliceable_shareds : list of shared variable, optional
@@ -378,6 +388,10 @@ def function(
     mode : pytensor Mode, optional
         By default the device's own.
     on_unused_input : {"raise", "ignore"}
+    check : {"first"}, optional
+        Compare the first call with one process: this one computes the graph as it was written, from all rows
+        that the call selects. `SynkError` names outputs, and updates without an operation, that differ by
+        more than rounding. Not for graphs that draw random numbers, nor for sliceable variables.
 
     Returns
     -------
@@ -389,7 +403,16 @@ def function(
         If an argument is wrong; the message names the argument and the variable.
     """
     return _current.session("function").function(
-        inputs, outputs, bcast_inputs, updates, givens, sliceable_shareds, mode, on_unused_input, name=name
+        inputs,
+        outputs,
+        bcast_inputs,
+        updates,
+        givens,
+        sliceable_shareds,
+        mode,
+        on_unused_input,
+        name=name,
+        check=check,
     )
 
 

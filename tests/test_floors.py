@@ -33,8 +33,8 @@ FLOORS = (
     {"transport", "kernels"},
     {"comm"},
     {"arrays", "device"},
-    {"ops", "rank", "gpu_speedups"},
-    {"functions"},
+    {"ops", "rank"},
+    {"functions", "gpu_speedups"},
     {"collectives"},
     {"run"},
     {""},
@@ -46,7 +46,7 @@ INNER_FLOORS = {
     "compile": (
         {"compat"},  # what differs between versions of PyTensor
         {"graphs", "host_call"},
-        {"tables", "elementwise"},  # what Ops say about themselves; elementwise chains as C and CUDA
+        {"tables", "elementwise", "rows"},  # what Ops say about themselves; elementwise chains as C and CUDA
         {"passes"},  # decisions about a program
         {"programs", "rewrites"},
         {"emit"},  # the passes' plan, written down

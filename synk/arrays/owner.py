@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from synk.arrays.lengths import Lengths
+from synk.arrays.per_rank import PerRank
 from synk.arrays.shared_storage import SharedStorage
 from synk.arrays.shared_table import SharedTable
 from synk.memory.segments import SegmentTable, StagingBuffers
@@ -27,6 +28,7 @@ class Owner(Protocol):
     shared: SharedTable
     shared_storage: SharedStorage
     lengths: Lengths
+    per_rank: PerRank
 
     def check_open(self, what: str) -> None:
         """Raise SynkStateError if the run was closed, or this process is not its master."""

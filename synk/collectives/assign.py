@@ -72,6 +72,7 @@ class Broadcast(Assignment):
 
     name = "broadcast"
     takes_arrays_only = False
+    leaves_equal = True
 
     def __init__(self, shared_vars: Any, values: Any = None, nccl: bool = True):
         super().__init__(shared_vars, values)
@@ -107,6 +108,7 @@ class Scatter(Assignment):
     """Split the rows of ``values`` (arrays or `Data`), or those that ``batch`` selects, over the ranks."""
 
     name = "scatter"
+    leaves_equal = False
 
     def shares(self, variable: Any, array: Any, n_ranks: int) -> Sequence[Rows | None]:
         rows = self.selected(variable, array)
@@ -117,6 +119,7 @@ class SetValue(Assignment):
     """Set the value on one rank to ``values`` (arrays or `Data`), or to the rows ``batch`` selects."""
 
     name = "set_value"
+    leaves_equal = False
 
     def __init__(self, rank: int, shared_vars: Any, values: Any, batch: Any = None):
         super().__init__(shared_vars, values, batch)
@@ -125,6 +128,9 @@ class SetValue(Assignment):
     def shares(self, variable: Any, array: Any, n_ranks: int) -> Sequence[Rows | None]:
         rows = _all(array) if self._batch is None else self.selected(variable, array)
         return [rows if rank == self._rank else None for rank in range(n_ranks)]
+
+    def described(self) -> str:
+        return f"synk.{self.name} on rank {self._rank}"
 
     def _given(self, run: Owner) -> list[Given]:
         checked_rank(self._rank, run)

@@ -18,6 +18,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.tensor.type import DenseTensorType
 
 from synk.arrays.owner import Owner
+from synk.arrays.per_rank import Effect, is_tracked
 from synk.arrays.variables import describe
 from synk.comm import SharedArrays
 from synk.functions.prepared import PreparedStep
@@ -35,6 +36,7 @@ class Collective(ABC, Generic[Returned]):
     name: ClassVar[str]  # of the public verb
     has_result = False  # whether the verb returns something; of a class, whether it may
     takes_arrays_only = True  # random states and sparse matrices are refused
+    leaves_equal: bool | None = None  # on all ranks, not per rank; None: the variables stay what they are
 
     def __init__(self, shared_vars: Any):
         self._is_list = isinstance(shared_vars, list | tuple)
@@ -52,6 +54,19 @@ class Collective(ABC, Generic[Returned]):
     def prepare_alone(self, run: Owner) -> list[PreparedStep]:
         """Return the steps of a command of its own."""
         return [self.prepare(run)]
+
+    def effect(self, run: Owner) -> Effect | None:
+        """Return whether it leaves its variables equal on all ranks, or per rank."""
+        if self.leaves_equal is None:
+            return None
+        changed = tuple([run.shared.identify(one) for one in self.variables if is_tracked(one)])
+        if self.leaves_equal:
+            return Effect(leaves_equal=changed)
+        return Effect(leaves_per_rank=changed, since=self.described())
+
+    def described(self) -> str:
+        """Return how errors name it that are raised because it has left variables per rank."""
+        return f"synk.{self.name}"
 
     def identities(self, run: Owner) -> tuple[int, ...]:
         """Return the variables as steps name them."""

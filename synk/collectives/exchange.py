@@ -16,6 +16,8 @@ from synk.values.messages import Step
 class Exchange(Collective[None]):
     """A collective after which each rank has its part of the rows; it is not available on GPUs yet."""
 
+    leaves_equal = False
+
     def __init__(self, shared_vars: Any):
         super().__init__(shared_vars)
         self.check_rows("rows to divide among the ranks")

@@ -91,6 +91,7 @@ class AllGather(Collective[None]):
     """Give all ranks the values of all, joined along axis 0."""
 
     name = "all_gather"
+    leaves_equal = True
 
     def __init__(self, shared_vars: Any, nccl: bool = True):
         super().__init__(shared_vars)

@@ -27,6 +27,7 @@ class AllReduce(Collective[None]):
     """
 
     name = "all_reduce"
+    leaves_equal = True
 
     def __init__(self, shared_vars: Any, op: str = "avg", nccl: bool = True):
         super().__init__(shared_vars)
@@ -61,10 +62,7 @@ class AllReduceStep(Step):
         if shared is not None:
             communicator.all_reduce(shared[rank.rank], self.op, shared)
             return
-        parted = None if rank.overlap is None else rank.overlap.take(variable)
-        value = rank.value(variable)
-        result = communicator.all_reduce(value, self.op) if parted is None else parted.finish(value)
-        rank.variables.assign(variable, result)
+        rank.variables.assign(variable, communicator.all_reduce(rank.value(variable), self.op))
 
 
 class Reduce(Collective[Any]):
@@ -80,6 +78,10 @@ class Reduce(Collective[Any]):
         super().__init__(shared_vars)
         self._op = checked_operation(op, self.variables)
         self.has_result = not in_place
+        self.leaves_equal = False if in_place else None
+
+    def described(self) -> str:
+        return f"synk.{self.name}, which changes rank 0 only"
 
     def prepare(self, run: Owner) -> PreparedStep:
         variables = self.identities(run)

@@ -51,23 +51,19 @@ class CollectiveRunner:
                 if not args and "shared_vars" in keywords:
                     args = (keywords.pop("shared_vars"),)
                 if args and last.repeated_by(args, keywords):
-                    self._owner.run(last.command.steps)
+                    last.command.run(self._owner, 0, 0)
                     return None
             return self._run_anew(kind, args, keywords)
 
     def _run_anew(self, kind: type[Collective[Any]], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        prepared = kind(*args, **keywords).prepare_alone(self._owner)
+        collective = kind(*args, **keywords)
+        prepared = collective.prepare_alone(self._owner)
+        command = PreparedCommand(prepared, num_slices=1, effects=[collective.effect(self._owner)])
+        values = command.run(self._owner, 0, 0)
         for entry in prepared:
-            if entry.reshapes:
-                self._owner.lengths.forget(entry.reshapes)
-        results, values = self._owner.run(tuple([entry.step for entry in prepared])), []
-        for entry, of_ranks in zip(prepared, results, strict=True):
-            if entry.finish is not None:
-                values += entry.finish(of_ranks)
             # One that may last has a command of its own; the variable is its first argument.
             variable = None if entry.lasting is None else args[0] if args else keywords.pop("shared_vars")
             if isinstance(variable, SharedVariable):
-                command = PreparedCommand(prepared, num_slices=1)
                 self._owner.remember(command)
                 self._last[kind] = Last(weakref.ref(variable), args[1:], keywords, command)
         return values[0] if values else None

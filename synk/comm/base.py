@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -33,19 +33,6 @@ Read = Callable[[Sequence[Any]], Any]
 def copies(arrays: Sequence[Any]) -> Any:
     """Return a list of copies: what a gathering reads unless told otherwise."""
     return [array.copy() for array in arrays]
-
-
-class Parted(Protocol):
-    """An all-reduce that all ranks have agreed on, of an array whose end is final before its start."""
-
-    def finished(self, array: Any, start: int) -> None:
-        """Learn that ``array[start:]`` is final: it may be exchanged, and nobody else touches it any more."""
-
-    def finish(self, array: Any) -> Any:
-        """Return ``array`` with the result in it, once all ranks are through."""
-
-    def abandon(self) -> None:
-        """Give up, as this rank failed."""
 
 
 class Collectives(ABC):
@@ -137,8 +124,6 @@ class Collectives(ABC):
 class Communicator(Collectives):
     """Collectives among the ranks of a run, and what links these."""
 
-    overlaps = False  # whether `parted` may return something
-
     def __init__(self, rank: int, n_ranks: int):
         self.rank = rank
         self.n_ranks = n_ranks
@@ -151,14 +136,6 @@ class Communicator(Collectives):
     def on_host(self) -> Communicator:
         """The communicator of the same ranks that takes NumPy arrays: this one, unless it is of a device."""
         return self
-
-    def parted(self, count: int, dtype: Any, op: str) -> Parted | None:
-        """Return an all-reduce of ``count`` elements that may begin before all of them are final.
-
-        None where this communicator has none such, on all ranks alike. Raises CollectiveMismatch on every
-        rank if ranks disagree.
-        """
-        return None
 
     def close(self) -> None:
         """Give up what links this rank to the others; their processes may have ended."""

@@ -32,7 +32,7 @@ class NcclCommunicator(Communicator):
     current; ``host`` is of the same ranks, on the same words and barrier, for NumPy arrays.
     """
 
-    def __init__(self, barrier: Barrier, library: Library, host: Communicator | None = None):
+    def __init__(self, barrier: Barrier, library: Library, host: Communicator):
         super().__init__(barrier.rank, barrier.n_ranks)
         self._host = host
         self._library = library
@@ -43,7 +43,6 @@ class NcclCommunicator(Communicator):
 
     @property
     def on_host(self) -> Communicator:
-        assert self._host is not None, "made without one"
         return self._host
 
     def all_reduce(self, array: Any, op: str, shared: Shared = None) -> Any:

@@ -74,6 +74,19 @@ def _protected_graph(op: Any, disposable: Collection[int]) -> tuple[FunctionGrap
     return graph, baked, inputs
 
 
+def plain_graph(op: Any) -> FunctionGraph:
+    """Return a copy of the graph inside of an Op, as it was written."""
+    graph: Any = op.fgraph
+    return graph.clone() if isinstance(graph, FunctionGraph) else graph.unfreeze()
+
+
+def inferred_shape(feature: Any, variable: Any) -> tuple | None:
+    """Return the lengths that a `ShapeFeature` has for a variable of its graph, None if it has none."""
+    if hasattr(feature, "get_non_recursive_shape"):  # from 3.1, which finds them when they are asked for
+        return feature.shape_tuple(variable)
+    return feature.shape_of.get(variable)
+
+
 def host_op(op: Any) -> Any:
     """Return ``op`` in a form whose own implementation needs no C compiler."""
     if not isinstance(op, Scan):
@@ -91,6 +104,18 @@ def take_axis(op: Any, inputs: tuple, position: int) -> tuple[int, tuple]:
     if hasattr(op, "axis"):
         return op.axis, inputs
     return int(inputs[position]), inputs[:position] + inputs[position + 1 :]
+
+
+def known_axis(node: Any, position: int) -> tuple[int | None, list[int]]:
+    """Return the axis of a Join, Split or sort node, None if it is known only at run time.
+
+    And the positions of the node's other inputs.
+    """
+    if hasattr(node.op, "axis"):
+        return node.op.axis, list(range(len(node.inputs)))
+    axis = getattr(node.inputs[position], "data", None)
+    others = [k for k in range(len(node.inputs)) if k != position]
+    return None if axis is None else int(axis), others
 
 
 def join_pieces(node: Any) -> tuple[int | None, list]:

@@ -42,10 +42,6 @@ class Device(ABC):
         which parts of a flat vector are final; on cores nobody is.
         """
 
-    def uploader(self) -> Any:
-        """Return the `uploads.Uploader` that brings rows to this device, or None if they are there."""
-        return None
-
     @abstractmethod
     def from_host(self, array: Any) -> Any:
         """Return a NumPy array as an array of the device."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from typing import Any
 
 from synk.comm import NcclCommunicator
 from synk.compile.programs.transfer import NARROW, check_narrow
@@ -37,8 +38,9 @@ class Devices:
         Fraction of each GPU's memory for all ranks on it together.
     precision : {"float32", "tf32", "bfloat16", "float16"}, optional
         As of `CudaDevice`.
-    gpu_device, communicator : type
-        What drives a GPU, and what connects ranks through NCCL; `synk.gpu_speedups` has others.
+    gpu_device, communicator, rank : type
+        What drives a GPU, what connects ranks through NCCL, and the class of ranks so connected, None for the
+        usual one; `synk.gpu_speedups` has others.
     """
 
     n_ranks: int
@@ -48,6 +50,7 @@ class Devices:
     precision: str | None = None
     gpu_device: type[CudaDevice] = CudaDevice
     communicator: type[NcclCommunicator] = NcclCommunicator
+    rank: type[Any] | None = None
 
     def make(self, rank: int) -> Device:
         """Return the device of one rank, not activated."""

@@ -11,7 +11,7 @@ stand-in for CuPy only, and on no GPU yet.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from math import prod
 from typing import Any, NamedTuple
 
@@ -31,7 +31,7 @@ class Streams(NamedTuple):
 
     computing: Any
     copying: Any
-    recording: AbstractContextManager[Any] = nullcontext()  # held while launches of `computing` are recorded
+    recording: AbstractContextManager[Any]  # held while launches of `computing` are recorded
 
 
 class InputBuffer:

@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, suppress
 from math import prod
 from typing import Any, NamedTuple
 
@@ -63,14 +63,14 @@ class Uploader:
         xp: Any,
         computing: Any,
         bind: Callable[[], None],
-        threads: int = 1,
-        recording: AbstractContextManager[Any] | None = None,
+        threads: int,
+        recording: AbstractContextManager[Any],
     ):
         self.xp = xp
         self.bind = bind
         self._computing = computing
         self._n_threads = threads
-        self._recording = nullcontext() if recording is None else recording
+        self._recording = recording
         self._streams: Streams | None = None
         self._buffers: dict[tuple[int, int], InputBuffers] = {}
         self._forgotten: deque[InputBuffers] = deque()

@@ -11,11 +11,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TextIO
 
 from synk.arrays.data import Data
 from synk.arrays.making import make_data
 from synk.arrays.owner import Owner
+from synk.arrays.per_rank import Effect
 from synk.arrays.variables import describe
 from synk.compile.observe.profile import Profile
 from synk.compile.observe.report import Report
@@ -149,13 +150,16 @@ class Function(ABC):
     def _run_anew(self, inputs: Sequence[Any], options: CallOptions) -> list[Any]:
         """Prepare a call and run it; keep its command if the next call may repeat it."""
         self._last = None
+        effects = self.effects()
+        self._owner.per_rank.after(effects)  # of all commands, before the first one is prepared
         values: list[Any] = []
-        count = 0
+        done = 0
         for prepared in self.prepare(inputs, options):
-            command = PreparedCommand(prepared, options.num_slices)
+            stop = done + len(prepared)
+            command = PreparedCommand(prepared, options.num_slices, effects[done:stop])
             values += command.run(self._owner, *command.selected)
-            count += 1
-        if count == 1 and options.batch_s is None and options.next_batch is None:
+            done = stop
+        if len(prepared) == done and options.batch_s is None and options.next_batch is None:
             self._owner.remember(command)
             written = self.as_written(values)
             command.returns = "list" if written is values else "none" if written is None else "single"
@@ -209,6 +213,19 @@ class Function(ABC):
                     self(*args, **kwargs)
         return profile.report(self.name)
 
+    def explain(self, file: TextIO | None = None) -> None:
+        """Print how each output and update is combined, why, and which collectives a call costs.
+
+        Lines of the script are named, and the bytes that each rank gives to a collective where shapes are
+        known: those of shared variables are. Nothing is computed or compiled.
+
+        Parameters
+        ----------
+        file : text file, optional
+            By default standard output.
+        """
+        print("\n".join(self.explanation()), file=file)
+
     def build_inputs(
         self,
         *args: Any,
@@ -246,12 +263,20 @@ class Function(ABC):
     # --- what the two kinds of function do differently -------------------------------------------
 
     @abstractmethod
+    def explanation(self) -> list[str]:
+        """Return the lines that `explain` prints."""
+
+    @abstractmethod
     def can_batch(self) -> bool:
         """Return whether there are scattered inputs."""
 
     @abstractmethod
     def can_batch_s(self) -> bool:
         """Return whether there are sliceable shared variables."""
+
+    @abstractmethod
+    def effects(self) -> Sequence[Effect | None]:
+        """Return the effects of all steps of a call, in order."""
 
     @abstractmethod
     def prepare(self, values: Sequence[Any], options: CallOptions) -> Iterator[list[PreparedStep]]:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from synk.arrays.data import Data
 from synk.arrays.owner import Owner
+from synk.arrays.per_rank import Effect, is_tracked
 from synk.arrays.variables import describe
 from synk.functions.calls import (
     CallOptions,
@@ -26,6 +27,9 @@ from synk.functions.calls import (
     select_following,
     select_shares,
 )
+from synk.functions.exact.alone import without_collectives
+from synk.functions.exact.check import FirstCall, checked
+from synk.functions.exact.explain import explain
 from synk.functions.function import Function
 from synk.functions.prepared import KnownInput, Lasting, PreparedStep
 from synk.functions.spec import to_spec
@@ -54,12 +58,18 @@ class Spans(NamedTuple):
 class GraphFunction(Function):
     """A function of one PyTensor graph, made by `synk.function`."""
 
-    def __init__(self, owner: Owner, number: int, definition: Definition):
+    def __init__(
+        self, owner: Owner, number: int, written: Definition, definition: Definition, check: Any = None
+    ):
         super().__init__(owner, definition.name, definition.all_inputs)
         self._number = number
-        self._definition = definition  # keeps the shared variables alive
+        self._written = written
+        self._definition = definition  # what ranks compute; keeps the shared variables alive
+        self._first = None if check is None else FirstCall(written, checked(check))  # until there was one
         self._spec: Any = None
         self._reshapes: tuple[int, ...] = ()
+        self._outputs: list[Output] = []
+        self._effect = Effect()
         self._finish: Any = None  # what makes the outputs of the results of all ranks
         self._announced: Announced | None = None
         self._tokens = count(1)
@@ -92,20 +102,82 @@ class GraphFunction(Function):
         """Give the function to all ranks if they do not have it yet; return its number."""
         self.check_open()
         if self._spec is None:
-            spec = to_spec(self._definition, self._owner.shared.identify_all)
+            alone = self._owner.n_ranks == 1
+            definition = without_collectives(self._definition) if alone else self._definition
+            spec = to_spec(definition, self._owner.shared.identify_all)
             self._owner.install(messages.Build(self._number, spec))
+            self._effect = self._effect_of(self._definition)
             self._spec = spec
             self._reshapes = tuple(update.variable for update in spec.updates)
             if self._definition.outputs:
-                self._finish = partial(combine, [*map(self._output, count(), self._definition.outputs)])
+                self._outputs = [*map(self._output, count(), self._definition.outputs)]
+                self._finish = partial(combine, self._outputs)
         return self._number
 
     def _output(self, position: int, output: Any) -> Output:
         what = f"output {position} ({describe(output)}) of {self.name!r}"
-        return Output(self._spec.output_modes[position], getattr(output.type, "dtype", None), what)
+        mode, axis = self._spec.output_modes[position], self._definition.output_axes[position]
+        return Output(mode, getattr(output.type, "dtype", None), what, axis)
+
+    def _effect_of(self, definition: Definition) -> Effect:
+        leaves: dict[bool | None, list[Any]] = {None: [], False: [], True: []}
+        for update in definition.updates:
+            leaves[update.per_rank].append(update.variable)
+        return Effect(
+            leaves_equal=self._tracked(leaves[False]),
+            leaves_per_rank=self._tracked(leaves[True]),
+            since=f"function {self.name!r}, in which each rank updates it by itself",
+            takes_equal=self._tracked(definition.equals),
+            name=self.name,
+        )
+
+    def _tracked(self, variables: Sequence[Any]) -> tuple[int, ...]:
+        return self._owner.shared.identify_all([one for one in variables if is_tracked(one)])
+
+    def effects(self) -> list[Effect | None]:
+        self.ready()
+        return [self._effect]
 
     def run_alone(self, arrays: Sequence[Any]) -> list[Any]:
-        return self._owner.run_alone(self.ready(), arrays)
+        number = self.ready()
+        updated = self._tracked([update.variable for update in self._definition.updates])
+        since = f"{self.name!r}.as_pytensor, which updates it on rank 0 only"
+        self._owner.per_rank.now = self._owner.per_rank.after([Effect((), updated, since)])
+        values = self._owner.run_alone(number, arrays)
+        return [output.with_rows_in_place(value) for output, value in zip(self._outputs, values, strict=True)]
+
+    def explanation(self) -> list[str]:
+        return explain(self._written, self._definition)
+
+    def _run_anew(self, inputs: Sequence[Any], options: CallOptions) -> list[Any]:
+        if self._first is None:
+            return super()._run_anew(inputs, options)
+        expected = self._first.expected(self._all_rows(inputs, options))
+        values = super()._run_anew(inputs, options)
+        first, self._first = self._first, None
+        first.compare(values, expected, self._owner.n_ranks)
+        return values
+
+    def check_compared(self) -> None:
+        """Raise ValueError if there was no first call yet, which is to be compared with one process."""
+        if self._first is not None:
+            raise ValueError(
+                f"{self.name!r} has check='first': call it once by itself before it joins a sequence"
+            )
+
+    def _all_rows(self, values: Sequence[Any], options: CallOptions) -> list[Any]:
+        """Return the inputs of a call as one process gets them."""
+        entries = [self._entry(variable, value) for variable, value in zip(self.inputs, values, strict=True)]
+        n_scattered = len(self._definition.inputs)
+        rows = self._select(entries[:n_scattered], options, None).batch
+        arrays = []
+        for position, entry in enumerate(entries):
+            array = entry.data if isinstance(entry, Data) else entry
+            if rows is not None and position < n_scattered:
+                paired = isinstance(entry, Data) and entry.minibatch
+                array = array[: len(rows)] if paired else rows.of(array)
+            arrays.append(array)
+        return arrays
 
     def prepare(self, values: Sequence[Any], options: CallOptions) -> Iterator[list[PreparedStep]]:
         yield [self.prepare_step(values, options)]
@@ -133,11 +205,20 @@ class GraphFunction(Function):
             minibatch=paired,
             shares=spans.shares,
             indices=indices,
-            num_slices=check_num_slices(options.num_slices),
+            num_slices=self._slices(options.num_slices),
             gathered=gathered,
             ahead=self._announced and messages.Ahead(self._announced.token, spans.following),
         )
         return PreparedStep(step, self._finish, self._reshapes, self._lasting(entries, step, length))
+
+    def _slices(self, num_slices: int) -> int:
+        if check_num_slices(num_slices) > 1 and self._definition.needs_all_rows:
+            raise ValueError(
+                f"num_slices={num_slices}, but a result of {self.name!r} needs all rows at once "
+                f"({self._definition.needs_all_rows}): pass num_slices=1, or declare how slices and ranks "
+                "combine"
+            )
+        return num_slices
 
     def _entry(self, variable: Any, value: Any) -> Any:
         """Return an input as it is if it is Data, else as an array of the variable's type."""

@@ -19,6 +19,7 @@ import numpy as np
 
 from synk.arrays.data import Data
 from synk.arrays.owner import Owner
+from synk.arrays.per_rank import Effect, State
 from synk.values import messages
 from synk.values.rows import contiguous
 
@@ -58,27 +59,44 @@ class PreparedCommand:
     """Steps that run together on every rank, and may be sent again if they last.
 
     They read the ``selected`` rows, unless a call that sends them again has others. They rely on the memory
-    of ``segments``, that of inputs, and of shared ``variables``, by identity.
+    of ``segments``, that of inputs, and of shared ``variables``, by identity. The ``effects`` are those of
+    the steps on shared variables, in order.
     """
 
-    def __init__(self, prepared: Sequence[PreparedStep], num_slices: int):
+    def __init__(self, prepared: Sequence[PreparedStep], num_slices: int, effects: Sequence[Effect | None]):
         self.steps, *self.selected = _told_once([entry.step for entry in prepared])
         self.returns = "list"  # what the caller is given: that, "single" or "none"
-        self._finish = [entry.finish for entry in prepared]
+        self._finish = [(place, entry.finish) for place, entry in enumerate(prepared) if entry.finish]
         self._reshapes = [variable for entry in prepared for variable in entry.reshapes]
+        self._effects = effects
+        self._change: tuple[State | None, State] = None, {}  # of what is per rank: before and after a run
         self._num_slices = num_slices
         self._lasting = [entry.lasting for entry in prepared]
         self.lasts, self.segments, self.variables = False, set[int](), set[int]()
 
     def run(self, owner: Owner, start: int, stop: int) -> list[Any]:
-        """Run the steps on these rows, and return what each makes of its results."""
+        """Run the steps on these rows, and return what each makes of its results.
+
+        Raises ValueError if a step takes a shared variable as equal on all ranks that is per rank.
+        """
+        per_rank = owner.per_rank
+        now = per_rank.now
+        before, after = self._change
+        if now is not before and now != before:
+            after = per_rank.after(self._effects)
+            self._change = now, after
         if self._reshapes:
             # Before the command, not after: it may end in an exception that leaves them half changed.
             owner.lengths.forget(self._reshapes)
-        results, values = owner.run(self.steps, start, stop), []
-        for finish, of_ranks in zip(self._finish, results, strict=True):
-            if finish is not None:
-                values += finish(of_ranks)
+        try:
+            results = owner.run(self.steps, start, stop)
+            per_rank.now = after
+        except BaseException:  # that of a signal handler comes between any two lines
+            per_rank.note_failed(self._effects)
+            raise
+        values: list[Any] = []
+        for position, finish in self._finish:
+            values += finish(results[position])
         return values
 
     def keep(self, array: Callable[[messages.ArrayRef], Any], stored: Callable[[Sequence[int]], Any]) -> None:

@@ -10,6 +10,8 @@ from functools import partial
 from typing import Any, Protocol
 
 from synk.arrays.owner import Owner
+from synk.arrays.per_rank import Effect
+from synk.arrays.variables import describe
 from synk.functions.calls import CallOptions
 from synk.functions.function import Function
 from synk.functions.graph_function import GraphFunction
@@ -20,9 +22,14 @@ class Item(Protocol):
     """A collective with its arguments, as `synk.collectives.base.Collective` is one."""
 
     has_result: bool
+    name: str
+    variables: Sequence[Any]
 
     def prepare(self, run: Owner) -> PreparedStep:
         """Return its step."""
+
+    def effect(self, run: Owner) -> Effect | None:
+        """Return the effect of its step."""
 
 
 class SequenceFunction(Function):
@@ -45,6 +52,7 @@ class SequenceFunction(Function):
         self._functions = [item for item in self._items if isinstance(item, GraphFunction)]
         for function in self._functions:
             function.check_open()  # afterwards it is open for as long as the sequence is
+            function.check_compared()
         inputs = dict.fromkeys(variable for function in self._functions for variable in function.inputs)
         super().__init__(
             owner, name or " + ".join(function.name for function in self._functions), list(inputs)
@@ -72,11 +80,28 @@ class SequenceFunction(Function):
         # What collectives return counts too, and is known only when they have.
         return values if self.returns == "none" and values else super().as_written(values)
 
+    def explanation(self) -> list[str]:
+        lines = []
+        for number, item in enumerate(self._items, start=1):
+            if isinstance(item, GraphFunction):
+                first, *others = item.explanation()
+                lines += [f"{number}. {first}", *others]
+            else:
+                names = ", ".join(map(describe, item.variables))
+                lines.append(f"{number}. collective {item.name} of {names}")
+        return lines
+
     def can_batch(self) -> bool:
         return any(function.can_batch() for function in self._functions)
 
     def can_batch_s(self) -> bool:
         return any(function.can_batch_s() for function in self._functions)
+
+    def effects(self) -> list[Effect | None]:
+        found: list[Effect | None] = []
+        for item in self._items:
+            found += item.effects() if isinstance(item, GraphFunction) else [item.effect(self._owner)]
+        return found
 
     def prepare(self, values: Sequence[Any], options: CallOptions) -> Iterator[list[PreparedStep]]:
         given = dict(zip(self.inputs, values, strict=True))

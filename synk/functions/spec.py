@@ -1,18 +1,18 @@
 """From a function as the user wrote it to the form that travels.
 
-Definition -> sliceables and n_rows made inputs, shared variables made numbers -> ProgramSpec
+Definition -> sliceables and numbers of rows made inputs, shared variables made numbers -> ProgramSpec
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence, Set
 
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
-from synk.arrays.variables import n_rows, ranks
+from synk.arrays.variables import first_row, leads, n_rows, ranks, total_rows
 from synk.compile.graphs import serialize
 from synk.compile.graphs.substitute import substitute
 from synk.functions.symbolic import Definition, Update, dtype_of
@@ -26,16 +26,23 @@ def to_spec(
     """Turn a definition into the form that travels.
 
     ``identify_all`` gives shared variables their identities, sending them to the workers if need be.
+
+    Inputs of the graph: scattered, broadcast, rows of sliceables, then n_rows, total_rows, first_row, leads,
+    ranks.
     """
     rows_of = {variable: _rows_variable(variable) for variable in definition.sliceables}
     # A static length is that of the whole array, and a rank gets a part of it.
     scattered = {variable: _rows_variable(variable) for variable in definition.inputs}
-    count, together = n_rows.type("n_rows"), ranks.type("ranks")
+    numbers = {number: number.type(number.name) for number in (n_rows, total_rows, first_row, leads)}
+    together = ranks.type("ranks")
+    n_outputs, n_results = len(definition.outputs), len(definition.outputs) + len(definition.updates)
     results = [*definition.outputs, *(update.value for update in definition.updates)]
-    results = substitute(results, {**scattered, **rows_of, n_rows: count, ranks: together})
-    values = results[len(definition.outputs) :]
-    row_inputs = {*scattered.values(), *rows_of.values(), count, together}
-    graph_inputs = [*scattered.values(), *definition.bcast_inputs, *rows_of.values(), count, together]
+    results += [part for part, _ in definition.parts]
+    results = substitute(results, {**scattered, **rows_of, **numbers, ranks: together})
+    values = results[n_outputs:n_results]
+    of_rank = [*rows_of.values(), *numbers.values(), together]
+    graph_inputs = [*scattered.values(), *definition.bcast_inputs, *of_rank]
+    row_inputs = {*scattered.values(), *of_rank}
     variables = [one for one in ancestors(results) if isinstance(one, SharedVariable)]
     variables += [*definition.sliceables, *(update.variable for update in definition.updates)]
     identify = dict(zip(variables, identify_all(variables), strict=True)).__getitem__
@@ -50,11 +57,13 @@ def to_spec(
             for mode, output in zip(definition.output_modes, definition.outputs, strict=True)
         ),
         updates=tuple(
-            _update_spec(update, value, row_inputs, identify)
+            _update_spec(update, value, row_inputs, together, identify)
             for update, value in zip(definition.updates, values, strict=True)
         ),
         mode=definition.mode,
         needs_ranks=together in set(ancestors(results)),
+        parts=tuple(operation for _, operation in definition.parts),
+        completed=definition.completed,
     )
 
 
@@ -65,8 +74,18 @@ def _rows_variable(variable: SharedVariable) -> Variable:
 
 
 def _update_spec(
-    update: Update, value: Variable, row_inputs: Iterable[Variable], identify: Callable[[SharedVariable], int]
+    update: Update,
+    value: Variable,
+    row_inputs: Set[Variable],
+    together: Variable,
+    identify: Callable[[SharedVariable], int],
 ) -> UpdateSpec:
-    needs_rows = not set(row_inputs).isdisjoint(ancestors([value]))
-    advances = isinstance(update.variable.type, RandomType)
-    return UpdateSpec(identify(update.variable), update.mode, needs_rows, advances)
+    used = set(ancestors([value]))
+    return UpdateSpec(
+        identify(update.variable),
+        update.mode,
+        # Every slice of every rank computes the whole of an exact value, from the original ones.
+        needs_rows=not update.exact and not row_inputs.isdisjoint(used),
+        advances=not update.exact and isinstance(update.variable.type, RandomType),
+        needs_ranks=together in used,
+    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from pytensor.compile.sharedvalue import SharedVariable
@@ -16,18 +17,33 @@ from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.type import DenseTensorType, TensorType
 
-from synk.arrays.variables import describe, n_rows
+from synk.arrays.variables import describe, first_row, leads, n_rows, total_rows
 from synk.compile.graphs.substitute import substitute
 from synk.values.reduction import check_mode
 
 
+class Undeclared(Enum):
+    """The mark of a result without an operation: it is that of one process."""
+
+    UNDECLARED = "undeclared"
+
+
+UNDECLARED = Undeclared.UNDECLARED
+
+
 @dataclass(frozen=True)
 class Update:
-    """A shared variable, its new value, and how slices accumulate."""
+    """A shared variable, its new value, and how slices accumulate.
+
+    An exact value is that of one process: the same in every slice of every rank, those without rows
+    included, whatever ``mode``.
+    """
 
     variable: SharedVariable
     value: Variable
-    mode: str | None
+    mode: Any  # of `MODES`, or `UNDECLARED`
+    exact: bool = False
+    per_rank: bool | None = None  # whether values differ between ranks afterwards; None where as before
 
 
 @dataclass(frozen=True)
@@ -39,11 +55,18 @@ class Definition:
     bcast_inputs: tuple[Variable, ...]
     outputs: tuple[Variable, ...]
     output_modes: tuple[Any, ...]  # with "c_" prefixes
+    output_axes: tuple[int, ...]  # where the rows of gathered outputs belong; graphs have them on axis 0
     returns: str  # "list", "single" or "none"
     updates: tuple[Update, ...]
     givens: tuple[tuple[Variable, Variable], ...]
     sliceables: tuple[SharedVariable, ...]
     mode: Any
+    equals: tuple[SharedVariable, ...] = ()  # that results without an operation take as equal on all ranks
+    # Where ranks meet inside the graph for results without an operation: what accumulates over slices before
+    # they do, and by which operation; or why calls take one slice.
+    parts: tuple[tuple[Variable, str], ...] = ()
+    completed: tuple[int, ...] = ()  # the results, outputs before updates, that are made of parts
+    needs_all_rows: str = ""
 
     @property
     def all_inputs(self) -> tuple[Variable, ...]:
@@ -87,6 +110,7 @@ def define(
         bcast_inputs=broadcast,
         outputs=tuple(expressions[: len(output_variables)]),
         output_modes=modes,
+        output_axes=(0,) * len(modes),
         returns=returns,
         updates=tuple(_checked_update(*update) for update in written),
         givens=pairs,
@@ -144,15 +168,16 @@ def _outputs(outputs: Any) -> tuple[list[Variable], tuple[Any, ...], str]:
     entries = outputs if isinstance(outputs, list) else [outputs]
     variables, modes = [], []
     for position, entry in enumerate(entries):
-        variable, mode = entry if _is_pair(entry) else (entry, "avg")
+        variable, mode = entry if _is_pair(entry) else (entry, UNDECLARED)
         if not isinstance(variable, Variable):
             raise TypeError(f"output {position} must be a variable or (variable, operation), got {entry!r}")
-        if is_sparse(variable) and mode is not None:
+        if is_sparse(variable) and mode not in (None, UNDECLARED):
             raise TypeError(
                 f"output {position} ({describe(variable)}) is sparse, which has no {mode!r}; "
                 "make it dense by pytensor.sparse.dense_from_sparse, or use None"
             )
-        check_mode(mode, dtype_of(variable), f"output {position} ({describe(variable)})")
+        if mode is not UNDECLARED:
+            check_mode(mode, dtype_of(variable), f"output {position} ({describe(variable)})")
         variables.append(variable)
         modes.append(mode)
     return variables, tuple(modes), "list" if isinstance(outputs, list) else "single"
@@ -178,7 +203,7 @@ def dtype_of(variable: Variable) -> str | None:
 
 
 def _updates(updates: Any) -> list[tuple[Any, Any, Any]]:
-    """Return updates as triples; the operation is "default" where none is given."""
+    """Return updates as triples."""
     if updates is None:
         return []
     entries = list(updates.items()) if isinstance(updates, Mapping) else updates
@@ -190,7 +215,7 @@ def _updates(updates: Any) -> list[tuple[Any, Any, Any]]:
             raise TypeError(
                 f"an update is (variable, new value) or (variable, new value, operation), got {entry!r}"
             )
-        variable, value, mode = (*entry, "default")[:3]
+        variable, value, mode = (*entry, UNDECLARED)[:3]
         if not isinstance(variable, SharedVariable):
             raise TypeError(f"only shared variables can be updated, got {variable!r}")
         triples.append((variable, variable.type.filter_variable(value, allow_convert=True), mode))
@@ -210,7 +235,7 @@ def _default_updates(
             default = getattr(variable, "_default_update", None)
             if default is not None and variable not in seen:
                 seen.append(variable)
-                new.append((variable, default, "default"))
+                new.append((variable, default, UNDECLARED))
         found += new
         pending = [value for _, value, _ in new]
     return found
@@ -218,8 +243,8 @@ def _default_updates(
 
 def _checked_update(variable: Any, value: Any, mode: Any) -> Update:
     what = f"the update of {describe(variable)}"
-    if mode == "default":
-        mode = "avg" if str(dtype_of(variable)).startswith(("float", "complex")) else None
+    if mode is UNDECLARED:
+        return Update(variable, value, mode)
     if mode == "gather" and variable.type.ndim == 0:
         raise ValueError(f"{what} gathers rows, but {describe(variable)} is 0-d")
     return Update(variable, value, check_mode(mode, dtype_of(variable), what))
@@ -269,7 +294,8 @@ def _check_whole(definition: Definition, on_unused_input: str) -> None:
     for variable in definition.sliceables:
         if variable not in used:
             raise ValueError(f"sliceable variable {describe(variable)} is not used in this function")
-    counted = set(definition.inputs) if n_rows in used else set()  # only their rows are used
+    numbers = {n_rows, total_rows, first_row, leads}
+    counted = set() if used.isdisjoint(numbers) else set(definition.inputs)  # only their rows are used
     for variable in definition.all_inputs:
         if variable not in used | counted and on_unused_input == "raise":
             raise ValueError(

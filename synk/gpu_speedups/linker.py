@@ -7,7 +7,7 @@ program -> finished -> a part of an all-reduce begins there? -> cut: graph, fini
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -91,9 +91,6 @@ class BetweenGraphs:
 
     def expect(self, variable: Variable, shape: tuple[int, ...], dtype: str) -> None:
         self._announcer.expect(variable, shape, dtype)
-
-    def told(self) -> Mapping[Any, Any]:
-        return self._announcer.told()
 
     def finished(self, variable: Variable, array: Any, start: int) -> None:
         if not self._graphs.recording:

@@ -1,7 +1,7 @@
 """All-reduces in parts: each goes out as soon as it is final on this rank, while the rest is computed.
 
-    OverlappingCommunicator.parted: ranks agree -> finished(array, start), again and again
-        -> parts on a stream of their own -> finish
+    OverlappingCommunicator.begin: ranks agree -> finished(array, start), again and again
+        -> parts on a stream of their own -> OverlappingCommunicator.all_reduce: finish
 
 Parts follow from the length alone, and all ranks launch them in one order, from the end of the array to its
 start: that is how gradients come. What is not final before `finish` is launched there. *Unrun* on GPUs.
@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from synk.comm import NcclCommunicator
+from synk.comm.base import Shared
 from synk.comm.carrier import carrier_of
 from synk.comm.nccl_library import Library
 from synk.comm.nccl_link import Link
@@ -36,17 +37,33 @@ class Described(NamedTuple):
 class OverlappingCommunicator(NcclCommunicator):
     """NCCL, with all-reduces that begin before all of their array is final."""
 
-    overlaps = True
     _side: SideStream | None = None
+    _begun: PartedReduction | None = None
 
-    def parted(self, count: int, dtype: Any, op: str) -> PartedReduction | None:
+    def begin(self, count: int, dtype: Any, op: str) -> PartedReduction | None:
+        """Begin the next all-reduce, of ``count`` elements of which the last become final first.
+
+        None where it cannot begin early, on all ranks alike. Raises CollectiveMismatch on every rank if ranks
+        disagree.
+        """
         carrier = carrier_of(op, dtype, self.n_ranks)
         if carrier is None or carrier.steps or not count:
             return None
         self._meet("all_reduce", op, Described((count,), dtype))
         self._side = self._side or SideStream(self._library)
         codes = self._codes(carrier)
-        return PartedReduction(self._link, self._library, self._side, count, dtype.itemsize, *codes)
+        self._begun = PartedReduction(self._link, self._library, self._side, count, dtype.itemsize, *codes)
+        return self._begun
+
+    def all_reduce(self, array: Any, op: str, shared: Shared = None) -> Any:
+        begun, self._begun = self._begun, None
+        return super().all_reduce(array, op, shared) if begun is None else begun.finish(array)
+
+    def abandon(self) -> None:
+        """Give up what was begun, since this rank failed."""
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            begun.abandon()
 
 
 class PartedReduction:

@@ -1,7 +1,8 @@
 """Symbolic operations of neural networks on PyTensor variables, with gradients.
 
     conv2d     max_pool2d  avg_pool2d  global_avg_pool2d     relu
-    batch_norm  layer_norm     dropout     softmax_cross_entropy     all_sum
+    batch_norm  layer_norm     dropout     softmax_cross_entropy
+    all_reduce  all_sum        all_gather  reduce_scatter  broadcast
 
 Images are (images, channels, height, width). Each has a definition in plain NumPy, and kernels behind it that
 `synk.kernels` chooses; `layout` keeps images with their channels last inside of a graph, `fuse` draws biases
@@ -12,24 +13,32 @@ and rectifiers into the Op before them, and `residual`, on GPUs, ends of residua
 from synk.ops import fuse as _fuse  # noqa: F401  (registers its rewrites)
 from synk.ops import layout as _layout  # noqa: F401
 from synk.ops import residual as _residual  # noqa: F401
+from synk.ops import row_positions as _row_positions  # noqa: F401
+from synk.ops import row_rules as _row_rules  # noqa: F401
 from synk.ops.activation import relu
-from synk.ops.all_ranks import all_sum
 from synk.ops.batch_norm import batch_norm
+from synk.ops.collectives import all_gather, all_reduce, all_sum, broadcast, reduce_scatter
 from synk.ops.convolve import conv2d
 from synk.ops.cross_entropy import softmax_cross_entropy
 from synk.ops.dropout import dropout
 from synk.ops.layer_norm import layer_norm
+from synk.ops.marks import addend
 from synk.ops.pool import avg_pool2d, global_avg_pool2d, max_pool2d
 
 __all__ = [
+    "addend",
+    "all_gather",
+    "all_reduce",
     "all_sum",
     "avg_pool2d",
     "batch_norm",
+    "broadcast",
     "conv2d",
     "dropout",
     "global_avg_pool2d",
     "layer_norm",
     "max_pool2d",
+    "reduce_scatter",
     "relu",
     "softmax_cross_entropy",
 ]

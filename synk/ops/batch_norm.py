@@ -24,10 +24,12 @@ from synk.compile.tables import Width
 from synk.kernels.choose import norm_kernels
 from synk.kernels.plain_norm import PlainNorm, channel_axes, normalised
 from synk.kernels.window import check_layout
-from synk.ops.all_ranks import all_sum
 from synk.ops.checks import common_length, float_tensor, same_shape
+from synk.ops.collectives import all_sum
 from synk.ops.image import LayoutOp
+from synk.ops.marks import own
 
+OF_ONE_RANK = "batch_norm(all_ranks=False), which takes its statistics of each rank's rows"
 CHANNELS = "the lengths of the channels and of their parameters"
 
 Updates = list[tuple[Any, Any]]
@@ -103,6 +105,7 @@ def batch_norm(
         y, mean, variance = over_all_ranks(x, gamma, beta, n, eps)
     else:
         y, mean, inv_std = BatchNorm(eps)(x, gamma, beta)
+        n = own(n, OF_ONE_RANK)
         # The kernel returns what the gradient needs; the variance follows from it.
         variance = pt.maximum(1 / pt.sqr(inv_std) - constant(eps, inv_std), constant(0, inv_std))
     return y, running_updates(mean, variance, n, running, momentum)

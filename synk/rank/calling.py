@@ -15,6 +15,8 @@ import numpy as np
 from pytensor.link.utils import raise_with_op
 
 from synk.comm import Communicator
+from synk.comm.base import Read, copies
+from synk.values.reduction import identity
 
 
 class Direct:
@@ -76,10 +78,15 @@ def break_cycle(error: BaseException) -> None:
 
 
 class Absent:
-    """The ranks, seen by one without rows: it adds nothing, even where its mean of nothing is NaN."""
+    """The ranks, seen by one without rows: it adds nothing, even where its mean of nothing is NaN.
+
+    To reductions it brings the identity of their operation, to gatherings an array without rows; what it
+    broadcasts is zeros. It receives what the others do.
+    """
 
     def __init__(self, ranks: Communicator):
         self._ranks = ranks
+        self.rank, self.n_ranks = ranks.rank, ranks.n_ranks
 
     def __deepcopy__(self, memo: Any) -> Absent:
         return self  # as communicators do
@@ -90,8 +97,25 @@ class Absent:
         return Absent(self._ranks.on_host)
 
     def all_reduce(self, array: Any, op: str) -> Any:
-        if isinstance(array, np.ndarray | np.generic):
-            return self._ranks.all_reduce(np.zeros_like(array), op)
-        zeros = array.copy()  # on the device
-        zeros.fill(0)
-        return self._ranks.all_reduce(zeros, op)
+        return self._ranks.all_reduce(nothing_like(array, op), op)
+
+    def reduce_scatter(self, array: Any, op: str) -> Any:
+        return self._ranks.reduce_scatter(nothing_like(array, op), op)
+
+    def all_gather(self, array: Any, read: Read = copies) -> Any:
+        return self._ranks.all_gather(array[:0], read=read)
+
+    def broadcast(self, array: Any, root: int = 0) -> Any:
+        # What it computes from a row that stands in is no value of the call.
+        return self._ranks.broadcast(nothing_like(array, "sum") if self.rank == root else array, root)
+
+
+def nothing_like(array: Any, op: str) -> Any:
+    """Return an array in the place of ``array``, on its side, that adds nothing to a reduction by ``op``.
+
+    To an average, which counts all ranks alike, it adds zeros.
+    """
+    value: Any = identity("sum" if op == "avg" else op, np.empty((), array.dtype))
+    nothing = np.array(array) if isinstance(array, np.generic) else array.copy()
+    nothing.fill(value[()])
+    return nothing

@@ -18,6 +18,8 @@ from synk.comm import (
 from synk.comm.nccl_library import Library, allow_sharing, connect_at_once, connection, import_nccl
 from synk.device import Device, Devices
 from synk.memory.shm import Segment
+from synk.rank.gpu_rank import GpuRank
+from synk.rank.rank import Rank
 from synk.transport.sync import Barrier
 
 
@@ -33,11 +35,14 @@ class Connection(NamedTuple):
         Variables of the environment that were set for NCCL.
     nccl : type
         The communicator of arrays on GPUs that go through NCCL.
+    rank : type
+        The class of the ranks so connected.
     """
 
     kind: str = "host"
     added: tuple[str, ...] = ()
     nccl: type[NcclCommunicator] = NcclCommunicator
+    rank: type[Rank] = Rank
 
     def communicator(self, barrier: Barrier, device: Device, grow: Callable[[int], Segment]) -> Communicator:
         """Return the communicator of a rank, made in its process once its device is active.
@@ -65,11 +70,14 @@ def decide(devices: Devices, environ: MutableMapping[str, str]) -> Connection:
 
     NCCL is told in ``environ``, from which ranks inherit, where they may share a GPU.
     """
-    if devices.n_ranks == 1 or not devices.gpus:
+    if not devices.gpus:
         return Connection()
+    if devices.n_ranks == 1:
+        return Connection(rank=GpuRank)
     numbers = [devices.gpus[rank % len(devices.gpus)].number for rank in range(devices.n_ranks)]
     added = (*allow_sharing(numbers, environ), *connect_at_once(environ))
     nccl = import_nccl()
     version = None if nccl is None else nccl.get_version()
     kind = connection(numbers, version, environ)
-    return Connection(kind, added, devices.communicator)
+    rank = devices.rank if kind == "nccl" and devices.rank is not None else GpuRank
+    return Connection(kind, added, devices.communicator, rank)

@@ -2,16 +2,21 @@
 
     ProgramSpec -> RankProgram.run(rows of this rank) -> Results
 
-A program compiles up to three variants, each when first needed: ``whole`` for one slice, with
+A program compiles variants, each when first needed: ``whole`` for one slice, with
 updates in place; ``sliced`` for several, with updates as outputs, so that every slice sees the
-original values; ``rowless`` for a rank without rows, with the updates that need none.
+original values, and for slices without rows, in which a rank only meets the others; ``rowless`` for a rank
+without rows, with the updates that need neither rows nor the other ranks.
+
+Where ranks meet only to combine parts, they do so once a call. In the place of ``sliced`` there are two:
+
+    rows of a slice -> divided -> results, parts -> Sums
+    parts of all slices -> completed, in which the ranks meet -> what is made of them
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -24,16 +29,18 @@ from synk.arrays.variables import RankVariables
 from synk.comm import LoneCommunicator
 from synk.compile.emit import Observer
 from synk.compile.graphs import serialize
+from synk.compile.graphs.substitute import substitute
 from synk.compile.observe.debug import Debug, of_nothing
 from synk.compile.observe.profile import observed_mode
 from synk.compile.passes.finish import Announcer
 from synk.device import Device
+from synk.rank.arguments import RowInput, numbers_of_rows, stand_in
 from synk.rank.calling import Absent, Direct, called_on_host
 from synk.rank.spec import ProgramSpec, UpdateSpec
 from synk.rank.sums import Sums, small_stay
 from synk.values import messages
 from synk.values.reduction import cast, identity
-from synk.values.rows import Rows, slices
+from synk.values.rows import slices
 
 UNKNOWN = (
     "a worker knows what the script had defined when it was forked: define Ops, and functions that graphs "
@@ -48,22 +55,7 @@ class ProgramContext(NamedTuple):
     variables: RankVariables
     ranks: Any  # whose communicator is the present one
     compiling: Callable[[], AbstractContextManager[None]]  # entered while it compiles
-    announcer: Announcer | None  # learns what is final while it runs
-
-
-@dataclass(slots=True)
-class RowInput:
-    """An array and the rows of it that belong to this rank."""
-
-    array: Any
-    rows: Rows
-    room: Any = None  # where listed rows are gathered, as of `Rows.of`
-
-    def part(self, start: int, stop: int) -> Any:
-        rows = self.rows
-        if rows.indices is None:
-            return self.array[rows.start + start : rows.start + stop]
-        return rows.part(start, stop).of(self.array, self.room)
+    announcer: Announcer | None = None  # learns what is final while the variant for one slice runs
 
 
 class RankProgram:
@@ -76,21 +68,19 @@ class RankProgram:
         self._device = context.device
         self._ranks = context.ranks
         self._compiling = context.compiling
-        self._announcer = context.announcer
         # Whether it computes on the rank's device, not in a mode that the function was given.
         self.on_device = spec.mode in (None, "debug")
         self.has_rows = spec.has_rows
         self._computes_with_numpy = context.device.xp is np
-        self._mode, self._sliced_mode = self._chosen_modes(observe)
-        self._count = np.asarray(1, dtype="int64")  # of the last call's rows
-        # What the variant for one slice will tell of; ranks know it of the same functions, whatever they ran.
-        self.announced: Mapping[int, Any] = {}
+        self._mode, self._whole_mode = self._chosen_modes(observe)
+        self._last_numbers = (-1, -1, -1)  # of rows, in the last call of one slice; as arrays:
+        self._last_arrays: list[Any] = []
 
     def compile(self, num_slices: int = 1) -> None:
         """Compile what most calls in so many slices need, if that has not happened yet."""
         self._whole  # noqa: B018  (cached on first access)
         if num_slices > 1 and self.spec.has_rows:
-            self._sliced  # noqa: B018
+            (self._divided, self._completed) if self.spec.parts else self._sliced  # noqa: B018
 
     def run(
         self,
@@ -98,7 +88,8 @@ class RankProgram:
         broadcast: Sequence[Any],
         sliced: Sequence[RowInput],
         *,
-        any_rows: bool = True,
+        total_rows: int,
+        first_row: int,
         num_slices: int = 1,
     ) -> messages.Results | None:
         """Run on this rank's rows and apply the updates.
@@ -108,9 +99,11 @@ class RankProgram:
         scattered, sliced : sequence of RowInput
             This rank's rows of the scattered inputs and of the sliceable variables, equally many.
         broadcast : sequence of array
-        any_rows : bool
-            Whether any rank has rows. If none has, each computes what one process would on
+        total_rows : int
+            Rows of all ranks. If there are none, each rank computes what one process would on
             empty input.
+        first_row : int
+            The number, among those, of this rank's first row.
         num_slices : int
             Slices to compute one after the other.
 
@@ -120,20 +113,23 @@ class RankProgram:
             None where this rank has no rows.
         """
         if not self.has_rows:
-            return self.run_whole([], broadcast, 1)
+            return self.run_whole([], broadcast, 1, 1, 0)
         row_inputs = [*scattered, *sliced]
-        rows = row_inputs[0].rows
-        n_rows = rows.stop - rows.start
-        if n_rows == 0 and any_rows:
-            self._attend(row_inputs, broadcast, num_slices)
-            self._run_rowless(broadcast)
+        mine = row_inputs[0].rows
+        n_rows = mine.stop - mine.start
+        if n_rows == 0 and total_rows:
+            absent_arguments = self._absent_arguments(row_inputs, broadcast, total_rows, end=first_row)
+            self._run_rowless(absent_arguments, num_slices)
             return None
-        parts = slices(n_rows, num_slices) or ((0, 0),)
-        absent = num_slices - len(parts) if self.spec.needs_ranks and any_rows else 0
-        if len(parts) == 1 and not absent:
-            return self.run_whole([entry.part(0, n_rows) for entry in row_inputs], broadcast, n_rows)
-        results = self._run_sliced(parts, row_inputs, broadcast)
-        self._attend(row_inputs, broadcast, absent)
+        bounds = slices(n_rows, num_slices) or ((0, 0),)
+        absent = num_slices - len(bounds) if self.spec.meets_every_slice and total_rows else 0
+        if len(bounds) == 1 and not absent:
+            rows = [entry.part(0, n_rows) for entry in row_inputs]
+            return self.run_whole(rows, broadcast, n_rows, total_rows, first_row)
+        results = self._run_sliced(bounds, row_inputs, broadcast, total_rows, first_row)
+        if absent:
+            end = first_row + n_rows
+            self._attend(self._absent_arguments(row_inputs, broadcast, total_rows, end), absent)
         return results
 
     def run_alone(self, arrays: Sequence[Any]) -> list[Any]:
@@ -141,23 +137,26 @@ class RankProgram:
         scattered, broadcast = arrays[: self.spec.n_scattered], arrays[self.spec.n_scattered :]
         rows = [*scattered, *(self._variables.on_host(identity) for identity in self.spec.sliceables)]
         n_rows = len(rows[0]) if rows else 1
-        arguments = [*self._arguments(rows, broadcast, n_rows)[:-1], LoneCommunicator()]
-        values = self._whole(arguments)
+        numbers = numbers_of_rows(n_rows, n_rows, 0, True)
+        values = self._whole(self._arguments(rows, broadcast, numbers, LoneCommunicator()))
         return [self._device.to_host(value) for value in values]
 
-    # --- the three variants ------------------------------------------------------------------
+    # --- the variants ------------------------------------------------------------------
 
-    def run_whole(self, rows: Sequence[Any], broadcast: Sequence[Any], n_rows: int) -> messages.Results:
+    def run_whole(
+        self, rows: Sequence[Any], broadcast: Sequence[Any], n_rows: int, total_rows: int, first_row: int
+    ) -> messages.Results:
         """Run on these rows, in one slice."""
         n_scattered = self.spec.n_scattered
-        if self._count != n_rows:
-            self._count = np.asarray(n_rows, dtype="int64")
+        numbers = (n_rows, total_rows, first_row)
+        if numbers != self._last_numbers:
+            self._last_numbers, self._last_arrays = numbers, self._numbers(*numbers)
         # As `_arguments` puts them, without a call.
         arguments = [
             *rows[:n_scattered],
             *broadcast,
             *rows[n_scattered:],
-            self._count,
+            *self._last_arrays,
             self._ranks.communicator,
         ]
         values = self._whole(arguments)
@@ -167,36 +166,55 @@ class RankProgram:
 
     def _run_sliced(
         self,
-        parts: Sequence[tuple[int, int]],
+        bounds: Sequence[tuple[int, int]],
         row_inputs: Sequence[RowInput],
         broadcast: Sequence[Any],
+        total_rows: int,
+        first_row: int,
     ) -> messages.Results:
-        sums = Sums(self.spec, self._device, n_rows=parts[-1][1])
-        for start, stop in parts:
+        sums = Sums(self.spec, self._device, n_rows=bounds[-1][1])
+        compute = self._divided if self.spec.parts else self._sliced
+        for start, stop in bounds:
             rows = [entry.part(start, stop) for entry in row_inputs]
-            values = self._sliced(self._arguments(rows, broadcast, stop - start))
+            numbers = self._numbers(stop - start, total_rows, first_row + start)
+            values = compute(self._arguments(rows, broadcast, numbers, self._ranks.communicator))
             sums.add(values, stop - start)
-            for update, value in zip(self.spec.updates, values[len(self.spec.output_modes) :], strict=True):
+            for update, value in zip(self.spec.updates, values[len(self.spec.output_modes) :], strict=False):
                 if update.advances:
                     self._variables.assign(update.variable, value)
             del rows, values  # the next slice may have their memory
+        if self.spec.parts:
+            numbers = self._numbers(bounds[-1][1], total_rows, first_row)
+            parts = [
+                in_dtype(value, part.type.dtype)
+                for value, part in zip(sums.parts(), self._graph[2], strict=True)
+            ]
+            sums.complete(self._completed([*parts, *broadcast, *numbers, self._ranks.communicator]))
         for update, value in sums.updates():
             self._assign(update, value)
         return sums.results()
 
-    def _attend(self, row_inputs: Sequence[RowInput], broadcast: Sequence[Any], times: int) -> None:
-        """Meet the others in slices for which this rank has no rows, and change nothing."""
-        if self.spec.needs_ranks:
-            *arguments, ranks = self._arguments([entry.part(0, 0) for entry in row_inputs], broadcast, 0)
-            with of_nothing(self._sliced_mode):
-                for _ in range(times):
-                    self._sliced([*arguments, Absent(ranks)])
+    def _attend(self, arguments: Sequence[Any], times: int) -> Sequence[Any]:
+        """Meet the others in slices for which this rank has no rows; return the updates of the last slice.
 
-    def _run_rowless(self, broadcast: Sequence[Any]) -> None:
-        if not all(update.needs_rows for update in self.spec.updates):
-            self._rowless(broadcast)
-        for update in self.spec.updates:
-            if update.needs_rows:
+        None of them is made here.
+        """
+        values: Sequence[Any] = ()
+        with of_nothing(self._mode):
+            for _ in range(times):
+                values = self._sliced(arguments)[len(self.spec.output_modes) :]
+        return values
+
+    def _run_rowless(self, arguments: Sequence[Any], num_slices: int) -> None:
+        updates = self.spec.updates
+        times = num_slices if self.spec.meets_every_slice else 1
+        met = self._attend(arguments, times) if self.spec.needs_ranks else [None] * len(updates)
+        if any(update.is_rowless for update in updates):
+            self._rowless(arguments)
+        for update, value_met in zip(updates, met, strict=True):
+            if update.is_met:
+                self._assign(update, value_met)
+            elif update.needs_rows:
                 value = self._variables.value(update.variable)
                 on_host = isinstance(value, np.ndarray | np.generic)
                 nothing = identity(update.mode, value, np if on_host else self._device.xp)
@@ -205,11 +223,7 @@ class RankProgram:
 
     def _assign(self, update: UpdateSpec, value: Any) -> None:
         dtype = getattr(self._variables[update.variable].type, "dtype", None)
-        if isinstance(value, np.ndarray | np.generic):
-            value = cast(value, dtype)
-        elif dtype is not None and value.dtype != dtype:
-            value = value.astype(dtype)  # on the device
-        self._variables.assign(update.variable, value)
+        self._variables.assign(update.variable, in_dtype(value, dtype))
 
     # --- watching --------------------------------------------------------------------------------
 
@@ -221,53 +235,98 @@ class RankProgram:
         return RankProgram(self.spec, self._context, observe)
 
     def _chosen_modes(self, observe: Observer | None) -> tuple[Any, Any]:
-        """Return how to compile for one slice, which is announced, and for several."""
+        """Return how to compile, and how for one slice, which is announced."""
         if not self.on_device:
             mode = self.spec.mode if observe is None else observed_mode(self.spec.mode, observe)
             return mode, mode
-        announcer = self._announcer
+        announcer = self._context.announcer
         if self.spec.mode == "debug":
             observe, announcer = observe or Debug(xp=self._device.xp), None
-        return self._device.mode(observe, announcer), self._device.mode(observe)
+        return self._device.mode(observe), self._device.mode(observe, announcer)
 
     # --- compilation ---------------------------------------------------------------------------
 
-    def _arguments(self, rows: Sequence[Any], broadcast: Sequence[Any], n_rows: int) -> list[Any]:
-        """Put arguments in the graph's order: scattered, broadcast, sliced, n_rows, ranks."""
+    def _arguments(
+        self, rows: Sequence[Any], broadcast: Sequence[Any], numbers: Sequence[Any], ranks: Any
+    ) -> list[Any]:
+        """Put arguments in the graph's order: scattered, broadcast, sliced, numbers of rows, ranks."""
         n_scattered = self.spec.n_scattered
-        count = np.asarray(n_rows, dtype="int64")
-        return [*rows[:n_scattered], *broadcast, *rows[n_scattered:], count, self._ranks.communicator]
+        return [*rows[:n_scattered], *broadcast, *rows[n_scattered:], *numbers, ranks]
+
+    def _absent_arguments(
+        self, row_inputs: Sequence[RowInput], broadcast: Sequence[Any], total_rows: int, end: int
+    ) -> list[Any]:
+        """Return the arguments of a slice for which this rank, whose rows end before ``end``, has none.
+
+        A row stands in, since a maximum of none, for example, would fail; to the others it adds nothing.
+        """
+        rows = [stand_in(entry) for entry in row_inputs]
+        first_row = max(end - 1, 0)
+        numbers = numbers_of_rows(1, total_rows, first_row, leads=False)
+        return self._arguments(rows, broadcast, numbers, Absent(self._ranks.communicator))
+
+    def _numbers(self, n_rows: int, total_rows: int, first_row: int) -> list[Any]:
+        """Return `numbers_of_rows` of a slice, which tell where it is among the rows of the call."""
+        # Where nothing is scattered, or no rank has rows, all compute the same.
+        leads = first_row == 0 if self.has_rows and total_rows else self._ranks.rank == 0
+        return numbers_of_rows(n_rows, total_rows, first_row, leads)
 
     @cached_property
-    def _graph(self) -> tuple[list[Any], list[Any]]:
+    def _graph(self) -> tuple[list[Any], list[Any], list[Any]]:
+        """Return the inputs, the results, and the parts."""
         try:
             inputs, outputs = serialize.loads(self.spec.graph, self._variables.__getitem__)
         except AttributeError as error:  # of pickle, which looks for what the graph uses by its name
             error.add_note(UNKNOWN)
             raise
-        return list(inputs), list(outputs)
+        n_results = len(self.spec.output_modes) + len(self.spec.updates)
+        return list(inputs), list(outputs[:n_results]), list(outputs[n_results:])
 
     @cached_property
     def _whole(self) -> Callable[..., Any]:
-        inputs, results = self._graph
+        inputs, results, _ = self._graph
         n_outputs = len(self.spec.output_modes)
-        if self._announcer is not None:
-            self._announcer.told()  # of other variants and programs
-        compiled = self._compiled(inputs, results[:n_outputs], self._update_pairs(lambda update: True))
-        self.announced = {} if self._announcer is None else self._announcer.told()
-        return compiled
+        updates = self._update_pairs(lambda update: True)
+        return self._compiled(inputs, results[:n_outputs], updates, self._whole_mode)
 
     @cached_property
     def _sliced(self) -> Callable[..., Any]:
-        return self._compiled(*self._graph, [], self._sliced_mode)
+        inputs, results, _ = self._graph
+        return self._compiled(inputs, results, [], self._mode)
+
+    @cached_property
+    def _divided(self) -> Callable[..., Any]:
+        """Of a slice: results, None for those that are made of parts, then parts."""
+        inputs, results, parts = self._graph
+        completed = self.spec.completed
+        compiled = self._compiled(
+            inputs, [*(one for k, one in enumerate(results) if k not in completed), *parts], [], self._mode
+        )
+
+        def run(arguments: Sequence[Any]) -> list[Any]:
+            values = list(compiled(arguments))
+            for position in completed:  # in ascending order
+                values.insert(position, None)
+            return values
+
+        return run
+
+    @cached_property
+    def _completed(self) -> Callable[..., Any]:
+        """Of parts, in the place of rows: what is made of them."""
+        inputs, results, parts = self._graph
+        given = {part: part.type() for part in parts}
+        outputs = substitute([results[k] for k in self.spec.completed], given)
+        end = self.spec.n_scattered + self.spec.n_broadcast
+        others = [*inputs[self.spec.n_scattered : end], *inputs[end + len(self.spec.sliceables) :]]
+        return self._compiled([*given.values(), *others], outputs, [], self._mode)
 
     @cached_property
     def _rowless(self) -> Callable[..., Any]:
-        inputs, _ = self._graph
-        start = self.spec.n_scattered
-        broadcast = inputs[start : start + self.spec.n_broadcast]
-        pairs = self._update_pairs(lambda update: not update.needs_rows)
-        return self._compiled(broadcast, _draws([expression for _, expression in pairs]), pairs)
+        inputs, *_ = self._graph
+        pairs = self._update_pairs(lambda update: update.is_rowless)
+        outputs = _draws([expression for _, expression in pairs])
+        return self._compiled(inputs, outputs, pairs, self._mode)
 
     def _update_pairs(self, wanted: Callable[[UpdateSpec], bool]) -> list[tuple[Any, Any]]:
         expressions = self._graph[1][len(self.spec.output_modes) :]
@@ -278,14 +337,14 @@ class RankProgram:
         ]
 
     def _compiled(
-        self, inputs: list[Any], outputs: list[Any], updates: list[Any], mode: Any = None
+        self, inputs: list[Any], outputs: list[Any], updates: list[Any], mode: Any
     ) -> Callable[..., Any]:
         with self._compiling():
             compiled = pytensor.function(
                 inputs,
                 outputs,
                 updates=updates,
-                mode=mode or self._mode,
+                mode=mode,
                 name=self.spec.name,
                 on_unused_input="ignore",
                 trust_input=True,  # the master checked them
@@ -293,6 +352,13 @@ class RankProgram:
         if self.on_device:
             return Direct(compiled, len(outputs))
         return partial(called_on_host, compiled, self._device.to_host)
+
+
+def in_dtype(value: Any, dtype: Any) -> Any:
+    """Return an array in a dtype, on the side where it is; as it is where ``dtype`` is None."""
+    if isinstance(value, np.ndarray | np.generic):
+        return cast(value, dtype)
+    return value if dtype is None or value.dtype == dtype else value.astype(dtype)
 
 
 def _draws(expressions: Sequence[Any]) -> list[Any]:

@@ -3,26 +3,21 @@
     Attach, Share, Build, ... -> Rank.prepare
     Call, AllReduce, ...      -> Rank.run -> results
 
-Workers do so in a loop, see ``loop``; the master for its own part, without one.
+Workers do so in a loop, see ``loop``; the master for its own part, without one. On a GPU it is `GpuRank`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from synk.arrays.variables import RankVariables
 from synk.comm import Communicator
 from synk.device import Device
 from synk.memory.segments import SegmentTable
-from synk.rank.overlap import Overlap
 from synk.rank.program import ProgramContext, RankProgram
 from synk.rank.shards import Shards, rows_of
-from synk.rank.sums import on_host
 from synk.transport.base import Peers
 from synk.values import messages
 from synk.values.rows import Rows, split
@@ -47,20 +42,18 @@ class Rank:
         self.segments = segments
         self.variables = variables
         self.device = device
-        self.overlap = Overlap(variables) if self.communicator.overlaps else None
-        self._on_gpu = device.xp is not np
-        self._context = ProgramContext(device, variables, self, self._compiling, self.overlap)
+        self._context = ProgramContext(device, variables, self, self._compiling)
         self.has_garbage = False  # graphs, which are cycles
         self._programs: dict[int, RankProgram] = {}
         self._bound: dict[int, Bound] = {}  # by function, of its last call
         segments.before_drop = self._bound.clear  # its arrays would keep the memory
-        self._shards = Shards(self.rank, self.n_ranks, device, segments)
+        self._shards = Shards(self.rank, self.n_ranks)
 
-    def rest(self) -> None:
-        """End the thread of this rank, if it has one: before a fork, and at the end of the run."""
-        self._shards.rest()
+    def end_threads(self) -> None:
+        """End the threads of this rank, if it has any: before a fork, and at the end of the run."""
+        self._shards.end_threads()
 
-    def part(self) -> None:
+    def disconnect(self) -> None:
         """Close the communicator to the other ranks, whose processes have ended.
 
         The master does so. A worker just leaves: NCCL might keep it waiting for the others here.
@@ -89,7 +82,7 @@ class Rank:
             raise errors[0]
 
     def detach(self, message: messages.Detach) -> None:
-        self._shards.detach(message.segment)
+        self.segments.drop(message.segment)
 
     def build(self, message: messages.Build) -> None:
         self._programs[message.function] = RankProgram(message.spec, self._context)
@@ -143,25 +136,22 @@ class Rank:
         The peers have begun the command before.
         """
         phase = self.peers.phase
-        self._command, results = command, []
+        self._command = command
         try:
-            if self._on_gpu:
-                self.device.bind()
-            if self.overlap is not None:
-                self.overlap.look_ahead(command.steps)
-            for step in command.steps:
-                phase[0] = step.phase  # tells the other ranks what this one is doing
-                results += [step.run(self)]
-            # To fetch a number is to wait for the GPU: now nothing is left to launch.
-            return on_host(results, self.device) if self._on_gpu else tuple(results)
+            return self._run_steps(command)
         except BaseException:
             # Before anything else: the others may be waiting for this rank.
             self.peers.fail()
-            if self.overlap is not None:
-                self.overlap.abandon()
             raise
         finally:
             phase[0] = messages.IDLE
+
+    def _run_steps(self, command: messages.Command) -> tuple[Any, ...]:
+        phase, results = self.peers.phase, []
+        for step in command.steps:
+            phase[0] = step.phase  # tells the other ranks what this one is doing
+            results += [step.run(self)]
+        return tuple(results)
 
     @contextmanager
     def _compiling(self) -> Iterator[None]:
@@ -185,39 +175,45 @@ class Rank:
         if bound.step is not step:
             bound = self._bind(step)
         program = bound.program
-        if self.overlap is not None:
-            self.overlap.begin(step, program, self.communicator)
         batch = step.batch
         if batch is None:
-            if not (program.has_rows or self._on_gpu):
-                return program.run_whole([], bound.broadcast, 1)
+            if not program.has_rows:
+                return program.run_whole([], bound.broadcast, 1, 1, 0)
             return self._on_rows(step, bound, None)
         told = self._command if batch.start == messages.TOLD else batch
         listed = bound.indices if batch.listed else None
         if step.shares is None:
-            first, last = split(told.stop - told.start, self.n_ranks)[self.rank]
+            total = told.stop - told.start
+            first, last = split(total, self.n_ranks)[self.rank]
             if last > first:
-                rows = self._shards.whole(
+                rows = bound.shards.whole(
                     step, told.start + first, told.start + last, bound.scattered, listed
                 )
                 if rows is not None:
-                    return program.run_whole(rows, bound.broadcast, last - first)
+                    return program.run_whole(rows, bound.broadcast, last - first, total, first)
         return self._on_rows(step, bound, Rows(told.start, told.stop, listed))
 
     def _on_rows(self, step: messages.Call, bound: Bound, selected: Rows | None) -> messages.Results | None:
         """Run a program on this rank's rows of the scattered inputs and of sliceable variables."""
         program, indices = bound.program, bound.indices
-        total, inputs, sliced = 0, [], []
+        total, first, inputs, sliced = 0, 0, [], []
         if selected is not None:
             total = len(selected)
-            inputs = self._shards.inputs(step, selected, bound.scattered, indices, program.on_device)
+            first, _ = split(total, self.n_ranks)[self.rank]
+            inputs = bound.shards.inputs(step, selected, bound.scattered, indices)
         if step.shares is not None:
-            total = sum(span.stop - span.start for span in step.shares)
-            sliced = self._sliced(step.shares[self.rank], program, indices)
-        with self._shards.read():
-            results = program.run(
-                inputs, bound.broadcast, sliced, any_rows=total > 0, num_slices=step.num_slices
-            )
+            counts = [span.stop - span.start for span in step.shares]
+            total, first = sum(counts), sum(counts[: self.rank])
+            rows = rows_of(step.shares[self.rank], indices)
+            sliced = [bound.shards.sliced(self.variables, one, rows) for one in program.spec.sliceables]
+        results = program.run(
+            inputs,
+            bound.broadcast,
+            sliced,
+            total_rows=total,
+            first_row=first,
+            num_slices=step.num_slices,
+        )
         if total == 0 and program.has_rows and self.rank > 0:
             return None  # all computed the same on empty input
         return results
@@ -228,14 +224,14 @@ class Rank:
         arrays = [self.segments.array(ref) for ref in step.inputs]
         n_scattered = program.spec.n_scattered
         indices = None if step.indices is None else self.segments.array(step.indices)
-        bound = Bound(step, program, arrays[:n_scattered], arrays[n_scattered:], indices)
+        shards = self._shards_for(program)
+        bound = Bound(step, program, shards, arrays[:n_scattered], arrays[n_scattered:], indices)
         self._bound[step.function] = bound
         return bound
 
-    def _sliced(self, span: messages.Span, program: RankProgram, indices: Any) -> list[Any]:
-        rows = rows_of(span, indices)
-        sliced = partial(self._shards.sliced, self.variables, rows=rows, to_device=program.on_device)
-        return [sliced(variable) for variable in program.spec.sliceables]
+    def _shards_for(self, program: RankProgram) -> Any:
+        """Return the `Shards` from which a program reads its rows."""
+        return self._shards
 
 
 class Bound(NamedTuple):
@@ -243,6 +239,7 @@ class Bound(NamedTuple):
 
     step: messages.Call
     program: RankProgram
+    shards: Any  # `Shards`, or what has its methods
     scattered: list[Any]
     broadcast: list[Any]
     indices: Any

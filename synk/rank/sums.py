@@ -1,6 +1,7 @@
 """Add up the slices of one rank, each result on the side where its program leaves it.
 
-    results of a slice -> Sums.add -> updates: new values of variables, never brought to the host
+    results of a slice -> Sums.add -> parts -> what follows, with the other ranks -> Sums.complete
+                                   -> updates: new values of variables, never brought to the host
                                    -> results: the outputs, brought there once
 
 Arrays of the host are the business of `reduction.Accumulator`; those of a device add up here, in the same
@@ -49,12 +50,13 @@ class Sums:
     def __init__(self, spec: ProgramSpec, device: Device, n_rows: int):
         self._spec, self._device, self._n_rows = spec, device, n_rows
         outputs = spec.output_modes
-        self._modes = [*outputs, *[update.mode if update.needs_rows else None for update in spec.updates]]
-        self._n_outputs = len(outputs)
+        modes = [*outputs, *[update.mode if update.needs_rows else None for update in spec.updates]]
+        self._modes = [*modes, *spec.parts]
+        self._n_outputs, self._n_results = len(outputs), len(modes)
         self._totals: list[Accumulator | DeviceAccumulator] = []
 
     def add(self, values: Sequence[Any], weight: int) -> None:
-        """Take in the results of a slice: outputs, then updates."""
+        """Take in the results of a slice: outputs, updates, parts; None for what is made of parts."""
         values = [
             self._device.to_host(value) if k < self._n_outputs and mode == "gather" else value
             for k, (mode, value) in enumerate(zip(self._modes, values, strict=True))
@@ -71,16 +73,28 @@ class Sums:
     def _called(self, position: int) -> str:
         """Return the name of a result in errors."""
         k = position - self._n_outputs
-        return f"{f'output {position}' if k < 0 else f'update {k}'} of {self._spec.name!r}"
+        kind = "output" if k < 0 else "update" if position < self._n_results else "part"
+        k = position if k < 0 else k if position < self._n_results else position - self._n_results
+        return f"{kind} {k} of {self._spec.name!r}"
 
     def _accumulator(self, mode: str | None, value: Any) -> Accumulator | DeviceAccumulator:
         if mode is None or isinstance(value, np.ndarray | np.generic):
             return Accumulator(mode)
         return DeviceAccumulator(mode, self._device.xp, self._n_rows)
 
+    def parts(self) -> list[Any]:
+        """Return the parts of all slices, in the dtypes that were accumulated in."""
+        return [_result(total).value for total in self._totals[self._n_results :]]
+
+    def complete(self, values: Sequence[Any]) -> None:
+        """Take in the outputs and updates that were made of the parts."""
+        for position, value in zip(self._spec.completed, values, strict=True):
+            self._totals[position].add(value, self._n_rows)
+
     def updates(self) -> Iterator[tuple[UpdateSpec, Any]]:
         """Yield each update and its value, in the dtype that was accumulated in."""
-        for update, total in zip(self._spec.updates, self._totals[self._n_outputs :], strict=True):
+        totals = self._totals[self._n_outputs : self._n_results]
+        for update, total in zip(self._spec.updates, totals, strict=True):
             yield update, _result(total).value
 
     def results(self) -> messages.Results:

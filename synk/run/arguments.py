@@ -65,6 +65,13 @@ def _checked_fraction(limit: Any) -> float:
     return float(limit)
 
 
+def checked_undeclared(undeclared: Any) -> str:
+    """Return what becomes of undeclared results; raise ValueError if it is no such thing."""
+    if undeclared not in ("exact", "warn"):
+        raise ValueError(f"undeclared={undeclared!r} is unknown; choose one of exact, warn")
+    return undeclared
+
+
 def checked_timeout(seconds: Any) -> float | None:
     """Return a number of seconds, or None for no deadline.
 

@@ -105,7 +105,7 @@ def _make_rank(spec: WorkerSpec, master: Process, channel: WorkerChannel) -> Ran
     communicator = spec.connection.communicator(
         barrier, device, lambda nbytes: _follow_growth(channel, barrier, segments)
     )
-    rank = Rank(barrier, communicator, device, segments, variables)
+    rank = spec.connection.rank(barrier, communicator, device, segments, variables)
     for message in spec.messages:
         rank.prepare(message)
     return rank

@@ -50,16 +50,16 @@ class Commands:
         self._workers = workers
         self._channel = workers.open_channel(self.on_death, self.on_late)
 
-    def follow(self, workers: Workers) -> None:
+    def use_workers(self, workers: Workers) -> None:
         """Command these workers from now on."""
         self._workers = workers
         self._channel = workers.open_channel(self.on_death, self.on_late)
 
-    def lead(self, rank: Rank) -> None:
+    def use_rank(self, rank: Rank) -> None:
         """Do the part of rank 0 by ``rank``."""
         self._rank = rank
 
-    def mend(self) -> None:
+    def note_usable(self) -> None:
         """Note that the run is usable again."""
         self._broken = None
 
@@ -217,7 +217,7 @@ class Commands:
 
     def release(self, message: Any) -> None:
         """Post a message when the run is next at rest; safe in finalizers, at any moment."""
-        if not self._turns.here():
+        if not self._turns.is_open():
             return
         self._released.append(message)
         if self._turns.lock.acquire(blocking=False):
@@ -230,7 +230,7 @@ class Commands:
 
     def release_later(self, message: Any) -> None:
         """Post a message with the next one that is released, or at the end of a turn; safe like `release`."""
-        if self._turns.here():
+        if self._turns.is_open():
             self._released.append(message)
 
     def _flush(self) -> None:
@@ -262,7 +262,7 @@ class Commands:
                 self._rank.peers.abandon()
 
     def renewal(self, label: str) -> Turn:
-        """Return a context that closes the channel to the workers first; in it, `follow` takes new ones.
+        """Return a context that closes the channel to the workers first; in it, `use_workers` takes new ones.
 
         On entering it raises SynkStateError if the run was closed, or this thread is inside a call.
         """
@@ -280,7 +280,7 @@ class Commands:
 
         Raises SynkStateError if this thread is inside a call.
         """
-        if self._turns.mine():
+        if self._turns.is_inside():
             raise SynkStateError(f"{label} was called in the middle of {self._turns.label}")
         # Another thread's call ends first, unless it takes too long: it finds its workers dead then.
         alone = self._turns.lock.acquire(timeout=INTERRUPT_SECONDS)

@@ -20,7 +20,7 @@ from synk.processes.signals import hold_signals
 from synk.processes.stacks import Stacks
 from synk.processes.stderr_log import StderrLog
 from synk.run.watchdog import Watchdog
-from synk.transport.base import Death, Disconnected, OnDeath, OnLate
+from synk.transport.base import Death, Disconnected, OnDeath, OnLate, Watched
 from synk.transport.channel import MasterChannel
 from synk.transport.commons import Commons
 from synk.transport.deaths import Deaths
@@ -47,7 +47,7 @@ class Crew:
     def __init__(self, n_ranks: int):
         open_standard_descriptors()
         self.n_ranks = n_ranks
-        self.watched: tuple[str, float | None, float] = "", None, 0.0
+        self.watched: Watched = "", None, 0.0
         self.spins = n_ranks <= count_cores()  # where ranks share cores, it keeps others from their work
         self.workers: list[Worker] = []  # from rank 1
         self._pid = os.getpid()
@@ -72,8 +72,7 @@ class Crew:
         return Death(process.pid, process.cause_of_death(), phase, log.tail())
 
     def look(self, late: Sequence[int]) -> None:
-        self._watchdog.watched = self.watched
-        self._watchdog.look(late)
+        self._watchdog.look(self.watched, late)
 
     def open_channel(self, on_death: OnDeath, on_late: OnLate) -> MasterChannel:
         shared = self.commons
@@ -83,8 +82,7 @@ class Crew:
         ends = [worker.end for worker in self.workers]
         return MasterChannel(ends, self._deaths(on_death), post, on_late)
 
-    def barrier(self, on_death: OnDeath, on_late: OnLate) -> Barrier:
-        """Return the master's barrier; ``on_death`` is called with a dead worker's rank."""
+    def peers(self, on_death: OnDeath, on_late: OnLate) -> Barrier:
         shared = self.commons
         return Barrier(shared.control, shared.bells, 0, self.spins, self._deaths(on_death), on_late)
 

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any
 
 from synk.processes.signals import hold_signals
-from synk.run.arguments import checked_devices, checked_timeout
+from synk.run.arguments import checked_devices, checked_timeout, checked_undeclared
 from synk.run.fork_source import ForkSource
 from synk.run.session import Session
 from synk.run.turns import Turns
@@ -36,7 +36,7 @@ def session(what: str) -> Session:
 
 def is_open() -> bool:
     """Return whether a run is open, and this process its master."""
-    return _session is not None and _turns is not None and _turns.here()
+    return _session is not None and _turns is not None and _turns.is_open()
 
 
 def turn(what: str) -> AbstractContextManager[Any]:
@@ -51,10 +51,12 @@ def timeout(seconds: float | None) -> AbstractContextManager[None]:
     return _turns.timeout(checked_timeout(seconds))
 
 
-def fork(n_parallel: int | None, device: str | None, timeout: float | None, **options: Any) -> int:
+def fork(
+    n_parallel: int | None, device: str | None, timeout: float | None, undeclared: str, **options: Any
+) -> int:
     """Start a run; see `synk.fork`. The options are those of `checked_devices`."""
     with _alone("fork"):
-        return _fork(n_parallel, device, timeout, **options)
+        return _fork(n_parallel, device, timeout, undeclared, **options)
 
 
 @contextmanager
@@ -68,12 +70,14 @@ def _alone(what: str) -> Iterator[None]:
         _forking.release()
 
 
-def _fork(n_parallel: int | None, device: str | None, timeout: float | None, **options: Any) -> int:
+def _fork(
+    n_parallel: int | None, device: str | None, timeout: float | None, undeclared: str, **options: Any
+) -> int:
     global _turns, _session
     if _turns is not None:
         _turns.check_open("fork")  # in a process that somebody forked of the master, this says so
         raise SynkStateError("fork: a run is open already; synk.close() it first")
-    seconds = checked_timeout(timeout)
+    seconds, rule = checked_timeout(timeout), checked_undeclared(undeclared)
     devices = checked_devices(n_parallel, device, **options)
     if device != "cpu" and devices.n_ranks > 1:
         _source.check("fork", devices)
@@ -85,7 +89,7 @@ def _fork(n_parallel: int | None, device: str | None, timeout: float | None, **o
             _source.prepare(devices)
             _turns = Turns(seconds)
             try:
-                _session = Session(devices, _turns, _source)
+                _session = Session(devices, _turns, _source, rule)
             except BaseException:
                 _turns = None
                 raise
@@ -101,7 +105,7 @@ def close() -> None:
     turns = _turns
     if turns is None:
         return
-    if turns.own():
+    if turns.is_master():
         with _alone("close"):  # half a run cannot be closed
             pass
     if _session is not None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from synk.arrays.per_rank import PerRank, State
 from synk.arrays.shared_storage import SharedStorage
 from synk.arrays.shared_table import SharedTable
 from synk.arrays.variables import RankVariables, copy_of
@@ -63,13 +64,20 @@ class Recovery:
     """The last commit of a run, and the master's variables and shared memory that go with it."""
 
     def __init__(
-        self, shared: SharedTable, own: RankVariables, storage: SharedStorage, segments: SegmentTable
+        self,
+        shared: SharedTable,
+        own: RankVariables,
+        storage: SharedStorage,
+        segments: SegmentTable,
+        per_rank: PerRank,
     ):
         self._shared = shared
         self._own = own
         self._storage = storage
         self._segments = segments
+        self._per_rank = per_rank
         self._kept: dict[int, tuple[Any, ...]] = {}  # values by identity, then by rank
+        self._kept_per_rank: State = {}
 
     def keep(self, identities: Sequence[int], by_rank: Sequence[Sequence[Any]]) -> None:
         """Take values, per rank, for the commit, in place of the last one."""
@@ -77,9 +85,11 @@ class Recovery:
         self._kept = {
             identity: _thriftily(values) for identity, values in zip(identities, by_variable, strict=True)
         }
+        self._kept_per_rank = self._per_rank.now
 
     def restore(self) -> list[str]:
         """Give rank 0 its committed values; return the names of variables that have none."""
+        self._per_rank.now = self._kept_per_rank  # what no commit holds starts equal
         missing = []
         for share in self._shared.shares():
             if share.identity in self._kept:

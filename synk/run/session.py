@@ -15,6 +15,7 @@ from typing import Any, cast
 from synk.arrays.data import Data
 from synk.arrays.lengths import Lengths
 from synk.arrays.making import make_data
+from synk.arrays.per_rank import PerRank
 from synk.arrays.shared_storage import SharedStorage
 from synk.arrays.shared_table import SharedTable
 from synk.arrays.variables import RankVariables
@@ -23,6 +24,7 @@ from synk.collectives.runner import CollectiveRunner
 from synk.comm import Communicator, ObservedCommunicator
 from synk.compile.observe.profile import Profile
 from synk.device import Devices
+from synk.functions.exact.rule import computed
 from synk.functions.graph_function import GraphFunction
 from synk.functions.prepared import PreparedCommand
 from synk.functions.sequence import SequenceFunction
@@ -31,7 +33,6 @@ from synk.memory.segments import SegmentTable, StagingBuffers
 from synk.processes.process import warn_of_survivors
 from synk.processes.signals import Termination, hold_signals
 from synk.rank.connection import decide
-from synk.rank.rank import Rank
 from synk.run.arena import Arena
 from synk.run.commands import Commands
 from synk.run.fork_source import ForkSource
@@ -47,8 +48,9 @@ from synk.values.rows import check_num_slices
 class Session:
     """One run, of one call at a time; the `Owner` of its Data, functions and collectives."""
 
-    def __init__(self, devices: Devices, turns: Turns, source: ForkSource):
+    def __init__(self, devices: Devices, turns: Turns, source: ForkSource, undeclared: str = "exact"):
         self.n_ranks = devices.n_ranks
+        self._undeclared = undeclared  # as of `synk.fork`
         self.on_gpus = on_gpus = bool(devices.gpus)
         self._devices, self._turns, self._source = devices, turns, source
         self._connection = decide(devices, os.environ)
@@ -76,11 +78,12 @@ class Session:
                 segments, commands.post, own, self.n_ranks, not on_gpus, remembered.drop_variable
             )
             self.lengths = Lengths(own, lambda unknown: self.run((ShapesStep(unknown),))[0])
-            self._recovery = Recovery(self.shared, own, self.shared_storage, segments)
+            self.per_rank = PerRank(own, self.n_ranks)
+            self._recovery = Recovery(self.shared, own, self.shared_storage, segments, self.per_rank)
 
             # What computes.
-            self._rank = Rank(*self._connected(), device, segments, own)
-            commands.lead(self._rank)
+            self._rank = self._connection.rank(*self._connected(), device, segments, own)
+            commands.use_rank(self._rank)
             self.collectives = CollectiveRunner(self)
             self._functions: weakref.WeakSet[GraphFunction] = weakref.WeakSet()
             self._function_numbers = itertools.count(1)
@@ -90,8 +93,8 @@ class Session:
 
     def _connected(self) -> tuple[Peers, Communicator]:
         """Connect rank 0 with the workers there are."""
-        barrier = self._workers.barrier(self._commands.on_death, self._commands.on_late)
-        return barrier, self._connection.communicator(barrier, self._device, self._arena.grow)
+        peers = self._workers.peers(self._commands.on_death, self._commands.on_late)
+        return peers, self._connection.communicator(peers, self._device, self._arena.grow)
 
     def _to_host(self, value: Any) -> Any:
         """Return a value of rank 0 on the host, once what computes it is through; on any thread."""
@@ -108,12 +111,15 @@ class Session:
         """Make a `Data`."""
         return make_data(self, *args, **kwargs)
 
-    def function(self, *args: Any, name: str | None = None, **kwargs: Any) -> GraphFunction:
+    def function(
+        self, *args: Any, name: str | None = None, check: str | None = None, **kwargs: Any
+    ) -> GraphFunction:
         """Make a function of a graph."""
         self.check_open("function")
         self._commands.check_usable()
         number = next(self._function_numbers)
-        made = GraphFunction(self, number, define(name or f"function {number}", *args, **kwargs))
+        written = define(name or f"function {number}", *args, **kwargs)
+        made = GraphFunction(self, number, written, computed(written, self._undeclared, self.n_ranks), check)
         self._functions.add(made)
         return made
 
@@ -140,16 +146,16 @@ class Session:
         self._source.check_restart(self._devices)
         with self._commands.renewal("restart"), self.shared.held(), hold_signals():
             left = self._workers.dismiss(seconds=0)
-            self._rank.rest()
-            self._rank.part()
+            self._rank.end_threads()
+            self._rank.disconnect()
             missing = self._recovery.restore()
             self.lengths.clear()
             self._arena.drop()
             state = self._recovery.state(self._rank.builds())
             self._workers = launch(self._source, self._devices, self._connection, state)
-            self._commands.follow(self._workers)
+            self._commands.use_workers(self._workers)
             self._rank.join(*self._connected())
-            self._commands.mend()
+            self._commands.note_usable()
             self._remembered.drop_all()
         warn_of_survivors(left)
         warn_of(missing)
@@ -219,12 +225,12 @@ class Session:
 
     def close(self) -> None:
         """End the workers and free all that was shared; left by an exception, it can be called again."""
-        if not self._turns.own():
+        if not self._turns.is_master():
             return
         with self._commands.ending("close") as seconds:
             left = self._workers.dismiss(seconds)
-            self._rank.rest()
-            self._rank.part()
+            self._rank.end_threads()
+            self._rank.disconnect()
             self._connection.withdraw(os.environ)
             self._variables.leave_device()
             self._variables.leave_storage()

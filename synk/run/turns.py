@@ -47,7 +47,7 @@ class Turns:
             f"set a flag there, and call {what} when {self.label} has returned"
         )
 
-    def mine(self) -> bool:
+    def is_inside(self) -> bool:
         """Return whether this thread is inside a call.
 
         An exception of a signal handler may come in the middle of leaving: then there is a turn that nobody
@@ -62,13 +62,13 @@ class Turns:
             frame = frame.f_back
         return False
 
-    def own(self) -> bool:
+    def is_master(self) -> bool:
         """Return whether this process is the master."""
         return os.getpid() == self.pid
 
-    def here(self) -> bool:
+    def is_open(self) -> bool:
         """Return whether the run is open, and this process its master."""
-        return not self.closed and self.own()
+        return not self.closed and self.is_master()
 
     # --- deadlines ---------------------------------------------------------------------------------
 
@@ -100,7 +100,7 @@ class Turns:
         On entering it raises SynkStateError, as `take`.
         """
         self.check_open(label)
-        if self.mine():
+        if self.is_inside():
             raise self.refusal(label)
         with self.lock, hold_signals():
             self.check_open(label)  # it may have been closed while this thread waited
@@ -136,7 +136,7 @@ class Turn:
         turns, label = self._turns, self._label
         if turns.closed or getpid() != turns.pid:
             turns.check_open(label)
-        if turns.label is not None and turns.mine():
+        if turns.label is not None and turns.is_inside():
             raise turns.refusal(label)
         if turns.kept or not turns.is_owned():  # as it is where a turn was left in part only
             turns.lock.acquire()

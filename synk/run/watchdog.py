@@ -1,6 +1,6 @@
 """Watch over deadlines, and over ranks that keep the master waiting, while it waits.
 
-    watched = command, seconds, now ... look(late ranks), every now and then -> a warning, SynkTimeout
+    look(command, seconds, start; late ranks), every now and then -> a warning, SynkTimeout
 
 Nothing here costs a call that goes well anything but the time of its start.
 """
@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from synk.processes.process import Process
 from synk.processes.stacks import Stacks
 from synk.rank.rank import Rank
+from synk.transport.base import Watched
 from synk.transport.sync import ControlBlock
 from synk.values.errors import RankState, SynkTimeout, SynkWarning
 from synk.values.script_frames import stack_of_the_script, stacklevel
@@ -26,40 +27,36 @@ SERVING = Rank.run.__code__.co_filename  # through it every command reaches the 
 
 
 class Watchdog:
-    """Watches over one command at a time, of workers in rank order from rank 1.
-
-    ``watched`` says what the present command is called, the seconds that it has, and when it began.
-    """
+    """Watches over one command at a time, of workers in rank order from rank 1."""
 
     def __init__(self, processes: Sequence[Process], stacks: Sequence[Stacks], control: ControlBlock):
         self._processes = processes
         self._stacks = stacks
         self._control = control
-        self.watched: tuple[str, float | None, float] = "", None, 0.0
-        self._seen: tuple[str, float | None, float] = self.watched  # the command of the last look
+        self._seen: Watched | None = None  # at the last look
         self._looked = 0.0
         self._waits_since = 0.0
         self._warned = False
 
-    def look(self, late: Sequence[int]) -> None:
-        """Look at the ranks that the master waits for, unless that was just now.
+    def look(self, watched: Watched, late: Sequence[int]) -> None:
+        """Look at the ranks that the master waits for in this command, unless that was just now.
 
         Raises SynkTimeout if the command is past its deadline.
         """
         now = time.monotonic()
-        _, seconds, began = self.watched
-        if self.watched is not self._seen:
-            self._seen, self._warned, self._waits_since = self.watched, False, began
+        label, seconds, began = watched
+        if watched is not self._seen:
+            self._seen, self._warned, self._waits_since = watched, False, began
         if seconds is not None and now - began >= seconds:
-            raise self.timeout(seconds, late)
+            raise self.timeout(label, seconds, late)
         if now - self._looked > 2 * LOOK_SECONDS:  # the master has not waited before
             self._waits_since = now
         if now - self._looked >= LOOK_SECONDS:
             self._looked = now
             if not self._warned:
-                self._warn(late, now - self._waits_since)
+                self._warn(label, late, now - self._waits_since)
 
-    def _warn(self, late: Sequence[int], waited: float) -> None:
+    def _warn(self, label: str, late: Sequence[int], waited: float) -> None:
         stopped = [rank for rank in late if rank > 0 and self._processes[rank - 1].stopped()]
         if stopped:
             said = "stopped by a signal; SIGCONT lets it go on"
@@ -72,9 +69,9 @@ class Watchdog:
             f"rank {rank} (pid {self._processes[rank - 1].pid}, {self._control.phase(rank)})"
             for rank in stopped or late
         )
-        warnings.warn(f"{self.watched[0]}: {states} is {said}", SynkWarning, stacklevel=stacklevel())
+        warnings.warn(f"{label}: {states} is {said}", SynkWarning, stacklevel=stacklevel())
 
-    def timeout(self, seconds: float, late: Sequence[int]) -> SynkTimeout:
+    def timeout(self, label: str, seconds: float, late: Sequence[int]) -> SynkTimeout:
         """Return the error of a command that is past its deadline, with every rank's stack."""
         workers = list(zip(self._processes, self._stacks, strict=True))
         for process, stack in workers:
@@ -84,7 +81,7 @@ class Watchdog:
             RankState(rank, process.pid, _state(process), self._control.phase(rank), _above(stack.read()))
             for rank, (process, stack) in enumerate(workers, start=1)
         ]
-        return SynkTimeout(seconds, self.watched[0], tuple(late), (mine, *others))
+        return SynkTimeout(seconds, label, tuple(late), (mine, *others))
 
 
 def _state(process: Process) -> str:

@@ -18,6 +18,7 @@ from synk.values.messages import Command, Reply
 CLOSE_SECONDS = 2.0  # for a worker to leave on its own
 
 OnDeath = Callable[[int], Any]  # called with the rank of a worker that is found dead; raises
+Watched = tuple[str, float | None, float]  # a command: its name, the seconds that it has, when it began
 OnLate = Callable[[Sequence[int]], None]  # called now and then with ranks that are late; raises to give up
 
 
@@ -123,17 +124,20 @@ class Workers(Protocol):
 
     Attributes
     ----------
-    watched : tuple of str, float or None, float
+    watched : Watched
         What the present command is called, the seconds that it has, and when it began.
     show_output : callable or None
         Shows what workers have printed; None where they print by themselves.
     """
 
-    watched: tuple[str, float | None, float]
+    watched: Watched
     show_output: Callable[[], None] | None
 
     def open_channel(self, on_death: OnDeath, on_late: OnLate) -> Channel:
         """Return the master's channel to them."""
+
+    def peers(self, on_death: OnDeath, on_late: OnLate) -> Peers:
+        """Return the workers as rank 0 meets them; ``on_death`` is called with a dead worker's rank."""
 
     def look(self, late: Sequence[int]) -> None:
         """Look at ranks that the master waits for, and warn of those that keep it waiting.

@@ -215,6 +215,11 @@ class Output(NamedTuple):
     mode: str | None  # "avg", "sum", "prod", "min", "max", "gather"; None takes the first rank with a result
     dtype: Any  # of what is returned; None for that of the results
     what: str  # as named in errors
+    axis: int = 0  # of "gather": where the rows belong, which ranks have on axis 0
+
+    def with_rows_in_place(self, value: Any) -> Any:
+        """Return a gathered value with its rows where they belong, not copied."""
+        return np.moveaxis(value, 0, self.axis) if self.axis else value
 
 
 def combine(outputs: Sequence[Output], of_ranks: Sequence[Any]) -> list[Any]:
@@ -265,7 +270,7 @@ def _combined(outputs: Sequence[Output], present: Sequence[Any]) -> list[Any]:
 
 
 def _careful_total(output: Output, k: int, present: Sequence[Any]) -> Any:
-    mode, dtype, what = output
+    mode, dtype, what, _ = output
     total = Accumulator(mode)
     try:
         for results in present:
@@ -273,6 +278,7 @@ def _careful_total(output: Output, k: int, present: Sequence[Any]) -> Any:
         result = total.partial()
         assert result is not None, "some rank always has a result"
         value = _joined([result.value]) if mode == "gather" else result.value
+        value = output.with_rows_in_place(value)
     except ValueError as error:
         raise ValueError(f"{what} is not reduced by {mode!r}: {error}") from None
     return value if dtype is None or mode is None else cast(value, dtype)

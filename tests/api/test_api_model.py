@@ -271,6 +271,7 @@ def module_ranks(request):
     synk.close()
 
 
+@pytest.mark.filterwarnings("ignore:.* does not give the numbers of one process")  # whatever is declared
 @pytest.mark.parametrize("part", range(max(1, N_EXAMPLES // PART // len(EXAMPLES))))
 def test_random_calls_end_as_in_the_model(module_ranks, part, monkeypatch):
     engine = "hypothesis.internal.conjecture.engine"

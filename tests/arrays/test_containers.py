@@ -11,33 +11,22 @@ import pytest
 from pytensor.link.basic import Container
 
 import synk
-from support.cupy import fake_cupy, stand_in
-from synk.device.probe import Gpu, Survey
+from support.cupy import stand_in
 from synk.extensions import checkpoint
 
 
 @pytest.fixture
-def cupy():
-    """Return the stand-in for CuPy, which ``import cupy`` finds."""
-    with fake_cupy.installed() as made:
-        yield made
-
-
-@pytest.fixture
-def gpus(cupy, monkeypatch):
+def gpus(gpus):
     """Fork on GPUs, have a program leave a variable's value on the device, and return that variable."""
 
     def fork(n_ranks):
-        found = Survey(tuple(Gpu(number, "NVIDIA H200") for number in range(2)))
-        monkeypatch.setattr("synk.device.choose.survey", lambda: found)
-        synk.fork(n_ranks, device="cuda")
+        gpus(n_ranks, version=None)
         v = pytensor.shared(np.arange(3.0), name="v")
         synk.function([], updates=[(v, 2 * v)])()
         assert lies_on_device(v)
         return v
 
-    yield fork
-    synk.close()
+    return fork
 
 
 def lies_on_device(variable):

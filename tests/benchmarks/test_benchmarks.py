@@ -1,6 +1,5 @@
 """The benchmarks' own arithmetic, and small runs of the scripts, without torch."""
 
-import importlib
 import json
 import os
 import subprocess
@@ -14,20 +13,6 @@ from synk.bench.pairs import Comparison
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SECONDS = 200  # for a script to end
-
-
-@pytest.fixture
-def module(monkeypatch):
-    """Import modules beside the scripts as these do, and forget them and what they set after the test."""
-    known, environment = set(sys.modules), os.environ.copy()
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    yield importlib.import_module
-    for name in os.environ.keys() - environment.keys():
-        del os.environ[name]
-    os.environ.update(environment)
-    for name in set(sys.modules) - known:
-        if str(BENCHMARKS) in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
 
 
 # --- tables -----------------------------------------------------------------------------------------

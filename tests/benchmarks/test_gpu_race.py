@@ -1,8 +1,6 @@
 """Candidates of a GPU's figures: who breaks, is late or computes other losses does not hide the others."""
 
-import importlib
 import json
-import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,11 +30,9 @@ lines.serve(step, [os.getpid()], 0.1)
 
 
 @pytest.fixture
-def race(monkeypatch, tmp_path):
+def race(module, tmp_path):
     """Return a function that lets kinds of leaders run, and returns their table; "us" is ours."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    known = set(sys.modules)
-    gpu_race, lines = importlib.import_module("gpu_race"), importlib.import_module("lines")
+    gpu_race, lines = module("gpu_race"), module("lines")
     (tmp_path / "leader.py").write_text(LEADER)
     to = tmp_path / "found.json"
 
@@ -48,10 +44,7 @@ def race(monkeypatch, tmp_path):
         assert json.loads(to.read_text()) == found
         return found
 
-    yield run
-    for name in set(sys.modules) - known:
-        if str(BENCHMARKS) in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
+    return run
 
 
 def test_all_are_timed_and_the_rival_is_held_to_what_is_asked(race):

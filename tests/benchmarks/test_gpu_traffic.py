@@ -1,35 +1,20 @@
 """A training step's launches, counted on a CuPy that computes nothing, and waste that must not return."""
 
-import sys
 from collections import Counter
 from importlib.util import find_spec
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+from support.cupy import stand_in
 
 needs_ml_dtypes = pytest.mark.skipif(find_spec("ml_dtypes") is None, reason="bfloat16 needs ml_dtypes")
 
 
 @pytest.fixture(scope="module")
-def traffic():
-    """Return the script as a module; what it sets for itself is undone."""
-    known, paths = set(sys.modules), [*sys.path]
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-            patch.setenv(name, "1")
-        patch.syspath_prepend(str(BENCHMARKS))
-        import gpu_traffic
-
-        yield gpu_traffic
-    sys.path[:] = paths
-    for name in set(sys.modules) - known:
-        file = str(getattr(sys.modules[name], "__file__", ""))
-        if str(BENCHMARKS) in file or "demos" in file:
-            del sys.modules[name]
+def traffic(module):
+    return module("gpu_traffic")
 
 
 @pytest.fixture(scope="module")
@@ -95,10 +80,8 @@ def test_a_step_of_the_perceptron_is_29_launches(traffic):
     assert loss == ["losses_of", "differentiate"]
 
 
-def test_large_arrays_are_not_computed_with():
-    from support.cupy import hollow_cupy, stand_in
-
-    with hollow_cupy.installed() as log:
+def test_large_arrays_are_not_computed_with(module):
+    with module("hollow_cupy").installed() as log:
         import cupy
 
         x = cupy.empty((1 << 20, 3), "float32")

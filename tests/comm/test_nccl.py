@@ -12,23 +12,25 @@ import pytest
 
 from support.communicators.fake_nccl import FakeLibrary, NcclError, World
 from support.communicators.on_device import OnDevice
-from support.communicators.suite import CommunicatorSuite, DisagreementSuite, RankGroup, all_reduce
+from support.communicators.suite import CommunicatorSuite, DisagreementSuite, HostGroup, all_reduce
 from support.cupy import stand_in
 from support.transport.parts import make_barrier
-from synk.comm import SharedArrays, nccl_link
+from synk.comm import HostCommunicator, SharedArrays, nccl_link
 from synk.comm.nccl import NcclCommunicator
+from synk.memory.shm import Segment
 from synk.transport.sync import Aborted, ControlBlock, Doorbells
 from synk.values.errors import WorkerDied
 
 
-class NcclGroup(RankGroup):
+class NcclGroup(HostGroup):
     """Ranks of the NCCL communicator."""
 
     def __init__(self, n_ranks):
         super().__init__(n_ranks)
         self.world = World()
         self.libraries = [FakeLibrary(self.world) for _ in range(n_ranks)]
-        self.inner = [NcclCommunicator(self.barriers[rank], self.libraries[rank]) for rank in range(n_ranks)]
+        ways = zip(self.barriers, self.libraries, self.communicators, strict=True)
+        self.inner = [NcclCommunicator(barrier, library, host) for barrier, library, host in ways]
         self.communicators = [OnDevice(inner) for inner in self.inner]
 
     def launches(self):
@@ -415,7 +417,7 @@ class TestProcesses:
                 library.nccl.before = die
                 barrier = make_barrier(control, bells, 1)
                 barrier.begin(1)
-                all_reduce(OnDevice(NcclCommunicator(barrier, library)))
+                all_reduce(OnDevice(nccl_communicator(barrier, library)))
             finally:
                 os._exit(9)
         life = os.pidfd_open(child)
@@ -425,7 +427,7 @@ class TestProcesses:
                 library.connect = late_connect(library)
             barrier = make_barrier(control, bells, 0, lives=[life], on_death=told_death)
             barrier.begin(1)
-            comm = NcclCommunicator(barrier, library)
+            comm = nccl_communicator(barrier, library)
             started = time.monotonic()
             with pytest.raises(WorkerDied):
                 all_reduce(OnDevice(comm))
@@ -436,6 +438,10 @@ class TestProcesses:
             os.close(life)
             status = os.waitpid(child, 0)[1]
         assert os.WTERMSIG(status) == signal.SIGKILL
+
+
+def nccl_communicator(barrier, library):
+    return NcclCommunicator(barrier, library, HostCommunicator(barrier, Segment.create))
 
 
 def lone_connect(library, n_ranks, unique_id, rank):

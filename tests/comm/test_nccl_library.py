@@ -1,17 +1,14 @@
 """Questions to NCCL and CuPy: decisions without either, and the names where CuPy is installed."""
 
-import os
 import subprocess
 import sys
 from types import SimpleNamespace
 
 import pytest
 
-from support.communicators.suite import RankGroup
-from synk.comm import NcclCommunicator, nccl_library
+from synk.comm import nccl_library
 from synk.comm.carrier import REDUCED
 from synk.comm.nccl_library import (
-    SHARES_A_GPU,
     Library,
     allow_sharing,
     connect_at_once,
@@ -176,12 +173,8 @@ def test_without_nccl_there_is_none(monkeypatch):
     assert nccl_library.import_nccl() is None
 
 
-def test_cupy_has_what_is_asked_of_it():
-    cupy = pytest.importorskip("cupy")
-    for name in ("getDevice", "eventQuery", "CUDARuntimeError"):
-        assert hasattr(cupy.cuda.runtime, name)
-    for name in ("Event", "Device", "get_current_stream"):
-        assert hasattr(cupy.cuda, name)
+def test_nccl_has_what_is_asked_of_it():
+    pytest.importorskip("cupy")
     nccl = nccl_library.import_nccl()
     if nccl is None:
         pytest.skip("CuPy finds no NCCL")
@@ -204,62 +197,3 @@ def test_the_master_may_ask_for_the_version_before_it_forks():
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert ended.stdout.split() == ["True", "0", "False"], ended.stderr
-
-
-# --- on a GPU: these have never run ------------------------------------------------------------------
-
-
-class GpuGroup(RankGroup):
-    """Ranks on threads that share the current GPU, each with a stream of its own."""
-
-    def __init__(self, n_ranks):
-        self.cupy = pytest.importorskip("cupy")
-        nccl = nccl_library.import_nccl()
-        if nccl is None or connection([0] * n_ranks, nccl.get_version()) != "nccl":
-            pytest.skip(f"needs NCCL, from version {SHARES_A_GPU} on for several ranks")
-        super().__init__(n_ranks)
-        self.communicators = [
-            NcclCommunicator(self.barriers[rank], Library(self.cupy, nccl)) for rank in range(n_ranks)
-        ]
-
-    def run(self, work):
-        def on_stream(comm):
-            with self.cupy.cuda.Stream(non_blocking=True):
-                return work(comm)
-
-        return super().run(on_stream)
-
-    def close(self):
-        # Together: NCCL may keep a rank in its abort until the others abort too.
-        super().run(lambda comm: comm.close())
-        super().close()
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("n_ranks", [1, 2])
-def test_ranks_on_one_gpu(n_ranks, monkeypatch):
-    with monkeypatch.context() as patch:
-        environ = {}
-        allow_sharing([0] * n_ranks, environ)
-        for name, value in environ.items():
-            patch.setenv(name, os.environ.get(name, value))
-        group = GpuGroup(n_ranks)
-        cupy, total = group.cupy, sum(range(1, n_ranks + 1))
-
-        def work(comm):
-            mine = comm.rank + 1
-            return [
-                *(
-                    comm.all_reduce(cupy.full(1000, mine).astype(dtype), "sum").get()
-                    for dtype in ("float16", "float32", "float64", "int16", "int64", "complex64")
-                ),
-                comm.all_reduce(cupy.full(1000, mine, "float32"), "avg").get() * n_ranks,
-                comm.all_reduce(cupy.full(1000, mine, "float32"), "max").get() - n_ranks + total,
-                cupy.concatenate(comm.all_gather(cupy.ones(mine))).get(),
-            ]
-
-        for *results, gathered in group.run(work):
-            for result in results:
-                assert set(result.tolist()) == {total}
-            assert gathered.size == total
-        group.close()

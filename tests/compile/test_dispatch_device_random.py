@@ -7,7 +7,7 @@ import pytest
 import scipy.stats
 from pytensor.compile.mode import Mode
 
-from support.cuda import elementwise
+from support.cuda import emulator
 from support.cupy import stand_in
 from synk import ops
 from synk.arrays.variables import stream
@@ -15,14 +15,7 @@ from synk.compile import ArrayLinker, array_mode
 from synk.compile.dispatch import device_random
 from synk.compile.dispatch.device_random import Sampler, device_sampler
 
-pytestmark = pytest.mark.skipif(not elementwise.available(), reason="there is no g++")
-
-
-@pytest.fixture
-def device(device, monkeypatch):
-    """Return the stand-in for a GPU's array module, which runs kernels."""
-    monkeypatch.setattr(device, "RawModule", elementwise.RawModule, raising=False)
-    return device
+pytestmark = pytest.mark.skipif(not emulator.available(), reason="there is no g++")
 
 
 LAWS = {

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pytensor.tensor.blas import BatchedDot
 
-from support.cupy import fake_cublas, fake_cupy, stand_in
+from support.cupy import fake_cublas, stand_in
 from synk.compile import ArrayLinker, array_mode
 from synk.compile.dispatch.blas import product
 from synk.compile.dispatch.cublas import (
@@ -35,15 +35,6 @@ from synk.gpu_speedups import graphs
 
 load = graphs.load  # stand-ins put another in its place
 TOLERANCE = {"float16": 2e-3, "float32": 1e-5, "float64": 1e-12}
-
-
-@pytest.fixture
-def cupy(monkeypatch):
-    """Return the stand-in for CuPy with a cuBLAS, and forget what was computed."""
-    monkeypatch.delenv("CUPY_TF32", raising=False)
-    fake_cublas.computed.clear()
-    with fake_cupy.installed() as made:
-        yield made
 
 
 def whole(shape, dtype, seed=0):

@@ -6,12 +6,12 @@ import sys
 import numpy as np
 import pytest
 
-from support.cuda import elementwise
+from support.cuda import emulator
 from support.cupy import stand_in
 from synk.compile.dispatch.device_random import Sampler
 from synk.compile.elementwise.philox_source import FLOAT, INTEGER, PHILOX
 
-pytestmark = pytest.mark.skipif(not elementwise.available(), reason="there is no g++")
+pytestmark = pytest.mark.skipif(not emulator.available(), reason="there is no g++")
 
 # Kernels of one thread, of parts of the text.
 WORDS = """
@@ -37,13 +37,6 @@ extern "C" __global__ void f(word64 range, const word *x, word64 *y)
 
 KEY, STREAM = 0x0123456789ABCDEF, 0xFEDCBA9876543210
 MASK = 0xFFFFFFFF
-
-
-@pytest.fixture
-def device(device, monkeypatch):
-    """Return the stand-in for a GPU's array module, which runs kernels."""
-    monkeypatch.setattr(device, "RawModule", elementwise.RawModule, raising=False)
-    return device
 
 
 class Told:
@@ -75,7 +68,7 @@ def words(n, bits):
 
 
 def run(text, name, *arguments):
-    elementwise.RawModule(code=text).get_function(name)((1,), (1,), arguments)
+    emulator.RawModule(code=text).get_function(name)((1,), (1,), arguments)
 
 
 # --- words -----------------------------------------------------------------------------------------------

@@ -51,6 +51,7 @@ def test_the_innermost_line_of_the_user_is_found():
         ("<stdin>", False),
         (pytensor.__file__, True),
         (synk.compile.linker.__file__, True),
+        (synk.__file__, True),
         ("<frozen runpy>", True),
         (str(Path(sysconfig.get_path("stdlib")) / "functools.py"), True),
         (str(Path(sysconfig.get_path("stdlib")) / "site-packages" / "models.py"), False),

@@ -242,9 +242,9 @@ def test_inner_graphs_get_their_shapes_on_the_host(device):
     np.testing.assert_array_equal(result.get(), np.full((6, 1), 12))
 
 
-def test_random_numbers_are_drawn_on_the_host_and_sent(device):
+def test_random_numbers_without_a_kernel_are_drawn_on_the_host_and_sent(device):
     rng = pytensor.shared(np.random.default_rng(1))
-    next_rng, x = pt.random.normal(size=500, rng=rng, return_next_rng=True)
+    next_rng, x = pt.random.laplace(size=500, rng=rng, return_next_rng=True)
     draws = []
     for linker in (ArrayLinker(), ArrayLinker(device)):
         rng.set_value(np.random.default_rng(1))

@@ -339,15 +339,18 @@ def check(recipe, oracle, mode):
         kept = own
 
 
-@given(recipe=recipes)
-@settings(
+few_graphs = settings(
     max_examples=N_EXAMPLES or 15,
     derandomize=not N_EXAMPLES,
     deadline=None,
     database=None,
-    phases=[Phase.explicit, Phase.generate],
+    phases=[Phase.explicit, Phase.generate],  # to shrink a failure takes longer than a test may
     suppress_health_check=list(HealthCheck),
 )
+
+
+@given(recipe=recipes)
+@few_graphs
 @pytest.mark.parametrize("side", ["host", "device"])
 def test_random_graphs_in_16_bits_keep_to_the_definitions(side, device, recipe):
     """Every node is checked by itself; the results have the dtypes and shapes of float32's."""
@@ -370,8 +373,6 @@ def results(case, linker):
 
 
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
-
-
 needs_emulator = pytest.mark.skipif(not emulator.available(), reason="there is no g++ to emulate a GPU")
 
 
@@ -401,14 +402,7 @@ NAMES = [
 
 @pytest.mark.parametrize("name", NAMES)
 @given(recipe=recipes)
-@settings(
-    max_examples=N_EXAMPLES or 15,
-    derandomize=not N_EXAMPLES,
-    deadline=None,
-    database=None,
-    phases=[Phase.explicit, Phase.generate],  # to shrink a failure takes longer than a test may
-    suppress_health_check=list(HealthCheck),
-)
+@few_graphs
 def test_random_graphs_give_the_numbers_of_the_oracle(name, oracle, device, recipe, request):
     if name.startswith("narrow"):
         recipe = with_products(recipe)

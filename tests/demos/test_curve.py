@@ -19,8 +19,8 @@ ACCURACIES = {
 
 
 @pytest.fixture
-def curve(monkeypatch):
-    for load in modules_beside(DEMOS / "mnist" / "train_mnist.py", monkeypatch):
+def curve():
+    for load in modules_beside(DEMOS / "mnist" / "train_mnist.py"):
         yield load("curve")
 
 

@@ -34,9 +34,9 @@ def test_basic_demo_holds_what_it_asserts(script, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def digits(monkeypatch):
+def digits():
     """The module `digits` of the demo, imported as its script imports it."""
-    for load in modules_beside(TRAIN, monkeypatch):
+    for load in modules_beside(TRAIN):
         yield load("digits")
 
 

@@ -10,8 +10,8 @@ pytest.importorskip("rich")
 
 
 @pytest.fixture
-def report(monkeypatch):
-    for load in modules_beside(DEMOS / "mnist" / "train_mnist.py", monkeypatch):
+def report():
+    for load in modules_beside(DEMOS / "mnist" / "train_mnist.py"):
         yield load("report")
 
 

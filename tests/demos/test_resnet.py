@@ -13,9 +13,9 @@ SMALL = ("--depth=18", "--size=32", "--epochs=1", "--batch-size=8")
 
 
 @pytest.fixture
-def module(monkeypatch):
+def module():
     """Import modules of the demo as its script does."""
-    yield from modules_beside(TRAIN, monkeypatch)
+    yield from modules_beside(TRAIN)
 
 
 @pytest.fixture

@@ -154,16 +154,11 @@ def test_arguments_are_checked_before_anybody_is_asked(machine, arguments, error
     assert asked == []
 
 
-def test_what_the_script_wants_reaches_the_devices(machine):
+@pytest.mark.parametrize("precision", ["tf32", "float16"])
+def test_what_the_script_wants_reaches_the_devices(machine, precision):
     machine(Survey(H200))
-    device = checked_devices(2, "cuda", 1, memory_limit=0.5, precision="tf32").make(1)
-    assert (device.memory, device.precision) == (0.5, "tf32")
-
-
-def test_16_bits_reach_the_programs_of_devices(machine):
-    machine(Survey(H200))
-    device = checked_devices(1, "cuda", 1, precision="float16").make(0)
-    assert device.precision == "float16"
+    device = checked_devices(2, "cuda", 1, memory_limit=0.5, precision=precision).make(1)
+    assert (device.memory, device.precision) == (0.5, precision)
 
 
 @pytest.mark.parametrize(("device", "found"), [("cpu", Survey(H200)), (None, Survey())])

@@ -13,9 +13,11 @@ import synk
 from support.communicators import fake_nccl_runs
 from support.cupy import stand_in
 from support.cupy.crossings import Crossings
+from synk.arrays.variables import ranks
 from synk.comm import NcclCommunicator, StagedCommunicator
 from synk.device.probe import Gpu, Survey
-from synk.ops import all_sum
+from synk.ops import all_gather, all_reduce, all_sum, broadcast, reduce_scatter
+from synk.ops.collectives import AllReduce
 
 SHARING = "NCCL_MULTI_RANK_GPU_ENABLE"
 
@@ -99,7 +101,7 @@ def test_the_link_is_made_at_the_first_collective_and_given_up_at_the_end(gpus):
 def test_collectives_of_values_on_the_device(gpus, n_ranks, version):
     gpus(n_ranks, version=version)
     v = shared([1.0, 2.0], "v")
-    double = synk.function([], v.sum(), updates=[(v, 2 * v)])
+    double = synk.function([], (v.sum(), None), updates=[(v, 2 * v)])
     assert double() == 3
     np.testing.assert_array_equal(synk.gather(v), [[2, 4]] * n_ranks)
     double()
@@ -187,6 +189,30 @@ def test_sums_in_the_middle_of_a_graph(gpus, mode, n_rows):
     x = pt.matrix("x", dtype="float64")
     total = synk.function([x], (x.sum(0) / all_sum(x.sum(0)), "sum"), mode=mode)
     np.testing.assert_allclose(total(np.arange(1.0, 2 * n_rows + 1).reshape(n_rows, 2)), [1, 1])
+
+
+@pytest.mark.parametrize(("mode", "version"), [(None, 23004), (None, None), ("debug", 23004)])
+def test_collectives_and_their_gradients_in_the_middle_of_a_graph(gpus, mode, version):
+    gpus(2, version=version)
+    x, w = pt.matrix("x", dtype="float64"), shared([1.0, 2.0], "w")
+    z = pt.tanh(x) * w
+    results = [
+        *(all_reduce(z.sum(0), op).sum() for op in ("prod", "avg")),
+        all_gather(z.T, 1).sum(),
+        *(reduce_scatter(z.sum(0), op).sum() for op in ("sum", "avg")),
+        broadcast(z.sum(0), 1).sum(),
+        sum(part.sum() for part in AllReduce("max")(z.sum(0), z.sum(), ranks)),
+    ]
+    outputs = [(output, "sum") for one in results for output in (one, pt.grad(pt.sqr(one), w))]
+    function = synk.function([x], outputs, mode=mode)
+    values = [np.linspace(-1, 2, 2 * n).reshape(n, 2) for n in (1, 5)]
+    on_gpus = [function(rows) for rows in values]
+    synk.close()
+    synk.fork(2)
+    on_cores = synk.function([x], outputs)
+    for rows, got in zip(values, on_gpus, strict=True):
+        for value, expected in zip(got, on_cores(rows), strict=True):
+            np.testing.assert_allclose(value, expected, rtol=1e-12)
 
 
 # --- faults -----------------------------------------------------------------------------------------------

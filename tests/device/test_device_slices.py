@@ -128,3 +128,23 @@ def test_new_values_that_are_others_are_copies_of_them(gpus, mode, cuda_graphs):
         assert rows.get_value().tolist() == [[k, k]] * 3
         triple()
         assert other.get_value().tolist() == [0, 3, 6]
+
+
+@pytest.mark.parametrize(("n_ranks", "n_rows"), [(1, N_ROWS), (2, N_ROWS), (2, 3), (2, 1)])
+def test_parts_for_which_ranks_meet_accumulate_where_they_are(gpus, monkeypatch, n_ranks, n_rows):
+    x, y = sample(N_ROWS, N_COLUMNS)[:n_rows], sample(N_ROWS)[:n_rows]
+    expected = sample(N_COLUMNS)
+    crossings = Crossings(monkeypatch)
+    gpus(n_ranks)
+    features, targets = pt.fmatrix("features"), pt.fvector("targets")
+    w = pytensor.shared(expected.copy(), name="w")
+    loss = pt.sqr(features @ w - targets).mean()
+    f = synk.function([features, targets], updates=[(w, w - np.float32(0.01) * pt.grad(loss, w))])
+    data = synk.data(x), synk.data(y)
+    for _ in range(3):
+        expected = expected - 0.02 * x.T @ (x @ expected - y) / n_rows
+        crossings.take_sums()
+        f(*data, num_slices=3)
+    assert [of_rank[1] for of_rank in crossings.take_sums()] == [0, 0]  # bytes to the host
+    for rank in range(n_ranks):
+        np.testing.assert_allclose(synk.get_value(rank, w), expected, rtol=1e-4, atol=1e-5)

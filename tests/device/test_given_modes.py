@@ -12,8 +12,9 @@ def results(n_ranks):
     """Run steps of two functions and collectives; return their results, and the values they leave."""
     v = pytensor.shared(np.arange(4.0), name="v")
     x = pt.dvector("x")
-    there = synk.function([x], [x.sum(), v], updates=[(v, v + x.sum())])
-    here = synk.function([x], [x.sum(), v], updates=[(v, v + x.sum())], mode="FAST_COMPILE")
+    outputs, updates = [(x.sum(), "sum"), (v, "avg")], [(v, v + x.sum(), "avg")]  # each rank has its own
+    there = synk.function([x], outputs, updates=updates)
+    here = synk.function([x], outputs, updates=updates, mode="FAST_COMPILE")
     step = synk.sequence(there, (synk.all_reduce, v), here, (synk.all_reduce, v), there)
     rows = np.arange(9.0)
     returned = [step(rows, num_slices=num_slices) for num_slices in (1, 1, 1, 1, 3)]

@@ -26,7 +26,7 @@ def copies(machine, call, *args, **keywords):
     """Return how many copies rank 0 asks for in a call, those ahead included."""
     before = machine.n_copies
     call(*args, **keywords)
-    all_buffers = current._session._rank._shards._uploader._buffers.values()
+    all_buffers = current._session._rank._uploads._uploader._buffers.values()
     for buffers in all_buffers:
         if buffers._pending is not None:
             buffers._pending.done.result()

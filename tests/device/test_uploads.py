@@ -1,10 +1,8 @@
 """Rows on their way to a GPU, on streams that carry out copies as late as they may."""
 
 import gc
-import subprocess
-import sys
 import threading
-from importlib.util import find_spec
+from contextlib import nullcontext
 from io import FileIO
 
 import numpy as np
@@ -32,7 +30,7 @@ def made(cupy):
 
     def make(threads=1):
         computing = cupy.cuda.Stream(non_blocking=True)
-        uploaders.append(Uploader(cupy, computing, computing.use, threads))
+        uploaders.append(Uploader(cupy, computing, computing.use, threads, nullcontext()))
         computing.use()
         return uploaders[-1]
 
@@ -342,32 +340,9 @@ def test_files_are_not_locked(tmp_path):
 
 def test_streams_are_those_of_the_device(cupy):
     computing = cupy.cuda.Stream(non_blocking=True)
-    uploader = Uploader(cupy, computing, computing.use)
+    uploader = Uploader(cupy, computing, computing.use, 1, nullcontext())
     assert len(cupy.cuda.machine.streams) == 2  # nothing is made before it is needed
     uploader.buffer()
     assert isinstance(uploader._streams, Streams)
     assert uploader._streams.computing is computing
     uploader.close()
-
-
-REAL = """
-import cupy
-names = ["Event.record", "Event.synchronize", "Stream.record", "Stream.wait_event", "Stream.synchronize",
-         "PinnedMemory", "PinnedMemoryPointer", "runtime.memcpyAsync", "runtime.memcpyHostToDevice",
-         "runtime.hostRegister", "runtime.hostUnregister", "MemoryPointer.ptr"]
-for name in names:
-    found = cupy.cuda
-    for part in name.split("."):
-        found = getattr(found, part)
-cupy.ndarray.data, cupy.ndarray.view, cupy.empty
-assert "hostRegister(intptr_t ptr, size_t size, unsigned int flags)" in cupy.cuda.runtime.hostRegister.__doc__
-assert "(intptr_t dst, intptr_t src, size_t size, int kind, intptr_t stream)" in (
-    cupy.cuda.runtime.memcpyAsync.__doc__)
-print("libcuda.so" in open("/proc/self/maps").read())
-"""
-
-
-@pytest.mark.skipif(find_spec("cupy") is None, reason="needs CuPy, but no GPU")
-def test_cupy_has_what_is_asked_of_it():
-    ended = subprocess.run([sys.executable, "-c", REAL], capture_output=True, text=True, timeout=60)
-    assert ended.stdout == "False\n", ended.stderr

@@ -114,21 +114,6 @@ def test_every_generator_goes_on_where_it_was(tmp_path, bit_generator):
     assert again.integers(2**40, size=20).tolist() == generator.integers(2**40, size=20).tolist()
 
 
-def test_an_interrupted_save_leaves_the_old_checkpoint(saved, monkeypatch):
-    before = saved.read_bytes()
-
-    def fail(*args):
-        raise OSError("no space left")
-
-    for call in ("fsync", "rename"):
-        with monkeypatch.context() as patch:
-            patch.setattr(os, call, fail)
-            with pytest.raises(OSError, match="no space left"):
-                checkpoint.save(saved, variables(8.0))
-        assert saved.read_bytes() == before
-        assert os.listdir(saved.parent) == [saved.name]
-
-
 def test_a_damaged_file_changes_nothing(saved):
     content = bytearray(saved.read_bytes())
     content[-40] ^= 1

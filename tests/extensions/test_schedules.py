@@ -125,17 +125,15 @@ class Model:
         """One process, with the rate of each step given."""
         rate = pt.scalar("rate", dtype="float64")
         made = rule(self.loss, [self.w], learning_rate=rate)
-        rows = synk.n_rows.type()
         gradient = pytensor.function(
-            [self.x, self.y, rows],
+            [self.x, self.y],
             updates=[made.grad_updates[0][:2]],
-            givens={synk.n_rows: rows},
             mode="FAST_COMPILE",
         )
         update = pytensor.function([rate], updates=made.param_updates, mode="FAST_COMPILE")
 
         def step(x, y, value):
-            gradient(x, y, len(x))
+            gradient(x, y)
             update(value)
 
         return step

@@ -39,18 +39,16 @@ class Model:
     def step_alone(self, rule, **options):
         """One process: gradient of the whole batch, then the rule; running statistics beside."""
         made = rule(self.loss, self.params, **options)
-        rows = synk.n_rows.type()
         gradient = pytensor.function(
-            [self.x, self.y, rows],
+            [self.x, self.y],
             self.loss,
             updates=[made.grad_updates[0][:2], *self.running],
-            givens={synk.n_rows: rows},
             mode="FAST_COMPILE",
         )
         update = pytensor.function([], updates=made.param_updates, mode="FAST_COMPILE")
 
         def step(x, y):
-            loss = gradient(x, y, len(x))
+            loss = gradient(x, y)
             update()
             return loss
 

@@ -15,6 +15,8 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 from stage import COMPILING, COMPUTING, Stage
 
+from synk.compile.rows import relate
+
 the_stage = Stage()
 
 # Calls into these keep the interpreter's lock: no Python code of the process runs meanwhile.
@@ -123,7 +125,7 @@ def raise_huge():
 
 
 def raise_bad_to_load():
-    raise BadToLoad
+    raise BadToLoad("it fails where it is unpickled")
 
 
 def raise_out_of_memory():
@@ -178,3 +180,9 @@ class Spot(Op):
         act = the_stage.visit(self.place)
         if act is not None:
             ACTS[act]()
+
+
+@relate.register(Spot)
+def as_it_is(op, node, given):
+    """Return rows for rows, parts for parts."""
+    return given, given

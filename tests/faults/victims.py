@@ -65,7 +65,8 @@ class World:
         self.variables["table"] = pytensor.shared(np.zeros((self.n_ranks, COLUMNS)), name="table")
         self.large = pytensor.shared(np.zeros(3), name="large")
         v, total, weights = (self.variables[name] for name in ("v", "total", "weights"))
-        self.summing = synk.function([x], updates=[(total, total + Spot()(x).sum(axis=0))], name="summing")
+        summed = total + Spot()(x).sum(axis=0)  # by each rank, of its own rows
+        self.summing = synk.function([x], updates=[(total, summed, "avg")], name="summing")
         y = pt.vector("y")
         loss = ((Spot()(x) @ weights - y) ** 2).mean()
         made = updates.momentum(loss, [weights], learning_rate=RATE)
@@ -270,6 +271,9 @@ class World:
         if data:
             self.data.set_value(self.rows)
         for name, values in self.values.items():
+            if all(np.array_equal(value, values[0]) for value in values):
+                synk.broadcast(self.variables[name], values[0])
+                continue
             for rank, value in enumerate(values):
                 synk.set_value(rank, self.variables[name], value)
 

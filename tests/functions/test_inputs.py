@@ -183,7 +183,7 @@ def test_sparse_inputs_are_refused_when_the_function_is_built():
         with pytest.raises(TypeError, match=r"input 'S' is sparse; .*bcast_inputs, .*CSR\(data, indices"):
             synk.function(inputs, (product, "sum"), bcast_inputs=bcast_inputs)
     with pytest.raises(TypeError, match=r"output 0 .* is sparse, which has no 'avg'"):
-        synk.function([], ps.csr_from_dense(x), bcast_inputs=[x])
+        synk.function([], (ps.csr_from_dense(x), "avg"), bcast_inputs=[x])
     shared = pytensor.shared(scipy.sparse.csr_matrix(VALUES), name="shared")
     with pytest.raises(TypeError, match="sliceable variable 'shared' has no rows"):
         synk.function([], shared.sum(), sliceable_shareds=[shared])
@@ -209,7 +209,7 @@ def test_sparse_shared_variables_serve_in_functions():
     np.testing.assert_allclose(f(VALUES), (matrix @ VALUES.T).sum())
     synk.function([], updates=[(shared, shared * 2.0)])()
     assert abs(synk.get_value(1, shared) - 2 * matrix).max() == 0
-    synk.function([x], updates=[(shared, shared * x.sum())])(VALUES)  # others on each rank
+    synk.function([x], updates=[(shared, shared * x.sum(), None)])(VALUES)  # others on each rank
     assert abs(synk.get_value(1, shared) - shared.get_value()).max() > 0
     synk.broadcast(shared)
     assert abs(synk.get_value(1, shared) - shared.get_value()).max() == 0

@@ -238,7 +238,7 @@ def test_results_that_outlive_a_call_keep_their_values(ahead, num_slices):
     last = pytensor.shared(np.zeros((0, 0)), name="last")
     f = synk.function(
         [x],
-        [(x, None), (x.T[1:], None), (x[::-1], "gather"), (x.reshape((-1,)), "gather"), x[0]],
+        [(x, None), (x.T[1:], None), (x[::-1], "gather"), (x.reshape((-1,)), "gather"), (x[0], "avg")],
         updates=[(last, x.T, None)],
     )
     data = synk.data(sample(N_ROWS, 3))

@@ -101,7 +101,7 @@ def test_a_single_result_stays_single_and_none_stays_none():
     assert synk.sequence(nothing, listed)() == [1]
     assert synk.sequence(single, listed)() == [1, 1]
     assert synk.sequence(nothing, nothing)() is None
-    assert synk.sequence(nothing, nothing).update_modes == ["avg", "avg"]
+    assert synk.sequence(nothing, nothing).update_modes == [None, None]
 
 
 def test_options_go_to_the_functions_that_can_use_them(module_ranks):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.gpu.training_checks import check
+from support.gpu.stage import check
 
 # TF32 and float16 round to 10 bits, bfloat16 to 7. Adam divides gradients by their size, so those near 0 take
 # roundings to steps: on the stand-in, losses are up to 3e-3 off with TF32, and 3e-2 with bfloat16.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.gpu.training_checks import check
+from support.gpu.stage import check
 
 pytestmark = pytest.mark.slow
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.gpu.training_checks import check
+from support.gpu.stage import check
 
 CUTS = [(2, 3), *(pytest.param(*cut, marks=pytest.mark.slow) for cut in [(1, 1), (1, 3), (2, 1)])]
 

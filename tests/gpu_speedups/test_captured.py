@@ -8,8 +8,7 @@ from pytensor.graph.op import Op
 
 import synk.ops
 from support.cuda import emulator
-from support.cupy import fake_cupy, stand_in, tape
-from support.cupy.array_modules import import_arrays
+from support.cupy import stand_in, tape
 from synk.compile import ArrayLinker, array_mode
 from synk.compile.dispatch.device_random import words_of
 from synk.gpu_speedups import captured, draws
@@ -33,19 +32,6 @@ class Doubled(Op):
 
 
 ROWS = np.arange(12.0).reshape(3, 4)
-
-
-@pytest.fixture
-def device(monkeypatch):
-    """Return the stand-in for a GPU's array module, its counts at zero."""
-    return import_arrays("stand-in", monkeypatch)
-
-
-@pytest.fixture
-def cupy(device):
-    """Return the stand-in for CuPy, with kernels."""
-    with fake_cupy.installed() as made:
-        yield made
 
 
 @pytest.fixture

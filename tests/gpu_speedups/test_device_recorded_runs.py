@@ -56,7 +56,8 @@ def model():
     rate = pytensor.shared(np.float32(0), name="rate")
     weights = pytensor.shared(sample(N_COLUMNS), name="weights")
     loss = pt.sqr(pt.tanh(x @ weights) - y).mean()
-    step = synk.function([x, y], loss, updates=[(weights, weights - rate * pt.grad(loss, weights))])
+    trained = weights - rate * pt.grad(loss, weights)
+    step = synk.function([x, y], (loss, "avg"), updates=[(weights, trained, "avg")])  # each rank for itself
     return step, rate, weights
 
 
@@ -93,6 +94,16 @@ def test_a_rate_that_all_ranks_are_handed_is_recorded_once(gpus, recorded):
     gpus(2, cuda_graphs=True)
     assert trained(handed, 3 * MOST) == expected
     assert recorded() == [1, 1]
+
+
+def test_a_rank_alone_meets_nobody_and_so_its_step_is_recorded(gpus, recorded):
+    gpus(1, cuda_graphs=True)
+    x, weights = pt.fmatrix("x"), pytensor.shared(sample(N_COLUMNS), name="weights")
+    loss = pt.sqr(x @ weights).mean()
+    step = synk.function([x], loss, updates=[(weights, weights - pt.grad(loss, weights))])
+    for _ in range(5):
+        step(sample(N_ROWS, N_COLUMNS))
+    assert recorded() == [1, 0]
 
 
 def test_calls_that_fail_do_not_count(gpus, recorded):
@@ -175,7 +186,9 @@ def dropped_out(n_ranks, num_slices):
     kept, update = dropout(x, 0.5, state)
     loss = pt.sqr(pt.tanh(kept @ weights) - y).mean()
     step = synk.function(
-        [x, y], loss, updates=[(weights, weights - np.float32(0.1) * pt.grad(loss, weights)), (*update, None)]
+        [x, y],
+        (loss, "avg"),
+        updates=[(weights, weights - np.float32(0.1) * pt.grad(loss, weights), "avg"), (*update, None)],
     )
     data = synk.data(sample(N_ROWS, N_COLUMNS)), synk.data(sample(N_ROWS))
     losses = [float(step(*data, num_slices=num_slices)) for _ in range(10)]

@@ -16,7 +16,7 @@ from synk.extensions.train import make_train_function
 from synk.gpu_speedups import overlapping
 from synk.gpu_speedups.captured import WARM_UP
 from synk.gpu_speedups.overlapping import PartedReduction
-from synk.rank.overlap import Overlap
+from synk.gpu_speedups.overlapping_rank import PartAnnouncer
 
 
 @pytest.fixture(autouse=True)
@@ -127,16 +127,20 @@ def test_a_rank_that_dies_before_its_parts_is_told(gpus, armed):
         step()
 
 
+def rank_of(announcer):
+    return announcer._parted._link._barrier.rank
+
+
 @pytest.mark.parametrize("failing", [0, 1])
 def test_a_rank_that_fails_after_its_first_parts_leaves_the_run_usable(gpus, armed, monkeypatch, failing):
-    finished = Overlap.finished
+    finished = PartAnnouncer.finished
 
     def fail(self, variable, array, start):
         finished(self, variable, array, start)
-        if armed[0] and self._variables._rank == failing and start < 200:
+        if armed[0] and rank_of(self) == failing and start < 200:
             raise ValueError("in the middle of the gradient")
 
-    monkeypatch.setattr(Overlap, "finished", fail)
+    monkeypatch.setattr(PartAnnouncer, "finished", fail)
     gpus(2, overlap=True)
     step = make_step()
     first = step()
@@ -150,14 +154,14 @@ def test_a_rank_that_fails_after_its_first_parts_leaves_the_run_usable(gpus, arm
 @pytest.mark.parametrize("failing", [0, 1])
 def test_a_rank_that_fails_before_its_first_part_is_not_waited_for(gpus, monkeypatch, failing):
     """The first collective of a link does not wait for others within a call, as NCCL has it by default."""
-    finished = Overlap.finished
+    finished = PartAnnouncer.finished
 
     def fail(self, variable, array, start):
-        if self._variables._rank == failing:
+        if rank_of(self) == failing:
             raise ValueError("before the gradient")
         finished(self, variable, array, start)
 
-    monkeypatch.setattr(Overlap, "finished", fail)
+    monkeypatch.setattr(PartAnnouncer, "finished", fail)
     monkeypatch.setattr(
         overlapping, "PART_BYTES", 1 << 20
     )  # one: the stand-in has room for no second in flight

@@ -138,39 +138,27 @@ def spread(bias):
     return bias.dimshuffle("x", 0, "x", "x")
 
 
-def test_a_bias_is_drawn_into_the_convolution():
-    y = conv2d(X, W) + spread(B)
-    function = compiled([y, *pytensor.grad((y**2).sum(), [X, W, B])])
-    assert n_inputs(function, Conv2d) == [3]
-    assert rectifies(function, Conv2d) == [False]
+PLAIN, BIASED = conv2d(X, W), conv2d(X, W) + spread(B)
+ONE_CHANNEL = pt.specify_shape(W[:1], (1, 4, 3, 3))
+CONVOLUTIONS = {
+    "a bias is drawn in": ([BIASED, *pytensor.grad((BIASED**2).sum(), [X, W, B])], 3, False, 0),
+    "a rectifier": ([relu(PLAIN), *pytensor.grad((relu(PLAIN) ** 2).sum(), [X, W])], 2, True, 0),
+    "both": ([relu(BIASED), *pytensor.grad((relu(BIASED) ** 2).sum(), [X, W])], 3, True, 0),
+    "not other terms of a sum": ([relu(X + (conv2d(X, W, padding=1) + spread(B)))], 3, False, 1),
+    "nothing where the convolution is read elsewhere": ([relu(BIASED), relu(PLAIN)], 2, False, 2),
+    "no second bias": ([conv2d(X, W, B) + spread(GAMMA)], 3, False, 0),
+    "not many numbers for one channel": ([conv2d(X, ONE_CHANNEL) + spread(B)], 2, False, 0),
+}
 
 
-@pytest.mark.parametrize("bias", [True, False])
-def test_a_rectifier_is_drawn_into_the_convolution(bias):
-    y = relu(conv2d(X, W) + spread(B)) if bias else relu(conv2d(X, W))
-    function = compiled([y, *pytensor.grad((y**2).sum(), [X, W])])
-    assert n_inputs(function, Conv2d) == [3 if bias else 2]
-    assert rectifies(function, Conv2d) == [True]
-    assert relus(function) == 0
-
-
-def test_other_terms_of_a_sum_stay():
-    function = compiled([relu(X + (conv2d(X, W, padding=1) + spread(B)))])
-    assert n_inputs(function, Conv2d) == [3]
-    assert rectifies(function, Conv2d) == [False]
-    assert relus(function) == 1
-
-
-def test_a_convolution_that_is_read_elsewhere_stays():
-    y = conv2d(X, W)
-    function = compiled([relu(y + spread(B)), relu(y)])
-    assert n_inputs(function, Conv2d) == [2]
-    assert rectifies(function, Conv2d) == [False]
-
-
-def test_no_second_bias():
-    function = compiled([conv2d(X, W, B) + spread(GAMMA)])
-    assert n_inputs(function, Conv2d) == [3]
+@pytest.mark.parametrize(
+    ("outputs", "inputs", "rectified", "left"), CONVOLUTIONS.values(), ids=CONVOLUTIONS.keys()
+)
+def test_what_a_convolution_takes_over(outputs, inputs, rectified, left):
+    function = compiled(outputs)
+    assert n_inputs(function, Conv2d) == [inputs]
+    assert rectifies(function, Conv2d) == [rectified]
+    assert relus(function) == left
 
 
 @pytest.mark.parametrize(
@@ -183,10 +171,4 @@ def test_no_second_bias():
 )
 def test_what_is_no_bias_of_each_channel_stays(other):
     function = compiled([conv2d(X, W, stride=2, padding=1) + other])
-    assert n_inputs(function, Conv2d) == [2]
-
-
-def test_many_numbers_for_one_channel_are_no_bias():
-    one = pt.specify_shape(W[:1], (1, 4, 3, 3))
-    function = compiled([conv2d(X, one) + spread(B)])
     assert n_inputs(function, Conv2d) == [2]

@@ -18,11 +18,16 @@ import synk.ops
 from synk.compile import elementwise, tables
 from synk.compile.dispatch import late
 from synk.ops import layout
+from synk.ops.collective_op import CollectiveOp
 from synk.ops.image import ImageOp
 from synk.ops.kernel_op import KernelOp
+from synk.ops.marks import Mark
 
 BASES = {
+    "CollectiveOp",
+    "ReducingOp",
     "ImageOp",
+    "Mark",
     "ImageGradient",
     "KernelOp",
     "BatchNormOp",
@@ -34,12 +39,15 @@ BASES = {
 }
 FUNCTIONS = ("array_funcify", "side", "host_inputs", "free_inputs", "width", "goes_by_dtype", "flops_of")
 
+ROWS = ("OwnRows", "SomeRows")  # what they pass on is as wide as it comes
+
 # By table, the Ops of `synk.ops` that need no entry, and why.
 OF_OURS = {
     "array_funcify": set(),
-    "side": {KernelOp},  # arrays, on the device
+    "side": {KernelOp, Mark, *ROWS},  # arrays, on the device
     # Of the others, gradients alone take lengths.
     "host_inputs": {
+        Mark,
         "After",
         "AvgPool2d",
         "BatchNorm",
@@ -50,11 +58,12 @@ OF_OURS = {
     }
     | {"LayerNormGradient", "MaxPool2d", "Residual", "ResidualGradient", "SoftmaxCrossEntropy"}
     | {"SoftmaxCrossEntropyGradient"},
-    "free_inputs": {KernelOp, "AllSum"},  # they read arrays
-    "width": {"After", "AllSum"},  # sums over ranks are those of float32
-    "goes_by_dtype": {"After", "AllSum"},
+    "free_inputs": {KernelOp, CollectiveOp, Mark, *ROWS},  # they read arrays
+    "width": {"After", CollectiveOp, Mark, *ROWS},  # collectives are those of float32
+    "goes_by_dtype": {"After", CollectiveOp, Mark, *ROWS},
     # Products are counted; what passes over memory has next to no arithmetic.
-    "flops_of": {"After", "AllSum", "AvgPool2d", "AvgPool2dGradient", "BatchNorm", "BatchNormGradient"}
+    "flops_of": {"After", CollectiveOp, Mark, *ROWS}
+    | {"AvgPool2d", "AvgPool2dGradient", "BatchNorm", "BatchNormGradient"}
     | {"GlobalAvgPool2d", "LayerNorm", "LayerNormGradient", "MaxPool2d", "MaxPool2dGradient", "Residual"}
     | {"ResidualGradient", "SoftmaxCrossEntropy", "SoftmaxCrossEntropyGradient"},
 }

@@ -1,13 +1,10 @@
 """Networks of images with arrays of 16 bits between their Ops."""
 
-import sys
-
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
 
-from support.cupy import stand_in
 from synk import ops
 from synk.compile import ArrayLinker, Debug, Profile, array_mode
 from synk.kernels.im2col import Im2col
@@ -15,12 +12,6 @@ from synk.kernels.loops import LoopKernels
 from synk.kernels.plain_pool import PlainPool
 
 RNG = np.random.default_rng(8)
-
-
-@pytest.fixture
-def device(monkeypatch):
-    stand_in.install(lambda modules, name, module: monkeypatch.setitem(sys.modules, name, module))
-    return stand_in
 
 
 def shared(*shape):
@@ -85,45 +76,45 @@ def test_images_have_16_bits_forward_and_backward_and_statistics_do_not(device):
             assert dtypes[0] == "float32", node.name
 
 
-def test_a_convolution_whose_result_is_wanted_wide_computes_in_16_bits(device, monkeypatch):
-    seen, original = [], Im2col.forward
+@pytest.fixture
+def seen(monkeypatch):
+    """Return a way to have an operation of a provider note the dtypes of its arrays, and where it does."""
 
-    def forward(self, *geometry):
-        run = original(self, *geometry)
+    def watch(provider, name, n_arrays):
+        noted, original = [], getattr(provider, name)
 
-        def noted(x, w, bias=None, out=None):
-            seen.append([str(array.dtype) for array in (x, w)])
-            return run(x, w, bias, out=out)
+        def make(self, *geometry):
+            run = original(self, *geometry)
 
+            def noting(*arrays, out=None):
+                noted.append([str(array.dtype) for array in arrays[:n_arrays]])
+                return run(*arrays, out=out)
+
+            return noting
+
+        monkeypatch.setattr(provider, name, make)
         return noted
 
-    monkeypatch.setattr(Im2col, "forward", forward)
+    return watch
+
+
+def test_a_convolution_whose_result_is_wanted_wide_computes_in_16_bits(device, monkeypatch, seen):
+    noted = seen(Im2col, "forward", 2)
     monkeypatch.setattr(Im2col, "by_dtype", True, raising=False)
     x = pt.tensor4("x", dtype="float32")
     y = ops.conv2d(x, shared(8, 3, 3, 3))  # what a loss reads
     values = [RNG.normal(size=(2, 3, 6, 6)).astype("float32")]
     (expected,) = run([x], [y], values)
-    seen.clear()
+    noted.clear()
     (found,) = run([x], [y], values, device)
-    assert seen == [["float16", "float16"]]
+    assert noted == [["float16", "float16"]]
     assert found.dtype == "float32"
     np.testing.assert_allclose(found, expected, atol=1e-2)
 
 
 @pytest.mark.parametrize("by_dtype", [False, True])
-def test_a_provider_that_goes_by_dtypes_gets_16_bits(device, monkeypatch, by_dtype):
-    seen, original = [], PlainPool.max_pool
-
-    def max_pool(self, *geometry):
-        run = original(self, *geometry)
-
-        def noted(x, out=None):
-            seen.append(str(x.dtype))
-            return run(x, out=out)
-
-        return noted
-
-    monkeypatch.setattr(PlainPool, "max_pool", max_pool)
+def test_a_provider_that_goes_by_dtypes_gets_16_bits(device, monkeypatch, seen, by_dtype):
+    noted = seen(PlainPool, "max_pool", 1)
     monkeypatch.setattr(PlainPool, "by_dtype", by_dtype)
     monkeypatch.setattr(LoopKernels, "by_dtype", False)
     x = pt.tensor4("x", dtype="float32")
@@ -132,5 +123,5 @@ def test_a_provider_that_goes_by_dtypes_gets_16_bits(device, monkeypatch, by_dty
     values = [RNG.normal(size=(2, 3, 6, 6)).astype("float32")]
     (expected,) = run([x], [y], values)
     (found,) = run([x], [y], values, device)
-    assert seen == ["float16" if by_dtype else "float32"]
+    assert noted == [["float16" if by_dtype else "float32"]]
     np.testing.assert_allclose(found, expected, atol=1e-2)

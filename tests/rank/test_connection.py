@@ -8,6 +8,8 @@ from synk.device import Devices
 from synk.device.probe import Gpu
 from synk.rank import connection
 from synk.rank.connection import Connection, decide
+from synk.rank.gpu_rank import GpuRank
+from synk.rank.rank import Rank
 
 ONE, TWO = ((Gpu(0, "NVIDIA H200"), Gpu(1, "NVIDIA H200"))[:n] for n in (1, 2))
 APART = {"NCCL_RUNTIME_CONNECT": "0"}
@@ -52,10 +54,20 @@ def test_gpus(nccl, n_ranks, gpus, version, kind, added):
     assert environ == {"HOME": "/"}
 
 
-@pytest.mark.parametrize("devices", [Devices(4, 1), Devices(1, 1, ONE)])
-def test_one_rank_and_cores_never_ask_for_nccl(nccl, devices):
+def test_ranks_of_another_class_need_nccl(nccl):
+    class Overlapping(GpuRank):
+        pass
+
+    devices = Devices(2, 1, TWO, rank=Overlapping)
+    for version, rank in ((22907, Overlapping), (None, GpuRank)):
+        nccl(version)
+        assert decide(devices, {}).rank is rank
+
+
+@pytest.mark.parametrize(("devices", "rank"), [(Devices(4, 1), Rank), (Devices(1, 1, ONE), GpuRank)])
+def test_one_rank_and_cores_never_ask_for_nccl(nccl, devices, rank):
     asked, environ = nccl(23004), {}
-    assert decide(devices, environ) == Connection("host", ())
+    assert decide(devices, environ) == Connection("host", (), rank=rank)
     assert not environ
     assert not asked
 

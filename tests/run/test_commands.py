@@ -7,10 +7,14 @@ import numpy as np
 import pytest
 from pytensor import shared
 
-from support.transport.threads import ThreadWorkers, make_rank
+from support.transport.threads import ThreadCommunicator, ThreadWorkers, make_rank
 from synk.collectives.read import FetchStep
 from synk.collectives.reduce import AllReduceStep
+from synk.device import Devices
+from synk.rank.connection import Connection
+from synk.run import session
 from synk.run.commands import Commands
+from synk.run.fork_source import ForkSource
 from synk.run.turns import Turns
 from synk.values import messages
 from synk.values.errors import RemoteError, SynkStateError, SynkTimeout, WorkerDied
@@ -53,7 +57,7 @@ class Run:
         self.workers = ThreadWorkers(N_RANKS)
         self.commands = Commands(self.workers, Turns(timeout))
         self.rank = make_rank(self.workers.peers(self.commands.on_death, self.commands.on_late))
-        self.commands.lead(self.rank)
+        self.commands.use_rank(self.rank)
 
     def share(self, identity, value):
         variable = shared(np.asarray(value, "float64"))
@@ -153,3 +157,21 @@ def test_nothing_is_sent_in_the_middle_of_a_command(run):
     with pytest.raises(SynkStateError, match="in the middle of a test"):
         run.do(step)
     run.do()
+
+
+def test_a_session_knows_what_connects_its_ranks_by_the_same_interface(monkeypatch):
+    class OnThreads(Connection):
+        def communicator(self, peers, device, grow):
+            return ThreadCommunicator(peers)
+
+    monkeypatch.setattr(session, "decide", lambda devices, environ: OnThreads())
+    monkeypatch.setattr(session, "launch", lambda *run: ThreadWorkers(N_RANKS))
+    run = session.Session(Devices(N_RANKS, threads=1), Turns(), ForkSource())
+    try:
+        with run.turn("a test"):
+            variable = shared(np.ones(2))
+            identity = run.shared.identify(variable)
+            _, fetched = run.run((AllReduceStep((identity,), "sum"), FetchStep((identity,), rank=None)))
+        assert [value.tolist() for (value,) in fetched] == [[3.0, 3.0]] * N_RANKS
+    finally:
+        run.close()

@@ -96,12 +96,7 @@ def test_an_interrupt_in_the_middle_of_a_fork_comes_after_it_and_closes_the_run(
     script("""
     os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGINT))
     before = held()
-    try:
-        synk.fork(3)
-    except KeyboardInterrupt:
-        pass
-    else:
-        raise AssertionError("the interrupt was lost")
+    raised(KeyboardInterrupt, synk.fork, 3)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     deadline = time.monotonic() + 5
     while held() != before and time.monotonic() < deadline:
@@ -221,12 +216,8 @@ def test_a_run_that_another_thread_forks_is_not_closed_in_the_middle():
         thread.start()
         forking.wait()
         for call in (synk.close, lambda: synk.fork(2)):
-            try:
-                call()
-            except synk.SynkStateError as error:
-                assert "another thread" in str(error), error
-            else:
-                raise AssertionError("half a run was closed")
+            error = raised(synk.SynkStateError, call)
+            assert "another thread" in str(error), error
         tried.set()
         thread.join()
         assert len(synk.pids()) == 2

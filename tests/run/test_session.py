@@ -364,7 +364,7 @@ def test_distribute_compiles_for_slices_too(ranks, monkeypatch, tmp_path):
     f = synk.function(
         [x], ((pt.exp(x * 0.1234567) + v).sum(), "sum"), updates=[(v, v + (x * v + 2).sum(), "sum")]
     )
-    nothing_to_slice = synk.function([], v * 2)
+    nothing_to_slice = synk.function([], (v * 2, None))
     synk.distribute(num_slices=2)
     assert log.read_text().split().count("graph") == 6  # 2 programs of f and 1 of the other, on 2 ranks
     f(np.ones(8))

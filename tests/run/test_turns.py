@@ -40,9 +40,9 @@ def test_calls_in_the_middle_of_a_call_are_refused():
     turns = Turns()
     with turns.take("f", nothing, nothing):
         refused(turns)
-        assert turns.mine()
-        assert not in_a_thread(turns.mine)
-    assert not turns.mine()
+        assert turns.is_inside()
+        assert not in_a_thread(turns.is_inside)
+    assert not turns.is_inside()
     assert take(turns, "g") == "g"
 
 
@@ -78,7 +78,7 @@ def test_a_turn_that_an_exception_interrupts_is_free_again(at):
     turns = Interrupted(at)
     with pytest.raises(GaveUp):
         take(turns)
-    assert not turns.mine()
+    assert not turns.is_inside()
     assert take(turns, "g") == "g"
     assert in_a_thread(lambda: take(turns, "h")) == "h"  # the lock is free again
 

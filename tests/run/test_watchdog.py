@@ -55,10 +55,21 @@ def processes():
     return [FakeProcess(101), FakeProcess(102), FakeProcess(103)]
 
 
+class Watcher:
+    """A watchdog, and the command that it watches over."""
+
+    def __init__(self, processes):
+        asked = []
+        stacks = [FakeStacks(asked, process) for process in processes]
+        self.watchdog, self.watched = Watchdog(processes, stacks, FakeControl()), None
+
+    def look(self, late):
+        self.watchdog.look(self.watched, late)
+
+
 @pytest.fixture
 def watcher(processes):
-    asked = []
-    return Watchdog(processes, [FakeStacks(asked, process) for process in processes], FakeControl())
+    return Watcher(processes)
 
 
 def begin(watcher, label, seconds):

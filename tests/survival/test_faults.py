@@ -3,6 +3,7 @@
 import signal
 import textwrap
 import time
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,6 @@ from support.processes.scripts import (
     DEADLINE,
     EPILOGUE,
     PROLOGUE,
-    WORLD,
     after,
     alive,
     check_gone,
@@ -26,11 +26,11 @@ with_deaths = after(CHECK_DEATH)
 
 # --- a rank raises ---------------------------------------------------------------------------------
 
-RAISING = """
-class Custom(LookupError):
-    def __init__(self, code, detail):
-        super().__init__(code, detail)
-        self.code = code
+FAULTS = Path(__file__).parents[1] / "faults"
+
+RAISING = f"""
+sys.path.append({str(FAULTS)!r})
+from acts import *
 
 class NotMixing(Exception):
     __slots__ = ("x",)
@@ -39,59 +39,24 @@ class NotMixing(Exception):
     def __str__(self):
         raise RuntimeError("even saying so fails")
 
-def plain():
-    raise ValueError("the value is wrong")
-
-def custom():
-    raise Custom(7, "with arguments")
-
-def from_os():
+def raise_from_os():
     raise FileNotFoundError(2, "no such thing", "somewhere")
 
-def local():
-    class Local(KeyError):
-        pass
-    raise Local("nobody can import my class")
-
-def unpicklable():
-    error = ValueError("my lock cannot be pickled")
-    error.lock = threading.Lock()
-    raise error
-
-def exits():
-    sys.exit("leaving")
-
-def interrupts():
+def raise_interrupt():
     raise KeyboardInterrupt("pressed")
 
-def base():
-    raise BaseException("nothing in particular")
-
-def huge():
-    raise ValueError("x" * 1_000_000)
-
-def mute():
+def raise_mute():
     raise NotMixing(1)
 
 def refuse(*arguments):
     raise RuntimeError("cannot be unpickled")
 
-class Unloadable(ValueError):
-    def __reduce__(self):
-        return refuse, ()
-
-def unloadable():
-    raise Unloadable("fails where it is unpickled")
-
-class Unloadable2(type):
+class Unloadable(type):
     def __reduce__(cls):
         return refuse, ()
 
-def of_an_unloadable_class():
-    raise Unloadable2("Odd", (ValueError,), {})("its class fails there")
-
-def ten_megabytes():
-    raise ValueError("y" * 10_000_000)
+def raise_of_an_unloadable_class():
+    raise Unloadable("Odd", (ValueError,), {{}})("its class fails there")
 """
 
 CHECK_RAISING = (
@@ -105,10 +70,7 @@ v = pytensor.shared(np.ones(1000), name="v")
 both = synk.sequence(f, (synk.all_reduce, v, "sum"))
 before = held()[0]
 for call in (f, both, f):  # the others wait in a collective, or do not
-    try:
-        call(ROWS, 1)
-    except synk.RemoteError as error:
-        caught = error
+    caught = raised(synk.RemoteError, call, ROWS, 1)
     assert isinstance(caught, kind), type(caught).__mro__
     assert [failure.rank for failure in caught.failures] == [rank]
     text = str(caught)
@@ -130,21 +92,20 @@ assert held()[1:] == (0, [])
 @pytest.mark.parametrize(
     ("act", "kind", "message", "rank", "n_ranks"),
     [
-        ("plain", "ValueError", "ValueError: the value is wrong", 1, 2),
-        ("plain", "ValueError", "ValueError: the value is wrong", 0, 3),
-        ("plain", "ValueError", "ValueError: the value is wrong", 2, 3),
-        ("custom", "Custom", "with arguments", 1, 3),
-        ("from_os", "synk.RemoteError", "FileNotFoundError", 1, 2),
-        ("local", "synk.RemoteError", "nobody can import my class", 1, 3),
-        ("unpicklable", "ValueError", "my lock cannot be pickled", 1, 2),
-        ("exits", "synk.RemoteError", "SystemExit: leaving", 1, 3),
-        ("interrupts", "synk.RemoteError", "KeyboardInterrupt: pressed", 1, 2),
-        ("base", "synk.RemoteError", "nothing in particular", 1, 2),
-        ("huge", "ValueError", "x" * 1_000, 1, 3),
-        ("mute", "synk.RemoteError", "NotMixing", 1, 2),
-        ("unloadable", "ValueError", "fails where it is unpickled", 1, 3),
-        ("of_an_unloadable_class", "synk.RemoteError", "its class fails there", 1, 2),
-        ("ten_megabytes", "ValueError", "y" * 1_000, 1, 3),
+        ("raise_plain", "ValueError", "ValueError: the value is wrong", 1, 2),
+        ("raise_plain", "ValueError", "ValueError: the value is wrong", 0, 3),
+        ("raise_plain", "ValueError", "ValueError: the value is wrong", 2, 3),
+        ("raise_refused", "Refused", "with arguments", 1, 3),
+        ("raise_from_os", "synk.RemoteError", "FileNotFoundError", 1, 2),
+        ("raise_local", "synk.RemoteError", "nobody can import my class", 1, 3),
+        ("raise_unpicklable", "ValueError", "my lock cannot be pickled", 1, 2),
+        ("raise_exit", "synk.RemoteError", "SystemExit: leaving", 1, 3),
+        ("raise_interrupt", "synk.RemoteError", "KeyboardInterrupt: pressed", 1, 2),
+        ("raise_base", "synk.RemoteError", "nothing in particular", 1, 2),
+        ("raise_mute", "synk.RemoteError", "NotMixing", 1, 2),
+        ("raise_bad_to_load", "BadToLoad", "it fails where it is unpickled", 1, 3),
+        ("raise_of_an_unloadable_class", "synk.RemoteError", "its class fails there", 1, 2),
+        ("raise_huge", "ValueError", "x" * 1_000, 1, 3),
     ],
 )
 def test_a_rank_that_raises_is_reported_and_the_run_goes_on(act, kind, message, rank, n_ranks):
@@ -163,12 +124,8 @@ def test_a_graph_that_does_not_compile_on_a_rank_is_reported():
     x = pt.vector("x")
     f = synk.function([x], (Rejecting(1, kill)(x, np.float64(0)).sum(), "sum"))
     for use in (synk.distribute, lambda: f(ROWS), lambda: f(ROWS)):
-        try:
-            use()
-        except NotImplementedError as error:
-            assert [failure.rank for failure in error.failures] == [1, 2]
-        else:
-            raise AssertionError("nothing was raised")
+        error = raised(NotImplementedError, use)
+        assert [failure.rank for failure in error.failures] == [1, 2]
     assert synk.function([x], (x.sum(), "sum"))(ROWS) == 66
     """)
 
@@ -204,10 +161,8 @@ signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 start(2)
 os.kill(pids[1], signal.SIGKILL)
 await_end(pids[1])
-try:
-    g(ROWS)
-except synk.WorkerDied as error:
-    assert "died of an unknown cause (SIGCHLD is ignored, so the kernel keeps no status)" in str(error), error
+error = raised(synk.WorkerDied, g, ROWS)
+assert "died of an unknown cause (SIGCHLD is ignored, so the kernel keeps no status)" in str(error), error
 synk.restart()
 assert g(ROWS) == 66
 synk.close()
@@ -295,14 +250,9 @@ start(3)
 d = synk.data(np.ones(3))
 os.kill(pids[2], signal.SIGKILL)
 await_end(pids[2])
-with contextlib.suppress(synk.WorkerDied):
-    g(ROWS)
-try:
-    {use}
-except synk.WorkerDied as error:
-    assert (error.rank, error.function) == (2, "summing"), error
-else:
-    raise AssertionError("a broken run went on")
+raised(synk.WorkerDied, g, ROWS)
+error = raised(synk.WorkerDied, lambda: {use})
+assert (error.rank, error.function) == (2, "summing"), error
 """)
 
 
@@ -318,100 +268,6 @@ g(ROWS)
     )
     assert done.returncode == 1
     assert "WorkerDied: rank 1" in done.stderr
-
-
-# Deaths at random moments: four ways to die, three phases, runs of two to four ranks.
-DEATHS = ("SIGKILL", "SIGSEGV", "out of memory", "os._exit")
-
-CHECK_RANDOM_DEATH = (
-    WORLD
-    + """
-how, phase, n_ranks, seed = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-print("seed", seed)
-random = np.random.default_rng(seed)
-def starve():
-    # What the kernel does to a process that is out of memory, told by the limit of one.
-    import resource
-    resource.setrlimit(resource.RLIMIT_AS, (1 << 28, 1 << 28))
-    try:
-        bytearray(1 << 30)
-    except MemoryError:
-        kill()
-
-DYING = {"SIGKILL": kill, "SIGSEGV": segfault, "out of memory": starve, "os._exit": leave}[how]
-CAUSE = {"SIGSEGV": "signal SIGSEGV", "os._exit": "exit code 3"}.get(how, "signal SIGKILL")
-
-def die():
-    time.sleep(delays[-1])
-    died.value = time.time()
-    DYING()
-
-def die_on_alarm():
-    # The worker dies wherever it is by then: in a handler, which runs while it waits for the others.
-    signal.signal(signal.SIGALRM, lambda number, frame: (setattr(died, "value", time.time()), DYING()))
-    signal.setitimer(signal.ITIMER_REAL, delays[-1])
-
-import mmap, ctypes
-died = ctypes.c_double.from_buffer(mmap.mmap(-1, 8))  # shared by all ranks
-delays = [float(random.random() * 0.1)]
-ACTS.update(die=die, die_on_alarm=die_on_alarm)
-for turn in range(4):
-    victim = int(random.integers(1, n_ranks))
-    delays.append(float(random.random() * 0.2))
-    if turn == 0:
-        world(n_ranks)
-        synk.commit()
-    else:
-        synk.restart()
-    assert fine()
-    pids = synk.pids()
-    died.value = 0.0
-    if phase == "idle":
-        act(f, victim, "die_on_alarm")
-        await_end(pids[victim])
-        died.value = time.time()
-        call = fine
-    elif phase == "computing":
-        call = lambda: act(f, victim, "die")
-    else:
-        act(f, victim, "die_on_alarm")
-        # Another rank keeps it waiting in the all-reduce.
-        other = 0 if n_ranks == 2 else victim % (n_ranks - 1) + 1
-        call = lambda: act(both, other, "sleep")
-    error = raised(synk.WorkerDied, call)
-    waited = time.time() - died.value
-    # A master that computes itself reports when it is done.
-    assert waited < (2 if phase == "in a collective" and n_ranks == 2 else 1), waited
-    assert (error.rank, error.pid, error.cause) == (victim, pids[victim], CAUSE), error
-    # It may die on the way to the collective.
-    assert error.phase == phase or (phase == "in a collective" and delays[-1] < 0.05), error
-    assert error.function in ("acting", "both")
-    del call
-synk.close()
-assert held()[1:] == (0, []), held()
-"""
-)
-
-
-@pytest.mark.parametrize(
-    ("how", "phase", "n_ranks"),
-    [
-        pytest.param(
-            how,
-            phase,
-            n_ranks,
-            # Each way, phase and size is in the sample.
-            marks=[]
-            if (number, place) in ((0, 2), (1, 1), (2, 0), (3, 2)) and n_ranks == 2 + number % 3
-            else pytest.mark.slow,
-        )
-        for number, how in enumerate(DEATHS)
-        for place, phase in enumerate(("idle", "computing", "in a collective"))
-        for n_ranks in (2, 3, 4)
-    ],
-)
-def test_a_death_at_a_random_moment_is_reported_within_a_second(how, phase, n_ranks):
-    script(CHECK_RANDOM_DEATH, how, phase, n_ranks, time.time_ns() % 1_000_000, deadline=200)
 
 
 # --- ranks disagree ------------------------------------------------------------------------------------
@@ -600,12 +456,7 @@ def test_an_interrupt_ends_the_call_and_the_run_goes_on(rank, collective):
     call = synk.sequence(f, (synk.all_reduce, v, "sum")) if {collective} else f
     later(0.4, os.kill, MASTER, signal.SIGINT)
     began = time.monotonic()
-    try:
-        call(ROWS, 1)
-    except KeyboardInterrupt:
-        pass
-    else:
-        raise AssertionError("nothing was raised")
+    raised(KeyboardInterrupt, call, ROWS, 1)
     assert time.monotonic() - began < 3
     assert f(ROWS, 0) == 66
     synk.broadcast(v, np.ones(5))
@@ -636,14 +487,11 @@ f = synk.function([x], (x.sum(), "sum"))
 v = pytensor.shared(np.ones(2), name="v")
 
 def check_full(call):
-    try:
-        call()
-    except synk.SharedMemoryFull as error:
-        assert isinstance(error, MemoryError)
-        assert "needed" in str(error) and "of 24.0 MiB in /dev/shm" in str(error), error
-        assert "--shm-size" in str(error)
-    else:
-        raise AssertionError("there was room")
+    error = raised(synk.SharedMemoryFull, call)
+    assert isinstance(error, MemoryError)
+    assert "needed" in str(error) and "of 24.0 MiB in /dev/shm" in str(error), error
+    assert "--shm-size" in str(error)
+    del error
     assert f(np.ones(5)) == 5
     synk.all_reduce(v)
 """
@@ -669,9 +517,7 @@ def test_results_that_do_not_fit_are_an_error_and_those_after_them_the_new_ones(
     in_small_shared_memory("""
     big = synk.function([x], (pt.outer(x, pt.ones(1 << 19)), "gather"))
     assert (big(np.full(3, 1.0)) == 1).all()
-    with contextlib.suppress(synk.SharedMemoryFull):
-        big(np.ones(18))
-        raise AssertionError("there was room")
+    raised(synk.SharedMemoryFull, big, np.ones(18))
     assert (big(np.full(3, 2.0)) == 2).all()
     check_full(lambda: big(np.ones(18)))
     """)

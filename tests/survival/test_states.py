@@ -49,6 +49,7 @@ FACTS = {
         "n_results",
         "returns",
         "state",
+        "explain",
         "__repr__",
     },
 }
@@ -117,6 +118,7 @@ class World:
             {"ref", "changes", "known_ref"}
             if kind is synk.Data
             else {"can_batch", "can_batch_s", "can_slice", "check", "prepare", "run_alone", "as_written"}
+            | {"effects", "explanation"}
         )
         for name in names:
             if name not in inner and (name in FACTS[kind]) == facts:

@@ -67,26 +67,16 @@ def patience(times):
 
 @pytest.mark.parametrize("cut", [1, HEAD.size - 1, HEAD.size, HEAD.size + 3, HEAD.size + 20, len(FRAME) - 1])
 @pytest.mark.parametrize("error", [Disconnected, Gone])
-def test_half_a_message_is_none_and_calls_patience(ends, cut, error):
-    ends[0].sendall(FRAME[:cut])
-    if error is Disconnected:
-        ends[0].close()
-    ends[1].settimeout(0.01)
-    with pytest.raises(error):
-        Receiver(ends[1], patience(3)).receive()
-
-
-@pytest.mark.parametrize("error", [Disconnected, Gone])
-def test_half_a_message_leaves_no_descriptor(ends, error):
+def test_half_a_message_is_none_calls_patience_and_leaves_no_descriptor(ends, cut, error):
     file = os.memfd_create("test")
-    socket.send_fds(ends[0], [FRAME[: HEAD.size + 3]], [file])
+    socket.send_fds(ends[0], [FRAME[:cut]], [file])
     os.close(file)
     if error is Disconnected:
         ends[0].close()
     ends[1].settimeout(0.01)
     before = open_descriptors()
     with pytest.raises(error):
-        Receiver(ends[1], patience(1)).receive()
+        Receiver(ends[1], patience(3)).receive()
     left = open_descriptors() - before
     for descriptor, _ in left:
         os.close(descriptor)

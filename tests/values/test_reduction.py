@@ -347,3 +347,11 @@ def test_shapes_are_not_broadcast(op):
     """Two rows and one: NumPy would add the one to both."""
     with pytest.raises(ValueError, match=r'shapes \(2,\) and \(1,\); one value for each row takes "gather"'):
         combine(op, [Partial(np.ones(2), 2), Partial(np.ones(1), 1)])
+
+
+def test_gathered_rows_are_put_back_on_the_axis_they_belong_to():
+    parts = [np.arange(6.0).reshape(2, 3), np.arange(6.0, 9.0).reshape(1, 3)]
+    results = [Results([part], len(part)) for part in parts]
+    (joined,) = reduction.combine([reduction.Output("gather", "float32", "output 0", axis=1)], results)
+    np.testing.assert_array_equal(joined, np.concatenate(parts).T)
+    assert joined.dtype == "float32"

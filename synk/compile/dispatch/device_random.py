@@ -50,11 +50,11 @@ def words_of(generator: Any) -> Any:
 def device_sampler(op: Any, xp: Any) -> Callable | None:
     """Return ``sample(generator, size, *parameters)`` that draws on the device, or None if it cannot.
 
-    ``xp`` can if it compiles CUDA: has CuPy's ``RawModule``. To sample advances the generator and returns an
-    array of ``xp``; size is a tuple of int or None, parameters are arrays of ``xp``, or NumPy's of 1 element.
+    NumPy cannot. To sample advances the generator and returns an array of ``xp``; size is a tuple of int or
+    None, parameters are arrays of ``xp``, or NumPy's of 1 element.
     """
     kind = KINDS.get(type(op))
-    if kind is None or getattr(xp, "RawModule", None) is None:
+    if kind is None or xp is np:
         return None
     dtype = np.dtype(op.dtype)
     if dtype.kind == "f" and kind not in ("integers", "bernoulli"):

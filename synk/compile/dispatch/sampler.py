@@ -190,7 +190,7 @@ def random_variable(op, node, xp):
     """The advanced generator and a draw."""
     if type(op).perform is not RandomVariable.perform:
         return HostCall(node, xp)
-    on_device = None if xp is np else device_sampler(op, xp)
+    on_device = device_sampler(op, xp)
     inplace = op.inplace
     sample = on_host(op, xp) if on_device is None else shaped(on_device, node.outputs[1].type.ndim)
 

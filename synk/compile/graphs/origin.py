@@ -20,7 +20,10 @@ Packed = tuple[list[tuple[Line, ...]], list[int]]
 
 LIBRARIES = tuple(
     os.path.join(os.path.abspath(folder), "")
-    for folder in (os.path.dirname(pytensor.__file__), os.path.join(os.path.dirname(__file__), os.pardir))
+    for folder in (
+        os.path.dirname(pytensor.__file__),
+        os.path.join(os.path.dirname(__file__), os.pardir, os.pardir),
+    )
 )
 PYTHON = os.path.join(sysconfig.get_path("stdlib"), "")
 MAX_SEARCH = 500  # nodes; what is further away says nothing
@@ -62,6 +65,12 @@ def write_line(line: Line) -> str:
     file, number, function, text = line
     place = f'File "{file}", line {number}, in {function}'
     return f"{place}\n    {text}" if text else place
+
+
+def describe_node(node: Apply) -> str:
+    """Return an Op, and the user's line that built the node."""
+    lines = nearest_lines(node)
+    return f"{node.op}, built by {write_line(lines[0])}" if lines else str(node.op)
 
 
 def pack(nodes: Sequence[Apply]) -> Packed:

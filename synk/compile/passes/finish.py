@@ -31,9 +31,6 @@ class Announcer(Protocol):
     def expect(self, variable: Variable, shape: tuple[int, ...], dtype: str) -> None:
         """Learn, when a program is made, that it will announce this shared variable's new value."""
 
-    def told(self) -> Mapping[Any, Any]:
-        """Return all that has been expected since the last call."""
-
     def finished(self, variable: Variable, array: Any, start: int) -> None:
         """Learn that the elements of ``array`` from ``start`` on, in C order, are final.
 

@@ -43,35 +43,31 @@ def check(cupy, op, *values, rtol=1e-10, atol=1e-12):
         np.testing.assert_array_equal(stand_in.asnumpy(array), value)
 
 
-@on_stand_ins
-@given(convolutions())
-@example(AROUND)
-@example(IN_GROUPS)
-@pytest.mark.parametrize("relu", [False, True])
-@pytest.mark.parametrize("has_bias", [False, True])
-def test_forward_like_the_oracle(cudnn, cupy, relu, has_bias, case):
-    convolution, x, w, _ = case
-    bias = [normal(w[0], 2)] if has_bias else []
-    check(cupy, Conv2d(convolution, relu), normal(x, 0), normal(w, 1), *bias)
+def forward(relu, has_bias):
+    def of(convolution, x, w, y):
+        return Conv2d(convolution, relu), normal(x, 0), normal(w, 1), *[normal(w[0], 2)] * has_bias
+
+    return of
+
+
+def input_gradient(convolution, x, w, y):
+    return Conv2dInputGradient(convolution), normal(y, 0), normal(w, 1), *lengths(convolution.layout, x)[2:]
+
+
+def weight_gradient(convolution, x, w, y):
+    return Conv2dWeightGradient(convolution), normal(x, 0), normal(y, 1), *w[2:]
+
+
+FORWARD = [forward(relu, has_bias) for relu in (False, True) for has_bias in (False, True)]
 
 
 @on_stand_ins
 @given(convolutions())
 @example(AROUND)
 @example(IN_GROUPS)
-def test_input_gradient_like_the_oracle(cudnn, cupy, case):
-    convolution, x, w, y = case
-    sides = lengths(convolution.layout, x)[2:]
-    check(cupy, Conv2dInputGradient(convolution), normal(y, 0), normal(w, 1), *sides)
-
-
-@on_stand_ins
-@given(convolutions())
-@example(AROUND)
-@example(IN_GROUPS)
-def test_weight_gradient_like_the_oracle(cudnn, cupy, case):
-    convolution, x, w, y = case
-    check(cupy, Conv2dWeightGradient(convolution), normal(x, 0), normal(y, 1), *w[2:])
+@pytest.mark.parametrize("operation", [*FORWARD, input_gradient, weight_gradient])
+def test_like_the_oracle(cudnn, cupy, operation, case):
+    check(cupy, *operation(*case))
 
 
 def cases(dtype):

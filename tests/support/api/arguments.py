@@ -154,7 +154,7 @@ def updates(draw):
     text = draw(mostly(st.sampled_from(fitting), st.sampled_from(UPDATES[name])))
     # Rows of some slices do not add up; those of whole variables are the same in each.
     rows = EXPRESSIONS[text][2] and bool(names_in(text) & set("xk"))
-    operation = draw(st.sampled_from(["gather"] if rows else ["default", "sum", "min", "max", "prod", None]))
+    operation = draw(st.sampled_from(["gather"] if rows else ["avg", "sum", "min", "max", "prod", None]))
     return name, text, operation
 
 

@@ -140,7 +140,7 @@ def of_rank(recipe, here, cut, parts):
     outputs = [combined(mode, of, weights) for mode, of in zip(recipe.modes, by_text[:split], strict=True)]
     updates = {}
     for (name, text, op), of in zip(recipe.updates, by_text[split:], strict=True):
-        mode = recipe.update_mode(name, op) if recipe.needs_rows(text) else None
+        mode = recipe.update_mode(op) if recipe.needs_rows(text) else None
         updates[name] = combined(mode, of, weights)
         if mode == "gather" and len(parts) == 1:
             updates[name] = of[0]
@@ -152,7 +152,7 @@ def rowless(recipe, here):
     updates = {}
     for name, text, op in recipe.updates:
         if recipe.needs_rows(text):
-            value = nothing(recipe.update_mode(name, op), here[name])
+            value = nothing(recipe.update_mode(op), here[name])
         else:
             value = evaluate(text, here)
         if value is not None:

@@ -128,10 +128,7 @@ class Recipe:
             [symbols[name] for name in self.scattered],
             outputs[0] if self.returns == "single" else outputs,
             [symbols[name] for name in self.bcast],
-            [
-                (symbols[name], read(text), *([] if op == "default" else [op]))
-                for name, text, op in self.updates
-            ],
+            [(symbols[name], read(text), op) for name, text, op in self.updates],
             sliceable_shareds=[symbols[name] for name in self.sliceable],
             on_unused_input=self.unused,
             mode=mode,
@@ -148,8 +145,7 @@ class Recipe:
                 problems.append(TypeError)
             if op == "gather" and TYPES[name][1] == ():
                 problems.append(ValueError)
-            if op != "default":
-                problems.of(self._check_mode, op, TYPES[name][0])
+            problems.of(self._check_mode, op, TYPES[name][0])
         updated = [name for name, _, _ in self.updates]
         used, inputs = self.used, self.inputs
         if len(set(updated)) < len(updated) or len(set(self.sliceable)) < len(self.sliceable):
@@ -171,9 +167,8 @@ class Recipe:
         if plain not in (None, "gather"):
             check_operation(plain, dtype)
 
-    def update_mode(self, name, op):
-        if op == "default":
-            return "avg" if TYPES[name][0].startswith("float") else None
+    @staticmethod
+    def update_mode(op):
         return op.removeprefix("c_") if op else op
 
     def needs_rows(self, text):

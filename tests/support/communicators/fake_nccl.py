@@ -167,11 +167,19 @@ class World:
             return clique
 
 
-class FakeNccl:
-    """The module, as one rank sees it."""
+class Module:
+    """The constants of the module."""
 
     NcclError = NcclError
     NCCL_SUM, NCCL_PROD, NCCL_MAX, NCCL_MIN, NCCL_AVG = SUM, PROD, MAX, MIN, AVG
+
+
+for _name, _code in TYPES.items():
+    setattr(Module, f"NCCL_{_name}", _code)
+
+
+class FakeNccl(Module):
+    """The module, as one rank sees it."""
 
     def __init__(self, world):
         self.world = world
@@ -181,8 +189,6 @@ class FakeNccl:
         self.inside = False  # whether a thread waits for other ranks
         self.before = lambda name: None
         self.at_abort = lambda: None
-        for name, code in TYPES.items():
-            setattr(self, f"NCCL_{name}", code)
 
     def get_version(self):
         return 23004

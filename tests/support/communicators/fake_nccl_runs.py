@@ -22,16 +22,11 @@ from itertools import count
 import numpy as np
 
 from support.communicators.fake_nccl import (
-    AVG,
     COLLECTIVES,
     DEADLINE,
     DTYPES,
-    MAX,
-    MIN,
-    PROD,
-    SUM,
-    TYPES,
     Calls,
+    Module,
     NcclError,
     Operation,
 )
@@ -52,7 +47,6 @@ def install(cupy, n_ranks, version=23004):
         device.use()
 
     cuda.Device.__enter__, cuda.Device.__exit__ = enter, lambda device, *error: devices.before.use()
-    cuda.Stream.ptr = property(id)
     cuda.Event, cuda.nccl = event_class(nccl, cuda.Event), nccl
     cuda.runtime.getDevice = lambda: cuda.Device().id
     cuda.runtime.eventQuery = lambda pointer: 0 if nccl.events[pointer]() else NOT_READY
@@ -69,12 +63,10 @@ class Wire:
         self.words = np.frombuffer(memory, np.int64, offset=n_ranks * SLOT).reshape(n_ranks, len(WORDS))
 
 
-class Nccl:
+class Nccl(Module):
     """The module."""
 
     available = True
-    NcclError = NcclError
-    NCCL_SUM, NCCL_PROD, NCCL_MAX, NCCL_MIN, NCCL_AVG = SUM, PROD, MAX, MIN, AVG
 
     def __init__(self, cupy, wire, version):
         self.cupy, self.wire, self.version = cupy, wire, version
@@ -85,8 +77,6 @@ class Nccl:
         self.group = None
         self.live = 0  # communicators of this process
         self._ids = count(1)
-        for name, code in TYPES.items():
-            setattr(self, f"NCCL_{name}", code)
 
     def get_version(self):
         return self.version

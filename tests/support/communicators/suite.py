@@ -23,7 +23,7 @@ from synk.values.errors import CollectiveMismatch
 BLOCK = block_length(2, 4)  # of float32 on two ranks
 
 FLOATS = ["float16", "float32", "float64"]
-INTEGERS = ["int8", "uint8", "int32", "int64", "uint64"]
+INTEGERS = ["int8", "uint8", "int16", "int32", "int64", "uint64"]
 DTYPES = [*FLOATS, *INTEGERS, "complex64", "bool"]
 UFUNCS = {"avg": np.add, "sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
 REDUCTIONS = [

@@ -16,11 +16,8 @@
 
 #define __global__
 #define __device__
-#define __host__
 #define __forceinline__ inline
-#define __constant__ static
 #define __launch_bounds__(...)
-#define __align__(n) alignas(n)
 #define __shared__ static __attribute__((section("emulated_shared")))
 
 struct dim3 {
@@ -56,7 +53,6 @@ static int now, n_threads;
 static Body body;
 static void **arguments;
 static char message[MESSAGE];
-alignas(16) static char dynamic_shared[232448];
 
 static void say(const char *format, ...)
 {
@@ -143,11 +139,10 @@ static bool release_block()
     return any;
 }
 
-static void run_block(bool backwards, int garbage, int shared)
+static void run_block(bool backwards, int garbage)
 {
     if (__start_emulated_shared)
         memset(__start_emulated_shared, garbage, __stop_emulated_shared - __start_emulated_shared);
-    memset(dynamic_shared, garbage, shared);
     for (int i = 0; i < n_threads; i++) {
         fibers[i].state = READY;
         fibers[i].turn = 0;
@@ -263,7 +258,7 @@ extern "C" void __ubsan_handle_type_mismatch_v1(void *, void *place)
 
 /* Run a launch; returns what went wrong, or an empty text. */
 extern "C" const char *emulated_launch(emulated::Body kernel, void **values, const unsigned *grid,
-                                       const unsigned *block, int shared, int backwards, int garbage)
+                                       const unsigned *block, int backwards, int garbage)
 {
     using namespace emulated;
     gridDim = {grid[0], grid[1], grid[2]};
@@ -283,7 +278,7 @@ extern "C" const char *emulated_launch(emulated::Body kernel, void **values, con
         const uint64_t number = backwards ? blocks - 1 - k : k;
         blockIdx = {(unsigned)(number % grid[0]), (unsigned)(number / grid[0] % grid[1]),
                     (unsigned)(number / grid[0] / grid[1])};
-        run_block(backwards, garbage, shared);
+        run_block(backwards, garbage);
     }
     return message;
 }

@@ -8,8 +8,8 @@ other garbage in shared memory and around the arrays. Results that differ come f
 nobody wrote, or from beyond an array, and are an error; so are writing beyond an array, and addresses that a
 GPU would not take. What no GPU would run is refused.
 
-`RawModule` and `RawKernel` have the signatures of CuPy's. What is not emulated: textures, cooperative groups,
-dynamic parallelism, and everything about speed.
+`RawModule` is called as CuPy's. The header knows what kernels of synk use; a text that needs more does not
+compile.
 """
 
 import contextlib
@@ -24,22 +24,31 @@ from pathlib import Path
 
 import numpy as np
 
-from support.cuda.errors import CompileError, LaunchError, Race
-from support.cuda.regions import Regions
+from support.cuda.regions import LaunchError, Regions
 from support.cupy import stand_in
 from synk.native.libraries import load
 from synk.native.store import Store, name_of
 
 HEADER = Path(__file__).with_name("emulator.h")
-FLAGS = ["-std=c++17", "-O1", "-fPIC", "-w", "-ffp-contract=off", "-fno-strict-aliasing"]
+FLAGS = ["-std=c++17", "-O1", "-fPIC", "-ffp-contract=off", "-fno-strict-aliasing"]
+FLAGS += ["-Wall", "-Werror", "-Wno-unused", "-Wno-unknown-pragmas", "-Wno-sign-compare"]
+# Templates say `x != x` of an int too (isnan), and `~` or `x ^ y < z` as PyTensor does.
+FLAGS += ["-Wno-tautological-compare", "-Wno-parentheses"]
 # Every access asks the header whether its address is a multiple of the type's alignment: a GPU would fail.
 FLAGS += ["-fsanitize=alignment"]
 
 # Hardware's limits for one launch.
 MAX_THREADS, MAX_BLOCK, MAX_GRID = 1024, (1024, 1024, 64), (2**31 - 1, 65535, 65535)
-MAX_SHARED = 48 << 10  # bytes, unless a kernel asks for more by an attribute
 
 SCALARS = {np.dtype(letter).type for letter in "?bhilqBHILQefdFD"}
+
+
+class CompileError(Exception):
+    """The text is no CUDA that the emulator knows."""
+
+
+class Race(LaunchError):
+    """A result depends on the order of threads, or on memory that nobody wrote."""
 
 
 def available():
@@ -48,77 +57,24 @@ def available():
 
 
 class RawModule:
-    """As ``cupy.RawModule``; only of ``code``."""
+    """As ``cupy.RawModule``, of text."""
 
-    def __init__(
-        self,
-        *,
-        code=None,
-        path=None,
-        options=(),
-        backend="nvrtc",
-        translate_cucomplex=False,
-        enable_cooperative_groups=False,
-        name_expressions=None,
-        jitify=False,
-    ):
-        if (code is None) == (path is None):
-            raise TypeError("Exactly one of `code` and `path` keyword arguments must be given.")
-        assert path is None, "the emulator has no machine code"
-        _demand(code=(code, str), options=(options, tuple), backend=(backend, str))
-        assert not any((translate_cucomplex, enable_cooperative_groups, jitify)), "not emulated"
-        if name_expressions is not None and backend != "nvrtc":
-            raise ValueError(
-                "only nvrtc supports retrieving the mangled names for the given name expressions"
-            )
-        self.code, self.options, self.backend = code, options, backend
-        self.name_expressions = None if name_expressions is None else tuple(name_expressions)
-
-    def compile(self, log_stream=None):
-        """Compile it now, not when a function is first asked for."""
-        compiled(self.code, self.options, self.name_expressions or ())
+    def __init__(self, *, code, options=()):
+        _demand(code=(code, str), options=(options, tuple))
+        for option in options:
+            _demand(option=(option, str))
+        self.code, self.options = code, options
 
     def get_function(self, name):
-        """Return a kernel by its name: one of ``name_expressions``, or that of an ``extern "C"`` function."""
+        """Return a kernel by its name, that of an ``extern "C"`` function."""
         _demand(name=(name, str))
-        kernel = RawKernel(self.code, name, self.options, self.backend)
-        kernel.name_expressions = self.name_expressions
-        kernel.kernel  # noqa: B018  (compiles it: the name may be wrong)
-        return kernel
+        kernel = compiled(self.code, self.options).function(name)
 
+        def launch(grid, block, args):
+            _demand(grid=(grid, tuple), block=(block, tuple))
+            kernel.launch(grid, block, args)
 
-class RawKernel:
-    """As ``cupy.RawKernel``."""
-
-    def __init__(
-        self,
-        code,
-        name,
-        options=(),
-        backend="nvrtc",
-        *,
-        translate_cucomplex=False,
-        enable_cooperative_groups=False,
-        jitify=False,
-    ):
-        _demand(code=(code, str), name=(name, str), options=(options, tuple), backend=(backend, str))
-        assert not any((translate_cucomplex, enable_cooperative_groups, jitify)), "not emulated"
-        self.code, self.name, self.options, self.backend = code, name, options, backend
-        self.name_expressions = None
-        self.max_dynamic_shared_size_bytes = MAX_SHARED
-
-    def __call__(self, grid, block, args, *, shared_mem=0):
-        _demand(grid=(grid, tuple), block=(block, tuple))
-        self.kernel.launch(grid, block, args, shared_mem, self.max_dynamic_shared_size_bytes)
-
-    def compile(self, log_stream=None):
-        """Compile it now, not when it is first called."""
-        self.kernel  # noqa: B018
-
-    @property
-    def kernel(self):
-        """The function itself."""
-        return compiled(self.code, self.options, self.name_expressions or ()).function(self.name)
+        return launch
 
 
 def _demand(**typed):
@@ -130,25 +86,23 @@ def _demand(**typed):
 
 
 @cache
-def compiled(code, options=(), name_expressions=()):
+def compiled(code, options=()):
     """Return the library of a text, compiled at most once a process."""
-    for option in options:
-        _demand(option=(option, str))
-    return Library(code, [option for option in options if option[:2] in ("-D", "-U")], name_expressions)
+    return Library(code, [option for option in options if option[:2] in ("-D", "-U")])
 
 
 class Library:
     """A text of CUDA, compiled."""
 
-    def __init__(self, code, macros, name_expressions):
+    def __init__(self, code, macros):
         code = translated(code)
-        bounds = launch_bounds(code, macros) | dict.fromkeys(name_expressions, MAX_THREADS)
-        names = list(bounds)
-        ends = [f"EMULATED_KERNEL({k}, {name})" for k, name in enumerate(names)]
+        bounds = launch_bounds(code, macros)
+        ends = [f"EMULATED_KERNEL({k}, {name})" for k, name in enumerate(bounds)]
         self.library = _load("\n".join([code, *ends]), macros)
         self.library.emulated_launch.restype = ctypes.c_char_p
-        self.functions = {name: Kernel(self.library, name, k, bounds[name]) for k, name in enumerate(names)}
-        self.expressions = name_expressions
+        self.functions = {
+            name: Kernel(self.library, name, k, bound) for k, (name, bound) in enumerate(bounds.items())
+        }
 
     def function(self, name):
         """Return a kernel.
@@ -158,7 +112,7 @@ class Library:
         LaunchError
             As CUDA's driver: there is none with this name, or its name is C++'s.
         """
-        if name not in self.functions or not (name in self.expressions or hasattr(self.library, name)):
+        if name not in self.functions or not hasattr(self.library, name):
             raise LaunchError(f'CUDA_ERROR_NOT_FOUND: named symbol not found: {name}; is it extern "C"?')
         return self.functions[name]
 
@@ -197,22 +151,14 @@ def _compile(text, macros):
 
 def translated(code):
     """Return CUDA text in the words of C++ that the header cannot teach it."""
-    code = re.sub(r"#include\s*<(cuda_fp16|cuda_bf16)\.h(pp)?>", "", code)
-    code = re.sub(
-        r"extern\s+__shared__\s+(?:__align__\(\d+\)\s*)?([\w ]+?)\s*(\w+)\s*\[\s*\]\s*;",
-        r"\1 *\2 = (\1 *)emulated::dynamic_shared;",
-        code,
-    )
     operands = r':\s*"=\w"\((.*?)\)\s*:\s*"\w"\((.*?)\)\s*'
     instruction = rf'asm\s*(?:volatile)?\s*\(\s*"([\w.]+)\s+%0,\s*%1;"\s*{operands}\)\s*;'
-    code = re.sub(instruction, lambda m: f"emulated::{m[1].replace('.', '_')}({m[2]}, {m[3]});", code)
-    return re.sub(r"<<<", "EMULATED_HAS_NO_LAUNCHES_IN_KERNELS <<<", code)
+    return re.sub(instruction, lambda m: f"emulated::{m[1].replace('.', '_')}({m[2]}, {m[3]});", code)
 
 
 def launch_bounds(code, macros):
-    """Return how many threads a block may have, by names of kernels; templates have none."""
+    """Return how many threads a block may have, by names of kernels."""
     text = _run(["g++", "-E", "-P", "-x", "c++", *macros, "-"], code)
-    text = re.sub(r"template\s*<[^<>]*>\s*(static\s+)?__global__", "", text)
     bound = r"(?:__launch_bounds__\s*\(\s*(\d+)[^)]*\)\s*)?"
     found = re.findall(rf"__global__\s+{bound}void\s+{bound}(\w+)\s*\(", text)
     return {name: int(before or after or MAX_THREADS) for before, after, name in found}
@@ -235,7 +181,7 @@ class Kernel:
         library[f"emulated_describe_{number}"](text)
         self.parameters = text.value.decode().split()
 
-    def launch(self, grid, block, args, shared_mem=0, max_shared=MAX_SHARED):
+    def launch(self, grid, block, args):
         """Run it on arrays of `stand_in`, twice; raises `LaunchError` or TypeError."""
         # Zero becomes one in CuPy: who has nothing to do must not launch.
         grid, block = ([max(1, int(n)) for n in (*size, 1, 1)[:3]] for size in (grid, block))
@@ -245,8 +191,6 @@ class Kernel:
                 or np.prod(block) > self.most_threads
             ):
                 raise LaunchError(f"CUDA_ERROR_INVALID_VALUE: invalid argument: {what} {tuple(size)}")
-        if shared_mem > max_shared:
-            raise LaunchError(f"CUDA_ERROR_INVALID_VALUE: {shared_mem} bytes of shared memory")
         values = self.checked(args)
         stand_in.counts.launches += 1
         arrays = [value for value in values if isinstance(value, np.ndarray)]
@@ -255,14 +199,14 @@ class Kernel:
                 stand_in.on_use(array, False)
         if stand_in.tape is not None:
             stand_in.tape.meet(arrays)
-            stand_in.tape.note(self.compute, (values, grid, block, shared_mem), {}, ())
-        self.compute(values, grid, block, shared_mem)
+            stand_in.tape.note(self.compute, (values, grid, block), {}, ())
+        self.compute(values, grid, block)
 
-    def compute(self, values, grid, block, shared_mem):
+    def compute(self, values, grid, block):
         """Run it twice, and compare."""
         regions = Regions([value for value in values if isinstance(value, np.ndarray)])
-        first = self.run(values, regions, grid, block, shared_mem, backwards=False, garbage=0xFF)
-        second = self.run(values, regions, grid, block, shared_mem, backwards=True, garbage=0x2E)
+        first = self.run(values, regions, grid, block, backwards=False, garbage=0xFF)
+        second = self.run(values, regions, grid, block, backwards=True, garbage=0x2E)
         for a, b in zip(first, second, strict=True):
             if not np.array_equal(a, b):
                 raise Race(
@@ -271,13 +215,13 @@ class Kernel:
                 )
         regions.write(first)
 
-    def run(self, values, regions, grid, block, shared_mem, backwards, garbage):
+    def run(self, values, regions, grid, block, backwards, garbage):
         """Run it once on copies, and return the bytes of all regions after that."""
         copies = regions.copies(garbage)
         cells = [self.cell(value, regions, copies) for value in values]
         pointers = (ctypes.c_void_p * max(1, len(cells)))(*[ctypes.addressof(cell) for cell in cells])
         sizes = [(ctypes.c_uint * 3)(*size) for size in (grid, block)]
-        wrong = self.library.emulated_launch(self.call, pointers, *sizes, shared_mem, int(backwards), garbage)
+        wrong = self.library.emulated_launch(self.call, pointers, *sizes, int(backwards), garbage)
         if wrong:
             raise LaunchError(f"{self.name}: {wrong.decode()}")
         return regions.results(copies, garbage, self.name)

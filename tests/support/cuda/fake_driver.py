@@ -58,12 +58,12 @@ int cuDeviceTotalMem_v2(size_t *bytes, int device) { *bytes = (size_t)141 << 30;
 """
 
 
-def build(folder):
-    """Compile the library into ``folder`` and return that; skip the test where there is no compiler."""
+def build(folder, source=SOURCE):
+    """Compile a library of the driver's name into ``folder`` and return that; skip without a compiler."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("needs a C compiler to make a driver library")
-    (folder / "driver.c").write_text(SOURCE)
+    (folder / "driver.c").write_text(source)
     library = ["-Wl,-soname,libcuda.so.1", "-o", str(folder / "libcuda.so.1")]
     command = [compiler, "-shared", "-fPIC", *library, str(folder / "driver.c")]
     subprocess.run(command, check=True, timeout=60)

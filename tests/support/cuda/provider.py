@@ -2,7 +2,7 @@
 
     OnHost().batch_norm(eps, relu, "NHWC")(x, gamma, beta) -> NumPy's arrays
 
-``CUPY`` is the stand-in for a GPU's array module under the name of CuPy, with the emulator's ``RawModule``.
+``CUPY`` is the stand-in for a GPU's array module under the name of CuPy.
 """
 
 from types import ModuleType
@@ -18,7 +18,6 @@ needs_emulator = pytest.mark.skipif(not cuda_emulator.available(), reason="there
 
 CUPY = ModuleType("cupy")
 CUPY.__getattr__ = lambda name: getattr(stand_in, name)
-CUPY.RawModule, CUPY.RawKernel = cuda_emulator.RawModule, cuda_emulator.RawKernel
 
 
 class OnHost:

@@ -9,9 +9,11 @@ import ctypes
 
 import numpy as np
 
-from support.cuda.errors import LaunchError
-
 GUARD = 4096  # bytes before and behind each region
+
+
+class LaunchError(Exception):
+    """CUDA, or the emulator in its place, refuses to run this."""
 
 
 class Regions:

@@ -12,12 +12,12 @@ import ctypes
 import sys
 from enum import Enum
 from itertools import count, pairwise
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import numpy as np
 
 from support.cudnn.places_of_windows import Places
-from support.cupy import fake_cupy, stand_in
+from support.cupy import fake_cupy
 from synk.gpu_speedups import graphs
 
 data_type = Enum("data_type", "NOT_SET FLOAT DOUBLE HALF BFLOAT16")
@@ -269,11 +269,8 @@ def make_cupy(monkeypatch):
         cupy.allocated.append(size)
         return Memory(size)
 
-    address = property(lambda self: SimpleNamespace(ptr=self._value.ctypes.data))
-    monkeypatch.setattr(stand_in.ndarray, "data", address, raising=False)
     cupy.cuda.alloc = alloc
     cupy.cuda.get_device_id = lambda: cupy.cuda.Device().id
-    cupy.cuda.Stream.ptr = property(id)
     return cupy
 
 

@@ -39,7 +39,8 @@ def device(monkeypatch):
 
 
 @pytest.fixture
-def cupy(device):
-    """Return the stand-in for CuPy, with kernels, which ``import cupy`` finds meanwhile."""
+def cupy(device, monkeypatch):
+    """Return the stand-in for CuPy, with kernels and a cuBLAS, which ``import cupy`` finds meanwhile."""
+    monkeypatch.delenv("CUPY_TF32", raising=False)
     with fake_cupy.installed() as made:
         yield made

@@ -228,6 +228,7 @@ def install(cupy, setitem=dict.__setitem__):
     """Give a CuPy that is none a handle, a library and a switch."""
     cupy.cuda.device = SimpleNamespace(get_cublas_handle=lambda: HANDLE)
     modes[HANDLE] = 0
+    computed.clear()
     library = ModuleType("cupy_backends.cuda.libs.cublas")
     library.setMathMode = setMathMode
     library.gemmEx, library.gemmStridedBatchedEx = _refusing(gemmEx), _refusing(gemmStridedBatchedEx)

@@ -40,7 +40,6 @@ def make(n_gpus=N_GPUS):
     cupy.cuda = _cuda(cupy.calls, n_gpus)
     if not emulator.available():
         pytest.skip("needs g++")
-    cupy.RawModule, cupy.RawKernel = emulator.RawModule, emulator.RawKernel
     linalg = ModuleType("cupy._core._routines_linalg")
     linalg.set_compute_type = lambda dtype, kind: cupy.calls.append(("compute type", dtype, kind))
     sys.modules.update({"cupy": cupy, "cupy._core": ModuleType("cupy._core"), linalg.__name__: linalg})

@@ -1,7 +1,10 @@
 """The stand-ins for CuPy have its names and no others. It is imported without a GPU, and computes nothing."""
 
 import inspect
+import subprocess
+import sys
 from importlib import import_module
+from operator import attrgetter
 
 import numpy as np
 import pytest
@@ -60,6 +63,27 @@ def test_methods_of_arrays():
     assert [name for name in methods if not hasattr(cupy.ndarray, name)] == []
 
 
+NEEDED = """
+    Device.use alloc_pinned_memory get_current_stream get_allocator set_allocator
+    MemoryPool.malloc MemoryPool.set_limit MemoryPool.free_all_blocks MemoryPool.used_bytes MemoryPointer.ptr
+    Event.record Event.synchronize Stream.use Stream.record Stream.wait_event Stream.synchronize
+    PinnedMemory PinnedMemoryPointer runtime.memcpyAsync runtime.memcpyHostToDevice runtime.CUDARuntimeError
+    runtime.getDevice runtime.eventQuery runtime.memGetInfo runtime.hostRegister runtime.hostUnregister
+"""
+
+
+@pytest.mark.parametrize("name", NEEDED.split())
+def test_names_of_cuda(name):
+    attrgetter(name)(cupy.cuda)
+
+
+def test_arguments_of_copies():
+    runtime = cupy.cuda.runtime
+    assert "hostRegister(intptr_t ptr, size_t size, unsigned int flags)" in runtime.hostRegister.__doc__
+    arguments = "(intptr_t dst, intptr_t src, size_t size, int kind, intptr_t stream)"
+    assert arguments in runtime.memcpyAsync.__doc__
+
+
 def test_cuda():
     cuda = fake_cupy._cuda([], 1)
     del cuda.machine  # by which tests look into it
@@ -68,6 +92,12 @@ def test_cuda():
         if inspect.isclass(value):
             methods = [n for n in vars(value) if not n.startswith("_")]
             assert [n for n in methods if not hasattr(real, n)] == [], name
+
+
+def test_no_driver_is_loaded():
+    look = "import cupy; cupy.RawModule.get_function; print('libcuda.so' in open('/proc/self/maps').read())"
+    said = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, timeout=60)
+    assert said.stdout == "False\n", said.stderr
 
 
 def test_what_cudnn_needs_of_cuda():

@@ -8,7 +8,7 @@ import contextlib
 import pytest
 
 from support.communicators.on_device import OnDevice
-from support.communicators.suite import HostGroup, RankGroup
+from support.communicators.suite import HostGroup
 from synk.comm import StagedCommunicator
 from synk.comm.nccl import NcclCommunicator
 from synk.comm.nccl_library import SHARES_A_GPU, Library, connection, import_nccl
@@ -40,7 +40,7 @@ class StagedGroup(OnStreams, HostGroup):
         ]
 
 
-class NcclGroup(OnStreams, RankGroup):
+class NcclGroup(OnStreams, HostGroup):
     """Ranks that meet through NCCL, if it lets so many share a GPU."""
 
     def __init__(self, n_ranks, xp):
@@ -51,7 +51,8 @@ class NcclGroup(OnStreams, RankGroup):
         super().__init__(n_ranks)
         self.xp = xp
         self.communicators = [
-            OnDevice(NcclCommunicator(self.barriers[rank], Library(xp, nccl)), xp) for rank in range(n_ranks)
+            OnDevice(NcclCommunicator(barrier, Library(xp, nccl), host), xp)
+            for barrier, host in zip(self.barriers, self.communicators, strict=True)
         ]
 
     def close(self):

@@ -1,6 +1,6 @@
 """Files of tests, each run by a pytest of its own, as many at a time as there are jobs.
 
-Collecting -> [Part] -> Pool.run -> Part.result, of what ``notes`` has written down
+collect -> parts_of -> run -> Part.result, of what ``notes`` has written down
 """
 
 import contextlib
@@ -10,13 +10,25 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[2]
-ROOT = TESTS.parent
-LOOK_SECONDS = 0.1
 COLLECTING_SECONDS = 150
 THREADS = "2"  # of libraries, in each of several processes
+PYTEST = [
+    sys.executable,
+    "-m",
+    "pytest",
+    "-q",
+    "-m",
+    "gpu",
+    "-p",
+    "support.gpu.notes",
+    "-p",
+    "no:cacheprovider",
+]
 
 
 class Part:
@@ -32,157 +44,101 @@ class Part:
         What to run them by.
     notes : Path
         The file for `notes`; what pytest prints goes beside it.
-    missing : str, optional
+    missing : str
         What keeps the GPU from computing, or "": then no process looks again.
     """
 
-    def __init__(self, name, tests, arguments, notes, missing=None):
-        self.name, self.n_tests, self.notes = name, len(tests), notes
-        self._missing = missing
-        self._tests, self._arguments = tests, arguments
-        self._process = None
-        self.started = self.seconds = 0.0
-        self.said = "out of time before it began"
+    def __init__(self, name, tests, arguments, notes, missing):
+        self.name, self.tests, self.notes = name, tests, notes
+        self._arguments, self._missing = arguments, missing
+        self._process, self._seconds, self._said = None, 0.0, "out of time before it began"
 
-    def start(self):
-        self.notes.unlink(missing_ok=True)
-        self.started, self.said = time.monotonic(), ""
-        with self.notes.with_suffix(".txt").open("w") as output:
-            # A group of its own, in this session: what ends the session ends it too.
-            self._process = subprocess.Popen(
-                [*pytest_command(), *self._arguments],
-                cwd=ROOT,
-                env=environment(self.notes, self._missing),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                process_group=0,
-            )
-
-    def over(self, until):
-        """Tell whether all tests have ended; after ``until`` they are ended."""
-        status = self._process.poll()
-        if status is None and time.monotonic() < until:
-            return False
-        if status is None:
-            self.said = f"ended after {time.monotonic() - self.started:.0f} s"
-        elif status not in (0, 1, 5):  # passed, failed, nothing to run
-            self.said = f"ended with status {status}"
-        self.end()
-        return True
+    def run(self, deadline, limit):
+        """Run the tests until ``deadline`` of `time.monotonic`, for ``limit`` seconds at most."""
+        began = time.monotonic()
+        if began >= deadline:
+            return
+        self._said = ""
+        self._process = start(self._arguments, self.notes, self._missing)
+        try:
+            status = self._process.wait(min(limit, deadline - began))
+            if status not in (0, 1, 5):  # passed, failed, nothing to run
+                self._said = f"ended with status {status}"
+        except subprocess.TimeoutExpired:
+            self._said = f"ended after {time.monotonic() - began:.0f} s"
+        finally:
+            self.end()
+            self._seconds = time.monotonic() - began
 
     def end(self):
         """End the process and what it has forked, whether it has ended or not."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        self.seconds = time.monotonic() - self.started
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
 
     def result(self):
         """Return counts of outcomes, failures with what they said, and seconds."""
         last = {note["test"]: note for note in read(self.notes) if "test" in note} if self._process else {}
-        left = [test for test in self._tests if test not in last]
-        counts, failures = {}, []
+        left = [test for test in self.tests if test not in last]
+        counts, failures = Counter(), []
         for note in last.values():
             outcome = "unfinished" if note["outcome"] == "begun" else note["outcome"]
-            counts[outcome] = counts.get(outcome, 0) + 1
+            counts[outcome] += 1
             if outcome not in ("passed", "skipped"):
-                failures.append({"said": self.said} | note | {"outcome": outcome})
+                failures.append({"said": self._said} | note | {"outcome": outcome})
         if left:
             counts["not run"] = len(left)
-            failures.append({"test": f"{len(left)} tests", "outcome": "not run", "said": self.said})
+            failures.append({"test": f"{len(left)} tests", "outcome": "not run", "said": self._said})
         skips = sorted({note["said"] for note in last.values() if note["outcome"] == "skipped"})
         return {
             "name": self.name,
-            "seconds": round(self.seconds, 1),
+            "seconds": round(self._seconds, 1),
             "counts": counts,
             "failures": failures,
             "skips": skips,
         }
 
 
-class Pool:
-    """Runs parts, ``jobs`` at a time, until the deadline.
-
-    Parameters
-    ----------
-    jobs : int
-    deadline : float
-        Of `time.monotonic`; what runs then is ended, what has not begun is left.
-    limit : float
-        Seconds for one part.
-    done : callable
-        ``done(part)`` is called when one is over.
-    """
-
-    def __init__(self, jobs, deadline, limit, done):
-        self._jobs, self._deadline, self._limit, self._done = jobs, deadline, limit, done
-
-    def run(self, parts):
-        waiting, running = list(parts), []
+def run(parts, jobs, deadline, limit, done):
+    """Run parts, ``jobs`` at a time, until the deadline; ``done(part)`` is called when one is over."""
+    with ThreadPoolExecutor(jobs) as pool:
         try:
-            while waiting or running:
-                while waiting and len(running) < self._jobs and time.monotonic() < self._deadline:
-                    running.append(waiting.pop(0))
-                    running[-1].start()
-                for part in list(running):
-                    if part.over(min(self._deadline, part.started + self._limit)):
-                        running.remove(part)
-                        self._done(part)
-                if not running and time.monotonic() >= self._deadline:
-                    break
-                time.sleep(LOOK_SECONDS)
+            of = {pool.submit(part.run, deadline, limit): part for part in parts}
+            for over in as_completed(of):
+                over.result()
+                done(of[over])
         finally:
-            for part in running:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for part in parts:
                 part.end()
-        for part in waiting:
-            self._done(part)
 
 
-class Collecting:
-    """A pytest that finds the tests marked ``gpu``, while others look at the machine.
+def collect(folder, only):
+    """Return the ids of the tests marked ``gpu`` in the files ``only``, in all if there are none."""
+    notes = folder / "collected.jsonl"
+    collecting = start(["--collect-only", *only], notes, "")
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        collecting.wait(COLLECTING_SECONDS)
+    collecting.kill()
+    collecting.wait()
+    for note in read(notes):
+        if "collected" in note:
+            return note["collected"]
+    raise SystemExit(f"pytest collects nothing:\n{notes.with_suffix('.txt').read_text()[-6000:]}")
 
-    Parameters
-    ----------
-    folder : Path
-        For notes.
-    only : sequence of str
-        Files of tests; all if empty.
-    """
 
-    def __init__(self, folder, only=()):
-        self._folder, self._only = folder, list(only)
-        self._notes, self._said = folder / "collected.jsonl", folder / "collected.txt"
-        self._notes.unlink(missing_ok=True)
-        with self._said.open("w") as output:
-            self._process = subprocess.Popen(
-                [*pytest_command(), "--collect-only", *only],
-                cwd=ROOT,
-                env=environment(self._notes, ""),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
-
-    def parts(self, missing):
-        """Return a part for each file, or one of all if a GPU is ``missing``."""
-        try:
-            self._process.wait(COLLECTING_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        found = [note["collected"] for note in read(self._notes) if "collected" in note]
-        if not found:
-            raise SystemExit(f"pytest collects nothing:\n{self._said.read_text()[-6000:]}")
-        if missing:
-            return [Part("all", found[0], self._only, self._folder / "all.jsonl", missing)]
-        files = {}
-        for test in found[0]:
-            files.setdefault(test.partition("::")[0], []).append(test)
-        return [Part(name_of(f), tests, [f], self._notes_of(f), missing) for f, tests in files.items()]
-
-    def _notes_of(self, file):
-        return self._folder / f"{file.replace('/', '.')}.jsonl"
+def parts_of(tests, folder, only, missing):
+    """Return a part for each file of ``tests``, or one of all if a GPU is ``missing``."""
+    if missing:
+        return [Part("all", tests, only, folder / "all.jsonl", missing)]
+    files = {}
+    for test in tests:
+        files.setdefault(test.partition("::")[0], []).append(test)
+    return [
+        Part(name_of(file), those, [file], folder / f"{file.replace('/', '.')}.jsonl", missing)
+        for file, those in files.items()
+    ]
 
 
 def name_of(file):
@@ -190,36 +146,26 @@ def name_of(file):
     return Path(file).stem.removeprefix("test_").removeprefix("dispatch_")
 
 
-def pytest_command():
-    return [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-m",
-        "gpu",
-        "-p",
-        "support.gpu.notes",
-        "-p",
-        "no:cacheprovider",
-    ]
-
-
-def environment(notes, missing=None):
-    """Return the environment of a pytest: where to write, whether there is a GPU, how many threads."""
-    threads = {f"{library}_NUM_THREADS": THREADS for library in ("OMP", "OPENBLAS", "MKL")}
-    known = {} if missing is None else {"GPU_MISSING": missing}
+def start(arguments, notes, missing):
+    """Start a pytest, in a group of its own but in this session: what ends the session ends it too."""
+    notes.unlink(missing_ok=True)
     path = [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return (
-        os.environ
-        | threads
-        | known
-        | {
-            "GPU_NOTES": str(notes.absolute()),
-            "PYTHONPATH": os.pathsep.join(path),
-            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # the machine may have any number of them
-        }
-    )
+    environment = {f"{library}_NUM_THREADS": THREADS for library in ("OMP", "OPENBLAS", "MKL")} | {
+        "GPU_MISSING": missing,
+        "GPU_NOTES": str(notes.absolute()),
+        "PYTHONPATH": os.pathsep.join(path),
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # the machine may have any number of them
+    }
+    with notes.with_suffix(".txt").open("w") as output:
+        return subprocess.Popen(
+            [*PYTEST, *arguments],
+            cwd=TESTS.parent,
+            env=os.environ | environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            process_group=0,
+        )
 
 
 def read(notes):

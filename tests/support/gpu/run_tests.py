@@ -1,7 +1,7 @@
 """Run all tests marked ``gpu``: each file in a process of its own, several at a time, none for too long.
 
     python run_tests.py --notes FOLDER --report PAGE
-    Collecting -> Part, Part, ... -> FOLDER/tests.json and the page of `report`, after each of them
+    collect -> parts_of -> run -> FOLDER/tests.json and the page of `gpu_report`, after each of them
 
 What hangs or crashes CUDA takes its own file with it and no other; who is cut off has what was tested until
 then. Tracebacks of all failures are in FOLDER/failures.txt. Exit status: 0 if all have passed, 1 if not, 3 if
@@ -12,14 +12,16 @@ import argparse
 import os
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # where `support` is
+sys.path.append(str(Path(__file__).resolve().parents[3] / "benchmarks"))
 
-from support.gpu import report as gpu_report
-from support.gpu.facts import facts
-from support.gpu.parts import Collecting, Pool
-from support.gpu.report import last_line
+import gpu_report
+from gpu_facts import facts
+
+from support.gpu.parts import collect, parts_of, run
 
 # The rest comes after these, in the order of the files: what they say is worth most.
 FIRST = ["residual", "training", "surface", "runs", "networks", "collectives", "breakdowns", "random_graphs"]
@@ -30,13 +32,14 @@ def main():
     options = parse()
     options.notes.mkdir(parents=True, exist_ok=True)
     start = time.monotonic()
-    collecting = Collecting(options.notes, options.only)
-    found = facts()
+    with ThreadPoolExecutor() as pool:
+        looking = pool.submit(facts)
+        tests = collect(options.notes, options.only)
+    found = looking.result()
     print(f"device: {found['device'] or 'no GPU: ' + found['missing']}", flush=True)
-    parts = collecting.parts(found["missing"])
+    parts = parts_of(tests, options.notes, options.only, found["missing"])
     parts.sort(key=lambda part: FIRST.index(part.name) if part.name in FIRST else len(FIRST))
-    n_tests, seconds = sum(part.n_tests for part in parts), time.monotonic() - start
-    print(f"{n_tests} tests in {len(parts)} parts, found in {seconds:.0f} s", flush=True)
+    print(f"{len(tests)} tests in {len(parts)} parts, found in {time.monotonic() - start:.0f} s", flush=True)
     notes = options.notes / "tests.json"
     # Files that are not asked for now keep the outcomes that they have.
     before = gpu_report.load(notes).get("parts", {}) if options.only else {}
@@ -53,7 +56,7 @@ def main():
         write()
 
     write()
-    Pool(options.jobs, deadline=start + options.seconds, limit=options.limit, done=done).run(parts)
+    run(parts, options.jobs, start + options.seconds, options.limit, done)
     page = write(ended=True)
     if page:
         print(f"report: {page}")
@@ -85,14 +88,12 @@ def tell(part):
     counts = ", ".join(f"{count} {outcome}" for outcome, count in result["counts"].items())
     print(f"{part.name:24} {result['seconds']:6.1f} s  {counts or 'nothing run'}", flush=True)
     for failure in result["failures"][:5]:
-        print(f"    {failure['outcome']}: {failure['test']}: {last_line(failure['said'])}", flush=True)
+        said = gpu_report.last_line(failure["said"])
+        print(f"    {failure['outcome']}: {failure['test']}: {said}", flush=True)
 
 
 def verdict(parts, has_gpu, seconds):
-    counts = {}
-    for part in parts:
-        for outcome, count in part.result()["counts"].items():
-            counts[outcome] = counts.get(outcome, 0) + count
+    counts = gpu_report.total({"parts": {part: part.result() for part in parts}})
     told = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
     print(f"in {seconds:.0f} s: {told}")
     if not has_gpu:

@@ -14,6 +14,8 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
+
 ACTS = Path(__file__).with_name("acts.py")
 SECONDS = 100  # for an act; a test has 120
 
@@ -66,3 +68,12 @@ def end(acting):
     except ProcessLookupError:
         return
     acting.wait()
+
+
+def check(found, expected, n_ranks, rtol):
+    """Hold training on a device to training on cores."""
+    np.testing.assert_allclose(found["losses"], expected["losses"], rtol=rtol)
+    assert len(found["params"]) == n_ranks
+    for params in found["params"]:
+        assert params == found["params"][0], "ranks came to different parameters"
+    np.testing.assert_allclose(found["params"][0], expected["params"][0], rtol=20 * rtol)

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytensor.tensor as pt
@@ -94,7 +95,10 @@ def residual(fork, n_ranks, depth=50, size=64, batch=8, n_steps=3):
     images = rng.standard_normal((2 * batch, 3, size, size), "float32")
     feed = images, rng.integers(10, size=2 * batch)
     rate = {"learning_rate": 0.001}
-    return trained(Fed(network, x, y), feed, "nesterov_momentum", n_steps, batch, 1, **rate)
+    fed = SimpleNamespace(
+        x=x, y=y, params=network.params, train_loss=network.train_loss, updates=network.updates
+    )
+    return trained(fed, feed, "nesterov_momentum", n_steps, batch, 1, **rate)
 
 
 def count_recordings():
@@ -108,11 +112,3 @@ def count_recordings():
 
     Graphs.record = record
     return recorded
-
-
-class Fed:
-    """A network with its inputs."""
-
-    def __init__(self, network, x, y):
-        self.x, self.y = x, y
-        self.params, self.train_loss, self.updates = network.params, network.train_loss, network.updates

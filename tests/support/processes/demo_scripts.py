@@ -41,12 +41,17 @@ def finished(arguments, seconds):
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=seconds)
 
 
-def modules_beside(script, monkeypatch):
+def modules_beside(script):
     """Yield a function that imports modules beside a script and of all demos; forget them then."""
-    known = set(sys.modules)
-    for folder in (SHARED, script.parent):
-        monkeypatch.syspath_prepend(str(folder))
+    return modules_in(SHARED, script.parent)
+
+
+def modules_in(*folders):
+    """Yield a function that imports modules of folders as their scripts do; forget them then, and demos'."""
+    known, paths = set(sys.modules), [*sys.path]
+    sys.path[:0] = map(str, folders)
     yield importlib.import_module
+    sys.path[:] = paths
     for name in set(sys.modules) - known:
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(DEMOS)):
+        if str(getattr(sys.modules[name], "__file__", "")).startswith((str(DEMOS), *map(str, folders))):
             del sys.modules[name]

@@ -67,16 +67,14 @@ def leave():
     os._exit(3)
 
 
-def sleep_long():
-    wake = time.monotonic() + 60
+def sleep_long(seconds=60):
+    wake = time.monotonic() + seconds
     while time.monotonic() < wake:
         time.sleep(0.05)
 
 
 def sleep_short():
-    wake = time.monotonic() + 1
-    while time.monotonic() < wake:
-        time.sleep(0.05)
+    sleep_long(1)
 
 
 def gone(pid):
@@ -111,6 +109,15 @@ def held():
     segments = open("/proc/self/maps").read().count("/dev/shm/")
     children = open(f"/proc/self/task/{{os.getpid()}}/children").read().split()
     return len(os.listdir("/proc/self/fd")), segments, children
+
+
+def raised(kind, call, *arguments):
+    """Return the error that a call must raise."""
+    try:
+        call(*arguments)
+    except kind as error:
+        return error
+    raise AssertionError(f"no {{kind.__name__}} was raised")
 
 
 ROWS = np.arange(12.0)
@@ -188,12 +195,8 @@ def check_gone(pids, seconds):
 
 CHECK_DEATH = """
 def check_death(call, since, rank, cause, phase, function):
-    try:
-        call()
-    except synk.WorkerDied as error:
-        took, died = time.monotonic() - since(), error
-    else:
-        raise AssertionError("nothing was raised")
+    died = raised(synk.WorkerDied, call)
+    took = time.monotonic() - since()
     assert took < 1, took
     assert (died.rank, died.pid) == (rank, pids[rank]), died
     assert (died.cause, died.phase, died.function) == (cause, phase, function), died
@@ -210,19 +213,15 @@ def check_death(call, since, rank, cause, phase, function):
         synk.distribute,
     ]
     for later_call in calls:
-        try:
-            later_call()
-        except synk.WorkerDied as error:
-            assert (error.rank, error.cause, error.function) == (rank, cause, function), error
-        else:
-            raise AssertionError("a broken run went on")
+        error = raised(synk.WorkerDied, later_call)
+        assert (error.rank, error.cause, error.function) == (rank, cause, function), error
     assert time.monotonic() - before < 0.3
 
     before = time.monotonic()
     synk.close()
     assert time.monotonic() - before < 5
     assert all(map(gone, pids[1:]))
-    del died, calls, later_call, call  # they hold frames, which hold segments
+    del died, error, calls, later_call, call  # they hold frames, which hold segments
 
 
 def check_next_run():
@@ -309,14 +308,6 @@ def works():
 def fine():
     with synk.timeout(60):  # it may have to compile
         return works()
-
-
-def raised(kind, call, *arguments):
-    try:
-        call(*arguments)
-    except kind as error:
-        return error
-    raise AssertionError(f"no {kind.__name__} was raised")
 
 
 def warned(call, *arguments):

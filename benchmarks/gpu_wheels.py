@@ -1,7 +1,7 @@
 """Fill a folder with the wheels that a GPU's machine lacks, where there is a network.
 
-    python wheels.py --to build/wheels --python 3.12
-    python wheels.py --to build/wheels --lacking numba,llvmlite
+    python benchmarks/gpu_wheels.py --to build/wheels --python 3.12
+    python benchmarks/gpu_wheels.py --to build/wheels --lacking numba,llvmlite
 
     what the tests need -> all wheels for that machine -> less what it has -> the folder, sizes printed
 
@@ -17,12 +17,12 @@ import tempfile
 from configparser import ConfigParser
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[1]
 # Of the extras: cuDNN itself is hundreds of megabytes, and comes with torch.
 FRONT_END = "nvidia-cudnn-frontend"
 OF_TESTS = ["pytest>=8", "hypothesis"]
 # What a machine with CuPy and torch has anyway, by the names of the index; what else is missing is named by
-# environment.py there.
+# gpu_environment.py there.
 PRESENT = (
     *("attrs", "hypothesis", "iniconfig", "packaging", "pluggy", "pygments", "pytest", "sortedcontainers"),
     *("filelock", "llvmlite", "numba", "numpy", "scipy", "setuptools", "threadpoolctl", "toolz"),

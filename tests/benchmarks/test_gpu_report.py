@@ -1,4 +1,4 @@
-"""The runner of the tests of a GPU, and its report: on files of tests made here, without a GPU."""
+"""The page of what tests and benchmarks of a GPU found: from notes made here, without a GPU."""
 
 import importlib
 import json
@@ -6,8 +6,9 @@ import re
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
-from support.gpu import report as gpu_report
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu_report.py"
 
 FACTS = {"device": "NVIDIA H200, 141 GiB", "missing": "", "CuPy": "14.2.0"}
 
@@ -93,6 +94,6 @@ def written(folder, tests, bench):
     for name, found in {"tests": tests, "bench": bench}.items():
         if found:
             (notes / f"{name}.json").write_text(json.dumps(found))
-    command = [sys.executable, gpu_report.__file__, "--notes", str(notes), "--to", str(to)]
+    command = [sys.executable, str(SCRIPT), "--notes", str(notes), "--to", str(to)]
     subprocess.run(command, check=True, timeout=60, stdout=subprocess.DEVNULL)
     return to.read_text() if to.exists() else None

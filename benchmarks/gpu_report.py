@@ -1,7 +1,7 @@
 """Write what tests and benchmarks of a GPU found as one page, after each of their parts.
 
     tests.json of `run_tests`, bench.json of benchmarks/gpu.py -> write -> page
-    python tests/support/gpu/report.py --notes build/gpu --to docs/gpu_report.rst     from notes brought home
+    python benchmarks/gpu_report.py --notes build/gpu --to docs/gpu_report.rst     from notes brought home
 
 A machine without a GPU gets a page that says so, beside the notes: docs/ is for what was seen on one.
 """

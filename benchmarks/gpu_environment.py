@@ -1,7 +1,7 @@
 """Make an environment for tests on a GPU from what a machine has: its CuPy and torch stay where they are.
 
-    python environment.py FOLDER                  what is missing comes from the index
-    python environment.py FOLDER --wheels WHEELS  ... or from a folder, without a network
+    python gpu_environment.py FOLDER                  what is missing comes from the index
+    python gpu_environment.py FOLDER --wheels WHEELS  ... or from a folder, without a network
 
 The folder becomes a virtual environment that sees all packages of the Python which runs this, be that a
 virtual environment itself; synk is installed in it, editable.
@@ -13,7 +13,7 @@ import sys
 import venv
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[1]
 NEEDED = (
     "numpy",
     "scipy",
@@ -99,7 +99,7 @@ def remedy(wheels):
     return (
         "fill build/wheels where there is a network, for this Python and with what it lacks: "
         f"make gpu-wheels FOR={sys.version_info.major}.{sys.version_info.minor}; "
-        "python tests/support/gpu/wheels.py --lacking NAME,NAME ..."
+        "python benchmarks/gpu_wheels.py --lacking NAME,NAME ..."
     )
 
 

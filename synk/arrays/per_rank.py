@@ -1,0 +1,83 @@
+"""The master's record of which shared variables are per rank: those whose values differ between ranks.
+
+    effects of a command's steps -> PerRank.after -> ValueError, before anything runs
+                                                  -> the state that the command leaves
+
+All others are equal on all ranks, as every variable is at first. Random states are in neither set: each rank
+has its own stream of them, always.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from pytensor.tensor.random.type import RandomType
+
+from synk.arrays.variables import RankVariables, describe
+
+State = Mapping[int, str]
+"""By identity, what has made each variable per rank. One is never changed, so it can be kept and compared."""
+
+
+class Effect(NamedTuple):
+    """The variables that a step takes as equal, and those it leaves equal or per rank, by identity."""
+
+    leaves_equal: tuple[int, ...] = ()
+    leaves_per_rank: tuple[int, ...] = ()
+    since: str = ""  # what has made those per rank, for errors of later calls
+    takes_equal: tuple[int, ...] = ()
+    name: str = ""  # of the function that takes them
+
+
+class PerRank:
+    """Which shared variables of a run are per rank, and since when.
+
+    ``variables`` are rank 0's; of those that are gone nothing is kept.
+    """
+
+    def __init__(self, variables: RankVariables, n_ranks: int):
+        self._variables = variables
+        self._n_ranks = n_ranks
+        self.now: State = {}
+
+    def after(self, effects: Iterable[Effect | None]) -> State:
+        """Return the state after steps in this order; `now` itself if it is the same.
+
+        Raises ValueError if a step takes a variable as equal that is per rank by then.
+        """
+        if self._n_ranks == 1:
+            return self.now
+        state = dict(self.now)
+        for effect in effects:
+            if effect is None:
+                continue
+            for variable in effect.takes_equal:
+                if variable in state:
+                    raise ValueError(_refusal(effect.name, self._variables[variable], state[variable]))
+            for variable in effect.leaves_equal:
+                state.pop(variable, None)
+            state.update(dict.fromkeys(effect.leaves_per_rank, effect.since))
+        if state == self.now:
+            return self.now
+        return {variable: since for variable, since in state.items() if variable in self._variables}
+
+    def note_failed(self, effects: Iterable[Effect | None]) -> None:
+        """Note that steps may have run in part: what they leave equal is as it was, the rest is per rank."""
+        self.now = self.after(
+            [effect._replace(leaves_equal=(), takes_equal=()) for effect in effects if effect is not None]
+        )
+
+
+def is_tracked(variable: Any) -> bool:
+    """Return whether a shared variable is equal or per rank: random states are neither."""
+    return not isinstance(variable.type, RandomType)
+
+
+def _refusal(function: str, variable: Any, since: str) -> str:
+    called = variable.name or "variable"
+    return (
+        f"function {function!r} takes {describe(variable)} as equal on all ranks, but its values differ "
+        f"between ranks since {since}; call synk.all_reduce({called}) or synk.broadcast({called}) first, or "
+        f"declare the operation of the results that need it, as in (output, 'avg')"
+    )

@@ -1,0 +1,215 @@
+"""Rules of elementwise Ops: row by row, and sums of what is linear."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import singledispatch
+from typing import Any
+
+import numpy as np
+import pytensor.scalar.basic as ps
+from pytensor.graph.basic import Apply
+from pytensor.tensor.basic import ScalarFromTensor, TensorFromScalar
+from pytensor.tensor.elemwise import Elemwise
+
+from synk.compile.rows.relations import (
+    SAME,
+    SCALED,
+    SUM,
+    Count,
+    Lengths,
+    Own,
+    Partial,
+    RowNumbers,
+    Rows,
+    counted,
+    owned,
+)
+from synk.compile.rows.table import Outcome, Relations, relate
+
+OPPOSITE = {"max": "min", "min": "max"}
+
+
+@relate.register(Elemwise)
+def elementwise(op: Elemwise, node: Apply, given: Relations) -> Outcome:
+    """Row by row where there are rows; else as the scalar Op says what it does to parts of a sum."""
+    outputs = len(node.outputs)
+    if isinstance(op.scalar_op, ps.Second) and isinstance(given[0], Partial | Count | Lengths):
+        # Of the first input the shape alone is read, and that of a part is that of the whole.
+        plain = not isinstance(given[1], Rows | RowNumbers)
+        return (given, [given[1]]) if plain else None
+    if (own := owned(given)) is not None:
+        wanted = [one if isinstance(one, Own | Rows) else SAME for one in given]
+        return wanted, [own] * outputs
+    rows = _leading_rows(given)
+    if rows is not None:
+        return [_beside(rows, variable, one) for variable, one in zip(node.inputs, given, strict=True)], [
+            rows
+        ] * outputs
+    if all(counted(one) or one == SAME for one in given):
+        return counting(op.scalar_op, node, given)
+    return parts(op.scalar_op, node, given)
+
+
+@relate.register(TensorFromScalar)
+@relate.register(ScalarFromTensor)
+def same_number(op: Any, node: Apply, given: Relations) -> Outcome:
+    """The number as it is."""
+    return given, given
+
+
+# --- rows --------------------------------------------------------------------------------------------
+
+
+def _leading_rows(given: Relations) -> Rows | None:
+    """Return the rows that the result has: along the axis that most inputs have them."""
+    rows = [one for one in given if isinstance(one, Rows)]
+    rows += [Rows(0, one.length) for one in given if isinstance(one, RowNumbers)]
+    if not rows:
+        return None
+    selected = [one for one in rows if not isinstance(one.length, str)]
+    return max(selected or rows, key=lambda one: sum(other.axis == one.axis for other in rows))
+
+
+def _beside(rows: Rows, variable: Any, relation: Any) -> Any:
+    """Return the relation that an input must have beside rows."""
+    if isinstance(relation, Rows) and matching(relation, rows):
+        return relation
+    if isinstance(relation, RowNumbers) and matching(Rows(0, relation.length), rows):
+        return Rows(0, relation.length)
+    return own_rows(rows, variable)
+
+
+def matching(one: Rows, other: Rows) -> bool:
+    """Tell whether two values have equally many rows on each rank, if they have so in one process."""
+    plain = isinstance(one.length, str) and isinstance(other.length, str)
+    return one.axis == other.axis and (plain or one.length == other.length)
+
+
+def own_rows(rows: Rows, variable: Any) -> Any:
+    """Return the relation of a value that is not in rows: this rank's rows of it, or all of a single one."""
+    return SAME if variable.type.broadcastable[rows.axis] else rows
+
+
+# --- numbers of rows ---------------------------------------------------------------------------------
+
+
+def counting(op: Any, node: Apply, given: Relations) -> Outcome:
+    """Casts and multiples of numbers of rows are such numbers; all else is computed of those of all ranks."""
+    if isinstance(op, ps.Cast | ps.Identity):
+        return given, given
+    single = [one for one in given if one != SAME]
+    if isinstance(op, ps.Mul) and len(single) == 1 and isinstance(single[0], Count):
+        return given, [Count(SCALED if isinstance(single[0].length, str) else None)]
+    return None
+
+
+# --- parts of sums, products, extremes -----------------------------------------------------------------
+
+
+@singledispatch
+def parts(op: Any, node: Apply, given: Relations) -> Outcome:
+    """Say what a scalar Op makes of parts; None where they must be combined first."""
+    return None
+
+
+def _parts(*ops: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def register(rule: Callable[..., Any]) -> Callable[..., Any]:
+        for op in ops:
+            parts.register(op)(rule)
+        return rule
+
+    return register
+
+
+def _only_parts(given: Relations) -> set[str]:
+    """Return by which operations the inputs are parts; nothing if some are neither parts nor the same."""
+    ops = {one.op for one in given if isinstance(one, Partial)}
+    return ops if all(isinstance(one, Partial) or one == SAME for one in given) else set()
+
+
+@_parts(ps.Add, ps.Sub)
+def added(op: Any, node: Apply, given: Relations) -> Outcome:
+    """Sums add up; a number shifts an extreme."""
+    given = [SUM if isinstance(one, Count) else one for one in given]
+    ops = _only_parts(given)
+    if ops == {"sum"}:
+        return [SUM] * len(given), [SUM]
+    extremes = [k for k, one in enumerate(given) if isinstance(one, Partial)]
+    if (
+        len(ops) == 1
+        and ops <= set(OPPOSITE)
+        and _open_ended(node)
+        and (extremes == [0] or (isinstance(op, ps.Add) and len(extremes) == 1))
+    ):
+        return given, [Partial(*ops)]
+    return None
+
+
+def _open_ended(node: Apply) -> bool:
+    """Tell whether there is an infinity; the least integer, as of a rank without rows, would go round."""
+    return bool(node.outputs[0].type.dtype.startswith("float"))
+
+
+@_parts(ps.Neg)
+def negated(op: Any, node: Apply, given: Relations) -> Outcome:
+    """A sum stays one; the largest becomes the smallest."""
+    (part,) = given
+    if part == SUM or (isinstance(part, Partial) and part.op in OPPOSITE and _open_ended(node)):
+        return given, [Partial(OPPOSITE.get(part.op, part.op))]
+    return None
+
+
+@_parts(ps.Mul)
+def multiplied(op: Any, node: Apply, given: Relations) -> Outcome:
+    """A sum times what all ranks have is a sum; products multiply."""
+    given = [SAME if isinstance(one, Count) else one for one in given]
+    ops = _only_parts(given)
+    if ops == {"prod"}:
+        return [Partial("prod")] * len(given), [Partial("prod")]
+    if ops == {"sum"}:
+        first = next(k for k, one in enumerate(given) if one == SUM)
+        return [SUM if k == first else SAME for k in range(len(given))], [SUM]
+    return None
+
+
+@_parts(ps.TrueDiv)
+def divided(op: Any, node: Apply, given: Relations) -> Outcome:
+    """A sum over what all ranks have is a sum, unless it goes round where it is too large."""
+    if given[0] == SUM and node.inputs[0].type.dtype.endswith(("float16", "float32", "64", "128")):
+        return [SUM, SAME], [SUM]
+    return None
+
+
+@_parts(ps.Cast, ps.Identity)
+def converted(op: Any, node: Apply, given: Relations) -> Outcome:
+    """A wider dtype keeps sums and extremes, unless those of integers go round where they are too large."""
+    (part,) = given
+    before, after = (variable.type.dtype for variable in (node.inputs[0], node.outputs[0]))
+    wider = before != "bool" and (np.can_cast(before, after) or after.startswith(("float", "complex")))
+    real = before.startswith(("float", "complex"))
+    if not isinstance(part, Partial):
+        return None
+    kept = real or part.op in OPPOSITE or (part == SUM and before.endswith("int64"))
+    return (given, given) if before == after or (wider and kept) else None
+
+
+@_parts(ps.Switch)
+def chosen(op: Any, node: Apply, given: Relations) -> Outcome:
+    """A choice that all ranks make between parts."""
+    ops = _only_parts(given[1:])
+    if given[0] == SAME and len(ops) == 1:
+        part = Partial(*ops)
+        return [SAME, part, part], [part]
+    return None
+
+
+def _extreme(name: str) -> Callable[..., Outcome]:
+    def rule(op: Any, node: Apply, given: Relations) -> Outcome:
+        return (given, [Partial(name)]) if _only_parts(given) == {name} else None
+
+    return rule
+
+
+_parts(ps.ScalarMaximum, ps.OR)(_extreme("max"))
+_parts(ps.ScalarMinimum, ps.AND)(_extreme("min"))

@@ -1,0 +1,35 @@
+"""Rules of random draws: each rank draws its rows from its own stream."""
+
+from __future__ import annotations
+
+from pytensor.graph.basic import Apply
+from pytensor.tensor.random.op import RandomVariable
+
+from synk.compile.rows.relations import SAME, STREAM, Lengths, Rows
+from synk.compile.rows.table import Outcome, Relations, relate
+
+
+@relate.register(RandomVariable)
+def draw(op: RandomVariable, node: Apply, given: Relations) -> Outcome:
+    """Rows where the size or a parameter has them; else one draw, which differs by rank."""
+    stream, size, *parameters = given
+    ndim = node.outputs[1].type.ndim
+    batch = ndim - op.ndim_supp
+    rows = []
+    if isinstance(size, Lengths):
+        rows = [Rows(axis, length) for axis, length in enumerate(size.lengths) if length is not None]
+    for variable, one, core in zip(node.inputs[2:], parameters, op.ndims_params, strict=True):
+        own_batch = variable.type.ndim - core
+        if isinstance(one, Rows) and one.axis < own_batch:
+            rows.append(Rows(one.axis + batch - own_batch, one.length))
+    if len({one.axis for one in rows}) > 1:
+        return None
+    if not rows:
+        return None
+    drawn = rows[0]
+    wanted = [stream, size]
+    for variable, core in zip(node.inputs[2:], op.ndims_params, strict=True):
+        axis = drawn.axis - (batch - (variable.type.ndim - core))
+        split = 0 <= axis < variable.type.ndim - core and not variable.type.broadcastable[axis]
+        wanted.append(Rows(axis, drawn.length) if split else SAME)
+    return wanted, [STREAM, drawn]

@@ -1,0 +1,125 @@
+"""How what one rank computes for a variable relates to the value that one process would compute.
+
+    x, scattered             Rows(0)          the ranks' values, joined along axis 0, are it
+    x.sum(axis=0)            Partial("sum")   the ranks' values, added up, are it
+    x.shape[0]               Count()          as before; where it is a length, each rank makes its own rows
+    w, x.shape[1]            SAME             each rank has it
+
+A rule (`synk.compile.rows.table`) says which relations of an Op's inputs give which of its outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+
+class Relation:
+    """One of the classes below."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Same(Relation):
+    """Every rank has one process's value."""
+
+
+SAME = Same()
+
+
+@dataclass(frozen=True, slots=True)
+class Rows(Relation):
+    """Every rank has a stretch of one process's value along ``axis``; in rank order they are all of it.
+
+    ``length`` says how many: ``EACH``, the rows of the rank; ``SCALED``, those times a number that is the
+    same on all ranks; or what tells a selection of rows, whose number nothing says beforehand, from others.
+    """
+
+    axis: int
+    length: Any = "each"
+
+
+EACH, SCALED = "each", "scaled"
+
+
+@dataclass(frozen=True, slots=True)
+class SomeRows(Relation):
+    """As `Rows`, but one row on a rank that has none, which changes no extreme that is found by ``op``."""
+
+    axis: int
+    op: str
+
+
+@dataclass(frozen=True, slots=True)
+class Partial(Relation):
+    """The values of the ranks, combined elementwise by ``op``, are one process's value.
+
+    ``op`` is "sum", "prod", "min" or "max".
+    """
+
+    op: str
+
+
+SUM = Partial("sum")
+
+
+@dataclass(frozen=True, slots=True)
+class Count(Relation):
+    """How many rows this rank has, by ``length`` as of `Rows`; one process has the sum of all ranks' numbers.
+
+    Where it is the length of an array, every rank makes its own rows of the array.
+    """
+
+    length: Any = "each"
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths(Relation):
+    """A vector of lengths, such as a shape: for each that is a `Count` its ``length``, None for others."""
+
+    lengths: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RowNumbers(Relation):
+    """The positions of rows among those of this rank, all or some; joined they mean all ranks'.
+
+    ``length`` is that of `Rows`.
+    """
+
+    length: Any = "each"
+
+
+@dataclass(frozen=True, slots=True)
+class Own(Relation):
+    """A value of each rank's own, such as statistics of its part of a batch, as ``why`` declares.
+
+    The mean over rows of all ranks' values stands for it.
+    """
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stream(Relation):
+    """The state of random draws: every rank has its own."""
+
+
+STREAM = Stream()
+
+
+def counted(relation: Relation) -> bool:
+    """Tell whether a relation is about numbers of rows, known on every rank without a collective."""
+    return isinstance(relation, Count | Lengths)
+
+
+def first_rows(given: Iterable[Relation]) -> Rows | None:
+    """Return the first relation of rows."""
+    return next((relation for relation in given if isinstance(relation, Rows)), None)
+
+
+def owned(given: Iterable[Relation]) -> Own | None:
+    """Return the first relation to each rank's own value."""
+    return next((relation for relation in given if isinstance(relation, Own)), None)

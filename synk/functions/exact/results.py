@@ -1,0 +1,195 @@
+"""Make undeclared outputs and updates those of one process, as cheaply as each allows.
+
+    Definition, as written -> exact_definition -> Definition: what ranks compute, and how it combines
+
+A result that is a part on each rank, or rows, is combined at the end, as declared ones are. Only what needs
+one process's value inside the graph has ranks meet there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import pytensor.tensor as pt
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.type import RandomType
+
+from synk.arrays.variables import OF_THE_RUN, describe, first_row, leads, n_rows
+from synk.compile.graphs.origin import describe_node
+from synk.compile.graphs.serialize import topological
+from synk.compile.graphs.substitute import substitute
+from synk.compile.rows.relations import (
+    EACH,
+    SAME,
+    STREAM,
+    SUM,
+    Count,
+    Own,
+    Partial,
+    Relation,
+    RowNumbers,
+    Rows,
+)
+from synk.functions.exact.completion import Completion
+from synk.functions.exact.joined import joined
+from synk.functions.exact.parts import Cut, cut, ranks_meet
+from synk.functions.symbolic import UNDECLARED, Definition, Update
+from synk.ops.marks import Addend
+
+
+class Result(NamedTuple):
+    """The variable that ranks compute for a result, how it combines, and along which axis its rows lie."""
+
+    value: Variable
+    mode: str | None
+    axis: int = 0
+
+
+def exact_definition(definition: Definition) -> Definition:
+    """Return what ranks compute so that undeclared results are those of one process.
+
+    Raises ValueError, naming the result, if there is no such thing.
+    """
+    written = [*definition.outputs, *(update.value for update in definition.updates)]
+    modes = [*definition.output_modes, *(update.mode for update in definition.updates)]
+    undeclared = [value for value, mode in zip(written, modes, strict=True) if mode is UNDECLARED]
+    declared = [value for value, mode in zip(written, modes, strict=True) if mode is not UNDECLARED]
+    marks = [node for node in topological(declared) if isinstance(node.op, Addend)]
+    needed = [*undeclared, *(mark.inputs[0] for mark in marks)]
+    makers = [partial(_output, variable=output) for output in definition.outputs]
+    makers += [partial(_update, definition=definition, update=update) for update in definition.updates]
+    makers = [make for make, mode in zip(makers, modes, strict=True) if mode is UNDECLARED]
+    relations = known_relations(definition, written)
+    at_once: set[Variable] = set()
+    while True:
+        completion = Completion(relations, at_once)
+        completion.walk(needed)
+        added = [completion.wanted(mark.inputs[0], SUM) for mark in marks]
+        made = iter([make(completion) for make in makers])
+        if (completed := completion.completed_parts(needed)) <= at_once:
+            break
+        at_once |= completed
+    places = {mark.outputs[0]: value for mark, value in zip(marks, added, strict=True)}
+    as_declared = iter(substitute(declared, places))
+    results = [next(made) if mode is UNDECLARED else Result(next(as_declared), mode) for mode in modes]
+    exact = [result.value for result, mode in zip(results, modes, strict=True) if mode is UNDECLARED]
+    meets = ranks_meet([*exact, *added])
+    values = joined([result.value for result in results])
+    results = [result._replace(value=value) for result, value in zip(results, values, strict=True)]
+    parts = _cut(definition, written, modes, values) if meets else Cut()
+    outputs, updates = results[: len(definition.outputs)], results[len(definition.outputs) :]
+    return replace(
+        definition,
+        outputs=tuple(result.value for result in outputs),
+        output_modes=tuple(result.mode for result in outputs),
+        output_axes=tuple(result.axis for result in outputs),
+        updates=tuple(map(partial(_updated, completion), definition.updates, updates)),
+        equals=tuple(_taken_as_equal(completion, definition, marks)),
+        parts=parts.parts,
+        completed=parts.completed,
+        needs_all_rows=parts.refused,
+    )
+
+
+def _cut(
+    definition: Definition, written: Sequence[Variable], modes: Sequence[Any], values: Sequence[Variable]
+) -> Cut:
+    """Cut the graph of ``values``, what ranks compute for what is ``written``, where that can be."""
+    if ranks_meet(written):
+        return Cut(refused="ranks meet inside its graph, also where the script says so")
+    declared = [value for value, mode in zip(values, modes, strict=True) if mode is not UNDECLARED]
+    if ranks_meet(declared):
+        return Cut(refused="ranks meet inside its graph for an addend")
+    streams = filter(is_stream, ancestors(values))
+    return cut(values, [*definition.inputs, *definition.sliceables, n_rows, first_row, leads, *streams])
+
+
+def known_relations(definition: Definition, results: Sequence[Variable]) -> dict[Variable, Relation]:
+    """Return what is known of the variables that a graph begins with."""
+    rows = (*definition.inputs, *definition.sliceables)
+    relations: dict[Variable, Relation] = dict.fromkeys(rows, Rows(0))
+    if rows:
+        relations[n_rows] = Count(EACH)
+    streams = [one for one in ancestors(results) if is_stream(one)]
+    return relations | dict.fromkeys(streams, STREAM)
+
+
+def is_stream(variable: Variable) -> bool:
+    """Tell whether a variable is the shared state of random draws."""
+    return isinstance(variable, SharedVariable) and isinstance(variable.type, RandomType)
+
+
+def _output(completion: Completion, variable: Variable) -> Result:
+    value, relation = completion.local(variable)
+    if isinstance(relation, Partial):
+        return Result(value, relation.op)
+    if isinstance(relation, RowNumbers):
+        relation = Rows(0, relation.length)
+        value = completion.wanted(variable, relation)
+    if isinstance(relation, Rows):
+        return Result(pt.moveaxis(value, relation.axis, 0), "gather", relation.axis)
+    if isinstance(relation, Own):
+        return Result(value, "avg")
+    # Of a draw that is the same for all rows, it is rank 0's, whose stream is that of one process.
+    return Result(completion.wanted(variable, SAME), None)
+
+
+def _update(completion: Completion, definition: Definition, update: Update) -> Result:
+    if is_stream(update.variable):
+        return Result(completion.local(update.value).value, None)
+    value: Any = completion.wanted(update.value, SAME)
+    if value in completion.draws:
+        draw = completion.draws[value]
+        raise ValueError(
+            f"the update of {describe(update.variable)} in {definition.name!r} would differ between ranks: "
+            f"each draws its own {describe_node(draw)}; give the draw a row axis, as size=(x.shape[0], ...) "
+            'does, or declare how slices combine, as (variable, new value, "avg") does, and let ranks differ'
+        )
+    return Result(update.variable.type.filter_variable(value, allow_convert=True), None)
+
+
+def _updated(completion: Completion, update: Update, result: Result) -> Update:
+    if update.mode is not UNDECLARED:
+        return replace(
+            update, value=result.value, per_rank=_depends_on_rows(completion, update.value) or None
+        )
+    if is_stream(update.variable):
+        return replace(update, value=result.value, mode=None)
+    per_rank = None if _from_itself(completion, update) else False
+    return replace(update, value=result.value, mode=None, exact=True, per_rank=per_rank)
+
+
+def _depends_on_rows(completion: Completion, value: Variable) -> bool:
+    """Tell whether ranks have different values, of their rows or draws."""
+    return any(completion.local(variable).relation != SAME for variable in ancestors([value]))
+
+
+def _from_itself(completion: Completion, update: Update) -> bool:
+    """Tell whether each rank updates a variable from its own value, in which no ranks meet."""
+    unchanged = completion.local(update.value).value is update.value
+    return unchanged and update.variable in ancestors([update.value])
+
+
+def _taken_as_equal(
+    completion: Completion, definition: Definition, marks: Sequence[Apply]
+) -> Iterator[SharedVariable]:
+    """Yield the shared variables that undeclared results, and addends, take as equal on all ranks."""
+    outputs = zip(definition.outputs, definition.output_modes, strict=True)
+    values = [value for value, mode in outputs if mode is UNDECLARED]
+    values += [mark.inputs[0] for mark in marks]
+    needed: set[Variable] = set()
+    for update in definition.updates:
+        if update.mode is not UNDECLARED:
+            continue
+        if _from_itself(completion, update):
+            needed |= set(ancestors([update.value])) - {update.variable}
+        else:
+            values.append(update.value)
+    for variable in needed.union(ancestors(values)) - {*OF_THE_RUN, *definition.sliceables}:
+        if isinstance(variable, SharedVariable) and not is_stream(variable):
+            yield variable

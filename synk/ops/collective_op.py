@@ -1,0 +1,195 @@
+"""Ops in which all ranks meet, and the order in which they do.
+
+    CollectiveOp(number): meet(xp, together, *arrays)
+    CollectivesInTurn: each waits for the one before it, in one order on all ranks
+
+The ranks meet where their programs reach the Op: equally often, because all compile the same graph, and a
+rank that has no rows for a slice takes part with none; in the same order, because a rewrite makes each
+collective wait for the one before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import count, pairwise
+from typing import Any, ClassVar
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor import config
+from pytensor.compile.mode import optdb
+from pytensor.gradient import DisconnectedType
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.op import Op
+from pytensor.graph.rewriting.basic import GraphRewriter
+
+from synk.arrays.variables import ranks
+from synk.compile import array_funcify
+from synk.compile.tables import DEVICE, HOST, free_inputs, host_inputs, side
+
+_numbers = count()
+
+
+class CollectiveOp(Op):
+    """An Op in which all ranks meet; the last input of its nodes is the ranks.
+
+    Parameters
+    ----------
+    number : int, optional
+        By default the next of this process. It keeps two collectives apart, of which one rank could compute
+        only one if they had the same operand, and is their place in the order of all ranks.
+    """
+
+    lengths: ClassVar[Sequence[int]] = ()  # the inputs that are read on the host
+
+    def __init__(self, number: int | None = None):
+        self.number = next(_numbers) if number is None else number
+
+    def meet(self, xp: Any, together: Any, *arrays: Any) -> Sequence[Any]:
+        """Return the outputs, new arrays of ``xp``, by means of ``together``, the communicator for those."""
+        raise NotImplementedError
+
+    def perform(self, node: Apply, inputs: Any, output_storage: Any) -> None:
+        *arrays, together = inputs
+        results = self.meet(np, together.on_host, *arrays)
+        for storage, result in zip(output_storage, results, strict=True):
+            storage[0] = result
+
+    def connection_pattern(self, node: Apply) -> list[list[bool]]:
+        """Only the first input has a gradient."""
+        return [[k == 0] for k in range(len(node.inputs))]
+
+    def pullback(self, inputs: Any, outputs: Any, cotangents: Any) -> list[Variable]:
+        *others, together = inputs[1:]
+        if is_discrete(inputs[0]):
+            first = inputs[0].zeros_like(dtype=config.floatX)
+        else:
+            # Inside of a Scan the ranks are an input of its own.
+            first = self.adjoint(inputs[0], outputs[0], cotangents[0], together)
+        return [first, *(DisconnectedType()() for _ in [*others, together])]
+
+    def adjoint(self, x: Variable, y: Variable, slope: Variable, together: Variable) -> Variable:
+        """Return the gradient for ``x`` of the sum of all ranks' losses.
+
+        ``slope`` is that of this rank's loss for the output ``y``.
+        """
+        raise NotImplementedError
+
+
+def is_discrete(x: Variable) -> bool:
+    """Tell whether ``x`` has whole numbers or booleans, by which nothing is differentiated."""
+    return np.dtype(x.type.dtype).kind in "biu"
+
+
+def any_length(x: Any, axis: int) -> tuple[int | None, ...]:
+    """Return the static shape of ``x`` with any length along ``axis``, which it must have."""
+    if axis not in range(x.type.ndim):
+        raise TypeError(f"an array of {x.type.ndim} axes has no axis {axis}; x[None] has one more")
+    return (*x.type.shape[:axis], None, *x.type.shape[axis + 1 :])
+
+
+def whole_number(value: Any) -> Variable:
+    """Return a length as a tensor without axes."""
+    return pt.as_tensor_variable(value, ndim=0).astype("int64")
+
+
+@array_funcify.register(CollectiveOp)
+def collective_entry(op, node, xp):
+    """Through the communicator of the rank; on a device debug mode computes again, on the host."""
+
+    def run(*inputs):
+        *arrays, together = inputs
+        results = op.meet(xp, together.on_host if xp is np else together, *arrays)
+        return results[0] if len(results) == 1 else tuple(results)
+
+    return run
+
+
+@side.register(CollectiveOp)
+def side_of_collectives(op, node):
+    """Meet where the arrays of the rank are, as its communicator takes them."""
+    return DEVICE
+
+
+@host_inputs.register(CollectiveOp)
+def host_inputs_of_collectives(op, node):
+    """Lengths are read by Python, and the ranks are no array."""
+    return (*op.lengths, len(node.inputs) - 1)
+
+
+# --- in turn ---------------------------------------------------------------------------------------
+
+
+class After(Op):
+    """The ranks, once a collective is through."""
+
+    __props__ = ()
+    view_map = {0: [0]}  # noqa: RUF012  (PyTensor's convention)
+
+    def make_node(self, together: Any, previous: Any) -> Apply:
+        return Apply(self, [together, previous], [together.type()])
+
+    def perform(self, node: Apply, inputs: Any, output_storage: Any) -> None:
+        output_storage[0][0] = inputs[0]
+
+
+class CollectivesInTurn(GraphRewriter):
+    """Make each collective wait for the one before it, in an order that is the same on all ranks."""
+
+    def apply(self, fgraph: FunctionGraph) -> None:
+        """Chain the collectives of ``fgraph``: first those that need no others, by number.
+
+        A loop, or another Op with a graph inside, counts as one collective if there are any in it.
+        """
+        behind: dict[Variable, int] = {}  # how many collectives lie behind a variable, one after another
+        meetings = []
+        for node in fgraph.toposort():
+            depth = max([behind.get(variable, 0) for variable in node.inputs], default=0)
+            number = min(numbers_in(node.op), default=None)
+            if number is not None:
+                meetings.append((depth, number, node))
+                depth += 1
+            behind.update(dict.fromkeys(node.outputs, depth))
+        meetings.sort(key=lambda entry: entry[:2])
+        for (*_, previous), (*_, node) in pairwise(meetings):
+            position = next(k for k, variable in enumerate(node.inputs) if variable.type == ranks.type)
+            waiting = After()(node.inputs[position], previous.outputs[0])
+            fgraph.change_node_input(node, position, waiting, reason="in_turn")
+
+
+def numbers_in(op: Any) -> Iterator[int]:
+    """Yield the numbers of the collectives in an Op, also in the graphs inside of it."""
+    if isinstance(op, CollectiveOp):
+        yield op.number
+    for part in ("true_branch", "false_branch"):
+        if hasattr(op, part):
+            yield from numbers_in(getattr(op, part))
+    for node in getattr(getattr(op, "fgraph", None), "apply_nodes", ()):
+        yield from numbers_in(node.op)
+
+
+def has_collectives(op: Any) -> bool:
+    """Tell whether ranks meet in an Op, or in a graph inside of it."""
+    return next(numbers_in(op), None) is not None
+
+
+@array_funcify.register(After)
+def after(op, node, xp):
+    """The first input as it is."""
+    return lambda together, previous: together
+
+
+@side.register(After)
+def side_of_waiting(op, node):
+    """Run on the host, because no array is read."""
+    return HOST
+
+
+@free_inputs.register(After)
+def free_inputs_of_waiting(op, node):
+    """Return the second input: its value is not read."""
+    return (1,)
+
+
+optdb.register("collectives_in_turn", CollectivesInTurn(), "fast_run", "fast_compile", position=48.6)

@@ -1,0 +1,90 @@
+"""Say in a declared result what each rank adds to a value of one process.
+
+loss of the batch -> addend -> on each rank, such that all ranks' addends sum up to it
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytensor.tensor as pt
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.op import Op
+
+from synk.compile import array_funcify
+from synk.compile.rows.relations import Own
+from synk.compile.rows.table import Instead, Outcome, Relations, relate
+
+
+def addend(x: Any) -> Variable:
+    """Return what this rank, and this slice, adds to the value that one process would compute for ``x``.
+
+    For results and updates that declare the operation "sum": what they hold, added up over slices and ranks,
+    is ``x`` of the whole batch. It costs nothing where ranks have parts of ``x`` already, as of sums, means
+    over rows and their gradients.
+
+    Parameters
+    ----------
+    x : floating-point tensor
+
+    Returns
+    -------
+    tensor of the shape and dtype of ``x``
+        With one rank, and in a plain ``pytensor.function``: ``x``.
+    """
+    return Addend()(pt.as_tensor_variable(x))
+
+
+def own(x: Any, why: str) -> Variable:
+    """Return each rank's own value of ``x``, for which the mean over rows of all ranks' stands."""
+    return OwnValue(why)(x)
+
+
+class Mark(Op):
+    """A value as it is, of which something is said."""
+
+    __props__: tuple[str, ...] = ()
+    view_map = {0: [0]}  # noqa: RUF012  (PyTensor's convention)
+
+    def make_node(self, x: Any) -> Apply:
+        return Apply(self, [x], [x.type()])
+
+    def perform(self, node: Apply, inputs: Any, output_storage: Any) -> None:
+        output_storage[0][0] = inputs[0]
+
+    def infer_shape(self, *arguments: Any) -> list:  # those of versions before 3.1 have the graph in front
+        return list(arguments[-1])
+
+    def pullback(self, inputs: Any, outputs: Any, cotangents: Any) -> list[Variable]:
+        return list(cotangents)
+
+
+class Addend(Mark):
+    """A mark in declared results, which `synk.function` replaces by what a rank adds."""
+
+
+class OwnValue(Mark):
+    """A mark of what each rank has of its own."""
+
+    __props__ = ("why",)
+
+    def __init__(self, why: str):
+        self.why = why
+
+
+@array_funcify.register(Mark)
+def marked(op, node, xp):
+    """The value as it is."""
+    return lambda x: x
+
+
+@relate.register(Addend)
+def value_itself(op: Addend, node: Apply, given: Relations) -> Outcome:
+    """In undeclared results it is the value itself."""
+    return Instead(node.inputs)
+
+
+@relate.register(OwnValue)
+def own_value(op: OwnValue, node: Apply, given: Relations) -> Outcome:
+    """As it is said."""
+    return given, [Own(op.why)]

@@ -1,0 +1,110 @@
+"""Take a rank's rows of a value that all ranks have.
+
+value, n_rows, first_row, total_rows -> own_rows -> a view of this rank's rows
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.op import Op
+
+from synk.arrays.variables import first_row, n_rows, total_rows
+from synk.compile import array_funcify
+from synk.compile.tables import host_inputs
+from synk.values.reduction import identity
+
+
+def own_rows(value: Variable, axis: int) -> Variable:
+    """Return the rows of the running slice of a value that has the rows of all ranks along ``axis``.
+
+    It may have several elements for each row, equally many for all.
+    """
+    return OwnRows(axis)(value)
+
+
+class OwnRows(Op):
+    """Take the part of ``axis`` that belongs to the rows of the running slice."""
+
+    __props__ = ("axis",)
+    view_map = {0: [0]}  # noqa: RUF012  (PyTensor's convention)
+
+    def __init__(self, axis: int):
+        self.axis = axis
+
+    def make_node(
+        self, value: Any, n: Any = n_rows, first: Any = first_row, total: Any = total_rows
+    ) -> Apply:
+        shape = [None if axis == self.axis else length for axis, length in enumerate(value.type.shape)]
+        return Apply(self, [value, n, first, total], [value.type.clone(shape=shape)()])
+
+    def perform(self, node: Apply, inputs: Any, output_storage: Any) -> None:
+        output_storage[0][0] = self.part(*inputs)
+
+    def part(self, value: Any, n: Any, first: Any, total: Any) -> Any:
+        """Return this rank's part; raises ValueError where the rows are not those of the inputs."""
+        n, first, total = int(n), int(first), int(total)
+        length = value.shape[self.axis]
+        each, over = divmod(length, total) if total else (0, length)
+        if over:
+            raise ValueError(f"a value with {length} rows meets the {total} rows of all scattered inputs")
+        return value[(slice(None),) * self.axis + (slice(first * each, (first + n) * each),)]
+
+
+def some_rows(value: Variable, axis: int, op: str, total: Variable) -> Variable:
+    """Return rows as they are, or a single one that changes no ``op`` where this rank has none.
+
+    Where there are none at all, of ``total`` ones, nothing is put in their place.
+    """
+    return SomeRows(axis, op)(value, total)
+
+
+class SomeRows(Op):
+    """See that there is a row to take the largest, or the smallest, of."""
+
+    __props__ = ("axis", "op")
+    view_map = {0: [0]}  # noqa: RUF012  (PyTensor's convention)
+
+    def __init__(self, axis: int, op: str):
+        self.axis, self.op = axis, op
+
+    def make_node(self, value: Any, total: Any) -> Apply:
+        shape = [None if axis == self.axis else length for axis, length in enumerate(value.type.shape)]
+        return Apply(self, [value, total], [value.type.clone(shape=shape)()])
+
+    def perform(self, node: Apply, inputs: Any, output_storage: Any) -> None:
+        output_storage[0][0] = self.filled(np, *inputs)
+
+    def filled(self, xp: Any, value: Any, total: Any) -> Any:
+        """Return the rows, or one in their place."""
+        if value.shape[self.axis] or not int(total):
+            return value
+        shape = (*value.shape[: self.axis], 1, *value.shape[self.axis + 1 :])
+        return identity(self.op, xp.empty(shape, value.dtype), xp)
+
+
+@array_funcify.register(SomeRows)
+def some_rows_entry(op, node, xp):
+    """The rows as they are, in most cases."""
+    return partial(op.filled, xp)
+
+
+@host_inputs.register(SomeRows)
+def host_inputs_of_some_rows(op, node):
+    """The number of rows is read on the host."""
+    return (1,)
+
+
+@array_funcify.register(OwnRows)
+def own_rows_entry(op, node, xp):
+    """Take a view."""
+    return op.part
+
+
+@host_inputs.register(OwnRows)
+def host_inputs_of_own_rows(op, node):
+    """Numbers of rows are read on the host."""
+    return (1, 2, 3)

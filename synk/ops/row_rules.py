@@ -1,0 +1,83 @@
+"""Rules of the Ops of networks: how what a rank computes of its images, or rows, relates to one process's.
+
+inputs with rows along axis 0 -> outputs: rows, parts of a sum over rows, statistics of this rank's batch
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from pytensor.graph.basic import Apply
+
+from synk.compile.rows.relations import SAME, SUM, Own, Partial, Relation, Rows
+from synk.compile.rows.table import Instead, Outcome, Relations, relate
+from synk.ops.batch_norm import OF_ONE_RANK, BatchNorm, BatchNormGradient
+from synk.ops.collective_op import CollectiveOp
+from synk.ops.collectives import AllGather, AllReduce
+from synk.ops.convolve import Conv2d, Conv2dInputGradient, Conv2dWeightGradient
+from synk.ops.cross_entropy import SoftmaxCrossEntropy, SoftmaxCrossEntropyGradient
+from synk.ops.kernel_op import KernelOp
+from synk.ops.layer_norm import LayerNorm, LayerNormGradient
+from synk.ops.pool import AvgPool2d, AvgPool2dGradient, GlobalAvgPool2d, MaxPool2d, MaxPool2dGradient
+
+ROWS = Rows(0)
+STATISTIC = Own(OF_ONE_RANK)
+
+
+class RowByRow(NamedTuple):
+    """Which inputs of an Op have rows, and what its outputs are then."""
+
+    rows: tuple[int, ...]
+    outputs: tuple[Relation, ...]
+
+
+OPS: dict[type, RowByRow] = {
+    Conv2d: RowByRow((0,), (ROWS,)),
+    Conv2dInputGradient: RowByRow((0,), (ROWS,)),
+    Conv2dWeightGradient: RowByRow((0, 1), (SUM,)),
+    MaxPool2d: RowByRow((0,), (ROWS, ROWS)),
+    MaxPool2dGradient: RowByRow((0, 1), (ROWS,)),
+    AvgPool2d: RowByRow((0,), (ROWS,)),
+    AvgPool2dGradient: RowByRow((0,), (ROWS,)),
+    GlobalAvgPool2d: RowByRow((0,), (ROWS,)),
+    LayerNorm: RowByRow((0,), (ROWS, ROWS, ROWS)),
+    LayerNormGradient: RowByRow((0, 1, 3, 4), (ROWS, SUM, SUM)),
+    BatchNorm: RowByRow((0,), (ROWS, STATISTIC, STATISTIC)),
+    BatchNormGradient: RowByRow((0, 1), (ROWS, SUM, SUM)),
+    SoftmaxCrossEntropy: RowByRow((0, 1), (ROWS, ROWS)),
+    SoftmaxCrossEntropyGradient: RowByRow((0, 1, 2, 3), (ROWS,)),
+}
+
+
+@relate.register(KernelOp)
+def of_networks(op: KernelOp, node: Apply, given: Relations) -> Outcome:
+    """Row by row, as the table says, where an input that has rows has them along its first axis."""
+    rule = OPS.get(type(op))
+    found = [given[k] for k in rule.rows if isinstance(given[k], Rows)] if rule is not None else []
+    if rule is None or not found or any(one.axis or not isinstance(one.length, str) for one in found):
+        return None
+    rows = ROWS if ROWS in found else found[0]
+    wanted: list[Any] = [
+        rows if k in rule.rows else one if isinstance(one, Own) else SAME for k, one in enumerate(given)
+    ]
+    return wanted, [rows if one == ROWS else one for one in rule.outputs]
+
+
+@relate.register(CollectiveOp)
+def of_collectives(op: CollectiveOp, node: Apply, given: Relations) -> Outcome:
+    """Complete parts, or rows, if the collective does that; else return the value, as one process does.
+
+    So a sum over ranks of what all of them have is that itself.
+    """
+    *values, _ = given
+    if isinstance(op, AllReduce) and all(value == Partial(op.op) for value in values):
+        return given, [SAME] * len(node.outputs)
+    if isinstance(op, AllGather) and isinstance(values[0], Rows) and values[0].axis == op.axis:
+        return given, [SAME]
+    pairs = zip(node.inputs, node.outputs, strict=False)
+    return Instead([as_in_one_process(value, result) for value, result in pairs])
+
+
+def as_in_one_process(value: Any, result: Any) -> Any:
+    """Return what a collective of one rank returns, in the type of its result."""
+    return value if value.type == result.type else result.type.filter_variable(value, allow_convert=True)

@@ -1,0 +1,47 @@
+"""The arguments of a program that differ from rank to rank: rows, and numbers of rows.
+
+array, rows of this rank -> RowInput -> part: those of a slice -> program
+                                     -> stand_in: a row where it has none
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from synk.values.rows import Rows
+
+
+@dataclass(slots=True)
+class RowInput:
+    """An array and the rows of it that belong to this rank."""
+
+    array: Any
+    rows: Rows
+    room: Any = None  # where listed rows are gathered, as of `Rows.of`
+
+    def part(self, start: int, stop: int) -> Any:
+        rows = self.rows
+        if rows.indices is None:
+            return self.array[rows.start + start : rows.start + stop]
+        return rows.part(start, stop).of(self.array, self.room)
+
+
+def stand_in(entry: RowInput) -> Any:
+    """Return a row like those of an input: the last one of this rank or, if it has none, the one before.
+
+    Where the array has no rows at all it is a row of zeros.
+    """
+    at = max(entry.rows.stop - 1, 0)
+    if entry.rows.indices is not None:
+        at = int(entry.rows.indices[at])
+    row = entry.array[at : at + 1].copy()
+    return row if len(row) else np.zeros((1, *row.shape[1:]), row.dtype)
+
+
+def numbers_of_rows(n_rows: int, total_rows: int, first_row: int, leads: bool) -> list[Any]:
+    """Return the numbers of rows that graphs read, in the order of their inputs."""
+    numbers = [np.asarray(number, dtype="int64") for number in (n_rows, total_rows, first_row)]
+    return [*numbers, np.asarray(leads)]

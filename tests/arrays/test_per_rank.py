@@ -1,0 +1,94 @@
+"""Which shared variables are per rank after steps, and which steps are refused: no process is needed."""
+
+import pytensor
+import pytest
+
+from synk.arrays.per_rank import Effect, PerRank
+from synk.arrays.variables import RankVariables
+
+V, W, UNNAMED = 1, 2, 3
+
+
+def rank_0s_variables():
+    variables = RankVariables(0, lambda value: value, lambda value: value)
+    for identity, name in ((V, "v"), (W, "w"), (UNNAMED, None)):
+        variables.adopt(identity, pytensor.shared(0.0, name=name))
+    return variables
+
+
+def per_rank(n_ranks=2):
+    return PerRank(rank_0s_variables(), n_ranks)
+
+
+def scattered(*variables):
+    return Effect(leaves_per_rank=variables, since="synk.scatter")
+
+
+def reduced(*variables):
+    return Effect(leaves_equal=variables)
+
+
+def taking(*variables):
+    return Effect(takes_equal=variables, name="f")
+
+
+def test_effects_are_applied_in_order():
+    state = per_rank()
+    assert state.after([]) == state.after([None]) == state.after([reduced(V), taking(V, W)]) == {}
+    assert state.after([scattered(V, W), reduced(V), taking(V)]) == {W: "synk.scatter"}
+    assert state.after([scattered(V), reduced(V), Effect((), (V,), "synk.reduce")]) == {V: "synk.reduce"}
+    with pytest.raises(ValueError, match="function 'f' takes 'v' as equal"):
+        state.after([scattered(V), taking(V), reduced(V)])
+    assert state.now == {}  # it only says what would be
+
+
+def test_a_step_takes_what_was_before_it():
+    state = per_rank()
+    assert state.after([Effect(takes_equal=(V,), leaves_per_rank=(V,), since="f")]) == {V: "f"}
+    with pytest.raises(ValueError, match="takes 'v' as equal"):
+        state.after([scattered(V), Effect(takes_equal=(V,), leaves_equal=(V,))])
+
+
+def test_a_refusal_names_the_function_the_variable_the_cause_and_the_remedy():
+    state = per_rank()
+    with pytest.raises(ValueError, match="as equal") as refusal:
+        state.after([scattered(V), taking(V)])
+    assert str(refusal.value) == (
+        "function 'f' takes 'v' as equal on all ranks, but its values differ between ranks since "
+        "synk.scatter; call synk.all_reduce(v) or synk.broadcast(v) first, or declare the operation of the "
+        "results that need it, as in (output, 'avg')"
+    )
+    with pytest.raises(ValueError, match=r"takes <Scalar.*synk.broadcast\(variable\) first"):
+        state.after([scattered(UNNAMED), taking(UNNAMED)])
+
+
+def test_the_state_is_the_same_object_as_long_as_it_is_equal():
+    state = per_rank()
+    before = state.now
+    assert state.after([scattered(V), reduced(V)]) is before
+    state.now = kept = state.after([scattered(V)])
+    assert state.after([scattered(V), reduced(W)]) is kept
+    assert state.after([reduced(V)]) == {}
+    assert kept == {V: "synk.scatter"}  # commands and commits hold on to it
+
+
+def test_a_command_that_failed_leaves_per_rank_all_that_was_so_on_its_way():
+    state = per_rank()
+    state.now = {W: "synk.set_value on rank 1"}
+    state.note_failed([scattered(V), None, reduced(V, W), taking(W)])
+    assert state.now == {V: "synk.scatter", W: "synk.set_value on rank 1"}
+
+
+def test_variables_that_are_gone_are_forgotten():
+    variables = rank_0s_variables()
+    state = PerRank(variables, n_ranks=2)
+    state.now = state.after([scattered(V, W)])
+    variables.drop(V)
+    assert state.after([scattered(UNNAMED)]) == {W: "synk.scatter", UNNAMED: "synk.scatter"}
+
+
+def test_nothing_is_per_rank_on_one_rank():
+    state = per_rank(n_ranks=1)
+    assert state.after([scattered(V), taking(V)]) == {}
+    state.note_failed([scattered(V)])
+    assert state.now == {}
