@@ -131,7 +131,9 @@ def make_steps() -> tuple[Callable[[], Any], Callable[[], Any]]:
     weights = pytensor.shared(np.zeros(N_FEATURES, "float32"), name="weights")
     flat = pytensor.shared(np.zeros(N_FEATURES, "float32"), name="gradient")
     loss = ((x @ weights - y) ** 2).mean()
-    gradient = synk.function([x, y], loss, updates=[(flat, pytensor.grad(loss, weights))], name="gradient")
+    # Each rank's own: the all-reduce between the functions is measured too.
+    own = (flat, pytensor.grad(loss, weights), "avg")
+    gradient = synk.function([x, y], loss, updates=[own], name="gradient")
     update = synk.function([], updates=[(weights, weights - np.float32(1e-4) * flat)], name="update")
     step = synk.sequence(gradient, (synk.all_reduce, flat), update, name="step")
     shapes = (N_ROWS, N_FEATURES), (N_ROWS,)
