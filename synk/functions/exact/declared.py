@@ -116,28 +116,26 @@ def judge(
     if isinstance(relation, Count) and mode not in ("avg", "sum"):
         return None  # how many rows the ranks have is asked for
     if relation == SUM or isinstance(relation, Count):
-        return of_sum(growth.powers, mode)
-    if relation == SAME and growth.powers is not None and not growth.total:
-        if growth.powers == {0}:
-            if mode in (None, "avg", "min", "max"):
-                return None
+        return of_degrees(growth.degrees, mode)
+    if relation == SAME and not growth.total:
+        if growth.degrees == {0} and mode in (None, "min", "max"):
+            return None
+        if growth.degrees == {0} and mode != "avg":
             return f"every rank has the same, and {mode!r} counts it once for each rank", "avg"
         if mode in ("avg", "sum"):
-            return of_sum(frozenset(power - 1 for power in growth.powers), mode)
+            return of_degrees(growth.degrees, mode)
     return None
 
 
-def of_sum(powers: frozenset[int] | None, mode: str | None) -> tuple[str, str | None] | None:
-    """Return as `judge` of the parts of a sum over rows."""
-    if powers is None and mode in ("avg", "sum"):
-        return None
-    if powers == {0}:
+def of_degrees(degrees: frozenset[int] | None, mode: str | None) -> tuple[str, str | None] | None:
+    """Return as `judge` of a value that grows with the number of rows by these degrees."""
+    if degrees is None:
+        return None if mode in ("avg", "sum") else ("it is a part of a sum over rows", None)
+    if degrees == {1}:
         return None if mode == "sum" else ("it is a sum over each rank's rows", "sum")
-    if powers == {-1}:
+    if degrees == {0}:
         return None if mode == "avg" else ("it is a mean over each rank's rows", "avg")
-    if powers is None:
-        return "it is a part of a sum over rows", None
-    if powers == {0, -1}:
+    if degrees == {0, 1}:
         return "it adds a sum over each rank's rows to what is no such sum, as means and parameters are", None
     return "it is no sum, nor mean, of what is known of each row", None
 

@@ -1,36 +1,36 @@
-"""Tell how the parts that ranks have of a value depend on how many rows each rank has.
+"""Tell how one process's value grows with the number of rows, and so sums over rows from means.
 
-    x.sum(axis=0)             {0}    the ranks' parts, from their own rows, add up
-    x.mean(axis=0)            {-1}   divided by a number of rows: their average, weighted by rows, is the mean
-    x.mean() + (w**2).sum()   {-1}   what all ranks have averages to itself
-    x.sum() + (w**2).sum()    {0, -1}
-    pt.sqrt((x**2).mean())    apart: no operation makes it of what each rank computes from its rows
+    x, w, x.mean(axis=0)         {0}
+    x.sum(axis=0), x.shape[0]    {1}
+    x.sum() + (w**2).sum()       {0, 1}  one for each term
+    pt.sqrt((x**2).mean())       apart: no operation makes it of what each rank computes from its rows
 
-It is read off a graph in which ranks meet (`completion`): a power of ``total_rows`` there is one of each
-rank's rows where ranks do not meet.
+It is read off the graph of one rank (`completion`), where a collective is found wherever one process's sum is
+needed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytensor.scalar.basic as ps
 from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor.basic import Alloc, ExtractDiag, Join, MakeVector, ScalarFromTensor, TensorFromScalar
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
 from pytensor.tensor.math import Dot
-from pytensor.tensor.shape import Reshape, SpecifyShape
+from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
 from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 
-from synk.arrays.variables import leads, total_rows
-from synk.compile.compat import AdvancedSubtensor1
+from synk.arrays.variables import total_rows
+from synk.compile.compat import AdvancedSubtensor1, join_pieces
 from synk.compile.graphs.serialize import topological
-from synk.compile.rows.relations import SAME
+from synk.compile.rows.relations import SAME, SUM, Count, Rows
 from synk.functions.exact.completion import Completion
-from synk.ops.collective_op import CollectiveOp
+from synk.ops.collective_op import has_collectives
 from synk.ops.collectives import AllReduce
 from synk.ops.own_rows import OwnRows, SomeRows
 
@@ -48,175 +48,120 @@ PASSING = (
     SpecifyShape,
     Subtensor,
     TensorFromScalar,
+    ps.Cast,
+    ps.Identity,
+    ps.Neg,
 )
 
 
 class Growth(NamedTuple):
-    """How a value grows with the number of rows.
+    """How a value grows with the number of rows."""
 
-    ``powers`` of that number, one for each of its terms, are None where they are not known. ``total`` says
-    that a sum over all ranks is in it, in a linear way; ``apart``, that one is in it otherwise, so that
-    what ranks compute from their own rows is something else.
-    """
-
-    powers: frozenset[int] | None
-    total: bool = False
-    apart: bool = False
+    degrees: frozenset[int] | None  # in that number, one for each term; None where they are not known
+    total: bool = False  # a sum over all ranks is in it, in a linear way
+    apart: bool = False  # or in another: from their own rows ranks compute something else
 
 
-PLAIN = Growth(frozenset({0}))
-UNKNOWN = Growth(None)
+PLAIN, OF_SUM = Growth(frozenset({0})), Growth(frozenset({1}))
+UNKNOWN, APART = Growth(None), Growth(None, apart=True)
 
 
 def growth_of(
     results: Sequence[Variable], completion: Completion, written: Iterable[Variable]
 ) -> list[Growth]:
     """Return the growth of results of a completed graph; ``written`` are those it was completed from."""
-    own = {node.op for node in topological(written) if isinstance(node.op, CollectiveOp)}
-    known: dict[Variable, Growth] = {total_rows: Growth(frozenset({1}))}
+    found = Growths(completion, written)
     for node in topological(results):
-        if isinstance(node.op, CollectiveOp):
-            made = [PLAIN if node.op in own else inserted(node, known)] * len(node.outputs)
-        else:
-            found = Found(node, known, completion).growth()
-            made = [found] * len(node.outputs)
-        known.update(zip(node.outputs, made, strict=True))
-    return [known.get(result, PLAIN) for result in results]
+        found.add(node)
+    return [*map(found.of, results)]
 
 
-def inserted(node: Apply, known: dict[Variable, Growth]) -> Growth:
-    """Return the growth of what all ranks' parts come to."""
-    if not isinstance(node.op, AllReduce) or node.op.op != "sum":
-        return UNKNOWN
-    return known.get(node.inputs[0], PLAIN)._replace(total=True)
+class Growths:
+    """The growth of variables, found node by node from that of the inputs."""
 
+    def __init__(self, completion: Completion, written: Iterable[Variable]):
+        self._completion = completion
+        self._known = {total_rows: OF_SUM}
+        for variable in ancestors(written):
+            value, relation = completion.local(variable)
+            if isinstance(relation, Count):
+                self._known[value] = OF_SUM
+                if isinstance(relation.length, str):  # and not of selected rows, which only a sum tells
+                    self._known[completion.wanted(variable, SAME)] = OF_SUM
 
-class Found:
-    """The growth of a node's outputs, found from that of its inputs."""
+    def of(self, variable: Variable) -> Growth:
+        """Return the growth of a variable, by its relation if that is all there is to know."""
+        return self._known.get(variable, OF_SUM if self._relation(variable) == SUM else PLAIN)
 
-    def __init__(self, node: Apply, known: dict[Variable, Growth], completion: Completion):
-        self._node, self._known, self._completion = node, known, completion
+    def add(self, node: Apply) -> None:
+        """Find the growth of what a node returns; what sums up rows grows with them."""
+        growth, of_rows = self._found(node), any(isinstance(self._relation(one), Rows) for one in node.inputs)
+        for variable in node.outputs:
+            summed = of_rows and self._relation(variable) == SUM
+            self._known.setdefault(variable, product([growth, OF_SUM]) if summed else growth)
 
-    def _of(self, variable: Variable) -> Growth:
-        return self._known.get(variable, PLAIN)
-
-    def growth(self) -> Growth:
-        """Return it."""
-        op, inputs = self._node.op, self._node.inputs
-        if isinstance(op, Elemwise):
-            return self._elementwise(op.scalar_op)
-        if isinstance(op, Subtensor) and (element := element_of(self._node)) is not None:
-            return self._of(element)
-        if isinstance(op, CAReduce):
-            return self._reduced(op)
-        if isinstance(op, Dot) or (isinstance(op, Blockwise) and isinstance(op.core_op, Dot)):
-            return self._product(inputs)
-        if isinstance(op, PASSING):
-            return self._of(inputs[0])
-        if isinstance(op, Join | MakeVector):
-            return self._terms(inputs[1:] if isinstance(op, Join) and inputs[0].type.ndim == 0 else inputs)
-        growths = [*map(self._of, inputs)]
-        apart = any(growth.apart for growth in growths)
-        plain = all(growth == PLAIN for growth in growths)
-        return PLAIN if plain else UNKNOWN._replace(apart=apart)
-
-    def _elementwise(self, op: Any) -> Growth:
-        inputs = self._node.inputs
-        if isinstance(op, ps.Add | ps.Sub):
-            return self._terms(inputs)
-        if isinstance(op, ps.Neg | ps.Cast | ps.Identity):
-            return self._of(inputs[0])
-        if isinstance(op, ps.Second):
-            return self._of(inputs[1])
-        if isinstance(op, ps.Mul):
-            return self._product(inputs)
-        if isinstance(op, ps.TrueDiv):
-            return self._quotient(*inputs)
-        if isinstance(op, ps.Switch):
-            condition, *values = inputs
-            if condition_of(condition) is leads:
-                # What all ranks have counts once, as a sum over rows divided by their number does.
-                return powers_changed(self._of(values[0]), [-1])
-            chosen = self._terms(values)
-            return chosen._replace(apart=chosen.apart or self._departs([condition]))
-        return self._other(inputs)
-
-    def _reduced(self, op: CAReduce) -> Growth:
-        (value,) = self._node.inputs
-        if isinstance(op.scalar_op, ps.Add):
-            return self._of(value)
-        if isinstance(op.scalar_op, ps.Mul) and value.owner and isinstance(value.owner.op, MakeVector):
-            return self._product(value.owner.inputs)
-        return self._other([value])
+    def _found(self, node: Apply) -> Growth:
+        op, inputs, given = node.op, node.inputs, [*map(self.of, node.inputs)]
+        kind = op.scalar_op if isinstance(op, Elemwise) else op.core_op if isinstance(op, Blockwise) else op
+        if isinstance(kind, PASSING) or (isinstance(op, CAReduce) and isinstance(op.scalar_op, ps.Add)):
+            return given[0]
+        if isinstance(kind, ps.Second):
+            return given[1]
+        if isinstance(op, Shape | Shape_i):
+            return PLAIN  # or known from the beginning
+        if any(one.apart for one in given):
+            return APART
+        if has_collectives(op):
+            of_sum = isinstance(op, AllReduce) and op.op == "sum"
+            return given[0]._replace(total=True) if of_sum else UNKNOWN
+        total = any(one.total for one in given)
+        if isinstance(kind, ps.Mul | Dot):
+            return APART if total and sum(map(self._by_rows, inputs)) > 1 else product(given)
+        if isinstance(kind, ps.TrueDiv):
+            nonlinear = given[1].total or (total and self._by_rows(inputs[1]))
+            return APART if nonlinear else product([given[0], inverse(given[1])])
+        if isinstance(kind, ps.Switch) and not given[0].total:
+            return self._terms(inputs[1:])
+        if isinstance(kind, ps.Add | ps.Sub | MakeVector | Join):
+            return self._terms(join_pieces(node)[1] if isinstance(op, Join) else inputs)
+        if total and isinstance(op, Elemwise | CAReduce):
+            return APART
+        parts = any(self._relation(one) == SUM for one in inputs)
+        return PLAIN if all(one == PLAIN for one in given) and not parts else UNKNOWN
 
     def _terms(self, inputs: Sequence[Variable]) -> Growth:
-        # Zero has any power.
-        growths = [self._of(one) for one in inputs if not is_zero(one)] or [PLAIN]
-        powers = [growth.powers for growth in growths]
-        return Growth(
-            None if None in powers else frozenset().union(*powers),  # type: ignore[arg-type]
-            total=any(growth.total for growth in growths),
-            apart=any(growth.apart for growth in growths),
-        )
+        given = [self.of(one) for one in inputs if not is_zero(one)] or [PLAIN]  # zero is of any degree
+        degrees = [one.degrees or frozenset() for one in given]
+        known = all(one.degrees is not None for one in given)
+        return Growth(frozenset().union(*degrees) if known else None, any(one.total for one in given))
 
-    def _product(self, inputs: Sequence[Variable]) -> Growth:
-        growths = [*map(self._of, inputs)]
-        by_rows = [self._depends(one) for one in inputs]
-        total = any(growth.total for growth in growths)
-        product = reduce(lambda one, other: powers_changed(one, other.powers), growths)
-        apart = any(growth.apart for growth in growths) or (total and sum(by_rows) > 1)
-        return Growth(product.powers, total, apart)
-
-    def _quotient(self, above: Variable, below: Variable) -> Growth:
-        growth, divisor = self._of(above), self._of(below)
-        single = divisor.powers is not None and len(divisor.powers) == 1
-        powers = powers_changed(growth, [-power for power in divisor.powers or ()] if single else None).powers
-        apart = growth.apart or divisor.apart or divisor.total or (growth.total and self._depends(below))
-        return Growth(powers, growth.total, apart)
-
-    def _other(self, inputs: Sequence[Variable]) -> Growth:
-        """Return the growth of what is not linear in any input."""
-        plain = all(self._of(one).powers == {0} for one in inputs)
-        return (PLAIN if plain else UNKNOWN)._replace(apart=self._departs(inputs))
-
-    def _departs(self, inputs: Sequence[Variable]) -> bool:
-        return any(self._of(one).apart or self._of(one).total for one in inputs)
-
-    def _depends(self, variable: Variable) -> bool:
+    def _by_rows(self, variable: Variable) -> bool:
         """Tell whether a value depends on what the rows hold."""
-        return self._of(variable).total or self._completion.local(variable).relation != SAME
+        return self.of(variable).total or self._relation(variable) != SAME
+
+    def _relation(self, variable: Variable) -> object:
+        return self._completion.local(variable).relation
 
 
-def powers_changed(growth: Growth, by: Collection[int] | None) -> Growth:
-    """Return the growth of a value times another, of which the powers are given."""
-    if growth.powers is None or by is None:
-        return growth._replace(powers=None)
-    return growth._replace(powers=frozenset(one + other for one in growth.powers for other in by))
+def product(growths: Collection[Growth]) -> Growth:
+    """Return the growth of a product that is linear in the sums that are in it."""
+
+    def degrees(one: frozenset[int] | None, other: frozenset[int] | None) -> frozenset[int] | None:
+        return None if one is None or other is None else frozenset(p + q for p in one for q in other)
+
+    return Growth(
+        reduce(degrees, [one.degrees for one in growths]),
+        any(one.total for one in growths),
+        any(one.apart for one in growths),
+    )
 
 
-def element_of(node: Apply) -> Variable | None:
-    """Return which element of a vector of single values a node takes, if that can be told."""
-    vector, *places = node.inputs
-    while vector.owner is not None and is_cast(vector.owner.op):
-        (vector,) = vector.owner.inputs
-    if vector.owner is None or not isinstance(vector.owner.op, MakeVector) or len(places) != 1:
-        return None
-    (place,) = places
-    return vector.owner.inputs[int(place.data)] if isinstance(place, Constant) else None
-
-
-def is_cast(op: Any) -> bool:
-    """Tell whether an Op converts to another dtype."""
-    return isinstance(op, Elemwise) and isinstance(op.scalar_op, ps.Cast)
+def inverse(growth: Growth) -> Growth:
+    """Return the growth of one over a value."""
+    single = growth.degrees is not None and len(growth.degrees) == 1
+    return Growth(frozenset(-degree for degree in growth.degrees or ()) if single else None)
 
 
 def is_zero(variable: Variable) -> bool:
     """Tell whether a variable is 0 everywhere, by a constant."""
     return isinstance(variable, Constant) and bool((variable.data == 0).all())
-
-
-def condition_of(variable: Variable) -> Variable:
-    """Return what a condition is broadcast from."""
-    while variable.owner is not None and isinstance(variable.owner.op, DimShuffle):
-        (variable,) = variable.owner.inputs
-    return variable

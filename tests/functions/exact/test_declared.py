@@ -66,6 +66,8 @@ RIGHT["avg"] += [
     pt.stack([loss, error.mean()]),
     pt.eq(x.argmax(1), labels).mean(),
     (x.T @ x) / rows,
+    x.flatten().mean(),
+    pt.ones(pt.sqrt((x**2).sum(0)).shape),
 ]
 WRONG = {
     "avg": [
@@ -79,6 +81,7 @@ WRONG = {
     ],
     "sum": [
         x.mean(),
+        x.flatten().mean(),
         loss + penalty,
         (error**2).sum() + penalty,
         penalty,
