@@ -66,8 +66,6 @@ class Completion:
         self._depth: dict[Variable, float] = {}  # how many collectives lie behind a value, one after another
         self._converted: dict[tuple[Variable, Relation], Variable] = {}
         self._shaped_leads: dict[int, Any] = {0: leads}
-        self.gathered: list[tuple[Variable, Rows]] = []  # what was completed from rows, for `explain`
-        self.reduced: list[tuple[Variable, Partial]] = []
         # What each rank draws for itself once, for all rows, and what it makes of that: the node that draws.
         self.draws: dict[Variable, Apply] = {}
 
@@ -174,8 +172,7 @@ class Completion:
         """Walk an equivalent graph on this rank's inputs, and take its outputs for those of a node."""
         self.walk(outputs)
         for variable, equivalent in zip(node.outputs, outputs, strict=True):
-            local = self.local(equivalent)
-            self._local[variable] = local
+            self._local[variable] = self.local(equivalent)
 
     # --- conversions ---------------------------------------------------------------------------------
 
@@ -211,7 +208,7 @@ class Completion:
         if wanted == SUM and isinstance(given, Count):
             return value
         if wanted == SUM and isinstance(given, Own):
-            return self._share(value, given)
+            return self._share(value)
         if given != SAME and wanted != SAME:
             return self._convert(self._convert(value, given, SAME, node), SAME, wanted, node)
         if given == SAME:
@@ -225,13 +222,11 @@ class Completion:
     def _completed(self, value: Variable, given: Relation) -> Variable:
         """Return one process's value of what ranks have in parts, or rows."""
         if isinstance(given, Partial):
-            self.reduced.append((value, given))
             return all_reduce(value, given.op)
         if isinstance(given, Rows):
             return self._gathered(value, given)
         assert isinstance(given, Own)
-        self.reduced.append((value, SUM))
-        return all_reduce(self._share(value, given), "sum")
+        return all_reduce(self._share(value), "sum")
 
     def _gathered(self, value: Variable, given: Rows) -> Variable:
         """Return the rows of all ranks, without a collective where they are easily made of such rows."""
@@ -256,7 +251,6 @@ class Completion:
 
     def _meeting(self, value: Variable, given: Rows) -> Variable:
         """Return the rows of all ranks, joined by a collective."""
-        self.gathered.append((value, given))
         return all_gather(value, given.axis)
 
     def _parted(self, value: Variable, wanted: Relation) -> Variable:
@@ -313,7 +307,7 @@ class Completion:
             return pt.switch(n_rows > 0, length * total_rows // pt.maximum(n_rows, 1), length)
         return built_as(all_reduce(length, "sum"), local.value)
 
-    def _share(self, value: Variable, given: Own) -> Variable:
+    def _share(self, value: Variable) -> Variable:
         """Return what this rank adds to the mean, over all rows, of what each rank has of its own."""
         share = (n_rows / pt.maximum(total_rows, 1)).astype(value.type.dtype)
         return pt.switch(n_rows > 0, value * share, np.asarray(0, value.type.dtype))
