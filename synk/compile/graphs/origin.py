@@ -73,6 +73,28 @@ def describe_node(node: Apply) -> str:
     return f"{node.op}, built by {write_line(lines[0])}" if lines else str(node.op)
 
 
+def built_as(made: Variable, *values: Variable) -> Variable:
+    """Give a variable the lines of the user's code that built ``values``, and return it."""
+    made.tag.trace = [frames for value in values for frames in getattr(value.tag, "trace", [])]
+    return made
+
+
+def remade(node: Apply, inputs: Sequence[Variable]) -> Apply:
+    """Return a node on other inputs, with the lines of the user's code that built it."""
+    if all(one is other for one, other in zip(inputs, node.inputs, strict=True)):
+        return node
+    made = node.clone_with_new_inputs(list(inputs), strict=False)
+    keep_origin(node.outputs, made.outputs)
+    return made
+
+
+def keep_origin(written: Sequence[Variable], made: Sequence[Variable]) -> None:
+    """Give variables the names of those that the user wrote, and the lines of code."""
+    for old, new in zip(written, made, strict=True):
+        new.name = old.name
+        new.tag.trace = getattr(old.tag, "trace", [])
+
+
 def pack(nodes: Sequence[Apply]) -> Packed:
     """Return the different lines of ``nodes``, and for each node the number of those that it has."""
     numbers: dict[tuple[Line, ...], int] = {}

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from pytensor.graph.basic import Variable
 
+from synk.compile.graphs.origin import remade
 from synk.compile.graphs.serialize import topological
 
 
@@ -25,10 +26,7 @@ def substitute(outputs: Sequence[Variable], replacements: Mapping[Variable, Vari
     new = dict(replacements)
     for node in topological(outputs, roots=replacements):
         if any(variable in new for variable in node.inputs):
-            inputs = [new.get(variable, variable) for variable in node.inputs]
-            clone = node.clone_with_new_inputs(inputs, strict=False)
-            for old, made in zip(node.outputs, clone.outputs, strict=True):
-                made.name = old.name
-                made.tag.trace = getattr(old.tag, "trace", [])
+            here = remade(node, [new.get(variable, variable) for variable in node.inputs])
+            for old, made in zip(node.outputs, here.outputs, strict=True):
                 new.setdefault(old, made)
     return [new.get(variable, variable) for variable in outputs]

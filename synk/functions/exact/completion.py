@@ -22,6 +22,7 @@ from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.shape import Shape, Shape_i
 
 from synk.arrays.variables import first_row, leads, n_rows, total_rows
+from synk.compile.graphs.origin import built_as, keep_origin, remade
 from synk.compile.graphs.serialize import topological
 from synk.compile.rows.relations import (
     EACH,
@@ -321,28 +322,6 @@ def by_default(node: Apply, given: Sequence[Relation]) -> tuple[Sequence[Relatio
     return kept, results
 
 
-def built_as(made: Variable, *values: Variable) -> Variable:
-    """Give a variable the lines of the user's code that built ``values``, which it completes."""
-    made.tag.trace = [frames for value in values for frames in getattr(value.tag, "trace", [])]
-    return made
-
-
 def is_own_part(value: Variable) -> bool:
     """Tell whether rows are a rank's part of what all ranks have."""
     return value.owner is not None and isinstance(value.owner.op, OwnRows)
-
-
-def remade(node: Apply, inputs: Sequence[Variable]) -> Apply:
-    """Return a node on other inputs, with the lines of the user's code that built it."""
-    if all(one is other for one, other in zip(inputs, node.inputs, strict=True)):
-        return node
-    made = node.clone_with_new_inputs(list(inputs), strict=False)
-    keep_origin(node.outputs, made.outputs)
-    return made
-
-
-def keep_origin(written: Sequence[Variable], made: Sequence[Variable]) -> None:
-    """Give variables the names of those that the user wrote, and the lines of code."""
-    for old, new in zip(written, made, strict=True):
-        new.name = old.name
-        new.tag.trace = getattr(old.tag, "trace", [])

@@ -11,8 +11,8 @@ from typing import Any
 from pytensor.graph.basic import Apply, Variable
 
 from synk.arrays.variables import ranks
+from synk.compile.graphs.origin import built_as, remade
 from synk.compile.graphs.serialize import topological
-from synk.functions.exact.completion import built_as, remade
 from synk.ops.collective_op import CollectiveOp
 from synk.ops.collectives import AllReduce
 
