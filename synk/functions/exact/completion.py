@@ -85,7 +85,7 @@ class Completion:
 
     def wanted(self, variable: Variable, relation: Relation) -> Variable:
         """Return what this rank computes for a variable so that it has the given relation."""
-        return self._convert(*self.local(variable), relation, variable.owner)
+        return self._convert(*self.local(variable), relation)
 
     def completed_parts(self, results: Iterable[Variable]) -> set[Variable]:
         """Return the variables behind ``results`` that ranks have in parts and that had to be completed."""
@@ -118,8 +118,7 @@ class Completion:
         if self._would_wait(inputs, given, wanted):
             wanted, results = by_default(node, given)
         converted = [
-            self._convert(value, one, other, node)
-            for value, one, other in zip(inputs, given, wanted, strict=True)
+            self._convert(value, one, other) for value, one, other in zip(inputs, given, wanted, strict=True)
         ]
         draw = node if STREAM in given else None
         self._learn(node, remade(node, converted).outputs, results, draw)
@@ -140,7 +139,7 @@ class Completion:
             if mine is not variable or relation != SAME or mine in self.draws:
                 self._local[variable] = self._local[mine] = Local(mine, relation)
             if variable in self._at_once and isinstance(relation, Partial):
-                self._local[variable] = Local(self._convert(mine, relation, SAME, node), SAME)
+                self._local[variable] = Local(self._convert(mine, relation, SAME), SAME)
 
     def _would_wait(
         self, values: Sequence[Variable], given: Sequence[Relation], wanted: Sequence[Relation]
@@ -162,7 +161,7 @@ class Completion:
     def _rebuild(self, node: Apply, outcome: Rebuilt) -> None:
         """Make this rank's node, which differs in more than its inputs."""
         converted = [
-            value if wanted is None else self._convert(value, self.local(value).relation, wanted, node)
+            value if wanted is None else self._convert(value, self.local(value).relation, wanted)
             for value, wanted in outcome.inputs
         ]
         made = outcome.build(converted)
@@ -185,21 +184,21 @@ class Completion:
             return given.length == wanted.length
         return isinstance(wanted.length, str)
 
-    def _convert(self, value: Variable, given: Relation, wanted: Relation, node: Apply | None) -> Variable:
+    def _convert(self, value: Variable, given: Relation, wanted: Relation) -> Variable:
         if given == wanted or (
             isinstance(given, Rows) and isinstance(wanted, Rows) and given.axis == wanted.axis
         ):
             return value
         key = value, wanted if not isinstance(wanted, Rows) else Rows(wanted.axis)
         if key not in self._converted:
-            made = self._conversion(value, given, wanted, node)
+            made = self._conversion(value, given, wanted)
             self._converted[key] = made
             self._local.setdefault(made, Local(made, wanted))
         return self._converted[key]
 
-    def _conversion(self, value: Variable, given: Relation, wanted: Relation, node: Apply | None) -> Variable:
+    def _conversion(self, value: Variable, given: Relation, wanted: Relation) -> Variable:
         if isinstance(wanted, SomeRows):
-            rows: Any = self._convert(value, given, Rows(wanted.axis), node)
+            rows: Any = self._convert(value, given, Rows(wanted.axis))
             given = given if isinstance(given, Rows) else Rows(wanted.axis)
             return some_rows(rows, wanted.axis, wanted.op, self._total(Local(rows, given), wanted.axis))
         if isinstance(given, RowNumbers):
@@ -211,7 +210,7 @@ class Completion:
         if wanted == SUM and isinstance(given, Own):
             return self._share(value)
         if given != SAME and wanted != SAME:
-            return self._convert(self._convert(value, given, SAME, node), SAME, wanted, node)
+            return self._convert(self._convert(value, given, SAME), SAME, wanted)
         if given == SAME:
             return self._parted(value, wanted)
         if counted(given):
@@ -235,7 +234,7 @@ class Completion:
         if is_own_part(value):
             return node.inputs[0]
         if node is not None and self._easily_made(node):
-            complete = [self._convert(*self.local(one), SAME, node) for one in node.inputs]
+            complete = [self._convert(*self.local(one), SAME) for one in node.inputs]
             return remade(node, complete).outputs[node.outputs.index(value)]
         return self._meeting(value, given)
 
