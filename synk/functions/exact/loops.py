@@ -38,8 +38,9 @@ from synk.compile.rows.relations import (
     Stream,
 )
 from synk.compile.rows.table import Instead, Outcome, Rebuilt, Relations, relate
-from synk.functions.exact.completion import Completion, Local
+from synk.functions.exact.completion import Completion
 from synk.functions.exact.joined import joined
+from synk.functions.exact.local_values import Local
 
 
 @relate.register(OpFromGraph)
