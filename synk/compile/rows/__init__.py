@@ -2,6 +2,7 @@
 
 from synk.compile.rows import elementwise as elementwise
 from synk.compile.rows import indexing as indexing
+from synk.compile.rows import inner_graphs as inner_graphs
 from synk.compile.rows import lengths as lengths
 from synk.compile.rows import movement as movement
 from synk.compile.rows import products as products

@@ -1,4 +1,4 @@
-"""Rules of Ops with a graph inside: loops, and graphs that are one Op.
+"""The rule of loops.
 
     relations of sequences, states, constants -> inside, step by step, until they stay -> each rank's loop
 
@@ -11,66 +11,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from math import inf
 from typing import Any
 
-from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.scan.op import Scan
-from pytensor.tensor.einsum import Einsum
-from pytensor.tensor.type import TensorType
 
-from synk.arrays.variables import OF_THE_RUN, n_rows
+from synk.arrays.variables import OF_THE_RUN
 from synk.compile.compat import plain_graph
-from synk.compile.graphs.substitute import substitute
-from synk.compile.rows.relations import (
-    EACH,
-    SAME,
-    SUM,
-    Count,
-    Own,
-    Partial,
-    Relation,
-    RowNumbers,
-    Rows,
-    Stream,
-)
-from synk.compile.rows.table import Instead, Outcome, Rebuilt, Relations, relate
-from synk.functions.exact.completion import Completion
+from synk.compile.rows.relations import SAME, Own, Partial, Relation, Rows, Stream
+from synk.compile.rows.table import Outcome, Rebuilt, Relations, relate
 from synk.functions.exact.joined import joined
 from synk.functions.exact.local_values import Local
-
-
-@relate.register(OpFromGraph)
-def graph_as_op(op: OpFromGraph, node: Apply, given: Relations) -> Outcome:
-    """As the nodes inside of it."""
-    graph = plain_graph(op)
-    return Instead(substitute(graph.outputs, dict(zip(graph.inputs, node.inputs, strict=True))))
-
-
-@relate.register(Einsum)
-def einsum(op: Einsum, node: Apply, given: Relations) -> Outcome:
-    """By the letter of the axis of rows: rows where the result has it, else a sum over them."""
-    inputs, arrow, output = op.subscripts.partition("->")
-    terms = inputs.split(",")
-    rows = [
-        (term[one.axis : one.axis + 1], one)
-        for term, one in zip(terms, given, strict=False)
-        if isinstance(one, Rows)
-    ]
-    letters = {letter for letter, _ in rows}
-    if (
-        not arrow
-        or "." in op.subscripts
-        or len(letters) != 1
-        or any(term.count(*letters) > 1 for term in terms)
-    ):
-        return graph_as_op(op, node, given)
-    (letter,), length = letters, rows[0][1].length
-    wanted = [Rows(term.index(letter), length) if letter in term else SAME for term in terms]
-    return wanted, [Rows(output.index(letter), length) if letter in output else SUM]
+from synk.functions.exact.loop_step import (
+    Impossible,
+    Inside,
+    Needed,
+    as_it_is,
+    of_any_length,
+    outside,
+    whole_steps,
+    within,
+)
 
 
 @relate.register(Scan)
@@ -80,64 +43,6 @@ def scan(op: Scan, node: Apply, given: Relations) -> Outcome:
         return Loop(op, node, given).outcome()
     except Impossible:
         return None
-
-
-class Impossible(Exception):
-    """A step needs more of other ranks than can be had inside of a loop."""
-
-
-class Needed(Exception):
-    """A step needs one process's value of the inputs ``args[0]``, or of what it makes of them alone."""
-
-
-class Inside(Completion):
-    """The graph of a step.
-
-    Of the inputs ``passed``, which are no states, one process's value is an input, too, where it is needed.
-    """
-
-    def __init__(
-        self,
-        known: Sequence[Local],
-        originals: Sequence[Variable],
-        passed: Collection[Variable],
-        at_once: Collection[Variable],
-    ):
-        super().__init__({n_rows: Count(EACH)}, at_once)
-        self._parts = {local.value for local in known if isinstance(local.relation, Partial)}
-        # What ranks have in parts before a step is not completed for the sake of what a step completes.
-        self._depth.update(dict.fromkeys(self._parts, inf))
-        self._inputs = {local.value for local in known}
-        self._passed = passed
-        self._local.update(zip(originals, known, strict=True))
-        self._local.update((local.value, local) for local in known)
-        self.whole: dict[Variable, Variable] = {}
-
-    def _completed(self, value: Variable, given: Relation) -> Variable:
-        if value in self._inputs and not isinstance(given, Own):
-            return self._whole(value)
-        if isinstance(given, Own):
-            raise Impossible
-        if isinstance(given, Partial) and self._depth.get(value) == inf:
-            raise Needed(self._parts & set(ancestors([value])))
-        return super()._completed(value, given)
-
-    def _meeting(self, value: Variable, given: Rows) -> Variable:
-        raise Impossible
-
-    def _of_all_ranks(self, value: Variable) -> Variable:
-        return self._whole(value) if value in self._inputs else super()._of_all_ranks(value)
-
-    def _total(self, local: Local, axis: int) -> Variable:
-        relation: Any = local.relation
-        if relation.length != EACH:
-            raise Impossible
-        return super()._total(local, axis)
-
-    def _whole(self, value: Variable) -> Variable:
-        if value not in self._passed:
-            raise Needed({value})
-        return self.whole.setdefault(value, value.type())
 
 
 @dataclass(eq=False)
@@ -325,33 +230,3 @@ class Loop:
 def singles(variables: Sequence[Variable]) -> list[list[Variable]]:
     """Return a list of one for each variable."""
     return [[variable] for variable in variables]
-
-
-def of_any_length(variable: Variable, relation: Relation) -> Variable:
-    """Return an input like ``variable``, with any number of rows."""
-    if not isinstance(relation, Rows) or variable.type.shape[relation.axis] is None:
-        return variable
-    shape = [None if axis == relation.axis else n for axis, n in enumerate(variable.type.shape)]
-    return TensorType(variable.type.dtype, shape)()
-
-
-def whole_steps(relation: Relation) -> Relation:
-    """Return the relation of which a step sees an element: where rows are steps, all ranks go through all."""
-    return relation if isinstance(relation, Partial | Own) or getattr(relation, "axis", 0) > 0 else SAME
-
-
-def within(relation: Relation) -> Relation:
-    """Return the relation of one step's element of what has ``relation``."""
-    return Rows(relation.axis - 1, relation.length) if isinstance(relation, Rows) else relation
-
-
-def outside(relation: Relation) -> Relation:
-    """Return the relation of all steps' values together."""
-    if isinstance(relation, RowNumbers):
-        return Rows(1, relation.length)
-    return Rows(relation.axis + 1, relation.length) if isinstance(relation, Rows) else as_it_is(relation)
-
-
-def as_it_is(relation: Relation) -> Relation:
-    """Return the relation of a value, of a number of rows that of all ranks' number."""
-    return relation if isinstance(relation, Partial | Own | Rows | Stream) else SAME
