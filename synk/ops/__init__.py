@@ -6,8 +6,7 @@
 
 Images are (images, channels, height, width). Each has a definition in plain NumPy, and kernels behind it that
 `synk.kernels` chooses; `layout` keeps images with their channels last inside of a graph, `fuse` draws biases
-and rectifiers into the Op before them, and `residual`, on GPUs, ends of residual blocks. Not imported by
-``import synk``.
+and rectifiers into the Op before them, and `residual`, on GPUs, ends of residual blocks.
 """
 
 from synk.ops import fuse as _fuse  # noqa: F401  (registers its rewrites)
