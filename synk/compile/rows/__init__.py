@@ -10,6 +10,7 @@ from synk.compile.rows import random as random
 from synk.compile.rows import reductions as reductions
 from synk.compile.rows import sorting as sorting
 from synk.compile.rows.relations import SAME as SAME
+from synk.compile.rows.relations import SUM as SUM
 from synk.compile.rows.relations import Partial as Partial
 from synk.compile.rows.relations import Rows as Rows
 from synk.compile.rows.table import relate as relate
