@@ -22,8 +22,10 @@ from synk.compile.rows.relations import (
     Partial,
     RowNumbers,
     Rows,
+    as_rows,
     counted,
     owned,
+    selected,
 )
 from synk.compile.rows.table import Outcome, Relations, relate
 
@@ -63,26 +65,22 @@ def same_number(op: Any, node: Apply, given: Relations) -> Outcome:
 
 def _leading_rows(given: Relations) -> Rows | None:
     """Return the rows that the result has: along the axis that most inputs have them."""
-    rows = [one for one in given if isinstance(one, Rows)]
-    rows += [Rows(0, one.length) for one in given if isinstance(one, RowNumbers)]
+    rows = [one for one in map(as_rows, given) if isinstance(one, Rows)]
     if not rows:
         return None
-    selected = [one for one in rows if not isinstance(one.length, str)]
-    return max(selected or rows, key=lambda one: sum(other.axis == one.axis for other in rows))
+    of_selection = [one for one in rows if selected(one)]
+    return max(of_selection or rows, key=lambda one: sum(other.axis == one.axis for other in rows))
 
 
 def _beside(rows: Rows, variable: Any, relation: Any) -> Any:
     """Return the relation that an input must have beside rows."""
-    if isinstance(relation, Rows) and matching(relation, rows):
-        return relation
-    if isinstance(relation, RowNumbers) and matching(Rows(0, relation.length), rows):
-        return Rows(0, relation.length)
-    return own_rows(rows, variable)
+    relation = as_rows(relation)
+    return relation if isinstance(relation, Rows) and matching(relation, rows) else own_rows(rows, variable)
 
 
 def matching(one: Rows, other: Rows) -> bool:
     """Tell whether two values have equally many rows on each rank, if they have so in one process."""
-    plain = isinstance(one.length, str) and isinstance(other.length, str)
+    plain = not selected(one) and not selected(other)
     return one.axis == other.axis and (plain or one.length == other.length)
 
 
@@ -100,7 +98,7 @@ def counting(op: Any, node: Apply, given: Relations) -> Outcome:
         return given, given
     single = [one for one in given if one != SAME]
     if isinstance(op, ps.Mul) and len(single) == 1 and isinstance(single[0], Count):
-        return given, [Count(SCALED if isinstance(single[0].length, str) else None)]
+        return given, [Count(None if selected(single[0]) else SCALED)]
     return None
 
 

@@ -31,6 +31,8 @@ from synk.compile.rows.relations import (
     Partial,
     RowNumbers,
     Rows,
+    as_rows,
+    selected,
 )
 from synk.compile.rows.table import Instead, Outcome, Relations, relate
 
@@ -38,21 +40,18 @@ from synk.compile.rows.table import Instead, Outcome, Relations, relate
 @relate.register(Shape)
 def shape(op: Any, node: Apply, given: Relations) -> Outcome:
     """The length of the axis of rows counts them; other values have one shape on all ranks."""
-    (one,) = given
+    one = as_rows(given[0])
     if isinstance(one, Rows):
         lengths = [None] * node.inputs[0].type.ndim
         lengths[one.axis] = one.length
         return given, [Lengths(tuple(lengths))]
-    if isinstance(one, RowNumbers):
-        return given, [Lengths((one.length,))]
     return given, [SAME]
 
 
 @relate.register(Shape_i)
 def shape_i(op: Any, node: Apply, given: Relations) -> Outcome:
     """As of the whole shape."""
-    (one,) = given
-    one = Rows(0, one.length) if isinstance(one, RowNumbers) else one
+    one = as_rows(given[0])
     return given, [Count(one.length) if isinstance(one, Rows) and one.axis == op.i else SAME]
 
 
@@ -127,7 +126,7 @@ def reshape(op: Any, node: Apply, given: Relations) -> Outcome:
             return Instead([node.inputs[0].reshape(inferred)])
         return given, [Rows(axis, lengths.lengths[axis])]
     elements = _elements(node.inputs[1])
-    if lengths == SAME and elements is not None and _is(elements[axis], -1) and isinstance(value.length, str):
+    if lengths == SAME and elements is not None and _is(elements[axis], -1) and not selected(value):
         rows_of_each = _rows_of_each(node, value, elements, axis)
         if rows_of_each is not None and rows_of_each != int(rows_of_each):
             return None

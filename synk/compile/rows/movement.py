@@ -11,16 +11,14 @@ from pytensor.tensor.elemwise import DimShuffle
 
 from synk.compile.compat import IfElse, known_axis
 from synk.compile.rows.elementwise import matching
-from synk.compile.rows.relations import SAME, Count, Own, Partial, RowNumbers, Rows, first_rows, owned
+from synk.compile.rows.relations import SAME, Count, Own, Partial, Rows, as_rows, first_rows, owned
 from synk.compile.rows.table import Outcome, Relations, relate
 
 
 @relate.register(DimShuffle)
 def dimshuffle(op: DimShuffle, node: Apply, given: Relations) -> Outcome:
     """The axis of rows goes where it is put."""
-    (one,) = given
-    if isinstance(one, RowNumbers):
-        one = Rows(0, one.length)
+    one = as_rows(given[0])
     if isinstance(one, Rows):
         if one.axis not in op.new_order:
             return None

@@ -9,7 +9,7 @@ from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.linalg.solvers.core import SolveBase
 from pytensor.tensor.math import Dot
 
-from synk.compile.rows.relations import SAME, SUM, Own, Partial, RowNumbers, Rows
+from synk.compile.rows.relations import SAME, SUM, Own, Partial, Rows, as_rows
 from synk.compile.rows.table import Outcome, Relations, relate
 
 
@@ -51,7 +51,7 @@ def _solved(op: Blockwise, node: Apply, given: Relations) -> Outcome:
 
 def product(node: Apply, given: Relations, batch: int) -> Outcome:
     """Say what a matrix product makes of rows of its factors."""
-    left, right = (Rows(0, one.length) if isinstance(one, RowNumbers) else one for one in given)
+    left, right = map(as_rows, given)
     of_left, of_right = (variable.type.ndim for variable in node.inputs)
     inner_left, inner_right = of_left - 1, max(of_right - 2, batch)
     if any(isinstance(one, Own) for one in given):

@@ -22,9 +22,7 @@ def draw(op: RandomVariable, node: Apply, given: Relations) -> Outcome:
         own_batch = variable.type.ndim - core
         if isinstance(one, Rows) and one.axis < own_batch:
             rows.append(Rows(one.axis + batch - own_batch, one.length))
-    if len({one.axis for one in rows}) > 1:
-        return None
-    if not rows:
+    if len({one.axis for one in rows}) != 1:
         return None
     drawn = rows[0]
     wanted = [stream, size]

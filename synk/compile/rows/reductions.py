@@ -9,7 +9,7 @@ from pytensor.tensor.basic import ExtractDiag
 from pytensor.tensor.elemwise import CAReduce
 from pytensor.tensor.math import Argmax
 
-from synk.compile.rows.relations import EACH, Count, Lengths, Own, Partial, RowNumbers, Rows, SomeRows
+from synk.compile.rows.relations import EACH, SCALED, Count, Lengths, Own, Partial, Rows, SomeRows, as_rows
 from synk.compile.rows.table import Instead, Outcome, Relations, relate
 
 OPERATIONS = ("sum", "prod", "min", "max")
@@ -26,11 +26,9 @@ COMBINED_BY: dict[type, str] = {
 @relate.register(CAReduce)
 def reduction(op: CAReduce, node: Apply, given: Relations) -> Outcome:
     """Parts of the total where rows are reduced, parts of parts where parts are."""
-    (one,) = given
+    one = as_rows(given[0])
     axes = range(node.inputs[0].type.ndim) if op.axis is None else op.axis
     name = COMBINED_BY.get(type(op.scalar_op))
-    if isinstance(one, RowNumbers):
-        one = Rows(0, one.length)
     if isinstance(one, Rows):
         if one.axis in axes:
             if name in ("any", "all"):
@@ -46,7 +44,7 @@ def reduction(op: CAReduce, node: Apply, given: Relations) -> Outcome:
     ):
         return given, given
     if isinstance(one, Lengths) and name == "prod" and sum(length is not None for length in one.lengths) == 1:
-        return given, [Count("scaled")]
+        return given, [Count(SCALED)]
     if isinstance(one, Own):
         return given, given
     return None

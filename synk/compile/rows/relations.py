@@ -27,6 +27,7 @@ class Same(Relation):
 
 
 SAME = Same()
+EACH, SCALED = "each", "scaled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +39,7 @@ class Rows(Relation):
     """
 
     axis: int
-    length: Any = "each"
-
-
-EACH, SCALED = "each", "scaled"
+    length: Any = EACH
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +70,7 @@ class Count(Relation):
     Where it is the length of an array, every rank makes its own rows of the array.
     """
 
-    length: Any = "each"
+    length: Any = EACH
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +87,7 @@ class RowNumbers(Relation):
     ``length`` is that of `Rows`.
     """
 
-    length: Any = "each"
+    length: Any = EACH
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +111,16 @@ STREAM = Stream()
 def counted(relation: Relation) -> bool:
     """Tell whether a relation is about numbers of rows, known on every rank without a collective."""
     return isinstance(relation, Count | Lengths)
+
+
+def selected(relation: Rows | Count | RowNumbers) -> bool:
+    """Tell whether rows are a selection, whose number is that of no others."""
+    return not isinstance(relation.length, str)
+
+
+def as_rows(relation: Any) -> Any:
+    """Return the relation of row numbers that are taken for values of rows; others as they are."""
+    return Rows(0, relation.length) if isinstance(relation, RowNumbers) else relation
 
 
 def first_rows(given: Iterable[Relation]) -> Rows | None:

@@ -17,7 +17,18 @@ from pytensor.tensor.random.type import RandomType
 
 from synk.compile.graphs.origin import keep_origin, remade
 from synk.compile.graphs.serialize import topological
-from synk.compile.rows.relations import SAME, STREAM, Own, Partial, Relation, RowNumbers, Rows, Stream, owned
+from synk.compile.rows.relations import (
+    SAME,
+    STREAM,
+    Own,
+    Partial,
+    Relation,
+    RowNumbers,
+    Rows,
+    Stream,
+    owned,
+    selected,
+)
 from synk.compile.rows.table import Instead, Rebuilt, relate
 from synk.functions.exact.local_values import Local, LocalValues
 from synk.ops.collective_op import has_collectives
@@ -135,9 +146,9 @@ def possible(given: Relation, wanted: Relation) -> bool:
     """Tell whether ``given`` can be made ``wanted``: only selected rows are where nobody else knows."""
     if not isinstance(wanted, Rows):
         return True
-    if isinstance(given, Rows | RowNumbers) and not isinstance(given.length, str):
+    if isinstance(given, Rows | RowNumbers) and selected(given):
         return given.length == wanted.length
-    return isinstance(wanted.length, str)
+    return not selected(wanted)
 
 
 def by_default(node: Apply, given: Sequence[Relation]) -> tuple[Sequence[Relation], Sequence[Relation]]:

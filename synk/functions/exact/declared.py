@@ -19,7 +19,7 @@ from pytensor.tensor.random.type import RandomType
 from synk.arrays.variables import describe, ranks
 from synk.compile.graphs.serialize import topological
 from synk.compile.graphs.substitute import substitute
-from synk.compile.rows.relations import SAME, SUM, Count, Partial, Relation, RowNumbers, Rows
+from synk.compile.rows.relations import SAME, SUM, Count, Partial, Relation, Rows, as_rows
 from synk.functions.exact.completion import Completion
 from synk.functions.exact.growth import Growth, growth_of
 from synk.functions.exact.parts import ranks_meet
@@ -104,9 +104,8 @@ def judge(
     """
     if growth.apart:
         return "it is computed from a sum over all rows, of which each rank adds up its own only", None
-    if isinstance(relation, Rows | RowNumbers):
-        axis = getattr(relation, "axis", 0)
-        return "it has values for each row", "gather" if axis == 0 else None
+    if isinstance(rows := as_rows(relation), Rows):
+        return "it has values for each row", None if rows.axis else "gather"
     if isinstance(relation, Partial) and relation != SUM:
         boolean = getattr(getattr(result, "type", None), "dtype", None) == "bool"
         right = {relation.op, "prod"} if boolean and relation.op == "min" else {relation.op}

@@ -28,7 +28,7 @@ from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 from synk.arrays.variables import total_rows
 from synk.compile.compat import AdvancedSubtensor1, join_pieces
 from synk.compile.graphs.serialize import topological
-from synk.compile.rows.relations import SAME, SUM, Count, Rows
+from synk.compile.rows.relations import SAME, SUM, Count, Rows, selected
 from synk.functions.exact.completion import Completion
 from synk.ops.collective_op import has_collectives
 from synk.ops.collectives import AllReduce
@@ -86,7 +86,7 @@ class Growths:
             value, relation = completion.local(variable)
             if isinstance(relation, Count):
                 self._known[value] = OF_SUM
-                if isinstance(relation.length, str):  # and not of selected rows, which only a sum tells
+                if not selected(relation):  # the number of which only a sum tells
                     self._known[completion.wanted(variable, SAME)] = OF_SUM
 
     def of(self, variable: Variable) -> Growth:

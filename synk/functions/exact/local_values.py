@@ -31,6 +31,7 @@ from synk.compile.rows.relations import (
     RowNumbers,
     Rows,
     SomeRows,
+    as_rows,
     counted,
 )
 from synk.ops.collectives import all_gather, all_reduce
@@ -82,7 +83,7 @@ class LocalValues:
             given = given if isinstance(given, Rows) else Rows(wanted.axis)
             return some_rows(rows, wanted.axis, wanted.op, self._total(Local(rows, given), wanted.axis))
         if isinstance(given, RowNumbers):
-            value, given = value + first_row.astype(value.type.dtype), Rows(0, given.length)
+            value, given = value + first_row.astype(value.type.dtype), as_rows(given)
             if wanted == given:
                 return value
         if wanted == SUM and isinstance(given, Count):

@@ -16,7 +16,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.type import TensorType
 
 from synk.arrays.variables import n_rows
-from synk.compile.rows.relations import EACH, SAME, Count, Own, Partial, Relation, RowNumbers, Rows, Stream
+from synk.compile.rows.relations import EACH, SAME, Count, Own, Partial, Relation, Rows, Stream, as_rows
 from synk.functions.exact.completion import Completion
 from synk.functions.exact.local_values import Local
 
@@ -99,9 +99,8 @@ def within(relation: Relation) -> Relation:
 
 def outside(relation: Relation) -> Relation:
     """Return the relation of all steps' values together."""
-    if isinstance(relation, RowNumbers):
-        return Rows(1, relation.length)
-    return Rows(relation.axis + 1, relation.length) if isinstance(relation, Rows) else as_it_is(relation)
+    rows = as_rows(relation)
+    return Rows(rows.axis + 1, rows.length) if isinstance(rows, Rows) else as_it_is(relation)
 
 
 def as_it_is(relation: Relation) -> Relation:

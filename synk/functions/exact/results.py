@@ -32,8 +32,8 @@ from synk.compile.rows.relations import (
     Own,
     Partial,
     Relation,
-    RowNumbers,
     Rows,
+    as_rows,
 )
 from synk.functions.exact.completion import Completion
 from synk.functions.exact.joined import joined
@@ -128,11 +128,9 @@ def _output(completion: Completion, variable: Variable) -> Result:
     value, relation = completion.local(variable)
     if isinstance(relation, Partial):
         return Result(value, relation.op)
-    if isinstance(relation, RowNumbers):
-        relation = Rows(0, relation.length)
-        value = completion.wanted(variable, relation)
-    if isinstance(relation, Rows):
-        return Result(pt.moveaxis(value, relation.axis, 0), "gather", relation.axis)
+    if isinstance(rows := as_rows(relation), Rows):
+        value = completion.wanted(variable, rows)
+        return Result(pt.moveaxis(value, rows.axis, 0), "gather", rows.axis)
     if isinstance(relation, Own):
         return Result(value, "avg")
     # Of a draw that is the same for all rows, it is rank 0's, whose stream is that of one process.
