@@ -29,7 +29,7 @@ from synk.compile.rows.indexing import (
     inc_subtensor,
     subtensor,
 )
-from synk.compile.rows.relations import EACH, SAME, Count, Partial, Relation, Rows, counted
+from synk.compile.rows.relations import EACH, SAME, Count, Partial, Relation, Rows, counted, rows_along
 from synk.compile.rows.table import Instead, Outcome, Rebuilt, Relations, relate
 from synk.ops.collectives import all_gather
 
@@ -106,9 +106,7 @@ def inc_subtensor_of_rows(op: IncSubtensor, node: Apply, given: Relations) -> Ou
     behind = node.inputs[0].type.ndim - 1 - value.axis - _n_single(op.idx_list[value.axis + 1 :])
     ndim = node.inputs[1].type.ndim
     at = ndim - behind if single else ndim - behind - 1  # where the axis is in what is added, or is to be put
-    wanted: Relation = SAME
-    if not single and at >= 0 and not node.inputs[1].type.broadcastable[at]:
-        wanted = Rows(at, _token(op, node, value.axis))
+    wanted = SAME if single else rows_along(node.inputs[1], at, _token(op, node, value.axis))
     taken = wanted != SAME and added != wanted
     if taken:
         wanted = SAME

@@ -25,6 +25,7 @@ from synk.compile.rows.relations import (
     as_rows,
     counted,
     owned,
+    rows_along,
     selected,
 )
 from synk.compile.rows.table import Outcome, Relations, relate
@@ -75,18 +76,15 @@ def _leading_rows(given: Relations) -> Rows | None:
 def _beside(rows: Rows, variable: Any, relation: Any) -> Any:
     """Return the relation that an input must have beside rows."""
     relation = as_rows(relation)
-    return relation if isinstance(relation, Rows) and matching(relation, rows) else own_rows(rows, variable)
+    if isinstance(relation, Rows) and matching(relation, rows):
+        return relation
+    return rows_along(variable, rows.axis, rows.length)
 
 
 def matching(one: Rows, other: Rows) -> bool:
     """Tell whether two values have equally many rows on each rank, if they have so in one process."""
     plain = not selected(one) and not selected(other)
     return one.axis == other.axis and (plain or one.length == other.length)
-
-
-def own_rows(rows: Rows, variable: Any) -> Any:
-    """Return the relation of a value that is not in rows: this rank's rows of it, or all of a single one."""
-    return SAME if variable.type.broadcastable[rows.axis] else rows
 
 
 # --- numbers of rows ---------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from pytensor.tensor.basic import Nonzero
 from pytensor.tensor.subtensor import AdvancedIncSubtensor, IncSubtensor, Subtensor
 
 from synk.compile.compat import AdvancedIncSubtensor1
-from synk.compile.rows.relations import EACH, SAME, SUM, Count, Lengths, Partial, RowNumbers, Rows
+from synk.compile.rows.relations import EACH, SAME, SUM, Count, Lengths, Partial, RowNumbers, Rows, rows_along
 from synk.compile.rows.table import Outcome, Relations, relate
 
 WHOLE = slice(None, None, None)
@@ -69,10 +69,7 @@ def inc_subtensor(op: IncSubtensor, node: Apply, given: Relations) -> Outcome:
     if rows is None or (axis := kept_axis(op.idx_list, rows.axis)) is None:
         return None
     behind = axis - (kept_ndim(op.idx_list, node.inputs[0].type.ndim) - node.inputs[1].type.ndim)
-    wanted: Any = SAME
-    if behind >= 0 and not node.inputs[1].type.broadcastable[behind]:
-        wanted = Rows(behind, rows.length)
-    return [rows, wanted, *indices], [rows]
+    return [rows, rows_along(node.inputs[1], behind, rows.length), *indices], [rows]
 
 
 def kept_ndim(entries: Any, ndim: int) -> int:
@@ -93,7 +90,7 @@ def _around(entries: Any, added: Rows, node: Apply) -> Rows | None:
 def advanced_subtensor(op: Any, node: Apply, given: Relations) -> Outcome:
     """Per-row indices into what all ranks have; rows by their own numbers; columns of rows; parts."""
     value, *indices = given
-    if (selected := _selected(op, node.inputs[0], node.inputs[1:], given[1:])) is not None:
+    if (selected := _selected(op, node.inputs[1:], given[1:])) is not None:
         return [Rows(0), Rows(0)], [selected]
     entries = indexed(op, node, indices)
     if entries is None:
@@ -112,7 +109,7 @@ def nonzero(op: Nonzero, node: Apply, given: Relations) -> Outcome:
     return given, [RowNumbers(found), *[Rows(0, found)] * (len(node.outputs) - 1)]
 
 
-def _selected(op: Any, value: Any, variables: Any, indices: Relations) -> Rows | None:
+def _selected(op: Any, variables: Any, indices: Relations) -> Rows | None:
     """Return the rows that a mask of rows selects of as many rows, if that is what is indexed by."""
     if len(indices) != 1 or getattr(op, "idx_list", (0,)) != (0,) or indices[0] != Rows(0):
         return None
@@ -145,39 +142,32 @@ def _picked(node: Apply, value: Any, entries: list[Any], given: Relations) -> Ou
     adjacent = indexed_axes == list(range(indexed_axes[0], indexed_axes[-1] + 1)) if indexed_axes else False
     if not adjacent:
         return None
-    arrays = [variable for variable in node.inputs[1:] if hasattr(variable.type, "ndim")]
-    ndim = max(variable.type.ndim for variable in arrays)
+    arrays = node.inputs[1:]
+    ndim = max(array.type.ndim for array in arrays)
     start = indexed_axes[0]
     if isinstance(value, Rows):
         own = value.axis < len(entries) and isinstance(entries[value.axis], RowNumbers)
         if own:
             return _by_numbers(node, value, entries, start)
         if value.axis in indexed_axes:
-            return (
-                _picked(node, SAME, entries, given) if any(isinstance(one, Rows) for one in entries) else None
-            )
+            return _picked(node, SAME, entries, given)
         if any(one != SAME for one in entries if one is not None):
             return None
         moved = value.axis if value.axis < start else value.axis - len(indexed_axes) + ndim
         return given, [Rows(moved, value.length)]
-    per_row = [one for one in entries if isinstance(one, Rows)]
-    if value != SAME or not per_row:
-        return None
     # The indices are broadcast to each other, aligned at their last axes.
-    wanted: list[Any] = [SAME]
-    axis: Any = None
-    length = per_row[0].length
-    for variable, one in zip(node.inputs[1:], given[1:], strict=True):
-        if isinstance(one, Rows):
-            there = one.axis + ndim - variable.type.ndim
-            if axis not in (None, there) or one.length != length:
-                return None
-            axis = there
-    for variable, one in zip(node.inputs[1:], given[1:], strict=True):
-        inside = axis - (ndim - variable.type.ndim)
-        single = inside < 0 or variable.type.broadcastable[inside]
-        wanted.append(one if isinstance(one, Rows) else SAME if single else Rows(inside, length))
-    return wanted, [Rows(start + axis, length)]
+    pairs = [*zip(arrays, given[1:], strict=True)]
+    places = {
+        (one.axis + ndim - array.type.ndim, one.length) for array, one in pairs if isinstance(one, Rows)
+    }
+    if value != SAME or len(places) != 1:
+        return None
+    ((axis, length),) = places
+    wanted = [
+        one if isinstance(one, Rows) else rows_along(array, axis - (ndim - array.type.ndim), length)
+        for array, one in pairs
+    ]
+    return [SAME, *wanted], [Rows(start + axis, length)]
 
 
 def _by_numbers(node: Apply, value: Rows, entries: list[Any], start: int) -> Outcome:
@@ -193,7 +183,7 @@ def _by_numbers(node: Apply, value: Rows, entries: list[Any], start: int) -> Out
         if k == own:
             wanted.append(numbers)
         else:
-            wanted.append(SAME if variable.type.broadcastable[0] else Rows(0, numbers.length))
+            wanted.append(rows_along(variable, 0, numbers.length))
     return wanted, [Rows(start, numbers.length)]
 
 
@@ -202,9 +192,10 @@ def _by_numbers(node: Apply, value: Rows, entries: list[Any], start: int) -> Out
 def advanced_inc_subtensor(op: Any, node: Apply, given: Relations) -> Outcome:
     """Rows add up where they are added to a table; what they add to their own rows stays there."""
     value, added, *indices = given
-    if (selected := _selected(op, node.inputs[0], node.inputs[2:], indices)) is not None:
-        single = node.inputs[1].type.ndim < node.inputs[0].type.ndim or node.inputs[1].type.broadcastable[0]
-        return [Rows(0), SAME if single else selected, Rows(0)], [Rows(0)]
+    table, values = node.inputs[:2]
+    if (selected := _selected(op, node.inputs[2:], indices)) is not None:
+        wanted_values = rows_along(values, values.type.ndim - table.type.ndim, selected.length)
+        return [Rows(0), wanted_values, Rows(0)], [Rows(0)]
     entries = indexed(op, node, indices, offset=2)
     if entries is None or (op.set_instead_of_inc and not isinstance(value, Rows)):
         return None
@@ -223,15 +214,11 @@ def advanced_inc_subtensor(op: Any, node: Apply, given: Relations) -> Outcome:
     if any(one.axis for one in per_row) or any(variable.type.ndim != ndim for variable in node.inputs[2:]):
         return None
     length = per_row[0].length
-    full = ndim + node.inputs[0].type.ndim - len(entries)
-    wanted: list[Any] = [SUM]
-    added_single = node.inputs[1].type.ndim < full or node.inputs[1].type.broadcastable[0]
-    wanted.append(SAME if added_single else Rows(0, length))
-    for variable in node.inputs[2:]:
-        wanted.append(SAME if variable.type.broadcastable[0] else Rows(0, length))
-    if not any(isinstance(one, Rows) for one in wanted[2:]):
+    full = ndim + table.type.ndim - len(entries)
+    by_row = [rows_along(variable, 0, length) for variable in node.inputs[2:]]
+    if not any(isinstance(one, Rows) for one in by_row):
         return None
-    return wanted, [SUM]
+    return [SUM, rows_along(values, values.type.ndim - full, length), *by_row], [SUM]
 
 
 def _added_to_own(node: Apply, value: Rows, entries: list[Any]) -> Outcome:
@@ -247,9 +234,8 @@ def _added_to_own(node: Apply, value: Rows, entries: list[Any]) -> Outcome:
         return None
     wanted: list[Any] = [value]
     for k, variable in enumerate(node.inputs[1:]):
-        single = not variable.type.ndim or variable.type.broadcastable[0]
         own = k == 1  # behind what is added
-        wanted.append(entries[0] if own else SAME if single else Rows(0, entries[0].length))
+        wanted.append(entries[0] if own else rows_along(variable, 0, entries[0].length))
     return wanted, [value]
 
 
@@ -262,6 +248,4 @@ def _added_to_columns(node: Apply, value: Rows, entries: list[Any]) -> Outcome:
     before = sum(axis < value.axis for axis in indexed_axes)
     behind = node.inputs[0].type.ndim - 1 - value.axis + (0 if before else ndim - len(indexed_axes))
     at = node.inputs[1].type.ndim - 1 - behind
-    split = at >= 0 and not node.inputs[1].type.broadcastable[at]
-    indices = [SAME] * len(node.inputs[2:])
-    return [value, Rows(at, value.length) if split else SAME, *indices], [value]
+    return [value, rows_along(node.inputs[1], at, value.length), *[SAME] * len(node.inputs[2:])], [value]

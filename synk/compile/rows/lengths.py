@@ -32,6 +32,7 @@ from synk.compile.rows.relations import (
     RowNumbers,
     Rows,
     as_rows,
+    rows_along,
     selected,
 )
 from synk.compile.rows.table import Instead, Outcome, Relations, relate
@@ -93,13 +94,10 @@ def alloc(op: Any, node: Apply, given: Relations) -> Outcome:
         return (given, [value]) if isinstance(value, Partial) else None
     ((axis, length),) = counts
     inside = axis - (node.outputs[0].type.ndim - node.inputs[0].type.ndim) if isinstance(op, Alloc) else -1
-    wanted: Any = SAME
-    if inside >= 0 and not node.inputs[0].type.broadcastable[inside]:
-        wanted = Rows(inside, length)
     if isinstance(value, Rows) and value.axis != inside:
         return None
-    wanted_value = [wanted] if isinstance(op, Alloc) else []
-    return [*wanted_value, *lengths], [Rows(axis, length)]
+    wanted = [rows_along(node.inputs[0], inside, length)] if isinstance(op, Alloc) else []
+    return [*wanted, *lengths], [Rows(axis, length)]
 
 
 @relate.register(Reshape)

@@ -9,7 +9,7 @@ from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.linalg.solvers.core import SolveBase
 from pytensor.tensor.math import Dot
 
-from synk.compile.rows.relations import SAME, SUM, Own, Partial, Rows, as_rows
+from synk.compile.rows.relations import SAME, SUM, Own, Partial, Rows, as_rows, rows_along
 from synk.compile.rows.table import Outcome, Relations, relate
 
 
@@ -37,7 +37,7 @@ def blockwise(op: Blockwise, node: Apply, given: Relations) -> Outcome:
         if isinstance(one, Rows) and one.axis == axis and one.length == length:
             wanted.append(one)
         else:
-            wanted.append(SAME if variable.type.broadcastable[axis] else Rows(axis, length))
+            wanted.append(rows_along(variable, axis, length))
     return wanted, [Rows(axis, length)] * len(node.outputs)
 
 

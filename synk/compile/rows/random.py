@@ -5,7 +5,7 @@ from __future__ import annotations
 from pytensor.graph.basic import Apply
 from pytensor.tensor.random.op import RandomVariable
 
-from synk.compile.rows.relations import SAME, STREAM, Lengths, Rows
+from synk.compile.rows.relations import STREAM, Lengths, Rows, rows_along
 from synk.compile.rows.table import Outcome, Relations, relate
 
 
@@ -28,6 +28,5 @@ def draw(op: RandomVariable, node: Apply, given: Relations) -> Outcome:
     wanted = [stream, size]
     for variable, core in zip(node.inputs[2:], op.ndims_params, strict=True):
         axis = drawn.axis - (batch - (variable.type.ndim - core))
-        split = 0 <= axis < variable.type.ndim - core and not variable.type.broadcastable[axis]
-        wanted.append(Rows(axis, drawn.length) if split else SAME)
+        wanted.append(rows_along(variable, axis, drawn.length))
     return wanted, [STREAM, drawn]

@@ -123,6 +123,15 @@ def as_rows(relation: Any) -> Any:
     return Rows(0, relation.length) if isinstance(relation, RowNumbers) else relation
 
 
+def rows_along(variable: Any, axis: int, length: Any) -> Relation:
+    """Return the relation of a value beside rows: its own rows along ``axis``, or all of a single one.
+
+    ``axis`` may be negative, where it is broadcast along axes in front that it does not have.
+    """
+    split = 0 <= axis < variable.type.ndim and not variable.type.broadcastable[axis]
+    return Rows(axis, length) if split else SAME
+
+
 def first_rows(given: Iterable[Relation]) -> Rows | None:
     """Return the first relation of rows."""
     return next((relation for relation in given if isinstance(relation, Rows)), None)
