@@ -155,7 +155,7 @@ def accumulated(op: CumOp, node: Apply, given: Relations) -> Outcome:
 
 def computed(node: Apply, wanted: Relations, relations: Relations, build: Any) -> Rebuilt:
     """Return what a rank builds in the place of a node, of inputs with the wanted relations."""
-    return Rebuilt(list(zip(node.inputs, wanted, strict=True)), relations, build, None)
+    return Rebuilt(list(zip(node.inputs, wanted, strict=True)), relations, build)
 
 
 # --- positions ---------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Rules of random draws: each rank draws its rows from its own stream."""
+"""Rules of random draws: each rank draws its rows from its own stream, rank 0 what is for all rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from synk.compile.rows.table import Outcome, Relations, relate
 
 @relate.register(RandomVariable)
 def draw(op: RandomVariable, node: Apply, given: Relations) -> Outcome:
-    """Rows where the size or a parameter has them; else one draw, which differs by rank."""
+    """Rows where the size or a parameter has them; else what rank 0 draws."""
     stream, size, *parameters = given
     ndim = node.outputs[1].type.ndim
     batch = ndim - op.ndim_supp

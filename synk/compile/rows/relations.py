@@ -108,6 +108,14 @@ class Stream(Relation):
 STREAM = Stream()
 
 
+@dataclass(frozen=True, slots=True)
+class Drawn(Relation):
+    """Every rank has drawn a value where one process draws one for all rows: that of rank 0 stands for it."""
+
+
+DRAWN = Drawn()
+
+
 def counted(relation: Relation) -> bool:
     """Tell whether a relation is about numbers of rows, known on every rank without a collective."""
     return isinstance(relation, Count | Lengths)

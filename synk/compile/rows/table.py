@@ -37,7 +37,6 @@ class Rebuilt(NamedTuple):
     inputs: Sequence[tuple[Variable, Relation | None]]  # of the node; what they must be, None for as they are
     outputs: Sequence[Relation]
     build: Callable[[Sequence[Variable]], Sequence[Variable]]  # of those inputs
-    draw: Apply | None  # a node inside that draws once for all rows
 
 
 Outcome = tuple[Relations, Relations] | Instead | Rebuilt | None

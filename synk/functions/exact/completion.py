@@ -18,8 +18,10 @@ from pytensor.tensor.random.type import RandomType
 from synk.compile.graphs.origin import keep_origin, remade
 from synk.compile.graphs.serialize import topological
 from synk.compile.rows.relations import (
+    DRAWN,
     SAME,
     STREAM,
+    Drawn,
     Own,
     Partial,
     Relation,
@@ -44,8 +46,6 @@ class Completion(LocalValues):
     def __init__(self, relations: Mapping[Variable, Relation], at_once: Collection[Variable] = ()):
         super().__init__(relations)
         self._at_once = at_once
-        # What each rank draws for itself once, for all rows, and what it makes of that: the node that draws.
-        self.draws: dict[Variable, Apply] = {}
 
     def walk(self, results: Iterable[Variable]) -> None:
         """Visit all nodes that lead to ``results``; afterwards `local` and `wanted` know them."""
@@ -87,23 +87,17 @@ class Completion(LocalValues):
         converted = [
             self._convert(value, one, other) for value, one, other in zip(inputs, given, wanted, strict=True)
         ]
-        draw = node if STREAM in given else None
-        self._learn(node, remade(node, converted).outputs, results, draw)
+        self._learn(node, remade(node, converted).outputs, results)
 
-    def _learn(
-        self, node: Apply, made: Sequence[Variable], relations: Sequence[Relation], draw: Apply | None
-    ) -> None:
-        """Take what was made for the outputs of a node; ``draw`` draws inside of it, if it is there."""
+    def _learn(self, node: Apply, made: Sequence[Variable], relations: Sequence[Relation]) -> None:
+        """Take what was made for the outputs of a node."""
         inputs = list(dict.fromkeys(variable for one in made for variable in one.owner.inputs))
         depth = max((self._depth.get(variable, 0) for variable in inputs), default=0)
         depth += has_collectives(made[0].owner.op)
-        drawn = draw or next(filter(None, map(self.draws.get, inputs)), None)
         for variable, mine, relation in zip(node.outputs, made, relations, strict=True):
             if depth:
                 self._depth[mine] = depth
-            if drawn is not None and relation == SAME:
-                self.draws[mine] = drawn
-            if mine is not variable or relation != SAME or mine in self.draws:
+            if mine is not variable or relation != SAME:
                 self._local[variable] = self._local[mine] = Local(mine, relation)
             if variable in self._at_once and isinstance(relation, Partial):
                 self._local[variable] = Local(self._convert(mine, relation, SAME), SAME)
@@ -122,7 +116,7 @@ class Completion(LocalValues):
             if isinstance(one, Partial) and one == other:
                 before = max(before, depth)
             elif SAME in (one, other):
-                after = max(after, depth + isinstance(one, Partial | Rows))
+                after = max(after, depth + isinstance(one, Partial | Rows | Drawn))
         return 0 <= before < after
 
     def _rebuild(self, node: Apply, outcome: Rebuilt) -> None:
@@ -133,7 +127,7 @@ class Completion(LocalValues):
         ]
         made = outcome.build(converted)
         keep_origin(node.outputs, made)
-        self._learn(node, made, outcome.outputs, outcome.draw)
+        self._learn(node, made, outcome.outputs)
 
     def _replace(self, node: Apply, outputs: Sequence[Variable]) -> None:
         """Walk an equivalent graph on this rank's inputs, and take its outputs for those of a node."""
@@ -153,7 +147,7 @@ def possible(given: Relation, wanted: Relation) -> bool:
 
 def by_default(node: Apply, given: Sequence[Relation]) -> tuple[Sequence[Relation], Sequence[Relation]]:
     """Complete all inputs, as is right for every Op; what a rank has of its own makes others so."""
-    own = owned(given)
+    mine = owned(given) or (DRAWN if STREAM in given else SAME)
     kept = [one if isinstance(one, Own | Stream) else SAME for one in given]
-    results = [STREAM if isinstance(variable.type, RandomType) else own or SAME for variable in node.outputs]
+    results = [STREAM if isinstance(variable.type, RandomType) else mine for variable in node.outputs]
     return kept, results

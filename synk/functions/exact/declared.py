@@ -88,9 +88,9 @@ def findings(definition: Definition, judged: list[tuple[str, Variable, Any]]) ->
     local = [*map(completion.local, written)]
     growths = growth_of([value for value, _ in local], completion, written)
     found = []
-    for (what, result, mode), (value, relation), growth in zip(judged, local, growths, strict=True):
+    for (what, result, mode), (_, relation), growth in zip(judged, local, growths, strict=True):
         verdict = judge(relation, growth, plain_mode(mode), result)
-        if verdict is not None and value not in completion.draws:
+        if verdict is not None:
             found.append(Finding(what, *verdict))
     return found
 
@@ -173,8 +173,7 @@ def sums_of_equals(definition: Definition) -> list[str]:
     for node in nodes:
         for value in node.inputs[:-1]:
             completion.walk([value])
-            mine, relation = completion.local(value)
-            if relation == SAME and mine not in completion.draws and not of_shared(value):
+            if completion.local(value).relation == SAME and not of_shared(value):
                 said.append(f'all_reduce({describe(value)}, "sum")')
     return list(dict.fromkeys(said))
 

@@ -20,6 +20,7 @@ from pytensor.tensor.shape import Shape, Shape_i
 from synk.arrays.variables import first_row, leads, n_rows, total_rows
 from synk.compile.graphs.origin import built_as, remade
 from synk.compile.rows.relations import (
+    DRAWN,
     EACH,
     SAME,
     SCALED,
@@ -34,7 +35,7 @@ from synk.compile.rows.relations import (
     as_rows,
     counted,
 )
-from synk.ops.collectives import all_gather, all_reduce
+from synk.ops.collectives import all_gather, all_reduce, broadcast
 from synk.ops.own_rows import OwnRows, own_rows, some_rows
 
 
@@ -93,7 +94,7 @@ class LocalValues:
         if given != SAME and wanted != SAME:
             return self._convert(self._convert(value, given, SAME), SAME, wanted)
         if given == SAME:
-            return self._parted(value, wanted)
+            return value if wanted == DRAWN else self._parted(value, wanted)
         if counted(given):
             return self._of_all_ranks(value)
         made = built_as(self._completed(value, given), value)
@@ -106,6 +107,8 @@ class LocalValues:
             return all_reduce(value, given.op)
         if isinstance(given, Rows):
             return self._gathered(value, given)
+        if given == DRAWN:
+            return broadcast(value)
         assert isinstance(given, Own)
         return all_reduce(self._share(value), "sum")
 

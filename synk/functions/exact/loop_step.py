@@ -16,7 +16,18 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.type import TensorType
 
 from synk.arrays.variables import n_rows
-from synk.compile.rows.relations import EACH, SAME, Count, Own, Partial, Relation, Rows, Stream, as_rows
+from synk.compile.rows.relations import (
+    EACH,
+    SAME,
+    Count,
+    Drawn,
+    Own,
+    Partial,
+    Relation,
+    Rows,
+    Stream,
+    as_rows,
+)
 from synk.functions.exact.completion import Completion
 from synk.functions.exact.local_values import Local
 
@@ -89,7 +100,9 @@ def of_any_length(variable: Variable, relation: Relation) -> Variable:
 
 def whole_steps(relation: Relation) -> Relation:
     """Return the relation of which a step sees an element: where rows are steps, all ranks go through all."""
-    return relation if isinstance(relation, Partial | Own) or getattr(relation, "axis", 0) > 0 else SAME
+    return (
+        relation if isinstance(relation, Partial | Own | Drawn) or getattr(relation, "axis", 0) > 0 else SAME
+    )
 
 
 def within(relation: Relation) -> Relation:
@@ -105,4 +118,4 @@ def outside(relation: Relation) -> Relation:
 
 def as_it_is(relation: Relation) -> Relation:
     """Return the relation of a value, of a number of rows that of all ranks' number."""
-    return relation if isinstance(relation, Partial | Own | Rows | Stream) else SAME
+    return relation if isinstance(relation, Partial | Own | Drawn | Rows | Stream) else SAME

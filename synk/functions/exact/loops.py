@@ -20,7 +20,7 @@ from pytensor.scan.op import Scan
 
 from synk.arrays.variables import OF_THE_RUN
 from synk.compile.compat import plain_graph
-from synk.compile.rows.relations import SAME, Own, Partial, Relation, Rows, Stream
+from synk.compile.rows.relations import SAME, STREAM, Own, Partial, Relation, Rows, Stream
 from synk.compile.rows.table import Outcome, Rebuilt, Relations, relate
 from synk.functions.exact.joined import joined
 from synk.functions.exact.local_values import Local
@@ -39,6 +39,8 @@ from synk.functions.exact.loop_step import (
 @relate.register(Scan)
 def scan(op: Scan, node: Apply, given: Relations) -> Outcome:
     """A loop of each rank, if what it repeats allows that."""
+    if {*given} <= {SAME, STREAM}:
+        return None  # ranks meet once, after it, not at each draw
     try:
         return Loop(op, node, given).outcome()
     except Impossible:
@@ -175,9 +177,6 @@ class Loop:
             inside.local(variable).value if isinstance(relation, Own) else inside.wanted(variable, relation)
             for variable, relation in zip(self._graph.outputs, wanted, strict=True)
         ]
-        self._draw = next(filter(None, map(inside.draws.get, values)), None)
-        if self._op.info.as_while and values[-1] in inside.draws:
-            raise Impossible  # ranks would leave at different steps
         return joined(values)
 
     def _rebuilt(self, inside: Inside, outputs: Sequence[Variable]) -> Rebuilt:
@@ -224,7 +223,7 @@ class Loop:
         # Outputs: states with a trace, what is collected, states without one.
         results = [state.relation for state in self._states] + self._collected
         results += [state.relation for state in self._untraced]
-        return Rebuilt(wanted, results, lambda values: rebuilt(*values, return_list=True), self._draw)
+        return Rebuilt(wanted, results, lambda values: rebuilt(*values, return_list=True))
 
 
 def singles(variables: Sequence[Variable]) -> list[list[Variable]]:

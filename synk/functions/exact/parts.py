@@ -17,6 +17,7 @@ from synk.compile.graphs.origin import describe_node
 from synk.compile.graphs.serialize import topological
 from synk.ops.collective_op import has_collectives
 from synk.ops.collectives import AllReduce
+from synk.ops.sharing import Broadcast
 
 
 class Cut(NamedTuple):
@@ -49,6 +50,8 @@ def cut(results: Sequence[Variable], of_slice: Collection[Variable]) -> Cut:
     parts: dict[Variable, str] = {}
     for node in topological(results):
         is_early, is_late = (not known.isdisjoint(node.inputs) for known in (early, late))
+        if isinstance(node.op, Broadcast):
+            return Cut(refused="ranks meet inside its graph for a draw that each slice would repeat")
         if has_collectives(node.op):
             if is_late or not isinstance(node.op, AllReduce):
                 return Cut(refused=f"ranks meet inside its graph by {describe_node(node)}")

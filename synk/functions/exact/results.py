@@ -19,11 +19,11 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
-from synk.arrays.variables import OF_THE_RUN, describe, first_row, leads, n_rows
-from synk.compile.graphs.origin import describe_node
+from synk.arrays.variables import OF_THE_RUN, first_row, leads, n_rows
 from synk.compile.graphs.serialize import topological
 from synk.compile.graphs.substitute import substitute
 from synk.compile.rows.relations import (
+    DRAWN,
     EACH,
     SAME,
     STREAM,
@@ -62,7 +62,7 @@ def exact_definition(definition: Definition) -> Definition:
     marks = [node for node in topological(declared) if isinstance(node.op, Addend)]
     needed = [*undeclared, *(mark.inputs[0] for mark in marks)]
     makers = [partial(_output, variable=output) for output in definition.outputs]
-    makers += [partial(_update, definition=definition, update=update) for update in definition.updates]
+    makers += [partial(_update, update=update) for update in definition.updates]
     makers = [make for make, mode in zip(makers, modes, strict=True) if mode is UNDECLARED]
     relations = known_relations(definition, written)
     at_once: set[Variable] = set()
@@ -133,21 +133,14 @@ def _output(completion: Completion, variable: Variable) -> Result:
         return Result(pt.moveaxis(value, rows.axis, 0), "gather", rows.axis)
     if isinstance(relation, Own):
         return Result(value, "avg")
-    # Of a draw that is the same for all rows, it is rank 0's, whose stream is that of one process.
-    return Result(completion.wanted(variable, SAME), None)
+    # Of a draw that is for all rows, it is rank 0's, whose stream is that of one process.
+    return Result(value if relation == DRAWN else completion.wanted(variable, SAME), None)
 
 
-def _update(completion: Completion, definition: Definition, update: Update) -> Result:
+def _update(completion: Completion, update: Update) -> Result:
     if is_stream(update.variable):
         return Result(completion.local(update.value).value, None)
     value: Any = completion.wanted(update.value, SAME)
-    if value in completion.draws:
-        draw = completion.draws[value]
-        raise ValueError(
-            f"the update of {describe(update.variable)} in {definition.name!r} would differ between ranks: "
-            f"each draws its own {describe_node(draw)}; give the draw a row axis, as size=(x.shape[0], ...) "
-            'does, or declare how slices combine, as (variable, new value, "avg") does, and let ranks differ'
-        )
     return Result(update.variable.type.filter_variable(value, allow_convert=True), None)
 
 

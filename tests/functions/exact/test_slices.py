@@ -168,7 +168,10 @@ REFUSED = {
         r"inside its graph by Scan",
     ),
     "of the script": (lambda w: pt.sqrt(all_sum(x.sum())), OF_THE_SCRIPT),
-    "a draw": (lambda w: x.sum() ** 2 + pt.random.normal(rng=w.rng, return_next_rng=True)[1], AGAIN),
+    "a draw": (
+        lambda w: x.sum() ** 2 + pt.random.normal(rng=w.rng, return_next_rng=True)[1],
+        "inside its graph for a draw",
+    ),
 }
 
 
