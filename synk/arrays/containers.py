@@ -1,7 +1,8 @@
 """Show the script the values of a shared variable while a run has it.
 
     v.get_value() -> value, on the host, wherever programs left it
-    v.set_value() -> value: rank 0's alone, which is told once where there are other ranks
+    v.set_value() -> value: rank 0's alone; where there are other ranks, the variable is per rank from then
+                     on, which is told once
 
 Updates and collectives write to the storage and do not pass here.
 """
@@ -18,7 +19,7 @@ from pytensor.link.basic import Container
 
 from synk.values.errors import SynkWarning
 
-OWN = ("to_host", "warned")  # attributes that a plain container does not have
+OWN = ("to_host", "note_set", "warned")  # attributes that a plain container does not have
 
 
 class AdoptedContainer(Container):
@@ -56,8 +57,12 @@ class AdoptedContainer(Container):
 
 
 class TravelledContainer(AdoptedContainer):
-    """The container of a variable that the workers have, too: they do not see what is set here."""
+    """The container of a variable that the workers have, too: they do not see what is set here.
 
+    ``note_set()`` is called before a value is set.
+    """
+
+    note_set: Callable[[], None]
     warned = False
 
     @property
@@ -74,18 +79,23 @@ class TravelledContainer(AdoptedContainer):
                 SynkWarning,
                 stacklevel=3,
             )
+        self.note_set()
         Container.value.fset(self, new)
 
     data = value
 
 
-def adopt(container: Container, to_host: Callable[[Any], Any], travelled: bool) -> None:
+def adopt(
+    container: Container, to_host: Callable[[Any], Any], note_set: Callable[[], None] | None = None
+) -> None:
     """Show the script a variable as one of a run.
 
-    ``travelled`` says whether there are other ranks, which have it too.
+    ``note_set()`` is called when the script sets a value; it is None where there are no other ranks.
     """
     vars(container)["to_host"] = to_host
-    container.__class__ = TravelledContainer if travelled else AdoptedContainer
+    if note_set is not None:
+        vars(container)["note_set"] = note_set
+    container.__class__ = AdoptedContainer if note_set is None else TravelledContainer
 
 
 def give_back(container: Container) -> None:

@@ -62,6 +62,12 @@ class PerRank:
             return self.now
         return {variable: since for variable, since in state.items() if variable in self._variables}
 
+    def note_set(self, variable: int) -> None:
+        """Note that the script has set a variable on rank 0 only."""
+        if is_tracked(self._variables[variable]):
+            since = "set_value in the script, which changed rank 0 only"
+            self.now = self.after([Effect((), (variable,), since)])
+
     def note_failed(self, effects: Iterable[Effect | None]) -> None:
         """Note that steps may have run in part: what they leave equal is as it was, the rest is per rank."""
         self.now = self.after(

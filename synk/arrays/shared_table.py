@@ -12,6 +12,7 @@ import pickle
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from pytensor.compile.sharedvalue import SharedVariable
@@ -25,20 +26,22 @@ class SharedTable:
     """The master's record of which shared variables have travelled.
 
     ``post(message)`` reaches all workers, ``release(message)`` does so too, later, from wherever it is
-    called: with other messages. By ``to_host`` the script reads values that programs left on the device of
-    rank 0, on any thread.
+    called: with other messages. ``note_set(identity)`` is called when the script sets a variable on rank 0 of
+    several. By ``to_host`` it reads values that programs left on the device of rank 0, on any thread.
     """
 
     def __init__(
         self,
         post: Callable[..., None],
         release: Callable[[Any], None],
+        note_set: Callable[[int], None],
         own: RankVariables,
         n_ranks: int,
         to_host: Callable[[Any], Any] | None = None,
     ):
         self._post = post
         self._release = release
+        self._note_set = note_set
         self._own = own
         self._n_ranks = n_ranks
         self._to_host = to_host or (lambda value: value)
@@ -73,7 +76,10 @@ class SharedTable:
             self._references[identity] = weakref.ref(variable)
             weakref.finalize(variable, self._forget, id(variable), identity).atexit = False
             if self._adopts:
-                adopt(variable.container, self._to_host, travelled=self._n_ranks > 1)
+                several = self._n_ranks > 1
+                adopt(
+                    variable.container, self._to_host, partial(self._note_set, identity) if several else None
+                )
 
     def _post_values(self, variables: dict[int, SharedVariable]) -> None:
         if self._n_ranks == 1 or not variables:

@@ -73,13 +73,15 @@ class Session:
             # Values that are handed out may be as large as a data set.
             self.temporary = commands.temporary = StagingBuffers(segments)
             read = self._to_host if on_gpus else None
-            self.shared = SharedTable(commands.post, commands.release_later, own, self.n_ranks, read)
+            self.per_rank = per_rank = PerRank(own, self.n_ranks)
+            self.shared = SharedTable(
+                commands.post, commands.release_later, per_rank.note_set, own, self.n_ranks, read
+            )
             self.shared_storage = SharedStorage(
                 segments, commands.post, own, self.n_ranks, not on_gpus, remembered.drop_variable
             )
             self.lengths = Lengths(own, lambda unknown: self.run((ShapesStep(unknown),))[0])
-            self.per_rank = PerRank(own, self.n_ranks)
-            self._recovery = Recovery(self.shared, own, self.shared_storage, segments, self.per_rank)
+            self._recovery = Recovery(self.shared, own, self.shared_storage, segments, per_rank)
 
             # What computes.
             self._rank = self._connection.rank(*self._connected(), device, segments, own)

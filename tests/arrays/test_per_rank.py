@@ -1,12 +1,13 @@
 """Which shared variables are per rank after steps, and which steps are refused: no process is needed."""
 
+import numpy as np
 import pytensor
 import pytest
 
 from synk.arrays.per_rank import Effect, PerRank
 from synk.arrays.variables import RankVariables
 
-V, W, UNNAMED = 1, 2, 3
+V, W, UNNAMED, STATE = 1, 2, 3, 4
 
 
 def rank_0s_variables():
@@ -79,6 +80,19 @@ def test_a_command_that_failed_leaves_per_rank_all_that_was_so_on_its_way():
     assert state.now == {V: "synk.scatter", W: "synk.set_value on rank 1"}
 
 
+def test_what_the_script_sets_is_per_rank_unless_it_is_a_random_state():
+    variables = rank_0s_variables()
+    variables.adopt(STATE, pytensor.shared(np.random.default_rng(1)))
+    state = PerRank(variables, n_ranks=2)
+    before = state.now
+    state.note_set(V)
+    state.note_set(STATE)
+    assert state.now == {V: "set_value in the script, which changed rank 0 only"}
+    assert not before  # commands and commits hold on to it
+    with pytest.raises(ValueError, match=r"'v' as equal.* since set_value.*synk.broadcast\(v\)"):
+        state.after([taking(V)])
+
+
 def test_variables_that_are_gone_are_forgotten():
     variables = rank_0s_variables()
     state = PerRank(variables, n_ranks=2)
@@ -91,4 +105,5 @@ def test_nothing_is_per_rank_on_one_rank():
     state = per_rank(n_ranks=1)
     assert state.after([scattered(V), taking(V)]) == {}
     state.note_failed([scattered(V)])
+    state.note_set(V)
     assert state.now == {}

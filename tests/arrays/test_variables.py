@@ -94,6 +94,22 @@ def test_set_value_changes_the_master_only_and_warns_once_per_variable(run):
     assert v.get_value() == 8
 
 
+def test_what_takes_a_variable_as_equal_is_refused_from_set_value_to_broadcast(run):
+    rate, v = shared(0.1, "rate"), shared(1.0)
+    step = synk.function([], updates=[(v, v - rate)], name="step")
+    step()
+    step()
+    with pytest.warns(synk.SynkWarning, match="'rate' changed rank 0 only"):
+        rate.set_value(0.5)
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"'step' takes 'rate' as equal.*set_value.*broadcast\(rate\)"):
+            step()
+        rate.set_value(0.2)  # not told again
+    synk.broadcast(rate)
+    step()
+    np.testing.assert_allclose(synk.gather(v), [0.6] * N_RANKS)
+
+
 def test_reading_updates_and_collectives_do_not_warn(run):
     v = shared(1.0)
     synk.function([], updates=[(v, v + 1)])()
