@@ -12,12 +12,15 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from pytensor.compile.mode import get_mode
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors
+from pytensor.link.basic import JITLinker
 from pytensor.tensor.type import DenseTensorType, TensorType
 
 from synk.arrays.variables import describe, first_row, leads, n_rows, total_rows
+from synk.compile import ArrayLinker
 from synk.compile.graphs.substitute import substitute
 from synk.values.reduction import check_mode
 
@@ -89,6 +92,7 @@ def define(
 
     Raises TypeError or ValueError, naming the argument and the variable that is wrong.
     """
+    _check_mode(mode)
     scattered = _inputs("inputs", inputs)
     broadcast = _inputs("bcast_inputs", [] if bcast_inputs is None else bcast_inputs)
     _check_inputs(scattered, broadcast)
@@ -119,6 +123,19 @@ def define(
     )
     _check_whole(definition, on_unused_input)
     return definition
+
+
+def _check_mode(mode: Any) -> None:
+    """Refuse modes that compile a graph as a whole by Numba, JAX and the like: they know no communicators."""
+    if mode in (None, "debug"):
+        return
+    linker = getattr(get_mode(mode), "linker", None)
+    if isinstance(linker, JITLinker) and not isinstance(linker, ArrayLinker):
+        shown = repr(mode) if isinstance(mode, str) else "a Mode"
+        raise ValueError(
+            f"mode={shown} compiles by {type(linker).__name__}, in which ranks cannot meet: leave mode out "
+            "for synk's own, or pass one that runs an Op at a time, such as 'FAST_COMPILE' or 'debug'"
+        )
 
 
 # --- inputs ------------------------------------------------------------------------------------

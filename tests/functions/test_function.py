@@ -7,6 +7,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from pytensor.compile.mode import Mode
 
 import synk
 from support.processes.of_rank import runs_of
@@ -486,6 +487,17 @@ def test_mode_is_what_a_rank_compiles_in():
     x = pt.vector("x")
     f = synk.function([x], (x.sum(), "sum"), mode="FAST_COMPILE")
     assert f(np.arange(5.0)) == 10
+
+
+@pytest.mark.parametrize(
+    "mode", ["NUMBA", "FAST_RUN", "fast_run", Mode("numba", None)], ids=lambda mode: str(mode)[:9]
+)
+def test_modes_in_which_ranks_cannot_meet_are_refused_when_it_is_built(mode):
+    x = pt.vector("x")
+    with pytest.raises(
+        ValueError, match=r"mode=.*ranks cannot meet: leave mode out .* such as 'FAST_COMPILE'"
+    ):
+        synk.function([x], x.std(), mode=mode)
 
 
 def test_results_may_be_large_and_change_their_size():
