@@ -6,7 +6,6 @@ from collections.abc import Callable
 from functools import singledispatch
 from typing import Any
 
-import numpy as np
 import pytensor.scalar.basic as ps
 from pytensor.graph.basic import Apply
 from pytensor.tensor.basic import ScalarFromTensor, TensorFromScalar
@@ -24,6 +23,7 @@ from synk.compile.rows.relations import (
     Rows,
     as_rows,
     counted,
+    keeps_parts,
     owned,
     rows_along,
     selected,
@@ -90,10 +90,16 @@ def matching(one: Rows, other: Rows) -> bool:
 # --- numbers of rows ---------------------------------------------------------------------------------
 
 
+def keeps_counting(before: str, after: str) -> bool:
+    """Tell whether numbers of rows, of ranks and of all, are as another dtype still each other's sum."""
+    return after in ("float32", "float64") or (after == "int64" and before.startswith(("int", "uint")))
+
+
 def counting(op: Any, node: Apply, given: Relations) -> Outcome:
     """Casts and multiples of numbers of rows are such numbers; all else is computed of those of all ranks."""
     if isinstance(op, ps.Cast | ps.Identity):
-        return given, given
+        before, after = node.inputs[0].type.dtype, node.outputs[0].type.dtype
+        return (given, given) if before == after or keeps_counting(before, after) else None
     single = [one for one in given if one != SAME]
     if isinstance(op, ps.Mul) and len(single) == 1 and isinstance(single[0], Count):
         return given, [Count(None if selected(single[0]) else SCALED)]
@@ -118,6 +124,15 @@ def _parts(*ops: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return register
 
 
+def _keep_dtype(node: Apply, given: Relations) -> bool:
+    """Tell whether parts remain parts in the dtype of the result."""
+    after = node.outputs[0].type.dtype
+    pairs = zip(node.inputs, given, strict=True)
+    return all(
+        keeps_parts(one, variable.type.dtype, after) for variable, one in pairs if isinstance(one, Partial)
+    )
+
+
 def _only_parts(given: Relations) -> set[str]:
     """Return by which operations the inputs are parts; nothing if some are neither parts nor the same."""
     ops = {one.op for one in given if isinstance(one, Partial)}
@@ -130,7 +145,7 @@ def added(op: Any, node: Apply, given: Relations) -> Outcome:
     given = [SUM if isinstance(one, Count) else one for one in given]
     ops = _only_parts(given)
     if ops == {"sum"}:
-        return [SUM] * len(given), [SUM]
+        return ([SUM] * len(given), [SUM]) if _keep_dtype(node, given) else None
     extremes = [k for k, one in enumerate(given) if isinstance(one, Partial)]
     if (
         len(ops) == 1
@@ -161,6 +176,8 @@ def multiplied(op: Any, node: Apply, given: Relations) -> Outcome:
     """A sum times what all ranks have is a sum; products multiply."""
     given = [SAME if isinstance(one, Count) else one for one in given]
     ops = _only_parts(given)
+    if not _keep_dtype(node, given):
+        return None
     if ops == {"prod"}:
         return [Partial("prod")] * len(given), [Partial("prod")]
     if ops == {"sum"}:
@@ -172,7 +189,7 @@ def multiplied(op: Any, node: Apply, given: Relations) -> Outcome:
 @_parts(ps.TrueDiv)
 def divided(op: Any, node: Apply, given: Relations) -> Outcome:
     """A sum over what all ranks have is a sum, unless it goes round where it is too large."""
-    if given[0] == SUM and node.inputs[0].type.dtype.endswith(("float16", "float32", "64", "128")):
+    if given[0] == SUM and _keep_dtype(node, given):
         return [SUM, SAME], [SUM]
     return None
 
@@ -180,21 +197,14 @@ def divided(op: Any, node: Apply, given: Relations) -> Outcome:
 @_parts(ps.Cast, ps.Identity)
 def converted(op: Any, node: Apply, given: Relations) -> Outcome:
     """A wider dtype keeps sums and extremes, unless those of integers go round where they are too large."""
-    (part,) = given
-    before, after = (variable.type.dtype for variable in (node.inputs[0], node.outputs[0]))
-    wider = before != "bool" and (np.can_cast(before, after) or after.startswith(("float", "complex")))
-    real = before.startswith(("float", "complex"))
-    if not isinstance(part, Partial):
-        return None
-    kept = real or part.op in OPPOSITE or (part == SUM and before.endswith("int64"))
-    return (given, given) if before == after or (wider and kept) else None
+    return (given, given) if _only_parts(given) and _keep_dtype(node, given) else None
 
 
 @_parts(ps.Switch)
 def chosen(op: Any, node: Apply, given: Relations) -> Outcome:
     """A choice that all ranks make between parts."""
     ops = _only_parts(given[1:])
-    if given[0] == SAME and len(ops) == 1:
+    if given[0] == SAME and len(ops) == 1 and _keep_dtype(node, given):
         part = Partial(*ops)
         return [SAME, part, part], [part]
     return None
@@ -202,7 +212,8 @@ def chosen(op: Any, node: Apply, given: Relations) -> Outcome:
 
 def _extreme(name: str) -> Callable[..., Outcome]:
     def rule(op: Any, node: Apply, given: Relations) -> Outcome:
-        return (given, [Partial(name)]) if _only_parts(given) == {name} else None
+        by_bits = isinstance(op, ps.OR | ps.AND) and node.outputs[0].type.dtype != "bool"
+        return (given, [Partial(name)]) if _only_parts(given) == {name} and not by_bits else None
 
     return rule
 

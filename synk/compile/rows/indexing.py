@@ -10,7 +10,18 @@ from pytensor.tensor.basic import Nonzero
 from pytensor.tensor.subtensor import AdvancedIncSubtensor, IncSubtensor, Subtensor
 
 from synk.compile.compat import AdvancedIncSubtensor1
-from synk.compile.rows.relations import EACH, SAME, SUM, Count, Lengths, Partial, RowNumbers, Rows, rows_along
+from synk.compile.rows.relations import (
+    EACH,
+    SAME,
+    SUM,
+    Count,
+    Lengths,
+    Partial,
+    RowNumbers,
+    Rows,
+    keeps_parts,
+    rows_along,
+)
 from synk.compile.rows.table import Outcome, Relations, relate
 
 WHOLE = slice(None, None, None)
@@ -62,7 +73,7 @@ def inc_subtensor(op: IncSubtensor, node: Apply, given: Relations) -> Outcome:
     if any(one != SAME for one in indices):
         return None
     if SUM in (value, added) and all(one in (SAME, SUM) for one in (value, added)):
-        return [SUM, SUM, *indices], [SUM]
+        return ([SUM, SUM, *indices], [SUM]) if _adds_parts(node, added) else None
     rows = value if isinstance(value, Rows) else None
     if rows is None and isinstance(added, Rows):
         rows = _around(op.idx_list, added, node)
@@ -70,6 +81,12 @@ def inc_subtensor(op: IncSubtensor, node: Apply, given: Relations) -> Outcome:
         return None
     behind = axis - (kept_ndim(op.idx_list, node.inputs[0].type.ndim) - node.inputs[1].type.ndim)
     return [rows, rows_along(node.inputs[1], behind, rows.length), *indices], [rows]
+
+
+def _adds_parts(node: Apply, added: Any) -> bool:
+    """Tell whether parts that are written to places are parts in the dtype of the places, too."""
+    after, before = (variable.type.dtype for variable in node.inputs[:2])
+    return added != SUM or keeps_parts(SUM, before, after)
 
 
 def kept_ndim(entries: Any, ndim: int) -> int:
@@ -207,7 +224,7 @@ def advanced_inc_subtensor(op: Any, node: Apply, given: Relations) -> Outcome:
     if entries[0] is None or any(one is None for one in entries[1:]):
         return None
     if not per_row:
-        return ([SUM, SUM, *indices], [SUM]) if SUM in (value, added) else None
+        return ([SUM, SUM, *indices], [SUM]) if SUM in (value, added) and _adds_parts(node, added) else None
     if value not in (SAME, SUM):
         return None
     ndim = max(variable.type.ndim for variable in node.inputs[2:])

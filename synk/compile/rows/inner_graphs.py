@@ -33,6 +33,7 @@ def einsum(op: Einsum, node: Apply, given: Relations) -> Outcome:
     if (
         not arrow
         or "." in op.subscripts
+        or node.outputs[0].type.dtype == "bool"
         or len(letters) != 1
         or any(term.count(*letters) > 1 for term in terms)
     ):

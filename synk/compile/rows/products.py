@@ -9,7 +9,7 @@ from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.linalg.solvers.core import SolveBase
 from pytensor.tensor.math import Dot
 
-from synk.compile.rows.relations import SAME, SUM, Own, Partial, Rows, as_rows, rows_along
+from synk.compile.rows.relations import SAME, SUM, Own, Partial, Rows, as_rows, keeps_parts, rows_along
 from synk.compile.rows.table import Outcome, Relations, relate
 
 
@@ -57,9 +57,10 @@ def product(node: Apply, given: Relations, batch: int) -> Outcome:
     if any(isinstance(one, Own) for one in given):
         return None
     if isinstance(left, Partial) or isinstance(right, Partial):
-        if left == SUM and not isinstance(right, Rows):
+        dtypes = [variable.type.dtype for variable in (*node.inputs, node.outputs[0])]
+        if left == SUM and not isinstance(right, Rows) and keeps_parts(SUM, dtypes[0], dtypes[2]):
             return [SUM, SAME], [SUM]
-        if right == SUM and not isinstance(left, Rows):
+        if right == SUM and not isinstance(left, Rows) and keeps_parts(SUM, dtypes[1], dtypes[2]):
             return [SAME, SUM], [SUM]
     outer_left = isinstance(left, Rows) and left.axis != inner_left
     outer_right = isinstance(right, Rows) and right.axis != inner_right
@@ -67,7 +68,7 @@ def product(node: Apply, given: Relations, batch: int) -> Outcome:
     if outer_left:
         return [left, SAME], [Rows(left.axis, left.length)]
     contracted = (isinstance(left, Rows) or isinstance(right, Rows)) and not outer_right
-    if contracted:
+    if contracted and node.outputs[0].type.dtype != "bool":  # of truths there is no sum
         length = left.length if isinstance(left, Rows) else right.length
         return [Rows(inner_left, length), Rows(inner_right, length)], [SUM]
     if outer_right:

@@ -9,7 +9,19 @@ from pytensor.tensor.basic import ExtractDiag
 from pytensor.tensor.elemwise import CAReduce
 from pytensor.tensor.math import Argmax
 
-from synk.compile.rows.relations import EACH, SCALED, Count, Lengths, Own, Partial, Rows, SomeRows, as_rows
+from synk.compile.rows.elementwise import keeps_counting
+from synk.compile.rows.relations import (
+    EACH,
+    SCALED,
+    Count,
+    Lengths,
+    Own,
+    Partial,
+    Rows,
+    SomeRows,
+    as_rows,
+    keeps_parts,
+)
 from synk.compile.rows.table import Instead, Outcome, Relations, relate
 
 OPERATIONS = ("sum", "prod", "min", "max")
@@ -28,7 +40,8 @@ def reduction(op: CAReduce, node: Apply, given: Relations) -> Outcome:
     """Parts of the total where rows are reduced, parts of parts where parts are."""
     one = as_rows(given[0])
     axes = range(node.inputs[0].type.ndim) if op.axis is None else op.axis
-    name = COMBINED_BY.get(type(op.scalar_op))
+    name = _operation(op, node)
+    dtypes = node.inputs[0].type.dtype, node.outputs[0].type.dtype
     if isinstance(one, Rows):
         if one.axis in axes:
             if name in ("any", "all"):
@@ -42,12 +55,20 @@ def reduction(op: CAReduce, node: Apply, given: Relations) -> Outcome:
         ("max", "any"),
         ("min", "all"),
     ):
-        return given, given
+        return (given, given) if keeps_parts(one, *dtypes) else None
     if isinstance(one, Lengths) and name == "prod" and sum(length is not None for length in one.lengths) == 1:
-        return given, [Count(SCALED)]
+        return (given, [Count(SCALED)]) if keeps_counting(*dtypes) else None
     if isinstance(one, Own):
         return given, given
     return None
+
+
+def _operation(op: CAReduce, node: Apply) -> str | None:
+    """Return what reduces rows; None for what parts do not combine by, such as bits of integers."""
+    name = COMBINED_BY.get(type(op.scalar_op))
+    if name in ("any", "all"):
+        return name if node.inputs[0].type.dtype == "bool" else None
+    return None if name in ("sum", "prod") and node.outputs[0].type.dtype == "bool" else name
 
 
 @relate.register(Argmax)

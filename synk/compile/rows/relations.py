@@ -14,6 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 
 class Relation:
     """One of the classes below."""
@@ -61,6 +63,19 @@ class Partial(Relation):
 
 
 SUM = Partial("sum")
+
+
+def keeps_parts(part: Partial, before: str, after: str) -> bool:
+    """Tell whether parts of a value of dtype ``before`` are, each as dtype ``after``, parts of that value so.
+
+    Integers go round where they are too large, and not alike in two dtypes; int64 is large enough for sums.
+    """
+    if before == after:
+        return True
+    if part.op in ("min", "max"):
+        return before != "bool" and (after.startswith("float") or np.can_cast(before, after))
+    exact = ("float", "complex", "int64") if part == SUM else ("float", "complex")
+    return before.startswith(exact) and after.startswith(("float", "complex"))
 
 
 @dataclass(frozen=True, slots=True)
