@@ -283,7 +283,7 @@ def training_bits(n_ranks):
     g = pytensor.shared(np.zeros(5, "float32"), name="g")
     loss = ((pt.tanh(x @ w) - y) ** 2).mean()
     noisy = pt.grad(loss, w) + noise.astype("float32")
-    gradient = synk.function([x, y], loss, updates=[(g, noisy), (state, following)])
+    gradient = synk.function([x, y], loss, updates=[(g, noisy, "avg"), (state, following)])
     update = synk.function([], updates=[(w, w - np.float32(0.1) * g)])
     train = synk.sequence(gradient, (synk.all_reduce, g), update)
     xs, ys = generator.normal(size=(101, 5)).astype("float32"), generator.normal(size=101).astype("float32")
