@@ -33,7 +33,9 @@ def make_train_function(
 ) -> synk.Function:
     """Build a function whose call is one training step on all ranks.
 
-    For any number of ranks and slices a step equals that of one process on the whole batch.
+    For any number of ranks a step equals that of one process on the whole batch. It does so in any number of
+    slices where rows are read once: of a mean or a sum over rows, but not of a mean with weights, whose
+    gradient needs the sum of all weights before it reads a row, and which is refused in more than one.
 
     Parameters
     ----------

@@ -214,8 +214,8 @@ class GraphFunction(Function):
     def _slices(self, num_slices: int) -> int:
         if check_num_slices(num_slices) > 1 and self._definition.needs_all_rows:
             raise ValueError(
-                f"num_slices={num_slices}, but a result of {self.name!r} needs all rows at once "
-                f"({self._definition.needs_all_rows}): pass num_slices=1, or declare how slices and ranks "
+                f"num_slices={num_slices}, but {self.name!r} needs all rows at once: "
+                f"{self._definition.needs_all_rows}; pass num_slices=1, or declare how slices and ranks "
                 "combine"
             )
         return num_slices

@@ -27,6 +27,7 @@ LIBRARIES = tuple(
 )
 PYTHON = os.path.join(sysconfig.get_path("stdlib"), "")
 MAX_SEARCH = 500  # nodes; what is further away says nothing
+N_CHARACTERS = 60  # of a line in messages
 PACKAGES = ("site-packages", "dist-packages")  # may lie inside Python's own folder
 
 
@@ -67,10 +68,19 @@ def write_line(line: Line) -> str:
     return f"{place}\n    {text}" if text else place
 
 
-def describe_node(node: Apply) -> str:
-    """Return an Op, and the user's line that built the node."""
-    lines = nearest_lines(node)
-    return f"{node.op}, built by {write_line(lines[0])}" if lines else str(node.op)
+def place_of(node: Apply | None) -> str:
+    """Return the user's line that built a node, or the nearest one, in short; "" where it is not known."""
+    lines = nearest_lines(node) if node is not None else ()
+    if not lines:
+        return ""
+    file, number, _, text = lines[0]
+    return f"{os.path.basename(file)}:{number}" + (f", {shorten(text)}" if text else "")
+
+
+def shorten(text: str) -> str:
+    """Return the beginning of a line of code."""
+    text = text.strip()
+    return text if len(text) <= N_CHARACTERS else text[: N_CHARACTERS - 1] + "…"
 
 
 def built_as(made: Variable, *values: Variable) -> Variable:

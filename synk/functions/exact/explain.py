@@ -5,7 +5,6 @@ Definition, as written; Definition, as computed -> explain -> lines of text
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -14,7 +13,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
 from synk.arrays.variables import describe
-from synk.compile.graphs.origin import nearest_lines
+from synk.compile.graphs.origin import place_of
 from synk.compile.graphs.serialize import topological
 from synk.compile.rows.relations import Own, Relation
 from synk.functions.exact.completion import Completion
@@ -24,7 +23,6 @@ from synk.functions.symbolic import UNDECLARED, Definition
 from synk.ops.collective_op import CollectiveOp
 from synk.ops.collectives import AllGather, AllReduce
 
-N_CHARACTERS = 60  # of a line of the script
 N_PLACES = 3  # of the script, that are named for one collective
 
 COMBINED = {
@@ -240,18 +238,3 @@ def row_size(value: Any, shapes: dict[Variable, Shape], axis: int) -> str:
     shape = shapes.get(value)
     row = None if shape is None else n_bytes(value, (*shape[:axis], *shape[axis + 1 :]))
     return "of unknown size" if row is None else f"{row:,} bytes a row"
-
-
-def place_of(node: Apply | None) -> str:
-    """Return the script's line that built a node: file, number and text."""
-    lines = nearest_lines(node) if node is not None else ()
-    if not lines:
-        return ""
-    file, number, _, text = lines[0]
-    return f"{os.path.basename(file)}:{number}" + (f", {shorten(text)}" if text else "")
-
-
-def shorten(text: str) -> str:
-    """Return the beginning of a line of code."""
-    text = text.strip()
-    return text if len(text) <= N_CHARACTERS else text[: N_CHARACTERS - 1] + "…"

@@ -37,7 +37,7 @@ from synk.compile.rows.relations import (
 )
 from synk.functions.exact.completion import Completion
 from synk.functions.exact.joined import joined
-from synk.functions.exact.parts import Cut, cut, ranks_meet
+from synk.functions.exact.parts import Cut, cut, first_meeting, ranks_meet
 from synk.functions.symbolic import UNDECLARED, Definition, Update
 from synk.ops.marks import Addend
 
@@ -101,10 +101,11 @@ def _cut(
 ) -> Cut:
     """Cut the graph of ``values``, what ranks compute for what is ``written``, where that can be."""
     if ranks_meet(written):
-        return Cut(refused="ranks meet inside its graph, also where the script says so")
+        return Cut(refused="the ranks meet where the script says so" + first_meeting(written))
     declared = [value for value, mode in zip(values, modes, strict=True) if mode is not UNDECLARED]
     if ranks_meet(declared):
-        return Cut(refused="ranks meet inside its graph for an addend")
+        needed = "a value of all rows is needed before slices can be added up"
+        return Cut(refused=needed + first_meeting(declared))
     streams = filter(is_stream, ancestors(values))
     return cut(values, [*definition.inputs, *definition.sliceables, n_rows, first_row, leads, *streams])
 

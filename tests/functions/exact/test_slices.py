@@ -155,48 +155,68 @@ def test_a_program_is_compiled_ahead_of_the_call(module_ranks, w):
     np.testing.assert_allclose(f(X, num_slices=2), abs((X @ w.get_value()).sum()))
 
 
-AGAIN = "inside its graph, and after that rows, or draws, are needed by"
-OF_THE_SCRIPT = "inside its graph, also where the script says so"
+def weighted(w):
+    return (weights * (x @ w - y) ** 2).sum() / weights.sum()
+
+
+def loop(w):
+    levels = lambda before: pt.tanh((x @ before).sum(0) * before)  # noqa: E731
+    return pytensor.scan(levels, None, w, n_steps=2, return_updates=False)[-1]
+
+
+AGAIN = "rows, or draws, are needed again after the ranks have met for a value of all rows"
 REFUSED = {
-    "std": (lambda w: x.std(), AGAIN),
-    "rows after a sum": (lambda w: x / x.sum(), AGAIN),
-    "gathered": (lambda w: pt.sort(y)[1], r"inside its graph by AllGather"),
-    "two levels of a loop": (
-        lambda w: pytensor.scan(
-            lambda before: pt.tanh((x @ before).sum(0) * before), None, w, n_steps=2, return_updates=False
-        )[-1],
-        r"inside its graph by Scan",
+    "std": (lambda w: x.std(), AGAIN, "x.std()"),
+    "rows after a sum": (lambda w: x / x.sum(), AGAIN, "x / x.sum()"),
+    "gradient of a mean with weights": (lambda w: pytensor.grad(weighted(w), w), AGAIN, "return (weights *"),
+    "gathered": (lambda w: pt.sort(y)[1], "all rows are gathered", "pt.sort(y)"),
+    "two levels of a loop": (loop, "the ranks meet in a loop or branch", "pytensor.scan(levels"),
+    "of the script": (
+        lambda w: pt.sqrt(all_sum(x.sum())),
+        "the ranks meet where the script says so",
+        "all_sum(x.sum())",
     ),
-    "of the script": (lambda w: pt.sqrt(all_sum(x.sum())), OF_THE_SCRIPT),
     "a draw": (
         lambda w: x.sum() ** 2 + pt.random.normal(rng=w.rng, return_next_rng=True)[1],
-        "inside its graph for a draw",
+        "each slice would repeat what is drawn once for all rows",
+        "pt.random.normal",
+    ),
+    "an addend": (
+        lambda w: (addend(pt.sqrt((x @ w).sum() ** 2)), "sum"),
+        "a value of all rows is needed before slices can be added up",
+        "addend(pt.sqrt",
     ),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_needs_all_rows_at_once_is_refused_with_the_reason(module_ranks, w, name):
+def test_what_needs_all_rows_at_once_is_refused_with_the_reason_and_the_line(module_ranks, w, name):
     w.rng = pytensor.shared(np.random.default_rng(1))
-    make, reason = REFUSED[name]
-    f = synk.function([x, y], make(w), name="whole", on_unused_input="ignore")
-    match = (
-        rf"(?s)num_slices=2, but a result of 'whole' needs all rows at once \(ranks meet {reason}.*\): pass"
-    )
-    with pytest.raises(ValueError, match=match):
-        f(X, Y, num_slices=2)
-    f(X, Y)
+    make, reason, line = REFUSED[name]
+    f = synk.function([x, y, weights], make(w), name="whole", on_unused_input="ignore")
+    with pytest.raises(ValueError, match="num_slices=2, but 'whole' needs all rows at once: ") as refusal:
+        f(X, Y, WEIGHTS, num_slices=2)
+    place = str(refusal.value).partition(f": {reason} (")[2].partition("); pass num_slices=1")[0]
+    assert place.startswith("test_slices.py:")
+    assert line in place
+    f(X, Y, WEIGHTS)
 
 
-def test_an_addend_in_which_ranks_meet_is_refused_in_slices(module_ranks, w):
-    f = synk.function([x], (addend(pt.sqrt((x @ w).sum() ** 2)), "sum"))
-    with pytest.raises(ValueError, match="for an addend"):
-        f(X, num_slices=2)
-    np.testing.assert_allclose(f(X), abs((X @ w.get_value()).sum()))
+@pytest.mark.parametrize("num_slices", [1, 3])
+def test_a_weighted_step_in_slices_divides_the_gradient_of_the_sum(module_ranks, w, num_slices):
+    error = x @ w - y
+    slope = pytensor.grad((weights * error**2).sum(), w) / weights.sum()
+    f = synk.function([x, y, weights], weighted(w), updates=[(w, w - 0.1 * slope)])
+    start = w.get_value()
+    residual = X @ start - Y
+    loss = f(X, Y, WEIGHTS, num_slices=num_slices)
+    np.testing.assert_allclose(loss, np.average(residual**2, weights=WEIGHTS))
+    expected = start - 0.2 * X.T @ (WEIGHTS * residual) / WEIGHTS.sum()
+    np.testing.assert_allclose(same_on_all(w, module_ranks), expected)
 
 
 def test_a_collective_behind_another_is_told():
-    assert "by AllReduce" in cut([all_sum(all_sum(x.sum()))], [x]).refused
+    assert "the ranks meet a second time" in cut([all_sum(all_sum(x.sum()))], [x]).refused
 
 
 def test_a_graph_without_collectives_has_no_parts(w):
