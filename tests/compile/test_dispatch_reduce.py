@@ -133,6 +133,13 @@ def test_softmax_and_its_gradient(compare, axis, dtype):
     compare([x], outputs, [value], rtol=2e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("axis", [None, 0, -1])
+@pytest.mark.parametrize("shape", [(0, 4), (3, 0)])
+def test_softmax_of_nothing_is_empty(compare, axis, shape):
+    x = pt.matrix("x")
+    compare([x], [pt.special.softmax(x, axis), pt.special.log_softmax(x, axis)], [np.zeros(shape)])
+
+
 def test_large_inputs_do_not_overflow():
     x = pt.vector("x", dtype="float32")
     outputs = [pt.special.softmax(x), pt.special.log_softmax(x)]

@@ -139,6 +139,8 @@ def softmax(op, node, xp):
     axis, dtype = op.axis, node.outputs[0].type.dtype
 
     def function(x):
+        if x.size == 0:  # which has no largest
+            return xp.empty(x.shape, dtype)
         result = xp.subtract(x, x.max(axis=axis, keepdims=True), dtype=dtype)
         xp.exp(result, out=result)
         result /= result.sum(axis=axis, keepdims=True)
@@ -153,6 +155,8 @@ def log_softmax(op, node, xp):
     axis, dtype = op.axis, node.outputs[0].type.dtype
 
     def function(x):
+        if x.size == 0:
+            return xp.empty(x.shape, dtype)
         result = xp.subtract(x, x.max(axis=axis, keepdims=True), dtype=dtype)
         result -= xp.log(xp.exp(result).sum(axis=axis, keepdims=True))
         return result
