@@ -249,11 +249,10 @@ def _added_to_own(node: Apply, value: Rows, entries: list[Any]) -> Outcome:
         or any(one.type.ndim != 1 for one in arrays)
     ):
         return None
-    wanted: list[Any] = [value]
-    for k, variable in enumerate(node.inputs[1:]):
-        own = k == 1  # behind what is added
-        wanted.append(entries[0] if own else rows_along(variable, 0, entries[0].length))
-    return wanted, [value]
+    place = node.inputs[0].type.ndim - sum(one is not None for one in entries) + 1
+    (_, added, _, *others), numbers = node.inputs, entries[0]
+    by_row = [rows_along(variable, 0, numbers.length) for variable in others]
+    return [value, rows_along(added, added.type.ndim - place, numbers.length), numbers, *by_row], [value]
 
 
 def _added_to_columns(node: Apply, value: Rows, entries: list[Any]) -> Outcome:

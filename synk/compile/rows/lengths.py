@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from fractions import Fraction
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Constant, Variable
-from pytensor.scalar.basic import Cast
+from pytensor.scalar.basic import Cast, Mul
 from pytensor.tensor.basic import (
     Alloc,
     AllocEmpty,
@@ -19,6 +19,7 @@ from pytensor.tensor.basic import (
 )
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
+from pytensor.tensor.subtensor import Subtensor
 from pytensor.tensor.type_other import NoneConst
 
 from synk.compile.rows.relations import (
@@ -112,21 +113,19 @@ def reshape(op: Any, node: Apply, given: Relations) -> Outcome:
     if axis is None or axis >= node.outputs[0].type.ndim:
         return None
     if isinstance(lengths, Lengths):
-        if (
-            any(one is not None for k, one in enumerate(lengths.lengths) if k != axis)
-            or lengths.lengths[axis] is None
-        ):
+        others = (one for k, one in enumerate(lengths.lengths) if k != axis)
+        length = lengths.lengths[axis]
+        if length is None or any(one is not None for one in others):
             return None
-        if (
-            lengths.lengths[axis] == value.length
-            and (inferred := _inferred(node, value.axis, axis)) is not None
-        ):
+        if length != value.length and (selected(value) or not isinstance(length, str)):
+            return None  # of a selection nothing says how many elements are where
+        if length == value.length and (inferred := _inferred(node, value.axis, axis)) is not None:
             return Instead([node.inputs[0].reshape(inferred)])
-        return given, [Rows(axis, lengths.lengths[axis])]
+        return given, [Rows(axis, length)]
     elements = _elements(node.inputs[1])
     if lengths == SAME and elements is not None and _is(elements[axis], -1) and not selected(value):
-        rows_of_each = _rows_of_each(node, value, elements, axis)
-        if rows_of_each is not None and rows_of_each != int(rows_of_each):
+        rows_of_each = _rows_of_each(node, elements, value.axis, axis)
+        if rows_of_each is None:
             return None
         return given, [Rows(axis, value.length if rows_of_each == 1 else SCALED)]
     return None
@@ -145,14 +144,62 @@ def _inferred(node: Apply, before: int, after: int) -> list[Any] | None:
     return elements
 
 
-def _rows_of_each(node: Apply, value: Rows, elements: list[Any], axis: int) -> Fraction | None:
-    """Return how many rows of the reshaped value each row gives, None if that is not known."""
-    inner = [length for k, length in enumerate(node.inputs[0].type.shape) if k != value.axis]
-    others = [one.data if isinstance(one, Constant) else one for k, one in enumerate(elements) if k != axis]
-    if None in inner or any(isinstance(one, Variable) for one in others):
+def _rows_of_each(node: Apply, elements: list[Any], before: int, after: int) -> Any:
+    """Return how many rows of the reshaped value each row gives, `SCALED` where that is not known.
+
+    None where a row is not known to give whole ones.
+    """
+    x = node.inputs[0]
+    inner = {axis: length for axis, length in enumerate(x.type.shape) if axis != before}
+    size = 1
+    for one in _factors(one for k, one in enumerate(elements) if k != after):
+        if isinstance(one, Variable):
+            if (axis := _axis_of(one, x)) not in inner:
+                return None
+            del inner[axis]
+        else:
+            size *= int(one)
+    if None in inner.values():
+        return SCALED if size == 1 else None
+    n_elements = math.prod(length or 0 for length in inner.values())
+    return n_elements // size if size and n_elements % size == 0 else None
+
+
+def _factors(lengths: Iterable[Any]) -> Iterator[Any]:
+    """Yield what lengths are products of: numbers, and variables that are none."""
+    for length in map(_unconverted, lengths):
+        node = getattr(length, "owner", None)
+        if node is not None and isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, Mul):
+            yield from _factors(node.inputs)
+        else:
+            yield length
+
+
+def _axis_of(length: Variable, x: Variable) -> int | None:
+    """Return the axis of ``x`` whose length this is, if it is known to be one's."""
+    node = length.owner
+    if node is None or not isinstance(node.op, Subtensor | Shape_i):
         return None
-    size = math.prod(map(int, others))
-    return Fraction(math.prod(inner), size) if size else None
+    if isinstance(node.op, Shape_i):
+        of, axis = node.inputs[0], node.op.i
+    else:
+        shape, *at = node.inputs
+        position = _unconverted(at[0]) if len(at) == 1 else None
+        if (
+            shape.owner is None
+            or not isinstance(shape.owner.op, Shape)
+            or isinstance(position, Variable | None)
+        ):
+            return None
+        of, axis = shape.owner.inputs[0], int(position) % x.type.ndim
+    return axis if _shaped_as(of) is _shaped_as(x) else None
+
+
+def _shaped_as(x: Variable) -> Variable:
+    """Return what a value was made of element by element."""
+    while x.owner is not None and isinstance(x.owner.op, Elemwise) and len(x.owner.inputs) == 1:
+        (x,) = x.owner.inputs
+    return x
 
 
 def _leading(node: Apply) -> int | None:
@@ -174,10 +221,15 @@ def _elements(shape: Any) -> list[Any] | None:
 
 def _is(variable: Any, number: int) -> bool:
     """Tell whether a length is a constant of this value."""
-    while getattr(variable, "owner", None) is not None and _converts(variable.owner.op):
-        (variable,) = variable.owner.inputs
-    value = variable.data if isinstance(variable, Constant) else variable
-    return not hasattr(value, "owner") and int(value) == number
+    value = _unconverted(variable)
+    return not isinstance(value, Variable) and int(value) == number
+
+
+def _unconverted(length: Any) -> Any:
+    """Return the number that a length is, or the variable that it was made of."""
+    while getattr(length, "owner", None) is not None and _converts(length.owner.op):
+        (length,) = length.owner.inputs
+    return length.data if isinstance(length, Constant) else length
 
 
 def _converts(op: Any) -> bool:

@@ -28,6 +28,7 @@ from synk.compile.rows.relations import (
     RowNumbers,
     Rows,
     Stream,
+    as_rows,
     owned,
     selected,
 )
@@ -141,7 +142,7 @@ def possible(given: Relation, wanted: Relation) -> bool:
     if not isinstance(wanted, Rows):
         return True
     if isinstance(given, Rows | RowNumbers) and selected(given):
-        return given.length == wanted.length
+        return bool(as_rows(given) == wanted)  # along another axis they would be split by all rows
     return not selected(wanted)
 
 

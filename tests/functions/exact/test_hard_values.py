@@ -114,6 +114,34 @@ CASES = {
         ],
         NINES,
     ),
+    # Of selected rows.
+    "the same for all rows": Hard(
+        [
+            pt.inc_subtensor(tokens[pt.arange(tokens.shape[0]), labels], w),
+            pt.set_subtensor(tokens[pt.arange(tokens.shape[0]), labels], w).sum(axis=0),
+            pt.inc_subtensor(tokens[pt.arange(tokens.shape[0]), labels], tokens[:, 0]),
+        ],
+        TOKENS,
+        {w: np.arange(1.0, 4)},
+        rows=(3, 6),
+    ),
+    "selected both ways": Hard([outer(y[mask]) + outer(y[mask]).T], SELECTED),
+    # In other shapes.
+    "rows of rows": Hard([x.reshape((-1, 2)), x.reshape((-1, 6))], REALS, rows=(2, 4, 6, 12)),
+    "rows of a stretch": Hard(
+        [known.reshape((known[::2].shape[0], 8)), known.reshape((known[::2].shape[0], -1))],
+        KNOWN,
+        rows=(2, 4, 6, 12),
+    ),
+    "tokens of rows": Hard(
+        [
+            tokens.reshape((-1, tokens.shape[-1])),
+            tokens.reshape((-1,)),
+            tokens.reshape((-1, 1)),
+            known.reshape((-1, 2)),
+        ],
+        {tokens: TOKENS[tokens]} | KNOWN,
+    ),
 }
 
 
