@@ -135,9 +135,11 @@ def test_softmax_and_its_gradient(compare, axis, dtype):
 
 @pytest.mark.parametrize("axis", [None, 0, -1])
 @pytest.mark.parametrize("shape", [(0, 4), (3, 0)])
-def test_softmax_of_nothing_is_empty(compare, axis, shape):
-    x = pt.matrix("x")
-    compare([x], [pt.special.softmax(x, axis), pt.special.log_softmax(x, axis)], [np.zeros(shape)])
+def test_softmax_of_nothing_is_empty(axis, shape):
+    x = pt.matrix("x", dtype="float32")
+    outputs = [pt.special.softmax(x, axis), pt.special.log_softmax(x, axis)]
+    for found in pytensor.function([x], outputs, mode=array_mode())(np.zeros(shape, "float32")):
+        assert (found.shape, found.dtype) == (shape, "float32")
 
 
 def test_large_inputs_do_not_overflow():
