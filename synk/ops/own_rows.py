@@ -14,6 +14,7 @@ from pytensor.graph.op import Op
 
 from synk.arrays.variables import first_row, n_rows, total_rows
 from synk.compile import array_funcify
+from synk.compile.graphs.origin import place_of
 from synk.compile.tables import host_inputs
 from synk.values.reduction import identity
 
@@ -42,16 +43,23 @@ class OwnRows(Op):
         return Apply(self, [value, n, first, total], [value.type.clone(shape=shape)()])
 
     def perform(self, node: Apply, inputs: Any, output_storage: Any) -> None:
-        output_storage[0][0] = self.part(*inputs)
+        output_storage[0][0] = self.part(node, *inputs)
 
-    def part(self, value: Any, n: Any, first: Any, total: Any) -> Any:
+    def part(self, node: Apply, value: Any, n: Any, first: Any, total: Any) -> Any:
         """Return this rank's part; raises ValueError where the rows are not those of the inputs."""
         n, first, total = int(n), int(first), int(total)
         length = value.shape[self.axis]
         each, over = divmod(length, total) if total else (0, length)
         if over:
-            raise ValueError(f"a value with {length} rows meets the {total} rows of all scattered inputs")
+            raise ValueError(self._misfit(node, length, total))
         return value[(slice(None),) * self.axis + (slice(first * each, (first + n) * each),)]
+
+    def _misfit(self, node: Apply, length: int, total: int) -> str:
+        name, place = node.inputs[0].name, place_of(node)
+        text = f"{repr(name) if name else 'a value'} has {length} row{'s' * (length != 1)}"
+        text += f" and meets the {total} rows of all scattered inputs" + (f" ({place})" if place else "")
+        declared = f"pytensor.tensor.specify_broadcastable(value, {self.axis})"
+        return text + (f"; if it is one for all of them, {declared} says so" if length == 1 else "")
 
 
 def some_rows(value: Variable, axis: int, op: str, total: Variable) -> Variable:
@@ -101,7 +109,7 @@ def host_inputs_of_some_rows(op, node):
 @array_funcify.register(OwnRows)
 def own_rows_entry(op, node, xp):
     """Take a view."""
-    return op.part
+    return partial(op.part, node)
 
 
 @host_inputs.register(OwnRows)

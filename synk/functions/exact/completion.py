@@ -15,7 +15,7 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
-from synk.compile.graphs.origin import keep_origin, remade
+from synk.compile.graphs.origin import keep_origin, nearest_lines, remade, user_lines
 from synk.compile.graphs.serialize import topological
 from synk.compile.rows.relations import (
     DRAWN,
@@ -33,7 +33,7 @@ from synk.compile.rows.relations import (
     selected,
 )
 from synk.compile.rows.table import Instead, Rebuilt, relate
-from synk.functions.exact.local_values import Local, LocalValues
+from synk.functions.exact.local_values import Local, LocalValues, is_own_part
 from synk.ops.collective_op import has_collectives
 
 
@@ -85,10 +85,15 @@ class Completion(LocalValues):
         wanted, results = outcome or by_default(node, given)
         if not all(map(possible, given, wanted)) or self._would_wait(inputs, given, wanted):
             wanted, results = by_default(node, given)
-        converted = [
-            self._convert(value, one, other) for value, one, other in zip(inputs, given, wanted, strict=True)
-        ]
+        converted = [self._converted_for(node, *each) for each in zip(inputs, given, wanted, strict=True)]
         self._learn(node, remade(node, converted).outputs, results)
+
+    def _converted_for(self, node: Apply, value: Variable, given: Relation, wanted: Relation) -> Variable:
+        """Convert an input of a node; its own rows get the node's line, for errors where they do not fit."""
+        made = self._convert(value, given, wanted)
+        if is_own_part(made) and not user_lines(made):
+            made.tag.trace = [[line] for line in nearest_lines(node)]
+        return made
 
     def _learn(self, node: Apply, made: Sequence[Variable], relations: Sequence[Relation]) -> None:
         """Take what was made for the outputs of a node."""
@@ -123,7 +128,7 @@ class Completion(LocalValues):
     def _rebuild(self, node: Apply, outcome: Rebuilt) -> None:
         """Make this rank's node, which differs in more than its inputs."""
         converted = [
-            value if wanted is None else self._convert(value, self.local(value).relation, wanted)
+            value if wanted is None else self._converted_for(node, *self.local(value), wanted)
             for value, wanted in outcome.inputs
         ]
         made = outcome.build(converted)
