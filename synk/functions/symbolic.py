@@ -173,6 +173,11 @@ def _check_inputs(scattered: Sequence[Variable], broadcast: Sequence[Variable]) 
     for variable in scattered:
         if not isinstance(variable.type, TensorType) or variable.type.ndim == 0:
             raise TypeError(f"input {describe(variable)} has no rows to scatter; put it in bcast_inputs")
+        if variable.type.shape[0] == 1:  # which is repeated beside many: no rank's rows do that
+            raise ValueError(
+                f"input {describe(variable)} is {variable.type}, of a single row, which cannot be scattered; "
+                "put it in bcast_inputs, or give it another type"
+            )
 
 
 # --- outputs -----------------------------------------------------------------------------------

@@ -510,7 +510,7 @@ def test_results_may_be_large_and_change_their_size():
 
 x, y = pt.vector("x"), pt.vector("y")
 v = pytensor.shared(np.ones(2), name="v")
-scalar = pt.scalar("scalar")
+scalar, single = pt.scalar("scalar"), pt.row("single")
 
 WRONG_FUNCTIONS = [
     (([x], [((x > 0).all(), "avg")]), TypeError, "boolean, which has no .avg."),
@@ -523,6 +523,7 @@ WRONG_FUNCTIONS = [
     (([x], ((x + 1j), "min")), TypeError, "complex, which has no .min."),
     ((x, x.sum()), TypeError, "inputs must be a list"),
     (([scalar], scalar), TypeError, "'scalar' has no rows to scatter; put it in bcast_inputs"),
+    (([single], single), ValueError, "'single' is .*, of a single row, .*; put it in bcast_inputs"),
     (([x], x.sum(), [x]), ValueError, "'x' is given twice"),
     (([x, x], x.sum()), ValueError, "'x' is given twice"),
     (([v], v.sum()), TypeError, "inputs must hold symbolic variables"),
