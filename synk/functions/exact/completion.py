@@ -9,6 +9,7 @@ inside of the graph. Nothing else is changed, and what does not depend on rows i
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 from pytensor import config
 from pytensor.graph.basic import Apply, Variable
@@ -82,7 +83,7 @@ class Completion(LocalValues):
         if isinstance(outcome, Rebuilt):
             self._rebuild(node, outcome)
             return
-        wanted, results = outcome or by_default(node, given)
+        wanted, results = checked(node, outcome) if outcome else by_default(node, given)
         if not all(map(possible, given, wanted)) or self._would_wait(inputs, given, wanted):
             wanted, results = by_default(node, given)
         converted = [self._converted_for(node, *each) for each in zip(inputs, given, wanted, strict=True)]
@@ -140,6 +141,18 @@ class Completion(LocalValues):
         self.walk(outputs)
         for variable, equivalent in zip(node.outputs, outputs, strict=True):
             self._local[variable] = self.local(equivalent)
+
+
+def checked(node: Apply, relations: Any) -> Any:
+    """Return what a rule says of a node; raise ValueError, if that is of too few variables."""
+    said, asked = tuple(map(len, relations)), (len(node.inputs), len(node.outputs))
+    if said != asked:
+        rule = relate.dispatch(type(node.op))
+        raise ValueError(
+            f"the rule {rule.__module__}.{rule.__qualname__} returns relations of {said} inputs and outputs "
+            f"of {node.op}, which has {asked}"
+        )
+    return relations
 
 
 def possible(given: Relation, wanted: Relation) -> bool:
