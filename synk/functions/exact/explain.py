@@ -211,10 +211,23 @@ def in_groups(told: Sequence[Told]) -> Iterator[str]:
     for one in told:
         groups.setdefault((one.kind, one.text), []).append(one)
     for (kind, text), members in groups.items():
-        named = ", ".join(one.name for one in members[:N_PLACES])
-        more = f" and {len(members) - N_PLACES} more" if len(members) > N_PLACES else ""
-        place = f" ({members[0].place})" if len(members) == 1 and members[0].place else ""
-        yield f"{kind}{'s' * (len(members) > 1)} {named}{more}: {text}{place}"
+        if len(members) == 1:
+            place = f" ({members[0].place})" if members[0].place else ""
+            yield f"{kind} {members[0].name}: {text}{place}"
+        elif kind == "output":
+            yield f"outputs {by_line(members)}: {text}"
+        else:
+            named = ", ".join(one.name for one in members[:N_PLACES])
+            more = f" and {len(members) - N_PLACES} more" if len(members) > N_PLACES else ""
+            yield f"{kind}s {named}{more}: {text}"
+
+
+def by_line(told: Sequence[Told]) -> str:
+    """Return the names of results, those of one line of the script together, with file and number."""
+    groups: dict[str, list[str]] = {}
+    for one in told:
+        groups.setdefault(one.place.partition(", ")[0], []).append(one.name)
+    return "; ".join(", ".join(named) + (f" ({line})" if line else "") for line, named in groups.items())
 
 
 def counted(n: int) -> str:

@@ -91,6 +91,19 @@ def test_what_is_gathered_whole_is_told():
     assert any("all rows gathered on every rank, 40 bytes a row, for SortOp" in line for line in lines)
 
 
+def test_outputs_of_which_the_same_is_said_have_their_lines():
+    total = y.sum()
+    squares, named = (y**2).sum(), pt.exp(y).sum()
+    named.name = "named"
+    at = total.tag.trace[0][-1][1]
+    lines = said([total, squares, y * 2, named, pt.tanh(y).sum(), pt.constant(1.0), pt.constant(2.0)])
+    place = "test_explain.py:{}".format
+    assert lines[1].startswith(
+        f"  outputs 0 ({place(at)}); 1, 3 ('named') ({place(at + 1)}); 4 ({place(at + 4)}): a sum over each"
+    )
+    assert lines[3].startswith("  outputs 5, 6: the same on every rank")
+
+
 def test_equal_words_are_said_once_for_several_updates():
     shared = [pytensor.shared(np.zeros(3), name=f"v{k}") for k in range(5)]
     lines = said(updates=[(one, one * 2) for one in shared])
