@@ -62,7 +62,7 @@ def subtensor_of_rows(op: Subtensor, node: Apply, given: Relations) -> Outcome:
         row = found.any(axis=kept) if name == "max" else found.sum(axis=kept, dtype=found.type.dtype)
         return [in_range(row, entries[value.axis])]
 
-    relation: Relation = Partial(name) if single else Rows(kept, _token(op, node, value.axis))
+    relation: Relation = Partial(name, picked=True) if single else Rows(kept, _token(op, node, value.axis))
     return computed(node, [value, *[SAME] * len(indices)], [relation], part)
 
 
@@ -91,7 +91,7 @@ def picked_rows(op: Any, node: Apply, given: Relations) -> Outcome:
         found = pt.moveaxis(found, range(numbers.ndim), range(axis, axis + numbers.ndim))
         return [OF_THE_RANGE(found, pt.all(pt.ge(wanted, 0) & pt.lt(wanted, total_rows)))]
 
-    return computed(node, given, [Partial("max" if boolean else "sum")], part)
+    return computed(node, given, [Partial("max" if boolean else "sum", picked=True)], part)
 
 
 @relate.register(IncSubtensor)

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from functools import singledispatch
 from typing import Any
 
+import numpy as np
 import pytensor.scalar.basic as ps
-from pytensor.graph.basic import Apply
+from pytensor.graph.basic import Apply, Constant
 from pytensor.tensor.basic import ScalarFromTensor, TensorFromScalar
-from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
 
 from synk.compile.rows.relations import (
     SAME,
@@ -133,6 +134,25 @@ def _keep_dtype(node: Apply, given: Relations) -> bool:
     )
 
 
+def _part_of(given: Relations) -> Partial:
+    """Return the relation of what is made of parts, which are combined alike: picked if all of them are."""
+    parts = [one for one in given if isinstance(one, Partial)]
+    return Partial(parts[0].op, picked=all(one.picked for one in parts))
+
+
+def _beside_numbers(node: Apply, given: Relations, position: int) -> bool:
+    """Tell whether all but one input are known to be neither infinite nor 0, which make NaN of parts."""
+    others = [k for k in range(len(given)) if k != position]
+    return all(isinstance(given[k], Count) or _is_number(node.inputs[k]) for k in others)
+
+
+def _is_number(variable: Any) -> bool:
+    """Tell whether a variable is a constant, neither infinite nor 0."""
+    while variable.owner is not None and isinstance(variable.owner.op, DimShuffle):
+        (variable,) = variable.owner.inputs
+    return isinstance(variable, Constant) and bool((np.isfinite(variable.data) & (variable.data != 0)).all())
+
+
 def _only_parts(given: Relations) -> set[str]:
     """Return by which operations the inputs are parts; nothing if some are neither parts nor the same."""
     ops = {one.op for one in given if isinstance(one, Partial)}
@@ -145,15 +165,16 @@ def added(op: Any, node: Apply, given: Relations) -> Outcome:
     given = [SUM if isinstance(one, Count) else one for one in given]
     ops = _only_parts(given)
     if ops == {"sum"}:
-        return ([SUM] * len(given), [SUM]) if _keep_dtype(node, given) else None
+        return ([SUM] * len(given), [_part_of(given)]) if _keep_dtype(node, given) else None
     extremes = [k for k, one in enumerate(given) if isinstance(one, Partial)]
     if (
         len(ops) == 1
         and ops <= set(OPPOSITE)
         and _open_ended(node)
         and (extremes == [0] or (isinstance(op, ps.Add) and len(extremes) == 1))
+        and _beside_numbers(node, given, *extremes)
     ):
-        return given, [Partial(*ops)]
+        return given, [_part_of(given)]
     return None
 
 
@@ -167,31 +188,33 @@ def negated(op: Any, node: Apply, given: Relations) -> Outcome:
     """A sum stays one; the largest becomes the smallest."""
     (part,) = given
     if part == SUM or (isinstance(part, Partial) and part.op in OPPOSITE and _open_ended(node)):
-        return given, [Partial(OPPOSITE.get(part.op, part.op))]
+        return given, [Partial(OPPOSITE.get(part.op, part.op), part.picked)]
     return None
 
 
 @_parts(ps.Mul)
 def multiplied(op: Any, node: Apply, given: Relations) -> Outcome:
     """A sum times what all ranks have is a sum; products multiply."""
-    given = [SAME if isinstance(one, Count) else one for one in given]
-    ops = _only_parts(given)
+    ops = _only_parts([SAME if isinstance(one, Count) else one for one in given])
     if not _keep_dtype(node, given):
         return None
     if ops == {"prod"}:
         return [Partial("prod")] * len(given), [Partial("prod")]
     if ops == {"sum"}:
-        first = next(k for k, one in enumerate(given) if one == SUM)
-        return [SUM if k == first else SAME for k in range(len(given))], [SUM]
+        # Rather a sum over all rows: the others are completed.
+        first = min((k for k, one in enumerate(given) if one == SUM), key=lambda k: given[k].picked)
+        if given[first].picked and not _beside_numbers(node, given, first):
+            return None
+        return [SUM if k == first else SAME for k in range(len(given))], [given[first]]
     return None
 
 
 @_parts(ps.TrueDiv)
 def divided(op: Any, node: Apply, given: Relations) -> Outcome:
     """A sum over what all ranks have is a sum, unless it goes round where it is too large."""
-    if given[0] == SUM and _keep_dtype(node, given):
-        return [SUM, SAME], [SUM]
-    return None
+    if given[0] != SUM or not _keep_dtype(node, given):
+        return None
+    return ([SUM, SAME], given[:1]) if not given[0].picked or _beside_numbers(node, given, 0) else None
 
 
 @_parts(ps.Cast, ps.Identity)
@@ -205,7 +228,7 @@ def chosen(op: Any, node: Apply, given: Relations) -> Outcome:
     """A choice that all ranks make between parts."""
     ops = _only_parts(given[1:])
     if given[0] == SAME and len(ops) == 1 and _keep_dtype(node, given):
-        part = Partial(*ops)
+        part = _part_of(given)
         return [SAME, part, part], [part]
     return None
 

@@ -49,6 +49,12 @@ def _solved(op: Blockwise, node: Apply, given: Relations) -> Outcome:
     return None
 
 
+def _stays_a_sum(node: Apply, one: Any, position: int) -> bool:
+    """Tell whether parts of a factor give parts of the product."""
+    before, after = node.inputs[position].type.dtype, node.outputs[0].type.dtype
+    return one == SUM and not one.picked and keeps_parts(SUM, before, after)
+
+
 def product(node: Apply, given: Relations, batch: int) -> Outcome:
     """Say what a matrix product makes of rows of its factors."""
     left, right = map(as_rows, given)
@@ -57,10 +63,10 @@ def product(node: Apply, given: Relations, batch: int) -> Outcome:
     if any(isinstance(one, Own) for one in given):
         return None
     if isinstance(left, Partial) or isinstance(right, Partial):
-        dtypes = [variable.type.dtype for variable in (*node.inputs, node.outputs[0])]
-        if left == SUM and not isinstance(right, Rows) and keeps_parts(SUM, dtypes[0], dtypes[2]):
+        linear = [_stays_a_sum(node, one, k) for k, one in enumerate((left, right))]
+        if linear[0] and not isinstance(right, Rows):
             return [SUM, SAME], [SUM]
-        if right == SUM and not isinstance(left, Rows) and keeps_parts(SUM, dtypes[1], dtypes[2]):
+        if linear[1] and not isinstance(left, Rows):
             return [SAME, SUM], [SUM]
     outer_left = isinstance(left, Rows) and left.axis != inner_left
     outer_right = isinstance(right, Rows) and right.axis != inner_right

@@ -11,7 +11,7 @@ A rule (`synk.compile.rows.table`) says which relations of an Op's inputs give w
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -56,10 +56,12 @@ class SomeRows(Relation):
 class Partial(Relation):
     """The values of the ranks, combined elementwise by ``op``, are one process's value.
 
-    ``op`` is "sum", "prod", "min" or "max".
+    ``op`` is "sum", "prod", "min" or "max". What is ``picked`` of the rows is all on one rank, and 0 on the
+    others, which is no number over 0, or times infinity.
     """
 
     op: str
+    picked: bool = field(default=False, compare=False)
 
 
 SUM = Partial("sum")

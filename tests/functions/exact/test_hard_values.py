@@ -142,6 +142,28 @@ CASES = {
         ],
         {tokens: TOKENS[tokens]} | KNOWN,
     ),
+    # Of zeros and infinities.
+    "a row over zero": Hard(
+        [x[0] / w, x[-1] * pt.log(w), x[[0, -1]] / w, x[0] / (w - 1)], REALS, {w: np.array([0.0, 1, 2])}
+    ),
+    "a row in a product": Hard(
+        [
+            x[0] @ pt.outer(1 / w, w),
+            (2 * x[0]) / w,
+            (x[0] + 1) / w,
+            -x[0] / w,
+            x[0] / n / w,
+            x[0] / (x - x).sum(),
+            x[0] * (x[-1] / w),
+        ],
+        REALS,
+        {w: np.array([0.0, 1, 2])},
+    ),
+    "a largest and infinity": Hard(
+        [y.max() + s, s - y.min(), s + y.max()],
+        {y: lambda n: np.where(np.arange(n) == 0, 1.0, -np.inf)},
+        {s: np.array(np.inf)},
+    ),
 }
 
 
