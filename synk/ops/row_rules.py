@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from pytensor.graph.basic import Apply
 
-from synk.compile.rows.relations import SAME, SUM, Own, Partial, Relation, Rows, selected
+from synk.compile.rows.relations import SAME, SUM, Own, Partial, Relation, Rows
 from synk.compile.rows.table import Instead, Outcome, Relations, relate
 from synk.ops.batch_norm import OF_ONE_RANK, BatchNorm, BatchNormGradient
 from synk.ops.collective_op import CollectiveOp
@@ -54,7 +54,7 @@ def of_networks(op: KernelOp, node: Apply, given: Relations) -> Outcome:
     """Row by row, as the table says, where an input that has rows has them along its first axis."""
     rule = OPS.get(type(op))
     found = [given[k] for k in rule.rows if isinstance(given[k], Rows)] if rule is not None else []
-    if rule is None or not found or any(one.axis or selected(one) for one in found):
+    if rule is None or not found or any(one.axis for one in found):
         return None
     rows = ROWS if ROWS in found else found[0]
     wanted: list[Any] = [

@@ -29,6 +29,16 @@ MISFITS = {
 }
 
 
+@pytest.mark.parametrize("n_ranks", [1, 2, 3])
+def test_nothing_is_put_in_the_place_of_rows_where_there_are_none_at_all(n_ranks):
+    y = pt.vector("y", dtype="float64")
+    simulated = Simulated(define("f", [y], [y[y > 2].max(), y[y > 2].min()]))
+    assert simulated([X[:, 0]], n_ranks) == [25, 3]
+    assert simulated([X[-3:, 0] - 22], n_ranks) == [3, 3]  # on the last rank
+    with pytest.raises(ValueError, match="zero-size array"):
+        simulated([-X[:, 0]], n_ranks)
+
+
 @pytest.mark.parametrize("name", MISFITS)
 def test_rows_that_do_not_fit_are_refused_with_the_variable_and_the_line(name):
     make, text, line = MISFITS[name]

@@ -95,8 +95,6 @@ def alloc(op: Any, node: Apply, given: Relations) -> Outcome:
         return (given, [value]) if isinstance(value, Partial) else None
     ((axis, length),) = counts
     inside = axis - (node.outputs[0].type.ndim - node.inputs[0].type.ndim) if isinstance(op, Alloc) else -1
-    if isinstance(value, Rows) and value.axis != inside:
-        return None
     wanted = [rows_along(node.inputs[0], inside, length)] if isinstance(op, Alloc) else []
     return [*wanted, *lengths], [Rows(axis, length)]
 

@@ -11,7 +11,7 @@ from pytensor.tensor.elemwise import DimShuffle
 
 from synk.compile.compat import IfElse, known_axis
 from synk.compile.rows.elementwise import matching
-from synk.compile.rows.relations import SAME, Count, Own, Partial, Rows, as_rows, first_rows, owned
+from synk.compile.rows.relations import SAME, Own, Partial, Rows, as_rows, first_rows, owned
 from synk.compile.rows.table import Outcome, Relations, relate
 
 
@@ -78,8 +78,6 @@ def if_else(op: Any, node: Apply, given: Relations) -> Outcome:
     n = op.n_outs
     results = []
     for one, other in zip(values[:n], values[n:], strict=True):
-        if isinstance(one, Count) or isinstance(other, Count):
-            return None
         chosen = one if other == SAME else other
         alike = one == other or (SAME in (one, other) and isinstance(chosen, Partial))
         results.append(chosen if alike else SAME)

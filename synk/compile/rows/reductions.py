@@ -11,7 +11,6 @@ from pytensor.tensor.math import Argmax
 
 from synk.compile.rows.elementwise import keeps_counting
 from synk.compile.rows.relations import (
-    EACH,
     SCALED,
     Count,
     Lengths,
@@ -21,6 +20,7 @@ from synk.compile.rows.relations import (
     SomeRows,
     as_rows,
     keeps_parts,
+    selected,
 )
 from synk.compile.rows.table import Instead, Outcome, Relations, relate
 
@@ -81,8 +81,8 @@ def argmax(op: Argmax, node: Apply, given: Relations) -> Outcome:
         return None
     if one.axis not in axes:
         return given, [Rows(one.axis - sum(axis < one.axis for axis in axes), one.length)]
-    if one.length != EACH:
-        return None
+    if selected(one):
+        return None  # one gather instead of three collectives
     position, step = pt.zeros([1] * x.type.ndim, "int64"), pt.constant(1, dtype="int64")
     for axis in reversed(axes):
         along = pt.arange(x.shape[axis]) * step

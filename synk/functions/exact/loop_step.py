@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from math import inf
-from typing import Any
 
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
@@ -77,12 +76,6 @@ class Inside(Completion):
 
     def _of_all_ranks(self, value: Variable) -> Variable:
         return self._whole(value) if value in self._inputs else super()._of_all_ranks(value)
-
-    def _total(self, local: Local, axis: int) -> Variable:
-        relation: Any = local.relation
-        if relation.length != EACH:
-            raise Impossible
-        return super()._total(local, axis)
 
     def _whole(self, value: Variable) -> Variable:
         if value not in self._passed:
