@@ -387,8 +387,8 @@ def function(
         The function's name in error messages.
     mode : pytensor Mode, or its name, optional
         By default the device's own. "debug" checks every node of that. Modes of PyTensor compute on the host;
-        they must run one Op at a time, as "FAST_COMPILE" does. Those that compile the graph as a
-        whole, as "NUMBA" and with it "FAST_RUN" do, are refused, since ranks cannot meet in them.
+        they must run one Op at a time, as "FAST_COMPILE" does. Those that compile the graph as a whole, as
+        "C", "NUMBA" and with it "FAST_RUN" do, are refused, since ranks cannot meet in them.
     on_unused_input : {"raise", "ignore"}
     check : {"first"}, optional
         Compare the first call with one process: this one computes the graph as it was written, from all rows

@@ -17,6 +17,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.link.basic import JITLinker
+from pytensor.link.c.basic import CLinker
 from pytensor.tensor.type import DenseTensorType, TensorType
 
 from synk.arrays.variables import describe, first_row, leads, n_rows, total_rows
@@ -126,11 +127,11 @@ def define(
 
 
 def _check_mode(mode: Any) -> None:
-    """Refuse modes that compile a graph as a whole by Numba, JAX and the like: they know no communicators."""
+    """Refuse modes that compile a graph as a whole, by Numba, JAX or as C: they know no communicators."""
     if mode in (None, "debug"):
         return
     linker = getattr(get_mode(mode), "linker", None)
-    if isinstance(linker, JITLinker) and not isinstance(linker, ArrayLinker):
+    if isinstance(linker, JITLinker | CLinker) and not isinstance(linker, ArrayLinker):
         shown = repr(mode) if isinstance(mode, str) else "a Mode"
         raise ValueError(
             f"mode={shown} compiles by {type(linker).__name__}, in which ranks cannot meet: leave mode out "

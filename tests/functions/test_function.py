@@ -490,7 +490,7 @@ def test_mode_is_what_a_rank_compiles_in():
 
 
 @pytest.mark.parametrize(
-    "mode", ["NUMBA", "FAST_RUN", "fast_run", Mode("numba", None)], ids=lambda mode: str(mode)[:9]
+    "mode", ["NUMBA", "FAST_RUN", "fast_run", "C", Mode("numba", None)], ids=lambda mode: str(mode)[:9]
 )
 def test_modes_in_which_ranks_cannot_meet_are_refused_when_it_is_built(mode):
     x = pt.vector("x")
