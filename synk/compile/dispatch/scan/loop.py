@@ -16,8 +16,8 @@ from pytensor.scan.op import Scan
 
 from synk.compile.compat import step_graph
 from synk.compile.dispatch.graph import copy_value
-from synk.compile.dispatch.scan.traces import TraceMemory, disposable, plan_memory, traces_of
 from synk.compile.emit import emit
+from synk.compile.graphs.scan_traces import TraceMemory, disposable, plan_memory, traces_of
 from synk.compile.rewrites import ELEMWISE_IN_PLACE, UNWANTED, inner_rewriter
 from synk.compile.tables import array_funcify
 
