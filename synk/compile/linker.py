@@ -18,11 +18,12 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.link.basic import JITLinker
 from pytensor.link.utils import raise_with_op
 
+import synk.compile.regions  # noqa: F401  (registers its rewrite, and the entry of regions)
 from synk.compile.emit import Observer, emit
 from synk.compile.passes.finish import Announcer
 from synk.compile.programs.program import Program
 from synk.compile.programs.transfer import check_narrow, is_on_host, to_device
-from synk.compile.rewrites import UNWANTED, array_query
+from synk.compile.rewrites import UNWANTED, array_query, natively
 from synk.compile.tables import DEVICE, HOST
 from synk.values.floating import IGNORING
 
@@ -54,6 +55,9 @@ class ArrayLinker(JITLinker):
     narrow : {"float16", "bfloat16"}, optional
         Keep float32 arrays between nodes in 16 bits where products read them; inputs, results and shared
         variables stay float32. See `synk.compile.passes.narrow`.
+    native : bool, default True
+        Run what has C texts as C functions, if there is a compiler and ``xp`` is NumPy; see
+        `synk.compile.regions`. With ``narrow``, graphs run in Python.
     """
 
     incompatible_rewrites = UNWANTED
@@ -68,6 +72,7 @@ class ArrayLinker(JITLinker):
         outputs: str = "host",
         announcer: Announcer | None = None,
         narrow: str | None = None,
+        native: bool = True,
     ):
         if host_ops not in HOST_OPS:
             raise ValueError(f"host_ops={host_ops!r} is unknown; choose one of {', '.join(HOST_OPS)}")
@@ -82,6 +87,7 @@ class ArrayLinker(JITLinker):
         self.observe = observe
         self.announcer = announcer
         self.narrow = narrow
+        self.native = native and narrow is None and xp is np
 
     def __copy__(self) -> "ArrayLinker":
         linker = type(self).__new__(type(self))
@@ -119,18 +125,19 @@ class ArrayLinker(JITLinker):
         return [k for k in range(len(fgraph.outputs)) if k not in updates and self.outputs == HOST]
 
     def _emitted(self, fgraph, order, given, fetched, announcer) -> Program:
-        return emit(
-            fgraph,
-            self.xp,
-            order,
-            observe=self.observe,
-            updates=fgraph.update_mapping or {},
-            given=given,
-            fetched=fetched,
-            left=range(len(fgraph.outputs)) if self.outputs == EITHER else (),
-            announcer=announcer,
-            narrow=self.narrow,
-        )
+        with natively(self.native):  # inner graphs too
+            return emit(
+                fgraph,
+                self.xp,
+                order,
+                observe=self.observe,
+                updates=fgraph.update_mapping or {},
+                given=given,
+                fetched=fetched,
+                left=range(len(fgraph.outputs)) if self.outputs == EITHER else (),
+                announcer=announcer,
+                narrow=self.narrow,
+            )
 
     def _linked(self, fgraph, order, *storage) -> tuple[Program, Callable]:
         """Return the program of a graph, and what runs it."""
@@ -226,4 +233,4 @@ def array_mode(linker: ArrayLinker | None = None) -> Mode:
         the program is emitted.
     """
     linker = ArrayLinker() if linker is None else linker
-    return Mode(linker, array_query(linker.xp))
+    return Mode(linker, array_query(linker.xp, linker.native))

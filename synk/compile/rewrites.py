@@ -7,11 +7,15 @@ array_query -> PyTensor's rewrites, without `UNWANTED`; fusion (`synk.compile.el
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from itertools import islice
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 from pytensor.compile.aliasing import Supervisor
 from pytensor.compile.mode import optdb
 from pytensor.graph.features import AlreadyThere, Feature
@@ -43,6 +47,7 @@ UNWANTED = (
 )
 
 register_fusion(wanted_on_host)
+NATIVE = "native_regions"  # the tag of the rewrite that `synk.compile.regions` registers
 
 REPLACED = "ShapeOpt"  # PyTensor's name for the rewriter that `NearShapes` stands in for
 POSITION = 0.1  # its position
@@ -51,10 +56,12 @@ NEAR = 100  # variables
 NEEDS_NEAR_SHAPES = hasattr(ShapeFeature, "update_shape")  # later versions keep shapes another way
 
 
-def array_query(xp: ModuleType) -> RewriteDatabaseQuery:
+def array_query(xp: ModuleType, native: bool = False) -> RewriteDatabaseQuery:
     """Return the query that selects the rewrites: in place too, and fusion where ``xp`` has kernels."""
     kernels = kernels_for(xp)
     fusion = () if kernels is None else (TAGS[kernels.dialect.name],)
+    if native and kernels is not None:
+        fusion = (*fusion, NATIVE)
     near = NEEDS_NEAR_SHAPES
     return RewriteDatabaseQuery(
         include=(*WANTED, *fusion),
@@ -67,13 +74,38 @@ def array_query(xp: ModuleType) -> RewriteDatabaseQuery:
     )
 
 
-@cache
 def inner_rewriter(xp: ModuleType) -> GraphRewriter:
     """Return the rewriter for inner graphs that the outer compilation leaves alone.
 
     Recognition of symbolic Ops is off: it would rebuild an Op inside its own definition.
     """
-    return optdb.query(array_query(xp).including("minimum_compile").excluding("symbolic_op_recognition"))
+    return _inner_rewriter(xp, _native.get())
+
+
+@cache
+def _inner_rewriter(xp: ModuleType, native: bool) -> GraphRewriter:
+    query = array_query(xp, native).including("minimum_compile")
+    return optdb.query(query.excluding("symbolic_op_recognition"))
+
+
+@cache
+def step_rewriter() -> GraphRewriter:
+    """Return the rewriter for the step of a loop in C, which has nothing in place."""
+    query = array_query(np).including("minimum_compile")
+    return optdb.query(query.excluding("symbolic_op_recognition", "inplace"))
+
+
+_native = ContextVar("native", default=False)
+
+
+@contextmanager
+def natively(native: bool) -> Iterator[None]:
+    """Say whether inner graphs that are compiled meanwhile have regions."""
+    token = _native.set(native)
+    try:
+        yield
+    finally:
+        _native.reset(token)
 
 
 class KeepLines(GraphRewriter):

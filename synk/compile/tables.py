@@ -14,6 +14,7 @@
     `flops_of`       how a profile counts its operations           they are not counted
 
 Tables for one kind of Op are beside it: `synk.compile.elementwise.template` for a scalar Op's C or CUDA,
+`synk.compile.regions.table.c_text` for an Op's C in a region,
 `synk.compile.dispatch.sampler.sampler` for how a random variable draws, `synk.compile.rows.table.relate` for
 what an Op makes of rows that ranks share, `synk.compile.rows.elementwise.parts` for the same of a scalar Op,
 `synk.ops.layout.converted` for Ops with channels last. All are open: ``array_funcify.register(MyOp)`` from

@@ -12,9 +12,10 @@ import hashlib
 import itertools
 import os
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.linalg import cython_blas
 
 from synk.native.compilation import CompileError
 from synk.native.compiler import Compiler
@@ -97,6 +98,51 @@ def kernel_of(library: ctypes.CDLL, name: str, n_arrays: int) -> Callable[..., i
     function.restype = ctypes.c_int
     ctypes.c_void_p.in_dll(library, "ndarray").value = id(np.ndarray)
     return function
+
+
+class _Method(ctypes.Structure):
+    """Python's description of a function in C."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+def method_of(library: ctypes.CDLL, name: str) -> Callable[..., Any]:
+    """Return the region ``name`` of a library as a function of Python.
+
+    AttributeError or ValueError if the library has no such function.
+    """
+    method = _Method.in_dll(library, f"{name}_method")
+    ctypes.c_void_p.in_dll(library, "ndarray").value = id(np.ndarray)
+    ctypes.c_void_p.in_dll(library, "numpy").value = _numpy_functions()
+    scalars = (ctypes.c_void_p * 24).in_dll(library, "scalars")
+    for letter in "?bhilqBHILQfd":
+        dtype = np.dtype(letter)
+        scalars[dtype.num] = id(dtype.type)
+    blas = (ctypes.c_void_p * 2).in_dll(library, "blas")
+    blas[:] = [_capsule(cython_blas.__pyx_capi__[name]) for name in ("dgemv", "sgemv")]
+    make = ctypes.pythonapi.PyCFunction_NewEx
+    make.argtypes, make.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p), ctypes.py_object
+    return make(ctypes.addressof(method), None, None)
+
+
+def _numpy_functions() -> int:
+    """Return where NumPy's table of functions is, which extensions of other languages call."""
+    core: Any = np._core if hasattr(np, "_core") else np.core
+    return _capsule(core._multiarray_umath._ARRAY_API)
+
+
+def _capsule(capsule: Any) -> int:
+    """Return the pointer in a capsule, which has a name or none."""
+    name = ctypes.pythonapi.PyCapsule_GetName
+    name.argtypes, name.restype = (ctypes.py_object,), ctypes.c_char_p
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.argtypes, pointer.restype = (ctypes.py_object, ctypes.c_char_p), ctypes.c_void_p
+    return pointer(capsule, name(capsule))
 
 
 def layout_is_known() -> bool:

@@ -35,7 +35,7 @@ def writes():
 @pytest.fixture
 def compiled(writes):
     def compile(inputs, outputs, updates):
-        mode = array_mode(ArrayLinker(observe=writes))
+        mode = array_mode(ArrayLinker(observe=writes, native=False))
         return pytensor.function(inputs, outputs, updates=updates, mode=mode, on_unused_input="ignore")
 
     return compile
@@ -72,7 +72,7 @@ def network():
 
 def test_gradients_are_born_in_the_flat_vector_with_the_same_bits(compiled, writes):
     inputs, gradients, shapes, values = network()
-    separate = pytensor.function(inputs, gradients, mode=array_mode())(*values)
+    separate = pytensor.function(inputs, gradients, mode=array_mode(ArrayLinker(native=False)))(*values)
     flat = shared(np.zeros(sum(map(np.prod, shapes))))
     before = storage(flat)
     compiled(inputs, [], {flat: flat_of(gradients, shapes)})(*values)

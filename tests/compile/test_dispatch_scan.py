@@ -15,13 +15,15 @@ from pytensor.tensor.elemwise import Elemwise
 from support.cases.unary_op import UnaryOp
 from synk.compile import ArrayLinker, array_funcify, array_mode
 from synk.compile.compat import optional_class
-from synk.compile.dispatch.scan.traces import Trace, disposable, traces_of
+from synk.compile.graphs.scan_traces import Trace, disposable, traces_of
 from synk.compile.rewrites import array_query
 
 ifelse = optional_class("ifelse", "pytensor.conditional.op", "pytensor.ifelse")
 
 # Arrays of a Scan that keep the last rows only.
 SHORT = Mode(ArrayLinker(host_ops="raise"), array_query(np).including("scan_save_mem_no_prealloc"))
+
+PYTHON = Mode(ArrayLinker(host_ops="raise", native=False), SHORT.provided_optimizer)
 
 
 def scan(step, **keywords):
@@ -237,7 +239,7 @@ def test_a_step_may_destroy_what_it_replaces():
 def test_state_is_changed_in_place_but_not_its_initial_value():
     h = pt.tensor("h", shape=(3,))
     last = scan(lambda h: h + 1, outputs_info=h, n_steps=4)[-1]
-    function = pytensor.function([h], [last], mode=SHORT)
+    function = pytensor.function([h], [last], mode=PYTHON)
     (node,) = scans_of(function)
     assert node.op.info.n_untraced_sit_sot == 1
     (loop,) = loops_of(function.vm.jit_fn)
@@ -252,7 +254,7 @@ def test_gradients_are_summed_in_their_rows():
     states = scan(
         lambda row, h, w: pt.tanh(row + h @ w), sequences=x, outputs_info=pt.zeros(3), non_sequences=w
     )
-    function = pytensor.function([x, w], pytensor.grad((states**2).sum(), w), mode=SHORT)
+    function = pytensor.function([x, w], pytensor.grad((states**2).sum(), w), mode=PYTHON)
     backward = loops_of(function.vm.jit_fn)[-1]
     assert backward.n_mit_mot == 1
     result, *_ = backward.memory.replaced

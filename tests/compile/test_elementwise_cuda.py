@@ -10,7 +10,7 @@ from pytensor.tensor.type import TensorType
 
 from support.cases.kernels import ALL, CASES, FLOATS, INTEGERS, MIXED, MIXED_OPS, arity
 from support.cuda.nvrtc import compile_cuda
-from synk.compile import array_mode
+from synk.compile import ArrayLinker, array_mode
 from synk.compile.elementwise import cuda_source, has_template, philox_source
 from synk.compile.elementwise.body import elemwise_body
 from synk.compile.elementwise.dialect import CUDA
@@ -96,7 +96,7 @@ def test_kernels_of_training(rule):
             [x, mask, y],
             [],
             updates=[entry[:2] for entry in pairs],
-            mode=array_mode(),
+            mode=array_mode(ArrayLinker(native=False)),
             on_unused_input="ignore",
         )
         for node in function.maker.fgraph.apply_nodes:

@@ -58,7 +58,7 @@ def check(xp, told):
 
     def compared(inputs, outputs, flat, expression, *values):
         def build(**options):
-            mode = array_mode(ArrayLinker(xp, **options))
+            mode = array_mode(ArrayLinker(xp, native=False, **options))
             return pytensor.function(inputs, outputs, updates=[(flat, expression)], mode=mode)
 
         plain, telling = build(), build(announcer=told)

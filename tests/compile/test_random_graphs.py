@@ -378,7 +378,7 @@ needs_emulator = pytest.mark.skipif(not emulator.available(), reason="there is n
 
 def narrow(linker):
     """Return a mode whose "16 bits" are 32: what is read, kept and overwritten is that of 16 bits."""
-    linker.narrow = "float32"
+    linker.narrow, linker.native = "float32", False
     return unfused(array_mode(linker))
 
 

@@ -10,7 +10,7 @@ from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.extra_ops import CpuContiguous
 
 from synk import ops
-from synk.compile import array_mode
+from synk.compile import ArrayLinker, array_mode
 from synk.ops.image import ImageOp
 
 RNG = np.random.default_rng(5)
@@ -26,7 +26,7 @@ def images(*shape):
 
 
 def compiled(inputs, outputs):
-    return pytensor.function(inputs, outputs, mode=array_mode())
+    return pytensor.function(inputs, outputs, mode=array_mode(ArrayLinker(native=False)))
 
 
 def as_written(inputs, outputs):

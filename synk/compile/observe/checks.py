@@ -84,9 +84,12 @@ def new_numbers(inputs: Sequence[Any], results: Sequence[Any], what: str) -> Ite
 
 
 def wrong_values(
-    node: Apply, inputs: Sequence[Any], results: Sequence[Any], expected: Sequence[Any]
+    node: Apply, inputs: Sequence[Any], results: Sequence[Any], expected: Sequence[Any], between: float = 0.0
 ) -> Iterator[str]:
-    """Compare outputs with those of the Op's own implementation."""
+    """Compare outputs with those of the Op's own implementation.
+
+    ``between`` is the largest number that was met on the way to them.
+    """
     for position, (kept, right) in enumerate(zip(results, expected, strict=True)):
         result, right = widened(kept), on_host(right)
         if not isinstance(right, np.ndarray):
@@ -97,7 +100,7 @@ def wrong_values(
         else:
             rounded = "" if kept.dtype == right.dtype else str(kept.dtype)
             coarse, tiny = ROUNDED.get(rounded, (0.0, 0.0))
-            allowance = max(_allowance(node, inputs, right), tiny)
+            allowance = max(_allowance(node, inputs, right, between), tiny)
             yield from _different(position, result, right, allowance, coarse)
 
 
@@ -148,13 +151,18 @@ def _different(position: int, result: Any, right: Any, allowance: float, coarse:
         )
 
 
-def _allowance(node: Apply, inputs: Sequence[Any], right: Any) -> float:
+def _allowance(node: Apply, inputs: Sequence[Any], right: Any, between: float) -> float:
     """Return the absolute error that is allowed: sums may cancel, elements by themselves hardly do."""
     if not _inexact(right):
         return 0.0
     counted = [right, *map(widened, inputs)] if isinstance(node.op, SUMMING) else [right]
-    largest = max([float(np.abs(v[np.isfinite(v)]).max(initial=0)) for v in counted if _inexact(v)])
+    largest = max(between, *map(largest_of, counted))
     return _precision(right) * largest * (1e-3 if isinstance(node.op, Elemwise) else 1)
+
+
+def largest_of(value: Any) -> float:
+    """Return the largest finite magnitude among floats; 0 of others."""
+    return float(np.abs(value[np.isfinite(value)]).max(initial=0)) if _inexact(value) else 0.0
 
 
 def _precision(value: Any) -> float:

@@ -26,6 +26,7 @@ from synk.compile.emit import Observer, emit
 from synk.compile.host_call import HostCall
 from synk.compile.linker import ArrayLinker, array_mode
 from synk.compile.observe.checks import (
+    largest_of,
     new_numbers,
     on_host,
     widened,
@@ -35,6 +36,7 @@ from synk.compile.observe.checks import (
     wrong_writing,
 )
 from synk.compile.programs.program import Program, built_by
+from synk.compile.regions.region import Region
 from synk.compile.rewrites import inner_rewriter
 
 ANSWERS = ("raise", "warn", "ignore")
@@ -102,7 +104,8 @@ class Debug:
             self._tell(node, new_numbers(before, results, "inf"), self.inf)
             expected = None if reference is None else reference(before)
             if expected is not None:
-                self._tell(node, wrong_values(node, inputs, results, expected), "raise")
+                between = getattr(reference, "largest", 0.0)
+                self._tell(node, wrong_values(node, inputs, results, expected, between), "raise")
             return result
 
         return checked
@@ -133,6 +136,8 @@ class Debug:
         """Return the node's own implementation, or None where there is nothing to compare."""
         if isinstance(implementation, HostCall | Program | Branches) or not comparable(node.op, self.xp):
             return None
+        if isinstance(node.op, Region):
+            return OfRegion(node.op, self)
         try:
             return Reference(node, self._skip)
         except Exception as error:
@@ -158,6 +163,40 @@ def of_nothing(mode: Any) -> Iterator[None]:
         yield
     finally:
         debug.nan, debug.inf = answers
+
+
+class OfRegion:
+    """The nodes of a region in Python, checked one by one.
+
+    Attributes
+    ----------
+    largest : float
+        The largest number that one of them gave in the latest call: what is left of it may be rounding.
+    """
+
+    def __init__(self, op: Region, debug: Debug):
+        self.largest = 0.0
+        self._elementwise = op.elementwise
+        self._debug = debug
+        self._program = emit(op.fgraph, debug.xp, observe=self._observed)
+
+    def __call__(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        self.largest = (
+            0.0 if self._elementwise else max(map(largest_of, map(np.asarray, inputs)), default=0.0)
+        )
+        return self._program(*inputs)
+
+    def _observed(self, node: Apply, implementation: Callable) -> Callable:
+        checked = self._debug(node, implementation)
+
+        def run(*inputs, **keywords):
+            result = checked(*inputs, **keywords)
+            found = result if isinstance(result, tuple) else (result,)
+            if not self._elementwise:
+                self.largest = max(self.largest, *map(largest_of, map(np.asarray, found)))
+            return result
+
+        return run
 
 
 class Reference:

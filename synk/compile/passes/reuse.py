@@ -66,7 +66,7 @@ def find_reuse(plan: ProgramPlan) -> Reuse:
 
 
 def _is_candidate(node: Apply, found: Destinations) -> bool:
-    elementwise = isinstance(node.op, Elemwise) and not node.op.destroy_map
+    elementwise = getattr(node.op, "elementwise", isinstance(node.op, Elemwise)) and not node.op.destroy_map
     return elementwise and node not in found.slots and node.outputs[0].type.ndim > 0
 
 

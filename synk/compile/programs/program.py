@@ -10,8 +10,9 @@ its user's line and its inputs.
 import ast
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
-from types import TracebackType
+from types import CodeType, TracebackType
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 from pytensor.graph.basic import Apply
@@ -73,6 +74,7 @@ class Program:
         self._nodes = nodes
         exec(compile(source, f"<array program {next(self._numbers)}>", "exec"), namespace)
         self.function: Callable = namespace["program"]
+        _by_code[self.function.__code__] = self
 
     def __call__(self, *inputs):
         try:
@@ -82,24 +84,44 @@ class Program:
             raise
 
     def failed_node(self, error: BaseException) -> Apply | None:
-        """Return the node on whose line ``error`` arose, or None if it arose outside the program."""
-        trace = self._own_trace(error)
-        return None if trace is None else self._nodes.get(trace.tb_lineno)
+        """Return the node on whose line ``error`` arose, or None if it arose outside the program.
 
-    def _own_trace(self, error: BaseException) -> TracebackType | None:
+        Of a region it is the node in it.
+        """
+        program, trace = self._place(error)
+        return None if trace is None else program._nodes.get(trace.tb_lineno)
+
+    def _place(self, error: BaseException) -> tuple["Program", TracebackType | None]:
         trace = error.__traceback__
         while trace is not None and trace.tb_frame.f_code is not self.function.__code__:
             trace = trace.tb_next
-        return trace
+        program, inner = self, trace
+        while isinstance(getattr(program._nodes.get(getattr(trace, "tb_lineno", 0)), "op", None), OfNodes):
+            while inner is not None and (inner is trace or inner.tb_frame.f_code not in _by_code):
+                inner = inner.tb_next
+            if inner is None:
+                break
+            program, trace = _by_code[inner.tb_frame.f_code], inner
+        return program, trace
 
     def blame(self, error: BaseException) -> None:
         """Note on ``error`` which node failed, who built it and what it was given."""
-        trace, node = self._own_trace(error), self.failed_node(error)
+        program, trace = self._place(error)
+        if program is not self:
+            return  # which has said so
+        node = self.failed_node(error)
         if trace is None or node is None:
             return
         place = f"{list(self._nodes.values()).index(node)} of {len(self._nodes)}"
         line = self.source.splitlines()[trace.tb_lineno - 1]
         error.add_note(blame(node, place, values_at(trace, line)))
+
+
+class OfNodes:
+    """An Op that stands for nodes, which run as a program of their own when it fails."""
+
+
+_by_code: WeakValueDictionary[CodeType, Program] = WeakValueDictionary()
 
 
 MAX_LINES = 3  # of the user's, where a node was made of several

@@ -199,7 +199,8 @@ class ProgramText:
         self, outputs: Sequence[Variable], name: str, inputs: Sequence[Variable], more: str = ""
     ) -> None:
         """Add the line that computes ``outputs``; ``more`` stands after the inputs."""
-        self.add(f"{self.names_of(outputs)} = {name}({self.names_of(inputs)}{more})")
+        arguments = f"{self.names_of(inputs)}{more}".removeprefix(", ")
+        self.add(f"{self.names_of(outputs)} = {name}({arguments})")
         if self._tests:
             self._made.update(outputs)
 

@@ -1,0 +1,14 @@
+"""Regions: runs of nodes as one C function.
+
+    nodes -> grouping -> Region -> writer: c_text of each node (a table, an entry an Op) -> C -> a function
+
+`c_text` is the table: elements, movement, indexing and products hold its entries.
+"""
+
+from synk.compile.regions import elements as elements
+from synk.compile.regions import grouping as grouping
+from synk.compile.regions import indexing as indexing
+from synk.compile.regions import linalg as linalg
+from synk.compile.regions import loops as loops
+from synk.compile.regions import movement as movement
+from synk.compile.regions import products as products

@@ -1,0 +1,263 @@
+"""The rewrite that makes regions: runs of nodes that have C texts become one node.
+
+    nodes in order -> groups of those that no other node stands between -> a Region for each
+
+A node joins the group that is open unless it needs a node, without C text, that needs one of the group. What
+only moves elements at the group's edges stays outside, where it is a view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from math import prod
+from typing import Any
+
+from pytensor.compile.builders import OpFromGraph
+from pytensor.compile.mode import optdb
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.rewriting.basic import GraphRewriter
+from pytensor.graph.traversal import vars_between
+from pytensor.ifelse import IfElse
+from pytensor.tensor.basic import AllocEmpty, ExtractDiag, Join
+from pytensor.tensor.blas import Gemv
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.reshape import JoinDims, SplitDims
+from pytensor.tensor.shape import Reshape, SpecifyShape
+from pytensor.tensor.special import LogSoftmax, Softmax
+from pytensor.tensor.subtensor import AdvancedIncSubtensor, IncSubtensor, Subtensor
+
+from synk.compile.compat import AdvancedIncSubtensor1, join_pieces, plain_graph
+from synk.compile.elementwise.writer import NoTemplate
+from synk.compile.graphs.substitute import substitute
+from synk.compile.passes.lazy import plan_lazy
+from synk.compile.regions.region import Region, dialect
+from synk.compile.regions.table import NoText
+from synk.compile.regions.writer import RegionWriter
+from synk.compile.rewrites import NATIVE, step_rewriter
+
+MOVING = (
+    DimShuffle,
+    ExtractDiag,
+    Reshape,
+    JoinDims,
+    SplitDims,
+    SpecifyShape,
+    Subtensor,
+)  # views of their first input
+SMALL = 256  # elements, which are copied in less time than a view takes in Python
+
+
+def has_text(node: Apply) -> bool:
+    """Tell whether a node can be written in C by itself."""
+    if node.op.destroy_map:
+        return False
+    inputs = [variable for variable in node.inputs if not in_text(variable)]
+    try:
+        RegionWriter([node], list(dict.fromkeys(inputs)), node.outputs, dialect()).write()
+    except (NoText, NoTemplate):
+        return False
+    return True
+
+
+def in_text(variable: Variable) -> bool:
+    """Tell whether a variable's value can stand in the text."""
+    return isinstance(variable, Constant) and getattr(variable.data, "size", 1) <= SMALL
+
+
+def groups(
+    fgraph: FunctionGraph, nodes: Sequence[Apply], apart: dict[Apply, object]
+) -> Iterator[list[Apply]]:
+    """Yield groups of nodes that can run as one; those with another entry in ``apart`` never join."""
+    group: list[Apply] = []
+    later: set[Variable] = set()  # what needs the group, by way of a node that is not in it
+    made: set[Variable] = set()
+    kind: object = None
+    for node in nodes:
+        depends = any(variable in later for variable in node.inputs)
+        alone = updates_much(node, fgraph)
+        if alone or not has_text(node) or stays_out(node, made, fgraph):
+            if alone and has_text(node):
+                yield [node]
+            if depends or any(variable in made for variable in node.inputs):
+                later.update(node.outputs)
+            continue
+        if group and (depends or apart.get(node) != kind):
+            yield group
+            group, later, made = [], set(), set()
+        kind = apart.get(node)
+        group.append(node)
+        made.update(node.outputs)
+    if group:
+        yield group
+
+
+def expand(fgraph: FunctionGraph, node: Apply) -> None:
+    """Put the nodes of an inner graph in the place of the node that stands for them, if all have C texts."""
+    graph = plain_graph(node.op)
+    step_rewriter().rewrite(graph)
+    inner = graph.toposort()
+    if not inner or not all(has_text(one) for one in inner):
+        return
+    made = substitute(graph.outputs, dict(zip(graph.inputs, node.inputs, strict=True)))
+    trace = getattr(node.outputs[0].tag, "trace", [])
+    for variable in vars_between(node.inputs, made):
+        if variable.owner is not None and not getattr(variable.tag, "trace", None):
+            variable.tag.trace = trace
+        if variable.owner is not None and isinstance(node.op, Softmax | LogSoftmax):
+            variable.owner.tag.of_nothing = True  # the largest of no elements is asked for, but not read
+    fgraph.replace_all(
+        [
+            (old, old.type.filter_variable(new, allow_convert=True))
+            for old, new in zip(node.outputs, made, strict=True)
+        ],
+        reason="expanded",
+        import_missing=True,
+    )
+
+
+def stays_out(node: Apply, made: Collection[Variable], fgraph: FunctionGraph) -> bool:
+    """Tell whether a node does better by itself than in a region that has ``made`` some variables.
+
+    Where it changes part of a large array, it may do so in place; and pieces of a join that others make are
+    born in it.
+    """
+    if isinstance(node.op, IncSubtensor | AdvancedIncSubtensor | AdvancedIncSubtensor1):
+        source = before_moving(node.inputs[0])
+        return source not in made and not is_small(node.inputs[0])
+    if isinstance(node.op, AllocEmpty):
+        # Its elements are what was there: only where nobody reads them they are the same again.
+        return any(not is_unread(reader) for reader, _ in fgraph.clients[node.outputs[0]])
+    if isinstance(node.op, Join):
+        pieces = [before_moving(piece) for piece in join_pieces(node)[1]]
+        return any(piece.owner is not None and piece not in made for piece in pieces) and not is_small(
+            node.outputs[0]
+        )
+    return False
+
+
+def updates_much(node: Apply, fgraph: FunctionGraph) -> bool:
+    """Tell whether a node makes the new value of a large shared variable, which it may write over the old."""
+    if not isinstance(node.op, Elemwise):
+        return False
+    new = [fgraph.outputs[k] for k in fgraph.update_mapping or ()]
+    return any(variable in new and not is_small(variable) for variable in node.outputs)
+
+
+def is_unread(reader: Any) -> bool:
+    """Tell whether a node takes its first input for memory only."""
+    if not isinstance(getattr(reader, "op", None), Gemv):
+        return False
+    beta = reader.inputs[4]
+    return isinstance(beta, Constant) and not beta.data.any()
+
+
+def before_moving(variable: Variable) -> Variable:
+    """Return the variable of which another one is a view."""
+    while variable.owner is not None and isinstance(variable.owner.op, MOVING):
+        variable = variable.owner.inputs[0]
+    return variable
+
+
+class MakeRegions(GraphRewriter):
+    """Put a `Region` in the place of each group of nodes that have C texts."""
+
+    def add_requirements(self, fgraph: FunctionGraph) -> None:
+        """Ask for nothing."""
+
+    def apply(self, fgraph: FunctionGraph) -> None:
+        for node in fgraph.toposort():
+            if isinstance(node.op, OpFromGraph) and not node.op.destroy_map:
+                expand(fgraph, node)
+        order = fgraph.toposort()
+        lazy = any(isinstance(node.op, IfElse) for node in order)
+        apart = dict(plan_lazy(fgraph, order)[1]) if lazy else {}
+        for group in list(groups(fgraph, order, apart)):
+            replace(fgraph, group)
+
+
+def replace(fgraph: FunctionGraph, group: Sequence[Apply]) -> None:
+    """Put a region in the place of a group, if that is worth it."""
+    inside = set(group)
+    outputs = results(fgraph, inside, group)
+    needed = needed_for(outputs, inside)
+    nodes = [node for node in group if node in needed]
+    if not any(worth(node) for node in nodes):
+        return
+    inputs = list(
+        dict.fromkeys(
+            variable
+            for node in nodes
+            for variable in node.inputs
+            if variable.owner not in needed and not in_text(variable)
+        )
+    )
+    inner = inner_graph(nodes, inputs, outputs)
+    made = Region(inner)(*inputs, return_list=True)
+    for old, new in zip(outputs, made, strict=True):
+        new.tag.trace = getattr(old.tag, "trace", [])
+    fgraph.replace_all(list(zip(outputs, made, strict=True)), reason="regions", import_missing=False)
+
+
+def worth(node: Apply) -> bool:
+    """Tell whether a node alone makes a region worth it."""
+    return not isinstance(node.op, MOVING)
+
+
+def results(fgraph: FunctionGraph, inside: set[Apply], group: Sequence[Apply]) -> list[Variable]:
+    """Return what a region must return for others: of views, what they are made of."""
+    found: dict[Variable, None] = {}
+
+    def need(variable: Variable) -> None:
+        node = variable.owner
+        if node not in inside:
+            return
+        source = before_moving(variable)
+        if isinstance(node.op, MOVING) and not (source.owner in inside and is_small(source)):
+            for source in node.inputs:
+                need(source)
+        else:
+            found[variable] = None
+
+    for node in group:
+        for variable in node.outputs:
+            if any(reader == "output" or reader not in inside for reader, _ in fgraph.clients[variable]):
+                need(variable)
+    return list(found)
+
+
+def is_small(variable: Variable) -> bool:
+    """Tell whether a variable is known to have few elements."""
+    shape = getattr(variable.type, "shape", ())
+    return None not in shape and prod(shape) <= SMALL
+
+
+def needed_for(outputs: Sequence[Variable], inside: set[Apply]) -> set[Apply]:
+    """Return the nodes of a group that lead to its results."""
+    needed: set[Apply] = set()
+    waiting = [variable.owner for variable in outputs]
+    while waiting:
+        node = waiting.pop()
+        if node in inside and node not in needed:
+            needed.add(node)
+            waiting += [variable.owner for variable in node.inputs if variable.owner is not None]
+    return needed
+
+
+def inner_graph(
+    nodes: Sequence[Apply], inputs: Sequence[Variable], outputs: Sequence[Variable]
+) -> FunctionGraph:
+    """Return a graph of copies of nodes."""
+    copies: dict[Variable, Variable] = {}
+    for variable in inputs:
+        copies[variable] = variable.type()
+        copies[variable].name = variable.name
+    for node in nodes:
+        copy = node.clone_with_new_inputs([copies.get(variable, variable) for variable in node.inputs])
+        for old, new in zip(node.outputs, copy.outputs, strict=True):
+            new.tag.trace = getattr(old.tag, "trace", [])
+            copies[old] = new
+    return FunctionGraph([copies[v] for v in inputs], [copies[v] for v in outputs], clone=False)
+
+
+optdb.register("make_native_regions", MakeRegions(), NATIVE, position=49.2)  # before Ops work in place

@@ -1,0 +1,364 @@
+/* What every file of regions starts with: NumPy's arrays as they lie in memory, views, and walks over their axes.
+
+   The headers of Python and NumPy would take ten times as long to compile as a region. HEAD is the size of a
+   Python object's head, whose last member is its type. Before a library is used, `numpy` is set to NumPy's table
+   of functions and `scalars` to the types of its scalars, and `synk.native.libraries` has compared these layouts
+   with a real array. */
+
+typedef struct {
+    char head[HEAD];
+    void *scalar_type;
+    char kind, type, byteorder, flags;
+    int number;
+} Dtype;
+
+typedef struct {
+    char head[HEAD - sizeof(void *)];
+    void *type;
+    char *data;
+    int ndim;
+    long *shape, *strides;
+    void *base;
+    Dtype *dtype;
+    int flags;
+} Array;
+
+typedef struct {
+    char *data;
+    const long *shape, *strides;
+} View;
+
+#define ALIGNED 0x0100
+#define WRITEABLE 0x0400
+
+/* An output may be an input, element for element, which hinders no vector loop. */
+#ifdef __clang__
+#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
+/* Keeps a loop from becoming vector instructions, which would take as long again to compile. */
+#define SCALAR __asm__("")
+
+/* One copy serves all: a copy in each function would take most of the time to compile. */
+#define SHARED __attribute__((noinline, noclone)) static
+
+#define BLOCK 256 /* elements that are folded at a time: they stay in the nearest cache */
+
+void *ndarray, **numpy, *scalars[24];
+
+extern char _Py_NoneStruct[];
+extern void Py_IncRef(void *), Py_DecRef(void *);
+extern void *PyTuple_New(long);
+extern int PyTuple_SetItem(void *, long, void *);
+extern void *malloc(unsigned long), *memcpy(void *, const void *, unsigned long);
+extern void free(void *);
+
+extern int PyErr_CheckSignals(void);
+extern void *PyEval_SaveThread(void);
+extern void PyEval_RestoreThread(void *);
+
+/* Let other threads run, and the handlers of signals; return 0 if one of those raised. */
+SHARED int breathe(void)
+{
+    PyEval_RestoreThread(PyEval_SaveThread());
+    return PyErr_CheckSignals() == 0;
+}
+
+/* --- values that come and go ----------------------------------------------------------------------- */
+
+SHARED int is_plain(const Array *a, int number, int ndim, int needed)
+{
+    return a->type == ndarray && a->ndim == ndim && a->dtype->number == number && a->dtype->byteorder != '>'
+        && (a->flags & needed) == needed;
+}
+
+/* Return where the number of a 0-d array or of one of NumPy's scalars lies, or 0 if it is neither. */
+SHARED const char *number_in(const Array *a, int number)
+{
+    if (a->type == scalars[number])
+        return a->head + HEAD;
+    return is_plain(a, number, 0, ALIGNED) ? a->data : 0;
+}
+
+/* Return a new array, or one that was given to be written if it is fit for it; 0 if it is not. */
+SHARED Array *result(void *given, int ndim, const long *shape, const long *strides, int number)
+{
+    typedef Array *(*New)(void *, int, const long *, int, const long *, void *, int, int, void *);
+    Array *const a = given;
+    if (a == 0 || given == _Py_NoneStruct)
+        return ((New)numpy[93])(ndarray, ndim, shape, number, strides, 0, 0, 0, 0);
+    if (!is_plain(a, number, ndim, ALIGNED | WRITEABLE))
+        return 0;
+    for (int axis = 0; axis < ndim; axis++)
+        if (a->shape[axis] != shape[axis])
+            return 0;
+    Py_IncRef(a);
+    return a;
+}
+
+/* Return room for an array: of the frame while that lasts, then the heap's. */
+SHARED void *take(char **room, char *end, long bytes)
+{
+    const long rounded = (bytes + 63) & -64;
+    if (rounded <= end - *room) {
+        void *at = *room;
+        *room += rounded;
+        return at;
+    }
+    return malloc(rounded);
+}
+
+SHARED void give(char *frame, char *end, void **place)
+{
+    if (*place && ((char *)*place < frame || (char *)*place >= end))
+        free(*place);
+    *place = 0;
+}
+
+/* --- shapes ---------------------------------------------------------------------------------------- */
+
+static long magnitude(long x)
+{
+    return x < 0 ? -x : x;
+}
+
+/* Fill in the strides of an array in C order, return how many bytes it has. */
+SHARED long dense(int ndim, const long *shape, long size, long *strides)
+{
+    for (int axis = ndim - 1; axis >= 0; axis--) {
+        strides[axis] = size;
+        size *= shape[axis];
+    }
+    return size;
+}
+
+/* As `dense`, with the axes in the order of another array's, so that both are walked alike. */
+SHARED long dense_like(int ndim, const long *shape, long size, long *strides, const View *model)
+{
+    int order[ndim + 1];
+    for (int axis = 0; axis < ndim; axis++) {
+        int at = axis;
+        for (; at > 0 && magnitude(model->strides[order[at - 1]]) < magnitude(model->strides[axis]); at--)
+            order[at] = order[at - 1];
+        order[at] = axis;
+    }
+    for (int k = ndim - 1; k >= 0; k--) {
+        strides[order[k]] = size;
+        size *= shape[order[k]];
+    }
+    return size;
+}
+
+/* Fill in the common shape of operands; return 0 if their lengths differ. Bit i of `fixed`: the one element
+   along axis i serves all. */
+SHARED int common_shape(int n, int ndim, const View *const *views, const long *fixed, long *shape)
+{
+    for (int axis = 0; axis < ndim; axis++) {
+        int known = 0;
+        shape[axis] = 1;
+        for (int k = 0; k < n; k++) {
+            const long own = views[k]->shape[axis];
+            if (fixed[k] >> axis & 1) {
+                if (own != 1)
+                    return 0;
+            } else if (!known) {
+                shape[axis] = own;
+                known = 1;
+            } else if (own != shape[axis])
+                return 0;
+        }
+    }
+    return 1;
+}
+
+SHARED long elements(int ndim, const long *shape)
+{
+    long n = 1;
+    for (int axis = 0; axis < ndim; axis++)
+        n *= shape[axis];
+    return n;
+}
+
+#define LONG 20000 /* elements, which take longer than it takes to let other threads run meanwhile */
+
+/* Let other threads of Python run during a long loop, and say what brings this one back; 0 for a short one. */
+SHARED void *let_others(long n)
+{
+    return n < LONG ? 0 : PyEval_SaveThread();
+}
+
+/* --- walks ----------------------------------------------------------------------------------------- */
+
+/* Insert an axis so that the strides of the model fall from row to row. */
+static void insert_axis(int n, int model, int count, long length, const long *steps, long *shape, long (*stride)[n])
+{
+    int at = count;
+    for (; at > 0 && magnitude(stride[at - 1][model]) < magnitude(steps[model]); at--) {
+        shape[at] = shape[at - 1];
+        for (int k = 0; k < n; k++)
+            stride[at][k] = stride[at - 1][k];
+    }
+    shape[at] = length;
+    for (int k = 0; k < n; k++)
+        stride[at][k] = steps[k];
+}
+
+/* Take neighbouring axes as one where all operands step through them evenly; return how many are left. */
+static int merge_axes(int n, int count, long *shape, long (*stride)[n])
+{
+    int last = 0;
+    for (int axis = 1; axis < count; axis++) {
+        int even = 1;
+        for (int k = 0; k < n; k++)
+            even &= stride[last][k] == stride[axis][k] * shape[axis];
+        shape[even ? last : last + 1] = even ? shape[last] * shape[axis] : shape[axis];
+        last += !even;
+        for (int k = 0; k < n; k++)
+            stride[last][k] = stride[axis][k];
+    }
+    return last + 1;
+}
+
+#define SHORT 8 /* elements of a row, of which each costs as much as the way to it */
+
+/* Let a long axis be the last instead of a short one. */
+static void lengthen_rows(int n, int count, long *shape, long (*stride)[n])
+{
+    int longest = count - 1;
+    for (int axis = 0; axis < count; axis++)
+        if (shape[axis] > shape[longest])
+            longest = axis;
+    if (shape[count - 1] >= SHORT || shape[longest] < 4 * SHORT)
+        return;
+    const long length = shape[longest];
+    shape[longest] = shape[count - 1];
+    shape[count - 1] = length;
+    for (int k = 0; k < n; k++) {
+        const long step = stride[longest][k];
+        stride[longest][k] = stride[count - 1][k];
+        stride[count - 1][k] = step;
+    }
+}
+
+/* Fill in shape and strides of a walk over `whole`; return the number of its axes, 0 if nothing is there. */
+SHARED int walk(int n, int model, int ndim, const long *whole, const View *const *views, const long *fixed,
+                long *shape, long (*stride)[n])
+{
+    int count = 0;
+    for (int axis = 0; axis < ndim; axis++) {
+        if (whole[axis] == 0)
+            return 0;
+        if (whole[axis] == 1)
+            continue;
+        long steps[n];
+        for (int k = 0; k < n; k++)
+            steps[k] = fixed[k] >> axis & 1 ? 0 : views[k]->strides[axis];
+        insert_axis(n, model, count++, whole[axis], steps, shape, stride);
+    }
+    if (count == 0) {
+        shape[0] = 1;
+        for (int k = 0; k < n; k++)
+            stride[0][k] = 0;
+        return 1;
+    }
+    count = merge_axes(n, count, shape, stride);
+    lengthen_rows(n, count, shape, stride);
+    return count;
+}
+
+/* Move the pointers to the next row; return 0 after the last. */
+SHARED int next_row(int n, int outer, const long *shape, long *index, long (*stride)[n], char **p)
+{
+    for (int axis = outer - 1; axis >= 0; axis--) {
+        const int more = ++index[axis] < shape[axis];
+        const long steps = more ? 1 : 1 - shape[axis];
+        for (int k = 0; k < n; k++)
+            p[k] += steps * stride[axis][k];
+        if (more)
+            return 1;
+        index[axis] = 0;
+    }
+    return 0;
+}
+
+/* --- parts of arrays ------------------------------------------------------------------------------- */
+
+/* Find the first element and the number of those of a slice, as Python does; an absent end is LONG_MIN. */
+#define ABSENT (-__LONG_MAX__ - 1)
+SHARED int slice(long length, long start, long stop, long step, long *first, long *count)
+{
+    const long low = step < 0 ? -1 : 0, high = step < 0 ? length - 1 : length;
+    if (step == 0)
+        return 0;
+#define CLIP(x) ((x) < 0 ? ((x) + length < low ? low : (x) + length) : (x) > high ? high : (x))
+    start = start == ABSENT ? (step < 0 ? high : low) : CLIP(start);
+    stop = stop == ABSENT ? (step < 0 ? low : high) : CLIP(stop);
+    *first = start;
+    *count = step < 0 ? (stop < start ? (start - stop - 1) / -step + 1 : 0)
+                      : (start < stop ? (stop - start - 1) / step + 1 : 0);
+    return 1;
+}
+
+/* Find strides with which the elements of a view are those of another shape; return 0 if there are none. */
+SHARED int regroup(int ndim, const View *view, long size, int n, const long *shape, long *strides)
+{
+    long expected = size;
+    (void)dense(n, shape, size, strides);
+    for (int axis = ndim - 1; axis >= 0; axis--) {
+        if (view->shape[axis] != 1 && view->strides[axis] != expected)
+            return 0;
+        expected *= view->shape[axis];
+    }
+    return 1;
+}
+
+/* Put the one length that is -1 in its place; return 0 if a shape has another number of elements. */
+SHARED int fill_in(int n, long *shape, long total)
+{
+    long known = 1;
+    int open = -1;
+    for (int axis = 0; axis < n; axis++)
+        if (shape[axis] == -1 && open < 0)
+            open = axis;
+        else if (shape[axis] < 0)
+            return 0;
+        else
+            known *= shape[axis];
+    if (open >= 0)
+        shape[open] = known ? total / known : 0;
+    return (open >= 0 ? known * shape[open] : known) == total;
+}
+
+/* --- BLAS ------------------------------------------------------------------------------------------ */
+
+/* Set before a library is used, to what SciPy exports: "d" and "s" of gemv. */
+void *blas[2];
+
+#define MANY 4096 /* elements of a matrix, from which on BLAS is faster than a loop */
+
+/* Set y to a @ x, if BLAS can read them as they lie; return whether it did. */
+#define GEMV(T, k)                                                                                              \
+    SHARED int gemv_##T(const char *a, long rows, long columns, long by_row, long by_column, const View *x,     \
+                        const View *y)                                                                          \
+    {                                                                                                           \
+        typedef void Gemv(char *, int *, int *, T *, T *, int *, T *, int *, T *, T *, int *);                  \
+        const long size = sizeof(T), most = 1L << 30, by_rows = by_column == size;                              \
+        const long lead = by_rows ? by_row : by_column, least = (by_rows ? columns : rows) * size;              \
+        int m = by_rows ? columns : rows, n = by_rows ? rows : columns, step = lead / size;                     \
+        int in = x->strides[0] / size, out = y->strides[0] / size;                                              \
+        T alpha = 1, beta = 0;                                                                                  \
+        if (rows * columns < MANY || rows > most || columns > most || lead > most || (!by_rows && by_row != size) \
+            || lead < least || lead % size || x->strides[0] <= 0 || x->strides[0] % size || y->strides[0] <= 0  \
+            || y->strides[0] % size)                                                                            \
+            return 0;                                                                                           \
+        void *const others = let_others(rows * columns);                                                        \
+        ((Gemv *)blas[k])(by_rows ? "T" : "N", &m, &n, &alpha, (T *)a, &step, (T *)x->data, &in, &beta,         \
+                          (T *)y->data, &out);                                                                  \
+        if (others)                                                                                             \
+            PyEval_RestoreThread(others);                                                                       \
+        return 1;                                                                                               \
+    }
+GEMV(double, 0)
+GEMV(float, 1)

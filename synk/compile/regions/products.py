@@ -1,0 +1,179 @@
+"""C texts of products: sums of products of elements. Large products of matrices are left to BLAS.
+
+A product of a matrix and a vector reads each element once, so a loop is as fast as memory; it goes along the
+matrix as it lies there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from pytensor.graph.basic import Apply, Variable
+from pytensor.tensor.blas import Dot22, Gemv, Ger
+from pytensor.tensor.math import Dot
+
+from synk.compile.elementwise.body import Body, Operand
+from synk.compile.elementwise.dialect import TYPES
+from synk.compile.elementwise.templates import arithmetic, is_float
+from synk.compile.elementwise.writer import Value
+from synk.compile.regions.table import NoText, c_text
+from synk.compile.regions.walks import Fold, loop_text, run
+from synk.compile.regions.writer import RegionWriter
+
+FEW = (
+    32**3
+)  # products of numbers: a product of matrices takes less time in a loop than its call takes in Python
+
+
+@c_text.register(Dot)
+@c_text.register(Dot22)
+def dot(op, node: Apply, region: RegionWriter) -> None:
+    """A product of vectors and matrices."""
+    (left, right), (out,) = node.inputs, node.outputs
+    product(region, left, right, out, None)
+
+
+@c_text.register(Gemv)
+def gemv(op, node: Apply, region: RegionWriter) -> None:
+    """``beta * y + alpha * A @ x``."""
+    y, alpha, matrix, x, beta = node.inputs
+    (out,) = node.outputs
+    dtype, scratch = out.type.dtype, product(region, matrix, x, None, out.type.dtype)
+    view, a, b = region.view(y), region.number(alpha), region.number(beta)
+    region.demand(f"{view}.shape[0] == {scratch}.shape[0]")
+    target = region.new(out, [f"{scratch}.shape[0]"])
+    vector, number = Operand(dtype, (False,)), Operand(dtype, (True,))
+    numbers = [_number_view(region, value, dtype) for value in (a, b)]
+    # As BLAS has it, a beta of 0 means that nothing is read.
+    body = Body(
+        (vector, vector, number, number),
+        (vector,),
+        (),
+        ("x3 == 0 ? x2 * x0 : x3 * x1 + x2 * x0",),
+        frozenset(),
+    )
+    run(region, body, [scratch, view, *numbers, target])
+
+
+@c_text.register(Ger)
+def ger(op, node: Apply, region: RegionWriter) -> None:
+    """``A + alpha * outer(x, y)``."""
+    matrix, alpha, x, y = node.inputs
+    (out,) = node.outputs
+    dtype = out.type.dtype
+    a, left, right = region.view(matrix), region.view(x), region.view(y)
+    region.demand(f"{a}.shape[0] == {left}.shape[0] && {a}.shape[1] == {right}.shape[0]")
+    target = region.new(out, [f"{a}.shape[0]", f"{a}.shape[1]"])
+    column = _spread(region, left, [f"{left}.shape[0]", "1"], [f"{left}.strides[0]", "0"])
+    row = _spread(region, right, ["1", f"{right}.shape[0]"], ["0", f"{right}.strides[0]"])
+    scale = _number_view(region, region.number(alpha), dtype)
+    operands = [
+        Operand(dtype, pattern) for pattern in ((False, False), (False, True), (True, False), (True, True))
+    ]
+    body = Body(tuple(operands), (operands[0],), (), ("x0 + x3 * x1 * x2",), frozenset())
+    run(region, body, [a, column, row, scale, target])
+
+
+def _number_view(region: RegionWriter, value: str, dtype: str) -> str:
+    name = region.let_later(TYPES[dtype], value)
+    return region.let_view(f"&{name}", "0", "0")
+
+
+def _spread(region: RegionWriter, view: str, shape: Sequence[str], strides: Sequence[str]) -> str:
+    n, s = region.let_array(len(shape), shape), region.let_array(len(strides), strides)
+    return region.let_view(f"{view}.data", n, s)
+
+
+def product(
+    region: RegionWriter, left: Variable, right: Variable, out: Variable | None, dtype: str | None
+) -> str:
+    """Add a product and return its view: of ``out``, or memory for this node, of ``dtype``."""
+    kind = dtype or out.type.dtype  # type: ignore[union-attr]
+    n_left, n_right = left.type.ndim, right.type.ndim
+    if left.type.dtype != kind or right.type.dtype != kind or not is_float(kind):
+        raise NoText("a product of several dtypes")
+    if not n_left or not n_right or n_left > 2 or n_right > 2:
+        raise NoText("a product of something else than vectors and matrices")
+    shapes = [variable.type.shape for variable in (left, right)]
+    if n_left == n_right == 2:
+        sizes = [*shapes[0], shapes[1][1]]
+        if None in sizes or prod(sizes) > FEW:
+            raise NoText("a product for BLAS")
+    a, b = region.view(left), region.view(right)
+    inner = f"{a}.shape[{n_left - 1}]"
+    region.demand(f"{inner} == {b}.shape[0]")
+    # All three axes: of the rows of the first, of what is summed, of the columns of the second.
+    rows, columns = (f"{a}.shape[0]" if n_left == 2 else "1"), (f"{b}.shape[1]" if n_right == 2 else "1")
+    steps_a = [f"{a}.strides[0]" if n_left == 2 else "0", f"{a}.strides[{n_left - 1}]", "0"]
+    steps_b = ["0", f"{b}.strides[0]", f"{b}.strides[1]" if n_right == 2 else "0"]
+    kept = [axis for axis, there in enumerate((n_left == 2, False, n_right == 2)) if there]
+    lengths = [(rows, inner, columns)[axis] for axis in kept]
+    fold = (f"({TYPES[kind]})({arithmetic('+', Value('a', kind), Value('b', kind))})", "0")
+    if not kept:
+        place = region.let_later(TYPES[kind])
+        target, steps_out = region.let_view(f"&{place}", "0", "0"), ["0", "0", "0"]
+    else:
+        target = (
+            region.new(out, lengths)
+            if out is not None
+            else region.scratch(len(kept), kind, region.let_array(len(kept), lengths))
+        )
+        where = {axis: f"{target}.strides[{k}]" for k, axis in enumerate(kept)}
+        steps_out = [where.get(axis, "0") for axis in range(3)]
+        run(region, Body((), (Operand(kind, (False,) * len(kept)),), (), ("0",), frozenset()), [target])
+    if n_left == 2 and n_right == 1:
+        orders = [(2, 0, 1), (2, 1, 0)]
+        test = f"magnitude({a}.strides[0]) >= magnitude({a}.strides[1])"
+    elif n_left == 1 and n_right == 2:
+        orders = [(0, 1, 2), (0, 2, 1)]
+        test = f"magnitude({b}.strides[0]) >= magnitude({b}.strides[1])"
+    else:
+        orders, test = [(0, 1, 2) if kept else (0, 2, 1)], "1"
+    if kept == [0]:
+        steps = ", ".join(steps_a[:2])
+        region.line(f"if (!gemv_{TYPES[kind]}({a}.data, {rows}, {inner}, {steps}, &{b}, &{target})) {{")
+    elif kept == [2]:
+        steps = ", ".join(steps_b[:0:-1])
+        region.line(f"if (!gemv_{TYPES[kind]}({b}.data, {columns}, {inner}, {steps}, &{a}, &{target})) {{")
+    else:
+        region.line("{")
+    for k, order in enumerate(orders):
+        region.line(("if (" + test + ") {") if k == 0 else "else {")
+        _pass(
+            region,
+            kind,
+            order,
+            (rows, inner, columns),
+            [(a, steps_a), (b, steps_b), (target, steps_out)],
+            kept,
+            fold,
+        )
+        region.line("}")
+    region.line("}")
+    if not kept and out is not None:
+        region.have_number(out, place)
+    return target
+
+
+def _pass(region, kind, order, lengths, operands, kept, fold) -> None:
+    """Add a walk over the three axes in an order."""
+    shape = region.let_array(3, [lengths[axis] for axis in order])
+    views = [
+        region.let_view(f"{view}.data", shape, region.let_array(3, [steps[axis] for axis in order]))
+        for view, steps in operands
+    ]
+    absent = {0: [2], 1: [0]}
+    masks = [tuple(axis in gone for axis in order) for gone in (absent[0], absent[1])]
+    gone = tuple(k for k, axis in enumerate(order) if axis not in kept)
+    left, right = (Operand(kind, mask) for mask in masks)
+    body = Body(
+        (left, right),
+        (Operand(kind, (False,) * 3),),
+        (),
+        (arithmetic("*", Value("x0", kind), Value("x1", kind)),),
+        frozenset(),
+    )
+    combine, start = fold
+    name = region.function(loop_text(body, [], [(0, Fold(kind, gone, combine, start))]))
+    region.line(f"{name}({shape}, (const View *const[]){{{', '.join(f'&{view}' for view in views)}}});")

@@ -1,0 +1,30 @@
+"""The table of C texts: what an Op is in C.
+
+    @c_text.register(SpecifyShape)
+    def specify_shape(op, node, region):
+        \"\"\"The same elements.\"\"\"
+        for axis, length in enumerate(node.inputs[1:]):
+            if not isinstance(length.type, NoneTypeT):
+                region.demand(f"{region.length(node.inputs[0], axis)} == {region.number(length)}")
+        region.same(node.outputs[0], node.inputs[0])
+
+An entry adds lines to the region that is being written (`synk.compile.regions.writer.RegionWriter`) and says
+what the node's outputs are in it. It raises `NoText` for a node that it cannot write; so does an Op without
+an entry. What a line demands and is not so makes the region give up, and its nodes run in Python instead:
+they say what is wrong.
+"""
+
+from functools import singledispatch
+from typing import Any
+
+from pytensor.graph.basic import Apply
+
+
+class NoText(NotImplementedError):
+    """A node cannot be written in C."""
+
+
+@singledispatch
+def c_text(op: Any, node: Apply, region: Any) -> None:
+    """Add what ``node`` computes to ``region``."""
+    raise NoText(f"no C text for {op}")

@@ -1,0 +1,486 @@
+"""Write nodes as one C function, which takes NumPy's arrays and returns new ones.
+
+    nodes in order -> RegionWriter: c_text of each -> source
+
+In the text a variable is a number, ``const double t3``, if it has no axes; else a view ``v3`` of memory that
+is an argument's, a result's or the region's own. Moving elements makes another view of the same memory. What
+lies in memory of the region's own is given back after its last use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.resources import files
+
+import numpy as np
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.fg import FunctionGraph
+from pytensor.scalar.basic import ScalarType
+from pytensor.tensor.type import DenseTensorType
+
+from synk.compile.elementwise.body import Operand
+from synk.compile.elementwise.dialect import TYPES, Dialect
+from synk.compile.regions.table import NoText, c_text
+from synk.compile.regions.walks import copy
+
+NAME = "REGION"  # stands for the name that a region gets when it is compiled
+ROOM = 16 << 10  # bytes of the frame for arrays of the region's own
+
+
+class RegionWriter:
+    """The text of a region in the making.
+
+    Parameters
+    ----------
+    nodes : sequence of Apply
+        In the order they run.
+    inputs, outputs : sequence of Variable
+        What the region takes and returns.
+    dialect : Dialect
+        C, with the elementary functions that there are.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[Apply],
+        inputs: Sequence[Variable],
+        outputs: Sequence[Variable],
+        dialect: Dialect,
+    ):
+        self.dialect = dialect
+        self.inputs, self.outputs, self.nodes = inputs, list(outputs), nodes
+        self.declarations: set[str] = set()
+        self._functions: dict[str, str] = {}  # name by text
+        self._lines: list[str] = []
+        self._numbers: dict[Variable, str] = {}
+        self._views: dict[Variable, str] = {}
+        self._lengths: dict[Variable, Sequence[str]] = {}  # of vectors of lengths, as expressions
+        self._roots: dict[str, frozenset[int]] = {}  # the places of our own in which a view's memory may be
+        self._last_use: dict[int, int] = {}  # by place, the node after which it is given back
+        self._own: set[str] = set()  # views of all of a place
+        self._n_names = 0
+        self._at = 0  # the node that is being written
+        self._readers: dict[Variable, int] = {}
+        self.uses: dict[Variable, list[Apply]] = {}
+        for k, node in enumerate(nodes):
+            for variable in node.inputs:
+                self._readers[variable] = k
+                self.uses.setdefault(variable, []).append(node)
+        self._kept: frozenset[Variable] = frozenset(outputs)  # read when all nodes have run
+        self._placed: set[Variable] = set()  # outputs that lie where they are returned
+        self.done: set[Apply] = set()  # nodes that were written with one before them
+
+    # --- what entries ask for ------------------------------------------------------------------------
+
+    def number(self, variable: Variable) -> str:
+        """Return the expression of a variable without axes."""
+        if isinstance(variable, Constant) and isinstance(variable.type, ScalarType | DenseTensorType):
+            type_of(variable)
+            return self.dialect.literal(np.asarray(variable.data).item(), variable.type.dtype)
+        return self._numbers[variable]
+
+    def view(self, variable: Variable) -> str:
+        """Return the name of the view of a variable's elements."""
+        if variable not in self._views:
+            if variable in self._lengths:
+                return self._written_out(variable)
+            if isinstance(variable, Constant):
+                return self._constant(variable)
+            name, number = self._name("v"), self.number(variable)
+            if not number.isidentifier():
+                number = self.let(type_of(variable), number)
+            self.line(f"const View {name} = {{(char *)&{number}, 0, 0}};")
+            self._know(variable, name)
+        return self._views[variable]
+
+    def length(self, variable: Variable, axis: int) -> str:
+        """Return the expression of a length."""
+        static = variable.type.shape[axis]
+        return str(static) if static is not None else f"{self.view(variable)}.shape[{axis}]"
+
+    def lengths(self, variable: Variable) -> Sequence[str]:
+        """Return the expressions of a vector of lengths, such as a shape."""
+        if isinstance(variable, Constant):
+            return [f"{int(length)}L" for length in variable.data]
+        if variable in self._lengths:
+            return self._lengths[variable]
+        count = variable.type.shape[0]
+        if count is None:
+            raise NoText("a vector of nobody knows how many lengths")
+        view, kind = self.view(variable), type_of(variable)
+        return [f"(long)*({kind} *)({view}.data + {k} * {view}.strides[0])" for k in range(count)]
+
+    def line(self, text: str) -> None:
+        """Add a line."""
+        self._lines.append(f"    {text}")
+
+    def demand(self, condition: str) -> None:
+        """Have the region give up unless ``condition`` holds."""
+        self.line(f"if (!({condition})) goto give_up;")
+
+    def let(self, kind: str, expression: str) -> str:
+        """Name the value of an expression."""
+        name = self._name("t")
+        self.line(f"const {kind} {name} = {expression};")
+        return name
+
+    def let_later(self, kind: str, start: str = "0") -> str:
+        """Name a number that functions write."""
+        name = self._name("t")
+        self.line(f"{kind} {name} = {start};")
+        return name
+
+    def let_array(self, n: int, values: Sequence[str] = ()) -> str:
+        """Name an array of lengths."""
+        name = self._name("n")
+        self.line(f"long {name}[{max(n, 1)}] = {{{', '.join(values) or 0}}};")
+        return name
+
+    def let_view(self, data: str, shape: str, strides: str) -> str:
+        """Name a view that stands for no variable."""
+        name = self._name("w")
+        self._roots[name] = frozenset()
+        self.line(f"const View {name} = {{(char *){data}, {shape}, {strides}}};")
+        return name
+
+    def function(self, text: str) -> str:
+        """Return the name of a function with ``text``, in which ``NAME`` stands for it."""
+        return self._functions.setdefault(text, f"{NAME}_{len(self._functions)}")
+
+    def is_own(self, name: str) -> bool:
+        """Tell whether a view lies in memory that a node of this region has made for it."""
+        return bool(self._roots[name])
+
+    # --- loops ---------------------------------------------------------------------------------------
+
+    @contextmanager
+    def block(self, head: str, graph: FunctionGraph) -> Iterator[None]:
+        """Open a block in which the nodes of a graph run; what it knows is forgotten at its end."""
+        names = self._views, self._numbers, self._lengths
+        saved = self._at, self._kept
+        self._views, self._numbers, self._lengths = (dict(table) for table in names)
+        self._kept = self._kept.union(graph.outputs)
+        mark = self._name("room")
+        self.line(f"{head} {{")
+        self.line(f"char *const {mark} = room;")
+        first = len(self._last_use)
+        yield
+        for root in range(first, len(self._last_use)):
+            self.line(f"give(frame, frame + sizeof frame, &m[{root}]);")
+        self.line(f"room = {mark};")
+        self.line("}")
+        self._views, self._numbers, self._lengths = names
+        self._at, self._kept = saved
+
+    def write_nodes(self, nodes: Sequence[Apply]) -> None:
+        """Write nodes inside of a block; what they make is given back at its end."""
+        for node in nodes:
+            for variable in node.inputs:
+                self._readers[variable] = len(self.nodes)
+                self.uses.setdefault(variable, []).append(node)
+        self._at = len(self.nodes)
+        for node in nodes:
+            if node not in self.done:
+                self.line(f"/* {comment(node)} */")
+                c_text(node.op, node, self)
+
+    def bind(self, variable: Variable, name: str) -> None:
+        """Say that a variable is the number, or the view, of a name."""
+        if getattr(variable.type, "ndim", 0):
+            self._know(variable, name)
+        else:
+            self._numbers[variable] = name
+
+    def alias(self, variable: Variable, source: Variable) -> None:
+        """Say that a variable inside of a block is one outside."""
+        if source in self._lengths:
+            self._lengths[variable] = self._lengths[source]
+        else:
+            self.bind(variable, self.view(source) if getattr(source.type, "ndim", 0) else self.number(source))
+
+    # --- what nodes make -----------------------------------------------------------------------------
+
+    def know_number(self, variable: Variable, expression: str) -> None:
+        """Say what a variable without axes is."""
+        self._numbers[variable] = self.let(type_of(variable), expression)
+
+    def have_number(self, variable: Variable, name: str) -> None:
+        """Say by which name a variable without axes is there already."""
+        self._numbers[variable] = name
+
+    def know_lengths(self, variable: Variable, lengths: Sequence[str]) -> None:
+        """Say what the elements of a vector of lengths are."""
+        self._lengths[variable] = lengths
+
+    @property
+    def known_lengths(self) -> Collection[Variable]:
+        """The vectors whose elements are known one by one."""
+        return self._lengths
+
+    def kind(self, variable: Variable) -> str:
+        """Return the C type of a variable's elements."""
+        return type_of(variable)
+
+    def write_numbers(self, variable: Variable, numbers: Sequence[str]) -> None:
+        """Make a vector of numbers."""
+        view, kind = self.new(variable, [str(len(numbers))]), type_of(variable)
+        for k, number in enumerate(numbers):
+            self.line(f"(({kind} *){view}.data)[{k}] = {number};")
+
+    def know_regrouped(
+        self,
+        variable: Variable,
+        source: Variable,
+        in_order: str,
+        shape: str,
+        strides: str,
+        lengths: str,
+        copy: Callable[[str, str], None],
+    ) -> None:
+        """Say that a variable has the elements of another in C order, which lie so if ``in_order``."""
+        view, ndim, dtype = self.view(source), source.type.ndim, source.type.dtype
+        root = len(self._last_use)
+        self._last_use[root] = self._at
+        own = self.let_array(ndim)
+        self.line(f"if (!{in_order}) {{")
+        size = np.dtype(dtype).itemsize
+        self.line(f"m[{root}] = take(&room, frame + sizeof frame, dense({ndim}, {lengths}, {size}, {own}));")
+        self.demand(f"m[{root}]")
+        ordered = self.let_view(f"m[{root}]", lengths, own)
+        copy(view, ordered)
+        self.line("}")
+        name = self._name("v")
+        self.line(f"const View {name} = {{{in_order} ? {view}.data : m[{root}], {shape}, {strides}}};")
+        # The memory of the source is kept too.
+        self._roots[name] = self._roots[view] | {root}
+        self._know(variable, name)
+
+    def same(self, variable: Variable, source: Variable) -> None:
+        """Say that a variable is another one."""
+        if source in self._lengths:
+            self._lengths[variable] = self._lengths[source]
+        elif variable.type.ndim if isinstance(variable.type, DenseTensorType) else 0:
+            self._know(variable, self.view(source))
+        else:
+            self._numbers[variable] = self.number(source)
+
+    def know_view(
+        self, variable: Variable, source: Variable, data: str, shape: Sequence[str], strides: Sequence[str]
+    ) -> None:
+        """Say that a variable's elements lie in the memory of another one."""
+        name, view = self._name("v"), self.view(source)
+        ndim = len(shape)
+        if ndim:
+            self.line(f"const long {name}n[{ndim}] = {{{', '.join(shape)}}};")
+            self.line(f"const long {name}s[{ndim}] = {{{', '.join(strides)}}};")
+            self.line(f"const View {name} = {{{data}, {name}n, {name}s}};")
+            self._roots[name] = self._roots[view]
+            self._know(variable, name)
+        else:
+            self.know_number(variable, f"*(const {type_of(variable)} *)({data})")
+
+    def new(self, variable: Variable, shape: Sequence[str] | str, like: Variable | None = None) -> str:
+        """Return the view of new memory for a variable: of a result, if the region returns it.
+
+        ``shape`` are expressions, or the one name of an array of lengths; ``like`` has its axes in the same
+        order, and lengths.
+        """
+        ndim, dtype = variable.type.ndim, variable.type.dtype
+        lengths = shape if isinstance(shape, str) else self.let_array(ndim, shape)
+        if variable not in self.outputs or variable in self._placed:
+            name = self._of_our_own(ndim, dtype, lengths, like)
+            self._own.add(name)
+        else:
+            self._placed.add(variable)
+            k, name = self.outputs.index(variable), self._name("v")
+            strides, _ = self._dense(ndim, dtype, lengths, like)
+            number = np.dtype(dtype).num
+            self.line(f"r[{k}] = result({self._given(k)}, {ndim}, {lengths}, {strides}, {number});")
+            self.demand(f"r[{k}]")
+            self.line(f"const View {name} = {{r[{k}]->data, {lengths}, r[{k}]->strides}};")
+        self._know(variable, name)
+        return name
+
+    def take_over(self, variable: Variable, source: Variable) -> str | None:
+        """Return the view of ``source`` for a variable, if it is new memory that nobody reads later."""
+        name = self._views.get(source)
+        if name is None or name not in self._own or variable in self.outputs:
+            return None
+        (root,) = self._roots[name]
+        if self._last_use[root] > self._at:
+            return None
+        self._know(variable, name)
+        return name
+
+    def scratch(self, ndim: int, dtype: str, lengths: str, to_the_end: bool = False) -> str:
+        """Return the view of memory that is needed for this node only, or until the region ends."""
+        name = self._of_our_own(ndim, dtype, lengths, None)
+        if to_the_end:
+            (root,) = self._roots[name]
+            self._last_use[root] = len(self.nodes)
+        return name
+
+    def is_kept(self, variable: Variable) -> bool:
+        """Tell whether a variable is read when all nodes have run."""
+        return variable in self._kept
+
+    def _of_our_own(self, ndim: int, dtype: str, lengths: str, like: Variable | None) -> str:
+        name, root = self._name("v"), len(self._last_use)
+        strides, n_bytes = self._dense(ndim, dtype, lengths, like)
+        self.line(f"m[{root}] = take(&room, frame + sizeof frame, {n_bytes});")
+        self.demand(f"m[{root}]")
+        self.line(f"const View {name} = {{m[{root}], {lengths}, {strides}}};")
+        self._last_use[root], self._roots[name] = self._at, frozenset({root})
+        return name
+
+    def _dense(self, ndim: int, dtype: str, lengths: str, like: Variable | None) -> tuple[str, str]:
+        """Return the names of strides and of a number of bytes."""
+        strides, n_bytes = self.let_array(ndim), self._name("b")
+        how, model = ("dense", "") if like is None else ("dense_like", f", &{self.view(like)}")
+        size = np.dtype(dtype).itemsize
+        self.line(f"const long {n_bytes} = {how}({ndim}, {lengths}, {size}, {strides}{model});")
+        return strides, n_bytes
+
+    def _given(self, k: int) -> str:
+        place = len(self.inputs) + k
+        return f"n_given > {place} ? given[{place}] : 0"
+
+    def _know(self, variable: Variable, name: str) -> None:
+        self._views[variable] = name
+        for root in self._roots.setdefault(name, frozenset()):
+            self._last_use[root] = max(self._last_use[root], self._readers.get(variable, self._at))
+
+    def _written_out(self, variable: Variable) -> str:
+        """Return the view of an array of lengths that were known one by one."""
+        lengths = self._lengths.pop(variable)
+        kind = type_of(variable)
+        view = self.new(variable, [f"{len(lengths)}"])
+        for k, length in enumerate(lengths):
+            self.line(f"(({kind} *){view}.data)[{k}] = {length};")
+        return view
+
+    def _constant(self, variable: Variable) -> str:
+        """Return the view of a small constant, whose elements stand in the text."""
+        kind, dtype = type_of(variable), variable.type.dtype
+        values = np.ascontiguousarray(variable.data)
+        name, ndim = self._name("v"), values.ndim
+        listed = ", ".join(self.dialect.literal(value.item(), dtype) for value in values.reshape(-1))
+        shape, strides = (", ".join(map(str, numbers)) or "0" for numbers in (values.shape, values.strides))
+        self.line(f"static const {kind} {name}d[{max(values.size, 1)}] = {{{listed or 0}}};")
+        self.line(f"static const long {name}n[{max(ndim, 1)}] = {{{shape}}};")
+        self.line(f"static const long {name}s[{max(ndim, 1)}] = {{{strides}}};")
+        self.line(f"const View {name} = {{(char *){name}d, {name}n, {name}s}};")
+        self._know(variable, name)
+        return name
+
+    def _name(self, letter: str) -> str:
+        self._n_names += 1
+        return f"{letter}{self._n_names}"
+
+    # --- the whole -----------------------------------------------------------------------------------
+
+    def write(self) -> str:
+        """Return the text of the function, and of those that it calls."""
+        for k, variable in enumerate(self.inputs):
+            self._argument(k, variable)
+        for k, node in enumerate(self.nodes):
+            self._at = k
+            if node not in self.done:
+                self._lines.append(f"\n    /* {k}: {comment(node)} */")
+                c_text(node.op, node, self)
+            for root, last in self._last_use.items():
+                if last == k:
+                    self.line(f"give(frame, frame + sizeof frame, &m[{root}]);")
+        self._lines.append("")
+        for variable in self.outputs:
+            if variable not in self._placed:
+                self._return_copy(variable)
+        return self._whole()
+
+    def _argument(self, k: int, variable: Variable) -> None:
+        kind, name = type_of(variable), self._name("v")
+        number, ndim = np.dtype(variable.type.dtype).num, getattr(variable.type, "ndim", 0)
+        if ndim:
+            self.line(f"const Array *const a{k} = given[{k}];")
+            self.demand(f"is_plain(a{k}, {number}, {ndim}, ALIGNED)")
+            for axis, length in enumerate(variable.type.shape):
+                if length is not None:
+                    self.demand(f"a{k}->shape[{axis}] == {length}")
+            self.line(f"const View {name} = {{a{k}->data, a{k}->shape, a{k}->strides}};")
+            self._know(variable, name)
+        else:
+            self.line(f"const char *const a{k} = number_in(given[{k}], {number});")
+            self.demand(f"a{k}")
+            self.know_number(variable, f"*(const {kind} *)a{k}")
+
+    def _return_copy(self, variable: Variable) -> None:
+        """Return what lies elsewhere, or is a number."""
+        ndim = getattr(variable.type, "ndim", 0)
+        if not ndim:
+            number, place = self.number(variable), self.new(variable, [])
+            self.line(f"*({type_of(variable)} *){place}.data = {number};")
+            return
+        source = self.view(variable)
+        place = self.new(variable, [f"{source}.shape[{axis}]" for axis in range(ndim)])
+        copy(self, source, place, Operand(variable.type.dtype, tuple(variable.type.broadcastable)))
+
+    def _whole(self) -> str:
+        functions = [text.replace("NAME", name) for text, name in self._functions.items()]
+        n_places, n_results = max(len(self._last_use), 1), len(self.outputs)
+        returned = "*r" if n_results == 1 else "tuple"
+        pack = []
+        if n_results > 1:
+            pack = [f"    void *const tuple = PyTuple_New({n_results});", "    if (!tuple) goto give_up;"]
+            pack += [f"    PyTuple_SetItem(tuple, {k}, r[{k}]);" for k in range(n_results)]
+        release = f"    for (int k = 0; k < {n_places}; k++) give(frame, frame + sizeof frame, &m[k]);"
+        return "\n".join(
+            [
+                *functions,
+                f"void *{NAME}(void *self, void *const *given, long n_given)",
+                "{",
+                f"    Array *r[{n_results}] = {{0}};",
+                f"    void *m[{n_places}] = {{0}};",
+                f"    char frame[{ROOM}] __attribute__((aligned(64))), *room = frame;",
+                f"    if (n_given < {len(self.inputs)}) goto give_up;",
+                *self._lines,
+                *pack,
+                release,
+                f"    return {returned};",
+                "give_up:",
+                release,
+                f"    for (int k = 0; k < {n_results}; k++)",
+                "        if (r[k]) Py_DecRef(r[k]);",
+                "    Py_IncRef(_Py_NoneStruct);",
+                "    return _Py_NoneStruct;",
+                "interrupted: __attribute__((unused));",
+                release,
+                f"    for (int k = 0; k < {n_results}; k++)",
+                "        if (r[k]) Py_DecRef(r[k]);",
+                "    return 0;",
+                "}",
+                f"struct {{ const char *name; void *function; int flags; const char *doc; }} {NAME}_method = "
+                f'{{"region", {NAME}, 0x80, 0}};',
+                "",
+            ]
+        )
+
+
+def source_file(regions: dict[str, str], declarations: set[str]) -> str:
+    """Return a C file of regions by name; see `RegionWriter.declarations`."""
+    prelude = files("synk.compile.regions").joinpath("prelude.c").read_text()
+    texts = [text.replace(NAME, name) for name, text in regions.items()]
+    return "\n".join([f"#define HEAD {object.__basicsize__}", prelude, *sorted(declarations), *texts])
+
+
+def type_of(variable: Variable) -> str:
+    """Return the C type of a variable's elements; NoText if there is none."""
+    dtype = getattr(variable.type, "dtype", None)
+    if dtype not in TYPES or not isinstance(variable.type, DenseTensorType | ScalarType):
+        raise NoText(f"regions do not compute in {variable.type}")
+    return TYPES[dtype]
+
+
+def comment(node: Apply) -> str:
+    """Return a short description of a node that a comment can hold."""
+    return str(node.op).replace("/*", "/ *").replace("*/", "* /")[:100]

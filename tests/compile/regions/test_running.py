@@ -1,0 +1,290 @@
+"""How regions are compiled and run: errors, updates in place, interrupts, compilers that fail, memory."""
+
+import gc
+import resource
+import signal
+import sys
+import threading
+import time
+import warnings
+from contextlib import suppress
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from pytensor.scan.basic import scan
+from pytensor.tensor.blas import Dot22
+
+from synk.compile import ArrayLinker, array_mode, debug_mode
+from synk.compile.regions import region
+from synk.compile.regions.region import NativeCompilation, Region
+from synk.native.compiler import Compiler
+from synk.native.store import Store
+
+
+def compiled(inputs, outputs, **keywords):
+    return pytensor.function(inputs, outputs, mode=array_mode(), **keywords)
+
+
+def regions_of(function):
+    return [node for node in function.maker.fgraph.toposort() if isinstance(node.op, Region)]
+
+
+# --- errors ------------------------------------------------------------------------------------------
+
+
+def test_an_error_names_the_node_in_the_region_and_the_line_that_built_it():
+    x, w, i = pt.matrix("x"), pt.vector("w"), pt.lvector("i")
+    taken = (x * 2)[i]
+    scaled = taken * w + 1
+    function = compiled([x, w, i], [scaled.sum(), scaled])
+    assert len(regions_of(function)) == 1
+    with pytest.raises(IndexError, match="index 9 is out of bounds") as caught:
+        function(np.ones((3, 2)), np.ones(2), [9])
+    notes = "".join(caught.value.__notes__) + str(caught.value)
+    assert "AdvancedSubtensor" in notes
+    assert "taken = (x * 2)[i]" in notes
+    with pytest.raises(ValueError, match="lengths 2 and 5 differ") as caught:
+        function(np.ones((3, 2)), np.ones(5), [0])
+    assert "scaled = taken * w + 1" in "".join(caught.value.__notes__) + str(caught.value)
+
+
+def test_what_has_no_factor_is_what_lapack_says():
+    a, b = pt.tensor("a", shape=(3, 3), dtype="float64"), pt.tensor("b", shape=(3,), dtype="float64")
+    outputs = [pt.linalg.cholesky(a) * 2, pt.linalg.solve_triangular(a, b, lower=True) * 2]
+    functions = [
+        pytensor.function([a, b], outputs, mode=array_mode(ArrayLinker(native=native)))
+        for native in (True, False)
+    ]
+    for matrix in (np.eye(3), -np.eye(3), np.diag([1.0, 0, 1])):
+        for found, expected in zip(*(function(matrix, np.ones(3)) for function in functions), strict=True):
+            np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "given", "error"),
+    [
+        (lambda x: x.max(axis=0) + 1, np.ones((0, 2)), ValueError),
+        (lambda x: x.reshape((2, -1)) + 1, np.ones((3, 3)), ValueError),
+        (lambda x: x[5] * 2, np.ones((3, 3)), IndexError),
+        (lambda x: x @ x[0] * 2, np.ones((3, 2)) * 1, None),
+        (lambda x: x.T @ x[0] * 2, np.ones((3, 2)), ValueError),
+        (lambda x: pt.join(0, x, x.T) * 2, np.ones((3, 2)), ValueError),
+    ],
+)
+def test_what_cannot_be_computed_raises_as_in_python(outputs, given, error):
+    x = pt.dmatrix("x")
+    for mode in (array_mode(), array_mode(ArrayLinker(native=False))):
+        function = pytensor.function([x], outputs(x), mode=mode)
+        if error is None:
+            function(given)
+        else:
+            with pytest.raises(error):
+                function(given)
+
+
+# --- memory ------------------------------------------------------------------------------------------
+
+
+def test_a_large_variable_is_updated_in_its_own_array():
+    n = 5000
+    v, m = (pytensor.shared(np.ones(n), name=name) for name in "vm")
+    slope = pt.vector("slope")
+    function = compiled([slope], [], updates=[(m, 0.9 * m + slope), (v, v - 0.1 * (0.9 * m + slope))])
+    arrays = [variable.get_value(borrow=True) for variable in (v, m)]
+    function(np.ones(n))
+    for variable, array in zip((v, m), arrays, strict=True):
+        assert variable.get_value(borrow=True) is array
+    np.testing.assert_allclose(arrays[1], 1.9)
+    np.testing.assert_allclose(arrays[0], 0.81)
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        lambda v: v[::-1] * 0.5 + v.sum(),
+        lambda v: pt.concatenate([v[2500:], v[:2500]]) * 1.5,
+        lambda v: v.reshape((50, 100)).T.reshape((-1,)) + v,
+        lambda v: v[::-1] + v,
+        lambda v: v[pt.arange(4999, -1, -1)] * 2 + v.max(),
+    ],
+)
+def test_what_is_still_read_is_not_written_over(new):
+    found = []
+    for native in (True, False):
+        v, w = (pytensor.shared(np.arange(5000.0), name=name, shape=(5000,)) for name in "vw")
+        mode = array_mode(ArrayLinker(native=native))
+        function = pytensor.function([], v.sum(), updates=[(v, new(v)), (w, w + v[::-1])], mode=mode)
+        for _ in range(3):
+            function()
+        found.append((v.get_value(), w.get_value()))
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_gradients_of_large_products_are_born_in_the_flat_vector():
+    x, flat = pt.matrix("x"), pytensor.shared(np.zeros(50 * 60 + 60))
+    w, b = pytensor.shared(np.ones((50, 60))), pytensor.shared(np.zeros(60))
+    slopes = pytensor.grad((pt.tanh(x @ w + b) ** 2).sum(), [w, b])
+    pieces = [
+        pt.specify_shape(slope, v.get_value().shape).reshape((-1,))
+        for slope, v in zip(slopes, (w, b), strict=True)
+    ]
+    written = []
+
+    def watched(node, run):
+        def call(*inputs, out=None):
+            written.append((str(node.op), out))
+            return run(*inputs, out=out) if out is not None else run(*inputs)
+
+        call.takes_out = True
+        return call
+
+    mode = array_mode(ArrayLinker(observe=watched))
+    function = pytensor.function([x], [], updates=[(flat, pt.concatenate(pieces))], mode=mode)
+    array = flat.get_value(borrow=True)
+    function(np.random.default_rng(0).normal(size=(20, 50)))
+    assert any("Dot22" in name and np.shares_memory(out, array) for name, out in written if out is not None)
+    assert array.all()
+
+
+def test_nothing_is_kept_of_a_call():
+    x = pt.matrix("x")
+    function = compiled([x], [(x * 2).T.reshape((-1,)) + 1, x.sum(axis=0), x[::-1] * 2])
+    function.trust_input = True
+    big = np.ones((400, 500))
+    count = sys.getrefcount(big)
+    function(big)
+    gc.collect()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for _ in range(200):
+        function(big)
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before  # kilobytes
+    assert grown < 20_000
+    assert sys.getrefcount(big) == count
+
+
+def test_nothing_is_kept_of_a_call_that_fails():
+    x, i = pt.matrix("x"), pt.lvector("i")
+    function = compiled([x, i], [x.T.reshape((-1,)) * 2, (x * 2)[i].sum()])
+    big = np.ones((400, 500))
+    for k in range(100):
+        with suppress(IndexError):
+            function(big, [1000])
+        if k == 10:
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        gc.collect()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000
+
+
+def test_what_a_softmax_is_made_of_is_computed_once():
+    x, w = pt.fmatrix("x"), pytensor.shared(np.ones((5, 4), "float32"))
+    loss = -pt.special.log_softmax(pt.tanh(x @ w), axis=1)[:, 0].mean()
+    function = compiled([x], [loss, pytensor.grad(loss, w)])
+    products = [node for node in function.maker.fgraph.apply_nodes if isinstance(node.op, Dot22)]
+    assert len(products) == 2  # forward, and backward
+
+
+# --- long runs ---------------------------------------------------------------------------------------
+
+
+def endless():
+    """Return a function that takes hours."""
+    s = pt.dscalar("s")
+    states = scan(lambda a: pt.tanh(a) + s, outputs_info=s, n_steps=10**12, return_updates=False)
+    return compiled([s], states[-1])
+
+
+def test_an_interrupt_ends_a_loop():
+    function = endless()
+    threading.Timer(0.3, signal.raise_signal, [signal.SIGINT]).start()
+    with pytest.raises(KeyboardInterrupt):
+        function(0.5)
+    before = signal.signal(signal.SIGALRM, alarm)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with pytest.raises(Alarm):
+            function(0.5)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+class Alarm(Exception):
+    """What a handler raises."""
+
+
+def alarm(number, frame):
+    raise Alarm
+
+
+def test_other_threads_run_during_a_loop():
+    function, ticks = endless(), []
+
+    def tick():
+        for _ in range(20):
+            time.sleep(0.01)
+            ticks.append(None)
+        signal.raise_signal(signal.SIGINT)
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        function(0.5)
+    thread.join()
+    assert len(ticks) == 20
+
+
+# --- compilers ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def compiles_with(monkeypatch, tmp_path):
+    """Let a command compile what is made next."""
+
+    def use(*command):
+        compilation = NativeCompilation(Compiler(command), Store(tmp_path))
+        monkeypatch.setattr(region, "native_compilation", lambda: compilation)
+
+    return use
+
+
+def test_a_text_that_does_not_compile_runs_in_python_and_one_warning_says_so(compiles_with):
+    compiles_with("false")
+    x = pt.dmatrix("x")
+    functions = [compiled([x], (x * k).sum(axis=0)) for k in (2, 3)]
+    with pytest.warns(UserWarning, match="Graphs run in Python; set CC to a C compiler that works") as said:
+        found = [function(np.ones((4, 3))) for function in functions]
+    assert len(said) == 1
+    np.testing.assert_array_equal(found, [[8, 8, 8], [12, 12, 12]])
+
+
+def test_what_the_store_has_is_not_compiled_again(compiles_with, tmp_path):
+    x = pt.dmatrix("x")
+    compiles_with("cc")
+    compiled([x], (x * 5).sum(axis=0))(np.ones((4, 3)))
+    kept = sorted(path.name for path in tmp_path.iterdir())
+    assert kept
+    compiles_with("cc")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        np.testing.assert_array_equal(compiled([x], (x * 5).sum(axis=0))(np.ones((4, 3))), [20] * 3)
+    assert sorted(path.name for path in tmp_path.iterdir()) == kept
+
+
+def test_native_false_has_no_regions():
+    x = pt.dmatrix("x")
+    function = pytensor.function([x], pt.exp(x * 2).sum(), mode=array_mode(ArrayLinker(native=False)))
+    assert not regions_of(function)
+
+
+def test_debug_compares_a_region_with_its_nodes(monkeypatch):
+    x = pt.dmatrix("x")
+    function = pytensor.function([x], pt.exp(x * 2).sum(axis=0), mode=debug_mode())
+    assert regions_of(function)
+    function(np.ones((4, 3)))
+    whole = region.RegionFunction.__call__
+    monkeypatch.setattr(region.RegionFunction, "__call__", lambda self, *a, **k: whole(self, *a, **k) + 1)
+    function = pytensor.function([x], pt.exp(x * 2).sum(axis=0), mode=debug_mode())
+    with pytest.raises(Exception, match="values of output 0 are wrong"):
+        function(np.ones((4, 3)))

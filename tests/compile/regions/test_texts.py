@@ -1,0 +1,218 @@
+"""What regions compute, against the same nodes in Python: numbers, shapes, dtypes, and that they do run."""
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from pytensor.scan.basic import scan
+
+from synk.compile import ArrayLinker, array_mode
+from synk.compile.regions.region import Region, RegionFunction
+
+NATIVE, PYTHON = array_mode(), array_mode(ArrayLinker(native=False))
+
+x, z = pt.matrix("x", dtype="float64"), pt.matrix("z", dtype="float32")
+t = pt.tensor3("t", dtype="float64")
+w, y = pt.vector("w", dtype="float64"), pt.vector("y", dtype="float64")
+i, k = pt.lvector("i"), pt.ivector("k")
+mask = pt.bvector("mask")
+s, n = pt.scalar("s", dtype="float64"), pt.lscalar("n")
+small = pt.matrix("small", shape=(3, 4), dtype="float64")
+
+definite = small @ small.T + 2 * pt.eye(3)
+
+ROWS, COLUMNS = 7, 3
+
+
+def values(rows=ROWS):
+    rng = np.random.default_rng(rows)
+    return {
+        x: rng.normal(size=(rows, COLUMNS)),
+        z: rng.normal(size=(rows, COLUMNS)).astype("float32"),
+        t: rng.normal(size=(rows, 2, COLUMNS)),
+        w: rng.normal(size=COLUMNS),
+        y: rng.normal(size=rows),
+        i: rng.integers(-rows, max(rows, 1), size=rows),
+        k: rng.integers(-5, 6, size=rows).astype("int32"),
+        mask: rng.integers(2, size=rows).astype("int8"),
+        s: np.float64(rng.normal()),
+        n: np.int64(2),
+        small: rng.normal(size=(3, 4)),
+    }
+
+
+def steps(step, **keywords):
+    return scan(step, return_updates=False, **keywords)
+
+
+TEXTS = {
+    "arithmetic": x * 2 + w - y[:, None] / (1 + x**2),
+    "functions": pt.exp(x) + pt.log1p(abs(x)) * pt.tanh(w) + pt.erf(x) - pt.sigmoid(y)[:, None],
+    "mixed dtypes": z * k[:, None] + x.astype("float32"),
+    "integers": k // 3 + k % 4 - (k > 0) * i,
+    "choices": pt.switch(x > 0, x, w) + pt.clip(x, -0.5, 0.5),
+    "numbers": pt.exp(s) * n + s / n,
+    "all of a sum": x.sum(),
+    "sums along rows": (x * w).sum(axis=1) + x.mean(axis=1),
+    "sums along columns": (x * w).sum(axis=0),
+    "a sum along the middle": (t**2).sum(axis=1),
+    "sums of float32 in float64": z.sum(axis=0) + z.sum(),
+    "sums of integers": k.sum() + i.prod(),
+    "extremes": [x.max(), x.min(axis=1), k.max(), pt.max(z, axis=0)],
+    "truth": [(x > 0).all(axis=0), (x > 5).any()],
+    "a value that is summed and kept": [pt.exp(x), pt.exp(x).sum(axis=0), pt.exp(x).sum()],
+    "transposes": x.T + x.T.copy() * 2,
+    "shapes": x.shape[0] * x.shape[1] + t.shape[2],
+    "reshapes": [x.reshape((-1,)) * 2, x.T.reshape((-1,)) + 1, t.reshape((t.shape[0], -1)).sum(axis=0)],
+    "slices": [x[1:] * 2, x[::-2, 1:] + 1, x[-1] * w, x[n, 0] + s, y[-2:].sum(), x[n:, ::-1].sum(axis=0)],
+    "rows at positions": [x[i] * 2, y[i] + 1, w[i % 3].sum(), t[i].sum(axis=0)],
+    "gradients of rows at positions": [pt.grad((x[i] ** 2).sum(), x), pt.grad((w[i % 3] ** 3).sum(), w)],
+    "joins": [
+        pt.concatenate([y, w, y * 2]) + 1,
+        pt.join(1, x, x[:, ::-1] * 2),
+        pt.stack([s, s * 2, y.sum()]),
+    ],
+    "changed parts": [
+        pt.set_subtensor((x * 2)[1:, 0], s),
+        pt.inc_subtensor((x + 1)[:, ::-1], w),
+        pt.inc_subtensor((x + 1)[i], x),
+        pt.set_subtensor((y + 1)[n], s),
+        pt.inc_subtensor(pt.zeros(5)[i % 5], y),
+    ],
+    "new arrays": [pt.ones((x.shape[0], 2)) * s, pt.alloc(w, x.shape[0], 3) + 1, pt.arange(n, 9, 2) * 2],
+    "products with vectors": [x @ w, y @ x, x.T @ y, w @ w, (x * 2) @ (w + 1), 0.5 * y + 2 * (x @ w)],
+    "outer products": [pt.outer(y, w), x + 2 * pt.outer(y, w)],
+    "small products": [small @ small.T, small.T @ (small + 1)],
+    "elements at positions": [
+        x[pt.arange(x.shape[0]), abs(k) % 3] * 2,
+        pt.grad((x[pt.arange(x.shape[0]), abs(k) % 3] ** 2).sum(), x),
+        pt.inc_subtensor((x * 2)[i, abs(k) % 3], y),
+    ],
+    "softmax": [
+        pt.special.softmax(x, axis=1),
+        pt.special.log_softmax(x * s, axis=0),
+        pt.logsumexp(x, axis=1),
+    ],
+    "factors": [pt.linalg.cholesky(definite), pt.linalg.cholesky(definite, lower=False)],
+    "triangular solutions": [
+        pt.linalg.solve_triangular(pt.linalg.cholesky(definite), small[:, 0], lower=True),
+        pt.linalg.solve_triangular(pt.linalg.cholesky(definite), small, lower=True),
+        pt.linalg.solve_triangular(pt.linalg.cholesky(definite).T, small, lower=False),
+        pt.linalg.solve_triangular(definite, small, lower=True, unit_diagonal=True),
+    ],
+    "gradients of factors": pt.grad(pt.log(pt.diagonal(pt.linalg.cholesky(definite))).sum(), small),
+    "diagonals": [pt.diag(small[:, 0] + 1), pt.diagonal(small @ small.T) * 2],
+    "a loop": steps(lambda a, before: pt.tanh(a * before + s), sequences=y, outputs_info=s),
+    "the end of a loop": steps(lambda a, before: a + before * 0.9, sequences=y, outputs_info=s)[-1] * 2,
+    "a loop of vectors": steps(lambda row, before: pt.tanh(row + before * w), sequences=x, outputs_info=w),
+    "a loop with taps": steps(
+        lambda a, one, two: a + 0.5 * one - 0.25 * two,
+        sequences=y,
+        outputs_info={"initial": pt.stack([s, s * 2]), "taps": [-2, -1]},
+    )[-2:]
+    * 3,
+    "a loop that collects": steps(lambda a, b: a * b.sum() + n, sequences=[y, x]),
+    "a loop backwards": steps(
+        lambda a, before: a * before + 1, sequences=y, outputs_info=s, go_backwards=True
+    ),
+    "a loop in a loop": steps(
+        lambda row, total: total + steps(lambda a, b: a + b**2, sequences=row, outputs_info=s)[-1],
+        sequences=x,
+        outputs_info=s,
+    ),
+    "gradients of a loop": list(
+        pt.grad(
+            (steps(lambda a, before: pt.tanh(a * before + w[0]), sequences=y, outputs_info=s) ** 2).sum(),
+            [y, s, w],
+        )
+    ),
+    "gradients of a loop of vectors": list(
+        pt.grad((steps(lambda row, h: pt.tanh(row + h * w), sequences=x, outputs_info=w) ** 2).sum(), [x, w])
+    ),
+    "a loop of so many steps": steps(lambda before: before * 1.1 + s, outputs_info=s, n_steps=n + 3)[-1] + 1,
+}
+
+
+def compiled(outputs, mode):
+    outputs = list(outputs) if isinstance(outputs, list | tuple) else [outputs]
+    inputs = list(values())
+    return pytensor.function(inputs, outputs, mode=mode, on_unused_input="ignore")
+
+
+@pytest.fixture
+def gave_up(monkeypatch):
+    """Return the regions that ran in Python."""
+    found, in_python = [], RegionFunction._in_python
+
+    def noted(self, inputs, out):
+        found.append(self.op)
+        return in_python(self, inputs, out)
+
+    monkeypatch.setattr(RegionFunction, "_in_python", noted)
+    return found
+
+
+def check(found, expected):
+    for one, other in zip(found, expected, strict=True):
+        assert (one.dtype, one.shape) == (other.dtype, other.shape)
+        tolerance = 1e-5 if one.dtype == "float32" else 1e-12
+        np.testing.assert_allclose(one, other, tolerance, tolerance)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_regions_have_the_numbers_of_python(gave_up, name):
+    native, python = (compiled(TEXTS[name], mode) for mode in (NATIVE, PYTHON))
+    assert any(isinstance(node.op, Region) for node in native.maker.fgraph.apply_nodes)
+    for rows in (ROWS, 300, 4):
+        arguments = list(values(rows).values())
+        check(native(*arguments), python(*arguments))
+        assert not gave_up
+
+
+@pytest.mark.parametrize(
+    "layout", ["Fortran", "reversed", "every other", "transposed", "swapped", "subclass"]
+)
+@pytest.mark.parametrize(
+    "name", ["arithmetic", "sums along rows", "reshapes", "products with vectors", "slices"]
+)
+def test_arrays_may_lie_in_any_way(name, layout):
+    change = {
+        "Fortran": lambda a: a.copy(order="F"),
+        "reversed": lambda a: a[::-1].copy()[::-1] if a.ndim else a,
+        "every other": lambda a: np.repeat(a, 2, axis=-1)[..., ::2] if a.ndim else a,
+        "transposed": lambda a: a.T.copy().T,
+        "swapped": lambda a: a.astype(a.dtype.newbyteorder()),
+        "subclass": lambda a: a.view(Apart),
+    }[layout]
+    native, python = (compiled(TEXTS[name], mode) for mode in (NATIVE, PYTHON))
+    arguments = list(values().values())
+    native.trust_input = True
+    check(native(*[change(np.asarray(value)) for value in arguments]), python(*arguments))
+
+
+NEED_ROWS = ("extremes", "slices", "changed parts", "reshapes")
+
+
+class Apart(np.ndarray):
+    """An array of another class."""
+
+
+@pytest.mark.parametrize("name", [name for name in TEXTS if name not in NEED_ROWS and "loop" not in name])
+def test_arrays_without_rows(name):
+    native, python = (compiled(TEXTS[name], mode) for mode in (NATIVE, PYTHON))
+    arguments = list(values(0).values())
+    check(native(*arguments), python(*arguments))
+
+
+def test_results_are_new_arrays_and_arguments_stay_as_they_are():
+    outputs = [x[i], pt.inc_subtensor(x[i], x), x.reshape((-1,)) + 0.0, pt.join(0, x, x), x.T * 1.0, x + 0]
+    native = compiled(outputs, NATIVE)
+    given = values()
+    before = {variable: np.array(value) for variable, value in given.items()}
+    first = native(*given.values())
+    second = native(*given.values())
+    for one in first:
+        assert one.flags.writeable
+        assert not any(np.shares_memory(one, other) for other in (*second, *given.values()))
+    for variable, value in given.items():
+        np.testing.assert_array_equal(value, before[variable])
