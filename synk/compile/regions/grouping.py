@@ -31,7 +31,7 @@ from synk.compile.compat import AdvancedIncSubtensor1, join_pieces, plain_graph
 from synk.compile.elementwise.writer import NoTemplate
 from synk.compile.graphs.substitute import substitute
 from synk.compile.passes.lazy import plan_lazy
-from synk.compile.regions.region import Region, dialect
+from synk.compile.regions.region import Region, dialect, written
 from synk.compile.regions.table import NoText
 from synk.compile.regions.writer import RegionWriter
 from synk.compile.rewrites import NATIVE, step_rewriter
@@ -45,6 +45,7 @@ MOVING = (
     SpecifyShape,
     Subtensor,
 )  # views of their first input
+LONGEST = 400  # nodes of a region: compilers take longer for one function of many lines than for two
 SMALL = 256  # elements, which are copied in less time than a view takes in Python
 
 
@@ -82,7 +83,7 @@ def groups(
             if depends or any(variable in made for variable in node.inputs):
                 later.update(node.outputs)
             continue
-        if group and (depends or apart.get(node) != kind):
+        if group and (depends or apart.get(node) != kind or len(group) == LONGEST):
             yield group
             group, later, made = [], set(), set()
         kind = apart.get(node)
@@ -193,6 +194,10 @@ def replace(fgraph: FunctionGraph, group: Sequence[Apply]) -> None:
         )
     )
     inner = inner_graph(nodes, inputs, outputs)
+    try:
+        written(inner)
+    except NoText:
+        return  # each could be written, but not so
     made = Region(inner)(*inputs, return_list=True)
     for old, new in zip(outputs, made, strict=True):
         new.tag.trace = getattr(old.tag, "trace", [])

@@ -25,6 +25,7 @@ from synk.compile.regions.walks import copy, fill
 from synk.compile.regions.writer import RegionWriter, type_of
 from synk.compile.rewrites import step_rewriter
 
+LONGEST = 400  # nodes of a step
 BREATHE = 64  # steps, after which other threads and signals have their turn
 
 
@@ -47,6 +48,8 @@ def scan(op: Scan, node: Apply, region: RegionWriter) -> None:
     if info.as_while:
         raise NoText("a loop that ends when it likes")
     graph = step_of(op)
+    if len(graph.apply_nodes) > LONGEST:
+        raise NoText("a step of many nodes")
     n_traced = info.n_mit_mot + info.n_mit_sot + info.n_sit_sot
     given = iter(node.inputs[1:])
     sequences, initial, states, lengths = (

@@ -125,7 +125,7 @@ def regrouped(region: RegionWriter, node: Apply, target: str, n: int) -> None:
 def subtensor(op: Subtensor, node: Apply, region: RegionWriter) -> None:
     """Some rows, or one: a view."""
     x, *positions = node.inputs
-    if x not in region.known_lengths or len(op.idx_list) != 1:
+    if x not in region.known_lengths or not all(isinstance(position, Constant) for position in positions):
         view = region.view(x)
         data, shape, strides = part(region, op, view, x.type.ndim, positions)
         region.know_view(node.outputs[0], x, data, shape, strides)
@@ -133,11 +133,7 @@ def subtensor(op: Subtensor, node: Apply, region: RegionWriter) -> None:
     (index,), lengths = op.idx_list, region.lengths(x)
 
     def constant(entry):
-        if entry is None or not isinstance(positions[entry], Constant):
-            if entry is None:
-                return None
-            raise NoText("part of a shape that nobody knows beforehand")
-        return int(positions[entry].data)
+        return None if entry is None else int(positions[entry].data)
 
     if isinstance(index, slice):
         some = slice(*map(constant, (index.start, index.stop, index.step)))

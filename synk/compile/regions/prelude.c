@@ -56,6 +56,7 @@ extern void *malloc(unsigned long), *memcpy(void *, const void *, unsigned long)
 extern void free(void *);
 
 extern int PyErr_CheckSignals(void);
+extern void PyErr_Clear(void);
 extern void *PyEval_SaveThread(void);
 extern void PyEval_RestoreThread(void *);
 

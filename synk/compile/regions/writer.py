@@ -448,6 +448,7 @@ class RegionWriter:
                 release,
                 f"    return {returned};",
                 "give_up:",
+                "    PyErr_Clear(); /* of memory that there is not */",
                 release,
                 f"    for (int k = 0; k < {n_results}; k++)",
                 "        if (r[k]) Py_DecRef(r[k]);",

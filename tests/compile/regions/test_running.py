@@ -272,6 +272,26 @@ def test_what_the_store_has_is_not_compiled_again(compiles_with, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == kept
 
 
+def test_what_memory_there_is_not_for_is_a_memory_error():
+    n = pt.lscalar("n")
+    function = compiled([n], (pt.arange(n) * 2).sum())
+    assert regions_of(function)
+    with pytest.raises(MemoryError):
+        function(2**45)
+    assert function(5) == 20
+
+
+def test_a_long_graph_has_several_regions():
+    x = pt.dvector("x")
+    y = x
+    for _ in range(500):
+        y = pt.set_subtensor((y * 1.01)[0], y.sum())
+    function = compiled([x], y)
+    assert 2 <= len(regions_of(function)) <= 6
+    plain = pytensor.function([x], y, mode=array_mode(ArrayLinker(native=False)))
+    np.testing.assert_allclose(function(np.ones(3) * 1e-3), plain(np.ones(3) * 1e-3), rtol=1e-9)
+
+
 def test_native_false_has_no_regions():
     x = pt.dmatrix("x")
     function = pytensor.function([x], pt.exp(x * 2).sum(), mode=array_mode(ArrayLinker(native=False)))

@@ -63,6 +63,7 @@ TEXTS = {
     "a value that is summed and kept": [pt.exp(x), pt.exp(x).sum(axis=0), pt.exp(x).sum()],
     "transposes": x.T + x.T.copy() * 2,
     "shapes": x.shape[0] * x.shape[1] + t.shape[2],
+    "parts of shapes": [x.shape[n - 1] * 2, t.shape[n - 2 :].sum(), t.shape[::-1] * 2, t.shape[1:][0] + n],
     "reshapes": [x.reshape((-1,)) * 2, x.T.reshape((-1,)) + 1, t.reshape((t.shape[0], -1)).sum(axis=0)],
     "slices": [x[1:] * 2, x[::-2, 1:] + 1, x[-1] * w, x[n, 0] + s, y[-2:].sum(), x[n:, ::-1].sum(axis=0)],
     "rows at positions": [x[i] * 2, y[i] + 1, w[i % 3].sum(), t[i].sum(axis=0)],
