@@ -145,7 +145,9 @@ def _inferred(node: Apply, before: int, after: int) -> list[Any] | None:
 def _rows_of_each(node: Apply, elements: list[Any], before: int, after: int) -> Any:
     """Return how many rows of the reshaped value each row gives, `SCALED` where that is not known.
 
-    None where a row is not known to give whole ones.
+    None where a row is known to give no whole ones. Nobody knows it of a batch of images in rows of unknown
+    length: that they are whole is taken for granted, as gathering all would cost too much, and a rank whose
+    elements do not fit raises an error.
     """
     x = node.inputs[0]
     inner = {axis: length for axis, length in enumerate(x.type.shape) if axis != before}
@@ -158,7 +160,7 @@ def _rows_of_each(node: Apply, elements: list[Any], before: int, after: int) -> 
         else:
             size *= int(one)
     if None in inner.values():
-        return SCALED if size == 1 else None
+        return SCALED
     n_elements = math.prod(length or 0 for length in inner.values())
     return n_elements // size if size and n_elements % size == 0 else None
 

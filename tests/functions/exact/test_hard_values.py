@@ -10,6 +10,7 @@ from pytensor.tensor.elemwise import CAReduce
 
 from support.exact.comparison import close, plain_function
 from support.exact.simulated import Simulated
+from synk.functions.exact.parts import ranks_meet
 from synk.functions.symbolic import define
 
 RANKS = (1, 2, 3, 5)
@@ -34,6 +35,7 @@ positive = pt.vector("positive", dtype="uint8")
 mask, masks = pt.vector("mask", dtype="bool"), pt.matrix("masks", dtype="bool")
 tokens, labels = pt.tensor3("tokens"), pt.lvector("labels")
 known = pt.matrix("known", shape=(None, 4))
+three = pt.matrix("three", shape=(None, 3))
 w, s = pt.vector("w"), pt.scalar("s")
 
 RNG = np.random.default_rng(0)
@@ -47,6 +49,7 @@ NINES = {positive: lambda n: np.full(n, 9, "uint8")}
 SELECTED = {y: lambda n: RNG.normal(size=n), mask: lambda n: RNG.random(n) < 0.6}
 TOKENS = {tokens: lambda n: RNG.normal(size=(n, 2, 3)), labels: lambda n: RNG.integers(0, 2, n)}
 
+THREE = {three: lambda n: RNG.normal(size=(n, 3))}
 KNOWN = {known: lambda n: RNG.normal(size=(n, 4))}
 
 
@@ -127,7 +130,10 @@ CASES = {
     ),
     "selected both ways": Hard([outer(y[mask]) + outer(y[mask]).T], SELECTED),
     # In other shapes.
-    "rows of rows": Hard([x.reshape((-1, 2)), x.reshape((-1, 6))], REALS, rows=(2, 4, 6, 12)),
+    "rows of rows": Hard([three.reshape((-1, 2)), three.reshape((-1, 6))], THREE, rows=(2, 4, 6, 12)),
+    "whole rows of rows": Hard(
+        [x.reshape((-1, 1)), x.reshape((-1, 3)) * 2, x.reshape((-1, 1, 3)).sum()], REALS
+    ),
     "rows of a stretch": Hard(
         [known.reshape((known[::2].shape[0], 8)), known.reshape((known[::2].shape[0], -1))],
         KNOWN,
@@ -180,3 +186,10 @@ def test_hard_values_are_those_of_one_process(name):
                 assert close(one, other), (
                     f"result {at}: {one} is not {other}, {n_rows} rows on {n_ranks} ranks"
                 )
+
+
+def test_rows_of_unknown_length_are_taken_to_be_whole_in_another_shape():
+    ranks = Simulated(define("images", [x], [x.reshape((-1, 2))]))
+    assert not ranks_meet(ranks.exact.outputs)
+    with pytest.raises(ValueError, match="cannot reshape array of size 9"):
+        ranks([np.ones((6, 3))], 2)
