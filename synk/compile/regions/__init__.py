@@ -2,7 +2,7 @@
 
     nodes -> grouping -> Region -> writer: c_text of each node (a table, an entry an Op) -> C -> a function
 
-`c_text` is the table: elements, movement, indexing and products hold its entries.
+`c_text` is the table; elements, movement, indexing, products, linalg and loops hold its entries.
 """
 
 from synk.compile.regions import elements as elements
