@@ -18,7 +18,6 @@ from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.basic import GraphRewriter
 from pytensor.graph.traversal import vars_between
-from pytensor.ifelse import IfElse
 from pytensor.tensor.basic import AllocEmpty, ExtractDiag, Join
 from pytensor.tensor.blas import Gemv
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
@@ -27,7 +26,7 @@ from pytensor.tensor.shape import Reshape, SpecifyShape
 from pytensor.tensor.special import LogSoftmax, Softmax
 from pytensor.tensor.subtensor import AdvancedIncSubtensor, IncSubtensor, Subtensor
 
-from synk.compile.compat import AdvancedIncSubtensor1, join_pieces, plain_graph
+from synk.compile.compat import AdvancedIncSubtensor1, IfElse, join_pieces, plain_graph
 from synk.compile.elementwise.writer import NoTemplate
 from synk.compile.graphs.substitute import substitute
 from synk.compile.passes.lazy import plan_lazy

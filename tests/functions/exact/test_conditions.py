@@ -6,12 +6,14 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from pytensor.ifelse import ifelse
 
 from support.exact.comparison import close, plain_function
 from support.exact.simulated import Simulated
 from synk import ops
+from synk.compile.compat import optional_class
 from synk.functions.symbolic import define
+
+ifelse = optional_class("ifelse", "pytensor.conditional.op", "pytensor.ifelse")
 
 RANKS = (1, 2, 3, 5)
 ROWS = (12,)  # of which selections take equally many, though not on each rank
