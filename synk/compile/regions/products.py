@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from math import prod
 
 from pytensor.graph.basic import Apply, Variable
-from pytensor.tensor.blas import Dot22, Gemv, Ger
+from pytensor.tensor.blas import Dot22, Gemv
 from pytensor.tensor.math import Dot
 
+from synk.compile.compat import Ger
 from synk.compile.elementwise.body import Body, Operand
 from synk.compile.elementwise.dialect import TYPES
 from synk.compile.elementwise.templates import arithmetic, is_float
