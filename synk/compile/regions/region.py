@@ -101,7 +101,7 @@ class RegionFunction:
         return self._in_python(inputs, out) if results is None else results
 
     def _first_call(self, *arguments):
-        self._compilation.compile()
+        self._compilation.compile(self)
         return self.function(*arguments)
 
     def _in_python(self, inputs, out):
@@ -159,10 +159,11 @@ class NativeCompilation:
         """Let a region wait."""
         self._waiting.append(weakref.ref(function))
 
-    def compile(self) -> None:
-        """Give all that wait their functions: from the store, or compiled at the same time."""
-        waiting = {self._name(f): f for ref in self._waiting if (f := ref()) is not None}
-        everyone = [f for ref in self._waiting if (f := ref()) is not None]
+    def compile(self, wanted: RegionFunction) -> None:
+        """Give a region, and all that wait, their functions: from the store, or compiled at the same time."""
+        # It may not wait any more: an interrupt may have ended what was to compile it.
+        everyone = [wanted, *(f for ref in self._waiting if (f := ref()) is not None)]
+        waiting = {self._name(f): f for f in everyone}
         self._waiting.clear()
         missing = {name: f for name, f in waiting.items() if not self._find(name)}
         texts = [

@@ -190,10 +190,12 @@ def test_what_a_softmax_is_made_of_is_computed_once():
 
 
 def endless():
-    """Return a function that takes hours."""
-    s = pt.dscalar("s")
-    states = scan(lambda a: pt.tanh(a) + s, outputs_info=s, n_steps=10**12, return_updates=False)
-    return compiled([s], states[-1])
+    """Return a function that takes hours, compiled."""
+    s, n = pt.dscalar("s"), pt.lscalar("n")
+    states = scan(lambda a: pt.tanh(a) + s, outputs_info=s, n_steps=n, return_updates=False)
+    function = compiled([s, n], states[-1])
+    function(0.5, 2)
+    return lambda s: function(s, 10**12)
 
 
 def test_an_interrupt_ends_a_loop():
@@ -257,6 +259,22 @@ def test_a_text_that_does_not_compile_runs_in_python_and_one_warning_says_so(com
         found = [function(np.ones((4, 3))) for function in functions]
     assert len(said) == 1
     np.testing.assert_array_equal(found, [[8, 8, 8], [12, 12, 12]])
+
+
+def test_an_interrupted_compilation_is_made_up_for(compiles_with, monkeypatch):
+    compiles_with("cc")
+    x = pt.dmatrix("x")
+    functions = [compiled([x], (x * k).sum(axis=0)) for k in (7, 8)]
+    compile_ = Compiler.compile
+    monkeypatch.setattr(Compiler, "compile", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        functions[0](np.ones((2, 1)))
+    monkeypatch.setattr(Compiler, "compile", compile_)
+    assert [float(function(np.ones((2, 1)))[0]) for function in functions] == [14, 16]
+
+
+def interrupted(*arguments):
+    raise KeyboardInterrupt
 
 
 def test_what_the_store_has_is_not_compiled_again(compiles_with, tmp_path):
