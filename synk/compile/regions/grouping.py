@@ -32,7 +32,7 @@ from synk.compile.graphs.substitute import substitute
 from synk.compile.passes.lazy import plan_lazy
 from synk.compile.regions.region import Region, dialect, written
 from synk.compile.regions.table import NoText
-from synk.compile.regions.writer import RegionWriter
+from synk.compile.regions.writer import LARGEST, RegionWriter
 from synk.compile.rewrites import NATIVE, step_rewriter
 
 MOVING = (
@@ -62,7 +62,7 @@ def has_text(node: Apply) -> bool:
 
 def in_text(variable: Variable) -> bool:
     """Tell whether a variable's value can stand in the text."""
-    return isinstance(variable, Constant) and getattr(variable.data, "size", 1) <= SMALL
+    return isinstance(variable, Constant) and getattr(variable.data, "size", 1) <= LARGEST
 
 
 def groups(

@@ -235,7 +235,7 @@ def changed_copy(region: RegionWriter, node: Apply) -> str:
     if x.type.dtype != out.type.dtype:
         raise NoText("a copy in another dtype")
     view = region.view(x)
-    target = region.take_over(out, x)
+    target = region.take_over(out, x, node)
     if target is None:
         target = region.new(out, [f"{view}.shape[{k}]" for k in range(x.type.ndim)])
         copy(region, view, target, plain(out))

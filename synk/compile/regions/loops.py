@@ -47,7 +47,7 @@ def scan(op: Scan, node: Apply, region: RegionWriter) -> None:
     info = op.info
     if info.as_while:
         raise NoText("a loop that ends when it likes")
-    graph = step_of(op)
+    graph = step_of(op).clone()  # its variables are known to one region, once
     if len(graph.apply_nodes) > LONGEST:
         raise NoText("a step of many nodes")
     n_traced = info.n_mit_mot + info.n_mit_sot + info.n_sit_sot
@@ -64,7 +64,7 @@ def scan(op: Scan, node: Apply, region: RegionWriter) -> None:
         region.demand(f"{region.view(sequence)}.shape[0] >= {steps}")
     traces = traces_of(op, node)
     outputs = node.outputs[: len(traces)]
-    arrays = [_changed(region, start, out) for start, out in zip(initial, outputs, strict=False)]
+    arrays = [_changed(region, node, start, out) for start, out in zip(initial, outputs, strict=False)]
     arrays += [_fresh(region, n, out) for n, out in zip(lengths, outputs[n_traced:], strict=True)]
     kept = [_state(region, state) for state in states]
     rows = [region.let("long", f"{array}.shape[0]") for array in arrays]
@@ -104,9 +104,9 @@ def step_of(op: Scan) -> FunctionGraph:
     return graph
 
 
-def _changed(region: RegionWriter, start: Variable, out: Variable) -> str:
+def _changed(region: RegionWriter, node: Apply, start: Variable, out: Variable) -> str:
     """Return the view of an array that begins as another."""
-    found = region.take_over(out, start)
+    found = region.take_over(out, start, node)
     if found is None:
         source = region.view(start)
         found = region.new(out, [f"{source}.shape[{axis}]" for axis in range(out.type.ndim)])

@@ -102,7 +102,9 @@ SHARED Array *result(void *given, int ndim, const long *shape, const long *strid
 /* Return room for an array: of the frame while that lasts, then the heap's. */
 SHARED void *take(char **room, char *end, long bytes)
 {
-    const long rounded = (bytes + 63) & -64;
+    if (bytes < 0)
+        return 0;
+    const long rounded = bytes ? (bytes + 63) & -64 : 64;
     if (rounded <= end - *room) {
         void *at = *room;
         *room += rounded;
@@ -125,12 +127,13 @@ static long magnitude(long x)
     return x < 0 ? -x : x;
 }
 
-/* Fill in the strides of an array in C order, return how many bytes it has. */
+/* Fill in the strides of an array in C order, return how many bytes it has, -1 for more than there can be. */
 SHARED long dense(int ndim, const long *shape, long size, long *strides)
 {
     for (int axis = ndim - 1; axis >= 0; axis--) {
         strides[axis] = size;
-        size *= shape[axis];
+        if (shape[axis] < 0 || __builtin_mul_overflow(size, shape[axis], &size))
+            return -1;
     }
     return size;
 }
@@ -147,7 +150,8 @@ SHARED long dense_like(int ndim, const long *shape, long size, long *strides, co
     }
     for (int k = ndim - 1; k >= 0; k--) {
         strides[order[k]] = size;
-        size *= shape[order[k]];
+        if (__builtin_mul_overflow(size, shape[order[k]], &size))
+            return -1;
     }
     return size;
 }
@@ -327,8 +331,10 @@ SHARED int fill_in(int n, long *shape, long total)
             return 0;
         else
             known *= shape[axis];
+    if (open >= 0 && !known)
+        return 0;
     if (open >= 0)
-        shape[open] = known ? total / known : 0;
+        shape[open] = total / known;
     return (open >= 0 ? known * shape[open] : known) == total;
 }
 

@@ -8,6 +8,7 @@ nodes run in Python then, which either is right or says what is wrong.
 
 from __future__ import annotations
 
+import threading
 import warnings
 import weakref
 from collections.abc import Callable
@@ -154,6 +155,7 @@ class NativeCompilation:
         self._waiting: list[weakref.ref[RegionFunction]] = []
         self._known: dict[str, Callable[..., Any]] = {}
         self._failed = False  # which is said once
+        self._lock = threading.Lock()
 
     def add(self, function: RegionFunction) -> None:
         """Let a region wait."""
@@ -161,6 +163,10 @@ class NativeCompilation:
 
     def compile(self, wanted: RegionFunction) -> None:
         """Give a region, and all that wait, their functions: from the store, or compiled at the same time."""
+        with self._lock:
+            self._compile(wanted)
+
+    def _compile(self, wanted: RegionFunction) -> None:
         # It may not wait any more: an interrupt may have ended what was to compile it.
         everyone = [wanted, *(f for ref in self._waiting if (f := ref()) is not None)]
         waiting = {self._name(f): f for f in everyone}

@@ -20,6 +20,7 @@ from synk.compile.elementwise.body import Body, Operand
 from synk.compile.elementwise.dialect import TYPES
 from synk.compile.elementwise.templates import carrier
 from synk.compile.elementwise.writer import type_name
+from synk.compile.regions.table import NoText
 from synk.native.compiler import ELEMENTARY
 
 if TYPE_CHECKING:
@@ -162,6 +163,8 @@ static inline $kind NAME($kind start, const $kind *x, const long n)
 def loop_text(body: Body, stored: Sequence[int], folds: Sequence[tuple[int, Fold]]) -> str:
     """Return the function of a loop: of ``whole`` lengths and of views, of inputs, results and folds."""
     ndim, n_inputs = body.ndim, len(body.inputs)
+    if not ndim:
+        raise NoText("a walk over no axes")
     results = [(k, body.outputs[k].dtype) for k in stored]
     targets = [(k, fold) for k, fold in folds]
     masks = [mask_of(operand.broadcast) for operand in body.inputs]

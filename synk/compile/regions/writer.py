@@ -25,6 +25,7 @@ from synk.compile.regions.table import NoText, c_text
 from synk.compile.regions.walks import copy
 
 NAME = "REGION"  # stands for the name that a region gets when it is compiled
+LARGEST = 256  # elements of a constant in a text
 ROOM = 16 << 10  # bytes of the frame for arrays of the region's own
 
 
@@ -59,6 +60,7 @@ class RegionWriter:
         self._roots: dict[str, frozenset[int]] = {}  # the places of our own in which a view's memory may be
         self._last_use: dict[int, int] = {}  # by place, the node after which it is given back
         self._own: set[str] = set()  # views of all of a place
+        self._in_block = 0  # the first place that was taken in the open block, 0 outside of one
         self._n_names = 0
         self._at = 0  # the node that is being written
         self._readers: dict[Variable, int] = {}
@@ -149,8 +151,8 @@ class RegionWriter:
         return self._functions.setdefault(text, f"{NAME}_{len(self._functions)}")
 
     def is_own(self, name: str) -> bool:
-        """Tell whether a view lies in memory that a node of this region has made for it."""
-        return bool(self._roots[name])
+        """Tell whether a view lies in memory that was taken in this block."""
+        return bool(self._roots[name]) and min(self._roots[name]) >= self._in_block
 
     # --- loops ---------------------------------------------------------------------------------------
 
@@ -158,20 +160,20 @@ class RegionWriter:
     def block(self, head: str, graph: FunctionGraph) -> Iterator[None]:
         """Open a block in which the nodes of a graph run; what it knows is forgotten at its end."""
         names = self._views, self._numbers, self._lengths
-        saved = self._at, self._kept
+        saved = self._at, self._kept, self._in_block
         self._views, self._numbers, self._lengths = (dict(table) for table in names)
         self._kept = self._kept.union(graph.outputs)
         mark = self._name("room")
         self.line(f"{head} {{")
         self.line(f"char *const {mark} = room;")
-        first = len(self._last_use)
+        first = self._in_block = len(self._last_use)
         yield
         for root in range(first, len(self._last_use)):
             self.line(f"give(frame, frame + sizeof frame, &m[{root}]);")
         self.line(f"room = {mark};")
         self.line("}")
         self._views, self._numbers, self._lengths = names
-        self._at, self._kept = saved
+        self._at, self._kept, self._in_block = saved
 
     def write_nodes(self, nodes: Sequence[Apply]) -> None:
         """Write nodes inside of a block; what they make is given back at its end."""
@@ -302,12 +304,15 @@ class RegionWriter:
         self._know(variable, name)
         return name
 
-    def take_over(self, variable: Variable, source: Variable) -> str | None:
+    def take_over(self, variable: Variable, source: Variable, node: Apply) -> str | None:
         """Return the view of ``source`` for a variable, if it is new memory that nobody reads later."""
         name = self._views.get(source)
-        if name is None or name not in self._own or variable in self.outputs:
+        # In a block, the next time round may read it.
+        if name is None or name not in self._own or variable in self.outputs or self._in_block:
             return None
         (root,) = self._roots[name]
+        if sum(root in self._roots.get(self._views.get(one, ""), ()) for one in node.inputs) > 1:
+            return None
         if self._last_use[root] > self._at:
             return None
         self._know(variable, name)
@@ -348,8 +353,9 @@ class RegionWriter:
 
     def _know(self, variable: Variable, name: str) -> None:
         self._views[variable] = name
+        last = len(self.nodes) if variable in self._kept else self._readers.get(variable, self._at)
         for root in self._roots.setdefault(name, frozenset()):
-            self._last_use[root] = max(self._last_use[root], self._readers.get(variable, self._at))
+            self._last_use[root] = max(self._last_use[root], last)
 
     def _written_out(self, variable: Variable) -> str:
         """Return the view of an array of lengths that were known one by one."""
@@ -363,6 +369,8 @@ class RegionWriter:
     def _constant(self, variable: Variable) -> str:
         """Return the view of a small constant, whose elements stand in the text."""
         kind, dtype = type_of(variable), variable.type.dtype
+        if np.size(variable.data) > LARGEST:
+            raise NoText("a constant of many elements")
         values = np.ascontiguousarray(variable.data)
         name, ndim = self._name("v"), values.ndim
         listed = ", ".join(self.dialect.literal(value.item(), dtype) for value in values.reshape(-1))

@@ -9,7 +9,7 @@ from pytensor.scan.basic import scan
 from synk.compile import ArrayLinker, array_mode
 from synk.compile.regions.region import Region, RegionFunction
 
-NATIVE, PYTHON = array_mode(), array_mode(ArrayLinker(native=False))
+NATIVE, PYTHON = array_mode(ArrayLinker(native=True)), array_mode()
 
 x, z = pt.matrix("x", dtype="float64"), pt.matrix("z", dtype="float32")
 t = pt.tensor3("t", dtype="float64")
@@ -20,6 +20,11 @@ s, n = pt.scalar("s", dtype="float64"), pt.lscalar("n")
 small = pt.matrix("small", shape=(3, 4), dtype="float64")
 
 definite = small @ small.T + 2 * pt.eye(3)
+
+
+def inc_by_itself(total):
+    return pt.inc_subtensor(total[pt.arange(3) % 2], total) * 2
+
 
 ROWS, COLUMNS = 7, 3
 
@@ -130,6 +135,29 @@ TEXTS = {
     "gradients of a loop of vectors": list(
         pt.grad((steps(lambda row, h: pt.tanh(row + h * w), sequences=x, outputs_info=w) ** 2).sum(), [x, w])
     ),
+    "a part of itself": [
+        pt.inc_subtensor(x.sum(axis=0)[i % 3], x.sum(axis=0)[i % 3]) * 2,
+        pt.set_subtensor(x.sum(axis=1)[1:], x.sum(axis=1)[:-1]) * 2,
+        inc_by_itself(x.sum(axis=0)),
+    ],
+    "a view that is returned": [y[i].reshape((-1, 1)).T, pt.inc_subtensor(y[i][n], s).sum()],
+    "states that change places": [
+        state[-1] * 2 for state in steps(lambda a, b: [a + b, a], outputs_info=[w, w * 2], n_steps=5)
+    ],
+    "a constant that a step changes": steps(
+        lambda a, c: pt.inc_subtensor(c[0], a).sum(), sequences=y, non_sequences=x.sum(axis=0)
+    ),
+    "changes of a row in a step": steps(
+        lambda row: (pt.inc_subtensor(row[k[:2] % 3], row[0] + 1) * row).sum(), sequences=x
+    ),
+    "two traces of one start": [
+        state[-1] * 2
+        for state in steps(
+            lambda a, a2, a1, b2, b1: [a1 * a + a2, b1 - a * b2 + a1],
+            sequences=y,
+            outputs_info=[{"initial": x[i][:2, 0], "taps": [-2, -1]}] * 2,
+        )
+    ],
     "a loop of so many steps": steps(lambda before: before * 1.1 + s, outputs_info=s, n_steps=n + 3)[-1] + 1,
 }
 
@@ -191,7 +219,14 @@ def test_arrays_may_lie_in_any_way(name, layout):
     check(native(*[change(np.asarray(value)) for value in arguments]), python(*arguments))
 
 
-NEED_ROWS = ("extremes", "slices", "changed parts", "reshapes")
+NEED_ROWS = (
+    "extremes",
+    "slices",
+    "changed parts",
+    "reshapes",
+    "a view that is returned",
+    "two traces of one start",
+)
 
 
 class Apart(np.ndarray):
