@@ -22,7 +22,6 @@ from synk.compile.regions.region import NativeCompilation, Region
 from synk.native.compiler import Compiler
 from synk.native.store import Store
 
-
 DEBUG = array_mode(ArrayLinker(observe=Debug(), native=True))
 
 
@@ -322,15 +321,11 @@ def test_native_false_has_no_regions():
 
 def test_debug_compares_a_region_with_its_nodes(monkeypatch):
     x = pt.dmatrix("x")
-    function = pytensor.function(
-        [x], pt.exp(x * 2).sum(axis=0), mode=array_mode(ArrayLinker(observe=Debug(), native=True))
-    )
+    function = pytensor.function([x], pt.exp(x * 2).sum(axis=0), mode=DEBUG)
     assert regions_of(function)
     function(np.ones((4, 3)))
     whole = region.RegionFunction.__call__
     monkeypatch.setattr(region.RegionFunction, "__call__", lambda self, *a, **k: whole(self, *a, **k) + 1)
-    function = pytensor.function(
-        [x], pt.exp(x * 2).sum(axis=0), mode=array_mode(ArrayLinker(observe=Debug(), native=True))
-    )
+    function = pytensor.function([x], pt.exp(x * 2).sum(axis=0), mode=DEBUG)
     with pytest.raises(Exception, match="values of output 0 are wrong"):
         function(np.ones((4, 3)))
