@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 PATIENCE = 60.0  # seconds for a crew to come, and for an answer
+BROKE_DOWN = "broke down"
 LEAVE_SECONDS = 5.0  # for a process to end once it is told to
 
 
@@ -111,7 +112,7 @@ class Crew:
         try:
             member.send(request)
         except OSError:
-            raise self._lost("broke down") from None
+            raise self._lost(BROKE_DOWN) from None
 
     def _receive(self, member: Connection) -> Any:
         try:
@@ -119,10 +120,16 @@ class Crew:
                 raise self._lost(f"did not answer in {PATIENCE:g} s")
             return member.recv()
         except (EOFError, OSError):
-            raise self._lost("broke down") from None
+            raise self._lost(BROKE_DOWN) from None
 
     def _lost(self, how: str) -> CrewLost:
         """Return an error with the last line that the members printed."""
+        deadline = time.monotonic() + LEAVE_SECONDS
+        # Who broke down may still be writing why.
+        while how == BROKE_DOWN and time.monotonic() < deadline:
+            if any(process.poll() is not None for process in self._processes):
+                break
+            time.sleep(0.01)
         lines = [line for line in self._said.read_text(errors="replace").splitlines() if line.strip(" -=*")]
         return CrewLost(f"{self.name} {how}" + (f": {lines[-1].strip()}" if lines else ""))
 

@@ -142,9 +142,12 @@ crew.REAP_SECONDS = watch.REAP_SECONDS = 0.3
 """
 
 
+GONE = 42  # the exit code of a script whose debugger somebody else has ended
+
+
 @pytest.mark.parametrize("end", ["restart", "close"])
 def test_a_worker_that_a_debugger_holds_is_left_to_the_kernel_with_a_warning(end):
-    script(
+    body = (
         WORLD
         + SHORT
         + f"""
@@ -176,6 +179,8 @@ began = time.monotonic()
 caught = warned(synk.{end})
 assert time.monotonic() - began < 4
 held_by = open(f"/proc/{{tracer}}/status").read()  # it is there, whatever else fails
+if not caught and "(zombie)" in held_by:
+    os._exit({GONE})
 (said,) = [str(one.message) for one in caught] or [held_by]
 assert f"rank 2 (pid {{pid}}, " in said and f"traced by pid {{tracer}}" in said, said
 if {end!r} == "restart":
@@ -188,6 +193,11 @@ while os.path.exists(f"/proc/{{pid}}"):  # reaped, when it ends
 synk.close()
 """
     )
+    for _ in range(3):
+        done = script(body, check=False)
+        if done.returncode != GONE:
+            break
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("where", ["idle", "in a barrier"])
