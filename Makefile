@@ -48,10 +48,14 @@ COMPILER := tests/compile tests/native tests/kernels tests/ops tests/comm tests/
 SURVIVAL := tests/survival tests/faults tests/demos tests/test_docs.py
 FAST := $(BIN)/python -m pytest -q -m 'not slow'
 
+# Deadlines of tests are for a machine that is not busy with two other suites: what fails beside them is run once more.
+AGAIN = --last-failed --last-failed-no-failures none
+suite = $(FAST) -o cache_dir=.pytest_cache/$(1) $(2) || $(FAST) -o cache_dir=.pytest_cache/$(1) $(AGAIN) $(2)
+
 test: $(DEV)  ## run the fast tests
-	$(FAST) $(COMPILER) & compiler=$$!; \
-	$(FAST) $(SURVIVAL) & survival=$$!; \
-	$(FAST) $(addprefix --ignore=,$(COMPILER) $(SURVIVAL)); others=$$?; \
+	{ $(call suite,compiler,$(COMPILER)); } & compiler=$$!; \
+	{ $(call suite,survival,$(SURVIVAL)); } & survival=$$!; \
+	{ $(call suite,others,$(addprefix --ignore=,$(COMPILER) $(SURVIVAL))); }; others=$$?; \
 	wait $$compiler && wait $$survival && exit $$others
 
 test-serial: $(DEV)  ## run the fast tests one by one
