@@ -2,8 +2,8 @@
 
     Region(graph of nodes) -> array entry -> RegionFunction: compiled when first called, with all that wait
 
-A region that gives up, because an argument is no plain array or a demand is not met, has changed nothing: its
-nodes run in Python then, which either is right or says what is wrong.
+A region that gives up, because an argument is no plain array or a demand is not met, has written to
+nothing but where its results are to lie: its nodes run in Python then, which is right or says what is wrong.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class RegionWriter:
         self._roots: dict[str, frozenset[int]] = {}  # the places of our own in which a view's memory may be
         self._last_use: dict[int, int] = {}  # by place, the node after which it is given back
         self._own: set[str] = set()  # views of all of a place
-        self._in_block = 0  # the first place that was taken in the open block, 0 outside of one
+        self._in_block: int | None = None  # the first place that was taken in the open block, if one is
         self._n_names = 0
         self._at = 0  # the node that is being written
         self._readers: dict[Variable, int] = {}
@@ -152,7 +152,7 @@ class RegionWriter:
 
     def is_own(self, name: str) -> bool:
         """Tell whether a view lies in memory that was taken in this block."""
-        return bool(self._roots[name]) and min(self._roots[name]) >= self._in_block
+        return bool(self._roots[name]) and min(self._roots[name]) >= (self._in_block or 0)
 
     # --- loops ---------------------------------------------------------------------------------------
 
@@ -308,7 +308,7 @@ class RegionWriter:
         """Return the view of ``source`` for a variable, if it is new memory that nobody reads later."""
         name = self._views.get(source)
         # In a block, the next time round may read it.
-        if name is None or name not in self._own or variable in self.outputs or self._in_block:
+        if name is None or name not in self._own or variable in self.outputs or self._in_block is not None:
             return None
         (root,) = self._roots[name]
         if sum(root in self._roots.get(self._views.get(one, ""), ()) for one in node.inputs) > 1:

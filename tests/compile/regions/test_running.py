@@ -125,6 +125,19 @@ def test_what_is_still_read_is_not_written_over(new):
         np.testing.assert_array_equal(one, other)
 
 
+def test_a_view_that_is_returned_is_not_written_over():
+    x, at = pt.tensor("x", shape=(200,), dtype="float64"), pt.tensor("at", shape=(200,), dtype="int64")
+    taken = x[at]
+    outputs = [taken.reshape((20, 10)).T, pt.inc_subtensor(taken[at], x).sum()]
+    given = np.arange(200.0), np.arange(200)[::-1].copy()
+    found, expected = (
+        pytensor.function([x, at], outputs, mode=array_mode(ArrayLinker(native=native)))(*given)
+        for native in (True, False)
+    )
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_gradients_of_large_products_are_born_in_the_flat_vector():
     x, flat = pt.matrix("x"), pytensor.shared(np.zeros(50 * 60 + 60))
     w, b = pytensor.shared(np.ones((50, 60))), pytensor.shared(np.zeros(60))

@@ -150,6 +150,11 @@ TEXTS = {
     "changes of a row in a step": steps(
         lambda row: (pt.inc_subtensor(row[k[:2] % 3], row[0] + 1) * row).sum(), sequences=x
     ),
+    "a row that a step changes and reads": steps(
+        lambda row, at: (pt.inc_subtensor(row[at][at[:2]], row[0] + 1) * row[at]).sum(),
+        sequences=x,
+        non_sequences=k[:3] % 3,
+    ),
     "two traces of one start": [
         state[-1] * 2
         for state in steps(
