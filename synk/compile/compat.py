@@ -4,7 +4,9 @@ An Op that one version lacks is replaced here by an empty class, so that entries
 without asking which version runs. Imports PyTensor only.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from copy import copy
 from importlib import import_module
 from typing import Any
@@ -64,14 +66,27 @@ def step_graph(
     return graph
 
 
+_as_written = ContextVar("as_written", default=False)
+
+
+@contextmanager
+def as_written() -> Iterator[None]:
+    """Say that no outer compilation has rewritten the inner graphs that are compiled meanwhile."""
+    token = _as_written.set(True)
+    try:
+        yield
+    finally:
+        _as_written.reset(token)
+
+
 def _protected_graph(op: Any, disposable: Collection[int]) -> tuple[FunctionGraph, bool, list[In]]:
     """Return a copy of an inner graph, whether it has been rewritten, and what may be done to its inputs."""
-    baked = isinstance(op.fgraph, FrozenFunctionGraph)
-    graph = op.fgraph.unfreeze() if baked else op.fgraph.clone()
+    frozen = isinstance(op.fgraph, FrozenFunctionGraph)
+    graph = op.fgraph.unfreeze() if frozen else op.fgraph.clone()
     inputs = [In(v, borrow=True, mutable=k in disposable) for k, v in enumerate(graph.inputs)]
     # The supervisor brings the destroy handler, which sorts readers before destroyers.
     add_supervisor_to_fgraph(fgraph=graph, input_specs=inputs, accept_inplace=True)
-    return graph, baked, inputs
+    return graph, frozen and not _as_written.get(), inputs
 
 
 def plain_graph(op: Any) -> FunctionGraph:

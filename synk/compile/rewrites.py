@@ -84,15 +84,19 @@ def inner_rewriter(xp: ModuleType) -> GraphRewriter:
 
 @cache
 def _inner_rewriter(xp: ModuleType, native: bool) -> GraphRewriter:
-    query = array_query(xp, native).including("minimum_compile")
-    return optdb.query(query.excluding("symbolic_op_recognition"))
+    return optdb.query(_inner_query(xp, native))
 
 
 @cache
 def step_rewriter() -> GraphRewriter:
     """Return the rewriter for the step of a loop in C, which has nothing in place."""
-    query = array_query(np).including("minimum_compile")
-    return optdb.query(query.excluding("symbolic_op_recognition", "inplace"))
+    return optdb.query(_inner_query(np).excluding("inplace"))
+
+
+def _inner_query(xp: ModuleType, native: bool = False) -> RewriteDatabaseQuery:
+    # PyTensor would rewrite graphs that are further inside for the default mode's linker.
+    unwanted = ("symbolic_op_recognition", "compile_inner_graph")
+    return array_query(xp, native).including("minimum_compile").excluding(*unwanted)
 
 
 _native = ContextVar("native", default=False)

@@ -133,8 +133,10 @@ def blame(node: Apply, place: str, values: Sequence[Any]) -> str:
         f"  {variable.name or f'input {position}'}: {describe(value)}"
         for position, (variable, value) in enumerate(zip(node.inputs, values, strict=False))
     ]
+    outer = getattr(node.tag, "inside_of", None)
     parts = [
         f"Apply node that caused the error: {node}",
+        *([f"Inside of {outer}"] if outer else []),
         f"Node {place}, as pytensor.dprint numbers them",
         built_by(node),
     ]

@@ -102,9 +102,12 @@ def expand(fgraph: FunctionGraph, node: Apply) -> None:
     made = substitute(graph.outputs, dict(zip(graph.inputs, node.inputs, strict=True)))
     trace = getattr(node.outputs[0].tag, "trace", [])
     for variable in vars_between(node.inputs, made):
-        if variable.owner is not None and not getattr(variable.tag, "trace", None):
+        if variable.owner is None:
+            continue
+        if not getattr(variable.tag, "trace", None):
             variable.tag.trace = trace
-        if variable.owner is not None and isinstance(node.op, Softmax | LogSoftmax):
+        variable.owner.tag.inside_of = str(node)
+        if isinstance(node.op, Softmax | LogSoftmax):
             variable.owner.tag.of_nothing = True  # the largest of no elements is asked for, but not read
     fgraph.replace_all(
         [

@@ -16,11 +16,13 @@ from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
+import pytensor
 from pytensor.graph.basic import Apply
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import Op
 from pytensor.tensor.elemwise import Elemwise
 
+from synk.compile.compat import as_written
 from synk.compile.elementwise.dialect import c_dialect
 from synk.compile.emit import emit
 from synk.compile.programs.program import OfNodes
@@ -116,7 +118,10 @@ class RegionFunction:
     @cached_property
     def program(self) -> Any:
         """The nodes as a Python program."""
-        return emit(self.op.fgraph, np)
+        # What is made in a call keeps the lines of what it is made of, not the call's.
+        limit = pytensor.config.traceback__compile_limit
+        with as_written(), pytensor.config.change_flags(traceback__limit=limit):
+            return emit(self.op.fgraph, np)
 
 
 def plain(value: Any) -> Any:

@@ -13,7 +13,9 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from pytensor.compile.builders import OpFromGraph
 from pytensor.scan.basic import scan
+from pytensor.scan.op import Scan
 from pytensor.tensor.blas import Dot22
 
 from synk.compile import ArrayLinker, Debug, array_mode
@@ -22,6 +24,7 @@ from synk.compile.regions.region import NativeCompilation, Region
 from synk.native.compiler import Compiler
 from synk.native.store import Store
 
+NEWER = hasattr(pytensor.graph.fg, "FrozenFunctionGraph")
 DEBUG = array_mode(ArrayLinker(observe=Debug(), native=True))
 
 
@@ -50,6 +53,32 @@ def test_an_error_names_the_node_in_the_region_and_the_line_that_built_it():
     with pytest.raises(ValueError, match="lengths 2 and 5 differ") as caught:
         function(np.ones((3, 2)), np.ones(5), [0])
     assert "scaled = taken * w + 1" in "".join(caught.value.__notes__) + str(caught.value)
+
+
+def told(function, *values):
+    """Return what the error of a call says."""
+    with pytest.raises((IndexError, ValueError)) as caught:
+        function(*values)
+    return "\n".join([str(caught.value), *caught.value.__notes__])
+
+
+def test_an_error_in_a_step_names_its_nodes_and_lines():
+    x, h = pt.dmatrix("x"), pt.dvector("h")
+    states = scan(lambda row, h: pt.tanh(row * h), sequences=x, outputs_info=h, return_updates=False)
+    function = compiled([x, h], states)
+    assert [type(node.op) for node in regions_of(function)[-1].op.fgraph.apply_nodes] == [Scan]
+    text = told(function, np.ones((2, 3)), np.ones(2))
+    assert text.index("lengths 3 and 2 differ") < text.index("{tanh(") < text.index("Scan{")
+    assert "states = scan(" in text
+    assert __file__ in text.split("Scan{")[0] or NEWER  # which keeps no lines inside of an Op
+
+
+def test_an_error_in_an_inner_graph_names_the_op_that_it_is_of():
+    x, y = pt.dmatrices("xy")
+    inner = OpFromGraph([x, y], [pt.exp(x[5])])
+    text = told(compiled([x, y], inner(x, y)), np.ones((2, 3)), np.ones((1, 1)))
+    assert text.index("Subtensor{i}(") < text.index("Inside of OpFromGraph{")
+    assert __file__ in text
 
 
 def test_what_has_no_factor_is_what_lapack_says():
