@@ -1,4 +1,4 @@
-"""The command line: ``python -m synk doctor`` and ``python -m synk bench``.
+"""The command line: ``python -m synk doctor``, ``python -m synk bench`` and ``python -m synk cache``.
 
     arguments -> main -> the main() of one module, imported only when it is chosen -> exit status
 
@@ -17,6 +17,7 @@ from pathlib import Path
 COMMANDS = {
     "doctor": "check this machine, and say what to do about each finding",
     "bench": "measure collectives and calls on this machine",
+    "cache": "show the compiled libraries that processes share, or remove them",
 }
 
 

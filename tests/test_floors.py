@@ -39,7 +39,7 @@ FLOORS = (
     {"run"},
     {""},
     {"bench", "doctor"},
-    {"extensions"},  # on the public API
+    {"extensions", "cache"},  # on the public API; a command that prints sizes as the doctor does
 )
 # The same of a room's own folders and loose modules, its inner rooms; what its __init__.py imports is free.
 INNER_FLOORS = {

@@ -57,7 +57,7 @@ def kernel_cache(machine: Machine) -> Finding:
     subject, module = "kernel cache", import_module("synk.native.store")
     store = module.Store()
     choose = "every process compiles anew: set SYNK_CACHE to a folder that is yours alone"
-    kept, refused, present, where = 0, list[str](), store.folder, ""
+    kept, refused, present, where = list[object](), list[str](), store.folder, ""
     try:
         try:
             kept, refused = store.look()
@@ -73,7 +73,7 @@ def kernel_cache(machine: Machine) -> Finding:
     free = machine.space(present).free
     return grade(
         subject,
-        f"{kept} kernels in {store.folder}, {size(free)} free",
+        f"{len(kept)} kernels in {store.folder}, {size(free)} free",
         (free < 16 * MIB, WARNING, choose),
         (bool(refused), WARNING, f"{len(refused)} files there are not used: {'; '.join(refused[:3])}"),
     )

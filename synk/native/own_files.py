@@ -58,14 +58,18 @@ def read_own_file(name: str, folder: int) -> bytes:
     """
     descriptor = os.open(name, FILE, dir_fd=folder)
     try:
-        facts = os.fstat(descriptor)
-        if not stat.S_ISREG(facts.st_mode) or facts.st_size > LARGEST:
-            raise NotOwn(f"{name} is no regular file, or has more than {LARGEST} bytes")
-        _check(facts, name, {os.geteuid()})
+        check_own_file(os.fstat(descriptor), name)
         with open(descriptor, "rb", closefd=False) as file:
             return file.read(LARGEST)
     finally:
         os.close(descriptor)
+
+
+def check_own_file(facts: os.stat_result, name: str) -> None:
+    """Refuse what is no regular file, or what others may write to, by NotOwn."""
+    if not stat.S_ISREG(facts.st_mode) or facts.st_size > LARGEST:
+        raise NotOwn(f"{name} is no regular file, or has more than {LARGEST} bytes")
+    _check(facts, name, {os.geteuid()})
 
 
 def _enter(folder: int, name: str, make: bool) -> int:

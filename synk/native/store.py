@@ -2,15 +2,18 @@
 
 Only what this user alone can have written is taken (see `own_files`). Each file ends with a digest of itself:
 one that is damaged, half written or another kernel's is not taken either, but made anew. The bytes that were
-compared are those that are loaded, so a file may change at any time.
+compared are those that are loaded, so a file may change at any time. A folder that has become too large
+loses what was used longest ago (see `kept`).
 """
 
 import hashlib
+import math
 import os
 import warnings
 from contextlib import suppress
 from pathlib import Path
 
+from synk.native.kept import KeptFile, look_into, shrink, size_limit
 from synk.native.own_files import NotOwn, own_folder, read_own_file
 
 
@@ -22,53 +25,57 @@ class Store:
 
     def __init__(self, folder: str | os.PathLike[str] | None = None):
         self.folder = default_folder() if folder is None else Path(folder)
+        self._unlooked = math.inf  # bytes kept since all files were last looked at
 
     def find(self, name: str) -> bytes | None:
         """Return an intact library, or None."""
         try:
             with own_folder(self._place()) as folder:
                 content = read_own_file(f"{name}.so", folder)
+                if content[-32:] != _digest(name, content[:-32]):
+                    return None
+                with suppress(OSError):  # it may be gone by now
+                    os.utime(f"{name}.so", dir_fd=folder, follow_symlinks=False)  # used now
         except OSError:
             return None
-        return content[:-32] if content[-32:] == _digest(name, content[:-32]) else None
+        return content[:-32]
 
     def keep(self, name: str, library: bytes) -> None:
         """Keep a library, if the folder can be used."""
         if self.find(name) is not None:
             return  # another rank was faster
         try:
+            limit = size_limit()
             with own_folder(self._place(), make=True) as folder:
                 _replace(f"{name}.so", library + _digest(name, library), folder)
+                self._unlooked += len(library)
+                if self._unlooked > limit // 64:  # each time would take long in a full folder
+                    shrink(folder, limit)
+                    self._unlooked = 0
         except FileExistsError:
             pass  # another rank is writing it
-        except OSError as error:
+        except (OSError, ValueError) as error:
             self._say(error)
 
-    def look(self) -> tuple[int, list[str]]:
-        """Return how many libraries there are, and what is wrong with files that are not taken.
+    def look(self) -> tuple[list[KeptFile], list[str]]:
+        """Return the libraries, used longest ago first, and what is wrong with files that are not taken.
 
         OSError if the folder is missing, or is not used.
         """
-        taken, refused = 0, []
         with own_folder(self._place()) as folder:
-            inside = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
-            try:
-                for name in sorted(name for name in os.listdir(inside) if name.endswith(".so")):
-                    try:
-                        read_own_file(name, folder)
-                        taken += 1
-                    except OSError as error:
-                        refused.append(said(error))
-            finally:
-                os.close(inside)
-        return taken, refused
+            return look_into(folder)
+
+    def clear(self) -> list[KeptFile]:
+        """Remove all libraries, and return them; OSError as of `look`."""
+        with own_folder(self._place()) as folder:
+            return shrink(folder, most=-1)  # those without a byte too
 
     def _place(self) -> Path:
         if self.folder is None:
             raise NotOwn("there is no home folder")
         return self.folder
 
-    def _say(self, error: OSError) -> None:
+    def _say(self, error: Exception) -> None:
         if str(self.folder) not in _said:
             _said.add(str(self.folder))
             warnings.warn(
@@ -81,9 +88,9 @@ class Store:
 _said: set[str] = set()
 
 
-def said(error: OSError) -> str:
+def said(error: Exception) -> str:
     """Return an error's message for people."""
-    return error.strerror or str(error)
+    return getattr(error, "strerror", None) or str(error)
 
 
 def _replace(name: str, content: bytes, folder: int) -> None:

@@ -632,14 +632,14 @@ def test_a_kernel_cache_of_another_user(machine, tmp_path, monkeypatch):
 
 def test_files_that_the_kernel_cache_does_not_take(machine, tmp_path, monkeypatch):
     monkeypatch.setenv("SYNK_CACHE", str(tmp_path))
-    for name, mode in (("a.so", 0o600), ("b.so", 0o666)):
+    for name, mode in (("ka.so", 0o600), ("kb.so", 0o666), ("other.so", 0o666)):
         (tmp_path / name).touch()
         (tmp_path / name).chmod(mode)
-    os.mkfifo(tmp_path / "c.so")
+    os.mkfifo(tmp_path / "kc.so")
     found = compiling.kernel_cache(machine())
     assert found.found.startswith("1 kernels")
-    assert found.remedy.startswith("2 files there are not used: others may write to b.so")
-    assert "c.so is no regular file" in found.remedy
+    assert found.remedy.startswith("2 files there are not used: others may write to kb.so")
+    assert "kc.so is no regular file" in found.remedy
 
 
 def test_no_kernel_cache_without_a_home(machine, monkeypatch):
