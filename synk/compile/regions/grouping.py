@@ -30,7 +30,8 @@ from synk.compile.compat import AdvancedIncSubtensor1, IfElse, join_pieces, plai
 from synk.compile.elementwise.writer import NoTemplate
 from synk.compile.graphs.substitute import substitute
 from synk.compile.passes.lazy import plan_lazy
-from synk.compile.regions.region import Region, dialect, written
+from synk.compile.regions.functions import dialect, written
+from synk.compile.regions.region import Region
 from synk.compile.regions.table import NoText
 from synk.compile.regions.writer import LARGEST, RegionWriter
 from synk.compile.rewrites import NATIVE, step_rewriter

@@ -19,8 +19,10 @@ from pytensor.scan.op import Scan
 from pytensor.tensor.blas import Dot22
 
 from synk.compile import ArrayLinker, Debug, array_mode
-from synk.compile.regions import region
-from synk.compile.regions.region import NativeCompilation, Region
+from synk.compile.regions import functions as region_functions
+from synk.compile.regions.compilation import NativeCompilation
+from synk.compile.regions.functions import RegionFunction
+from synk.compile.regions.region import Region
 from synk.native.compiler import Compiler
 from synk.native.store import Store
 
@@ -290,7 +292,7 @@ def compiles_with(monkeypatch, tmp_path):
 
     def use(*command):
         compilation = NativeCompilation(Compiler(command), Store(tmp_path))
-        monkeypatch.setattr(region, "native_compilation", lambda: compilation)
+        monkeypatch.setattr(region_functions, "native_compilation", lambda: compilation)
 
     return use
 
@@ -366,8 +368,8 @@ def test_debug_compares_a_region_with_its_nodes(monkeypatch):
     function = pytensor.function([x], pt.exp(x * 2).sum(axis=0), mode=DEBUG)
     assert regions_of(function)
     function(np.ones((4, 3)))
-    whole = region.RegionFunction.__call__
-    monkeypatch.setattr(region.RegionFunction, "__call__", lambda self, *a, **k: whole(self, *a, **k) + 1)
+    whole = RegionFunction.__call__
+    monkeypatch.setattr(RegionFunction, "__call__", lambda self, *a, **k: whole(self, *a, **k) + 1)
     function = pytensor.function([x], pt.exp(x * 2).sum(axis=0), mode=DEBUG)
     with pytest.raises(Exception, match="values of output 0 are wrong"):
         function(np.ones((4, 3)))

@@ -7,7 +7,8 @@ import pytest
 from pytensor.scan.basic import scan
 
 from synk.compile import ArrayLinker, array_mode
-from synk.compile.regions.region import Region, RegionFunction
+from synk.compile.regions.functions import RegionFunction
+from synk.compile.regions.region import Region
 
 NATIVE, PYTHON = array_mode(ArrayLinker(native=True)), array_mode()
 
