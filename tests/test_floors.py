@@ -6,7 +6,7 @@ The syntax tree of every module is read, nothing is imported.
 - every room of synk has a floor, and imports rooms of lower floors only; so have and do the inner rooms of
   ``compile/``;
 - modules make no circle either, wherever in them an import stands;
-- no module is loose, and each room's first line says what it is for;
+- no module is loose, each room's first line says what it is for, and no docstring opens with a question word;
 - ``extensions/`` imports ``synk`` and its public names, and itself;
 - only ``current`` has a module global that is assigned to: the current session.
 
@@ -16,6 +16,7 @@ imported when the program runs.
 """
 
 import ast
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
@@ -58,6 +59,8 @@ INNER_FLOORS = {
 }
 PUBLIC_PACKAGES = {"ops"}  # of synk, beside what `import synk` brings
 MAY_ASSIGN_GLOBALS = {"synk.run.current"}
+# A docstring is a sentence with a verb; these open a riddle.
+NO_SENTENCE = re.compile(r"(What|Return what|Have|Whoever|How|Which|Where|When|Whether)\b")
 
 FOLDERS = {"synk": ROOT / "synk", "synk.extensions": ROOT / "extensions"}
 
@@ -177,12 +180,17 @@ def homeless(modules: list[Module]) -> Iterator[str]:
 
 
 def speechless(modules: list[Module]) -> Iterator[str]:
-    """Yield a complaint for every room whose first line does not say what it is for."""
+    """Yield a complaint for every room whose first line does not say what it is for, and for riddles."""
     for module in modules:
         if module.name.count(".") == 1 and module.is_package:
             said = ast.get_docstring(module.tree) or ""
             if not said or len(said.splitlines()[0]) < 20:
                 yield f"{module.name} does not say what it is for"
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                said = ast.get_docstring(node) or ""
+                if NO_SENTENCE.match(said):
+                    yield f"{module.name} has no verb in {said.splitlines()[0]!r}"
 
 
 def upward(modules: list[Module]) -> Iterator[str]:
@@ -309,6 +317,7 @@ VIOLATIONS = [
     (homeless, "arrays:", "synk.arrays is loose"),
     (homeless, "compile.attic:", "synk.compile.attic has no floor in its room"),
     (speechless, "arrays.: import numpy", "synk.arrays does not say what it is for"),
+    (speechless, "arrays.data: 'What is in it.'", "synk.arrays.data has no verb in 'What is in it.'"),
     (
         upward,
         "values.rows: from synk.run.session import f\nrun.session:",

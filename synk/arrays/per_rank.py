@@ -31,7 +31,7 @@ class Effect(NamedTuple):
 
 
 class PerRank:
-    """Which shared variables of a run are per rank, and since when.
+    """A record of the shared variables that are per rank, and since when.
 
     ``variables`` are rank 0's; of those that are gone nothing is kept.
     """

@@ -153,7 +153,7 @@ class CudaDevice(Device):
         return ArrayLinker(self.xp, **options)
 
     def uploader(self) -> Uploader:
-        """Return what brings rows to this GPU."""
+        """Return an uploader, which brings rows to this GPU."""
         return Uploader(self.xp, self.stream, self.bind, self._host.threads, self._launching)
 
     def from_host(self, array: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Which GPUs a run may use, found out in a child process: here, CUDA is neither loaded nor initialised.
+"""Find the GPUs that a run may use, in a child process: here, CUDA is neither loaded nor initialised.
 
 survey -> python driver.py (a deadline) -> Survey: GPUs, or the reason why there are none
 """

@@ -24,7 +24,7 @@ from synk.ops.sharing import Broadcast as Broadcast
 
 
 def all_reduce(x: Any, op: str = "sum") -> Variable:
-    """Return what all ranks have for ``x``, combined element by element, on every rank.
+    """Return, on every rank, all ranks' values of ``x`` combined element by element.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def all_sum(x: Any) -> Variable:
 
 
 def all_gather(x: Any, axis: int = 0) -> Variable:
-    """Return what all ranks have for ``x``, joined along ``axis`` in rank order, on every rank.
+    """Return, on every rank, all ranks' values of ``x`` joined along ``axis`` in rank order.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def reduce_scatter(x: Any, op: str = "sum") -> Variable:
 
 
 def broadcast(x: Any, root: int = 0) -> Variable:
-    """Return what rank ``root`` has for ``x``, on every rank.
+    """Return, on every rank, the value of ``x`` that rank ``root`` has.
 
     Parameters
     ----------

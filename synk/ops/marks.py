@@ -17,7 +17,7 @@ from synk.compile.rows.table import Instead, Outcome, Relations, relate
 
 
 def addend(x: Any) -> Variable:
-    """Return what this rank, and this slice, adds to the value that one process would compute for ``x``.
+    """Return the part that this rank's slice adds to the value that one process would compute for ``x``.
 
     For results and updates that declare the operation "sum": what they hold, added up over slices and ranks,
     is ``x`` of the whole batch. It costs nothing where ranks have parts of ``x`` already, as of sums, means

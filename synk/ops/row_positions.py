@@ -154,7 +154,7 @@ def accumulated(op: CumOp, node: Apply, given: Relations) -> Outcome:
 
 
 def computed(node: Apply, wanted: Relations, relations: Relations, build: Any) -> Rebuilt:
-    """Return what a rank builds in the place of a node, of inputs with the wanted relations."""
+    """Return the way in which a rank builds a node of inputs with the wanted relations."""
     return Rebuilt(list(zip(node.inputs, wanted, strict=True)), relations, build)
 
 
@@ -223,7 +223,7 @@ def _all_rows(entry: Any, variables: Any, indices: Relations) -> bool:
 
 
 def _token(op: Any, node: Apply, axis: int) -> Any:
-    """Return what tells one stretch of rows from another; equal ones have equally many rows on each rank."""
+    """Return a token of a stretch of rows; those with equal tokens have equally many rows on each rank."""
     inputs = (node.inputs[0], *node.inputs[-_n_indices(op) :]) if _n_indices(op) else node.inputs[:1]
     entry = get_idx_list(inputs, op.idx_list)[axis]
     bounds = (entry.start, entry.stop, entry.step)

@@ -25,7 +25,7 @@ STATISTIC = Own(OF_ONE_RANK)
 
 
 class RowByRow(NamedTuple):
-    """Which inputs of an Op have rows, and what its outputs are then."""
+    """The inputs of an Op that have rows, and the relations that its outputs have then."""
 
     rows: tuple[int, ...]
     outputs: tuple[Relation, ...]
@@ -79,5 +79,5 @@ def of_collectives(op: CollectiveOp, node: Apply, given: Relations) -> Outcome:
 
 
 def as_in_one_process(value: Any, result: Any) -> Any:
-    """Return what a collective of one rank returns, in the type of its result."""
+    """Return the result of a collective of one rank, in its type."""
     return value if value.type == result.type else result.type.filter_variable(value, allow_convert=True)

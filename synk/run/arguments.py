@@ -66,7 +66,7 @@ def _checked_fraction(limit: Any) -> float:
 
 
 def checked_undeclared(undeclared: Any) -> str:
-    """Return what becomes of undeclared results; raise ValueError if it is no such thing."""
+    """Return the treatment of undeclared results; raise ValueError if there is none of that name."""
     if undeclared not in ("exact", "warn"):
         raise ValueError(f"undeclared={undeclared!r} is unknown; choose one of exact, warn")
     return undeclared

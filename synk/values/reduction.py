@@ -1,4 +1,4 @@
-"""How results of several slices and ranks become one: pure arithmetic, in a fixed order.
+"""Combine the results of several slices and ranks: pure arithmetic, in a fixed order.
 
     slices of one rank -> Accumulator -> Partial -> of all ranks, in rank order -> combine
 

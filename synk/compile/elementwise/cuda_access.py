@@ -1,4 +1,4 @@
-"""How kernels in CUDA read and write their operands: types in memory, places, conversions.
+"""Read and write operands in CUDA: their types in memory, places and conversions.
 
     Operand -> parameters, places of element i, or of indices i0, i1, ... -> lines of a loop's body
 

@@ -1,4 +1,4 @@
-"""How each scalar Op is written: arithmetic, comparison, choice and conversion.
+"""Write each scalar Op in C: arithmetic, comparison, choice and conversion.
 
 A template takes the Op, the `Writer`, the inputs and the dtype of the output; it returns the expression
 of the output, and raises `NoTemplate` for dtypes that it does not cover. The table is open:

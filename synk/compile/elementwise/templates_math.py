@@ -1,4 +1,4 @@
-"""How each scalar Op is written: division with remainder, rounding and elementary functions."""
+"""Write each scalar Op in C: division with remainder, rounding and elementary functions."""
 
 from pytensor.scalar import basic, math
 

@@ -1,4 +1,4 @@
-"""Which line of the user's code built a node.
+"""Find the line of the user's code that built a node.
 
 PyTensor keeps the stack where a variable was made in ``tag.trace``, and rewrites copy it to what they put
 in its place. Of that stack one frame tells something: the innermost that is not of PyTensor, synk or Python

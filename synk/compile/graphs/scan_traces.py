@@ -1,4 +1,4 @@
-"""Where the values of a Scan lie, and which of them a step may overwrite.
+"""Find where the values of a Scan lie, and which of them a step may overwrite.
 
 Pure decisions about graphs, made once when a Scan is compiled.
 

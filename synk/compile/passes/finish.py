@@ -82,7 +82,7 @@ def find_finished(plan: ProgramPlan) -> tuple[Actions, dict[Apply, JoinLayout]]:
 
 
 class _Finder:
-    """When the pieces of one join are final."""
+    """A search for the nodes after which the pieces of one join are final."""
 
     def __init__(self, join: Apply, layout: JoinLayout, aliases: Aliases, read: Sequence[Variable]):
         self.pieces: list[tuple[int, int, bool]] = []

@@ -88,6 +88,6 @@ def gives_up(*arguments: Any) -> None:
 
 @cache
 def native_compilation() -> NativeCompilation | None:
-    """Return what compiles in this process, or None if there is no compiler."""
+    """Return this process's compilation of C, or None if there is no compiler."""
     compiler = find_compiler()
     return None if compiler is None else NativeCompilation(compiler, Store())

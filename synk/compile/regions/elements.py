@@ -190,7 +190,7 @@ def _folded(
 
 
 def _have_cast(region: RegionWriter, variable: Variable, place: str, dtype: str) -> None:
-    """Have a number in the dtype of a variable."""
+    """Write a number in the dtype of a variable."""
     write = Writer(region.dialect)
     value = write.cast(Value("x0", dtype), variable.type.dtype)
     if value.text == "x0":

@@ -1,4 +1,4 @@
-"""What runs a region: its C function, or where that gives up its nodes in Python.
+"""Run a region: its C function, or where that gives up its nodes in Python.
 
 A region gives up because an argument is no plain array or a demand is not met. It has written to nothing
 but where its results are to lie: its nodes run in Python then, which is right or says what is wrong.

@@ -213,7 +213,7 @@ def worth(node: Apply) -> bool:
 
 
 def results(fgraph: FunctionGraph, inside: set[Apply], group: Sequence[Apply]) -> list[Variable]:
-    """Return what a region must return for others: of views, what they are made of."""
+    """Return the values that a region must return for others: of views, those they are made of."""
     found: dict[Variable, None] = {}
 
     def need(variable: Variable) -> None:

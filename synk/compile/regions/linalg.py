@@ -72,7 +72,7 @@ SHARED int NAME(const long n, const long m, const char *a, const long a0, const 
 
 @c_text.register(Blockwise)
 def one_block(op: Blockwise, node: Apply, region: RegionWriter) -> None:
-    """What one block is, where there is one."""
+    """Compute the Op on the only block; of several, give up."""
     if op.batch_ndim(node):
         raise NoText("many blocks")
     c_text(op.core_op, node, region)

@@ -30,7 +30,7 @@ BREATHE = 64  # steps, after which other threads and signals have their turn
 
 
 class Row(NamedTuple):
-    """Where a row of an array lies."""
+    """The place of a row of an array."""
 
     view: str
     number: str  # of the row

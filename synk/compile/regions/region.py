@@ -31,7 +31,7 @@ class Region(OfNodes, Op):
 
     @property
     def elementwise(self) -> bool:
-        """Whether elements of its results are made of those in the same place, which they may take."""
+        """Tell whether results are made element by element, so that they may take the inputs' memory."""
         nodes = self.fgraph.apply_nodes
         return len(nodes) == 1 and all(isinstance(node.op, Elemwise) for node in nodes)
 

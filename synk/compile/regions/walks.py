@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Fold:
-    """How the elements along some axes become one.
+    """The way in which the elements along some axes become one.
 
     ``combine`` is C, of ``a`` and ``b``; ``start`` changes nothing.
     """

@@ -118,7 +118,7 @@ class RegionWriter:
         self._lines.append(f"    {text}")
 
     def demand(self, condition: str) -> None:
-        """Have the region give up unless ``condition`` holds."""
+        """Give up the region's call unless ``condition`` holds."""
         self.line(f"if (!({condition})) goto give_up;")
 
     def let(self, kind: str, expression: str) -> str:
@@ -423,7 +423,7 @@ class RegionWriter:
             self.know_number(variable, f"*(const {kind} *)a{k}")
 
     def _return_copy(self, variable: Variable) -> None:
-        """Return what lies elsewhere, or is a number."""
+        """Copy a result that lies elsewhere, or is a number, to an array of its own."""
         ndim = getattr(variable.type, "ndim", 0)
         if not ndim:
             number, place = self.number(variable), self.new(variable, [])

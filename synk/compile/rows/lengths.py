@@ -196,7 +196,7 @@ def _axis_of(length: Variable, x: Variable) -> int | None:
 
 
 def _shaped_as(x: Variable) -> Variable:
-    """Return what a value was made of element by element."""
+    """Return the value that a chain of elementwise Ops began with."""
     while x.owner is not None and isinstance(x.owner.op, Elemwise) and len(x.owner.inputs) == 1:
         (x,) = x.owner.inputs
     return x

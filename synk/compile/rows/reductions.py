@@ -64,7 +64,7 @@ def reduction(op: CAReduce, node: Apply, given: Relations) -> Outcome:
 
 
 def _operation(op: CAReduce, node: Apply) -> str | None:
-    """Return what reduces rows; None for what parts do not combine by, such as bits of integers."""
+    """Return the operation that reduces rows; None if it does not combine parts, as of bits of integers."""
     name = COMBINED_BY.get(type(op.scalar_op))
     if name in ("any", "all"):
         return name if node.inputs[0].type.dtype == "bool" else None

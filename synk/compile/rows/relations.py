@@ -1,4 +1,4 @@
-"""How what one rank computes for a variable relates to the value that one process would compute.
+"""Say how a rank's value of a variable relates to the value that one process would compute.
 
     x, scattered             Rows(0)          the ranks' values, joined along axis 0, are it
     x.sum(axis=0)            Partial("sum")   the ranks' values, added up, are it
@@ -82,7 +82,7 @@ def keeps_parts(part: Partial, before: str, after: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Count(Relation):
-    """How many rows this rank has, by ``length`` as of `Rows`; one process has the sum of all ranks' numbers.
+    """The number of this rank's rows, by ``length`` as of `Rows`; one process has the sum of them.
 
     Where it is the length of an array, every rank makes its own rows of the array.
     """

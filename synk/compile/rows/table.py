@@ -32,7 +32,7 @@ class Instead(NamedTuple):
 
 
 class Rebuilt(NamedTuple):
-    """How to make the node of a rank where it is not the same Op on other inputs."""
+    """A way to make the node of a rank where it is not the same Op on other inputs."""
 
     inputs: Sequence[tuple[Variable, Relation | None]]  # of the node; what they must be, None for as they are
     outputs: Sequence[Relation]

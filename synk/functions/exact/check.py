@@ -24,7 +24,7 @@ NUMBERS = (n_rows, total_rows, first_row, leads)
 
 
 def checked(check: Any) -> Any:
-    """Return what is to be compared; raise ValueError if it is no such thing."""
+    """Return the calls to compare; raise ValueError if they are not known."""
     if check != "first":
         raise ValueError(f"check={check!r} is unknown; pass 'first', or None")
     return check

@@ -144,7 +144,7 @@ class Completion(LocalValues):
 
 
 def checked(node: Apply, relations: Any) -> Any:
-    """Return what a rule says of a node; raise ValueError, if that is of too few variables."""
+    """Return a rule's relations of a node; raise ValueError if they are of too few variables."""
     said, asked = tuple(map(len, relations)), (len(node.inputs), len(node.outputs))
     if said != asked:
         rule = relate.dispatch(type(node.op))

@@ -55,7 +55,7 @@ PASSING = (
 
 
 class Growth(NamedTuple):
-    """How a value grows with the number of rows."""
+    """The growth of a value with the number of rows."""
 
     degrees: frozenset[int] | None  # in that number, one for each term; None where they are not known
     total: bool = False  # a sum over all ranks is in it, in a linear way

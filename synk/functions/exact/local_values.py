@@ -59,11 +59,11 @@ class LocalValues:
         self._shaped_leads: dict[int, Any] = {0: leads}
 
     def local(self, variable: Variable) -> Local:
-        """Return what this rank has for a variable that was walked to."""
+        """Return this rank's value for a variable that was walked to."""
         return self._local.get(variable) or Local(variable, SAME)
 
     def wanted(self, variable: Variable, relation: Relation) -> Variable:
-        """Return what this rank computes for a variable so that it has the given relation."""
+        """Return this rank's value for a variable, converted so that it has the given relation."""
         return self._convert(*self.local(variable), relation)
 
     def _convert(self, value: Variable, given: Relation, wanted: Relation) -> Variable:
@@ -192,7 +192,7 @@ class LocalValues:
         return built_as(all_reduce(length, "sum"), local.value)
 
     def _share(self, value: Variable) -> Variable:
-        """Return what this rank adds to the mean, over all rows, of what each rank has of its own."""
+        """Return this rank's part of the mean, over all rows, of a value of its own."""
         share = (n_rows / pt.maximum(total_rows, 1)).astype(value.type.dtype)
         return pt.switch(n_rows > 0, value * share, np.asarray(0, value.type.dtype))
 

@@ -95,7 +95,7 @@ class Loop:
         ]
 
     def outcome(self) -> Outcome:
-        """Return what the rule of a Scan returns."""
+        """Return the outcome of a Scan's rule."""
         while True:
             inside = self._inside()
             try:
@@ -166,7 +166,7 @@ class Loop:
     # --- the loop of a rank ----------------------------------------------------------------------------
 
     def _outputs(self, inside: Inside) -> list[Variable]:
-        """Return what a step of this rank computes."""
+        """Return the outputs of a step of this rank."""
         wanted = [within(state.relation) for state in self._states for _ in state.outs]
         collected = self._op.inner_nitsot_outs(self._graph.outputs)
         self._collected = [outside(inside.local(variable).relation) for variable in collected]

@@ -51,7 +51,7 @@ class Result(NamedTuple):
 
 
 def exact_definition(definition: Definition) -> Definition:
-    """Return what ranks compute so that undeclared results are those of one process.
+    """Return a definition for ranks whose undeclared results are those of one process.
 
     Raises ValueError, naming the result, if there is no such thing.
     """
@@ -111,7 +111,7 @@ def _cut(
 
 
 def known_relations(definition: Definition, results: Sequence[Variable]) -> dict[Variable, Relation]:
-    """Return what is known of the variables that a graph begins with."""
+    """Return the relations that the variables at the beginning of a graph have."""
     rows = (*definition.inputs, *definition.sliceables)
     relations: dict[Variable, Relation] = dict.fromkeys(rows, Rows(0))
     if rows:

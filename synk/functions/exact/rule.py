@@ -12,7 +12,7 @@ from synk.functions.symbolic import Definition
 
 
 def computed(written: Definition, undeclared: str, n_ranks: int) -> Definition:
-    """Return what each of ``n_ranks`` ranks computes; ``undeclared`` is that of `synk.fork`.
+    """Return the definition that each of ``n_ranks`` ranks computes; ``undeclared`` is that of `synk.fork`.
 
     Raises TypeError or ValueError, naming the result, if it has no value without an operation.
     """

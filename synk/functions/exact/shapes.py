@@ -54,7 +54,7 @@ def known_shapes(
 
 
 def forward(results: Sequence[Variable], of_rank: Collection[Variable]) -> dict[Variable, Shape]:
-    """Return what the lengths of shared variables, and constants, say of the others."""
+    """Return the shapes that follow from the lengths of shared variables and from constants."""
     feature = ShapeFeature()
     graph = FunctionGraph(outputs=list(results), clone=False, features=[feature])
     lengths = Lengths(of_rank)
