@@ -26,7 +26,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.graph.utils import InconsistencyError
 from pytensor.tensor.rewriting.shape import ShapeFeature
 
-from synk.compile.elementwise import kernels_for
+from synk.compile.elementwise import dialect_of
 from synk.compile.elementwise.fusion import TAGS, register_fusion
 from synk.compile.passes.place import wanted_on_host
 
@@ -58,9 +58,9 @@ NEEDS_NEAR_SHAPES = hasattr(ShapeFeature, "update_shape")  # later versions keep
 
 def array_query(xp: ModuleType, native: bool = False) -> RewriteDatabaseQuery:
     """Return the query that selects the rewrites: in place too, and fusion where ``xp`` has kernels."""
-    kernels = kernels_for(xp)
-    fusion = () if kernels is None else (TAGS[kernels.dialect.name],)
-    if native and kernels is not None:
+    dialect = dialect_of(xp)
+    fusion = () if dialect is None else (TAGS[dialect.name],)
+    if native and dialect is not None:
         fusion = (*fusion, NATIVE)
     near = NEEDS_NEAR_SHAPES
     return RewriteDatabaseQuery(

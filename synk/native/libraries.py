@@ -11,14 +11,16 @@ import ctypes
 import hashlib
 import itertools
 import os
+import warnings
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.linalg import cython_blas
 
 from synk.native.compilation import CompileError
-from synk.native.compiler import Compiler
+from synk.native.compiler import Compiler, find_compiler, why_none
 from synk.native.store import Store
 
 
@@ -68,6 +70,20 @@ class Libraries:
         return self._loaded[digest]
 
 
+@cache
+def native_libraries() -> Libraries | None:
+    """Return the libraries of this process, or None, with a warning, where none can be made."""
+    compiler = find_compiler()
+    if compiler is not None and layout_is_known():
+        return Libraries(compiler, Store())
+    if compiler is None:
+        reason, remedy = f"there is no C compiler ({why_none()})", "install gcc, or set CC to a compiler"
+    else:
+        reason, remedy = "NumPy's arrays are not as expected", "install another NumPy"
+    warnings.warn(f"{reason}, so graphs run in Python, several times slower; {remedy}", stacklevel=2)
+    return None
+
+
 HEAD = object.__basicsize__
 
 
@@ -86,18 +102,6 @@ def load(content: bytes) -> ctypes.CDLL:
         # For one path the C library gives what it loaded first, and descriptors come again: slashes count.
         path = f"{next(_numbers):b}".replace("1", "./").replace("0", "/")
         return ctypes.CDLL(f"/proc/self/fd/{path}{file.fileno()}")
-
-
-def kernel_of(library: ctypes.CDLL, name: str, n_arrays: int) -> Callable[..., int]:
-    """Return the function ``name`` of a library, which takes ``n_arrays`` arrays and returns a status.
-
-    AttributeError or ValueError if the library has no such function.
-    """
-    function = library[name]
-    function.argtypes = [ctypes.py_object] * n_arrays
-    function.restype = ctypes.c_int
-    ctypes.c_void_p.in_dll(library, "ndarray").value = id(np.ndarray)
-    return function
 
 
 class _Method(ctypes.Structure):

@@ -12,10 +12,11 @@ from pytensor.tensor.type import TensorType
 from support.cases.kernels import ALL, CASES, EXACT, MIXED, MIXED_OPS, ROUNDED, arguments, arity, awkward
 from support.cuda import emulator
 from support.cupy import stand_in
-from synk.compile.elementwise import CKernels, CupyKernels, NoTemplate, has_template, template
-from synk.compile.elementwise.dialect import CUDA
+from synk.compile import array_funcify
+from synk.compile.elementwise import CupyKernels, NoTemplate, has_template, template
+from synk.compile.elementwise.body import elemwise_body
+from synk.compile.elementwise.dialect import CUDA, native_dialect
 from synk.native.compiler import find_compiler
-from synk.native.store import Store
 
 
 def node_of(scalar_op, *dtypes):
@@ -23,10 +24,10 @@ def node_of(scalar_op, *dtypes):
 
 
 class Batch:
-    """Kernels of many scalar Ops: one for all that take the same values, for the compiler's time."""
+    """Loops of many scalar Ops: one for all that take the same values, for the compiler's time."""
 
-    def __init__(self, kernels):
-        self.kernels, self.made = kernels, {}
+    def __init__(self, dialect, make):
+        self.dialect, self.make, self.made = dialect, make, {}
 
     def add(self, ops, *dtypes):
         scalars = [basic.get_scalar_type(dtype)() for dtype in dtypes]
@@ -34,36 +35,47 @@ class Batch:
         node = node_of(basic.Composite(scalars, outputs), *dtypes)
         self.made[dtypes] = (
             dict(zip(ops, range(len(ops)), strict=True)),
-            node,
-            self.kernels.kernel(node, None),
+            self.make(node),
         )
 
     def __call__(self, scalar_op, dtypes, values):
-        position, node, kernel = self.made[dtypes]
+        position, call = self.made[dtypes]
         values = [*values, *(np.zeros(len(values[0]), dtype) for dtype in dtypes[len(values) :])]
-        results = [np.empty(len(values[0]), output.type.dtype) for output in node.outputs]
-        arrays = [*values, *results]
-        if self.kernels.dialect is CUDA:
-            arrays = [stand_in.ndarray(array) for array in arrays]
-        assert kernel.function(*arrays) == 0
-        return results[position[scalar_op]]
+        return call(*values)[position[scalar_op]]
 
 
-def c_kernels(folder):
+def in_c():
     if find_compiler() is None:
         pytest.skip("there is no C compiler")
-    return CKernels(find_compiler(), Store(folder))
+
+    def make(node):
+        function = array_funcify(node.op, node, np)
+        return function if len(node.outputs) > 1 else lambda *values: (function(*values),)
+
+    return Batch(native_dialect(), make)
 
 
-def cupy_kernels(folder):
+def in_cuda():
     if not emulator.available():
         pytest.skip("there is no g++ to emulate a GPU")
-    return CupyKernels(emulator)
+    kernels = CupyKernels(emulator)
+
+    def make(node):
+        kernel = kernels.kernel(node, None)
+
+        def call(*values):
+            results = [np.empty(len(values[0]), output.type.dtype) for output in node.outputs]
+            assert kernel.function(*map(stand_in.ndarray, [*values, *results])) == 0
+            return results
+
+        return call
+
+    return Batch(CUDA, make)
 
 
-@pytest.fixture(scope="module", params=[c_kernels, cupy_kernels], ids=["C", "CUDA"])
-def run(request, tmp_path_factory):
-    made = Batch(request.param(tmp_path_factory.mktemp("kernels")))
+@pytest.fixture(scope="module", params=[in_c, in_cuda], ids=["C", "CUDA"])
+def run(request):
+    made = request.param()
     for dtype in ALL:
         made.add([op for op, kind in CASES if kind == dtype], dtype, dtype, dtype)
         made.add([cast_to(target) for target in ALL], dtype)
@@ -139,9 +151,9 @@ def test_mixed_dtypes(run, scalar_op, dtypes):
 )
 def test_no_template(run, scalar_op, dtypes):
     node = node_of(scalar_op, *dtypes)
-    assert not has_template(node, run.kernels.dialect)
+    assert not has_template(node, run.dialect)
     with pytest.raises(NoTemplate):
-        run.kernels.kernel(node, None)
+        elemwise_body(node, run.dialect)
 
 
 def test_the_table_is_open(run):
@@ -149,7 +161,7 @@ def test_the_table_is_open(run):
         def output_types(self, types):
             return types
 
-    assert not has_template(node_of(Half(), "float32"), run.kernels.dialect)
+    assert not has_template(node_of(Half(), "float32"), run.dialect)
     template.register(
         Half, lambda scalar_op, write, inputs, dtype: f"{inputs[0]} / {write.literal(2, dtype)}"
     )

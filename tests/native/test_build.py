@@ -6,17 +6,13 @@ import subprocess
 import sys
 import tempfile
 import warnings
+from functools import cache
 from pathlib import Path
 
-import numpy as np
 import pytest
-from pytensor.scalar import basic
-from pytensor.scalar.basic import Composite
-from pytensor.tensor.elemwise import Elemwise
-from pytensor.tensor.type import TensorType
 
-import synk.compile.elementwise as package
-from synk.compile.elementwise import CKernels, numpy_kernels
+from synk.compile.regions.compilation import NativeCompilation
+from synk.native import libraries
 from synk.native.compiler import Compiler, find_compiler
 from synk.native.libraries import Libraries, SourceText, layout_is_known
 from synk.native.store import Store, default_folder
@@ -24,21 +20,26 @@ from synk.native.store import Store, default_folder
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
 
 
-def node():
-    x = basic.float32("x")
-    return Elemwise(Composite([x], [x * 3.0 + 1.0])).make_node(TensorType("float32", (None,))())
+SOURCE = """
+void *REGION(void *self, void *const *given, long n_given)
+{
+    Py_IncRef(given[0]);
+    return given[0];
+}
+"""
 
 
-def run(kernels, instead=None):
-    kernel = kernels.kernel(node(), instead)
-    x, result = np.arange(5, dtype="float32"), np.empty(5, "float32")
-    assert kernel.function(x, result) == 0
-    np.testing.assert_array_equal(result, 3 * x + 1)
+def compilation(compiler, folder=None):
+    return NativeCompilation(Libraries(compiler, Store(folder)))
+
+
+def run(made, expected="itself"):
+    assert made.function(SOURCE, set()).call("itself") == expected
 
 
 def kept_in(folder):
     """Make the kernel and run it; return the file that is kept of it."""
-    run(CKernels(find_compiler(), Store(folder)))
+    run(compilation(find_compiler(), folder))
     (path,) = folder.iterdir()
     return path
 
@@ -51,8 +52,8 @@ class Forbidden(Compiler):
 @needs_compiler
 def test_the_second_process_compiles_nothing(tmp_path):
     command = find_compiler().command
-    run(CKernels(Compiler(command), Store(tmp_path)))
-    run(CKernels(Forbidden(command), Store(tmp_path)))
+    run(compilation(Compiler(command), tmp_path))
+    run(compilation(Forbidden(command), tmp_path))
     assert [path.suffix for path in tmp_path.iterdir()] == [".so"]
 
 
@@ -71,8 +72,8 @@ def test_what_is_damaged_or_no_file_is_made_anew(tmp_path, put):
         put(path)
     else:
         path.write_bytes(whole[: len(whole) // 2] if put == "half of it" else put)
-    run(CKernels(find_compiler(), Store(tmp_path)))
-    run(CKernels(Forbidden(find_compiler().command), Store(tmp_path)))
+    run(compilation(find_compiler(), tmp_path))
+    run(compilation(Forbidden(find_compiler().command), tmp_path))
     assert path.is_file()
     assert not path.is_symlink()
     assert len(path.read_bytes()) == len(whole)
@@ -84,19 +85,19 @@ def test_a_folder_in_the_place_of_a_file_does_no_harm(tmp_path):
     path.unlink()
     path.mkdir()
     with pytest.warns(UserWarning, match="not kept"):
-        run(CKernels(find_compiler(), Store(tmp_path)))
+        run(compilation(find_compiler(), tmp_path))
 
 
 @needs_compiler
 @pytest.mark.parametrize("mode", [0o777, 0o722, 0o770])
 def test_code_from_a_folder_that_others_may_write_to_is_not_loaded(tmp_path, mode):
-    run(CKernels(find_compiler(), Store(tmp_path)))
+    run(compilation(find_compiler(), tmp_path))
     tmp_path.chmod(mode)
-    forbidden = CKernels(Forbidden(find_compiler().command), Store(tmp_path))
+    forbidden = compilation(Forbidden(find_compiler().command), tmp_path)
     with pytest.raises(AssertionError, match="nothing should be compiled"):
         run(forbidden)
     with pytest.warns(UserWarning, match="(?s)not kept in .*others may write to .*SYNK_CACHE"):
-        run(CKernels(find_compiler(), Store(tmp_path)))
+        run(compilation(find_compiler(), tmp_path))
 
 
 @needs_compiler
@@ -104,10 +105,10 @@ def test_code_from_a_folder_that_others_may_write_to_is_not_loaded(tmp_path, mod
 def test_what_is_kept_is_for_this_user_only(tmp_path, mask):
     before = os.umask(mask)
     try:
-        run(CKernels(find_compiler(), Store(tmp_path / "cache" / "synk")))
+        run(compilation(find_compiler(), tmp_path / "cache" / "synk"))
     finally:
         os.umask(before)
-    run(CKernels(Forbidden(find_compiler().command), Store(tmp_path / "cache" / "synk")))
+    run(compilation(Forbidden(find_compiler().command), tmp_path / "cache" / "synk"))
     (path,) = (tmp_path / "cache" / "synk").iterdir()
     modes = [found.stat().st_mode & 0o777 for found in (path, path.parent, path.parent.parent)]
     assert modes == [0o600, 0o700, 0o700]
@@ -133,15 +134,15 @@ def test_a_file_of_another_kernel_is_not_taken(tmp_path):
 def test_a_folder_that_cannot_be_made_does_no_harm(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.warns(UserWarning, match="(?s)folder: Not a directory.*SYNK_CACHE"):
-        run(CKernels(find_compiler(), Store(tmp_path / "file" / "folder")))
-    run(CKernels(find_compiler(), Store(tmp_path / "file" / "folder")))  # which is said once
+        run(compilation(find_compiler(), tmp_path / "file" / "folder"))
+    run(compilation(find_compiler(), tmp_path / "file" / "folder"))  # which is said once
 
 
 @needs_compiler
 def test_other_flags_or_compilers_are_other_kernels(tmp_path):
     command = find_compiler().command
-    source = CKernels(Compiler(command), Store()).kernel(node(), None).source
-    names = {CKernels(Compiler((*command, *more)), Store()).name(source) for more in ([], ["-DX"])}
+    made = [compilation(Compiler((*command, *more))) for more in ([], ["-DX"])]
+    names = {one.name(one.function(SOURCE, set())) for one in made}
     assert len(names) == 2
 
 
@@ -188,10 +189,10 @@ def test_two_processes_race_for_one_kernel(tmp_path):
 )
 def test_without_a_compiler_there_is_one_warning(monkeypatch, named, said):
     monkeypatch.setenv("CC", named)
-    make = numpy_kernels.__wrapped__
-    with pytest.warns(UserWarning, match=f"no C compiler .CC={named} {said}.*unfused.*install gcc"):
+    make = libraries.native_libraries.__wrapped__
+    with pytest.warns(UserWarning, match=f"no C compiler .CC={named} {said}.*in Python.*install gcc"):
         assert make() is None
-    cached = package.cache(make)
+    cached = cache(make)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         assert cached() is cached() is None
@@ -206,7 +207,7 @@ with warnings.catch_warnings(record=True) as caught:
     x = pt.vector("x", dtype="float32")
     for _ in range(2):
         f = pytensor.function([x], pt.exp(x * 1.25) + 2, mode=array_mode(ArrayLinker(host_ops="raise")))
-print(f(np.zeros(2, "float32")).tolist(), sum("unfused" in str(w.message) for w in caught))
+print(f(np.zeros(2, "float32")).tolist(), sum("in Python" in str(w.message) for w in caught))
 """
 
 
@@ -216,11 +217,6 @@ def test_graphs_run_without_a_compiler():
         [sys.executable, "-c", NO_COMPILER], env=environment, text=True, capture_output=True
     )
     assert result.stdout == "[3.0, 3.0] 1\n", result.stderr
-
-
-def instead(x, out):
-    out[...] = 3 * x + 1
-    return 0
 
 
 def says(tmp_path, script):
@@ -242,18 +238,18 @@ def says(tmp_path, script):
     ],
     ids=["fails", "nothing", "text", "another"],
 )
-def test_a_compiler_that_fails_leaves_graphs_unfused_after_one_warning(tmp_path, script, said):
-    kernels = CKernels(says(tmp_path, script), Store(tmp_path / "store"))
-    with pytest.warns(UserWarning, match=f"(?s){said}.*unfused.*CC"):
-        run(kernels, instead)
-    run(kernels, instead)  # which is said once
+def test_a_compiler_that_fails_lets_graphs_run_in_python_after_one_warning(tmp_path, script, said):
+    made = compilation(says(tmp_path, script), tmp_path / "store")
+    with pytest.warns(UserWarning, match=f"(?s){said}.*run in Python.*CC"):
+        run(made, None)
+    run(made, None)  # which is said once
 
 
 @needs_compiler
-def test_a_temporary_folder_that_cannot_be_used_leaves_graphs_unfused(tmp_path, monkeypatch):
+def test_a_temporary_folder_that_cannot_be_used_lets_graphs_run_in_python(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
-    with pytest.warns(UserWarning, match="(?s)none.*TMPDIR.*unfused"):
-        run(CKernels(find_compiler(), Store(tmp_path)), instead)
+    with pytest.warns(UserWarning, match="(?s)none.*TMPDIR.*in Python"):
+        run(compilation(find_compiler(), tmp_path), None)
 
 
 @needs_compiler
@@ -265,8 +261,8 @@ def test_folders_that_nothing_may_run_from_serve_as_well(tmp_path):
 import os, sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import test_build as t
-t.run(t.CKernels(t.find_compiler(), t.Store()))
-t.run(t.CKernels(t.Forbidden(t.find_compiler().command), t.Store()))
+t.run(t.compilation(t.find_compiler()))
+t.run(t.compilation(t.Forbidden(t.find_compiler().command)))
 print(sorted(os.listdir(os.environ["TMPDIR"])))
 """
     mount = 'mount -t tmpfs -o noexec,mode=700 none $0 && exec env TMPDIR=$0 SYNK_CACHE=$0/store $1 -c "$2"'
@@ -297,7 +293,7 @@ def test_without_a_home_nothing_is_kept(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", "~")
     monkeypatch.chdir(tmp_path)
     with pytest.warns(UserWarning, match="there is no home folder"):
-        run(CKernels(find_compiler(), Store()))
+        run(compilation(find_compiler()))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -20,9 +20,8 @@ from pytensor.graph.op import Op
 
 import synk
 from support.processes.of_rank import OfRank, of_ranks
-from synk.compile.elementwise import numpy_kernels
 from synk.device.cpu import count_cores
-from synk.native.libraries import Libraries
+from synk.native.libraries import native_libraries
 from synk.native.store import Store
 from synk.rank.program import RankProgram
 
@@ -354,9 +353,9 @@ def test_distribute_compiles_for_slices_too(ranks, monkeypatch, tmp_path):
         return call
 
     monkeypatch.setattr(RankProgram, "_compiled", logged("graph", RankProgram._compiled))
-    kernels = numpy_kernels()
-    if kernels is not None:
-        monkeypatch.setattr(kernels, "libraries", Libraries(kernels.compiler, Store(tmp_path / "store")))
+    libraries = native_libraries()
+    if libraries is not None:
+        monkeypatch.setattr(libraries, "store", Store(tmp_path / "store"))
         monkeypatch.setattr(os, "posix_spawn", logged("kernels", os.posix_spawn))
     ranks(2)
     x = pt.vector("x")
@@ -370,7 +369,7 @@ def test_distribute_compiles_for_slices_too(ranks, monkeypatch, tmp_path):
     f(np.ones(8))
     nothing_to_slice()
     compiled = log.read_text()
-    assert ("kernels" in compiled) == (kernels is not None)
+    assert ("kernels" in compiled) == (libraries is not None)
     f(np.ones(8), num_slices=3)
     assert log.read_text() == compiled
 

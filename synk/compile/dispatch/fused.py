@@ -1,6 +1,7 @@
-"""Elemwise nodes by kernels: loops compiled for one node, in place and into given outputs too.
+"""Elemwise nodes as one loop, compiled for the node, in place and into given outputs too.
 
-    node -> fused -> kernels_for(xp): a kernel -> an implementation; None -> `elemwise` does without
+    node -> fused: NumPy: a region of the node (`synk.compile.regions`); CuPy: a kernel
+         -> an implementation; None -> `elemwise` does without
 
 Kernels of GPUs read and write arrays of 16 bits, and take NumPy's scalars along.
 """
@@ -12,9 +13,14 @@ from typing import Any
 
 import numpy as np
 from pytensor.graph.basic import Apply
+from pytensor.graph.fg import FunctionGraph
+from pytensor.tensor.elemwise import Elemwise
 
 from synk.compile.dispatch.broadcast import length_check
-from synk.compile.elementwise import CupyKernels, NoTemplate, kernels_for
+from synk.compile.elementwise import NoTemplate, cupy_kernels, dialect_of
+from synk.compile.elementwise.dialect import CUDA
+from synk.compile.regions.functions import RegionFunction
+from synk.compile.regions.table import NoText
 from synk.compile.tables import takes_out
 
 
@@ -27,25 +33,55 @@ def fused(
 ) -> Callable | None:
     """Return an implementation of an Elemwise node by a kernel, or None if it cannot have one.
 
-    ``instead`` makes the implementation to use should the kernel turn out not to compile; ``reads`` and
+    ``instead`` makes the implementation to use should the loop turn out not to compile; ``reads`` and
     ``gives`` say which inputs and outputs are stored in 16 bits, and as what, "" for others: GPUs have
     kernels for that.
     """
-    kernels = kernels_for(xp)
-    if kernels is None or (any((*reads, *gives)) and not isinstance(kernels, CupyKernels)):
+    dialect, narrow = dialect_of(xp), any((*reads, *gives))
+    try:
+        if dialect is CUDA:
+            return _kernel(node, xp, cache(instead), reads, gives)
+        return None if dialect is None or narrow else _region(node, instead)
+    except (NoTemplate, NoText):
         return None
-    instead = cache(instead)
-    stored = (reads, gives) if any((*reads, *gives)) else ()
+
+
+def _region(node: Apply, instead: Callable[[], Callable]) -> Callable:
+    """Return the C function of a node, which writes over inputs as the node does."""
+    inputs = [variable.type() for variable in node.inputs]
+    fgraph = FunctionGraph(inputs, Elemwise(node.op.scalar_op)(*inputs, return_list=True), clone=False)
+
+    def in_python() -> Callable[..., Sequence]:
+        function = instead()
+        return function if len(node.outputs) > 1 else lambda *arrays: (function(*arrays),)
+
+    function = RegionFunction(fgraph, in_python)
+    # A 0-d array may arrive as a NumPy scalar, which nothing can be written to.
+    destinations = node.op.inplace_pattern if node.outputs[0].type.ndim else {}
+    if not destinations:
+        return function
+    places = [destinations.get(k) for k in range(len(node.outputs))]
+
+    def in_place(*inputs, out=None):
+        if out is None:
+            out = tuple([None if place is None else inputs[place] for place in places])
+        return function(*inputs, out=out)
+
+    return takes_out(in_place)
+
+
+def _kernel(
+    node: Apply, xp: ModuleType, instead: Callable[[], Callable], reads: Sequence[str], gives: Sequence[str]
+) -> Callable:
+    """Return the kernel of a node on a GPU."""
 
     def without_kernel(*arrays):
         outputs = arrays[len(node.inputs) :]
         instead()(*arrays[: len(node.inputs)], out=outputs if len(outputs) > 1 else outputs[0])
         return 0
 
-    try:
-        kernel = kernels.kernel(node, without_kernel, *stored)
-    except NoTemplate:
-        return None
+    stored = (reads, gives) if any((*reads, *gives)) else ()
+    kernel = cupy_kernels(xp).kernel(node, without_kernel, *stored)
     return _implementation(kernel, node, xp, *_dtypes(node, reads, gives))
 
 
@@ -64,8 +100,6 @@ def _implementation(
 ) -> Callable:
     allocate = [_allocator(i, node, xp, dtype) for i, dtype in enumerate(outputs)]
     make_fit = _repair(kernel, node, xp, [*inputs, *outputs])
-    # A kernel of a GPU takes NumPy's scalars as they are.
-    scalars = node.outputs[0].type.ndim == 0 and xp is np
     (create, *others) = allocate
 
     def single(*inputs, out=None):
@@ -82,11 +116,7 @@ def _implementation(
             make_fit(inputs, out)
         return out
 
-    function = takes_out(several if others else single)
-    if not scalars:
-        return function
-    # NumPy scalars may come in place of 0-d arrays.
-    return lambda *inputs, out=None: function(*[xp.asarray(x) for x in inputs], out=out)
+    return takes_out(several if others else single)
 
 
 def _allocator(position: int, node: Apply, xp: ModuleType, dtype: np.dtype) -> Callable[[Sequence], Any]:
@@ -102,8 +132,7 @@ def _allocator(position: int, node: Apply, xp: ModuleType, dtype: np.dtype) -> C
     if pattern in patterns:
         model = patterns.index(pattern)
         # In the model's order of axes, so that both are walked alike.
-        plain = {"subok": False} if xp is np else {}  # CuPy has one class of arrays, and no such choice
-        return lambda inputs: xp.empty_like(inputs[model], dtype, **plain)
+        return lambda inputs: xp.empty_like(inputs[model], dtype)
     givers = [next((k for k, p in enumerate(patterns) if not p[axis]), None) for axis in range(len(pattern))]
     return lambda inputs: xp.empty(
         tuple([1 if k is None else inputs[k].shape[axis] for axis, k in enumerate(givers)]), dtype
@@ -116,19 +145,14 @@ def _repair(
     """Return the function for arrays that a kernel refuses: it names differing lengths, or makes them fit."""
     check = length_check([variable.type.shape for variable in node.inputs])
 
-    def plain(array, dtype):
-        if xp is not np:
-            return array.astype(dtype, copy=False)
-        # The view stands for subclasses, and for dtypes that are equal but have another number.
-        return xp.require(array, dtype, "A").view(xp.ndarray).view(dtype)
-
     def make_fit(inputs, outputs):
         if check is not None:
             check(inputs)
-        arrays = [plain(a, dtype) for a, dtype in zip((*inputs, *outputs), dtypes, strict=True)]
+        given = zip((*inputs, *outputs), dtypes, strict=True)
+        arrays = [array.astype(dtype, copy=False) for array, dtype in given]
         if kernel.function(*arrays):
             shapes = ", ".join(str(array.shape) for array in (*inputs, *outputs))
-            raise ValueError(f"shapes {shapes} of inputs and outputs differ, or an output is read-only")
+            raise ValueError(f"shapes {shapes} of inputs and outputs differ")
         for output, array in zip(outputs, arrays[len(inputs) :], strict=True):
             if output is not array and not xp.may_share_memory(output, array):
                 output[...] = array

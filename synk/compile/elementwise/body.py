@@ -1,6 +1,6 @@
 """Turn a node of scalar Ops into the body of a kernel: what happens to one element, and how lengths match.
 
-Elemwise node -> Body -> c_source or cuda_source
+Elemwise node -> Body -> loops in C (`synk.compile.regions.walks`), or cuda_source
 """
 
 from collections.abc import Sequence
@@ -125,6 +125,15 @@ def _apply_graph(fgraph: Any, write: Writer, inputs: Sequence[Value]) -> list[Va
         dtypes = [variable.type.dtype for variable in node.outputs]
         values.update(zip(node.outputs, apply_scalar_op(node.op, write, arguments, dtypes), strict=True))
     return [value_of(variable) for variable in fgraph.outputs]
+
+
+def element(body: Body, name: str, qualifiers: str) -> str:
+    """Return the function, in C or CUDA, that computes one element."""
+    reads = [f"const {type_name(o.dtype)} x{i}" for i, o in enumerate(body.inputs)]
+    writes = [f"{type_name(o.dtype)} *y{i}" for i, o in enumerate(body.outputs)]
+    lines = [*body.lines, *(f"*y{i} = {result};" for i, result in enumerate(body.results))]
+    statements = "\n".join(f"    {line}" for line in lines)
+    return f"{qualifiers} void {name}({', '.join(reads + writes)})\n{{\n{statements}\n}}\n"
 
 
 def has_template(node: Apply, dialect: Dialect) -> bool:

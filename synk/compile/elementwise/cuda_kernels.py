@@ -18,7 +18,6 @@ import numpy as np
 from pytensor.graph.basic import Apply
 
 from synk.compile.elementwise.body import Body, Operand, elemwise_body
-from synk.compile.elementwise.c_source import MISMATCH, NAME, UNFIT
 from synk.compile.elementwise.cuda_access import is_number
 from synk.compile.elementwise.cuda_layout import lay_out
 from synk.compile.elementwise.cuda_source import OPTIONS, THREADS, source
@@ -26,6 +25,8 @@ from synk.compile.elementwise.dialect import CUDA
 from synk.native.store import name_of
 
 BLOCK = (THREADS,)
+MISMATCH, UNFIT = 1, 2
+NAME = "KERNEL"  # stands for the name that a kernel gets when it is compiled
 MOST_LAYOUTS = 256  # kept by a kernel; a program that meets more shapes works them out anew
 
 Functions = tuple[Callable[..., None], Callable[..., None]]  # flat, strided
@@ -37,9 +38,9 @@ class Kernel:
     Attributes
     ----------
     function : callable
-        Takes the arrays, inputs first, fills in the outputs, and returns 0, ``MISMATCH`` or ``UNFIT``. Inputs
-        of one element may be NumPy's numbers, which travel with the launch. Read it at each call: the first
-        one replaces it.
+        Takes the arrays, inputs first, fills in the outputs, and returns 0; ``MISMATCH`` if
+        lengths differ; ``UNFIT`` if an argument has another dtype. Inputs of one element may be NumPy's
+        numbers, which travel with the launch. Read it at each call: the first one replaces it.
     """
 
     def __init__(self, kernels: "CupyKernels", body: Body, instead: Callable[..., int]):

@@ -20,8 +20,7 @@ Pure text: compiling and launching are the business of the array module. All int
 
 from string import Template
 
-from synk.compile.elementwise.body import Body, Operand
-from synk.compile.elementwise.c_source import NAME, element
+from synk.compile.elementwise.body import Body, Operand, element
 from synk.compile.elementwise.cuda_access import (
     CONVERSIONS,
     converted,
@@ -113,7 +112,7 @@ def source(body: Body, name: str) -> str:
         packs=PACKS if max(pack_width(operands), row_width(operands)) > 1 else "",
         threads=THREADS,
         step=STEP if body.ndim > 1 else "",
-        element=element(body, "static __device__ __forceinline__").replace(NAME, name),
+        element=element(body, f"{name}_element", "static __device__ __forceinline__"),
         numbers="\n".join(_number(k, operand) for k, operand in enumerate(body.inputs) if is_number(operand)),
         flat_parameters=", ".join(["long long n", *pointers]),
         packed=packed_flat(body, name),

@@ -4,10 +4,11 @@ Types have the same names in both; NVRTC brings no ``stdint.h``, and needs none.
 """
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
-from synk.native.compiler import ELEMENTARY
+from synk.native.compiler import ELEMENTARY, vector_functions
 
 TYPES = {
     "bool": "unsigned char",  # 0 or 1
@@ -72,6 +73,12 @@ def c_dialect(vectorised: frozenset[str]) -> Dialect:
         "float64": ("__builtin_inf()", '__builtin_nan("")'),
     }
     return Dialect("C", PLAIN | vectorised, special)
+
+
+@cache
+def native_dialect() -> Dialect:
+    """Return C with the functions that this machine has."""
+    return c_dialect(vector_functions())
 
 
 CUDA = Dialect(

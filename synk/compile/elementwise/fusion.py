@@ -21,8 +21,7 @@ from pytensor.tensor.rewriting.elemwise import (
 )
 
 from synk.compile.elementwise.body import has_template
-from synk.compile.elementwise.dialect import CUDA, Dialect, c_dialect
-from synk.native.compiler import vector_functions
+from synk.compile.elementwise.dialect import CUDA, Dialect, native_dialect
 
 TAG = "numpy_kernels"
 TAGS = {"C": TAG, "CUDA": "cuda_kernels"}  # by name of the dialect
@@ -96,7 +95,7 @@ def register_fusion(read_on_host: Callable[[Sequence[Apply]], Collection[Variabl
         GPU computes, a length would come from there.
     """
     fusions = {
-        "C": KernelFusion(c_dialect(vector_functions())),
+        "C": KernelFusion(native_dialect()),
         "CUDA": KernelFusion(CUDA, read_on_host),
     }
     for language, fusion in fusions.items():

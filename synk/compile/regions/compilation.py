@@ -1,6 +1,6 @@
-"""The regions of one process: those that wait are compiled together, at the first call of one of them.
+"""Regions are compiled at the first call of one of them, together with all that wait.
 
-RegionFunction -> NativeCompilation: the store has it, or the compiler makes it -> a function of Python
+text -> NativeFunction -> (first call) NativeCompilation: the store has it, or the compiler makes it
 """
 
 from __future__ import annotations
@@ -8,61 +8,84 @@ from __future__ import annotations
 import threading
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from synk.compile.regions.writer import source_file
 from synk.native.compilation import CompileError
-from synk.native.compiler import Compiler, find_compiler, vector_functions
-from synk.native.libraries import Libraries, SourceText, method_of
-from synk.native.store import Store, name_of
+from synk.native.compiler import vector_functions
+from synk.native.libraries import Libraries, SourceText, method_of, native_libraries
+from synk.native.store import name_of
 
-if TYPE_CHECKING:
-    from synk.compile.regions.functions import RegionFunction
+# Characters of a file, from which on the next region starts another: files are compiled at the same time, but
+# in each what all regions share is compiled again, which takes longer than a small region.
+LONG = 40_000
+
+
+class NativeFunction:
+    """A function in C, compiled at its first call.
+
+    Attributes
+    ----------
+    source : str
+        Its text, and those of the functions that it calls; names start with ``REGION``.
+    declarations : set of str
+        Of functions of the mathematical library.
+    call : callable
+        Takes the arguments and, if that is wanted, arrays for the results; returns the results, or None where
+        it gives up. Read it at each call: the first one replaces it.
+    """
+
+    def __init__(self, compilation: NativeCompilation, source: str, declarations: set[str]):
+        self.source, self.declarations = source, declarations
+        self.call: Callable[..., Any] = self._first_call
+        self._compilation = compilation
+
+    def _first_call(self, *arguments: Any) -> Any:
+        self._compilation.compile(self)
+        return self.call(*arguments)
 
 
 class NativeCompilation:
-    """The regions of one process: those that wait are compiled together."""
+    """The functions of one process: those that wait are compiled together."""
 
-    def __init__(self, compiler: Compiler, store: Store):
-        self.libraries = Libraries(compiler, store)
+    def __init__(self, libraries: Libraries):
+        self.libraries = libraries
         self._environment = "\n".join(
-            [compiler.fingerprint, *sorted(vector_functions()), source_file({}, set())]
+            [libraries.compiler.fingerprint, *sorted(vector_functions()), source_file({}, set())]
         )
-        self._waiting: list[weakref.ref[RegionFunction]] = []
+        self._waiting: list[weakref.ref[NativeFunction]] = []
         self._known: dict[str, Callable[..., Any]] = {}
         self._failed = False  # which is said once
         self._lock = threading.Lock()
 
-    def add(self, function: RegionFunction) -> None:
-        """Let a region wait."""
+    def function(self, source: str, declarations: set[str]) -> NativeFunction:
+        """Return a function that waits for its first call."""
+        function = NativeFunction(self, source, declarations)
         self._waiting.append(weakref.ref(function))
+        return function
 
-    def compile(self, wanted: RegionFunction) -> None:
-        """Give a region, and all that wait, their functions: from the store, or compiled at the same time."""
+    def compile(self, wanted: NativeFunction) -> None:
+        """Compile a function, and all that wait, at the same time; or take them from the store."""
         with self._lock:
             self._compile(wanted)
 
-    def _compile(self, wanted: RegionFunction) -> None:
+    def _compile(self, wanted: NativeFunction) -> None:
         # It may not wait any more: an interrupt may have ended what was to compile it.
         everyone = [wanted, *(f for ref in self._waiting if (f := ref()) is not None)]
-        waiting = {self._name(f): f for f in everyone}
+        waiting = {self.name(f): f for f in everyone}
         self._waiting.clear()
         missing = {name: f for name, f in waiting.items() if not self._find(name)}
-        texts = [
-            SourceText(source_file({name: f.source}, f.declarations), (name,)) for name, f in missing.items()
-        ]
-        for name, library in zip(missing, self.libraries.make(texts) if texts else [], strict=True):
-            if isinstance(library, CompileError):
-                self._known[name] = gives_up
-                self._say(library)
-            else:
-                self._known[name] = method_of(library, name)
+        texts = list(grouped(missing))
+        for text, library in zip(texts, self.libraries.make(texts) if texts else [], strict=True):
+            for name in text.names:
+                self._take(name, library)
         for function in everyone:
-            function.function = self._known[self._name(function)]
+            function.call = self._known[self.name(function)]
 
-    def _name(self, function: RegionFunction) -> str:
+    def name(self, function: NativeFunction) -> str:
+        """Return the name of a function: a digest of all that its machine code depends on."""
         return name_of(self._environment, function.source, *sorted(function.declarations))
 
     def _find(self, name: str) -> bool:
@@ -76,10 +99,40 @@ class NativeCompilation:
                 return False
         return True
 
-    def _say(self, error: CompileError) -> None:
+    def _take(self, name: str, library: Any) -> None:
+        try:
+            if isinstance(library, CompileError):
+                raise library
+            self._known[name] = method_of(library, name)
+        except (AttributeError, ValueError, CompileError) as error:
+            self._known[name] = gives_up
+            self._say(error)
+
+    def _say(self, error: Exception) -> None:
         if not self._failed:
             self._failed = True
-            warnings.warn(f"{error}\nGraphs run in Python; set CC to a C compiler that works", stacklevel=4)
+            made = "" if isinstance(error, CompileError) else "the C compiler makes something else: "
+            warnings.warn(
+                f"{made}{error}\nGraphs run in Python; set CC to a C compiler that works", stacklevel=5
+            )
+
+
+def grouped(functions: dict[str, NativeFunction]) -> Iterator[SourceText]:
+    """Yield the C files of regions by name: as few as are not long."""
+    group: dict[str, NativeFunction] = {}
+    for name, function in functions.items():
+        if group and sum(len(one.source) for one in group.values()) > LONG:
+            yield _file(group)
+            group = {}
+        group[name] = function
+    if group:
+        yield _file(group)
+
+
+def _file(group: dict[str, NativeFunction]) -> SourceText:
+    declarations = set().union(*(function.declarations for function in group.values()))
+    texts = {name: function.source for name, function in group.items()}
+    return SourceText(source_file(texts, declarations), tuple(group))
 
 
 def gives_up(*arguments: Any) -> None:
@@ -88,6 +141,6 @@ def gives_up(*arguments: Any) -> None:
 
 @cache
 def native_compilation() -> NativeCompilation | None:
-    """Return this process's compilation of C, or None if there is no compiler."""
-    compiler = find_compiler()
-    return None if compiler is None else NativeCompilation(compiler, Store())
+    """Return what compiles in this process, or None if there is no compiler."""
+    libraries = native_libraries()
+    return None if libraries is None else NativeCompilation(libraries)

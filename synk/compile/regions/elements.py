@@ -18,7 +18,7 @@ from synk.compile.elementwise.dialect import TYPES
 from synk.compile.elementwise.templates import carrier, is_float
 from synk.compile.elementwise.writer import Value, Writer, type_name
 from synk.compile.regions.table import NoText, c_text
-from synk.compile.regions.walks import Fold, element, loop_text, mask_of, run
+from synk.compile.regions.walks import Fold, loop_text, mask_of, one_element, run
 from synk.compile.regions.writer import RegionWriter, type_of
 from synk.native.compiler import ELEMENTARY
 
@@ -78,7 +78,7 @@ def scalar(op: ScalarOp, node: Apply, region: RegionWriter) -> None:
 
 
 def _in_place_of_loop(region: RegionWriter, node: Apply, body: Body, numbers: Sequence[str]) -> None:
-    name = region.function(element(body))
+    name = region.function(one_element(body))
     places = []
     for variable in node.outputs:
         place = region.let_later(type_of(variable))
@@ -204,7 +204,7 @@ def _have_cast(region: RegionWriter, variable: Variable, place: str, dtype: str)
         frozenset(),
     )
     target = region.let_later(type_of(variable))
-    region.line(f"{region.function(element(body))}({place}, &{target});")
+    region.line(f"{region.function(one_element(body))}({place}, &{target});")
     region.have_number(variable, target)
 
 

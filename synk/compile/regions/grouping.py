@@ -27,10 +27,11 @@ from pytensor.tensor.special import LogSoftmax, Softmax
 from pytensor.tensor.subtensor import AdvancedIncSubtensor, IncSubtensor, Subtensor
 
 from synk.compile.compat import AdvancedIncSubtensor1, IfElse, join_pieces, plain_graph
+from synk.compile.elementwise.dialect import native_dialect
 from synk.compile.elementwise.writer import NoTemplate
 from synk.compile.graphs.substitute import substitute
 from synk.compile.passes.lazy import plan_lazy
-from synk.compile.regions.functions import dialect, written
+from synk.compile.regions.functions import written
 from synk.compile.regions.region import Region
 from synk.compile.regions.table import NoText
 from synk.compile.regions.writer import LARGEST, RegionWriter
@@ -55,7 +56,7 @@ def has_text(node: Apply) -> bool:
         return False
     inputs = [variable for variable in node.inputs if not in_text(variable)]
     try:
-        RegionWriter([node], list(dict.fromkeys(inputs)), node.outputs, dialect()).write()
+        RegionWriter([node], list(dict.fromkeys(inputs)), node.outputs, native_dialect()).write()
     except (NoText, NoTemplate):
         return False
     return True

@@ -55,6 +55,10 @@ extern int PyTuple_SetItem(void *, long, void *);
 extern void *malloc(unsigned long), *memcpy(void *, const void *, unsigned long);
 extern void free(void *);
 
+/* What makes a function of Python of one that takes an array of arguments and its length. */
+#define FASTCALL 0x80
+#define METHOD(f) struct { const char *name; void *function; int flags; const char *doc; } f##_method = {"region", f, FASTCALL, 0}
+
 extern int PyErr_CheckSignals(void);
 extern void PyErr_Clear(void);
 extern void *PyEval_SaveThread(void);

@@ -5,14 +5,19 @@ Region(graph of nodes) -> array entry -> RegionFunction
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+import numpy as np
+import pytensor
 from pytensor.graph.basic import Apply
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import Op
 from pytensor.tensor.elemwise import Elemwise
 
-from synk.compile.programs.program import OfNodes
+from synk.compile.compat import as_written
+from synk.compile.emit import emit
+from synk.compile.programs.program import OfNodes, Program
 from synk.compile.regions.functions import RegionFunction
 from synk.compile.tables import array_funcify
 
@@ -59,4 +64,12 @@ class Region(OfNodes, Op):
 @array_funcify.register(Region)
 def region(op, node, xp):
     """The C function, which takes what its results are written to as well."""
-    return RegionFunction(op.fgraph)
+    return RegionFunction(op.fgraph, partial(in_python, op.fgraph))
+
+
+def in_python(fgraph: FunctionGraph) -> Program:
+    """Return the nodes of a region as a Python program."""
+    # What is made in a call keeps the lines of what it is made of, not the call's.
+    limit = pytensor.config.traceback__compile_limit
+    with as_written(), pytensor.config.change_flags(traceback__limit=limit):
+        return emit(fgraph, np)

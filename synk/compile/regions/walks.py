@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from synk.compile.elementwise.body import Body, Operand
+from synk.compile.elementwise.body import Body, Operand, element
 from synk.compile.elementwise.dialect import TYPES
 from synk.compile.elementwise.templates import carrier
-from synk.compile.elementwise.writer import type_name
 from synk.compile.regions.table import NoText
 from synk.native.compiler import ELEMENTARY
 
@@ -68,16 +67,9 @@ def sum_of(left: str, right: str, dtype: str) -> str:
     return f"({TYPES[dtype]})({up}{left} + {up}{right})"
 
 
-def element(body: Body) -> str:
+def one_element(body: Body, name: str = "NAME") -> str:
     """Return the function that computes one element."""
-    reads = [f"const {type_name(o.dtype)} x{i}" for i, o in enumerate(body.inputs)]
-    writes = [f"{type_name(o.dtype)} *y{i}" for i, o in enumerate(body.outputs)]
-    lines = [*body.lines, *(f"*y{i} = {result};" for i, result in enumerate(body.results))]
-    statements = "\n".join(f"    {line}" for line in lines)
-    return (
-        f"static inline __attribute__((always_inline)) void NAME({', '.join(reads + writes)})\n"
-        f"{{\n{statements}\n}}\n"
-    )
+    return element(body, name, "static inline __attribute__((always_inline))")
 
 
 LOOP = Template("""\
@@ -218,7 +210,7 @@ def loop_text(body: Body, stored: Sequence[int], folds: Sequence[tuple[int, Fold
         (k for k in (*range(n_inputs, n_inputs + len(results)), *range(n_inputs)) if not masks[k]), 0
     )
     return LOOP.substitute(
-        element="\n".join([*fold_functions, element(body).replace("NAME", "NAME_element")]),
+        element="\n".join([*fold_functions, one_element(body, "NAME_element")]),
         hoisted="\n".join([*pointers, *(f"    {load(k, f'p{k}')}" for k in hoisted), *first]),
         block="BLOCK" if rows else "n",
         length="n - at < BLOCK ? n - at : BLOCK" if rows else "n",

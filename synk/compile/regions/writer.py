@@ -468,8 +468,6 @@ class RegionWriter:
                 "        if (r[k]) Py_DecRef(r[k]);",
                 "    return 0;",
                 "}",
-                f"struct {{ const char *name; void *function; int flags; const char *doc; }} {NAME}_method = "
-                f'{{"region", {NAME}, 0x80, 0}};',
                 "",
             ]
         )
@@ -478,7 +476,7 @@ class RegionWriter:
 def source_file(regions: dict[str, str], declarations: set[str]) -> str:
     """Return a C file of regions by name; see `RegionWriter.declarations`."""
     prelude = files("synk.compile.regions").joinpath("prelude.c").read_text()
-    texts = [text.replace(NAME, name) for name, text in regions.items()]
+    texts = [f"{text.replace(NAME, name)}\nMETHOD({name});\n" for name, text in regions.items()]
     return "\n".join([f"#define HEAD {object.__basicsize__}", prelude, *sorted(declarations), *texts])
 
 

@@ -24,6 +24,7 @@ from synk.compile.regions.compilation import NativeCompilation
 from synk.compile.regions.functions import RegionFunction
 from synk.compile.regions.region import Region
 from synk.native.compiler import Compiler
+from synk.native.libraries import Libraries
 from synk.native.store import Store
 
 NEWER = hasattr(pytensor.graph.fg, "FrozenFunctionGraph")
@@ -291,7 +292,7 @@ def compiles_with(monkeypatch, tmp_path):
     """Let a command compile what is made next."""
 
     def use(*command):
-        compilation = NativeCompilation(Compiler(command), Store(tmp_path))
+        compilation = NativeCompilation(Libraries(Compiler(command), Store(tmp_path)))
         monkeypatch.setattr(region_functions, "native_compilation", lambda: compilation)
 
     return use
