@@ -141,6 +141,6 @@ def gives_up(*arguments: Any) -> None:
 
 @cache
 def native_compilation() -> NativeCompilation | None:
-    """Return what compiles in this process, or None if there is no compiler."""
+    """Return this process's compilation of C, or None if there is no compiler."""
     libraries = native_libraries()
     return None if libraries is None else NativeCompilation(libraries)
