@@ -32,7 +32,7 @@ def compiler(machine: Machine) -> Finding:
 
 def _probe() -> str:
     """Return the source of a function, after all that kernels include and declare."""
-    empty = import_module("synk.compile.regions.writer").source_file({}, set())
+    empty = import_module("synk.compile.regions.frame").source_file({}, set())
     return f"{empty}\nint synk_probe(void) {{ return 42; }}\n"
 
 

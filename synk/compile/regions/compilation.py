@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
-from synk.compile.regions.writer import source_file
+from synk.compile.regions.frame import source_file
 from synk.native.compilation import CompileError
 from synk.native.compiler import vector_functions
 from synk.native.libraries import Libraries, SourceText, method_of, native_libraries

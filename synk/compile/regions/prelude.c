@@ -124,6 +124,39 @@ SHARED void give(char *frame, char *end, void **place)
     *place = 0;
 }
 
+SHARED void give_all(char *frame, char *end, int n, void **places)
+{
+    for (int k = 0; k < n; k++)
+        give(frame, end, &places[k]);
+}
+
+SHARED void let_go(int n, Array **results)
+{
+    for (int k = 0; k < n; k++)
+        if (results[k])
+            Py_DecRef(results[k]);
+}
+
+/* Return the one result, or a tuple of them; 0 if there is no memory for it. */
+SHARED void *packed(int n, Array **results)
+{
+    if (n == 1)
+        return results[0];
+    void *const tuple = PyTuple_New(n);
+    for (int k = 0; tuple && k < n; k++)
+        PyTuple_SetItem(tuple, k, results[k]);
+    return tuple;
+}
+
+/* Return None, which says that the region gave up. */
+SHARED void *nothing(int n, Array **results)
+{
+    PyErr_Clear(); /* of memory that there is not */
+    let_go(n, results);
+    Py_IncRef(_Py_NoneStruct);
+    return _Py_NoneStruct;
+}
+
 /* --- shapes ---------------------------------------------------------------------------------------- */
 
 static long magnitude(long x)

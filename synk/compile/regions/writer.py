@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from importlib.resources import files
 
 import numpy as np
 from pytensor.graph.basic import Apply, Constant, Variable
@@ -21,12 +20,12 @@ from pytensor.tensor.type import DenseTensorType
 
 from synk.compile.elementwise.body import Operand
 from synk.compile.elementwise.dialect import TYPES, Dialect
+from synk.compile.regions.frame import NAME, function_text
+from synk.compile.regions.places import Places
 from synk.compile.regions.table import NoText, c_text
 from synk.compile.regions.walks import copy
 
-NAME = "REGION"  # stands for the name that a region gets when it is compiled
 LARGEST = 256  # elements of a constant in a text
-ROOM = 16 << 10  # bytes of the frame for arrays of the region's own
 
 
 class RegionWriter:
@@ -57,9 +56,7 @@ class RegionWriter:
         self._numbers: dict[Variable, str] = {}
         self._views: dict[Variable, str] = {}
         self._lengths: dict[Variable, Sequence[str]] = {}  # of vectors of lengths, as expressions
-        self._roots: dict[str, frozenset[int]] = {}  # the places of our own in which a view's memory may be
-        self._last_use: dict[int, int] = {}  # by place, the node after which it is given back
-        self._own: set[str] = set()  # views of all of a place
+        self._places = Places()
         self._in_block: int | None = None  # the first place that was taken in the open block, if one is
         self._n_names = 0
         self._at = 0  # the node that is being written
@@ -142,7 +139,6 @@ class RegionWriter:
     def let_view(self, data: str, shape: str, strides: str) -> str:
         """Name a view that stands for no variable."""
         name = self._name("w")
-        self._roots[name] = frozenset()
         self.line(f"const View {name} = {{(char *){data}, {shape}, {strides}}};")
         return name
 
@@ -152,7 +148,7 @@ class RegionWriter:
 
     def is_own(self, name: str) -> bool:
         """Tell whether a view lies in memory that was taken in this block."""
-        return bool(self._roots[name]) and min(self._roots[name]) >= (self._in_block or 0)
+        return self._places.is_own_since(name, self._in_block or 0)
 
     # --- loops ---------------------------------------------------------------------------------------
 
@@ -166,10 +162,10 @@ class RegionWriter:
         mark = self._name("room")
         self.line(f"{head} {{")
         self.line(f"char *const {mark} = room;")
-        first = self._in_block = len(self._last_use)
+        first = self._in_block = len(self._places)
         yield
-        for root in range(first, len(self._last_use)):
-            self.line(f"give(frame, frame + sizeof frame, &m[{root}]);")
+        for place in range(first, len(self._places)):
+            self._give(place)
         self.line(f"room = {mark};")
         self.line("}")
         self._views, self._numbers, self._lengths = names
@@ -242,20 +238,18 @@ class RegionWriter:
     ) -> None:
         """Say that a variable has the elements of another in C order, which lie so if ``in_order``."""
         view, ndim, dtype = self.view(source), source.type.ndim, source.type.dtype
-        root = len(self._last_use)
-        self._last_use[root] = self._at
+        place = self._places.take(self._at)
         own = self.let_array(ndim)
         self.line(f"if (!{in_order}) {{")
         size = np.dtype(dtype).itemsize
-        self.line(f"m[{root}] = take(&room, frame + sizeof frame, dense({ndim}, {lengths}, {size}, {own}));")
-        self.demand(f"m[{root}]")
-        ordered = self.let_view(f"m[{root}]", lengths, own)
+        self._take(place, f"dense({ndim}, {lengths}, {size}, {own})")
+        ordered = self.let_view(f"m[{place}]", lengths, own)
         copy(view, ordered)
         self.line("}")
         name = self._name("v")
-        self.line(f"const View {name} = {{{in_order} ? {view}.data : m[{root}], {shape}, {strides}}};")
+        self.line(f"const View {name} = {{{in_order} ? {view}.data : m[{place}], {shape}, {strides}}};")
         # The memory of the source is kept too.
-        self._roots[name] = self._roots[view] | {root}
+        self._places.put(name, self._places.of(view) | {place})
         self._know(variable, name)
 
     def same(self, variable: Variable, source: Variable) -> None:
@@ -277,7 +271,7 @@ class RegionWriter:
             self.line(f"const long {name}n[{ndim}] = {{{', '.join(shape)}}};")
             self.line(f"const long {name}s[{ndim}] = {{{', '.join(strides)}}};")
             self.line(f"const View {name} = {{{data}, {name}n, {name}s}};")
-            self._roots[name] = self._roots[view]
+            self._places.put(name, self._places.of(view))
             self._know(variable, name)
         else:
             self.know_number(variable, f"*(const {type_of(variable)} *)({data})")
@@ -291,8 +285,7 @@ class RegionWriter:
         ndim, dtype = variable.type.ndim, variable.type.dtype
         lengths = shape if isinstance(shape, str) else self.let_array(ndim, shape)
         if variable not in self.outputs or variable in self._placed:
-            name = self._of_our_own(ndim, dtype, lengths, like)
-            self._own.add(name)
+            name = self._of_our_own(ndim, dtype, lengths, like, whole=True)
         else:
             self._placed.add(variable)
             k, name = self.outputs.index(variable), self._name("v")
@@ -308,12 +301,11 @@ class RegionWriter:
         """Return the view of ``source`` for a variable, if it is new memory that nobody reads later."""
         name = self._views.get(source)
         # In a block, the next time round may read it.
-        if name is None or name not in self._own or variable in self.outputs or self._in_block is not None:
+        if name is None or variable in self.outputs or self._in_block is not None:
             return None
-        (root,) = self._roots[name]
-        if sum(root in self._roots.get(self._views.get(one, ""), ()) for one in node.inputs) > 1:
-            return None
-        if self._last_use[root] > self._at:
+        others = [self._views.get(one, "") for one in node.inputs]
+        others.remove(name)
+        if not self._places.is_free_after(name, self._at, others):
             return None
         self._know(variable, name)
         return name
@@ -322,22 +314,29 @@ class RegionWriter:
         """Return the view of memory that is needed for this node only, or until the region ends."""
         name = self._of_our_own(ndim, dtype, lengths, None)
         if to_the_end:
-            (root,) = self._roots[name]
-            self._last_use[root] = len(self.nodes)
+            self._places.keep(name, len(self.nodes))
         return name
 
     def is_kept(self, variable: Variable) -> bool:
         """Tell whether a variable is read when all nodes have run."""
         return variable in self._kept
 
-    def _of_our_own(self, ndim: int, dtype: str, lengths: str, like: Variable | None) -> str:
-        name, root = self._name("v"), len(self._last_use)
+    def _of_our_own(
+        self, ndim: int, dtype: str, lengths: str, like: Variable | None, whole: bool = False
+    ) -> str:
+        name, place = self._name("v"), self._places.take(self._at)
         strides, n_bytes = self._dense(ndim, dtype, lengths, like)
-        self.line(f"m[{root}] = take(&room, frame + sizeof frame, {n_bytes});")
-        self.demand(f"m[{root}]")
-        self.line(f"const View {name} = {{m[{root}], {lengths}, {strides}}};")
-        self._last_use[root], self._roots[name] = self._at, frozenset({root})
+        self._take(place, n_bytes)
+        self.line(f"const View {name} = {{m[{place}], {lengths}, {strides}}};")
+        self._places.put(name, {place}, whole)
         return name
+
+    def _take(self, place: int, n_bytes: str) -> None:
+        self.line(f"m[{place}] = take(&room, frame + sizeof frame, {n_bytes});")
+        self.demand(f"m[{place}]")
+
+    def _give(self, place: int) -> None:
+        self.line(f"give(frame, frame + sizeof frame, &m[{place}]);")
 
     def _dense(self, ndim: int, dtype: str, lengths: str, like: Variable | None) -> tuple[str, str]:
         """Return the names of strides and of a number of bytes."""
@@ -354,8 +353,7 @@ class RegionWriter:
     def _know(self, variable: Variable, name: str) -> None:
         self._views[variable] = name
         last = len(self.nodes) if variable in self._kept else self._readers.get(variable, self._at)
-        for root in self._roots.setdefault(name, frozenset()):
-            self._last_use[root] = max(self._last_use[root], last)
+        self._places.keep(name, last)
 
     def _written_out(self, variable: Variable) -> str:
         """Return the view of an array of lengths that were known one by one."""
@@ -397,14 +395,15 @@ class RegionWriter:
             if node not in self.done:
                 self._lines.append(f"\n    /* {k}: {comment(node)} */")
                 c_text(node.op, node, self)
-            for root, last in self._last_use.items():
-                if last == k:
-                    self.line(f"give(frame, frame + sizeof frame, &m[{root}]);")
+            for place in self._places.given_back_after(k):
+                self._give(place)
         self._lines.append("")
         for variable in self.outputs:
             if variable not in self._placed:
                 self._return_copy(variable)
-        return self._whole()
+        return function_text(
+            self._functions, self._lines, len(self.inputs), len(self.outputs), len(self._places)
+        )
 
     def _argument(self, k: int, variable: Variable) -> None:
         kind, name = type_of(variable), self._name("v")
@@ -432,52 +431,6 @@ class RegionWriter:
         source = self.view(variable)
         place = self.new(variable, [f"{source}.shape[{axis}]" for axis in range(ndim)])
         copy(self, source, place, Operand(variable.type.dtype, tuple(variable.type.broadcastable)))
-
-    def _whole(self) -> str:
-        functions = [text.replace("NAME", name) for text, name in self._functions.items()]
-        n_places, n_results = max(len(self._last_use), 1), len(self.outputs)
-        returned = "*r" if n_results == 1 else "tuple"
-        pack = []
-        if n_results > 1:
-            pack = [f"    void *const tuple = PyTuple_New({n_results});", "    if (!tuple) goto give_up;"]
-            pack += [f"    PyTuple_SetItem(tuple, {k}, r[{k}]);" for k in range(n_results)]
-        release = f"    for (int k = 0; k < {n_places}; k++) give(frame, frame + sizeof frame, &m[k]);"
-        return "\n".join(
-            [
-                *functions,
-                f"void *{NAME}(void *self, void *const *given, long n_given)",
-                "{",
-                f"    Array *r[{n_results}] = {{0}};",
-                f"    void *m[{n_places}] = {{0}};",
-                f"    char frame[{ROOM}] __attribute__((aligned(64))), *room = frame;",
-                f"    if (n_given < {len(self.inputs)}) goto give_up;",
-                *self._lines,
-                *pack,
-                release,
-                f"    return {returned};",
-                "give_up:",
-                "    PyErr_Clear(); /* of memory that there is not */",
-                release,
-                f"    for (int k = 0; k < {n_results}; k++)",
-                "        if (r[k]) Py_DecRef(r[k]);",
-                "    Py_IncRef(_Py_NoneStruct);",
-                "    return _Py_NoneStruct;",
-                "interrupted: __attribute__((unused));",
-                release,
-                f"    for (int k = 0; k < {n_results}; k++)",
-                "        if (r[k]) Py_DecRef(r[k]);",
-                "    return 0;",
-                "}",
-                "",
-            ]
-        )
-
-
-def source_file(regions: dict[str, str], declarations: set[str]) -> str:
-    """Return a C file of regions by name; see `RegionWriter.declarations`."""
-    prelude = files("synk.compile.regions").joinpath("prelude.c").read_text()
-    texts = [f"{text.replace(NAME, name)}\nMETHOD({name});\n" for name, text in regions.items()]
-    return "\n".join([f"#define HEAD {object.__basicsize__}", prelude, *sorted(declarations), *texts])
 
 
 def type_of(variable: Variable) -> str:
