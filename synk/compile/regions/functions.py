@@ -1,8 +1,9 @@
 """Run a region: its C function, or where that gives up its nodes in Python.
 
-A region gives up because an argument is no plain array or a demand is not met. It has written to nothing
-but where its results are to lie. Once more with plain arrays, then its nodes run in Python, which is right or
-says what is wrong.
+A region gives up because an argument is no plain array or a demand is not met. It has written nothing that
+anybody reads. Once more with plain arrays, then its nodes run in Python, which is right or says what is
+wrong. One that may give up in the middle, at a position out of range, say, makes new arrays, which are copied
+to where its results are to lie.
 """
 
 from __future__ import annotations
@@ -38,28 +39,30 @@ class RegionFunction:
         self._n_outputs = len(fgraph.outputs)
         compilation = native_compilation()
         assert compilation is not None
-        self.native = compilation.function(*written(fgraph))
+        source, declarations, self._fails_late = written(fgraph)
+        self.native = compilation.function(source, declarations)
 
     def __call__(self, *inputs, out=None):
         if out is None:
             results = self.native.call(*inputs)
-        elif self._n_outputs == 1:
-            results = self.native.call(*inputs, out[0] if isinstance(out, tuple) else out)
-        else:
-            results = self.native.call(*inputs, *out)
-        return self._otherwise(inputs, out) if results is None else results
+            return self._otherwise(inputs) if results is None else results
+        places = out if isinstance(out, tuple) else (out,)
+        results = self.native.call(*inputs, *(() if self._fails_late else places))
+        if results is None:
+            results = self._otherwise(inputs)
+        elif not self._fails_late:
+            return results
+        if self._n_outputs == 1:
+            return written_to(places[0], results)
+        return tuple(map(written_to, places, results))
 
-    def _otherwise(self, inputs, out):
+    def _otherwise(self, inputs):
         """Run with plain arrays, or else the nodes one by one: to be right, or to say what is wrong."""
         given = [plain(value, dtype) for value, dtype in zip(inputs, self._dtypes, strict=True)]
         results = self.native.call(*given)
-        if results is None:
-            results = self.program(*given)
-        elif self._n_outputs == 1:
-            results = (results,)
-        if out is not None:
-            places = out if isinstance(out, tuple) else (out,)
-            results = [written_to(place, result) for place, result in zip(places, results, strict=True)]
+        if results is not None:
+            return results
+        results = self.program(*given)
         return results[0] if self._n_outputs == 1 else tuple(results)
 
     @cached_property
@@ -86,7 +89,7 @@ def written_to(place: Any, value: Any) -> Any:
     return place
 
 
-def written(fgraph: FunctionGraph) -> tuple[str, set[str]]:
-    """Return the C text of a region, and its declarations; NoText if it has none."""
+def written(fgraph: FunctionGraph) -> tuple[str, set[str], bool]:
+    """Return a region's C text, declarations, and `RegionWriter.fails_late`; NoText if it has none."""
     writer = RegionWriter(fgraph.toposort(), fgraph.inputs, fgraph.outputs, native_dialect())
-    return writer.write(), writer.declarations
+    return writer.write(), writer.declarations, writer.fails_late

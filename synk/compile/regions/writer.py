@@ -68,6 +68,7 @@ class RegionWriter:
                 self.uses.setdefault(variable, []).append(node)
         self._kept: frozenset[Variable] = frozenset(outputs)  # read when all nodes have run
         self._placed: set[Variable] = set()  # outputs that lie where they are returned
+        self.fails_late = False  # whether it may give up when results have been begun
         self.done: set[Apply] = set()  # nodes that were written with one before them
 
     # --- what entries ask for ------------------------------------------------------------------------
@@ -112,6 +113,7 @@ class RegionWriter:
 
     def line(self, text: str) -> None:
         """Add a line."""
+        self.fails_late |= "goto" in text and bool(self._placed)
         self._lines.append(f"    {text}")
 
     def demand(self, condition: str) -> None:
@@ -292,7 +294,8 @@ class RegionWriter:
             strides, _ = self._dense(ndim, dtype, lengths, like)
             number = np.dtype(dtype).num
             self.line(f"r[{k}] = result({self._given(k)}, {ndim}, {lengths}, {strides}, {number});")
-            self.demand(f"r[{k}]")
+            # Of a node with several results none is written before all of them are there.
+            self._lines.append(f"    if (!r[{k}]) goto give_up;")
             self.line(f"const View {name} = {{r[{k}]->data, {lengths}, r[{k}]->strides}};")
         self._know(variable, name)
         return name

@@ -14,9 +14,12 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from pytensor.compile.builders import OpFromGraph
+from pytensor.graph.fg import FunctionGraph
+from pytensor.scalar.basic import Composite
 from pytensor.scan.basic import scan
 from pytensor.scan.op import Scan
 from pytensor.tensor.blas import Dot22
+from pytensor.tensor.elemwise import Elemwise
 
 from synk.compile import ArrayLinker, Debug, array_mode
 from synk.compile.regions import functions as region_functions
@@ -132,6 +135,44 @@ def test_a_large_variable_is_updated_in_its_own_array():
         assert variable.get_value(borrow=True) is array
     np.testing.assert_allclose(arrays[1], 1.9)
     np.testing.assert_allclose(arrays[0], 0.81)
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        lambda x, at: (x * 2)[at],
+        lambda x, at: pt.inc_subtensor(pt.zeros(400)[at], x * 2),
+        lambda x, at: pt.set_subtensor(pt.zeros(400)[at], x * 2),
+    ],
+    ids=["taken", "added", "changed"],
+)
+def test_an_update_that_fails_in_the_middle_is_not_made(new):
+    x, at = pt.tensor("x", shape=(400,), dtype="float64"), pt.tensor("at", shape=(400,), dtype="int64")
+    w = pytensor.shared(np.zeros(400), name="w", shape=(400,))
+    function = compiled([x, at], [], updates=[(w, pt.specify_shape(new(x, at), (400,)))])
+    assert regions_of(function)
+    value, positions = w.get_value(borrow=True), np.arange(400)
+    function(np.ones(400), positions)
+    assert w.get_value(borrow=True) is value
+    np.testing.assert_array_equal(value, 2)
+    positions[-1] = 400
+    with pytest.raises(IndexError):
+        function(np.full(400, 7.0), positions)
+    np.testing.assert_array_equal(value, 2)
+
+
+def test_two_results_of_one_node_are_written_over_two_variables():
+    v, w, x = pt.vectors("vwx")
+    scalars = [variable.type.to_scalar_type()() for variable in (v, w, x)]
+    moved = scalars[0] * 0.9 + scalars[2]
+    op = Elemwise(Composite(scalars, [moved, scalars[1] - moved]))
+    run = RegionFunction(FunctionGraph([v, w, x], op(v, w, x), clone=False), in_python=None)
+    places = np.ones(5), np.ones(5)
+    results = run(*places, np.ones(5), out=places)
+    assert all(result is place for result, place in zip(results, places, strict=True))
+    assert (places[0].tolist(), places[1].tolist()) == ([1.9] * 5, [1 - 1.9] * 5)
+    assert run(*places, np.ones(5), out=places)[0] is places[0]
+    assert not run._fails_late  # so no array was copied
 
 
 @pytest.mark.parametrize(
