@@ -355,33 +355,6 @@ def test_a_violation_is_found(rule, sources, complaint):
     assert complaint in found[0]
 
 
-PUBLIC = """: __all__ = ['data', 'fork']
-data:
-extensions.a: import synk; from synk import data; from .b import c; synk.fork()
-extensions.b: from synk.extensions import a
-ops.:
-ops.pool:
-extensions.c: from synk import ops; import synk.ops; from synk.ops import f; synk.ops.f()"""
-PERMITTED = [
-    (homeless, ":\n__main__:\narrays.:\narrays.data:"),
-    (speechless, "arrays.: 'Hold the data of a run.'\narrays.data:"),
-    (upward, "arrays.data: from .homes import f; from synk.values.rows import g\nvalues.rows:"),
-    (upward, "comm.host: from . import base; from ..values.errors import E\ncomm.base:\ncomm.:"),
-    (upward, "compile.dispatch.dot: from synk.compile.emit import emit\ncompile.emit:"),
-    (upward, "compile.dispatch.dot: from .table import f\ncompile.dispatch.table:"),
-    (upward, "bench: import synk; import numpy"),
-    (circles, "shm: from . import sync\nsync: if TYPE_CHECKING: from .shm import S"),
-    (circles, "data: from .plan import f; from .shm import g\nshm: from .plan import f\nplan:"),
-    (private, PUBLIC),
-    (assigned_globals, "run.current: def f(): global session; session = 1"),
-]
-
-
-@pytest.mark.parametrize(("rule", "sources"), PERMITTED)
-def test_permitted_imports_pass(rule, sources):
-    assert list(rule([*made_up(sources)])) == []
-
-
 if __name__ == "__main__":
     print("floor room       modules    imports")
     print("\n".join(table(read_modules())))

@@ -155,26 +155,3 @@ class TestBfloat16:
         group.close()
         assert [type(outcome) for outcome in outcomes] == [CollectiveMismatch] * 4
         assert "'sum' of bfloat16, rank 0: [1]; rank 1: [2]" in str(outcomes[0])
-
-
-@pytest.mark.gpu
-def test_two_ranks_on_a_gpu_are_staged():
-    """This has never run: it is for a machine with a GPU."""
-    import cupy
-
-    group = HostGroup(2)
-    group.communicators = [
-        StagedCommunicator(comm, cupy.asnumpy, cupy.asarray) for comm in group.communicators
-    ]
-    for dtype in ("float16", "float32", "complex64", "int16", "bfloat16"):
-
-        def work(comm, dtype=dtype):
-            if dtype == "bfloat16":
-                dtype = pytest.importorskip("ml_dtypes").bfloat16
-            mine = cupy.full((3, 5), comm.rank + 1).astype(dtype)
-            return comm.all_reduce(mine.copy(), "sum"), comm.all_gather(mine[: comm.rank + 1])
-
-        for total, parts in group.run(work):
-            assert set(total.get().astype("float32").flat) == {3.0}
-            assert [part.shape for part in parts] == [(1, 5), (2, 5)]
-    group.close()

@@ -1,8 +1,6 @@
 """The pass is tested as it decides, and by numbers and lines of programs on NumPy and the stand-in."""
 
 import pickle
-import subprocess
-import sys
 from importlib.util import find_spec
 
 import numpy as np
@@ -451,30 +449,6 @@ def test_debug_tells_the_widths_of_one_value_apart():
     x, w = of((4, 4), (4, 4))
     product = rounded(x, "bfloat16") @ rounded(w, "bfloat16")
     np.testing.assert_allclose(f(x, w), 0.25 * product - x, rtol=1e-5, atol=1e-6)
-
-
-GPU = """
-import cupy, numpy as np, pytensor, pytensor.tensor as pt
-from synk.compile import ArrayLinker, array_mode
-rng = np.random.default_rng(0)
-values = [rng.normal(size=shape).astype("float32") for shape in ((32, 24), (24, 16), (16, 8))]
-x, w, v = pt.fmatrices("x", "w", "v")
-loss = pt.sqr(pt.maximum(x @ w, 0) @ v).mean()
-outputs = [loss, *pytensor.grad(loss, [w, v])]
-plain = pytensor.function([x, w, v], outputs, mode=array_mode())(*values)
-for dtype, error in (("float16", 2e-3), ("bfloat16", 2e-2)):
-    f = pytensor.function([x, w, v], outputs, mode=array_mode(ArrayLinker(cupy, narrow=dtype)))
-    for found, expected in zip(f(*values), plain):
-        assert found.dtype == "float32"
-        assert 0 < np.abs(found - expected).max() < error * np.abs(expected).max(), dtype
-print("done")
-"""
-
-
-@pytest.mark.gpu
-def test_products_of_16_bits_on_a_real_gpu():
-    ended = subprocess.run([sys.executable, "-c", GPU], capture_output=True, text=True, timeout=110)
-    assert ended.stdout == "done\n", ended.stderr
 
 
 def test_linkers_travel_with_their_option():

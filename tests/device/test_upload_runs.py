@@ -373,6 +373,3 @@ def test_another_function_updates_what_is_sliced(gpus):
     np.testing.assert_allclose(f(batch_s=[0, 1]), 2 * (shards[0][:2] + shards[1][:2]).sum(0))
     np.testing.assert_array_equal(synk.gather(variable, nd_up=0), 2 * sample(17, 2))
     np.testing.assert_allclose(f(batch_s=[0, 1]), 2 * (shards[0][:2] + shards[1][:2]).sum(0))
-
-
-# --- the benchmark ---------------------------------------------------------------------------------------

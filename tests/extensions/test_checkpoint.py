@@ -467,14 +467,6 @@ def test_a_sparse_file_of_a_terabyte_is_refused_at_once(tmp_path):
 # Positions are looked at before a bit generator gets them: it would read memory there.
 
 
-@pytest.mark.parametrize("kind", [np.random.PCG64, np.random.MT19937, np.random.Philox, np.random.SFC64])
-def test_a_generator_goes_on_from_a_state(kind):
-    generator = np.random.Generator(kind(1))
-    generator.random(3)
-    again = generator_of(generator.bit_generator.state, like=kind(2))
-    assert again.random(5).tolist() == generator.random(5).tolist()
-
-
 def mt19937(position):
     state = np.random.MT19937(1).state
     state["state"]["pos"] = position

@@ -500,14 +500,6 @@ def test_modes_in_which_ranks_cannot_meet_are_refused_when_it_is_built(mode):
         synk.function([x], x.std(), mode=mode)
 
 
-def test_results_may_be_large_and_change_their_size():
-    x = pt.vector("x")
-    f = synk.function([x], (pt.outer(x, pt.ones(1000)), "gather"))
-    for n_rows in (3, 400, 5, 100):
-        values = sample(n_rows)
-        np.testing.assert_array_equal(f(values), np.outer(values, np.ones(1000)))
-
-
 x, y = pt.vector("x"), pt.vector("y")
 v = pytensor.shared(np.ones(2), name="v")
 scalar, single = pt.scalar("scalar"), pt.row("single")

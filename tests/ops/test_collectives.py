@@ -9,6 +9,7 @@ import pytensor.tensor as pt
 import pytest
 
 import synk
+from support.processes.of_rank import runs_of
 from synk.arrays.variables import ranks
 from synk.compile import array_mode
 from synk.compile.compat import optional_class
@@ -18,13 +19,7 @@ from synk.ops.collectives import AllReduce
 ifelse = optional_class("ifelse", "pytensor.conditional.op", "pytensor.ifelse")
 
 
-@pytest.fixture(scope="module", params=[1, 2, 3], ids=["1 rank", "2 ranks", "3 ranks"], autouse=True)
-def module_ranks(request):
-    """One run for the whole module: the number of ranks."""
-    yield synk.fork(request.param)
-    synk.close()
-
-
+module_ranks = runs_of(1, 2, 3)
 COMBINE = {"sum": np.sum, "prod": np.prod, "min": np.min, "max": np.max, "avg": np.mean}
 
 
@@ -235,15 +230,6 @@ def test_statistics_and_gradients_are_those_of_one_process(both, n):
     on_ranks, alone = both
     for got, expected in zip(on_ranks(rows(n)), alone(rows(n)), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-9)
-
-
-def test_ranks_without_rows_for_a_slice_take_part(module_ranks):
-    x = pt.matrix("x")
-    total = synk.function([x], [(all_sum(x.sum(0)), None)])
-    values = rows(module_ranks + 1)  # the last slice has a row on rank 0 only
-    n_slices = 2
-    (got,) = total(values, num_slices=n_slices)
-    np.testing.assert_allclose(got, values[1] if module_ranks > 1 else values[-1])
 
 
 def test_updates_of_ranks_without_rows_stay_as_they_were(module_ranks):
