@@ -48,9 +48,21 @@ class Libraries:
             return None  # it is made anew
 
     def make(self, texts: Sequence[SourceText]) -> list[ctypes.CDLL | CompileError]:
-        """Compile texts at the same time, load them and keep them; return a library or a reason for each."""
-        made = self.compiler.compile([text.source for text in texts])
-        return [self._take(text, content) for text, content in zip(texts, made, strict=True)]
+        """Compile texts at the same time, load them and keep them; return a library or a reason for each.
+
+        Of several processes that want the same, one compiles and the others wait, to find it in the store.
+        """
+        with self.store.turn(texts[0].names[0]):
+            found: dict[SourceText, ctypes.CDLL | CompileError | None] = {t: self._kept(t) for t in texts}
+            missing = [text for text in texts if found[text] is None]
+            made = self.compiler.compile([text.source for text in missing]) if missing else []
+            found.update({text: self._take(text, one) for text, one in zip(missing, made, strict=True)})
+        return [library for text in texts if (library := found[text]) is not None]
+
+    def _kept(self, text: SourceText) -> ctypes.CDLL | None:
+        """Return the library that the store has by all names of a text, or None."""
+        first, *others = [self.find(name) for name in text.names]
+        return first if all(other is first for other in others) else None
 
     def _take(self, text: SourceText, content: bytes | CompileError) -> ctypes.CDLL | CompileError:
         if isinstance(content, CompileError):

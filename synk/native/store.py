@@ -6,11 +6,13 @@ compared are those that are loaded, so a file may change at any time. A folder t
 loses what was used longest ago (see `kept`).
 """
 
+import fcntl
 import hashlib
 import math
 import os
 import warnings
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from synk.native.kept import KeptFile, look_into, shrink, size_limit
@@ -56,6 +58,28 @@ class Store:
             pass  # another rank is writing it
         except (OSError, ValueError) as error:
             self._say(error)
+
+    @contextmanager
+    def turn(self, name: str) -> Iterator[None]:
+        """Hold up other processes in `turn` while a library is made; while another one makes it, wait.
+
+        Who has waited lets nobody wait: where a compiler fails, all others try at the same time. The end of
+        a process ends its turn. In a folder that cannot be used, nobody waits.
+        """
+        with ExitStack() as held:
+            with suppress(OSError):
+                folder = held.enter_context(own_folder(self._place(), make=True))
+                flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+                lock = os.open("lock", flags, 0o600, dir_fd=folder)
+                held.callback(os.close, lock)
+                # A byte for each name. Children that a process forks meanwhile do not hold such a lock.
+                byte = int.from_bytes(_digest(name, b"")[:7], "little")
+                try:
+                    fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
+                except (BlockingIOError, PermissionError):
+                    fcntl.lockf(lock, fcntl.LOCK_EX, 1, byte)
+                    fcntl.lockf(lock, fcntl.LOCK_UN, 1, byte)
+            yield
 
     def look(self) -> tuple[list[KeptFile], list[str]]:
         """Return the libraries, used longest ago first, and what is wrong with files that are not taken.

@@ -113,7 +113,7 @@ TEXT = "int answer_of_the_test(void) { return 42; }"
 def test_the_second_process_compiles_nothing(tmp_path):
     command = find_compiler().command
     assert load(Compiler(command), tmp_path, TEXT).answer_of_the_test() == 42
-    (path,) = tmp_path.iterdir()
+    (path,) = tmp_path.glob("*.so")
     assert load(Forbidden(command), tmp_path, TEXT).answer_of_the_test() == 42
     path.unlink()  # the old file is mapped into this process
     path.write_bytes(b"damaged")
