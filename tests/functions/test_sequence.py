@@ -236,3 +236,5 @@ def test_only_collectives_that_return_something_count_as_outputs(module_ranks):
     assert both(output_subset=[1]).tolist() == [2] * module_ranks
     with pytest.raises(ValueError, match="names output 2, there are 2"):
         both(output_subset=[2])
+    nothing = synk.function([], updates=[(v, v * 1)])
+    assert synk.sequence(nothing, (synk.get_shapes, v))() == [[()] * module_ranks]

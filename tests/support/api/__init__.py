@@ -1,1 +1,0 @@
-"""A model of the public API, which generated programs are compared with."""
