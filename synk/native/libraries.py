@@ -97,7 +97,7 @@ def native_libraries() -> Libraries | None:
 
 
 HEAD = object.__basicsize__
-
+ROUTINES = ("dgemv", "sgemv", "dgemm", "sgemm")  # of BLAS, as regions number them
 
 _numbers = itertools.count(1)
 
@@ -139,8 +139,8 @@ def method_of(library: ctypes.CDLL, name: str) -> Callable[..., Any]:
     for letter in "?bhilqBHILQfd":
         dtype = np.dtype(letter)
         scalars[dtype.num] = id(dtype.type)
-    blas = (ctypes.c_void_p * 2).in_dll(library, "blas")
-    blas[:] = [_capsule(cython_blas.__pyx_capi__[name]) for name in ("dgemv", "sgemv")]
+    routines = (ctypes.c_void_p * len(ROUTINES)).in_dll(library, "routines")
+    routines[:] = [_capsule(cython_blas.__pyx_capi__[name]) for name in ROUTINES]
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.argtypes, make.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p), ctypes.py_object
     return make(ctypes.addressof(method), None, None)

@@ -18,7 +18,7 @@ from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.basic import GraphRewriter
 from pytensor.graph.traversal import vars_between
-from pytensor.tensor.basic import AllocEmpty, ExtractDiag, Join
+from pytensor.tensor.basic import AllocEmpty, ExtractDiag, Join, Split
 from pytensor.tensor.blas import Gemv
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.reshape import JoinDims, SplitDims
@@ -44,6 +44,7 @@ MOVING = (
     JoinDims,
     SplitDims,
     SpecifyShape,
+    Split,
     Subtensor,
 )  # views of their first input
 LONGEST = 400  # nodes of a region: compilers take longer for one function of many lines than for two

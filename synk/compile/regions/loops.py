@@ -19,14 +19,13 @@ from pytensor.scan.op import Scan
 
 from synk.compile.compat import plain_graph
 from synk.compile.elementwise.body import Operand
-from synk.compile.graphs.scan_traces import Trace, traces_of
+from synk.compile.graphs.scan_traces import traces_of
 from synk.compile.regions.table import NoText, c_text
 from synk.compile.regions.walks import copy, fill
 from synk.compile.regions.writer import RegionWriter, type_of
 from synk.compile.rewrites import step_rewriter
 
 LONGEST = 400  # nodes of a step
-BREATHE = 64  # steps, after which other threads and signals have their turn
 
 
 class Row(NamedTuple):
@@ -41,12 +40,23 @@ class Row(NamedTuple):
         return f"{self.view}.data + ({self.number}) * {self.view}.strides[0]"
 
 
+class Array(NamedTuple):
+    """An array that steps read and write."""
+
+    view: str
+    rows: str  # their number
+    take: str = ""  # the line that takes its memory, when the first step has told ``lengths`` of a row
+    lengths: str = ""
+
+    def row(self, offset: int) -> Row:
+        """Return a row of step i."""
+        return Row(self.view, f"(i + {offset}) % {self.rows}")
+
+
 @c_text.register(Scan)
 def scan(op: Scan, node: Apply, region: RegionWriter) -> None:
     """A loop."""
     info = op.info
-    if info.as_while:
-        raise NoText("a loop that ends when it likes")
     graph = step_of(op).clone()  # its variables are known to one region, once
     if len(graph.apply_nodes) > LONGEST:
         raise NoText("a step of many nodes")
@@ -58,40 +68,51 @@ def scan(op: Scan, node: Apply, region: RegionWriter) -> None:
     )
     constants = list(given)
     steps = region.let("long", region.number(node.inputs[0]))
-    # No steps, or too many, are for Python to handle or to name.
-    region.demand(f"{steps} > 0")
+    # Too few or too many steps are for Python to name.
+    region.demand(f"{steps} >= 0")
     for sequence in sequences:
         region.demand(f"{region.view(sequence)}.shape[0] >= {steps}")
     traces = traces_of(op, node)
     outputs = node.outputs[: len(traces)]
     arrays = [_changed(region, node, start, out) for start, out in zip(initial, outputs, strict=False)]
-    arrays += [_fresh(region, n, out) for n, out in zip(lengths, outputs[n_traced:], strict=True)]
+    arrays += [_fresh(region, op, steps, n, out) for n, out in zip(lengths, outputs[n_traced:], strict=True)]
     kept = [_state(region, state) for state in states]
-    rows = [region.let("long", f"{array}.shape[0]") for array in arrays]
-    for n in rows:
-        region.demand(f"{n} > 0")
-    with region.block(f"for (long i = 0; i < {steps}; i++)", graph):
-        region.line(f"if (i % {BREATHE} == {BREATHE - 1} && !breathe()) goto interrupted;")
+    done = region.let_later("long")
+    stops = region.let_later("char") if info.as_while else "0"
+    for array in arrays:
+        region.demand(f"!{steps} || {array.rows} > 0")
+    region.line(f"Watch {done}w = {{1, 1, milliseconds()}};")
+    with region.block(f"for (long i = 0; i < {steps} && !{stops}; i++)", graph):
+        region.line(f"if (!{done}w.left-- && !look(&{done}w)) goto interrupted;")
         inner = iter(graph.inputs)
         for sequence in sequences:
             _bind(region, next(inner), Row(region.view(sequence), "i"))
-        for array, trace, n in zip(arrays, traces, rows, strict=True):
+        for array, trace in zip(arrays, traces, strict=True):
             for read in trace.reads:
-                _bind(region, next(inner), _row(array, trace, read, n))
+                _bind(region, next(inner), array.row(read))
         for state in kept:
             region.bind(next(inner), state)
         for constant in constants:
             region.alias(next(inner), constant)
         region.write_nodes(graph.toposort())
-        results = [*graph.outputs]
+        results = graph.outputs[:-1] if info.as_while else [*graph.outputs]
         places = [
-            _row(array, trace, write, n)
-            for array, trace, n in zip(arrays, traces, rows, strict=True)
-            for write in trace.writes
+            (array, write) for array, trace in zip(arrays, traces, strict=True) for write in trace.writes
         ]
+        if info.as_while:
+            ends = region.let("char", f"{region.number(graph.outputs[-1])} != 0")
         _store(region, results, places, kept)
-    for array, trace, out, n in list(zip(arrays, traces, outputs, rows, strict=True))[info.n_mit_mot :]:
-        _in_order(region, array, out, n, f"({steps} + {trace.reach})")
+        region.line(f"{done} = i + 1;")
+        if info.as_while:
+            region.line(f"{stops} = {ends};")
+    if not region.in_block:
+        region.line("come_back();")
+    for array in arrays:
+        if array.take:
+            region.line(f"if (!{steps}) {{ {array.take} }}")
+    for array, trace, out in list(zip(arrays, traces, outputs, strict=True))[info.n_mit_mot :]:
+        filled = region.let("long", f"{done} ? {done} + {trace.reach} : {array.rows}")
+        _in_order(region, array, out, filled, info.as_while)
     for variable, state in zip(node.outputs[len(traces) :], kept, strict=True):
         region.bind(variable, state)
 
@@ -104,22 +125,33 @@ def step_of(op: Scan) -> FunctionGraph:
     return graph
 
 
-def _changed(region: RegionWriter, node: Apply, start: Variable, out: Variable) -> str:
-    """Return the view of an array that begins as another."""
-    found = region.take_over(out, start, node)
+def _changed(region: RegionWriter, node: Apply, start: Variable, out: Variable) -> Array:
+    """Return an array that begins as another."""
+    found = None if node.op.info.as_while else region.take_over(out, start, node)
     if found is None:
         source = region.view(start)
-        found = region.new(out, [f"{source}.shape[{axis}]" for axis in range(out.type.ndim)])
+        shape = [f"{source}.shape[{axis}]" for axis in range(out.type.ndim)]
+        found = _new(region, node.op, out, shape)
         copy(region, source, found, _operand(out))
-    return found
+    return Array(found, region.let("long", f"{found}.shape[0]"))
 
 
-def _fresh(region: RegionWriter, length: Variable, out: Variable) -> str:
-    """Return the view of an array of so many rows of a shape that is known."""
-    row = out.type.shape[1:]
-    if None in row:
-        raise NoText("rows of a length that only the first one tells")
-    return region.new(out, [region.number(length), *map(str, row)])
+def _new(region: RegionWriter, op: Scan, out: Variable, shape: Sequence[str]) -> str:
+    """Return the view of new memory: of an output's, if it is known how many rows that has."""
+    if not op.info.as_while:
+        return region.new(out, shape)
+    ndim = out.type.ndim
+    return region.scratch(ndim, out.type.dtype, region.let_array(ndim, shape), to_the_end=True)
+
+
+def _fresh(region: RegionWriter, op: Scan, steps: str, length: Variable, out: Variable) -> Array:
+    """Return an array of so many rows, whose lengths the first step tells where the type does not."""
+    shape = [f"{steps} ? {region.number(length)} : 0", *(f"{n or 0}" for n in out.type.shape[1:])]
+    if None in out.type.shape[1:]:
+        found, lengths, take = region.new_later(out, shape, op.info.as_while)
+        return Array(found, region.let("long", f"{found}.shape[0]"), take, lengths)
+    found = _new(region, op, out, shape)
+    return Array(found, region.let("long", f"{found}.shape[0]"))
 
 
 def _state(region: RegionWriter, state: Variable) -> str:
@@ -138,10 +170,6 @@ def _operand(variable: Variable) -> Operand:
     return Operand(variable.type.dtype, (False,) * variable.type.ndim)
 
 
-def _row(array: str, trace: Trace, offset: int, n: str) -> Row:
-    return Row(array, f"(i + {offset}) % {n}")
-
-
 def _bind(region: RegionWriter, variable: Variable, row: Row) -> None:
     """Say that a step's input is a row."""
     data = region.let("char *const", row.data)
@@ -153,7 +181,10 @@ def _bind(region: RegionWriter, variable: Variable, row: Row) -> None:
 
 
 def _store(
-    region: RegionWriter, results: Sequence[Variable], places: Sequence[Row], kept: Sequence[str]
+    region: RegionWriter,
+    results: Sequence[Variable],
+    places: Sequence[tuple[Array, int]],
+    kept: Sequence[str],
 ) -> None:
     """Put the results of a step where they belong, all of them read before any is written."""
     values: list[str] = []
@@ -172,12 +203,16 @@ def _store(
     targets: list[Any] = [*places, *kept]
     for variable, value, target in zip(results, values, targets, strict=True):
         ndim, kind = getattr(variable.type, "ndim", 0), type_of(variable)
-        if isinstance(target, Row):
-            data = region.let("char *const", target.data)
+        if isinstance(target, tuple):
+            array, offset = target
+            if array.take:
+                told = (f"{array.lengths}[{axis + 1}] = {value}.shape[{axis}];" for axis in range(ndim))
+                region.line(f"if (!i) {{ {' '.join(told)} {array.take} }}")
+            data = region.let("char *const", array.row(offset).data)
             if not ndim:
                 region.line(f"*({kind} *){data} = {value};")
                 continue
-            place = region.let_view(data, f"{target.view}.shape + 1", f"{target.view}.strides + 1")
+            place = region.let_view(data, f"{array.view}.shape + 1", f"{array.view}.strides + 1")
         elif not ndim:
             region.line(f"{target} = {value};")
             continue
@@ -188,25 +223,28 @@ def _store(
         copy(region, value, place, _operand(variable))
 
 
-def _in_order(region: RegionWriter, array: str, out: Variable, n: str, filled: str) -> None:
-    """Put the rows of a trace in the order of their steps; those that no step has reached are 0."""
-    ndim, dtype = out.type.ndim, out.type.dtype
+def _in_order(region: RegionWriter, array: Array, out: Variable, filled: str, as_while: bool) -> None:
+    """Put the rows of a trace in the order of their steps; those that no step has reached are 0, or none."""
+    view, n, ndim = array.view, array.rows, out.type.ndim
+    others = [f"{view}.shape[{axis}]" for axis in range(1, ndim)]
     region.line(f"if ({n} > 1 && {n} < {filled}) {{")
-    lengths = region.let_array(ndim, [f"{array}.shape[{axis}]" for axis in range(ndim)])
-    turned = region.scratch(ndim, dtype, lengths)
-    copy(region, array, turned, _operand(out))
+    turned = region.scratch(ndim, out.type.dtype, region.let_array(ndim, [n, *others]))
+    copy(region, view, turned, _operand(out))
     first = region.let("long", f"{filled} % {n}")
     for start, count, at in ((first, f"{n} - {first}", "0"), ("0", first, f"{n} - {first}")):
-        part = region.let_array(ndim, [count, *(f"{array}.shape[{axis}]" for axis in range(1, ndim))])
+        part = region.let_array(ndim, [count, *others])
         source = region.let_view(
             f"({turned}.data + ({start}) * {turned}.strides[0])", part, f"{turned}.strides"
         )
-        target = region.let_view(f"({array}.data + ({at}) * {array}.strides[0])", part, f"{array}.strides")
+        target = region.let_view(f"({view}.data + ({at}) * {view}.strides[0])", part, f"{view}.strides")
         copy(region, source, target, _operand(out))
     region.line("}")
+    if as_while:
+        lengths = region.let_array(ndim, [f"{filled} < {n} ? {filled} : {n}", *others])
+        region.bind(out, region.let_view(f"{view}.data", lengths, f"{view}.strides"))
+        return
     region.line(f"if ({filled} < {n}) {{")
-    rest = [f"{n} - {filled}", *(f"{array}.shape[{axis}]" for axis in range(1, ndim))]
-    lengths = region.let_array(ndim, rest)
-    left = region.let_view(f"({array}.data + {filled} * {array}.strides[0])", lengths, f"{array}.strides")
+    lengths = region.let_array(ndim, [f"{n} - {filled}", *others])
+    left = region.let_view(f"({view}.data + {filled} * {view}.strides[0])", lengths, f"{view}.strides")
     fill(region, left, _operand(out), "0")
     region.line("}")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 from pytensor.graph.basic import Apply, Constant
-from pytensor.tensor.basic import MakeVector, ScalarFromTensor, TensorFromScalar
+from pytensor.tensor.basic import MakeVector, ScalarFromTensor, Split, TensorFromScalar
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.reshape import JoinDims, SplitDims
 from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
 from pytensor.tensor.subtensor import Subtensor
 from pytensor.tensor.type_other import NoneTypeT
 
+from synk.compile.compat import known_axis
 from synk.compile.elementwise.body import Operand
 from synk.compile.regions.table import NoText, c_text
 from synk.compile.regions.walks import copy
@@ -27,6 +28,23 @@ def dimshuffle(op: DimShuffle, node: Apply, region: RegionWriter) -> None:
     shape = ["1" if axis == "x" else f"{view}.shape[{axis}]" for axis in op.new_order]
     strides = ["0" if axis == "x" else f"{view}.strides[{axis}]" for axis in op.new_order]
     region.know_view(out, x, f"{view}.data", shape, strides)
+
+
+@c_text.register(Split)
+def split(op: Split, node: Apply, region: RegionWriter) -> None:
+    """Parts along an axis, one after another."""
+    axis, others = known_axis(node, 1)
+    x, lengths = node.inputs[0], region.lengths(node.inputs[others[-1]])
+    if axis is None or len(lengths) != len(node.outputs):
+        raise NoText("a split along nobody knows which axis")
+    view, at, axis = region.view(x), "0", axis % x.type.ndim
+    for variable, length in zip(node.outputs, lengths, strict=True):
+        region.demand(f"{length} >= 0")
+        shape = [length if k == axis else f"{view}.shape[{k}]" for k in range(x.type.ndim)]
+        strides = [f"{view}.strides[{k}]" for k in range(x.type.ndim)]
+        region.know_view(variable, x, f"{view}.data + ({at}) * {view}.strides[{axis}]", shape, strides)
+        at = f"{at} + {length}"
+    region.demand(f"{at} == {view}.shape[{axis}]")
 
 
 @c_text.register(Shape_i)

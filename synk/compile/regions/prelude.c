@@ -64,11 +64,73 @@ extern void PyErr_Clear(void);
 extern void *PyEval_SaveThread(void);
 extern void PyEval_RestoreThread(void *);
 
-/* Let other threads run, and the handlers of signals; return 0 if one of those raised. */
+extern int clock_gettime(int, long *);
+
+/* --- long runs ------------------------------------------------------------------------------------- */
+
+#define LONG 20000 /* elements, which take longer than it takes to let other threads run meanwhile */
+#define BREATH (200 * (long)LONG) /* elements between two looks for signals */
+#define PERIOD 20 /* milliseconds between two looks of a loop */
+
+static __thread void *away; /* brings this thread back to Python, while it lets others run */
+static __thread long worked; /* elements since the last look */
+
+/* Let other threads of Python run during a long loop, and say what brings this one back; 0 for a short one. */
+SHARED void *let_others(long n)
+{
+    if (n < LONG)
+        return 0;
+    worked += n;
+    return away ? 0 : PyEval_SaveThread();
+}
+
+SHARED void come_back(void)
+{
+    if (away)
+        PyEval_RestoreThread(away);
+    away = 0;
+}
+
+/* Let the handlers of signals run; return 0, back in Python, if one raised. */
 SHARED int breathe(void)
 {
-    PyEval_RestoreThread(PyEval_SaveThread());
-    return PyErr_CheckSignals() == 0;
+    void *const others = away;
+    come_back();
+    worked = 0;
+    if (PyErr_CheckSignals())
+        return 0;
+    away = others ? PyEval_SaveThread() : 0;
+    return 1;
+}
+
+/* Steps of a loop until the clock is read, which costs as much as a step of a few numbers. */
+typedef struct {
+    long left, every, last;
+} Watch;
+
+SHARED long milliseconds(void)
+{
+    long time[2];
+    (void)clock_gettime(6, time); /* the coarse one, for which the system is not called */
+    return time[0] * 1000 + time[1] / 1000000;
+}
+
+/* Read the clock, and let others run if it is time, also after that; return 0 if a signal's handler raised. */
+SHARED int look(Watch *watch)
+{
+    const long now = milliseconds(), passed = now - watch->last;
+    if (passed < PERIOD) {
+        watch->every *= watch->every < 1 << 20 ? 2 : 1;
+        watch->left = watch->every;
+        return 1;
+    }
+    if (passed > 2 * PERIOD)
+        watch->every = watch->every * PERIOD / passed + 1;
+    watch->left = watch->every;
+    watch->last = now;
+    if (!away)
+        away = PyEval_SaveThread();
+    return breathe();
 }
 
 /* --- values that come and go ----------------------------------------------------------------------- */
@@ -151,6 +213,7 @@ SHARED void *packed(int n, Array **results)
 /* Return None, which says that the region gave up. */
 SHARED void *nothing(int n, Array **results)
 {
+    come_back();
     PyErr_Clear(); /* of memory that there is not */
     let_go(n, results);
     Py_IncRef(_Py_NoneStruct);
@@ -221,14 +284,6 @@ SHARED long elements(int ndim, const long *shape)
     for (int axis = 0; axis < ndim; axis++)
         n *= shape[axis];
     return n;
-}
-
-#define LONG 20000 /* elements, which take longer than it takes to let other threads run meanwhile */
-
-/* Let other threads of Python run during a long loop, and say what brings this one back; 0 for a short one. */
-SHARED void *let_others(long n)
-{
-    return n < LONG ? 0 : PyEval_SaveThread();
 }
 
 /* --- walks ----------------------------------------------------------------------------------------- */
@@ -377,8 +432,8 @@ SHARED int fill_in(int n, long *shape, long total)
 
 /* --- BLAS ------------------------------------------------------------------------------------------ */
 
-/* Set before a library is used, to what SciPy exports: "d" and "s" of gemv. */
-void *blas[2];
+/* Set before a library is used, to what SciPy exports: see `ROUTINES` in `synk.native.libraries`. */
+void *routines[16];
 
 #define MANY 4096 /* elements of a matrix, from which on BLAS is faster than a loop */
 
@@ -398,11 +453,51 @@ void *blas[2];
             || y->strides[0] % size)                                                                            \
             return 0;                                                                                           \
         void *const others = let_others(rows * columns);                                                        \
-        ((Gemv *)blas[k])(by_rows ? "T" : "N", &m, &n, &alpha, (T *)a, &step, (T *)x->data, &in, &beta,         \
-                          (T *)y->data, &out);                                                                  \
+        ((Gemv *)routines[k])(by_rows ? "T" : "N", &m, &n, &alpha, (T *)a, &step, (T *)x->data, &in, &beta,     \
+                              (T *)y->data, &out);                                                              \
         if (others)                                                                                             \
             PyEval_RestoreThread(others);                                                                       \
         return 1;                                                                                               \
     }
 GEMV(double, 0)
 GEMV(float, 1)
+
+#define PRODUCTS 2048 /* of numbers, from which on BLAS multiplies matrices faster than a loop */
+
+/* Tell whether BLAS can read a matrix as it lies: by rows, its transpose, 'N' or by columns, 'T'; 0 if not. */
+SHARED char lies(const View *x, long size, int *lead)
+{
+    const long most = 1L << 30, rows = x->shape[0], columns = x->shape[1];
+    for (int by_columns = 0; by_columns < 2; by_columns++) {
+        const long outer = by_columns ? columns : rows, inner = by_columns ? rows : columns;
+        const long far = outer > 1 ? x->strides[by_columns] : inner * size;
+        if ((inner > 1 && x->strides[1 - by_columns] != size) || far < inner * size || far % size || far > most
+            || outer > most || inner > most)
+            continue;
+        *lead = far / size;
+        return by_columns ? 'T' : 'N';
+    }
+    return 0;
+}
+
+/* Set z to alpha * x @ y + beta * z, if BLAS can read them as they lie; return whether it did. */
+#define GEMM(T, k)                                                                                              \
+    SHARED int gemm_##T(T alpha, const View *x, const View *y, T beta, const View *z)                           \
+    {                                                                                                           \
+        typedef void Gemm(char *, char *, int *, int *, int *, T *, T *, int *, T *, int *, T *, T *, int *);   \
+        const long rows = x->shape[0], inner = x->shape[1], columns = y->shape[1];                              \
+        int m = columns, n = rows, l = inner, of_x, of_y, of_z;                                                 \
+        if (rows * inner < PRODUCTS / (columns + 1))                                                            \
+            return 0;                                                                                           \
+        char by_x = lies(x, sizeof(T), &of_x), by_y = lies(y, sizeof(T), &of_y);                                \
+        if (!by_x || !by_y || !inner || lies(z, sizeof(T), &of_z) != 'N')                                       \
+            return 0;                                                                                           \
+        void *const others = let_others(rows * inner / 16 * columns);                                           \
+        ((Gemm *)routines[k])(&by_y, &by_x, &m, &n, &l, &alpha, (T *)y->data, &of_y, (T *)x->data, &of_x,       \
+                              &beta, (T *)z->data, &of_z);                                                      \
+        if (others)                                                                                             \
+            PyEval_RestoreThread(others);                                                                       \
+        return 1;                                                                                               \
+    }
+GEMM(double, 2)
+GEMM(float, 3)

@@ -1,7 +1,7 @@
-"""C texts of products: sums of products of elements. Large products of matrices are left to BLAS.
+"""C texts of products: sums of products of elements, by BLAS where it is faster than a loop.
 
 A product of a matrix and a vector reads each element once, so a loop is as fast as memory; it goes along the
-matrix as it lies there.
+matrix as it lies there. A large product of matrices is a line of Python's, but not in the step of a loop.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from math import prod
 
 from pytensor.graph.basic import Apply, Variable
-from pytensor.tensor.blas import Dot22, Gemv
+from pytensor.tensor.blas import Dot22, Dot22Scalar, Gemm, Gemv
 from pytensor.tensor.math import Dot
 
 from synk.compile.compat import Ger
@@ -19,7 +19,7 @@ from synk.compile.elementwise.dialect import TYPES
 from synk.compile.elementwise.templates import arithmetic, is_float
 from synk.compile.elementwise.writer import Value
 from synk.compile.regions.table import NoText, c_text
-from synk.compile.regions.walks import Fold, loop_text, run
+from synk.compile.regions.walks import Fold, copy, fill, loop_text, run
 from synk.compile.regions.writer import RegionWriter
 
 FEW = (
@@ -55,6 +55,53 @@ def gemv(op, node: Apply, region: RegionWriter) -> None:
         frozenset(),
     )
     run(region, body, [scratch, view, *numbers, target])
+
+
+@c_text.register(Gemm)
+def gemm(op, node: Apply, region: RegionWriter) -> None:
+    """``beta * z + alpha * x @ y``."""
+    z, alpha, x, y, beta = node.inputs
+    scaled_product(region, x, y, node.outputs[0], alpha, (z, beta))
+
+
+@c_text.register(Dot22Scalar)
+def dot_scalar(op, node: Apply, region: RegionWriter) -> None:
+    """``alpha * x @ y``."""
+    x, y, alpha = node.inputs
+    scaled_product(region, x, y, node.outputs[0], alpha, None)
+
+
+def scaled_product(
+    region: RegionWriter,
+    x: Variable,
+    y: Variable,
+    out: Variable,
+    alpha: Variable,
+    added: tuple[Variable, Variable] | None,
+) -> None:
+    """Add ``alpha * x @ y``, and ``beta * z`` if z and beta are ``added``: by one call of BLAS, or loops."""
+    if not region.in_block:
+        raise NoText("a product for BLAS")
+    dtype, left, right, factor = out.type.dtype, region.view(x), region.view(y), region.number(alpha)
+    target = region.new(out, [f"{left}.shape[0]", f"{right}.shape[1]"])
+    operand, number = Operand(dtype, (False, False)), Operand(dtype, (True, True))
+    numbers = [_number_view(region, factor, dtype)]
+    beta, read = "0", []
+    if added is not None:
+        before, beta = region.view(added[0]), region.number(added[1])
+        for axis in range(2):
+            region.demand(f"{before}.shape[{axis}] == {target}.shape[{axis}]")
+        copy(region, before, target, operand)
+        read.append(before)
+        numbers.append(_number_view(region, beta, dtype))
+    region.demand(f"{left}.shape[1] == {right}.shape[0]")
+    region.line(f"if (!gemm_{TYPES[dtype]}({factor}, &{left}, &{right}, {beta}, &{target})) {{")
+    scratch = product(region, x, y, None, dtype)
+    # As BLAS has it, a beta of 0 means that nothing is read.
+    text = "x3 == 0 ? x2 * x0 : x3 * x1 + x2 * x0" if added else "x1 * x0"
+    operands = (operand,) * (1 + len(read)) + (number,) * len(numbers)
+    run(region, Body(operands, (operand,), (), (text,), frozenset()), [scratch, *read, *numbers, target])
+    region.line("}")
 
 
 @c_text.register(Ger)
@@ -97,7 +144,7 @@ def product(
     if not n_left or not n_right or n_left > 2 or n_right > 2:
         raise NoText("a product of something else than vectors and matrices")
     shapes = [variable.type.shape for variable in (left, right)]
-    if n_left == n_right == 2:
+    if n_left == n_right == 2 and not region.in_block:
         sizes = [*shapes[0], shapes[1][1]]
         if None in sizes or prod(sizes) > FEW:
             raise NoText("a product for BLAS")
@@ -122,7 +169,6 @@ def product(
         )
         where = {axis: f"{target}.strides[{k}]" for k, axis in enumerate(kept)}
         steps_out = [where.get(axis, "0") for axis in range(3)]
-        run(region, Body((), (Operand(kind, (False,) * len(kept)),), (), ("0",), frozenset()), [target])
     if n_left == 2 and n_right == 1:
         orders = [(2, 0, 1), (2, 1, 0)]
         test = f"magnitude({a}.strides[0]) >= magnitude({a}.strides[1])"
@@ -137,8 +183,12 @@ def product(
     elif kept == [2]:
         steps = ", ".join(steps_b[:0:-1])
         region.line(f"if (!gemv_{TYPES[kind]}({b}.data, {columns}, {inner}, {steps}, &{a}, &{target})) {{")
+    elif len(kept) == 2:
+        region.line(f"if (!gemm_{TYPES[kind]}(1, &{a}, &{b}, 0, &{target})) {{")
     else:
         region.line("{")
+    if kept:
+        fill(region, target, Operand(kind, (False,) * len(kept)), "0")
     for k, order in enumerate(orders):
         region.line(("if (" + test + ") {") if k == 0 else "else {")
         _pass(

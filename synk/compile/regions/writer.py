@@ -152,6 +152,11 @@ class RegionWriter:
         """Tell whether a view lies in memory that was taken in this block."""
         return self._places.is_own_since(name, self._in_block or 0)
 
+    @property
+    def in_block(self) -> bool:
+        """Tell whether the node that is written runs again and again."""
+        return self._in_block is not None
+
     # --- loops ---------------------------------------------------------------------------------------
 
     @contextmanager
@@ -300,6 +305,36 @@ class RegionWriter:
         self._know(variable, name)
         return name
 
+    def new_later(self, variable: Variable, shape: Sequence[str], apart: bool) -> tuple[str, str, str]:
+        """Return the view of memory that is there when a line has run, its array of lengths, and that line.
+
+        The line gets the lengths that are in the array when it runs. Memory that stands ``apart`` is of no
+        variable, and is kept until the region ends.
+        """
+        ndim, dtype = variable.type.ndim, variable.type.dtype
+        lengths, strides, name = self.let_array(ndim, shape), self.let_array(ndim), self._name("v")
+        self.line(f"View {name} = {{0, {lengths}, {strides}}};")
+        n_bytes = f"dense({ndim}, {lengths}, {np.dtype(dtype).itemsize}, {strides})"
+        if variable in self.outputs and variable not in self._placed and not apart:
+            self._placed.add(variable)
+            k, number = self.outputs.index(variable), np.dtype(dtype).num
+            take = (
+                f"come_back(); (void){n_bytes}; "
+                f"r[{k}] = result({self._given(k)}, {ndim}, {lengths}, {strides}, {number}); "
+                f"if (!r[{k}]) goto give_up; {name}.data = r[{k}]->data; {name}.strides = r[{k}]->strides;"
+            )
+        else:
+            place = self._places.take(len(self.nodes) if apart else self._at)
+            self._places.put(name, {place})
+            # Of the heap: what the frame has is given back at the end of the block in which the line is.
+            take = (
+                f"m[{place}] = take(&(char *){{frame + sizeof frame}}, frame + sizeof frame, {n_bytes}); "
+                f"if (!m[{place}]) goto give_up; {name}.data = m[{place}];"
+            )
+        if not apart:
+            self._know(variable, name)
+        return name, lengths, take
+
     def take_over(self, variable: Variable, source: Variable, node: Apply) -> str | None:
         """Return the view of ``source`` for a variable, if it is new memory that nobody reads later."""
         name = self._views.get(source)
@@ -400,6 +435,9 @@ class RegionWriter:
                 c_text(node.op, node, self)
             for place in self._places.given_back_after(k):
                 self._give(place)
+            if any(getattr(variable.type, "ndim", 0) for variable in node.inputs):
+                # As in Python, an interrupt may find some results written and others not.
+                self._lines.append("    if (worked > BREATH && !breathe()) goto interrupted;")
         self._lines.append("")
         for variable in self.outputs:
             if variable not in self._placed:

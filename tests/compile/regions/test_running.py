@@ -300,6 +300,40 @@ def test_an_interrupt_ends_a_loop():
         signal.signal(signal.SIGALRM, before)
 
 
+def products():
+    """Return a function of fewer steps than loops of numbers take between two looks, all of them long."""
+    a = pt.dmatrix("a")
+    function = compiled([a], scan(lambda b: b @ a, outputs_info=a, n_steps=60, return_updates=False)[-1])
+    assert not [node for node in function.maker.fgraph.apply_nodes if isinstance(node.op, Scan)]
+    function(np.eye(2))
+    return lambda: function(np.eye(700))
+
+
+def chain():
+    """Return a function of long nodes, one after another."""
+    x = pt.dvector("x")
+    y = x
+    for _ in range(30):
+        y = pt.tanh(y - y.max())
+    function = compiled([x], y.sum())
+    assert len(regions_of(function)) == len(function.maker.fgraph.apply_nodes) == 1
+    function(np.ones(2))
+    return lambda: function(np.linspace(0, 1, 2_000_000))
+
+
+@pytest.mark.parametrize("made", [products, chain])
+def test_signals_are_handled_between_long_steps_and_nodes(made):
+    function, handled = made(), []
+    before = signal.signal(signal.SIGALRM, lambda *_: handled.append(None))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+        function()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert len(handled) > 4  # at the end of the call all that came would be handled as one
+
+
 class Alarm(Exception):
     """What a handler raises."""
 

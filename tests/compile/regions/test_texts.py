@@ -7,7 +7,6 @@ import pytest
 from pytensor.scan.basic import scan
 
 from synk.compile import ArrayLinker, array_mode
-from synk.compile.regions.functions import RegionFunction
 from synk.compile.regions.region import Region
 
 NATIVE, PYTHON = array_mode(ArrayLinker(native=True)), array_mode()
@@ -172,19 +171,6 @@ def compiled(outputs, mode):
     outputs = list(outputs) if isinstance(outputs, list | tuple) else [outputs]
     inputs = list(values())
     return pytensor.function(inputs, outputs, mode=mode, on_unused_input="ignore")
-
-
-@pytest.fixture
-def gave_up(monkeypatch):
-    """Return the regions that gave up."""
-    found, otherwise = [], RegionFunction._otherwise
-
-    def noted(self, inputs, out):
-        found.append(self)
-        return otherwise(self, inputs, out)
-
-    monkeypatch.setattr(RegionFunction, "_otherwise", noted)
-    return found
 
 
 def check(found, expected):

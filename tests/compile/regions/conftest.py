@@ -1,0 +1,18 @@
+"""What tests of regions share."""
+
+import pytest
+
+from synk.compile.regions.functions import RegionFunction
+
+
+@pytest.fixture
+def gave_up(monkeypatch):
+    """Return the regions that gave up."""
+    found, otherwise = [], RegionFunction._otherwise
+
+    def noted(self, inputs):
+        found.append(self)
+        return otherwise(self, inputs)
+
+    monkeypatch.setattr(RegionFunction, "_otherwise", noted)
+    return found
