@@ -7,7 +7,7 @@ import pytest
 
 import synk
 from support.cases.exact import with_exact_updates
-from support.processes.of_rank import runs_of
+from support.processes.of_rank import runs_of, same_on_all
 from synk.arrays.variables import first_row, leads, n_rows, total_rows
 from synk.ops.collectives import all_sum
 
@@ -19,15 +19,6 @@ NUMBERS_OF_ROWS = [7, 2, 1]  # with 3 ranks, the last two leave some without row
 
 def shared(value, name):
     return pytensor.shared(np.asarray(value), name=name)
-
-
-def same_on_all(variable, n_ranks):
-    """Return the value of a variable, which all ranks have bit by bit."""
-    values = synk.gather(variable)
-    assert len(values) == n_ranks
-    for value in values[1:]:
-        np.testing.assert_array_equal(value, values[0])
-    return values[0]
 
 
 @pytest.mark.parametrize("num_slices", [1, 2, 4])

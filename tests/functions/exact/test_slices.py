@@ -6,7 +6,7 @@ import pytensor.tensor as pt
 import pytest
 
 import synk
-from support.processes.of_rank import runs_of
+from support.processes.of_rank import runs_of, same_on_all
 from synk.compile import array_mode
 from synk.functions.exact.parts import cut
 from synk.functions.exact.results import exact_definition
@@ -26,15 +26,6 @@ x, y, weights = pt.matrix("x"), pt.vector("y"), pt.vector("weights")
 @pytest.fixture
 def w():
     return pytensor.shared(np.array([0.5, -1.0]), name="w")
-
-
-def same_on_all(variable, n_ranks):
-    """Return the value of a variable, which all ranks have bit by bit."""
-    values = synk.gather(variable)
-    assert len(values) == n_ranks
-    for value in values[1:]:
-        np.testing.assert_array_equal(value, values[0])
-    return values[0]
 
 
 def results_of(w):

@@ -34,6 +34,15 @@ def of_ranks(function):
     return asking(function)()
 
 
+def same_on_all(variable, n_ranks):
+    """Return the value of a variable, which all ranks have bit by bit."""
+    values = synk.gather(variable)
+    assert len(values) == n_ranks
+    for value in values[1:]:
+        np.testing.assert_array_equal(value, values[0])
+    return values[0]
+
+
 def runs_of(*numbers):
     """Return the fixture ``module_ranks`` of a module that runs wholly on so many ranks, and on so many."""
 
