@@ -16,8 +16,8 @@ export PIP_NO_INPUT := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup mnist resnet test test-serial check slow faults chaos linker-suite torch-suite gpu-plans \
-    gpu-plans-ready other-processors bench figures gpu-wheels gpu-test gpu-bench clean
+.PHONY: help setup mnist resnet test test-serial check slow faults chaos linker-suite pytensor-bench torch-suite \
+    gpu-plans gpu-plans-ready other-processors bench figures gpu-wheels gpu-test gpu-bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -92,6 +92,9 @@ check: $(DEV)  ## lint, formatting, types, and imports held to the floors
 
 linker-suite: $(DEV)  ## run PyTensor's tests of its Numba backend on the linker: SUITE=<checkout of pytensor>
 	$(BIN)/python tests/support/cases/linker_suite.py $(SUITE)
+
+pytensor-bench: $(DEV)  ## run PyTensor's benchmarks on the linker, NUMBA and C: SUITE=<checkout of pytensor> ONLY="scan join"
+	$(BIN)/python benchmarks/pytensor_bench.py $(SUITE) $(if $(ONLY),--only $(ONLY))
 
 # torch is large, and only compared with: it has an environment of its own.
 BENCH := .venv-bench

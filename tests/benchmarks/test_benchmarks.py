@@ -166,3 +166,45 @@ def test_every_kind_of_call_is_measured():
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 0, done.stderr
     assert all(seconds > 0 for seconds in json.loads(done.stdout).values())
+
+
+# --- PyTensor's own benchmarks --------------------------------------------------------------------
+
+SUITE = """
+import numpy as np
+import pytensor.tensor as pt
+import pytest
+from pytensor import function
+
+@pytest.mark.parametrize("mode", ["FAST_COMPILE", "CVM"])
+def test_sum(mode, benchmark):
+    x = pt.dvector("x")
+    assert benchmark(function([x], x.sum(), mode=mode), np.ones(3)) == 3
+
+def test_sum_numba(benchmark):
+    test_sum("FAST_COMPILE", benchmark)
+
+def test_sum_c(benchmark):
+    raise AssertionError("its twin is enough")
+
+def test_compilation(benchmark):
+    benchmark(lambda: function([], pt.zeros(3), mode="FAST_COMPILE"))
+
+def test_what_fails(benchmark):
+    raise ValueError("not here")
+"""
+
+
+def test_each_graph_of_a_suite_is_measured_once_in_each_mode(tmp_path):
+    folder = tmp_path / "tests" / "benchmarks"
+    folder.mkdir(parents=True)
+    (folder / "test_sums.py").write_text(SUITE)
+    report = tmp_path / "report.json"
+    printed = run("pytensor_bench.py", str(tmp_path), "--modes", "synk", "c", "--report", str(report))
+    (line,) = report.read_text().splitlines()
+    found = json.loads(line)
+    assert found["name"] == "sums: sum[FAST_COMPILE]"
+    assert found["notes"] == {}
+    assert {mode: len(times) for mode, times in found["seconds"].items()} == {"synk": 15, "c": 15}
+    assert "FAILED tests/benchmarks/test_sums.py::test_what_fails" in printed
+    assert "× c: geometric mean" in printed.splitlines()[-1]
