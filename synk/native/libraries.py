@@ -17,7 +17,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.linalg import cython_blas
+from scipy.linalg import cython_blas, cython_lapack
 
 from synk.native.compilation import CompileError
 from synk.native.compiler import Compiler, find_compiler, why_none
@@ -97,7 +97,10 @@ def native_libraries() -> Libraries | None:
 
 
 HEAD = object.__basicsize__
-ROUTINES = ("dgemv", "sgemv", "dgemm", "sgemm")  # of BLAS, as regions number them
+ROUTINES = (  # of BLAS and LAPACK, as regions number them
+    *("dgemv", "sgemv", "dgemm", "sgemm"),
+    *("dtrsm", "strsm", "dpotrf", "spotrf"),
+)
 
 _numbers = itertools.count(1)
 
@@ -140,7 +143,8 @@ def method_of(library: ctypes.CDLL, name: str) -> Callable[..., Any]:
         dtype = np.dtype(letter)
         scalars[dtype.num] = id(dtype.type)
     routines = (ctypes.c_void_p * len(ROUTINES)).in_dll(library, "routines")
-    routines[:] = [_capsule(cython_blas.__pyx_capi__[name]) for name in ROUTINES]
+    exported = cython_blas.__pyx_capi__ | cython_lapack.__pyx_capi__
+    routines[:] = [_capsule(exported[name]) for name in ROUTINES]
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.argtypes, make.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p), ctypes.py_object
     return make(ctypes.addressof(method), None, None)

@@ -2,9 +2,10 @@
 
     nodes -> grouping -> Region -> writer: c_text of each node (a table, an entry an Op) -> C -> a function
 
-`c_text` is the table; elements, movement, indexing, products, linalg and loops hold its entries.
+`c_text` is the table; elements, movement, indexing, products, linalg, blocks and loops hold its entries.
 """
 
+from synk.compile.regions import blocks as blocks
 from synk.compile.regions import elements as elements
 from synk.compile.regions import grouping as grouping
 from synk.compile.regions import indexing as indexing

@@ -1,4 +1,4 @@
-"""C texts of small factors and solutions, for which a call in Python would take longest, and of diagonals.
+"""C texts of factors, of solutions, in a loop or by LAPACK and BLAS, and of diagonals.
 
 A matrix without a factor, or a singular one, makes the region give up: LAPACK says what becomes of it.
 """
@@ -9,7 +9,6 @@ from string import Template
 
 from pytensor.graph.basic import Apply, Variable
 from pytensor.tensor.basic import AllocDiag, ExtractDiag
-from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.linalg.decomposition.cholesky import Cholesky
 from pytensor.tensor.linalg.solvers.triangular import SolveTriangular
 
@@ -18,8 +17,9 @@ from synk.compile.elementwise.templates import is_float
 from synk.compile.regions.table import NoText, c_text
 from synk.compile.regions.walks import copy, fill
 from synk.compile.regions.writer import RegionWriter, type_of
+from synk.native.libraries import ROUTINES
 
-FEW = 32  # rows
+FEW = 32  # rows, up to which a loop takes less time than LAPACK
 
 FACTOR = Template("""\
 SHARED int NAME(const long n, const char *a, const long a0, const long a1, char *l, const long l0,
@@ -27,6 +27,22 @@ SHARED int NAME(const long n, const char *a, const long a0, const long a1, char 
 {
 #define A(i, j) (*(const $kind *)(a + (i) * a0 + (j) * a1))
 #define L(i, j) (*($kind *)(l + (i) * l0 + (j) * l1))
+    if (n > $few && n < 1 << 30) {
+        /* LAPACK takes columns for rows. */
+        const int by_rows = l1 == sizeof($kind);
+        int m = n, info = 0, lead = (by_rows ? l0 : l1) / sizeof($kind);
+        void *const others = let_others(n * n);
+        for (long outer = 0; outer < n; outer++)
+            for (long inner = 0; inner < n; inner++) {
+                const long i = by_rows ? outer : inner, j = by_rows ? inner : outer;
+                L(i, j) = i < j ? 0 : A(i, j);
+            }
+        ((void (*)(char *, int *, void *, int *, int *))routines[$potrf])(by_rows ? "U" : "L", &m, l, &lead,
+                                                                          &info);
+        if (others)
+            PyEval_RestoreThread(others);
+        return info == 0;
+    }
     for (long j = 0; j < n; j++)
         for (long i = 0; i < n; i++) {
             if (i < j) {
@@ -38,7 +54,7 @@ SHARED int NAME(const long n, const char *a, const long a0, const long a1, char 
                 sum -= L(i, k) * L(j, k);
             if (i == j && !(sum > 0))
                 return 0;
-            L(i, j) = i == j ? __builtin_sqrt(sum) : sum / L(j, j);
+            L(i, j) = i == j ? __builtin_sqrt$suffix(sum) : sum / L(j, j);
         }
     return 1;
 #undef A
@@ -52,12 +68,34 @@ SHARED int NAME(const long n, const long m, const char *a, const long a0, const 
 {
 #define A(i, j) (*(const $kind *)(a + (i) * a0 + (j) * a1))
 #define X(i, j) (*($kind *)(x + (i) * x0 + (j) * x1))
-    for (long step = 0; step < n; step++) {
-        const long i = $lower ? step : n - 1 - step;
-        const $kind scale = $unit ? 1 : A(i, i);
-        if (scale == 0)
+    const long size = sizeof($kind), lead = a1 == size ? a0 : a1;
+    for (long i = 0; i < n; i++)
+        if (!$unit && A(i, i) == 0)
             return 0;
-        for (long k = $lower ? 0 : i + 1; k < ($lower ? i : n); k++)
+    if (n > $few && m > 0 && m < 1 << 30 && x0 == m * size && (a0 == size || a1 == size) && lead >= n * size
+        && lead % size == 0 && lead < 1L << 30) {
+        /* BLAS takes rows for columns, so the matrix is on the right. */
+        int rows = m, columns = n, step = lead / size;
+        $kind one = 1;
+        void *const others = let_others(n * n);
+        ((void (*)(char *, char *, char *, char *, int *, int *, $kind *, const void *, int *, void *, int *))
+             routines[$trsm])("R", ($lower) == (a1 == size) ? "U" : "L", a1 == size ? "N" : "T",
+                          $unit ? "U" : "N", &rows, &columns, &one, a, &step, x, &rows);
+        if (others)
+            PyEval_RestoreThread(others);
+        return 1;
+    }
+    for (long step = 0; step < n; step++) {
+        const long i = $lower ? step : n - 1 - step, first = $lower ? 0 : i + 1, last = $lower ? i : n;
+        const $kind scale = $unit ? 1 : A(i, i);
+        if (m == 1) {
+            $kind sum = X(i, 0);
+            for (long k = first; k < last; k++)
+                sum -= A(i, k) * X(k, 0);
+            X(i, 0) = sum / scale;
+            continue;
+        }
+        for (long k = first; k < last; k++)
             for (long j = 0; j < m; j++)
                 X(i, j) -= A(i, k) * X(k, j);
         for (long j = 0; j < m; j++)
@@ -70,67 +108,70 @@ SHARED int NAME(const long n, const long m, const char *a, const long a0, const 
 """)
 
 
-@c_text.register(Blockwise)
-def one_block(op: Blockwise, node: Apply, region: RegionWriter) -> None:
-    """Compute the Op on the only block; of several, give up."""
-    if op.batch_ndim(node):
-        raise NoText("many blocks")
-    c_text(op.core_op, node, region)
-
-
 @c_text.register(Cholesky)
 def cholesky(op: Cholesky, node: Apply, region: RegionWriter) -> None:
     """The factor."""
     (a,), (out,) = node.inputs, node.outputs
-    n = few_rows(a, out)
-    view = region.view(a)
-    target = region.new(out, [str(n), str(n)])
-    name = region.function(FACTOR.substitute(kind=type_of(out)))
+    n, kind = _rows(region, a, out), type_of(out)
+    view, target = region.view(a), region.new(out, [n, n])
+    text = FACTOR.substitute(
+        kind=kind, few=FEW, suffix="f" if kind == "float" else "", potrf=_routine("potrf", kind)
+    )
     # An upper factor is the lower one of the transposed matrix, transposed.
     first, second = (0, 1) if op.lower else (1, 0)
     steps = [f"{one}.strides[{axis}]" for one in (view, target) for axis in (first, second)]
-    region.demand(f"{name}({n}, {view}.data, {steps[0]}, {steps[1]}, {target}.data, {steps[2]}, {steps[3]})")
+    arguments = [n, f"{view}.data", *steps[:2], f"{target}.data", *steps[2:]]
+    region.demand(f"{region.function(text)}({', '.join(arguments)})")
 
 
 @c_text.register(SolveTriangular)
 def solve_triangular(op: SolveTriangular, node: Apply, region: RegionWriter) -> None:
     """Each row from those before it, or after it."""
     (a, b), (out,) = node.inputs, node.outputs
-    n, ndim = few_rows(a, out), b.type.ndim
-    if b.type.dtype != out.type.dtype or b.type.shape[0] != n or not 1 <= ndim <= 2:
+    n, ndim, kind = _rows(region, a, out), b.type.ndim, type_of(out)
+    if b.type.dtype != out.type.dtype or not 1 <= ndim <= 2:
         raise NoText("another right side")
     view, given = region.view(a), region.view(b)
+    region.demand(f"{given}.shape[0] == {n}")
     target = region.new(out, [f"{given}.shape[{axis}]" for axis in range(ndim)])
     copy(region, given, target, Operand(out.type.dtype, (False,) * ndim))
     columns, step = (f"{given}.shape[1]", f"{target}.strides[1]") if ndim == 2 else ("1", "0")
-    text = SOLUTION.substitute(kind=type_of(out), lower=int(op.lower), unit=int(op.unit_diagonal))
+    text = SOLUTION.substitute(
+        kind=kind, few=FEW, lower=int(op.lower), unit=int(op.unit_diagonal), trsm=_routine("trsm", kind)
+    )
     region.demand(
         f"{region.function(text)}({n}, {columns}, {view}.data, {view}.strides[0], {view}.strides[1], "
         f"{target}.data, {target}.strides[0], {step})"
     )
 
 
-def few_rows(matrix: Variable, out: Variable) -> int:
-    """Return how many rows a square matrix has; NoText if nobody knows, or they are many."""
-    rows, columns = matrix.type.shape if matrix.type.ndim == 2 else (None, None)
-    if rows is None or rows != columns or rows > FEW:
-        raise NoText("a matrix for LAPACK")
-    if matrix.type.dtype != out.type.dtype or not is_float(out.type.dtype):
+def _routine(name: str, kind: str) -> int:
+    """Return the number of a routine of BLAS or LAPACK."""
+    return ROUTINES.index(("s" if kind == "float" else "d") + name)
+
+
+def _rows(region: RegionWriter, matrix: Variable, out: Variable) -> str:
+    """Return how many rows a square matrix has; NoText if it is none of these Ops' dtype."""
+    if matrix.type.ndim != 2 or matrix.type.dtype != out.type.dtype or not is_float(out.type.dtype):
         raise NoText("a matrix of another dtype")
-    return rows
+    view = region.view(matrix)
+    region.demand(f"{view}.shape[0] == {view}.shape[1]")
+    return region.length(matrix, 0)
 
 
 @c_text.register(ExtractDiag)
 def extract_diag(op: ExtractDiag, node: Apply, region: RegionWriter) -> None:
-    """A view along both axes."""
+    """A view along both axes, which come last."""
     x = node.inputs[0]
-    if x.type.ndim != 2 or len(node.inputs) > 1 or op.offset:
-        raise NoText("another diagonal than that of a matrix")
-    view = region.view(x)
-    rows, columns = f"{view}.shape[0]", f"{view}.shape[1]"
-    length = f"({rows} < {columns} ? {rows} : {columns})"
-    steps = [f"{view}.strides[0] + {view}.strides[1]"]
-    region.know_view(node.outputs[0], x, f"{view}.data", [length], steps)
+    if len(node.inputs) > 1 or op.offset:
+        raise NoText("another diagonal than the main one")
+    view, pair = region.view(x), (op.axis1, op.axis2)
+    kept = [axis for axis in range(x.type.ndim) if axis not in pair]
+    rows, columns = (f"{view}.shape[{axis}]" for axis in pair)
+    lengths = [*(f"{view}.shape[{axis}]" for axis in kept), f"({rows} < {columns} ? {rows} : {columns})"]
+    step = " + ".join(f"{view}.strides[{axis}]" for axis in pair)
+    steps = [*(f"{view}.strides[{axis}]" for axis in kept), step]
+    region.know_view(node.outputs[0], x, f"{view}.data", lengths, steps)
 
 
 @c_text.register(AllocDiag)

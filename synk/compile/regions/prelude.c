@@ -437,24 +437,40 @@ void *routines[16];
 
 #define MANY 4096 /* elements of a matrix, from which on BLAS is faster than a loop */
 
-/* Set y to a @ x, if BLAS can read them as they lie; return whether it did. */
+/* Set y to a @ x, if BLAS can read them as they lie; return whether it did. It walks matrices forwards only. */
 #define GEMV(T, k)                                                                                              \
     SHARED int gemv_##T(const char *a, long rows, long columns, long by_row, long by_column, const View *x,     \
                         const View *y)                                                                          \
     {                                                                                                           \
         typedef void Gemv(char *, int *, int *, T *, T *, int *, T *, int *, T *, T *, int *);                  \
-        const long size = sizeof(T), most = 1L << 30, by_rows = by_column == size;                              \
-        const long lead = by_rows ? by_row : by_column, least = (by_rows ? columns : rows) * size;              \
-        int m = by_rows ? columns : rows, n = by_rows ? rows : columns, step = lead / size;                     \
-        int in = x->strides[0] / size, out = y->strides[0] / size;                                              \
-        T alpha = 1, beta = 0;                                                                                  \
-        if (rows * columns < MANY || rows > most || columns > most || lead > most || (!by_rows && by_row != size) \
-            || lead < least || lead % size || x->strides[0] <= 0 || x->strides[0] % size || y->strides[0] <= 0  \
-            || y->strides[0] % size)                                                                            \
+        const long size = sizeof(T), most = 1L << 30;                                                           \
+        long in = x->strides[0], out = y->strides[0];                                                           \
+        if (rows * columns < MANY || rows > most || columns > most || !in || !out || in % size || out % size)   \
             return 0;                                                                                           \
+        if (by_row < 0) {                                                                                       \
+            a += (rows - 1) * by_row;                                                                           \
+            by_row = -by_row;                                                                                   \
+            out = -out;                                                                                         \
+        }                                                                                                       \
+        if (by_column < 0) {                                                                                    \
+            a += (columns - 1) * by_column;                                                                     \
+            by_column = -by_column;                                                                             \
+            in = -in;                                                                                           \
+        }                                                                                                       \
+        const long by_rows = by_column == size, lead = by_rows ? by_row : by_column;                            \
+        if ((!by_rows && by_row != size) || lead > most || lead < (by_rows ? columns : rows) * size             \
+            || lead % size)                                                                                     \
+            return 0;                                                                                           \
+        /* Of a vector that it walks backwards, BLAS takes the first element in memory, which is the view's or  \
+           its last one. */                                                                                     \
+        char *const from = x->data + (x->strides[0] < 0 ? (columns - 1) * x->strides[0] : 0);                   \
+        char *const to = y->data + (y->strides[0] < 0 ? (rows - 1) * y->strides[0] : 0);                        \
+        int m = by_rows ? columns : rows, n = by_rows ? rows : columns;                                         \
+        int step = lead / size, in_step = in / size, out_step = out / size;                                     \
+        T alpha = 1, beta = 0;                                                                                  \
         void *const others = let_others(rows * columns);                                                        \
-        ((Gemv *)routines[k])(by_rows ? "T" : "N", &m, &n, &alpha, (T *)a, &step, (T *)x->data, &in, &beta,     \
-                              (T *)y->data, &out);                                                              \
+        ((Gemv *)routines[k])(by_rows ? "T" : "N", &m, &n, &alpha, (T *)a, &step, (T *)from, &in_step, &beta,   \
+                              (T *)to, &out_step);                                                              \
         if (others)                                                                                             \
             PyEval_RestoreThread(others);                                                                       \
         return 1;                                                                                               \

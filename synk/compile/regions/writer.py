@@ -69,6 +69,7 @@ class RegionWriter:
         self._kept: frozenset[Variable] = frozenset(outputs)  # read when all nodes have run
         self._placed: set[Variable] = set()  # outputs that lie where they are returned
         self.fails_late = False  # whether it may give up when results have been begun
+        self._destined: dict[Variable, str] = {}
         self.done: set[Apply] = set()  # nodes that were written with one before them
 
     # --- what entries ask for ------------------------------------------------------------------------
@@ -197,6 +198,10 @@ class RegionWriter:
         else:
             self._numbers[variable] = name
 
+    def destine(self, variable: Variable, place: str) -> None:
+        """Say in which view a node inside of a block is to make a variable."""
+        self._destined[variable] = place
+
     def alias(self, variable: Variable, source: Variable) -> None:
         """Say that a variable inside of a block is one outside."""
         if source in self._lengths:
@@ -291,7 +296,11 @@ class RegionWriter:
         """
         ndim, dtype = variable.type.ndim, variable.type.dtype
         lengths = shape if isinstance(shape, str) else self.let_array(ndim, shape)
-        if variable not in self.outputs or variable in self._placed:
+        if variable in self._destined:
+            name = self._destined[variable]
+            for axis in range(ndim):
+                self.demand(f"{lengths}[{axis}] == {name}.shape[{axis}]")
+        elif variable not in self.outputs or variable in self._placed:
             name = self._of_our_own(ndim, dtype, lengths, like, whole=True)
         else:
             self._placed.add(variable)

@@ -20,6 +20,9 @@ s, n = pt.scalar("s", dtype="float64"), pt.lscalar("n")
 small = pt.matrix("small", shape=(3, 4), dtype="float64")
 
 definite = small @ small.T + 2 * pt.eye(3)
+many = 4 * pt.eye(2) + pt.tanh(t[:, :, :2] + t[:, :, :2].mT)  # definite matrices of two rows
+long = pt.outer(y, y) + y.shape[0] * pt.eye(y.shape[0])  # as many rows as there are, for a loop or LAPACK
+factor = pt.linalg.cholesky(long)
 
 
 def inc_by_itself(total):
@@ -105,6 +108,31 @@ TEXTS = {
         pt.linalg.solve_triangular(pt.linalg.cholesky(definite), small, lower=True),
         pt.linalg.solve_triangular(pt.linalg.cholesky(definite).T, small, lower=False),
         pt.linalg.solve_triangular(definite, small, lower=True, unit_diagonal=True),
+    ],
+    "factors of any length": [
+        factor,
+        pt.linalg.cholesky(long.astype("float32"), lower=False),
+        pt.linalg.cholesky(long[::-1, ::-1]),
+    ],
+    "solutions of any length": [
+        pt.linalg.solve_triangular(factor, y, lower=True),
+        pt.linalg.solve_triangular(factor, x, lower=True),
+        pt.linalg.solve_triangular(factor.T, x[::-1], lower=False),
+        pt.linalg.solve_triangular(factor.T * 1, x, lower=False, unit_diagonal=True),
+        pt.linalg.solve_triangular(factor[::-1, ::-1], x, lower=False),
+        pt.linalg.solve_triangular(factor.astype("float32"), z, lower=True),
+    ],
+    "blocks of factors": [
+        pt.linalg.cholesky(many),
+        pt.linalg.cholesky(many[None, ::2].astype("float32"), lower=False),
+        pt.log(pt.diagonal(pt.linalg.cholesky(many), axis1=-2, axis2=-1)).sum(axis=-1),
+    ],
+    "blocks of solutions": [
+        pt.linalg.solve_triangular(many, t, lower=True),
+        pt.linalg.solve_triangular(many[0], t, lower=True),
+        pt.linalg.solve_triangular(many[:, None], t[None, ::-1], lower=False),
+        pt.linalg.solve_triangular(many, t[:, :, 0], lower=True, b_ndim=1),
+        pt.linalg.solve_triangular(many, t[0, :, 0], lower=True, b_ndim=1),
     ],
     "gradients of factors": pt.grad(pt.log(pt.diagonal(pt.linalg.cholesky(definite))).sum(), small),
     "diagonals": [pt.diag(small[:, 0] + 1), pt.diagonal(small @ small.T) * 2],
@@ -194,7 +222,16 @@ def test_regions_have_the_numbers_of_python(gave_up, name):
     "layout", ["Fortran", "reversed", "every other", "transposed", "swapped", "subclass"]
 )
 @pytest.mark.parametrize(
-    "name", ["arithmetic", "sums along rows", "reshapes", "products with vectors", "slices"]
+    "name",
+    [
+        "arithmetic",
+        "sums along rows",
+        "reshapes",
+        "products with vectors",
+        "slices",
+        "blocks of factors",
+        "blocks of solutions",
+    ],
 )
 def test_arrays_may_lie_in_any_way(name, layout):
     change = {
@@ -218,6 +255,7 @@ NEED_ROWS = (
     "reshapes",
     "a view that is returned",
     "two traces of one start",
+    "blocks of solutions",
 )
 
 
@@ -244,3 +282,33 @@ def test_results_are_new_arrays_and_arguments_stay_as_they_are():
         assert not any(np.shares_memory(one, other) for other in (*second, *given.values()))
     for variable, value in given.items():
         np.testing.assert_array_equal(value, before[variable])
+
+
+@pytest.mark.parametrize("rows", [3, 60])
+@pytest.mark.parametrize("bad", ["no factor", "singular", "another length", "NaN"])
+def test_matrices_without_an_answer_end_as_in_python(rows, bad):
+    a, b = pt.dmatrix("a"), pt.dtensor3("b")
+    stack = pt.stack([a, a * 2])
+    outputs = [pt.linalg.cholesky(stack), pt.linalg.solve_triangular(stack, b, lower=True)]
+    matrix, columns = 2 * np.eye(rows), np.ones((2, rows + (bad == "another length"), 4))
+    matrix[1, 1] = {"no factor": -2, "singular": 0, "NaN": np.nan}.get(bad, 2)
+    found = []
+    for mode in (NATIVE, PYTHON):
+        try:
+            found.append(pytensor.function([a, b], outputs, mode=mode)(matrix, columns))
+        except (ValueError, TypeError, np.linalg.LinAlgError) as error:
+            found.append(type(error))
+    np.testing.assert_equal(*found)
+
+
+@pytest.mark.parametrize("steps", [(1, 1), (-1, 1), (1, -1), (-1, -1), (2, 1), (1, 2)], ids=str)
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_products_of_long_vectors_read_matrices_as_they_lie(steps, order):
+    a, v = pt.dmatrix("a"), pt.dvector("v")
+    rng = np.random.default_rng(1)
+    whole = np.asarray(rng.normal(size=(140, 160)), order=order)
+    matrix = whole[:: steps[0], :: steps[1]]
+    for step in (1, -1, 3):
+        vector = rng.normal(size=(3 * matrix.shape[1],))[::step][: matrix.shape[1]]
+        products = pytensor.function([a, v], [a @ v, (a @ v[::-1])[::-1], v @ a.T], mode=NATIVE)
+        check(products(matrix, vector), [matrix @ vector, (matrix @ vector[::-1])[::-1], matrix @ vector])
