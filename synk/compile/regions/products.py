@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from operator import itemgetter
 
 from pytensor.graph.basic import Apply, Variable
 from pytensor.tensor.blas import Dot22, Dot22Scalar, Gemm, Gemv
@@ -169,14 +170,6 @@ def product(
         )
         where = {axis: f"{target}.strides[{k}]" for k, axis in enumerate(kept)}
         steps_out = [where.get(axis, "0") for axis in range(3)]
-    if n_left == 2 and n_right == 1:
-        orders = [(2, 0, 1), (2, 1, 0)]
-        test = f"magnitude({a}.strides[0]) >= magnitude({a}.strides[1])"
-    elif n_left == 1 and n_right == 2:
-        orders = [(0, 1, 2), (0, 2, 1)]
-        test = f"magnitude({b}.strides[0]) >= magnitude({b}.strides[1])"
-    else:
-        orders, test = [(0, 1, 2) if kept else (0, 2, 1)], "1"
     if kept == [0]:
         steps = ", ".join(steps_a[:2])
         region.line(f"if (!gemv_{TYPES[kind]}({a}.data, {rows}, {inner}, {steps}, &{b}, &{target})) {{")
@@ -189,42 +182,26 @@ def product(
         region.line("{")
     if kept:
         fill(region, target, Operand(kind, (False,) * len(kept)), "0")
-    for k, order in enumerate(orders):
-        region.line(("if (" + test + ") {") if k == 0 else "else {")
-        _pass(
-            region,
-            kind,
-            order,
-            (rows, inner, columns),
-            [(a, steps_a), (b, steps_b), (target, steps_out)],
-            kept,
-            fold,
-        )
-        region.line("}")
-    region.line("}")
-    if not kept and out is not None:
-        region.have_number(out, place)
-    return target
-
-
-def _pass(region, kind, order, lengths, operands, kept, fold) -> None:
-    """Add a walk over the three axes in an order."""
-    shape = region.let_array(3, [lengths[axis] for axis in order])
+    there = [axis for axis in range(3) if axis == 1 or axis in kept]
+    # The walk goes along the first operand as it lies: along the matrix.
+    factors = sorted([(n_left, a, steps_a, 2), (n_right, b, steps_b, 0)], reverse=True, key=itemgetter(0))
+    operands = [(view, steps) for _, view, steps, _ in factors] + [(target, steps_out)]
+    shape = region.let_array(len(there), [(rows, inner, columns)[axis] for axis in there])
     views = [
-        region.let_view(f"{view}.data", shape, region.let_array(3, [steps[axis] for axis in order]))
+        region.let_view(f"{view}.data", shape, region.let_array(len(there), [steps[axis] for axis in there]))
         for view, steps in operands
     ]
-    absent = {0: [2], 1: [0]}
-    masks = [tuple(axis in gone for axis in order) for gone in (absent[0], absent[1])]
-    gone = tuple(k for k, axis in enumerate(order) if axis not in kept)
-    left, right = (Operand(kind, mask) for mask in masks)
+    absent = [tuple(axis == gone for axis in there) for *_, gone in factors]
     body = Body(
-        (left, right),
-        (Operand(kind, (False,) * 3),),
+        (Operand(kind, absent[0]), Operand(kind, absent[1])),
+        (Operand(kind, (False,) * len(there)),),
         (),
         (arithmetic("*", Value("x0", kind), Value("x1", kind)),),
         frozenset(),
     )
-    combine, start = fold
-    name = region.function(loop_text(body, [], [(0, Fold(kind, gone, combine, start))]))
+    name = region.function(loop_text(body, [], [(0, Fold(kind, (there.index(1),), *fold))]))
     region.line(f"{name}({shape}, (const View *const[]){{{', '.join(f'&{view}' for view in views)}}});")
+    region.line("}")
+    if not kept and out is not None:
+        region.have_number(out, place)
+    return target

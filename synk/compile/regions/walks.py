@@ -72,9 +72,8 @@ def one_element(body: Body, name: str = "NAME") -> str:
     return element(body, name, "static inline __attribute__((always_inline))")
 
 
-LOOP = Template("""\
-$element
-static void NAME_expected(const long n, char *const *p)
+ALONG = Template("""\
+static void NAME_along$number(const long n, char *const *p)
 {
 $hoisted
     for (long at = 0; at < n; at += $block) {
@@ -87,7 +86,11 @@ $folded
     }
 $last
 }
+""")
 
+LOOP = Template("""\
+$element
+$along
 static void NAME_strided(const long n, char *const *p, const long *stride)
 {
 $pointers
@@ -105,11 +108,10 @@ SHARED void NAME(const long *whole, const View *const *views)
     for (int k = 0; k < $n; k++)
         p[k] = views[k]->data;
     const long *s = stride[ndim - 1];
-    const int as_expected = $condition;
+    const int along = $condition;
     void *const others = let_others(elements($ndim, whole));
     do {
-        if (as_expected)
-            NAME_expected(shape[ndim - 1], p);
+$calls
         else
             NAME_strided(shape[ndim - 1], p, s);
     } while (next_row($n, ndim - 1, shape, index, stride, p));
@@ -163,11 +165,7 @@ def loop_text(body: Body, stored: Sequence[int], folds: Sequence[tuple[int, Fold
     masks += [mask_of(body.outputs[k].broadcast) for k in stored]
     masks += [sum(1 << axis for axis in fold.axes) for _, fold in targets]
     dtypes = [o.dtype for o in body.inputs] + [d for _, d in results] + [fold.dtype for _, fold in targets]
-    inner = 1 << (ndim - 1)
-    sizes = [0 if mask & inner else np.dtype(d).itemsize for mask, d in zip(masks, dtypes, strict=True)]
     every, n = range(len(masks)), len(masks)
-    hoisted = [k for k in range(n_inputs) if masks[k] & inner]
-    rows = [k for k in range(n_inputs + len(results), n) if masks[k] & inner]  # folded along rows
     names = [f"x{i}" for i in range(n_inputs)] + [f"&y{i}" for i in range(len(body.outputs))]
 
     def load(k: int, place: str) -> str:
@@ -189,18 +187,35 @@ def loop_text(body: Body, stored: Sequence[int], folds: Sequence[tuple[int, Fold
                 lines.append(f"{{ const {kind} a = {place}, b = y{i}; {place} = {fold.combine}; }}")
         return "\n".join(f"            {line}" for line in lines)
 
-    fold_functions, first, folded, last = [], [], [], []
-    for k in rows:
-        fold = targets[k - n_inputs - len(results)][1]
-        kind = TYPES[fold.dtype]
-        fold_functions.append(
-            FOLD.substitute(kind=kind, combine=fold.combine).replace("NAME", f"NAME_fold{k}")
-        )
-        first += [f"    {kind} block{k}[BLOCK], sum{k} = *({kind} *)p{k};"]
-        folded += [f"        sum{k} = NAME_fold{k}(sum{k}, block{k}, m);"]
-        last += [f"    *({kind} *)p{k} = sum{k};"]
     pointers = [f"    char *const p{k} = p[{k}];" for k in every]
-    if any(function in ELEMENTARY for function, *_ in body.functions):
+
+    def along(number: int, axis: int) -> tuple[str, str]:
+        """Return the function of a row along an axis, and whether a row's strides are as it expects."""
+        fixed = [mask >> axis & 1 for mask in masks]
+        sizes = [0 if one else np.dtype(dtype).itemsize for one, dtype in zip(fixed, dtypes, strict=True)]
+        hoisted = [k for k in range(n_inputs) if fixed[k]]
+        rows = [k for k in range(n_inputs + len(results), n) if fixed[k]]  # folded along rows
+        kinds = {k: TYPES[dtypes[k]] for k in rows}
+        first = [f"    {kind} block{k}[BLOCK], sum{k} = *({kind} *)p{k};" for k, kind in kinds.items()]
+        text = ALONG.substitute(
+            number=number,
+            hoisted="\n".join([*pointers, *(f"    {load(k, f'p{k}')}" for k in hoisted), *first]),
+            block="BLOCK" if rows else "n",
+            length="n - at < BLOCK ? n - at : BLOCK" if rows else "n",
+            expected=row(
+                [f"p{k} + {sizes[k]} * {'(at + i)' if rows else 'i'}" for k in every], hoisted, rows
+            ),
+            folded="\n".join(f"        sum{k} = NAME_fold{k}(sum{k}, block{k}, m);" for k in rows),
+            last="\n".join(f"    *({kind} *)p{k} = sum{k};" for k, kind in kinds.items()),
+        )
+        return text, " && ".join(f"s[{k}] == {sizes[k]}" for k in every)
+
+    fold_functions = [
+        FOLD.substitute(kind=TYPES[fold.dtype], combine=fold.combine).replace("NAME", f"NAME_fold{k}")
+        for k, (_, fold) in enumerate(targets, start=n_inputs + len(results))
+    ]
+    slow = any(function in ELEMENTARY for function, *_ in body.functions)
+    if slow:
         strided = _by_blocks(body, dtypes, results, targets)
     else:
         line = row([f"p{k} + s{k} * i" for k in every], (), ())
@@ -209,18 +224,21 @@ def loop_text(body: Body, stored: Sequence[int], folds: Sequence[tuple[int, Fold
     model = next(
         (k for k in (*range(n_inputs, n_inputs + len(results)), *range(n_inputs)) if not masks[k]), 0
     )
+    # A reduction's rows may lie along any axis; each is a loop that must be compiled.
+    axes = {tuple(mask >> axis & 1 for mask in masks): axis for axis in range(ndim)}
+    ways = [*axes.values()][::-1] if targets and not slow else [ndim - 1]
+    texts, tests = zip(*[along(number, axis) for number, axis in enumerate(ways)], strict=True)
     return LOOP.substitute(
         element="\n".join([*fold_functions, one_element(body, "NAME_element")]),
-        hoisted="\n".join([*pointers, *(f"    {load(k, f'p{k}')}" for k in hoisted), *first]),
-        block="BLOCK" if rows else "n",
-        length="n - at < BLOCK ? n - at : BLOCK" if rows else "n",
-        expected=row([f"p{k} + {sizes[k]} * {'(at + i)' if rows else 'i'}" for k in every], hoisted, rows),
-        folded="\n".join(folded),
-        last="\n".join(last),
+        along="\n".join(texts),
+        calls=" else\n".join(
+            f"        if (along == {k})\n            NAME_along{k}(shape[ndim - 1], p);"
+            for k in range(len(ways))
+        ),
         pointers="\n".join([*pointers, *(f"    const long s{k} = stride[{k}];" for k in every)]),
         strided=strided,
         masks=", ".join(map(str, masks)),
-        condition=" && ".join(f"s[{k}] == {sizes[k]}" for k in every),
+        condition=" : ".join(f"{test} ? {k}" for k, test in enumerate(tests)) + " : -1",
         n=n,
         model=model,
         ndim=ndim,
