@@ -146,9 +146,9 @@ def loop(
     full = [k for k, operand in enumerate(body.inputs) if not any(operand.broadcast)]
     outputs, targets = [], []
     for _, variable in stored:
-        outputs.append(region.new(variable, shape, like=inputs[full[0]] if full and ndim > 1 else None))
+        outputs.append(region.new(variable, shape, like=views[full[0]] if full and ndim > 1 else None))
     for _, node, fold in folds:
-        targets.append(_folded(region, node, fold, shape, ndim))
+        targets.append(_folded(region, node, fold, shape, views[full[0]] if full else None))
         region.done.add(node)
     operands = [*views, *outputs, *(view for view, _ in targets)]
     name = region.function(loop_text(body, [k for k, _ in stored], [(k, fold) for k, _, fold in folds]))
@@ -158,10 +158,13 @@ def loop(
 
 
 def _folded(
-    region: RegionWriter, node: Apply, fold: Fold, shape: str, ndim: int
+    region: RegionWriter, node: Apply, fold: Fold, shape: str, model: str | None
 ) -> tuple[str, Callable[[], None]]:
-    """Make room for a reduction's result: return its view, with all axes, and what makes it the result."""
-    output, kind = node.outputs[0], TYPES[fold.dtype]
+    """Make room for a reduction's result: return its view, with all axes, and what makes it the result.
+
+    Its axes lie in the order of those of the view ``model``, so that both are walked alike.
+    """
+    output, kind, ndim = node.outputs[0], TYPES[fold.dtype], node.inputs[0].type.ndim
     kept = [axis for axis in range(ndim) if axis not in fold.axes]
     if fold.combine.endswith("? b : a") and not hasattr(node.tag, "of_nothing"):
         # Nothing is the largest of no elements.
@@ -172,19 +175,23 @@ def _folded(
         return region.let_view(f"&{place}", "0", "0"), lambda: _have_cast(region, output, place, fold.dtype)
     cast = fold.dtype != output.type.dtype
     lengths = region.let_array(len(kept), [f"{shape}[{axis}]" for axis in kept])
+    like = None
+    if model is not None and len(kept) > 1:
+        steps = region.let_array(len(kept), [f"{model}.strides[{axis}]" for axis in kept])
+        like = region.let_view(f"{model}.data", lengths, steps)
     if cast:
-        target = region.scratch(len(kept), fold.dtype, lengths)
+        target = region.scratch(len(kept), fold.dtype, lengths, like=like)
     else:
-        target = region.new(output, lengths)
+        target = region.new(output, lengths, like)
     pattern = tuple(output.type.broadcastable)
     run(region, _made(fold.dtype, pattern, fold.start), [target])
-    steps = {axis: f"{target}.strides[{k}]" for k, axis in enumerate(kept)}
-    strides = region.let_array(ndim, [steps.get(axis, "0") for axis in range(ndim)])
+    places = {axis: f"{target}.strides[{k}]" for k, axis in enumerate(kept)}
+    strides = region.let_array(ndim, [places.get(axis, "0") for axis in range(ndim)])
     view = region.let_view(f"{target}.data", shape, strides)
 
     def finish() -> None:
         if cast:
-            run(region, _cast(region, fold.dtype, output), [target, region.new(output, lengths)])
+            run(region, _cast(region, fold.dtype, output), [target, region.new(output, lengths, like)])
 
     return view, finish
 

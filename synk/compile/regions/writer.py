@@ -288,11 +288,11 @@ class RegionWriter:
         else:
             self.know_number(variable, f"*(const {type_of(variable)} *)({data})")
 
-    def new(self, variable: Variable, shape: Sequence[str] | str, like: Variable | None = None) -> str:
+    def new(self, variable: Variable, shape: Sequence[str] | str, like: str | None = None) -> str:
         """Return the view of new memory for a variable: of a result, if the region returns it.
 
-        ``shape`` are expressions, or the one name of an array of lengths; ``like`` has its axes in the same
-        order, and lengths.
+        ``shape`` are expressions, or the one name of an array of lengths; ``like`` is a view
+        with its axes in the same order, and lengths.
         """
         ndim, dtype = variable.type.ndim, variable.type.dtype
         lengths = shape if isinstance(shape, str) else self.let_array(ndim, shape)
@@ -357,9 +357,11 @@ class RegionWriter:
         self._know(variable, name)
         return name
 
-    def scratch(self, ndim: int, dtype: str, lengths: str, to_the_end: bool = False) -> str:
+    def scratch(
+        self, ndim: int, dtype: str, lengths: str, to_the_end: bool = False, like: str | None = None
+    ) -> str:
         """Return the view of memory that is needed for this node only, or until the region ends."""
-        name = self._of_our_own(ndim, dtype, lengths, None)
+        name = self._of_our_own(ndim, dtype, lengths, like)
         if to_the_end:
             self._places.keep(name, len(self.nodes))
         return name
@@ -368,9 +370,7 @@ class RegionWriter:
         """Tell whether a variable is read when all nodes have run."""
         return variable in self._kept
 
-    def _of_our_own(
-        self, ndim: int, dtype: str, lengths: str, like: Variable | None, whole: bool = False
-    ) -> str:
+    def _of_our_own(self, ndim: int, dtype: str, lengths: str, like: str | None, whole: bool = False) -> str:
         name, place = self._name("v"), self._places.take(self._at)
         strides, n_bytes = self._dense(ndim, dtype, lengths, like)
         self._take(place, n_bytes)
@@ -385,10 +385,10 @@ class RegionWriter:
     def _give(self, place: int) -> None:
         self.line(f"give(frame, frame + sizeof frame, &m[{place}]);")
 
-    def _dense(self, ndim: int, dtype: str, lengths: str, like: Variable | None) -> tuple[str, str]:
+    def _dense(self, ndim: int, dtype: str, lengths: str, like: str | None) -> tuple[str, str]:
         """Return the names of strides and of a number of bytes."""
         strides, n_bytes = self.let_array(ndim), self._name("b")
-        how, model = ("dense", "") if like is None else ("dense_like", f", &{self.view(like)}")
+        how, model = ("dense", "") if like is None else ("dense_like", f", &{like}")
         size = np.dtype(dtype).itemsize
         self.line(f"const long {n_bytes} = {how}({ndim}, {lengths}, {size}, {strides}{model});")
         return strides, n_bytes

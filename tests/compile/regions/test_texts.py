@@ -64,6 +64,11 @@ TEXTS = {
     "sums along rows": (x * w).sum(axis=1) + x.mean(axis=1),
     "sums along columns": (x * w).sum(axis=0),
     "a sum along the middle": (t**2).sum(axis=1),
+    "sums along each axis": [
+        total
+        for cube in (t, t.transpose(2, 0, 1), t[::2].transpose(1, 2, 0), (t * 2).astype("float32"))
+        for total in (cube.sum(axis=0), cube.max(axis=1), cube.sum(axis=2), cube.sum(axis=(0, 2)))
+    ],
     "sums of float32 in float64": z.sum(axis=0) + z.sum(),
     "sums of integers": k.sum() + i.prod(),
     "extremes": [x.max(), x.min(axis=1), k.max(), pt.max(z, axis=0)],
@@ -231,6 +236,7 @@ def test_regions_have_the_numbers_of_python(gave_up, name):
         "slices",
         "blocks of factors",
         "blocks of solutions",
+        "sums along each axis",
     ],
 )
 def test_arrays_may_lie_in_any_way(name, layout):
@@ -256,6 +262,7 @@ NEED_ROWS = (
     "a view that is returned",
     "two traces of one start",
     "blocks of solutions",
+    "sums along each axis",
 )
 
 
