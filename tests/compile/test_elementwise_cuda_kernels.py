@@ -19,7 +19,8 @@ from pytensor.tensor.type import TensorType
 from support.cuda import emulator as cuda_emulator
 from support.cupy import stand_in
 from synk.compile import ArrayLinker, array_funcify, array_mode
-from synk.compile.elementwise import CupyKernels, cuda_kernels, cuda_layout, kernels_for
+from synk.compile.elementwise import CupyKernels, cuda_kernels, cuda_layout, dialect_of
+from synk.compile.elementwise.dialect import CUDA
 from synk.compile.elementwise.fusion import TAGS
 from synk.extensions import updates
 
@@ -77,8 +78,8 @@ def of(*shapes, dtype="float32"):
 
 
 def test_cupy_has_kernels_where_it_compiles(cupy, device):
-    assert isinstance(kernels_for(cupy), CupyKernels)
-    assert kernels_for(device) is None
+    assert dialect_of(cupy) is CUDA
+    assert dialect_of(device) is None
 
 
 def test_a_bias_and_a_tanh_are_one_launch(build):
@@ -213,7 +214,7 @@ def test_arrays_of_16_bits_are_read_and_written_by_the_kernel(build, dtype):
     np.testing.assert_allclose(result, np.maximum(left @ right + added, 0) * 2 @ last, rtol=0.1, atol=0.5)
     # The same numbers as from array operations that compute in float32.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("synk.compile.dispatch.fused.kernels_for", lambda xp: None)
+        patch.setattr("synk.compile.dispatch.fused.dialect_of", lambda xp: None)
         plain, counts = counted(build([x, w, v, bias], outputs, fused=False, narrow=dtype), *values)
     assert counts.launches > 6
     np.testing.assert_allclose(result, plain, rtol=0.02, atol=0.05)
