@@ -2,7 +2,8 @@
 
     nodes -> grouping -> Region -> writer: c_text of each node (a table, an entry an Op) -> C -> a function
 
-`c_text` is the table; elements, movement, indexing, products, linalg, blocks and loops hold its entries.
+`c_text` is the table; elements, movement, making, indexing, products, linalg, blocks and loops hold its
+entries.
 """
 
 from synk.compile.regions import blocks as blocks
@@ -11,5 +12,6 @@ from synk.compile.regions import grouping as grouping
 from synk.compile.regions import indexing as indexing
 from synk.compile.regions import linalg as linalg
 from synk.compile.regions import loops as loops
+from synk.compile.regions import making as making
 from synk.compile.regions import movement as movement
 from synk.compile.regions import products as products

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from pytensor.graph.basic import Apply, Constant
+from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.tensor.basic import MakeVector, ScalarFromTensor, Split, TensorFromScalar
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.reshape import JoinDims, SplitDims
@@ -192,3 +192,18 @@ def part(region: RegionWriter, op, view: str, ndim: int, positions) -> tuple[str
         shape.append(f"{view}.shape[{axis}]")
         strides.append(f"{view}.strides[{axis}]")
     return region.let("char *", " + ".join(data)), shape, strides
+
+
+def spread(region: RegionWriter, value: Variable, lengths: str, ndim: int) -> str:
+    """Return the view of a value as an array of given lengths, along whose axes it broadcasts as declared."""
+    own, view = value.type.ndim, region.view(value)
+    if own > ndim:
+        raise NoText("a value with more axes than its place")
+    strides = ["0"] * (ndim - own)
+    for k, axis in enumerate(range(ndim - own, ndim)):
+        if value.type.broadcastable[k]:
+            strides.append("0")
+        else:
+            region.demand(f"{view}.shape[{k}] == {lengths}[{axis}]")
+            strides.append(f"{view}.strides[{k}]")
+    return region.let_view(f"{view}.data", lengths, region.let_array(ndim, strides))

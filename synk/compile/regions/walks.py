@@ -15,6 +15,7 @@ from string import Template
 from typing import TYPE_CHECKING
 
 import numpy as np
+from pytensor.graph.basic import Variable
 
 from synk.compile.elementwise.body import Body, Operand, element
 from synk.compile.elementwise.dialect import TYPES
@@ -44,6 +45,11 @@ def run(region: RegionWriter, body: Body, views: Sequence[str]) -> None:
     name = region.function(loop_text(body, [0], []))
     listed = ", ".join(f"&{view}" for view in views)
     region.line(f"{name}({views[-1]}.shape, (const View *const[]){{{listed}}});")
+
+
+def whole(variable: Variable) -> Operand:
+    """Return an operand with the dtype of a variable none of whose axes is known to be of length one."""
+    return Operand(variable.type.dtype, (False,) * variable.type.ndim)
 
 
 def copied(operand: Operand) -> Body:

@@ -79,7 +79,7 @@ TEXTS = {
     "parts of shapes": [x.shape[n - 1] * 2, t.shape[n - 2 :].sum(), t.shape[::-1] * 2, t.shape[1:][0] + n],
     "reshapes": [x.reshape((-1,)) * 2, x.T.reshape((-1,)) + 1, t.reshape((t.shape[0], -1)).sum(axis=0)],
     "slices": [x[1:] * 2, x[::-2, 1:] + 1, x[-1] * w, x[n, 0] + s, y[-2:].sum(), x[n:, ::-1].sum(axis=0)],
-    "rows at positions": [x[i] * 2, y[i] + 1, w[i % 3].sum(), t[i].sum(axis=0)],
+    "rows at positions": [x[i] * 2, y[i] + 1, w[i % 3].sum(), t[i].sum(axis=0), t[i, abs(k) % 2] * 2],
     "gradients of rows at positions": [pt.grad((x[i] ** 2).sum(), x), pt.grad((w[i % 3] ** 3).sum(), w)],
     "joins": [
         pt.concatenate([y, w, y * 2]) + 1,
@@ -101,6 +101,9 @@ TEXTS = {
         x[pt.arange(x.shape[0]), abs(k) % 3] * 2,
         pt.grad((x[pt.arange(x.shape[0]), abs(k) % 3] ** 2).sum(), x),
         pt.inc_subtensor((x * 2)[i, abs(k) % 3], y),
+        pt.inc_subtensor((t * 2)[i, abs(k) % 2], t[:, 0]),
+        pt.inc_subtensor((x * 2)[i], w),
+        pt.inc_subtensor((x * 2)[i], s),
     ],
     "softmax": [
         pt.special.softmax(x, axis=1),
