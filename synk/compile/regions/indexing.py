@@ -102,7 +102,7 @@ def row_axes(x: Variable, positions: list[Variable]) -> range:
 
 
 def change(op, x: Variable, y: Variable, ndim: int) -> Body:
-    """Return what happens to an element, given the new one, or what is to be added and the old one."""
+    """Return the change of an element, of the new one, or of an addend and the old one."""
     dtype = x.type.dtype
     if dtype != y.type.dtype:
         raise NoText("a part of another dtype")
