@@ -77,7 +77,8 @@ class Plugin:
         def benchmark(function, *arguments):
             if id(function) not in calls:
                 pytest.skip("no function of a graph")
-            text = pytensor.dprint(calls[id(function)][1][1], file="str") + described(arguments)
+            _, (_, outputs, *_), _ = calls[id(function)]
+            text = pytensor.dprint(outputs, file="str", print_type=True) + described(arguments)
             if text not in self._known:
                 self._known.add(text)
                 self.keep(request.node, self.measure(function, arguments))

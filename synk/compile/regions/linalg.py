@@ -9,6 +9,7 @@ from string import Template
 
 from pytensor.graph.basic import Apply, Variable
 from pytensor.tensor.basic import AllocDiag, ExtractDiag
+from pytensor.tensor.linalg.constructors import BlockDiagonal
 from pytensor.tensor.linalg.decomposition.cholesky import Cholesky
 from pytensor.tensor.linalg.solvers.triangular import SolveTriangular
 
@@ -190,3 +191,20 @@ def alloc_diag(op: AllocDiag, node: Apply, region: RegionWriter) -> None:
         region.let_view(f"{target}.data", f"{view}.shape", steps),
         Operand(out.type.dtype, (False,)),
     )
+
+
+@c_text.register(BlockDiagonal)
+def block_diagonal(op: BlockDiagonal, node: Apply, region: RegionWriter) -> None:
+    """A matrix of zeros but for matrices along its diagonal."""
+    (out,) = node.outputs
+    if any(matrix.type.dtype != out.type.dtype for matrix in node.inputs):
+        raise NoText("matrices of another dtype")
+    views, operand = [region.view(matrix) for matrix in node.inputs], Operand(out.type.dtype, (False, False))
+    shape = [" + ".join(f"{view}.shape[{axis}]" for view in views) for axis in range(2)]
+    target = region.new(out, shape)
+    fill(region, target, operand, "0")
+    data = f"{target}.data"
+    for view in views:
+        place = region.let("char *const", data)
+        copy(region, view, region.let_view(place, f"{view}.shape", f"{target}.strides"), operand)
+        data = f"{place} + {view}.shape[0] * {target}.strides[0] + {view}.shape[1] * {target}.strides[1]"

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 from operator import itemgetter
+from string import Template
 
 from pytensor.graph.basic import Apply, Variable
 from pytensor.tensor.blas import Dot22, Dot22Scalar, Gemm, Gemv
 from pytensor.tensor.math import Dot
+from pytensor.tensor.signal.conv import Convolve1d
 
 from synk.compile.compat import Ger
 from synk.compile.elementwise.body import Body, Operand
@@ -122,6 +124,45 @@ def ger(op, node: Apply, region: RegionWriter) -> None:
     ]
     body = Body(tuple(operands), (operands[0],), (), ("x0 + x3 * x1 * x2",), frozenset())
     run(region, body, [a, column, row, scale, target])
+
+
+CONVOLUTION = Template("""\
+SHARED int NAME(const View *x, const View *y, const int full, const View *out)
+{
+    if (x->shape[0] < y->shape[0])
+        return NAME(y, x, full, out);
+    const long n = x->shape[0], k = y->shape[0], by_x = x->strides[0], by_out = out->strides[0];
+    const long count = full ? n : n - k + 1;
+    for (long j = 0; j < k; j++) {
+        const $kind scale = *(const $kind *)(y->data + j * y->strides[0]);
+        const char *const from = x->data + (full ? 0 : k - 1 - j) * by_x;
+        char *const to = out->data + (full ? j : 0) * by_out;
+        if (by_x == sizeof($kind) && by_out == sizeof($kind))
+            for (long i = 0; i < count; i++)
+                (($kind *)to)[i] += scale * ((const $kind *)from)[i];
+        else
+            for (long i = 0; i < count; i++)
+                *($kind *)(to + i * by_out) += scale * *(const $kind *)(from + i * by_x);
+    }
+    return 1;
+}
+""")
+
+
+@c_text.register(Convolve1d)
+def convolution(op: Convolve1d, node: Apply, region: RegionWriter) -> None:
+    """Add multiples of the longer vector, each a place further on."""
+    x, y, mode = node.inputs
+    (out,) = node.outputs
+    if not x.type.dtype == y.type.dtype == out.type.dtype or not is_float(out.type.dtype):
+        raise NoText("a convolution of several dtypes")
+    left, right, full = region.view(x), region.view(y), region.number(mode)
+    n, k = f"{left}.shape[0]", f"{right}.shape[0]"
+    region.demand(f"{n} && {k}")  # of nothing there is no convolution
+    target = region.new(out, [f"{full} ? {n} + {k} - 1 : {n} < {k} ? {k} - {n} + 1 : {n} - {k} + 1"])
+    fill(region, target, Operand(out.type.dtype, (False,)), "0")
+    text = CONVOLUTION.substitute(kind=TYPES[out.type.dtype])
+    region.line(f"{region.function(text)}(&{left}, &{right}, {full}, &{target});")
 
 
 def _number_view(region: RegionWriter, value: str, dtype: str) -> str:

@@ -5,6 +5,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from pytensor.scan.basic import scan
+from pytensor.tensor.signal import convolve1d
 
 from synk.compile import ArrayLinker, array_mode
 from synk.compile.regions.region import Region
@@ -97,6 +98,15 @@ TEXTS = {
     "products with vectors": [x @ w, y @ x, x.T @ y, w @ w, (x * 2) @ (w + 1), 0.5 * y + 2 * (x @ w)],
     "outer products": [pt.outer(y, w), x + 2 * pt.outer(y, w)],
     "small products": [small @ small.T, small.T @ (small + 1)],
+    "convolutions": [
+        convolve1d(y, w, mode="full"),
+        convolve1d(w, y[::-1], mode="full"),
+        convolve1d(x[:, 0], w, mode="valid"),
+        convolve1d(t[:, :, 0].T, x[None, :, 1], mode="full"),
+        convolve1d(small, small[:, :2], mode="valid") * 2,
+        convolve1d(w, small[:, :2], mode="full") * 2,
+    ],
+    "matrices along a diagonal": [pt.linalg.block_diag(x, small), pt.linalg.block_diag(z, z[:, :1], z.T)],
     "elements at positions": [
         x[pt.arange(x.shape[0]), abs(k) % 3] * 2,
         pt.grad((x[pt.arange(x.shape[0]), abs(k) % 3] ** 2).sum(), x),
@@ -240,6 +250,8 @@ def test_regions_have_the_numbers_of_python(gave_up, name):
         "blocks of factors",
         "blocks of solutions",
         "sums along each axis",
+        "convolutions",
+        "matrices along a diagonal",
     ],
 )
 def test_arrays_may_lie_in_any_way(name, layout):
@@ -266,6 +278,7 @@ NEED_ROWS = (
     "two traces of one start",
     "blocks of solutions",
     "sums along each axis",
+    "convolutions",
 )
 
 
