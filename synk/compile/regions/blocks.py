@@ -1,4 +1,4 @@
-"""C text of Blockwise: a loop over blocks around the text of one.
+"""C text of Blockwise and of products of stacks: a loop over blocks around the text of one.
 
 arrays with leading axes of blocks -> for each block: views of it -> the core Op's text, into its place
 """
@@ -7,14 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytensor.graph.basic import Apply
+from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.fg import FunctionGraph
+from pytensor.tensor.blas import BatchedDot
 from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.math import Dot
 
 from synk.compile.elementwise.body import Operand
 from synk.compile.regions.table import NoText, c_text
 from synk.compile.regions.walks import copy, mask_of
 from synk.compile.regions.writer import RegionWriter, type_of
+
+Signature = tuple[
+    Sequence[Sequence[str]], Sequence[Sequence[str]]
+]  # names of the inputs' axes, and of the outputs'
 
 
 @c_text.register(Blockwise)
@@ -25,15 +31,36 @@ def blocks(op: Blockwise, node: Apply, region: RegionWriter) -> None:
         c_text(op.core_op, node, region)
         return
     core, inner = op._create_dummy_core_node(node.inputs, return_dummy_inputs=True)
+    patterns = [variable.type.broadcastable[:ndim] for variable in node.inputs]
+    _loop(region, node, core, inner, patterns, (op.inputs_sig, op.outputs_sig))
+
+
+@c_text.register(BatchedDot)
+def products(op: BatchedDot, node: Apply, region: RegionWriter) -> None:
+    """A loop over products of matrices."""
+    inner = [variable.type.clone(shape=variable.type.shape[1:])() for variable in node.inputs]
+    signature = (("m", "k"), ("k", "n")), (("m", "n"),)
+    _loop(region, node, Dot().make_node(*inner), inner, [(False,)] * 2, signature)
+
+
+def _loop(
+    region: RegionWriter,
+    node: Apply,
+    core: Apply,
+    inner: Sequence[Variable],
+    patterns: Sequence[Sequence[bool]],
+    signature: Signature,
+) -> None:
+    """Add a loop of a core node, whose inputs are blocks of the node's: one for all along broadcast axes."""
+    ndim = len(patterns[0])
     graph = FunctionGraph(inner, core.outputs, clone=False)
     views = [region.view(variable) for variable in node.inputs]
-    patterns = [variable.type.broadcastable[:ndim] for variable in node.inputs]
     shape = region.let_array(ndim)
     listed, fixed = ", ".join(f"&{view}" for view in views), ", ".join(str(mask_of(p)) for p in patterns)
     arrays, masks = f"(const View *const[]){{{listed}}}", f"(const long[]){{{fixed}}}"
     region.demand(f"common_shape({len(views)}, {ndim}, {arrays}, {masks}, {shape})")
     batch = [f"{shape}[{axis}]" for axis in range(ndim)]
-    outputs = [region.new(out, [*batch, *lengths]) for out, lengths in _lengths(op, node, views, ndim)]
+    outputs = [region.new(out, [*batch, *lengths]) for out, lengths in _lengths(signature, node, views, ndim)]
     count = region.let("long", f"elements({ndim}, {shape})")
     region.line(f"Watch {count}w = {{1, 1, milliseconds()}};")
     with region.block(f"for (long i = 0; i < {count}; i++)", graph):
@@ -64,14 +91,14 @@ def blocks(op: Blockwise, node: Apply, region: RegionWriter) -> None:
         region.line("come_back();")
 
 
-def _lengths(op: Blockwise, node: Apply, views: Sequence[str], ndim: int):
+def _lengths(signature: Signature, node: Apply, views: Sequence[str], ndim: int):
     """Yield each output with the lengths of its blocks: known, or as axes of inputs are."""
     named = {
         name: f"{view}.shape[{ndim + axis}]"
-        for view, names in zip(views, op.inputs_sig, strict=True)
+        for view, names in zip(views, signature[0], strict=True)
         for axis, name in enumerate(names)
     }
-    for out, names in zip(node.outputs, op.outputs_sig, strict=True):
+    for out, names in zip(node.outputs, signature[1], strict=True):
         static = out.type.shape[ndim:]
         lengths = [named.get(n) if s is None else str(s) for n, s in zip(names, static, strict=True)]
         if None in lengths:

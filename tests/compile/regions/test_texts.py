@@ -145,6 +145,12 @@ TEXTS = {
         pt.linalg.cholesky(many[None, ::2].astype("float32"), lower=False),
         pt.log(pt.diagonal(pt.linalg.cholesky(many), axis1=-2, axis2=-1)).sum(axis=-1),
     ],
+    "blocks of products": [
+        pt.matmul(t, t.mT * 2),
+        pt.matmul(t[::-1, :, ::2], t[:, :, ::2].mT).sum(axis=0),
+        pt.matmul(t[:, None], t[None, :2].mT),
+        pt.matmul(t, small),
+    ],
     "blocks of solutions": [
         pt.linalg.solve_triangular(many, t, lower=True),
         pt.linalg.solve_triangular(many[0], t, lower=True),
@@ -248,6 +254,7 @@ def test_regions_have_the_numbers_of_python(gave_up, name):
         "products with vectors",
         "slices",
         "blocks of factors",
+        "blocks of products",
         "blocks of solutions",
         "sums along each axis",
         "convolutions",
