@@ -129,6 +129,7 @@ $(PLANS_READY): setup.cfg pyproject.toml
 bench: $(BENCH_READY)  ## compare with PyTensor's own linkers, torch and Open MPI, minutes
 	$(BENCH)/bin/python benchmarks/linker.py --rounds $(ROUNDS)
 	$(BENCH)/bin/python benchmarks/densities.py
+	$(BENCH)/bin/python benchmarks/recurrent.py
 	$(BENCH)/bin/python benchmarks/ddp.py
 	$(BENCH)/bin/python benchmarks/resnet.py
 	$(BENCH)/bin/python benchmarks/collectives.py

@@ -123,6 +123,7 @@ def test_crews_that_lose_otherwise_are_not_timed(module, capsys):
     [
         (["linker.py", "--only", "adam", "dropout"], ["Adam, 2,000 parameters", "dropout applied, 25 × 80"]),
         (["densities.py"], ["eight schools", "AR(5)"]),
+        (["recurrent.py"], ["training", "lstm"]),
         (["serialise.py"], ["chain of 200 nodes", "MLP and its gradient"]),
         (["collectives.py"], ["median", "× in a step", "4 kB"]),
         pytest.param(

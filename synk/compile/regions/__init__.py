@@ -9,6 +9,7 @@ entries.
 from synk.compile.regions import blocks as blocks
 from synk.compile.regions import elements as elements
 from synk.compile.regions import grouping as grouping
+from synk.compile.regions import hoisting as hoisting
 from synk.compile.regions import indexing as indexing
 from synk.compile.regions import linalg as linalg
 from synk.compile.regions import loops as loops

@@ -1,0 +1,210 @@
+"""Rewrites that take products out of the steps of a Scan, so that one large one stands for many small ones.
+
+    Scan -> products of matrices as `Dot`, which PyTensor's own rewrites of Scan look for: sums of gradients
+         -> products of a sequence's rows with what is the same in all steps, before the loop
+
+They run before PyTensor's rewrites of Scan, which take out what is left around the products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytensor.tensor as pt
+from pytensor.compile.mode import optdb
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.rewriting.basic import GraphRewriter, MergeOptimizer
+from pytensor.scan.op import Scan
+from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.elemwise import DimShuffle
+from pytensor.tensor.math import Dot
+from pytensor.tensor.subtensor import Subtensor
+
+from synk.compile.compat import plain_graph
+from synk.compile.rewrites import NATIVE
+
+
+class HoistProducts(GraphRewriter):
+    """Take products out of the steps of Scans."""
+
+    def add_requirements(self, fgraph: FunctionGraph) -> None:
+        """Ask for nothing."""
+
+    def apply(self, fgraph: FunctionGraph) -> None:
+        """Put other Scans in the place of those that multiply matrices."""
+        products = Products(fgraph)
+        for node in fgraph.toposort():
+            if isinstance(node.op, Scan):
+                made = without_products(node, products)
+                if made is not None:
+                    pairs = list(zip(node.outputs, made.outputs, strict=True))
+                    fgraph.replace_all(pairs, reason="hoisted products", import_missing=True)
+
+
+def without_products(node: Apply, products: Products) -> Apply | None:
+    """Return a Scan that has fewer products, or None if it has none at all."""
+    op = node.op
+    graph = plain_graph(op)
+    if not multiply(graph):
+        return None
+    MergeOptimizer().rewrite(graph)
+    sequences = dict(zip(op.inner_seqs(graph.inputs), op.outer_seqs(node.inputs), strict=True))
+    same = dict(zip(op.inner_non_seqs(graph.inputs), op.outer_non_seqs(node.inputs), strict=True))
+    made: dict[Variable, Variable] = {}
+    if not op.info.as_while:  # which may take fewer steps than there are rows
+        for inner in graph.toposort():
+            if isinstance(inner.op, DimShuffle):
+                move_outside(inner, sequences, same)
+            rows = product_of_rows(inner, sequences, same, products)
+            if rows is not None:
+                row = inner.outputs[0].type()
+                graph.replace_all([(inner.outputs[0], row)], import_missing=True)
+                made[row] = rows
+    inputs = [*made, *(variable for variable in graph.inputs if variable not in made)]
+    steps, *others = node.inputs
+    changed = scan_of(op, inputs, graph.outputs, n_seqs=op.info.n_seqs + len(made))
+    return changed.make_node(steps, *made.values(), *others)
+
+
+def scan_of(op: Scan, inputs: Sequence[Variable], outputs: Sequence[Variable], **numbers: int) -> Scan:
+    """Return a Scan like another, with a step from ``inputs`` to ``outputs`` and other numbers of them."""
+    kept = {name: getattr(op, name) for name in ("mode", "profile", "truncate_gradient", "name", "allow_gc")}
+    return Scan(list(inputs), list(outputs), replace(op.info, **numbers), **kept)
+
+
+def multiply(graph: FunctionGraph) -> bool:
+    """Let products of matrices and vectors be `Dot`; return whether there are any."""
+    for node in graph.toposort():
+        if (
+            isinstance(node.op, Blockwise)
+            and isinstance(node.op.core_op, Dot)
+            and node.op.batch_ndim(node) == 0
+        ):
+            made = node.op.core_op(*node.inputs)
+            made.tag.trace = getattr(node.outputs[0].tag, "trace", [])
+            graph.replace_all([(node.outputs[0], made)], import_missing=True)
+    return any(isinstance(node.op, Dot) for node in graph.apply_nodes)
+
+
+def move_outside(node: Apply, sequences: dict[Variable, Variable], same: dict[Variable, Variable]) -> None:
+    """Do what a step does to the axes of a row to all rows, and of what is the same in all steps to that."""
+    (source,), (made,), order = node.inputs, node.outputs, node.op.new_order
+    if source in same:
+        same[made] = same[source].dimshuffle(order)
+    elif source in sequences:
+        of_all = [axis if axis == "x" else axis + 1 for axis in order]
+        sequences[made] = sequences[source].dimshuffle(0, *of_all)
+
+
+def product_of_rows(
+    node: Apply, sequences: dict[Variable, Variable], same: dict[Variable, Variable], products: Products
+) -> Variable | None:
+    """Return the products of all rows of a sequence, or None if a node is of something else."""
+    if not isinstance(node.op, Dot):
+        return None
+    left, right = node.inputs
+    if left in sequences and right in same and right.type.ndim == 2:
+        return products.of(sequences[left], same[right])
+    if left in same and right in sequences and left.type.ndim == 2:
+        if right.type.ndim == 1:
+            return products.of(sequences[right], same[left].T)
+        if right.type.broadcastable[1]:
+            return products.of(sequences[right].dimshuffle(0, 1), same[left].T).dimshuffle(0, 1, "x")
+    return None
+
+
+class Products:
+    """The products of rows and matrices that there are, so that a gradient computes none of them again."""
+
+    def __init__(self, fgraph: FunctionGraph):
+        self._fgraph = fgraph
+        self._known: dict[tuple[Variable, Variable], Variable] = {}
+
+    def of(self, rows: Variable, matrix: Variable) -> Variable:
+        """Return ``rows @ matrix``: a part of what is known, if the rows are a part of those."""
+        source, parts = rows, []
+        while not self._knows(source, matrix) and is_part(source):
+            parts.append(source.owner)
+            source = source.owner.inputs[0]
+        if not self._knows(source, matrix):
+            self._known[rows, matrix] = rows_times(rows, matrix)
+            return self._known[rows, matrix]
+        found = self._known[source, matrix]
+        for part in reversed(parts):
+            found = part.op(found, *part.inputs[1:])
+        return found
+
+    def _knows(self, rows: Variable, matrix: Variable) -> bool:
+        if (rows, matrix) not in self._known:
+            found = self._of_states(rows, matrix)
+            if found is not None:
+                self._known[rows, matrix] = found
+        return (rows, matrix) in self._known
+
+    def _of_states(self, rows: Variable, matrix: Variable) -> Variable | None:
+        """Return the products that a loop makes of its states before each step; it keeps them from now on."""
+        if not is_all_but_the_last(rows):
+            return None
+        states = rows.owner.inputs[0]
+        node = states.owner
+        if node is None or not isinstance(node.op, Scan) or node.op.info.as_while:
+            return None
+        op, info = node.op, node.op.info
+        k = node.outputs.index(states) - info.n_mit_mot - info.n_mit_sot
+        if not 0 <= k < info.n_sit_sot:
+            return None
+        graph = plain_graph(op)
+        same = dict(zip(op.inner_non_seqs(graph.inputs), op.outer_non_seqs(node.inputs), strict=True))
+        for inner in graph.apply_nodes:
+            left, right = inner.inputs[0], inner.inputs[-1]
+            if (
+                isinstance(inner.op, Dot)
+                and left is op.inner_sitsot(graph.inputs)[k]
+                and same.get(right) is matrix
+            ):
+                return self._keep(node, graph, inner.outputs[0])
+        return None
+
+    def _keep(self, node: Apply, graph: FunctionGraph, variable: Variable) -> Variable:
+        """Let a Scan return a variable of each step; return the rows."""
+        op, info = node.op, node.op.info
+        n_states, n_written = info.n_untraced_sit_sot, len(graph.outputs) - info.n_untraced_sit_sot
+        outputs = [*graph.outputs[:n_written], variable, *graph.outputs[n_written:]]
+        at = len(node.inputs) - info.n_non_seqs
+        inputs = [*node.inputs[:at], node.inputs[0], *node.inputs[at:]]
+        changed = scan_of(op, graph.inputs, outputs, n_nit_sot=info.n_nit_sot + 1)
+        made = list(changed.make_node(*inputs).outputs)
+        rows = made.pop(len(made) - 1 - n_states)
+        pairs = list(zip(node.outputs, made, strict=True))
+        self._fgraph.replace_all(pairs, reason="kept products", import_missing=True)
+        return rows
+
+
+def is_part(variable: Variable) -> bool:
+    """Tell whether a variable has rows of another, by a slice."""
+    op = variable.owner and variable.owner.op
+    return isinstance(op, Subtensor) and len(op.idx_list) == 1 and isinstance(op.idx_list[0], slice)
+
+
+def is_all_but_the_last(variable: Variable) -> bool:
+    """Tell whether a variable has all rows of another but the last."""
+    if not is_part(variable):
+        return False
+    (rows,), (_, *ends) = variable.owner.op.idx_list, variable.owner.inputs
+    to_the_end = rows.start is None and rows.step is None and len(ends) == 1
+    return to_the_end and isinstance(ends[0], Constant) and ends[0].data == -1
+
+
+def rows_times(rows: Variable, matrix: Variable) -> Variable:
+    """Return ``rows @ matrix``, of rows that are vectors or matrices."""
+    if rows.type.ndim == 2:
+        return pt.dot(rows, matrix)
+    lengths: Any = rows.shape
+    flat = rows.reshape((lengths[0] * lengths[1], lengths[2]))
+    return pt.dot(flat, matrix).reshape((lengths[0], lengths[1], matrix.shape[1]))
+
+
+optdb.register("hoist_products", HoistProducts(), NATIVE, position=0.04)  # before PyTensor's, at 0.05
