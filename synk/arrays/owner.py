@@ -48,6 +48,9 @@ class Owner(Protocol):
     def install(self, message: messages.Build) -> None:
         """Give a function to all ranks."""
 
+    def compile(self, functions: Sequence[int], num_slices: int) -> None:
+        """Compile functions for calls in so many slices, on all ranks at the same time, unless they are."""
+
     def run_alone(self, function: int, arrays: Sequence[Any]) -> list[Any]:
         """Run a function on rank 0 only, on all rows."""
 

@@ -209,6 +209,8 @@ class GraphFunction(Function):
             gathered=gathered,
             ahead=self._announced and messages.Ahead(self._announced.token, spans.following),
         )
+        if self._owner.n_ranks > 1 and not self._owner.on_gpus:
+            self._owner.compile((self._number,), step.num_slices)  # where ranks agree on what runs as C
         return PreparedStep(step, self._finish, self._reshapes, self._lasting(entries, step, length))
 
     def _slices(self, num_slices: int) -> int:

@@ -78,8 +78,10 @@ class RankProgram:
 
     def compile(self, num_slices: int = 1) -> None:
         """Compile what most calls in so many slices need, if that has not happened yet."""
-        self._whole  # noqa: B018  (cached on first access)
-        if num_slices > 1 and self.spec.has_rows:
+        # Cached on first access.
+        if num_slices == 1 or not self.spec.has_rows:
+            self._whole  # noqa: B018
+        else:
             (self._divided, self._completed) if self.spec.parts else self._sliced  # noqa: B018
 
     def run(

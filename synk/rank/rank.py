@@ -12,8 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from synk.arrays.variables import RankVariables
 from synk.comm import Communicator
+from synk.compile.regions.compilation import agree
 from synk.device import Device
 from synk.memory.segments import SegmentTable
 from synk.rank.program import ProgramContext, RankProgram
@@ -166,6 +169,12 @@ class Rank:
     def compile(self, step: messages.Compile) -> None:
         for function in step.functions:
             self._programs[function].compile(step.num_slices)
+        if self.device.xp is np:
+            agree(self._exchange_outcomes)
+
+    def _exchange_outcomes(self, outcome: Any) -> Any:
+        self.peers.phase[0] = messages.COLLECTIVE
+        return self.communicator.all_gather(outcome)
 
     def call(self, step: messages.Call) -> messages.Results | None:
         try:

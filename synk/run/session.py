@@ -88,6 +88,7 @@ class Session:
             commands.use_rank(self._rank)
             self.collectives = CollectiveRunner(self)
             self._functions: weakref.WeakSet[GraphFunction] = weakref.WeakSet()
+            self._compiled: set[tuple[int, bool]] = set()  # functions by number, and whether in slices
             self._function_numbers = itertools.count(1)
             self._profile: Profile | None = None
             self._termination.install()
@@ -136,7 +137,8 @@ class Session:
         with self.turn("distribute"):
             functions = list(self._functions)  # held, so that no other thread's dropping takes one away
             numbers = tuple(sorted(function.ready() for function in functions))
-            self.run((messages.Compile(numbers, num_slices),))
+            for n in sorted({1, num_slices}):
+                self.compile(numbers, n)
 
     def commit(self) -> None:
         """Keep the values of all shared variables, for `restart`."""
@@ -159,6 +161,7 @@ class Session:
             self._rank.join(*self._connected())
             self._commands.note_usable()
             self._remembered.drop_all()
+            self._compiled.clear()
         warn_of_survivors(left)
         warn_of(missing)
 
@@ -213,7 +216,14 @@ class Session:
         self._commands.post(message)
         self._rank.build(message)
 
+    def compile(self, functions: Sequence[int], num_slices: int) -> None:
+        missing = tuple([one for one in functions if (one, num_slices > 1) not in self._compiled])
+        if missing:
+            self.run((messages.Compile(missing, num_slices),))
+            self._compiled.update((one, num_slices > 1) for one in missing)
+
     def forget(self, function: int) -> None:
+        self._compiled -= {(function, False), (function, True)}
         message = messages.Forget(function)
         self._rank.forget(message)
         self.staging.drop_owned_by(function)

@@ -1,6 +1,9 @@
 """Regions are compiled at the first call of one of them, together with all that wait.
 
 text -> NativeFunction -> (first call) NativeCompilation: the store has it, or the compiler makes it
+
+Ranks `agree` before the first call of a program: where one of them cannot compile what others can, all run in
+Python. Else parameters that each rank updates would drift apart, from their last bits on.
 """
 
 from __future__ import annotations
@@ -8,9 +11,11 @@ from __future__ import annotations
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
+
+import numpy as np
 
 from synk.compile.regions.frame import source_file
 from synk.native.compilation import CompileError
@@ -56,7 +61,9 @@ class NativeCompilation:
             [libraries.compiler.fingerprint, *sorted(vector_functions()), source_file({}, set())]
         )
         self._waiting: list[weakref.ref[NativeFunction]] = []
+        self._compiled: list[weakref.ref[NativeFunction]] = []
         self._known: dict[str, Callable[..., Any]] = {}
+        self._given_up = False  # because other ranks compile otherwise
         self._failed = False  # which is said once
         self._lock = threading.Lock()
 
@@ -71,9 +78,25 @@ class NativeCompilation:
         with self._lock:
             self._compile(wanted)
 
-    def _compile(self, wanted: NativeFunction) -> None:
-        # It may not wait any more: an interrupt may have ended what was to compile it.
-        everyone = [wanted, *(f for ref in self._waiting if (f := ref()) is not None)]
+    def outcome(self) -> str:
+        """Compile all that wait; return a text that is the same on all ranks where all goes the same way."""
+        with self._lock:
+            self._compile()
+            failed = sorted(name for name, function in self._known.items() if function is gives_up)
+        return name_of(self._environment, *failed)
+
+    def give_up(self) -> None:
+        """Run everything in Python from now on."""
+        with self._lock:
+            self._given_up = True
+            self._known = dict.fromkeys(self._known, gives_up)
+            for function in filter(None, [ref() for ref in self._compiled]):
+                function.call = gives_up
+        self._say(CompileError("not all ranks compile C alike"))
+
+    def _compile(self, *wanted: NativeFunction) -> None:
+        # They may not wait any more: an interrupt may have ended what was to compile them.
+        everyone = [*wanted, *(f for ref in self._waiting if (f := ref()) is not None)]
         waiting = {self.name(f): f for f in everyone}
         self._waiting.clear()
         missing = {name: f for name, f in waiting.items() if not self._find(name)}
@@ -83,12 +106,16 @@ class NativeCompilation:
                 self._take(name, library)
         for function in everyone:
             function.call = self._known[self.name(function)]
+        held = [ref for ref in self._compiled if ref() is not None]
+        self._compiled = [*held, *map(weakref.ref, everyone)]
 
     def name(self, function: NativeFunction) -> str:
         """Return the name of a function: a digest of all that its machine code depends on."""
         return name_of(self._environment, function.source, *sorted(function.declarations))
 
     def _find(self, name: str) -> bool:
+        if self._given_up:
+            self._known[name] = gives_up
         if name not in self._known:
             library = self.libraries.find(name)
             if library is None:
@@ -144,3 +171,15 @@ def native_compilation() -> NativeCompilation | None:
     """Return this process's compilation of C, or None if there is no compiler."""
     libraries = native_libraries()
     return None if libraries is None else NativeCompilation(libraries)
+
+
+def agree(exchange: Callable[[np.ndarray], Sequence[np.ndarray]]) -> None:
+    """Compile what waits; where that does not go the same way on all ranks, run everything in Python.
+
+    ``exchange(array)`` returns the arrays of all ranks; each calls this at the same time.
+    """
+    compilation = native_compilation()
+    outcome = "no compiler" if compilation is None else compilation.outcome()
+    outcomes = {bytes(one) for one in exchange(np.frombuffer(outcome.encode(), np.uint8))}
+    if compilation is not None and len(outcomes) > 1:
+        compilation.give_up()
