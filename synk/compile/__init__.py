@@ -23,6 +23,7 @@ from synk.compile.graphs.substitute import substitute
 from synk.compile.linker import EITHER, ArrayLinker, array_mode
 from synk.compile.observe.debug import Debug, DebugError, debug_mode
 from synk.compile.observe.profile import Profile
+from synk.compile.observe.source import source_of
 from synk.compile.programs.program import Program
 
 __all__ = [
@@ -39,5 +40,6 @@ __all__ = [
     "dumps",
     "emit",
     "loads",
+    "source_of",
     "substitute",
 ]

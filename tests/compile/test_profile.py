@@ -1,4 +1,5 @@
 import json
+import re
 import time
 
 import numpy as np
@@ -11,12 +12,15 @@ from pytensor.tensor.linalg.summary import Det
 from pytensor.tensor.math import Dot
 
 from support.cases.unary_op import UnaryOp
-from synk.compile import ArrayLinker, array_funcify, array_mode
+from synk.compile import ArrayLinker, array_funcify, array_mode, source_of
 from synk.compile.observe.profile import Ledger, Profile, memory_of, observed_mode
 from synk.compile.observe.report import TOP, Record, Report, Slice, table
 from synk.compile.tables import flops_of
+from synk.native.compiler import find_compiler
 
 MILLISECOND = 1_000_000  # nanoseconds
+
+needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
 
 
 class Sleep(UnaryOp):
@@ -229,10 +233,60 @@ def test_the_table():
 
 
 def test_long_tables_are_cut():
-    lines = table(("name", "n"), [("x" * k, str(k)) for k in range(1, TOP + 3)])
+    lines = table(("name", "n"), [("x" * k, str(k)) for k in range(1, TOP + 1)], rest=2)
     assert len(lines) == TOP + 2
     assert lines[-1] == "... and 2 more"
     assert {len(line) for line in lines[:-1]} == {TOP + 4}
+
+
+def native(profile=None):
+    """Return a function that is one region; its matrix has 300 rows of 4."""
+    x, i = pt.dmatrix("x"), pt.lvector("i")
+    w = pytensor.shared(np.ones(4), name="w")
+    picked = (x * 2)[i]
+    mode = array_mode(ArrayLinker(native=True, observe=profile))
+    return pytensor.function([x, i], pt.exp(picked @ w).sum(), mode=mode)
+
+
+@needs_compiler
+def test_a_region_is_timed_as_a_whole_and_its_nodes_are_listed_with_their_lines():
+    profile = Profile()
+    function = native(profile)
+    for rows in (100, 50, 100):
+        function(np.ones((300, 4)), np.arange(rows))
+    report = profile.report()
+    (row,) = report.rows
+    assert (row["op"], row["runs"]) == ("Region", 3)
+    inside = {op.split("{")[0].rstrip("1"): built for op, built in row["inside"]}
+    line = int(inside["Mul"].rpartition(":")[2])
+    assert inside["AdvancedSubtensor"] == inside["Mul"] == f"{__file__}:{line}"
+    assert inside["Gemv"] == f"{__file__}:{line + 2}"
+    assert row["flops"] == 2 * 4 * (100 + 50 + 100)
+    (listed,) = [text for text in str(report).splitlines() if text.startswith("  Mul ")]
+    assert listed.endswith(f"test_profile.py:{line}")
+
+
+def test_of_many_nodes_in_a_region_the_table_has_the_first():
+    record = Record("f", "Region", "Region(x)", 0, "", None, [(f"Node{k}", "") for k in range(TOP + 3)])
+    record.add(1, (), (), ())
+    text = str(Report("f", 0, [record], [], [], [], Ledger()))
+    assert f"  Node{TOP - 1}\n  ... and 3 more" in text
+
+
+@needs_compiler
+def test_the_source_of_a_function_has_the_c_of_its_regions_with_nodes_and_lines():
+    function = native()
+    text = source_of(function)
+    assert text.startswith(function.vm.jit_fn.source)
+    name = re.search(r"= (Region\w*)\(", text)[1]
+    assert re.search(
+        rf"/\* {name}\n   0: Mul    .*test_profile.py:\d+\n   1: AdvancedSubtensor.*    .*test_pro", text
+    )
+    assert f"void *{name}(void *self" in text
+    assert re.search(r"/\* 1: AdvancedSubtensor.* \*/\n", text)
+    x = pt.dvector("x")
+    plain = pytensor.function([x], x[::2], mode=array_mode())
+    assert source_of(plain) == plain.vm.jit_fn.source
 
 
 def test_the_trace_is_what_viewers_read(tmp_path):

@@ -31,6 +31,7 @@ from synk.compile.graphs.origin import nearest_lines
 from synk.compile.linker import ArrayLinker
 from synk.compile.observe.report import Record, Report, Slice
 from synk.compile.programs.writer import label
+from synk.compile.regions.region import nodes_of
 from synk.compile.tables import flops_of
 
 MAX_SLICES = 200_000  # the latest runs are kept for the trace
@@ -63,9 +64,11 @@ class Profile:
         numbers = count()
 
         def observe(node: Apply, implementation: Callable) -> Callable:
-            lines = nearest_lines(node)
-            built = f"{lines[0][0]}:{lines[0][1]}" if lines else ""
-            record = Record(program, _kind(node), str(node), next(numbers), built, flops_of(node.op))
+            nodes = nodes_of(node)
+            inside = [(str(one.op), _built(one)) for one in nodes] if len(nodes) > 1 else []
+            record = Record(
+                program, _kind(node), str(node), next(numbers), _built(node), flops_of(node.op), inside
+            )
             self._records.append(record)
             return self._timed(record, implementation)
 
@@ -124,6 +127,12 @@ class Profile:
         outputs = tuple([(getattr(v, "dtype", type(v).__name__), getattr(v, "shape", ())) for v in results])
         record.add(taken, inputs, results, outputs)
         self._slices.append(Slice(record.node, record.op, begin, end, outputs))
+
+
+def _built(node: Apply) -> str:
+    """Return the user's line that built a node, as file and number."""
+    lines = nearest_lines(node)
+    return f"{lines[0][0]}:{lines[0][1]}" if lines else ""
 
 
 def _kind(node: Apply) -> str:

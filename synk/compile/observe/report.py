@@ -26,10 +26,21 @@ class Slice(NamedTuple):
 class Record:
     """The runs so far of one node, the one at ``index`` of its program, built at a file and line.
 
-    ``count(inputs, results)`` returns floating-point operations.
+    ``count(inputs, results)`` returns floating-point operations; ``inside`` are the nodes that run in it as
+    one, each with the line that built it.
     """
 
-    def __init__(self, program: str, op: str, node: str, index: int, built: str, count: Callable | None):
+    def __init__(
+        self,
+        program: str,
+        op: str,
+        node: str,
+        index: int,
+        built: str,
+        count: Callable | None,
+        inside: Sequence[tuple[str, str]] = (),
+    ):
+        self.inside = inside
         self.program, self.op, self.node, self.index, self.built = program, op, node, index, built
         self.runs, self.nanoseconds, self.flops = 0, 0, 0
         self.outputs: tuple = ()  # dtype and shape of each, in the last run
@@ -54,7 +65,8 @@ class Report:
         Of all calls together; that of nodes and collectives alone if no call was counted.
     rows : list of dict
         One per node, the longest first: program, index, op, node, built, runs, seconds, share (of
-        ``seconds``), flops (of all runs), outputs (dtypes and shapes of the last run).
+        ``seconds``), flops (of all runs), outputs (dtypes and shapes of the last run), inside (of nodes that
+        run as one: the Op and the line of each).
     ops : list of dict
         One per Op class: op, nodes, runs, seconds, share, flops.
     collectives : list of dict
@@ -94,7 +106,7 @@ class Report:
         return self.seconds - self.node_seconds - self.collective_seconds
 
     def _row(self, record: Record) -> dict[str, Any]:
-        names = {key: getattr(record, key) for key in ("program", "index", "op", "node", "built")}
+        names = {key: getattr(record, key) for key in ("program", "index", "op", "node", "built", "inside")}
         return names | self._figures([record]) | {"outputs": _written(record.outputs)}
 
     def _groups(self, records: Sequence[Record]) -> list[dict[str, Any]]:
@@ -140,20 +152,20 @@ class Report:
             (group["op"], str(group["nodes"]), *self._cells(group))
             for group in [*self.ops, *self.collectives]
         ]
-        return table(("Op", "nodes", *FIGURES), rows)
+        return table(("Op", "nodes", *FIGURES), rows[:TOP], rest=len(rows) - TOP)
 
     def _node_table(self) -> list[str]:
-        rows = [
-            (
-                _short(row["node"]),
-                str(row["index"]),
-                *self._cells(row),
-                ", ".join(row["outputs"]),
-                os.path.basename(row["built"]),
-            )
-            for row in self.rows
-        ]
-        return table(("Node", "number", *FIGURES, "outputs", "built at"), rows, left=(-2, -1))
+        rows = []
+        for row in self.rows[:TOP]:
+            cells = self._cells(row)
+            name, built = _short(row["node"]), os.path.basename(row["built"])
+            rows.append((name, str(row["index"]), *cells, ", ".join(row["outputs"]), built))
+            inside, blank = row["inside"], ("",) * (len(cells) + 2)
+            rows += [(f"  {_short(op)}", *blank, os.path.basename(at)) for op, at in inside[:TOP]]
+            if inside[TOP:]:
+                rows.append((f"  ... and {len(inside) - TOP} more", *blank, ""))
+        heads = ("Node", "number", *FIGURES, "outputs", "built at")
+        return table(heads, rows, left=(-2, -1), rest=len(self.rows) - TOP)
 
     def _cells(self, row: dict[str, Any]) -> tuple[str, ...]:
         seconds, runs = row["seconds"], row["runs"]
@@ -190,14 +202,18 @@ class Report:
 FIGURES = ("runs", "ms/call", "share", "µs/run", "GFLOP/s")
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]], left: Iterable[int] = ()) -> list[str]:
-    """Return the first rows of a table as lines; but the first column and ``left`` ones end flush right."""
-    shown = [heads, *rows[:TOP]]
+def table(
+    heads: Sequence[str], rows: Sequence[Sequence[str]], left: Iterable[int] = (), rest: int = 0
+) -> list[str]:
+    """Return a table as lines, which say of ``rest`` more rows; columns after the first end flush right.
+
+    Those numbered in ``left`` do not.
+    """
+    shown = [heads, *rows]
     widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
     flush = {0, *(len(heads) + k if k < 0 else k for k in left)}
     places = [("<" if column in flush else ">") + str(width) for column, width in enumerate(widths)]
     lines = ["  ".join(map(format, row, places)).rstrip() for row in shown]
-    rest = len(rows) - TOP
     return [*lines, f"... and {rest} more"] if rest > 0 else lines
 
 

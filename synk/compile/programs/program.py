@@ -32,15 +32,15 @@ class Program:
         The Python text, which defines ``program``.
     namespace : dict
         What the text calls by name.
-    nodes : dict of int to Apply
-        The nodes by the line that runs them, counted from 1.
-    host_nodes, transfers, device_inputs, result_sides
+    nodes, host_nodes, transfers, device_inputs, result_sides
         The attributes of these names.
 
     Attributes
     ----------
     source : str
         The Python text.
+    nodes : dict of int to Apply
+        The nodes by the line that runs them, counted from 1.
     function : callable
         What it defines: called by itself, it says nothing of what failed, see `blame`.
     host_nodes : tuple of Apply
@@ -71,7 +71,7 @@ class Program:
         self.transfers = transfers
         self.device_inputs = device_inputs
         self.result_sides = result_sides
-        self._nodes = nodes
+        self.nodes = nodes
         exec(compile(source, f"<array program {next(self._numbers)}>", "exec"), namespace)
         self.function: Callable = namespace["program"]
         _by_code[self.function.__code__] = self
@@ -89,14 +89,14 @@ class Program:
         Of a region it is the node in it.
         """
         program, trace = self._place(error)
-        return None if trace is None else program._nodes.get(trace.tb_lineno)
+        return None if trace is None else program.nodes.get(trace.tb_lineno)
 
     def _place(self, error: BaseException) -> tuple["Program", TracebackType | None]:
         trace = error.__traceback__
         while trace is not None and trace.tb_frame.f_code is not self.function.__code__:
             trace = trace.tb_next
         program, inner = self, trace
-        while isinstance(getattr(program._nodes.get(getattr(trace, "tb_lineno", 0)), "op", None), OfNodes):
+        while isinstance(getattr(program.nodes.get(getattr(trace, "tb_lineno", 0)), "op", None), OfNodes):
             while inner is not None and (inner is trace or inner.tb_frame.f_code not in _by_code):
                 inner = inner.tb_next
             if inner is None:
@@ -112,7 +112,7 @@ class Program:
         node = self.failed_node(error)
         if trace is None or node is None:
             return
-        place = f"{list(self._nodes.values()).index(node)} of {len(self._nodes)}"
+        place = f"{list(self.nodes.values()).index(node)} of {len(self.nodes)}"
         line = self.source.splitlines()[trace.tb_lineno - 1]
         error.add_note(blame(node, place, values_at(trace, line)))
 

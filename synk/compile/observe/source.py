@@ -1,0 +1,49 @@
+"""Show what a function was compiled to: its Python program, then the C text of each of its regions.
+
+function of pytensor.function -> source_of -> text
+"""
+
+import re
+from typing import Any
+
+from pytensor.graph.basic import Apply
+
+from synk.compile.graphs.origin import nearest_lines
+from synk.compile.regions.functions import written
+from synk.compile.regions.region import nodes_of
+from synk.compile.regions.writer import NAME
+
+
+def source_of(function: Any) -> str:
+    """Return the program of a function as text.
+
+    Parameters
+    ----------
+    function : pytensor.compile.Function
+        In a mode whose linker is an `ArrayLinker`.
+
+    Returns
+    -------
+    str
+        The Python program; then each region by the name that it is called by, with its nodes as comments, the
+        lines that built them, and its C text.
+    """
+    program = function.vm.jit_fn
+    lines = program.source.splitlines()
+    regions = [
+        _region(re.sub(r".* = (\w+)\(.*", r"\1", lines[number - 1]), node)
+        for number, node in program.nodes.items()
+        if nodes_of(node)
+    ]
+    return "\n".join([program.source, *regions])
+
+
+def _region(name: str, node: Apply) -> str:
+    nodes = "\n".join(f"   {k}: {one.op}{_place(one)}" for k, one in enumerate(nodes_of(node)))
+    source, *_ = written(node.op.fgraph)
+    return f"/* {name}\n{nodes.replace('*/', '* /')} */\n{source.replace(NAME, name)}"
+
+
+def _place(node: Apply) -> str:
+    lines = nearest_lines(node)
+    return f"    {lines[0][0]}:{lines[0][1]}" if lines else ""
