@@ -84,6 +84,7 @@ class Plugin:
                 self.keep(request.node, self.measure(function, arguments))
             return function(*arguments)
 
+        benchmark.pedantic = lambda *_, **__: pytest.skip("no function of a graph")
         yield benchmark
         calls.clear()
 

@@ -191,6 +191,9 @@ def test_sum_c(benchmark):
 def test_compilation(benchmark):
     benchmark(lambda: function([], pt.zeros(3), mode="FAST_COMPILE"))
 
+def test_rounds_of_compilation(benchmark):
+    benchmark.pedantic(lambda: None, rounds=2)
+
 def test_what_fails(benchmark):
     raise ValueError("not here")
 """
@@ -207,5 +210,7 @@ def test_each_graph_of_a_suite_is_measured_once_in_each_mode(tmp_path):
     assert found["name"] == "sums: sum[FAST_COMPILE]"
     assert found["notes"] == {}
     assert {mode: len(times) for mode, times in found["seconds"].items()} == {"synk": 15, "c": 15}
-    assert "FAILED tests/benchmarks/test_sums.py::test_what_fails" in printed
+    assert [line for line in printed.splitlines() if "FAILED" in line] == [
+        "FAILED tests/benchmarks/test_sums.py::test_what_fails - ValueError: not here"
+    ]
     assert "× c: geometric mean" in printed.splitlines()[-1]

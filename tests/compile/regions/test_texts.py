@@ -135,6 +135,7 @@ TEXTS = {
     "solutions of any length": [
         pt.linalg.solve_triangular(factor, y, lower=True),
         pt.linalg.solve_triangular(factor, x, lower=True),
+        pt.linalg.solve_triangular(pt.linalg.cholesky(definite), x.T, lower=True),
         pt.linalg.solve_triangular(factor.T, x[::-1], lower=False),
         pt.linalg.solve_triangular(factor.T * 1, x, lower=False, unit_diagonal=True),
         pt.linalg.solve_triangular(factor[::-1, ::-1], x, lower=False),
@@ -157,6 +158,7 @@ TEXTS = {
         pt.linalg.solve_triangular(many[:, None], t[None, ::-1], lower=False),
         pt.linalg.solve_triangular(many, t[:, :, 0], lower=True, b_ndim=1),
         pt.linalg.solve_triangular(many, t[0, :, 0], lower=True, b_ndim=1),
+        pt.linalg.solve_triangular(many, small[1:2, :2], lower=True, b_ndim=1),
     ],
     "gradients of factors": pt.grad(pt.log(pt.diagonal(pt.linalg.cholesky(definite))).sum(), small),
     "diagonals": [pt.diag(small[:, 0] + 1), pt.diagonal(small @ small.T) * 2],
