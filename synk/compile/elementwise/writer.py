@@ -63,6 +63,9 @@ class Writer:
             return value
         if dtype == "bool":
             return self.let(f"{value} != 0", dtype)
+        if value.dtype in ("int32", "int64") and dtype.startswith("float"):
+            # A compiler that sees a float become an integer and a float again takes trunc, which keeps -0.0.
+            return self.let(f"{value} == 0 ? 0 : ({type_name(dtype)}){value}", dtype)
         if not value.dtype.startswith("float") or dtype.startswith("float"):
             return self.let(f"({type_name(dtype)}){value}", dtype)
         return self._to_integer(value, dtype)

@@ -67,15 +67,12 @@ def alloc_empty(op: AllocEmpty, node: Apply, region: RegionWriter) -> None:
 def arange(op: ARange, node: Apply, region: RegionWriter) -> None:
     """Whole numbers at equal distances."""
     (out,) = node.outputs
-    if not all(variable.type.dtype.startswith(("int", "uint")) for variable in (*node.inputs, out)):
-        raise NoText("numbers that are not whole")
+    dtypes = [variable.type.dtype for variable in (*node.inputs, out)]
+    if not all(dtype.startswith(("int", "uint")) and dtype != "uint64" for dtype in dtypes):
+        raise NoText("numbers that are not whole, or too large")
     start, stop, step = [region.let("long", region.number(variable)) for variable in node.inputs]
-    region.demand(f"{step} != 0")
-    count = region.let(
-        "long",
-        f"{step} > 0 ? ({start} < {stop} ? ({stop} - {start} - 1) / {step} + 1 : 0) "
-        f": ({stop} < {start} ? ({start} - {stop} - 1) / -{step} + 1 : 0)",
-    )
+    count = region.let_later("long")
+    region.demand(f"numbers({start}, {stop}, {step}, &{count})")
     target, kind = region.new(out, [count]), type_of(out)
     region.line(f"for (long i = 0; i < {count}; i++)")
     region.line(f"    *({kind} *)({target}.data + i * {target}.strides[0]) = {start} + i * {step};")

@@ -167,8 +167,14 @@ def part(region: RegionWriter, op, view: str, ndim: int, positions) -> tuple[str
     """Return where a part of a view lies, and its lengths and strides; ``positions`` are index inputs."""
     data, shape, strides = [f"{view}.data"], [], []
 
-    def number(entry, absent="ABSENT"):
-        return absent if entry is None else f"(long){region.number(positions[entry])}"
+    def number(entry):
+        text = region.number(positions[entry])
+        if positions[entry].type.dtype == "uint64":
+            text = f"({text} > __LONG_MAX__ ? __LONG_MAX__ : {text})"
+        return f"(long){text}"
+
+    def end(entry):
+        return "ABSENT" if entry is None else f"end({number(entry)})"
 
     for axis, entry in enumerate(op.idx_list):
         length, step = f"{view}.shape[{axis}]", f"{view}.strides[{axis}]"
@@ -178,8 +184,8 @@ def part(region: RegionWriter, op, view: str, ndim: int, positions) -> tuple[str
                 strides.append(step)
                 continue
             first, count = region.let_later("long"), region.let_later("long")
-            by = region.let("long", number(entry.step, "1"))
-            ends = f"{number(entry.start)}, {number(entry.stop)}"
+            by = region.let("long", "1" if entry.step is None else number(entry.step))
+            ends = f"{end(entry.start)}, {end(entry.stop)}"
             region.demand(f"slice({length}, {ends}, {by}, &{first}, &{count})")
             data.append(f"{first} * {step}")
             shape.append(count)

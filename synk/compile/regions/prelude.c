@@ -382,20 +382,35 @@ SHARED int next_row(int n, int outer, const long *shape, long *index, long (*str
 
 /* --- parts of arrays ------------------------------------------------------------------------------- */
 
-/* Find the first element and the number of those of a slice, as Python does; an absent end is LONG_MIN. */
 #define ABSENT (-__LONG_MAX__ - 1)
+#define FAR (1L << 53) /* from where on NumPy, which counts in floating point, counts as it does */
+
+/* Find how many numbers lie from one to another, in steps; return 0 if they are far apart, or never meet. */
+SHARED int numbers(long start, long stop, long step, long *count)
+{
+    long way;
+    if (step == 0 || step == ABSENT || __builtin_sub_overflow(stop, start, &way) || way > FAR || way < -FAR)
+        return 0;
+    way = step < 0 ? -way : way;
+    *count = way > 0 ? (way - 1) / magnitude(step) + 1 : 0;
+    return 1;
+}
+
+/* Return an end of a slice that is there: ABSENT stands for one that is not. */
+static long end(long x)
+{
+    return x == ABSENT ? ABSENT + 1 : x;
+}
+
+/* Find the first element and the number of those of a slice, as Python does. */
 SHARED int slice(long length, long start, long stop, long step, long *first, long *count)
 {
     const long low = step < 0 ? -1 : 0, high = step < 0 ? length - 1 : length;
-    if (step == 0)
-        return 0;
 #define CLIP(x) ((x) < 0 ? ((x) + length < low ? low : (x) + length) : (x) > high ? high : (x))
     start = start == ABSENT ? (step < 0 ? high : low) : CLIP(start);
     stop = stop == ABSENT ? (step < 0 ? low : high) : CLIP(stop);
     *first = start;
-    *count = step < 0 ? (stop < start ? (start - stop - 1) / -step + 1 : 0)
-                      : (start < stop ? (stop - start - 1) / step + 1 : 0);
-    return 1;
+    return numbers(start, stop, end(step), count);
 }
 
 /* Find strides with which the elements of a view are those of another shape; return 0 if there are none. */

@@ -1,5 +1,7 @@
 """What regions compute, against the same nodes in Python: numbers, shapes, dtypes, and that they do run."""
 
+import itertools
+
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
@@ -344,3 +346,44 @@ def test_products_of_long_vectors_read_matrices_as_they_lie(steps, order):
         vector = rng.normal(size=(3 * matrix.shape[1],))[::step][: matrix.shape[1]]
         products = pytensor.function([a, v], [a @ v, (a @ v[::-1])[::-1], v @ a.T], mode=NATIVE)
         check(products(matrix, vector), [matrix @ vector, (matrix @ vector[::-1])[::-1], matrix @ vector])
+
+
+def unless_wrong(function, arguments):
+    try:
+        return function(*arguments)
+    except (ValueError, IndexError, OverflowError):
+        return []
+
+
+EXTREMES = (0, 1, -2, 2**62, -(2**62), 2**63 - 1, -(2**63))
+
+
+@pytest.mark.parametrize("name", ["slices", "ranges", "large positions"])
+def test_numbers_may_be_extreme(name):
+    start, stop, step = pt.lscalars("start", "stop", "step")
+    large = pt.scalar("large", dtype="uint64")
+    outputs = {
+        "slices": [y[start:stop:step] * 2],
+        "ranges": [pt.arange(start, stop, step) * 2],
+        "large positions": [y[large] * 2],
+    }[name]
+    inputs = [y, start, stop, step, large]
+    native, python = (
+        pytensor.function(inputs, outputs, mode=mode, on_unused_input="ignore") for mode in (NATIVE, PYTHON)
+    )
+    for a, b, c in itertools.product(EXTREMES, EXTREMES, EXTREMES[1:]):
+        if name == "ranges" and abs(c) < 2**62:
+            continue  # many numbers
+        arguments = [np.arange(5.0), a, b, c, np.uint64(a % 2**64)]
+        with np.errstate(over="ignore"):
+            check(unless_wrong(native, arguments), unless_wrong(python, arguments))
+
+
+def test_an_integer_has_no_negative_zero():
+    whole = [y.astype(dtype) for dtype in ("int32", "int64")]
+    outputs = [1 / (whole[0] + x), 1 / whole[0], 1 / whole[1], y // whole[0]]
+    for mode in (NATIVE, PYTHON):
+        function = pytensor.function([x, y], outputs, mode=mode)
+        with np.errstate(all="ignore"):
+            results = function(np.zeros((3, 40)), np.full(40, -0.5))
+        assert [float(result.flat[0]) for result in results] == [np.inf, np.inf, np.inf, -np.inf]
