@@ -8,6 +8,7 @@ import pytest
 
 from support.exact.comparison import PLAIN, close, moves, results_of, shown
 from support.exact.graphs import RandomGraph
+from support.regions.fuzz import compared
 from synk.compile import ArrayLinker, array_mode
 
 ROWS = (7, 12, 1, 0)
@@ -71,3 +72,21 @@ def test_random_graphs():
 @pytest.mark.parametrize("first", range(100, 1100, 100))
 def test_many_random_graphs(first):
     check(range(first, first + 100))
+
+
+def reported(numbers):
+    report = [*compared([(17, number) for number in numbers])][-1]
+    assert report.differences == []
+    return report
+
+
+def test_small_graphs_of_all_kinds():
+    report = reported(range(200))
+    assert report.with_regions > 150
+    assert report.gave_up < report.calls / 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(1000, 11_000, 1000))
+def test_many_small_graphs(first):
+    reported(range(first, first + 1000))
