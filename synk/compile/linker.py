@@ -55,7 +55,7 @@ class ArrayLinker(JITLinker):
     narrow : {"float16", "bfloat16"}, optional
         Keep float32 arrays between nodes in 16 bits where products read them; inputs, results and shared
         variables stay float32. See `synk.compile.passes.narrow`.
-    native : bool, default False
+    native : bool, default True
         Run what has C texts as C functions, if there is a compiler and ``xp`` is NumPy; see
         `synk.compile.regions`. With ``narrow``, graphs run in Python.
     """
@@ -72,7 +72,7 @@ class ArrayLinker(JITLinker):
         outputs: str = "host",
         announcer: Announcer | None = None,
         narrow: str | None = None,
-        native: bool = False,
+        native: bool = True,
     ):
         if host_ops not in HOST_OPS:
             raise ValueError(f"host_ops={host_ops!r} is unknown; choose one of {', '.join(HOST_OPS)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from string import Template
 
+import numpy as np
 from pytensor.graph.basic import Apply, Variable
 from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor, IncSubtensor
 
@@ -18,7 +19,7 @@ from synk.compile.regions.writer import RegionWriter, type_of
 AT_POSITIONS = Template("""\
 SHARED int NAME(const View *x, const View *const *positions, const View *y)
 {
-    const long n = positions[0]->shape[0];
+    const long n = positions[0]->shape[0], dense = dense_rows(x, $n_axes, y, $n_rest, $size);
     for (long i = 0; i < n; i++) {
         char *at = x->data;
         long k;
@@ -46,7 +47,7 @@ def take(op, node: Apply, region: RegionWriter) -> None:
     view, row = region.view(x), row_axes(x, positions)
     lengths = [f"{region.view(positions[0])}.shape[0]", *(f"{view}.shape[{axis}]" for axis in row)]
     move = moved(region, copied(Operand(x.type.dtype, (False,) * len(row))), ["place", "row"])
-    at_positions(region, positions, view, region.new(out, lengths), move)
+    at_positions(region, node, positions, view, region.new(out, lengths), move)
 
 
 @c_text.register(AdvancedIncSubtensor)
@@ -56,13 +57,13 @@ def put(op, node: Apply, region: RegionWriter) -> None:
     x, y, positions = node.inputs[0], node.inputs[1], positions_of(node, 2)
     if getattr(op, "ignore_duplicates", False):
         raise NoText("positions that count once")
-    body, row = change(op, x, y, x.type.ndim - len(positions)), row_axes(x, positions)
+    row = row_axes(x, positions)
+    body = change(op, x, y, len(row))
     target = changed_copy(region, node)
     lengths = [f"{region.view(positions[0])}.shape[0]", *(f"{target}.shape[{axis}]" for axis in row)]
     value = spread(region, y, region.let_array(len(lengths), lengths), len(lengths))
-    at_positions(
-        region, positions, target, value, moved(region, body, read_and_written("row", "place", body))
-    )
+    move = moved(region, body, read_and_written("row", "place", body))
+    at_positions(region, node, positions, target, value, move)
 
 
 @c_text.register(IncSubtensor)
@@ -124,19 +125,31 @@ def moved(region: RegionWriter, body: Body, views: list[str]) -> str:
     if body.ndim:
         name = region.function(loop_text(body, [0], []))
         listed = ", ".join(f"&{view}" for view in views)
-        return f"{name}({views[-1]}.shape, (const View *const[]){{{listed}}});"
-    *read, written = [f"({TYPES[body.outputs[0].dtype]} *){view}.data" for view in views]
-    name = region.function(one_element(body))
-    return f"{name}({', '.join(f'*{one}' for one in read)}, {written});"
+        general = f"{name}({views[-1]}.shape, (const View *const[]){{{listed}}});"
+        return f"if (dense) for (long e = 0; e < dense; e++) {_one(region, body, views, 'e')} else {general}"
+    return _one(region, body, views, "0")
 
 
-def at_positions(region: RegionWriter, positions: list[Variable], view: str, rows: str, move: str) -> None:
+def _one(region: RegionWriter, body: Body, views: list[str], at: str) -> str:
+    *read, written = [f"(({TYPES[body.outputs[0].dtype]} *){view}.data)[{at}]" for view in views]
+    return f"{region.function(one_element(body))}({', '.join(read)}, &{written});"
+
+
+def at_positions(
+    region: RegionWriter, node: Apply, positions: list[Variable], view: str, rows: str, move: str
+):
     """Add a loop over positions in a view, and over rows; ``move`` is C, of ``place`` and ``row``."""
-    views = [region.view(one) for one in positions]
+    views, x = [region.view(one) for one in positions], node.inputs[0]
     for one in views[1:]:
         region.demand(f"{one}.shape[0] == {views[0]}.shape[0]")
     indices = [ONE_INDEX.substitute(kind=type_of(one), axis=axis) for axis, one in enumerate(positions)]
-    text = AT_POSITIONS.substitute(indices="\n".join(indices), n_axes=len(positions), move=move)
+    text = AT_POSITIONS.substitute(
+        indices="\n".join(indices),
+        n_axes=len(positions),
+        n_rest=len(row_axes(x, positions)),
+        size=np.dtype(x.type.dtype).itemsize,
+        move=move,
+    )
     listed = ", ".join(f"&{one}" for one in views)
     region.demand(f"{region.function(text)}(&{view}, (const View *const[]){{{listed}}}, &{rows})")
 

@@ -413,6 +413,19 @@ SHARED int slice(long length, long start, long stop, long step, long *first, lon
     return numbers(start, stop, end(step), count);
 }
 
+/* Return how many elements a row of two arrays has, if each row lies in C order; 0 if it does not. */
+SHARED long dense_rows(const View *x, int first, const View *y, int ndim, long size)
+{
+    long count = 1;
+    for (int axis = ndim - 1; axis >= 0; axis--) {
+        const long length = y->shape[1 + axis], step = count * size;
+        if (length != 1 && (x->strides[first + axis] != step || y->strides[1 + axis] != step))
+            return 0;
+        count *= length;
+    }
+    return count;
+}
+
 /* Find strides with which the elements of a view are those of another shape; return 0 if there are none. */
 SHARED int regroup(int ndim, const View *view, long size, int n, const long *shape, long *strides)
 {
