@@ -12,7 +12,7 @@ from synk.compile import ArrayLinker, array_mode
 from synk.compile.regions.loops import step_of
 from synk.compile.regions.region import Region
 
-NATIVE, PYTHON = array_mode(ArrayLinker(native=True)), array_mode()
+NATIVE, PYTHON = array_mode(), array_mode(ArrayLinker(native=False))
 
 x, v = pt.dtensor3("x"), pt.dmatrix("v")
 u, w, h, s = pt.dmatrix("u"), pt.dmatrix("w"), pt.dmatrix("h"), pt.dscalar("s")

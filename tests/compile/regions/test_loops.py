@@ -10,7 +10,7 @@ from pytensor.scan.op import Scan
 from synk.compile import ArrayLinker, array_mode
 from synk.compile.regions.region import Region
 
-NATIVE, PYTHON = array_mode(ArrayLinker(native=True)), array_mode()
+NATIVE, PYTHON = array_mode(), array_mode(ArrayLinker(native=False))
 
 x, a = pt.dmatrix("x"), pt.dmatrix("a")
 w, y, rows = pt.dvector("w"), pt.dvector("y"), pt.dmatrix("rows")

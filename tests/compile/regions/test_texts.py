@@ -12,7 +12,7 @@ from pytensor.tensor.signal import convolve1d
 from synk.compile import ArrayLinker, array_mode
 from synk.compile.regions.region import Region
 
-NATIVE, PYTHON = array_mode(ArrayLinker(native=True)), array_mode()
+NATIVE, PYTHON = array_mode(), array_mode(ArrayLinker(native=False))
 
 x, z = pt.matrix("x", dtype="float64"), pt.matrix("z", dtype="float32")
 t = pt.tensor3("t", dtype="float64")

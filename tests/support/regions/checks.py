@@ -30,7 +30,7 @@ NOISE = 12  # trials
 
 def modes(rewritten: bool) -> tuple[Mode, Mode]:
     """Return the mode of NumPy's functions, and that of regions: with all rewrites, or as written."""
-    native, python = ArrayLinker(native=True), ArrayLinker()
+    native, python = ArrayLinker(), ArrayLinker(native=False)
     if rewritten:
         full = array_mode(python)
         return Mode(full.linker, full.provided_optimizer.excluding(TAG)), array_mode(native)
