@@ -81,7 +81,7 @@ def kernel_cache(machine: Machine) -> Finding:
 
 def onednn(machine: Machine) -> Finding:
     """Check oneDNN, which computes convolutions of float32; where it does not load, NumPy does."""
-    library = import_module("synk.kernels.onednn.find_onednn")
+    library = import_module("synk.native.find_onednn")
     found = library.find()
     if found.library is not None:
         version = found.library.dnnl_version().contents

@@ -21,6 +21,7 @@ from scipy.linalg import cython_blas, cython_lapack
 
 from synk.native.compilation import CompileError
 from synk.native.compiler import Compiler, find_compiler, why_none
+from synk.native.products import Pointers, faster_products
 from synk.native.store import Store
 
 
@@ -145,6 +146,10 @@ def method_of(library: ctypes.CDLL, name: str) -> Callable[..., Any]:
     routines = (ctypes.c_void_p * len(ROUTINES)).in_dll(library, "routines")
     exported = cython_blas.__pyx_capi__ | cython_lapack.__pyx_capi__
     routines[:] = [_capsule(exported[name]) for name in ROUTINES]
+    faster = faster_products()
+    if faster is not None:
+        onednn = Pointers.in_dll(library, "onednn")
+        ctypes.pointer(onednn)[0] = faster.pointers
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.argtypes, make.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p), ctypes.py_object
     return make(ctypes.addressof(method), None, None)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from synk.bench.pairs import Comparison
+from synk.native import find_onednn as onednn
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SECONDS = 200  # for a script to end
@@ -123,6 +124,11 @@ def test_crews_that_lose_otherwise_are_not_timed(module, capsys):
     [
         (["linker.py", "--only", "adam", "dropout"], ["Adam, 2,000 parameters", "dropout applied, 25 × 80"]),
         (["densities.py"], ["eight schools", "AR(5)"]),
+        pytest.param(
+            ["products.py"],
+            ["32x128x512 TN", "oneDNN × its clock"],
+            marks=pytest.mark.skipif(not onednn.available(), reason=onednn.reason()),
+        ),
         (["recurrent.py"], ["training", "lstm"]),
         (["serialise.py"], ["chain of 200 nodes", "MLP and its gradient"]),
         (["collectives.py"], ["median", "× in a step", "4 kB"]),

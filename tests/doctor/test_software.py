@@ -14,8 +14,8 @@ import threadpoolctl
 from synk.doctor import compiling, software
 from synk.doctor.finding import Level
 from synk.doctor.machine import GIB, MIB
-from synk.kernels.onednn import find_onednn as onednn
 from synk.native import compiler as native
+from synk.native import find_onednn as onednn
 
 ROOT = Path(__file__).parents[2]
 

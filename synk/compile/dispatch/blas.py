@@ -2,6 +2,7 @@
 
     product(xp, left, right, out_dtype) -> NumPy, others: matmul of factors cast to out_dtype
                                         -> CuPy: `cublas`, where it takes these dtypes, else the same
+    dot_of(xp, factors)                 -> NumPy: oneDNN for matrices of float32, where it is faster
 
 In every update ``beta * z + alpha * (x @ y)`` the target may be uninitialised memory when ``beta`` is 0,
 so it is overwritten then, never multiplied.
@@ -15,6 +16,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from pytensor.graph.basic import Variable
 from pytensor.tensor.blas import BatchedDot, Dot22, Dot22Scalar, Gemm, Gemv
 from pytensor.tensor.math import Dot
 
@@ -22,6 +24,7 @@ from synk.compile.compat import Ger
 from synk.compile.dispatch.cublas import can_multiply, multiply
 from synk.compile.programs.transfer import is_on_device
 from synk.compile.tables import array_funcify, flops_of, takes_out
+from synk.native.products import faster_products
 
 # Where the left factor stands among the inputs; its last axis is the one that is summed over.
 LEFT = {Dot: 0, Dot22: 0, Dot22Scalar: 0, BatchedDot: 0, Gemm: 2, Gemv: 2}
@@ -40,13 +43,13 @@ for op_class, left in LEFT.items():
 @array_funcify.register(Dot22)
 def dot(op, node, xp):
     """``x @ y`` of matrices or vectors."""
-    return dot_of(xp)
+    return dot_of(xp, *node.inputs)
 
 
 @array_funcify.register(Dot22Scalar)
 def scaled_dot(op, node, xp):
     """``alpha * (x @ y)``."""
-    dot = dot_of(xp)
+    dot = dot_of(xp, *node.inputs[:2])
 
     def product(x, y, alpha, out=None):
         result = dot(x, y, out=out)
@@ -74,8 +77,8 @@ def batched_dot(op, node, xp):
 @array_funcify.register(Gemm)
 def gemm(op, node, xp):
     """``beta * z + alpha * (x @ y)`` of matrices."""
-
-    inplace, dot = op.inplace, dot_of(xp)
+    _, _, x, y, _ = node.inputs
+    inplace, dot = op.inplace, dot_of(xp, x, y)
 
     def update(z, alpha, x, y, beta, out=None):
         return _update(z, alpha, dot(x, y, out=out), beta, inplace)
@@ -134,8 +137,10 @@ def matmul_of(xp: Any) -> Callable:
     return partial(product, xp) if _has_cublas(xp) else xp.matmul
 
 
-def dot_of(xp: Any) -> Callable:
+def dot_of(xp: Any, *factors: Variable) -> Callable:
     """Return ``dot(left, right, out=None)`` of an array module, for matrices and vectors."""
+    if xp is np and [(v.type.ndim, v.type.dtype) for v in factors] == [(2, "float32")] * 2:
+        return faster_products() or np.dot
     return partial(product, xp) if _has_cublas(xp) else xp.dot
 
 

@@ -524,6 +524,30 @@ SHARED char lies(const View *x, long size, int *lead)
     return 0;
 }
 
+/* What oneDNN computes in less time than BLAS; set before a library is used, see `synk.native.products`. */
+struct {
+    int (*multiply)(char, char, long, long, long, float, const void *, long, const void *, long, float, void *, long);
+    int (*get_threads)(void);
+    void (*set_threads)(int);
+    long rows, columns, least, most;
+} onednn;
+
+/* Set z to alpha * x @ y + beta * z by oneDNN, if it is faster; return whether it did. */
+SHARED int by_onednn(char by_x, char by_y, float alpha, const View *x, int of_x, const View *y, int of_y, float beta,
+                     const View *z, int of_z)
+{
+    const long rows = x->shape[0], inner = x->shape[1], columns = y->shape[1], work = rows * inner * columns;
+    if (!onednn.multiply || rows < onednn.rows || columns < onednn.columns || work < onednn.least
+        || work > onednn.most)
+        return 0;
+    const int before = onednn.get_threads();
+    onednn.set_threads(1);
+    const int status = onednn.multiply(by_x, by_y, rows, columns, inner, alpha, x->data, of_x, y->data, of_y, beta,
+                                       z->data, of_z);
+    onednn.set_threads(before);
+    return !status;
+}
+
 /* Set z to alpha * x @ y + beta * z, if BLAS can read them as they lie; return whether it did. */
 #define GEMM(T, k)                                                                                              \
     SHARED int gemm_##T(T alpha, const View *x, const View *y, T beta, const View *z)                           \
@@ -537,8 +561,9 @@ SHARED char lies(const View *x, long size, int *lead)
         if (!by_x || !by_y || !inner || lies(z, sizeof(T), &of_z) != 'N')                                       \
             return 0;                                                                                           \
         void *const others = let_others(rows * inner / 16 * columns);                                           \
-        ((Gemm *)routines[k])(&by_y, &by_x, &m, &n, &l, &alpha, (T *)y->data, &of_y, (T *)x->data, &of_x,       \
-                              &beta, (T *)z->data, &of_z);                                                      \
+        if (sizeof(T) != sizeof(float) || !by_onednn(by_x, by_y, alpha, x, of_x, y, of_y, beta, z, of_z))       \
+            ((Gemm *)routines[k])(&by_y, &by_x, &m, &n, &l, &alpha, (T *)y->data, &of_y, (T *)x->data, &of_x,   \
+                                  &beta, (T *)z->data, &of_z);                                                  \
         if (others)                                                                                             \
             PyEval_RestoreThread(others);                                                                       \
         return 1;                                                                                               \

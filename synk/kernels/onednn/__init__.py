@@ -7,7 +7,6 @@
     convolution_plan  what it made, ready to run
     engine            the library as a process uses it: one thread, one workspace
     binding           its functions, constants and errors, through ctypes
-    find_onednn       finds the shared library, or says why there is none
 
 Importing this loads nothing; the library is loaded when the first kernel runs, or `available` is asked.
 oneDNN's manual is at https://oneapi-src.github.io/oneDNN/v3.2/.
@@ -15,6 +14,6 @@ oneDNN's manual is at https://oneapi-src.github.io/oneDNN/v3.2/.
 
 from synk.kernels.onednn.convolution import OneDnn
 from synk.kernels.onednn.engine import threads
-from synk.kernels.onednn.find_onednn import available, reason
+from synk.native.find_onednn import available, reason
 
 __all__ = ["OneDnn", "available", "reason", "threads"]
