@@ -28,13 +28,15 @@ EXPECTED = (ValueError, IndexError, TypeError, AssertionError, ZeroDivisionError
 NOISE = 12  # trials
 
 
-def modes(rewritten: bool) -> tuple[Mode, Mode]:
-    """Return the mode of NumPy's functions, and that of regions: with all rewrites, or as written."""
-    native, python = ArrayLinker(), ArrayLinker(native=False)
-    if rewritten:
-        full = array_mode(python)
-        return Mode(full.linker, full.provided_optimizer.excluding(TAG)), array_mode(native)
-    return Mode(python, None), Mode(native, RewriteDatabaseQuery(include=(TAG, NATIVE)))
+def modes() -> dict[bool, tuple[Mode, Mode]]:
+    """Return modes of NumPy's functions and of regions: of graphs as they are written, and rewritten."""
+    native, python = ArrayLinker(native=True), ArrayLinker(native=False)
+    full = array_mode(python)
+    written = Mode(python, None), Mode(native, RewriteDatabaseQuery(include=(TAG, NATIVE)))
+    return {False: written, True: (Mode(python, full.provided_optimizer.excluding(TAG)), array_mode(native))}
+
+
+MODES = modes()  # before anything stands for what they ask
 
 
 class Pair:
@@ -50,7 +52,7 @@ class Pair:
                 mode=mode,
                 on_unused_input="ignore",
             )
-            for mode in modes(rewritten)
+            for mode in MODES[rewritten]
         )
         fgraph = self.python.maker.fgraph
         shared = dict(zip(graph.shared, graph.shared, strict=True))

@@ -13,11 +13,13 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
+from pytensor.scan.op import Scan
 
 from support.exact.graphs import Known
 from support.exact.pieces import Unfit
 from support.regions.arrays import FLOATS, INTEGERS, random_array
 from support.regions.exactness import EXACT, WHOLE, levels_of
+from synk.compile.graphs.serialize import topological
 
 LENGTHS = {"n": 5, "m": 3, "k": 4, "one": 1, "big": 300}  # when the graph is made; ``n`` changes
 ROWS = (5, 8, 0, 1)  # of ``n``, for one call after the other
@@ -71,6 +73,7 @@ class SmallGraph:
         first = self.values(0, "plain")
         self.known = Known([dict(zip((*self.inputs, *self.shared), first, strict=True))])
         self.levels = dict(self.start)
+        self.wanted: list[Variable] = []  # which pieces would have returned together
         self.pool: list[Value] = [
             Value(one, np.asarray(array), self.start[one])
             for one, array in zip(self.start, first, strict=True)
@@ -80,6 +83,8 @@ class SmallGraph:
         made = [value.variable for value in self.pool if value.variable.owner is not None]
         made = made or [self.inputs[0].copy()]
         self.outputs = list(dict.fromkeys([made[-1], *(self.one_of(made) for _ in range(self.number(0, 3)))]))
+        if self.chance(0.5):
+            self.outputs = list(dict.fromkeys([*self.outputs, *(v for v in self.wanted if v in made)]))[:6]
         if self.chance(0.05):
             self.outputs.append(self.one_of(self.inputs))
         self.updates = list(self._updates())
@@ -152,6 +157,10 @@ class SmallGraph:
             return False
         self.pool.append(Value(variable, array, self.levels[variable]))
         return True
+
+    @property
+    def has_loops(self) -> bool:
+        return any(isinstance(node.op, Scan) for node in topological(self.outputs))
 
     def _updates(self) -> Iterator[tuple[Variable, Variable]]:
         for shared in self.shared:

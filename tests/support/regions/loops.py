@@ -39,11 +39,12 @@ def rows(g, *ndims):
         return g.whole(*ndims).astype("float64")
 
 
-def some(g, states):
-    """Return all rows of a trace, the last ones, or others."""
-    return g.one_of(
-        [lambda: states, lambda: states[-1], lambda: states[-2:], lambda: states[::-1], lambda: states[0] + 1]
-    )()
+def some(g, *states):
+    """Return all rows of traces, or the last ones, of which a loop keeps few, or others."""
+    rows = [lambda x: x, lambda x: x[-1], lambda x: x[-1] * 2, lambda x: x[-1] + 1, lambda x: x[-2:]]
+    found = list(map(g.one_of(rows), states))
+    g.wanted += found
+    return found
 
 
 @piece(2)
@@ -78,9 +79,9 @@ def loops_of_numbers(g):
     return some(g, g.one_of(makes)())
 
 
-@piece(2)
+@piece(4)
 def loops_of_several(g):
-    x, s = rows(g, 1, 2), number(g)
+    x, s = rows(g, *g.one_of([(1,), (2,), (2,)])), number(g)
     start = pt.zeros_like(x[0]) + s
     makes = [
         lambda: looped(lambda a, b: [b, a], outputs_info=[start, start + 1], n_steps=g.number(1, 5)),
@@ -98,7 +99,7 @@ def loops_of_several(g):
         lambda: looped(lambda r, q, a: [a + r * q], sequences=[x, x[::-1]], outputs_info=start),
     ]
     states = g.one_of(makes)()
-    return [some(g, one) for one in (states if isinstance(states, list) else [states])]
+    return some(g, *(states if isinstance(states, list) else [states]))
 
 
 @piece(3)
