@@ -110,16 +110,24 @@ def _compiled(
     running: dict[_Job, int] = {}
     results: dict[_Job, bytes | CompileError] = {}
     pipe, end = os.pipe()
+
+    def finish(job: _Job) -> None:
+        status = _wait(running[job])
+        del running[job]
+        results[job] = job.result(status)
+
+    # More at the same time than there are cores only need more memory.
+    at_once = len(os.sched_getaffinity(0))
     try:
         for job in jobs:
+            if len(running) == at_once:
+                finish(next(iter(running)))
             try:
                 running[job] = job.start(before, after, pipe)
             except OSError as error:  # no process left
                 results[job] = CompileError(f"{job.command} failed: {error}")
         for job in list(running):
-            status = _wait(running[job])
-            del running[job]
-            results[job] = job.result(status)
+            finish(job)
         return [results[job] for job in jobs]
     finally:
         os.close(end)  # which ends what still runs

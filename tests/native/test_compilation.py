@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,15 @@ def test_no_room_for_a_process_is_reported(here, made_by, monkeypatch):
     (error,) = made_by("cp $1 $3")
     assert isinstance(error, CompileError)
     assert "temporarily unavailable" in str(error)
+
+
+def test_no_more_compilers_run_at_once_than_there_are_cores(here, tmp_path, made_by, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    log = tmp_path / "log"
+    made_by(f"echo 1 >> {log}; sleep 0.05; echo -1 >> {log}; exit 1", [""] * 5)
+    running = list(accumulate(map(int, log.read_text().split())))
+    assert max(running) == 2
+    assert running[-1] == 0
 
 
 def test_a_compiler_gets_default_signals_from_a_process_that_ignores_them(here, made_by):
