@@ -13,6 +13,7 @@ import itertools
 import os
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -88,6 +89,7 @@ def native_libraries() -> Libraries | None:
     """Return the libraries of this process, or None, with a warning, where none can be made."""
     compiler = find_compiler()
     if compiler is not None and layout_is_known():
+        keep_freed_memory()
         return Libraries(compiler, Store())
     if compiler is None:
         reason, remedy = f"there is no C compiler ({why_none()})", "install gcc, or set CC to a compiler"
@@ -95,6 +97,19 @@ def native_libraries() -> Libraries | None:
         reason, remedy = "NumPy's arrays are not as expected", "install another NumPy"
     warnings.warn(f"{reason}, so graphs run in Python, several times slower; {remedy}", stacklevel=2)
     return None
+
+
+LARGEST_OF_HEAP = 32 << 20  # bytes of what the C library takes from its heap at most
+
+
+def keep_freed_memory() -> None:
+    """Let the C library keep freed memory, 64 MiB at most, for the arrays of the next call.
+
+    Else it gives large arrays back to the system after each call, and the next one meets a page fault for
+    every 4 KiB. glibc learns from the largest array that it has freed, unless its thresholds have been set.
+    """
+    with suppress(MemoryError):
+        np.empty(LARGEST_OF_HEAP - (1 << 16), "uint8")  # none of its pages is touched
 
 
 HEAD = object.__basicsize__

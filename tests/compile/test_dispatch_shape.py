@@ -39,6 +39,20 @@ def test_only_length_one_is_dropped():
         program(np.zeros((2, 3)))
 
 
+def test_axes_that_lie_apart_are_joined_by_reshape(compare):
+    x = pt.tensor3("x")
+    columns = x[::-1].transpose(2, 0, 1)
+    outputs = [
+        columns.reshape((x.shape[2], -1)),
+        columns.reshape((columns.shape[0], x.shape[0] * x.shape[1])) @ x[::-1].reshape((-1, x.shape[2])),
+        columns.reshape((x.shape[2], x.shape[0], x.shape[1], 1)),
+        columns.reshape((-1, x.shape[0])),
+    ]
+    compare([x], outputs, [np.arange(24, dtype=x.dtype).reshape(2, 4, 3)])
+    with pytest.raises(ValueError, match="reshape"):
+        pytensor.function([x], columns.reshape((3, 7)), mode=array_mode())(np.zeros((2, 4, 3), x.dtype))
+
+
 def test_reshape(compare):
     x, n, s = pt.matrix("x"), pt.lscalar("n"), pt.scalar("s")
     outputs = [

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import platform
 import subprocess
 import sys
 import tempfile
@@ -299,3 +300,38 @@ def test_without_a_home_nothing_is_kept(monkeypatch, tmp_path):
 
 def test_layout():
     assert layout_is_known()
+
+
+FAULTS = """
+import resource
+import numpy as np
+from synk.native.libraries import keep_freed_memory
+
+def calls(number):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(number):
+        arrays = [np.ones(6 << 20, "uint8") for _ in range(8)]
+        del arrays
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / number
+
+if {keep}:
+    keep_freed_memory()
+calls(3)
+print(calls(5))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library has other rules")
+def test_memory_of_large_arrays_is_met_again_in_the_next_call():
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))
+    }
+    faults = [
+        float(
+            subprocess.check_output(
+                [sys.executable, "-c", FAULTS.format(keep=keep)], text=True, env=environment
+            )
+        )
+        for keep in (False, True)
+    ]
+    assert faults[1] < 0.1 * faults[0]

@@ -3,7 +3,8 @@
     Scan -> products of matrices as `Dot`, which PyTensor's own rewrites of Scan look for: sums of gradients
          -> products of a sequence's rows with what is the same in all steps, before the loop
 
-They run before PyTensor's rewrites of Scan, which take out what is left around the products.
+They run before PyTensor's rewrites of Scan, which take out what is left around the products. These let a loop
+return rows for a product after it; where it returns the same rows for two products, it does so once, at last.
 """
 
 from __future__ import annotations
@@ -207,4 +208,50 @@ def rows_times(rows: Variable, matrix: Variable) -> Variable:
     return pt.dot(flat, matrix).reshape((lengths[0], lengths[1], matrix.shape[1]))
 
 
+class MergeTraces(GraphRewriter):
+    """Let Scans return what they return twice, once."""
+
+    def add_requirements(self, fgraph: FunctionGraph) -> None:
+        """Ask for nothing."""
+
+    def apply(self, fgraph: FunctionGraph) -> None:
+        """Put Scans that return less in the place of others."""
+        for node in fgraph.toposort():
+            if isinstance(node.op, Scan):
+                made = without_twins(node)
+                if made is not None:
+                    pairs = list(zip(node.outputs, made, strict=True))
+                    fgraph.replace_all(pairs, reason="merged traces", import_missing=True)
+
+
+def without_twins(node: Apply) -> list[Variable] | None:
+    """Return outputs for a Scan's, of one that keeps each variable's rows once; None if it does so itself."""
+    op, info = node.op, node.op.info
+    graph = plain_graph(op)
+    first_in = len(node.inputs) - info.n_non_seqs - info.n_nit_sot  # the lengths of these traces
+    first_out = len(graph.outputs) - info.as_while - info.n_untraced_sit_sot - info.n_nit_sot
+    kept: dict[tuple[Variable, Variable], int] = {}
+    twins: dict[int, int] = {}
+    for k in range(info.n_nit_sot):
+        trace = graph.outputs[first_out + k], node.inputs[first_in + k]
+        if trace in kept:
+            twins[k] = kept[trace]
+        kept.setdefault(trace, k)
+    if not twins:
+        return None
+    first = len(node.outputs) - info.n_untraced_sit_sot - info.n_nit_sot
+    inputs, inner, places = (
+        [at for at in range(len(whole)) if at - begin not in twins]
+        for whole, begin in ((node.inputs, first_in), (graph.outputs, first_out), (node.outputs, first))
+    )
+    changed = scan_of(
+        op, graph.inputs, [graph.outputs[at] for at in inner], n_nit_sot=info.n_nit_sot - len(twins)
+    )
+    made = dict(zip(places, changed.make_node(*(node.inputs[at] for at in inputs)).outputs, strict=True))
+    return [made[first + twins[at - first] if at - first in twins else at] for at in range(len(node.outputs))]
+
+
 optdb.register("hoist_products", HoistProducts(), NATIVE, position=0.04)  # before PyTensor's, at 0.05
+optdb.register(
+    "merge_traces", MergeTraces(), NATIVE, position=1.615
+)  # behind PyTensor's that look for traces to drop

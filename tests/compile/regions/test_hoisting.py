@@ -69,6 +69,18 @@ def test_a_gradient_multiplies_nothing_again_and_sums_weights_after_the_loop():
     check([states, *pytensor.grad((states**2).sum(), [x, u, w])], [3, 1, 2])
 
 
+def test_slopes_for_two_weights_are_returned_once():
+    states = layer(non_sequences=[u, w])
+    function = pytensor.function([x, h, u, w], pytensor.grad((states**2).sum(), [u, w]), mode=NATIVE)
+    scans = [
+        inner.op
+        for node in function.maker.fgraph.toposort()
+        for inner in (node.op.fgraph.toposort() if isinstance(node.op, Region) else [node])
+        if isinstance(inner.op, Scan)
+    ]
+    assert [op.info.n_nit_sot for op in scans] == [0, 1]
+
+
 def test_some_rows_or_rows_backwards_are_parts_of_products():
     check([layer(non_sequences=[u, w], go_backwards=True)], [1, 1])
     check([layer(non_sequences=[u, w], n_steps=5)], [1, 1])
