@@ -96,8 +96,9 @@ def of_node(node: Any, levels: list[int]) -> int:
         graph = plain_graph(op)
         inner = levels_of(graph.outputs, dict.fromkeys(graph.inputs, worst))
         found = max(inner[one] for one in graph.outputs)
-        if found <= EXACT or not isinstance(op, Scan):
+        if found == WHOLE or not isinstance(op, Scan):
             return found
+        # A step is rewritten for each: (x * x) * (x * x) may become a power.
         return OTHER if found == OTHER else LOOSE
     if isinstance(op, SortOp | ArgSortOp | Argmax):
         return OTHER if worst > EXACT and not isinstance(op, SortOp) else worst
