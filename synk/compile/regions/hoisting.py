@@ -228,6 +228,7 @@ def without_twins(node: Apply) -> list[Variable] | None:
     """Return outputs for a Scan's, of one that keeps each variable's rows once; None if it does so itself."""
     op, info = node.op, node.op.info
     graph = plain_graph(op)
+    MergeOptimizer().rewrite(graph)
     first_in = len(node.inputs) - info.n_non_seqs - info.n_nit_sot  # the lengths of these traces
     first_out = len(graph.outputs) - info.as_while - info.n_untraced_sit_sot - info.n_nit_sot
     kept: dict[tuple[Variable, Variable], int] = {}
@@ -252,6 +253,5 @@ def without_twins(node: Apply) -> list[Variable] | None:
 
 
 optdb.register("hoist_products", HoistProducts(), NATIVE, position=0.04)  # before PyTensor's, at 0.05
-optdb.register(
-    "merge_traces", MergeTraces(), NATIVE, position=1.615
-)  # behind PyTensor's that look for traces to drop
+# Behind the merging of equal nodes, at 49, and before regions, at 49.2.
+optdb.register("merge_traces", MergeTraces(), NATIVE, position=49.1)

@@ -70,15 +70,22 @@ def test_a_gradient_multiplies_nothing_again_and_sums_weights_after_the_loop():
 
 
 def test_slopes_for_two_weights_are_returned_once():
-    states = layer(non_sequences=[u, w])
-    function = pytensor.function([x, h, u, w], pytensor.grad((states**2).sum(), [u, w]), mode=NATIVE)
+    def gated(row, h, c, u, w, b, d):
+        gate, value = pt.split(row @ u + b + h @ w + d, [5, 5], axis=1)
+        c = pt.sigmoid(gate) * c + pt.tanh(value)
+        return pt.tanh(c), c
+
+    b, d = pt.dvectors("b", "d")
+    states, _ = steps(gated, sequences=x, outputs_info=[h, h], non_sequences=[u, w, b, d])
+    slopes = pytensor.grad((states**2).sum(), [u, w, b, d])
+    function = pytensor.function([x, h, u, w, b, d], slopes, mode=NATIVE)
     scans = [
         inner.op
         for node in function.maker.fgraph.toposort()
         for inner in (node.op.fgraph.toposort() if isinstance(node.op, Region) else [node])
         if isinstance(inner.op, Scan)
     ]
-    assert [op.info.n_nit_sot for op in scans] == [0, 1]
+    assert [op.info.n_nit_sot for op in scans] == [1, 1]  # products of states, and slopes
 
 
 def test_some_rows_or_rows_backwards_are_parts_of_products():
