@@ -9,7 +9,7 @@ round, and put in order at the end.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -94,14 +94,18 @@ def scan(op: Scan, node: Apply, region: RegionWriter) -> None:
             region.bind(next(inner), state)
         for constant in constants:
             region.alias(next(inner), constant)
-        region.write_nodes(graph.toposort())
         results = graph.outputs[:-1] if info.as_while else [*graph.outputs]
         places = [
             (array, write) for array, trace in zip(arrays, traces, strict=True) for write in trace.writes
         ]
+        first = (
+            len(places) - info.n_nit_sot
+        )  # of the traces that no step reads: their rows are written at once
+        written = _written_at_once(region, results[first : len(places)], places[first:])
+        region.write_nodes(graph.toposort())
         if info.as_while:
             ends = region.let("char", f"{region.number(graph.outputs[-1])} != 0")
-        _store(region, results, places, kept)
+        _store(region, results, places, kept, written)
         region.line(f"{done} = i + 1;")
         if info.as_while:
             region.line(f"{stops} = {ends};")
@@ -180,20 +184,51 @@ def _bind(region: RegionWriter, variable: Variable, row: Row) -> None:
         region.bind(variable, region.let(type_of(variable), f"*({type_of(variable)} *){data}"))
 
 
+def _written_at_once(
+    region: RegionWriter, results: Sequence[Variable], places: Sequence[tuple[Array, int]]
+) -> dict[tuple[Array, int], str]:
+    """Let nodes make results where they belong; return the views of those places, once they are written."""
+    written: dict[tuple[Array, int], str] = {}
+
+    def destine(variable: Variable, place: tuple[Array, int]) -> None:
+        def view(lengths: str) -> str:
+            ndim = variable.type.ndim
+            written[place] = _row_for(region, *place, [f"{lengths}[{axis}]" for axis in range(ndim)])
+            return written[place]
+
+        region.destine(variable, view)
+
+    for variable, place in reversed(list(zip(results, places, strict=True))):
+        if getattr(variable.type, "ndim", 0) and variable.owner is not None:
+            destine(variable, place)
+    return written
+
+
+def _row_for(region: RegionWriter, array: Array, offset: int, lengths: Sequence[str]) -> str:
+    """Return the view of a row that a step writes; the first one tells its lengths, if the type does not."""
+    if array.take:
+        told = (f"{array.lengths}[{axis}] = {length};" for axis, length in enumerate(lengths, start=1))
+        region.line(f"if (!i) {{ {' '.join(told)} {array.take} }}")
+    data = region.let("char *const", array.row(offset).data)
+    return region.let_view(data, f"{array.view}.shape + 1", f"{array.view}.strides + 1")
+
+
 def _store(
     region: RegionWriter,
     results: Sequence[Variable],
     places: Sequence[tuple[Array, int]],
     kept: Sequence[str],
+    written: Mapping[tuple[Array, int], str],
 ) -> None:
-    """Put the results of a step where they belong, all of them read before any is written."""
+    """Put the results of a step where they belong, all of them read before any other is written."""
     values: list[str] = []
     for variable in results:
         if not getattr(variable.type, "ndim", 0):
             values.append(region.let(type_of(variable), region.number(variable)))
             continue
         value = region.view(variable)
-        if not region.is_own(value):  # a row, or a state, that may be written before
+        # A row, or a state, may be written before.
+        if not region.is_own(value) and value not in written.values():
             ndim = variable.type.ndim
             lengths = region.let_array(ndim, [f"{value}.shape[{axis}]" for axis in range(ndim)])
             apart = region.scratch(ndim, variable.type.dtype, lengths)
@@ -204,15 +239,13 @@ def _store(
     for variable, value, target in zip(results, values, targets, strict=True):
         ndim, kind = getattr(variable.type, "ndim", 0), type_of(variable)
         if isinstance(target, tuple):
-            array, offset = target
-            if array.take:
-                told = (f"{array.lengths}[{axis + 1}] = {value}.shape[{axis}];" for axis in range(ndim))
-                region.line(f"if (!i) {{ {' '.join(told)} {array.take} }}")
-            data = region.let("char *const", array.row(offset).data)
-            if not ndim:
-                region.line(f"*({kind} *){data} = {value};")
+            if written.get(target) == value:
                 continue
-            place = region.let_view(data, f"{array.view}.shape + 1", f"{array.view}.strides + 1")
+            array, offset = target
+            if not ndim:
+                region.line(f"*({kind} *)({array.row(offset).data}) = {value};")
+                continue
+            place = _row_for(region, array, offset, [f"{value}.shape[{axis}]" for axis in range(ndim)])
         elif not ndim:
             region.line(f"{target} = {value};")
             continue

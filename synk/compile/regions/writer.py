@@ -69,7 +69,7 @@ class RegionWriter:
         self._kept: frozenset[Variable] = frozenset(outputs)  # read when all nodes have run
         self._placed: set[Variable] = set()  # outputs that lie where they are returned
         self.fails_late = False  # whether it may give up when results have been begun
-        self._destined: dict[Variable, str] = {}
+        self._destined: dict[Variable, str | Callable[[str], str]] = {}
         self.done: set[Apply] = set()  # nodes that were written with one before them
 
     # --- what entries ask for ------------------------------------------------------------------------
@@ -198,8 +198,11 @@ class RegionWriter:
         else:
             self._numbers[variable] = name
 
-    def destine(self, variable: Variable, place: str) -> None:
-        """Say in which view a node inside of a block is to make a variable."""
+    def destine(self, variable: Variable, place: str | Callable[[str], str]) -> None:
+        """Say in which view a node inside of a block is to make a variable.
+
+        A function writes what makes the view, given the name of the array of lengths.
+        """
         self._destined[variable] = place
 
     def alias(self, variable: Variable, source: Variable) -> None:
@@ -297,7 +300,8 @@ class RegionWriter:
         ndim, dtype = variable.type.ndim, variable.type.dtype
         lengths = shape if isinstance(shape, str) else self.let_array(ndim, shape)
         if variable in self._destined:
-            name = self._destined[variable]
+            place = self._destined[variable]
+            name = place if isinstance(place, str) else place(lengths)
             for axis in range(ndim):
                 self.demand(f"{lengths}[{axis}] == {name}.shape[{axis}]")
         elif variable not in self.outputs or variable in self._placed:

@@ -57,6 +57,11 @@ LOOPS = {
     "such rows in a loop": steps(
         lambda row: steps(lambda b: b * row[:n], sequences=row).sum(axis=0), sequences=x
     ),
+    "rows that are several results": steps(
+        lambda row, h: [pt.tanh(h + row), pt.tanh(h + row), row, (h + row)[::-1], 2 * (h + row)],
+        sequences=x,
+        outputs_info=[w, None, None, None, None],
+    ),
     "such rows until": steps(lambda row: (row[:n] + 1, until(row.sum() > s)), sequences=x),
     "products": [layer, *pytensor.grad((layer**2).sum(), [t, u, a, rows])],
     "transposed products": steps(lambda m: (m.T @ rows)[:, ::2] @ (a @ a.T)[::2], sequences=t),
