@@ -18,6 +18,7 @@ from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.basic import GraphRewriter
 from pytensor.graph.traversal import vars_between
+from pytensor.raise_op import CheckAndRaise
 from pytensor.tensor.basic import AllocEmpty, ExtractDiag, Join, Split
 from pytensor.tensor.blas import Gemv
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
@@ -38,6 +39,7 @@ from synk.compile.regions.writer import LARGEST, RegionWriter
 from synk.compile.rewrites import NATIVE, step_rewriter
 
 MOVING = (
+    CheckAndRaise,
     DimShuffle,
     ExtractDiag,
     Reshape,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.raise_op import CheckAndRaise
 from pytensor.tensor.basic import MakeVector, ScalarFromTensor, Split, TensorFromScalar
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.reshape import JoinDims, SplitDims
@@ -15,7 +16,7 @@ from synk.compile.compat import known_axis
 from synk.compile.elementwise.body import Operand
 from synk.compile.regions.table import NoText, c_text
 from synk.compile.regions.walks import copy
-from synk.compile.regions.writer import RegionWriter
+from synk.compile.regions.writer import RegionWriter, type_of
 
 
 @c_text.register(DimShuffle)
@@ -45,6 +46,18 @@ def split(op: Split, node: Apply, region: RegionWriter) -> None:
         region.know_view(variable, x, f"{view}.data + ({at}) * {view}.strides[{axis}]", shape, strides)
         at = f"{at} + {length}"
     region.demand(f"{at} == {view}.shape[{axis}]")
+
+
+@c_text.register(CheckAndRaise)
+def checked(op: CheckAndRaise, node: Apply, region: RegionWriter) -> None:
+    """The same value; the region gives up unless all conditions hold, and Python says which does not."""
+    value, *conditions = node.inputs
+    type_of(value)  # or else it has no text
+    for one in conditions:
+        if type_of(one) and one.type.ndim:
+            raise NoText("a condition with axes")
+        region.demand(region.number(one))
+    region.same(node.outputs[0], value)
 
 
 @c_text.register(Shape_i)

@@ -15,6 +15,7 @@ import pytensor.tensor as pt
 import pytest
 from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.fg import FunctionGraph
+from pytensor.raise_op import Assert
 from pytensor.scalar.basic import Composite
 from pytensor.scan.basic import scan
 from pytensor.scan.op import Scan
@@ -357,6 +358,17 @@ def test_other_threads_run_during_a_loop():
         function(0.5)
     thread.join()
     assert len(ticks) == 20
+
+
+def test_a_condition_is_checked_in_the_region_and_what_it_says_in_python():
+    x, s = pt.dvector("x"), pt.dscalar("s")
+    positive = Assert("scale is not positive")(x * 2, s > 0, pt.lt(s, 10))
+    function = compiled([x, s], (positive / s).sum())
+    assert len(regions_of(function)) == len(function.maker.fgraph.apply_nodes) == 1
+    assert function(np.ones(3), 2.0) == 3
+    for wrong in (-1.0, 10.0):
+        with pytest.raises(AssertionError, match="scale is not positive"):
+            function(np.ones(3), wrong)
 
 
 # --- compilers ---------------------------------------------------------------------------------------
