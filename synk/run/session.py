@@ -138,7 +138,7 @@ class Session:
             functions = list(self._functions)  # held, so that no other thread's dropping takes one away
             numbers = tuple(sorted(function.ready() for function in functions))
             for n in sorted({1, num_slices}):
-                self.compile(numbers, n)
+                self._compile(numbers, n)
 
     def commit(self) -> None:
         """Keep the values of all shared variables, for `restart`."""
@@ -219,8 +219,11 @@ class Session:
     def compile(self, functions: Sequence[int], num_slices: int) -> None:
         missing = tuple([one for one in functions if (one, num_slices > 1) not in self._compiled])
         if missing:
-            self.run((messages.Compile(missing, num_slices),))
-            self._compiled.update((one, num_slices > 1) for one in missing)
+            self._compile(missing, num_slices)
+
+    def _compile(self, functions: Sequence[int], num_slices: int) -> None:
+        self.run((messages.Compile(tuple(functions), num_slices),))
+        self._compiled.update((one, num_slices > 1) for one in functions)
 
     def forget(self, function: int) -> None:
         self._compiled -= {(function, False), (function, True)}

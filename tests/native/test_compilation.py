@@ -165,13 +165,13 @@ def test_an_interrupt_ends_the_compiler_and_removes_its_folder(here, tmp_path, m
     group = tmp_path / "group"
 
     def interrupt(number, frame):
-        if not group.exists():
-            signal.setitimer(signal.ITIMER_REAL, 0.02)
-            return
-        raise KeyboardInterrupt
+        if group.exists():
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, 0.02)
+    # Again and again: while a process is spawned another thread may get the signal, which ends no waiting here.
+    signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
     try:
         with pytest.raises(KeyboardInterrupt):
             made_by(SLOW.format(group))
