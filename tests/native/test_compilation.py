@@ -170,7 +170,7 @@ def test_an_interrupt_ends_the_compiler_and_removes_its_folder(here, tmp_path, m
             raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGALRM, interrupt)
-    # Again and again: while a process is spawned another thread may get the signal, which ends no waiting here.
+    # Again and again: while a process is spawned another thread may get the signal, and this one wait on.
     signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
     try:
         with pytest.raises(KeyboardInterrupt):

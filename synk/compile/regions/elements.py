@@ -85,7 +85,7 @@ def _in_place_of_loop(region: RegionWriter, node: Apply, body: Body, numbers: Se
         places.append(place)
     region.line(f"{name}({', '.join([*numbers, *(f'&{place}' for place in places)])});")
     for variable, place in zip(node.outputs, places, strict=True):
-        region.have_number(variable, place)
+        region.bind(variable, place)
 
 
 @c_text.register(CAReduce)
@@ -201,7 +201,7 @@ def _have_cast(region: RegionWriter, variable: Variable, place: str, dtype: str)
     write = Writer(region.dialect)
     value = write.cast(Value("x0", dtype), variable.type.dtype)
     if value.text == "x0":
-        region.have_number(variable, place)
+        region.bind(variable, place)
         return
     body = Body(
         (Operand(dtype, ()),),
@@ -212,7 +212,7 @@ def _have_cast(region: RegionWriter, variable: Variable, place: str, dtype: str)
     )
     target = region.let_later(type_of(variable))
     region.line(f"{region.function(one_element(body))}({place}, &{target});")
-    region.have_number(variable, target)
+    region.bind(variable, target)
 
 
 def _made(dtype: str, pattern: tuple[bool, ...], value: str) -> Body:

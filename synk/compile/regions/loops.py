@@ -93,7 +93,7 @@ def scan(op: Scan, node: Apply, region: RegionWriter) -> None:
         for state in kept:
             region.bind(next(inner), state)
         for constant in constants:
-            region.alias(next(inner), constant)
+            region.same(next(inner), constant)
         results = graph.outputs[:-1] if info.as_while else [*graph.outputs]
         places = [
             (array, write) for array, trace in zip(arrays, traces, strict=True) for write in trace.writes

@@ -244,5 +244,5 @@ def product(
     region.line(f"{name}({shape}, (const View *const[]){{{', '.join(f'&{view}' for view in views)}}});")
     region.line("}")
     if not kept and out is not None:
-        region.have_number(out, place)
+        region.bind(out, place)
     return target

@@ -205,22 +205,11 @@ class RegionWriter:
         """
         self._destined[variable] = place
 
-    def alias(self, variable: Variable, source: Variable) -> None:
-        """Say that a variable inside of a block is one outside."""
-        if source in self._lengths:
-            self._lengths[variable] = self._lengths[source]
-        else:
-            self.bind(variable, self.view(source) if getattr(source.type, "ndim", 0) else self.number(source))
-
     # --- what nodes make -----------------------------------------------------------------------------
 
     def know_number(self, variable: Variable, expression: str) -> None:
         """Say what a variable without axes is."""
         self._numbers[variable] = self.let(type_of(variable), expression)
-
-    def have_number(self, variable: Variable, name: str) -> None:
-        """Say by which name a variable without axes is there already."""
-        self._numbers[variable] = name
 
     def know_lengths(self, variable: Variable, lengths: Sequence[str]) -> None:
         """Say what the elements of a vector of lengths are."""
@@ -271,10 +260,9 @@ class RegionWriter:
         """Say that a variable is another one."""
         if source in self._lengths:
             self._lengths[variable] = self._lengths[source]
-        elif variable.type.ndim if isinstance(variable.type, DenseTensorType) else 0:
-            self._know(variable, self.view(source))
         else:
-            self._numbers[variable] = self.number(source)
+            has_axes = getattr(variable.type, "ndim", 0)
+            self.bind(variable, self.view(source) if has_axes else self.number(source))
 
     def know_view(
         self, variable: Variable, source: Variable, data: str, shape: Sequence[str], strides: Sequence[str]
