@@ -166,7 +166,7 @@ def _folded(
     """
     output, kind, ndim = node.outputs[0], TYPES[fold.dtype], node.inputs[0].type.ndim
     kept = [axis for axis in range(ndim) if axis not in fold.axes]
-    if fold.combine.endswith("? b : a") and not hasattr(node.tag, "of_nothing"):
+    if fold.chooses and not hasattr(node.tag, "of_nothing"):
         # Nothing is the largest of no elements.
         for axis in fold.axes:
             region.demand(f"{shape}[{axis}]")

@@ -38,6 +38,13 @@ typedef struct {
 #define INDEPENDENT _Pragma("GCC ivdep")
 #endif
 
+/* Keeps a short loop for the compiler to make vectors of: it finds none among choices that it has unrolled. */
+#ifdef __clang__
+#define ROLLED
+#else
+#define ROLLED _Pragma("GCC unroll 1")
+#endif
+
 /* Keeps a loop from becoming vector instructions, which would take as long again to compile. */
 #define SCALAR __asm__("")
 
