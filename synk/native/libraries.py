@@ -116,6 +116,7 @@ HEAD = object.__basicsize__
 ROUTINES = (  # of BLAS and LAPACK, as regions number them
     *("dgemv", "sgemv", "dgemm", "sgemm"),
     *("dtrsm", "strsm", "dpotrf", "spotrf"),
+    *("dtrsv", "strsv"),
 )
 
 _numbers = itertools.count(1)

@@ -75,13 +75,18 @@ SHARED int NAME(const long n, const long m, const char *a, const long a0, const 
             return 0;
     if (n > $few && m > 0 && m < 1 << 30 && x0 == m * size && (a0 == size || a1 == size) && lead >= n * size
         && lead % size == 0 && lead < 1L << 30) {
-        /* BLAS takes rows for columns, so the matrix is on the right. */
+        /* BLAS takes rows for columns, so the matrix is on the right; of one column it makes less by trsv. */
         int rows = m, columns = n, step = lead / size;
         $kind one = 1;
+        char *const half = ($lower) == (a1 == size) ? "U" : "L", *const unit = $unit ? "U" : "N";
         void *const others = let_others(n * n);
+        if (m == 1)
+            ((void (*)(char *, char *, char *, int *, const void *, int *, void *, int *))routines[$trsv])(
+                half, a1 == size ? "T" : "N", unit, &columns, a, &step, x, &rows);
+        else
         ((void (*)(char *, char *, char *, char *, int *, int *, $kind *, const void *, int *, void *, int *))
-             routines[$trsm])("R", ($lower) == (a1 == size) ? "U" : "L", a1 == size ? "N" : "T",
-                          $unit ? "U" : "N", &rows, &columns, &one, a, &step, x, &rows);
+             routines[$trsm])("R", half, a1 == size ? "T" : "N", unit, &rows, &columns, &one, a, &step, x,
+                              &rows);
         if (others)
             PyEval_RestoreThread(others);
         return 1;
@@ -138,7 +143,12 @@ def solve_triangular(op: SolveTriangular, node: Apply, region: RegionWriter) -> 
     copy(region, given, target, Operand(out.type.dtype, (False,) * ndim))
     columns, step = (f"{given}.shape[1]", f"{target}.strides[1]") if ndim == 2 else ("1", "0")
     text = SOLUTION.substitute(
-        kind=kind, few=FEW, lower=int(op.lower), unit=int(op.unit_diagonal), trsm=_routine("trsm", kind)
+        kind=kind,
+        few=FEW,
+        lower=int(op.lower),
+        unit=int(op.unit_diagonal),
+        trsm=_routine("trsm", kind),
+        trsv=_routine("trsv", kind),
     )
     region.demand(
         f"{region.function(text)}({n}, {columns}, {view}.data, {view}.strides[0], {view}.strides[1], "

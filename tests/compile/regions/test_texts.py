@@ -136,6 +136,11 @@ TEXTS = {
     ],
     "solutions of any length": [
         pt.linalg.solve_triangular(factor, y, lower=True),
+        pt.linalg.solve_triangular(factor.T, y[::-1], lower=False),
+        pt.linalg.solve_triangular(factor.T * 1, y, lower=False),
+        pt.linalg.solve_triangular(factor, y, lower=True, unit_diagonal=True),
+        pt.linalg.solve_triangular(factor[::-1, ::-1], x[:, :1], lower=False),
+        pt.linalg.solve_triangular(factor.astype("float32"), z[:, 0], lower=True),
         pt.linalg.solve_triangular(factor, x, lower=True),
         pt.linalg.solve_triangular(pt.linalg.cholesky(definite), x.T, lower=True),
         pt.linalg.solve_triangular(factor.T, x[::-1], lower=False),
