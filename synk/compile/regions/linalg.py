@@ -85,7 +85,7 @@ SHARED int NAME(const long n, const long m, const char *a, const long a0, const 
                 half, a1 == size ? "T" : "N", unit, &columns, a, &step, x, &rows);
         else
         ((void (*)(char *, char *, char *, char *, int *, int *, $kind *, const void *, int *, void *, int *))
-             routines[$trsm])("R", half, a1 == size ? "T" : "N", unit, &rows, &columns, &one, a, &step, x,
+             routines[$trsm])("R", half, a1 == size ? "N" : "T", unit, &rows, &columns, &one, a, &step, x,
                               &rows);
         if (others)
             PyEval_RestoreThread(others);
