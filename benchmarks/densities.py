@@ -115,8 +115,8 @@ MODELS: dict[str, tuple[Model, int]] = {
 
 
 MODES: dict[str, Callable[[], Any]] = {
-    "synk": lambda: array_mode(ArrayLinker(native=True)),
-    "python": array_mode,
+    "synk": array_mode,
+    "python": lambda: array_mode(ArrayLinker(native=False)),
     "numba": lambda: get_mode("NUMBA"),
     "c": lambda: get_mode("CVM"),
 }

@@ -34,10 +34,10 @@ from markdown_tables import aligned
 from pytensor.compile.mode import get_mode
 
 from synk.bench.pairs import compare, in_units
-from synk.compile import ArrayLinker, array_mode
+from synk.compile import array_mode
 
 MODES: dict[str, tuple[Callable[[], Any], bool]] = {  # with Numba's fast mathematics or without
-    "synk": (lambda: array_mode(ArrayLinker(native=True)), False),
+    "synk": (array_mode, False),
     "numba": (lambda: get_mode("NUMBA"), False),
     "numba, fast": (lambda: get_mode("NUMBA"), True),
     "c": (lambda: get_mode("CVM"), False),

@@ -22,7 +22,7 @@ import pytensor.tensor as pt
 from markdown_tables import aligned, in_words
 
 from synk.bench import pairs
-from synk.compile import ArrayLinker, array_mode
+from synk.compile import array_mode
 
 STEPS, BATCH, FEATURES, UNITS = 100, 32, 64, 128
 RATE = 0.5
@@ -109,7 +109,7 @@ def in_torch(name: str) -> Train:
 
 
 MODES: dict[str, Callable[[str], Train]] = {
-    "synk": lambda name: in_synk(name, array_mode(ArrayLinker(native=True))),
+    "synk": lambda name: in_synk(name, array_mode()),
     "python": lambda name: in_synk(name, array_mode()),
     "numba": lambda name: in_synk(name, "NUMBA"),
     "torch": in_torch,
