@@ -89,8 +89,8 @@ def _inner_rewriter(xp: ModuleType, native: bool) -> GraphRewriter:
 
 @cache
 def step_rewriter() -> GraphRewriter:
-    """Return the rewriter for the step of a loop in C, which has nothing in place."""
-    return optdb.query(_inner_query(np).excluding("inplace"))
+    """Return the rewriter for the step of a loop in C: with nothing in place, and products alone."""
+    return optdb.query(_inner_query(np).excluding("inplace", "BlasOpt"))
 
 
 def _inner_query(xp: ModuleType, native: bool = False) -> RewriteDatabaseQuery:

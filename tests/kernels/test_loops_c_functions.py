@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import signal
 import subprocess
 import sys
 
@@ -149,3 +150,20 @@ def test_nothing_is_compiled_by_an_import(tmp_path):
 def test_a_loop_asks_for_the_dtypes_it_has():
     with pytest.raises(TypeError, match="batch_norm takes float32 and float64, not int64; cast its input"):
         c_functions.CFunction("batch_norm", "batch_norm", "a").form(np.dtype("int64"))
+
+
+class Interrupted(np.ndarray):
+    """An array whose address is being looked up when ^C comes."""
+
+    @property
+    def ctypes(self):
+        signal.raise_signal(signal.SIGINT)
+        return super().ctypes
+
+
+@needs_compiler
+def test_an_interrupt_on_the_way_to_a_loop_stays_one():
+    array = np.zeros((2, 3), "float32")
+    loop = c_functions.CFunction("cross_entropy", "cross_entropy", "aaaann", ctypes.c_long).form(array.dtype)
+    with pytest.raises(KeyboardInterrupt):
+        loop(array.view(Interrupted), *[array] * 3, 0, 0)

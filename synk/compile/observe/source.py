@@ -9,9 +9,9 @@ from typing import Any
 from pytensor.graph.basic import Apply
 
 from synk.compile.graphs.origin import nearest_lines
+from synk.compile.regions.frame import NAME
 from synk.compile.regions.functions import written
 from synk.compile.regions.region import nodes_of
-from synk.compile.regions.writer import NAME
 
 
 def source_of(function: Any) -> str:
@@ -40,8 +40,9 @@ def source_of(function: Any) -> str:
 
 def _region(name: str, node: Apply) -> str:
     nodes = "\n".join(f"   {k}: {one.op}{_place(one)}" for k, one in enumerate(nodes_of(node)))
-    source, *_ = written(node.op.fgraph)
-    return f"/* {name}\n{nodes.replace('*/', '* /')} */\n{source.replace(NAME, name)}"
+    source, declarations, _ = written(node.op.fgraph)
+    text = "\n".join([*declarations, source.replace(NAME, name)])
+    return f"/* {name}\n{nodes.replace('*/', '* /')} */\n{text}"
 
 
 def _place(node: Apply) -> str:

@@ -13,10 +13,10 @@ from pytensor.tensor.blas import BatchedDot
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.math import Dot
 
-from synk.compile.elementwise.body import Operand
 from synk.compile.regions.table import NoText, c_text
-from synk.compile.regions.walks import copy, mask_of
-from synk.compile.regions.writer import RegionWriter, type_of
+from synk.compile.regions.views import View
+from synk.compile.regions.walks import common_shape
+from synk.compile.regions.writer import RegionWriter
 
 Signature = tuple[
     Sequence[Sequence[str]], Sequence[Sequence[str]]
@@ -54,49 +54,30 @@ def _loop(
     """Add a loop of a core node, whose inputs are blocks of the node's: one for all along broadcast axes."""
     ndim = len(patterns[0])
     graph = FunctionGraph(inner, core.outputs, clone=False)
-    views = [region.view(variable) for variable in node.inputs]
-    shape = region.let_array(ndim)
-    listed, fixed = ", ".join(f"&{view}" for view in views), ", ".join(str(mask_of(p)) for p in patterns)
-    arrays, masks = f"(const View *const[]){{{listed}}}", f"(const long[]){{{fixed}}}"
-    region.demand(f"common_shape({len(views)}, {ndim}, {arrays}, {masks}, {shape})")
+    views, shape = [region.view(variable) for variable in node.inputs], region.let_array(["0"] * ndim)
+    region.demand(common_shape(views, patterns, shape))
     batch = [f"{shape}[{axis}]" for axis in range(ndim)]
     outputs = [region.new(out, [*batch, *lengths]) for out, lengths in _lengths(signature, node, views, ndim)]
     count = region.let("long", f"elements({ndim}, {shape})")
-    region.line(f"Watch {count}w = {{1, 1, milliseconds()}};")
-    with region.block(f"for (long i = 0; i < {count}; i++)", graph):
-        region.line(f"if (!{count}w.left-- && !look(&{count}w)) goto interrupted;")
+    with region.block(count, graph):
         index = _index(region, batch)
         for variable, view, pattern in zip(inner, views, patterns, strict=True):
-            data = region.let("char *const", _place(view, index, pattern))
-            if variable.type.ndim:
-                part = region.let_view(data, f"{view}.shape + {ndim}", f"{view}.strides + {ndim}")
-                region.bind(variable, part)
-            else:
-                region.bind(variable, region.let(type_of(variable), f"*({type_of(variable)} *){data}"))
-        places = []
-        for variable, view in zip(core.outputs, outputs, strict=True):
-            data = region.let("char *const", _place(view, index, (False,) * ndim))
-            places.append(region.let_view(data, f"{view}.shape + {ndim}", f"{view}.strides + {ndim}"))
-            if variable.type.ndim:
-                region.destine(variable, places[-1])
+            steps = ["0" if fixed else at for at, fixed in zip(index, pattern, strict=True)]
+            region.bind_part(variable, view, *steps)
+        places = [region.let_rest(view, *index) for view in outputs]
+        for variable, place in zip(core.outputs, places, strict=True):
+            region.destine(variable, place)
         region.write_nodes(graph.toposort())
         for variable, place in zip(core.outputs, places, strict=True):
-            if not variable.type.ndim:
-                region.line(f"*({type_of(variable)} *){place}.data = {region.number(variable)};")
-            elif (view := region.view(variable)) != place:
-                for axis in range(variable.type.ndim):
-                    region.demand(f"{view}.shape[{axis}] == {place}.shape[{axis}]")
-                copy(region, view, place, Operand(variable.type.dtype, (False,) * variable.type.ndim))
-    if not region.in_block:
-        region.line("come_back();")
+            region.store(variable, place)
 
 
-def _lengths(signature: Signature, node: Apply, views: Sequence[str], ndim: int):
+def _lengths(signature: Signature, node: Apply, views: Sequence[View], ndim: int):
     """Yield each output with the lengths of its blocks: known, or as axes of inputs are."""
     named = {
-        name: f"{view}.shape[{ndim + axis}]"
+        name: length
         for view, names in zip(views, signature[0], strict=True)
-        for axis, name in enumerate(names)
+        for name, length in zip(names, view.shape[ndim:], strict=True)
     }
     for out, names in zip(node.outputs, signature[1], strict=True):
         static = out.type.shape[ndim:]
@@ -113,9 +94,3 @@ def _index(region: RegionWriter, batch: Sequence[str]) -> list[str]:
         found.append(region.let("long", f"{rest} % {length}"))
         rest = region.let("long", f"{rest} / {length}")
     return [rest, *reversed(found)]
-
-
-def _place(view: str, index: Sequence[str], pattern: Sequence[bool]) -> str:
-    """Return the expression of where a block begins."""
-    steps = [f"{at} * {view}.strides[{axis}]" for axis, at in enumerate(index) if not pattern[axis]]
-    return " + ".join([f"{view}.data", *steps])

@@ -8,10 +8,11 @@ Python. Else parameters that each rank updates would drift apart, from their las
 
 from __future__ import annotations
 
+import os
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -23,8 +24,8 @@ from synk.native.compiler import vector_functions
 from synk.native.libraries import Libraries, SourceText, method_of, native_libraries
 from synk.native.store import name_of
 
-# Characters of a file, from which on the next region starts another: files are compiled at the same time, but
-# in each what all regions share is compiled again, which takes longer than a small region.
+# Characters of a file, from which on there is one more: files are compiled at the same time, but in each what
+# its regions share is compiled again, which takes longer than a small region.
 LONG = 40_000
 
 
@@ -34,16 +35,19 @@ class NativeFunction:
     Attributes
     ----------
     source : str
-        Its text, and those of the functions that it calls; names start with ``REGION``.
-    declarations : set of str
-        Of functions of the mathematical library.
+        Its text; ``REGION`` stands for its name.
+    declarations : sequence of str
+        What stands before it, in this order: functions that it calls, its own and the C library's.
+    length : int
+        Characters of both.
     call : callable
         Takes the arguments and, if that is wanted, arrays for the results; returns the results, or None where
         it gives up. Read it at each call: the first one replaces it.
     """
 
-    def __init__(self, compilation: NativeCompilation, source: str, declarations: set[str]):
-        self.source, self.declarations = source, declarations
+    def __init__(self, compilation: NativeCompilation, source: str, declarations: Iterable[str]):
+        self.source, self.declarations = source, tuple(declarations)
+        self.length = sum(map(len, (source, *self.declarations)))
         self.call: Callable[..., Any] = self._first_call
         self._compilation = compilation
 
@@ -58,7 +62,7 @@ class NativeCompilation:
     def __init__(self, libraries: Libraries):
         self.libraries = libraries
         self._environment = "\n".join(
-            [libraries.compiler.fingerprint, *sorted(vector_functions()), source_file({}, set())]
+            [libraries.compiler.fingerprint, *sorted(vector_functions()), source_file({}, ())]
         )
         self._waiting: list[weakref.ref[NativeFunction]] = []
         self._compiled: list[weakref.ref[NativeFunction]] = []
@@ -67,7 +71,7 @@ class NativeCompilation:
         self._failed = False  # which is said once
         self._lock = threading.Lock()
 
-    def function(self, source: str, declarations: set[str]) -> NativeFunction:
+    def function(self, source: str, declarations: Iterable[str]) -> NativeFunction:
         """Return a function that waits for its first call."""
         function = NativeFunction(self, source, declarations)
         self._waiting.append(weakref.ref(function))
@@ -100,7 +104,7 @@ class NativeCompilation:
         waiting = {self.name(f): f for f in everyone}
         self._waiting.clear()
         missing = {name: f for name, f in waiting.items() if not self._find(name)}
-        texts = list(grouped(missing))
+        texts = grouped(missing)
         for text, library in zip(texts, self.libraries.make(texts) if texts else [], strict=True):
             for name in text.names:
                 self._take(name, library)
@@ -111,7 +115,7 @@ class NativeCompilation:
 
     def name(self, function: NativeFunction) -> str:
         """Return the name of a function: a digest of all that its machine code depends on."""
-        return name_of(self._environment, function.source, *sorted(function.declarations))
+        return name_of(self._environment, function.source, *function.declarations)
 
     def _find(self, name: str) -> bool:
         if self._given_up:
@@ -144,20 +148,19 @@ class NativeCompilation:
             )
 
 
-def grouped(functions: dict[str, NativeFunction]) -> Iterator[SourceText]:
-    """Yield the C files of regions by name: as few as are not long."""
-    group: dict[str, NativeFunction] = {}
-    for name, function in functions.items():
-        if group and sum(len(one.source) for one in group.values()) > LONG:
-            yield _file(group)
-            group = {}
-        group[name] = function
-    if group:
-        yield _file(group)
+def grouped(functions: dict[str, NativeFunction]) -> list[SourceText]:
+    """Return the C files of regions by name: as many as are long and there are cores, of like lengths."""
+    length = sum(function.length for function in functions.values())
+    n_files = min(length // LONG + 1, len(functions), len(os.sched_getaffinity(0)))
+    groups: list[dict[str, NativeFunction]] = [{} for _ in range(n_files)]
+    for name in sorted(functions, key=lambda name: -functions[name].length):
+        least = min(groups, key=lambda group: sum(one.length for one in group.values()))
+        least[name] = functions[name]
+    return [_file(group) for group in groups]
 
 
 def _file(group: dict[str, NativeFunction]) -> SourceText:
-    declarations = set().union(*(function.declarations for function in group.values()))
+    declarations = dict.fromkeys(text for function in group.values() for text in function.declarations)
     texts = {name: function.source for name, function in group.items()}
     return SourceText(source_file(texts, declarations), tuple(group))
 

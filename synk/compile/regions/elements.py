@@ -5,7 +5,7 @@ Elemwise node, and the reductions that read it -> Body, folds -> a walk
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pytensor.scalar.basic as ps
@@ -18,7 +18,8 @@ from synk.compile.elementwise.dialect import TYPES
 from synk.compile.elementwise.templates import carrier, is_float
 from synk.compile.elementwise.writer import Value, Writer, type_name
 from synk.compile.regions.table import NoText, c_text
-from synk.compile.regions.walks import Fold, loop_text, mask_of, one_element, run
+from synk.compile.regions.views import View
+from synk.compile.regions.walks import Fold, call, common_shape, fill, one_element
 from synk.compile.regions.writer import RegionWriter, type_of
 from synk.native.compiler import ELEMENTARY
 
@@ -54,8 +55,7 @@ def elementwise(op: Elemwise, node: Apply, region: RegionWriter) -> None:
     body = elemwise_body(node, region.dialect)
     declare(region, body)
     if not body.ndim:
-        numbers = [region.number(variable) for variable in node.inputs]
-        _in_place_of_loop(region, node, body, numbers)
+        numbers(region, node.inputs, body, node.outputs)
         return
     readers = [_folds(region, variable) for variable in node.outputs]
     folds = [(k, *one) for k, (_, ones) in enumerate(readers) for one in ones]
@@ -67,24 +67,25 @@ def elementwise(op: Elemwise, node: Apply, region: RegionWriter) -> None:
 def scalar(op: ScalarOp, node: Apply, region: RegionWriter) -> None:
     """A line, or a few."""
     write = Writer(region.dialect)
-    inputs = [Value(region.number(variable), variable.type.dtype) for variable in node.inputs]
-    names = [Value(f"x{k}", value.dtype) for k, value in enumerate(inputs)]
-    results = apply_scalar_op(op, write, names, [variable.type.dtype for variable in node.outputs])
-    operands = tuple(Operand(value.dtype, ()) for value in inputs)
-    outputs = tuple(Operand(variable.type.dtype, ()) for variable in node.outputs)
+    inputs = [Value(f"x{k}", variable.type.dtype) for k, variable in enumerate(node.inputs)]
+    results = apply_scalar_op(op, write, inputs, [variable.type.dtype for variable in node.outputs])
+    operands, outputs = (
+        tuple(Operand(variable.type.dtype, ()) for variable in variables)
+        for variables in (node.inputs, node.outputs)
+    )
     body = Body(operands, outputs, tuple(write.lines), tuple(map(str, results)), frozenset(write.functions))
     declare(region, body)
-    _in_place_of_loop(region, node, body, [value.text for value in inputs])
+    numbers(region, node.inputs, body, node.outputs)
 
 
-def _in_place_of_loop(region: RegionWriter, node: Apply, body: Body, numbers: Sequence[str]) -> None:
-    name = region.function(one_element(body))
-    places = []
-    for variable in node.outputs:
-        place = region.let_later(type_of(variable))
-        places.append(place)
-    region.line(f"{name}({', '.join([*numbers, *(f'&{place}' for place in places)])});")
-    for variable, place in zip(node.outputs, places, strict=True):
+def numbers(
+    region: RegionWriter, inputs: Sequence[Variable], body: Body, outputs: Sequence[Variable]
+) -> None:
+    """Add the call that computes one element, in the place of a loop."""
+    places = [region.let_later(type_of(variable)) for variable in outputs]
+    arguments = [*map(region.number, inputs), *(f"&{place}" for place in places)]
+    region.line(f"{region.function(one_element(body))}({', '.join(arguments)});")
+    for variable, place in zip(outputs, places, strict=True):
         region.bind(variable, place)
 
 
@@ -93,14 +94,8 @@ def reduction(op: CAReduce, node: Apply, region: RegionWriter) -> None:
     """A loop that folds what is there."""
     (source,) = node.inputs
     fold = fold_of(op, node, region)
-    pattern = tuple(source.type.broadcastable)
-    body = Body(
-        (Operand(source.type.dtype, pattern),),
-        (Operand(source.type.dtype, pattern),),
-        (),
-        ("x0",),
-        frozenset(),
-    )
+    operand = Operand(source.type.dtype, tuple(source.type.broadcastable))
+    body = Body((operand,), (operand,), (), ("x0",), frozenset())
     loop(region, [source], body, [], [(0, node, fold)])
 
 
@@ -125,7 +120,8 @@ def declare(region: RegionWriter, body: Body) -> None:
         kind, suffix = type_name(dtype), "f" if dtype == "float32" else ""
         vector = function in region.dialect.functions & ELEMENTARY
         attribute = '__attribute__((simd("notinbranch"))) ' if vector else ""
-        region.declarations.add(f"{attribute}{kind} {function}{suffix}({', '.join([kind] * n_arguments)});")
+        arguments = ", ".join([kind] * n_arguments)
+        region.declarations[f"{attribute}{kind} {function}{suffix}({arguments});"] = None
 
 
 def loop(
@@ -137,92 +133,57 @@ def loop(
 ) -> None:
     """Add a loop that stores some results and folds some."""
     views, ndim = [region.view(variable) for variable in inputs], body.ndim
-    masks = [mask_of(operand.broadcast) for operand in body.inputs]
-    shape = region.let_array(ndim)
-    array = f"(const View *const[]){{{', '.join(f'&{view}' for view in views)}}}"
-    fixed = f"(const long[]){{{', '.join(map(str, masks))}}}"
+    shape = region.let_array(["0"] * ndim)
+    patterns = [operand.broadcast for operand in body.inputs]
     if views:
-        region.demand(f"common_shape({len(views)}, {ndim}, {array}, {fixed}, {shape})")
-    full = [k for k, operand in enumerate(body.inputs) if not any(operand.broadcast)]
-    outputs, targets = [], []
-    for _, variable in stored:
-        outputs.append(region.new(variable, shape, like=views[full[0]] if full and ndim > 1 else None))
-    for _, node, fold in folds:
-        targets.append(_folded(region, node, fold, shape, views[full[0]] if full else None))
+        region.demand(common_shape(views, patterns, shape))
+    model = next((view for view, fixed in zip(views, patterns, strict=True) if not any(fixed)), None)
+    outputs = [region.new(variable, shape, model if ndim > 1 else None) for _, variable in stored]
+    targets = [_folded(region, node, fold, shape, model) for _, node, fold in folds]
+    views += [*outputs, *(spread for spread, _ in targets)]
+    stores, of_folds = [k for k, _ in stored], [(k, fold) for k, _, fold in folds]
+    region.line(call(region, body, stores, of_folds, shape, views))
+    for (_, node, fold), (_, total) in zip(folds, targets, strict=True):
         region.done.add(node)
-    operands = [*views, *outputs, *(view for view, _ in targets)]
-    name = region.function(loop_text(body, [k for k, _ in stored], [(k, fold) for k, _, fold in folds]))
-    region.line(f"{name}({shape}, (const View *const[]){{{', '.join(f'&{view}' for view in operands)}}});")
-    for _, finish in targets:
-        finish()
+        if fold.dtype != node.outputs[0].type.dtype:
+            cast(region, total, fold.dtype, node.outputs[0])
 
 
 def _folded(
-    region: RegionWriter, node: Apply, fold: Fold, shape: str, model: str | None
-) -> tuple[str, Callable[[], None]]:
-    """Make room for a reduction's result: return its view, with all axes, and what makes it the result.
+    region: RegionWriter, node: Apply, fold: Fold, shape: str, model: View | None
+) -> tuple[View, Variable]:
+    """Make room for a fold: return its view, with all axes, and the variable that it is.
 
     Its axes lie in the order of those of the view ``model``, so that both are walked alike.
     """
-    output, kind, ndim = node.outputs[0], TYPES[fold.dtype], node.inputs[0].type.ndim
+    (output,), ndim = node.outputs, node.inputs[0].type.ndim
     kept = [axis for axis in range(ndim) if axis not in fold.axes]
     if fold.chooses and not hasattr(node.tag, "of_nothing"):
         # Nothing is the largest of no elements.
         for axis in fold.axes:
             region.demand(f"{shape}[{axis}]")
+    total = output if fold.dtype == output.type.dtype else output.type.clone(dtype=fold.dtype)()
     if not kept:
-        place = region.let_later(kind, fold.start)
-        return region.let_view(f"&{place}", "0", "0"), lambda: _have_cast(region, output, place, fold.dtype)
-    cast = fold.dtype != output.type.dtype
-    lengths = region.let_array(len(kept), [f"{shape}[{axis}]" for axis in kept])
+        region.bind(total, region.let_later(TYPES[fold.dtype], fold.start))
+        return region.number_view(fold.dtype, region.number(total)), total
+    lengths = [f"{shape}[{axis}]" for axis in kept]
     like = None
     if model is not None and len(kept) > 1:
-        steps = region.let_array(len(kept), [f"{model}.strides[{axis}]" for axis in kept])
-        like = region.let_view(f"{model}.data", lengths, steps)
-    if cast:
-        target = region.scratch(len(kept), fold.dtype, lengths, like=like)
+        like = region.let_view(fold.dtype, model.at(), lengths, [model.strides[axis] for axis in kept])
+    target = region.new(total, lengths, like)
+    fill(region, target, fold.start)
+    steps = dict(zip(kept, target.strides, strict=True))
+    every = [f"{shape}[{axis}]" for axis in range(ndim)]
+    return region.let_view(fold.dtype, target.at(), every, [steps.get(k, "0") for k in range(ndim)]), total
+
+
+def cast(region: RegionWriter, source: Variable, dtype: str, target: Variable) -> None:
+    """Convert what was folded in a dtype of its own."""
+    write, pattern = Writer(region.dialect), tuple(target.type.broadcastable)
+    value = write.cast(Value("x0", dtype), target.type.dtype)
+    operands = (Operand(dtype, pattern),), (Operand(target.type.dtype, pattern),)
+    body = Body(*operands, tuple(write.lines), (value.text,), frozenset())
+    if pattern:
+        loop(region, [source], body, [(0, target)], [])
     else:
-        target = region.new(output, lengths, like)
-    pattern = tuple(output.type.broadcastable)
-    run(region, _made(fold.dtype, pattern, fold.start), [target])
-    places = {axis: f"{target}.strides[{k}]" for k, axis in enumerate(kept)}
-    strides = region.let_array(ndim, [places.get(axis, "0") for axis in range(ndim)])
-    view = region.let_view(f"{target}.data", shape, strides)
-
-    def finish() -> None:
-        if cast:
-            run(region, _cast(region, fold.dtype, output), [target, region.new(output, lengths, like)])
-
-    return view, finish
-
-
-def _have_cast(region: RegionWriter, variable: Variable, place: str, dtype: str) -> None:
-    """Write a number in the dtype of a variable."""
-    write = Writer(region.dialect)
-    value = write.cast(Value("x0", dtype), variable.type.dtype)
-    if value.text == "x0":
-        region.bind(variable, place)
-        return
-    body = Body(
-        (Operand(dtype, ()),),
-        (Operand(variable.type.dtype, ()),),
-        tuple(write.lines),
-        (value.text,),
-        frozenset(),
-    )
-    target = region.let_later(type_of(variable))
-    region.line(f"{region.function(one_element(body))}({place}, &{target});")
-    region.bind(variable, target)
-
-
-def _made(dtype: str, pattern: tuple[bool, ...], value: str) -> Body:
-    """Return the body that sets all elements to one value."""
-    return Body((), (Operand(dtype, pattern),), (), (value,), frozenset())
-
-
-def _cast(region: RegionWriter, dtype: str, variable: Variable) -> Body:
-    """Return the body that converts elements."""
-    write, pattern = Writer(region.dialect), tuple(variable.type.broadcastable)
-    value = write.cast(Value("x0", dtype), variable.type.dtype)
-    operands = (Operand(dtype, pattern),), (Operand(variable.type.dtype, pattern),)
-    return Body(*operands, tuple(write.lines), (value.text,), frozenset())
+        numbers(region, [source], body, [target])

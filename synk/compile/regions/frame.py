@@ -1,6 +1,6 @@
 """The C around a region's lines: the function that Python calls, and the file that it stands in."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from string import Template
 
@@ -8,7 +8,6 @@ NAME = "REGION"  # stands for the name that a region gets when it is compiled
 ROOM = 16 << 10  # bytes of the frame for arrays of the region's own
 
 FUNCTION = Template("""\
-$functions
 void *$name(void *self, void *const *given, long n_given)
 {
     Array *r[$n_results] = {0};
@@ -34,21 +33,16 @@ interrupted: __attribute__((unused));
 """)
 
 
-def function_text(
-    functions: Mapping[str, str], lines: Sequence[str], n_inputs: int, n_results: int, n_places: int
-) -> str:
-    """Return the function of a region, and those that it calls.
+def function_text(lines: Sequence[str], n_inputs: int, n_results: int, n_places: int) -> str:
+    """Return the function of a region.
 
     Parameters
     ----------
-    functions : mapping of str to str
-        Names by text, in which ``NAME`` stands for the name.
     lines : sequence of str
         What it does, from ``given`` arguments to results ``r``, in places ``m`` of memory.
     n_inputs, n_results, n_places : int
     """
     return FUNCTION.substitute(
-        functions="\n".join(text.replace("NAME", name) for text, name in functions.items()),
         name=NAME,
         n_inputs=n_inputs,
         n_results=n_results,
@@ -58,8 +52,8 @@ def function_text(
     )
 
 
-def source_file(regions: Mapping[str, str], declarations: set[str]) -> str:
+def source_file(regions: Mapping[str, str], declarations: Iterable[str]) -> str:
     """Return a C file of regions by name; see `synk.compile.regions.writer.RegionWriter.declarations`."""
     prelude = files("synk.compile.regions").joinpath("prelude.c").read_text()
     texts = [f"{text.replace(NAME, name)}\nMETHOD({name});\n" for name, text in regions.items()]
-    return "\n".join([f"#define HEAD {object.__basicsize__}", prelude, *sorted(declarations), *texts])
+    return "\n".join([f"#define HEAD {object.__basicsize__}", prelude, *declarations, *texts])

@@ -8,7 +8,7 @@ to where its results are to lie.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -89,7 +89,7 @@ def written_to(place: Any, value: Any) -> Any:
     return place
 
 
-def written(fgraph: FunctionGraph) -> tuple[str, set[str], bool]:
+def written(fgraph: FunctionGraph) -> tuple[str, Iterable[str], bool]:
     """Return a region's C text, declarations, and `RegionWriter.fails_late`; NoText if it has none."""
     writer = RegionWriter(fgraph.toposort(), fgraph.inputs, fgraph.outputs, native_dialect())
     return writer.write(), writer.declarations, writer.fails_late

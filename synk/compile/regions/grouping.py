@@ -170,10 +170,8 @@ def before_moving(variable: Variable) -> Variable:
 class MakeRegions(GraphRewriter):
     """Put a `Region` in the place of each group of nodes that have C texts."""
 
-    def add_requirements(self, fgraph: FunctionGraph) -> None:
-        """Ask for nothing."""
-
     def apply(self, fgraph: FunctionGraph) -> None:
+        """Make them of all nodes, those inside of others too."""
         for node in fgraph.toposort():
             if isinstance(node.op, OpFromGraph) and not node.op.destroy_map:
                 expand(fgraph, node)
@@ -190,7 +188,7 @@ def replace(fgraph: FunctionGraph, group: Sequence[Apply]) -> None:
     outputs = results(fgraph, inside, group)
     needed = needed_for(outputs, inside)
     nodes = [node for node in group if node in needed]
-    if not any(worth(node) for node in nodes):
+    if all(isinstance(node.op, MOVING) for node in nodes):
         return
     inputs = list(
         dict.fromkeys(
@@ -209,11 +207,6 @@ def replace(fgraph: FunctionGraph, group: Sequence[Apply]) -> None:
     for old, new in zip(outputs, made, strict=True):
         new.tag.trace = getattr(old.tag, "trace", [])
     fgraph.replace_all(list(zip(outputs, made, strict=True)), reason="regions", import_missing=False)
-
-
-def worth(node: Apply) -> bool:
-    """Tell whether a node alone makes a region worth it."""
-    return not isinstance(node.op, MOVING)
 
 
 def results(fgraph: FunctionGraph, inside: set[Apply], group: Sequence[Apply]) -> list[Variable]:

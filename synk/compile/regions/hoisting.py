@@ -9,8 +9,9 @@ return rows for a product after it; where it returns the same rows for two produ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytensor.tensor as pt
@@ -28,25 +29,29 @@ from synk.compile.compat import plain_graph
 from synk.compile.rewrites import NATIVE
 
 
-class HoistProducts(GraphRewriter):
-    """Take products out of the steps of Scans."""
+class RewriteScans(GraphRewriter):
+    """Put others in the place of Scans.
 
-    def add_requirements(self, fgraph: FunctionGraph) -> None:
-        """Ask for nothing."""
+    Parameters
+    ----------
+    better : callable
+        Returns, of a graph, the function that returns outputs for those of a Scan, or None to leave it.
+    """
+
+    def __init__(self, better: Callable[[FunctionGraph], Callable[[Apply], Sequence[Variable] | None]]):
+        super().__init__()
+        self.better = better
 
     def apply(self, fgraph: FunctionGraph) -> None:
-        """Put other Scans in the place of those that multiply matrices."""
-        products = Products(fgraph)
+        better = self.better(fgraph)
         for node in fgraph.toposort():
-            if isinstance(node.op, Scan):
-                made = without_products(node, products)
-                if made is not None:
-                    pairs = list(zip(node.outputs, made.outputs, strict=True))
-                    fgraph.replace_all(pairs, reason="hoisted products", import_missing=True)
+            if isinstance(node.op, Scan) and (made := better(node)) is not None:
+                pairs = list(zip(node.outputs, made, strict=True))
+                fgraph.replace_all(pairs, reason="better steps", import_missing=True)
 
 
-def without_products(node: Apply, products: Products) -> Apply | None:
-    """Return a Scan that has fewer products, or None if it has none at all."""
+def without_products(node: Apply, products: Products) -> Sequence[Variable] | None:
+    """Return outputs for a Scan's, of one with fewer products; None if it has none at all."""
     op = node.op
     graph = plain_graph(op)
     if not multiply(graph):
@@ -67,7 +72,7 @@ def without_products(node: Apply, products: Products) -> Apply | None:
     inputs = [*made, *(variable for variable in graph.inputs if variable not in made)]
     steps, *others = node.inputs
     changed = scan_of(op, inputs, graph.outputs, n_seqs=op.info.n_seqs + len(made))
-    return changed.make_node(steps, *made.values(), *others)
+    return changed.make_node(steps, *made.values(), *others).outputs
 
 
 def scan_of(op: Scan, inputs: Sequence[Variable], outputs: Sequence[Variable], **numbers: int) -> Scan:
@@ -208,22 +213,6 @@ def rows_times(rows: Variable, matrix: Variable) -> Variable:
     return pt.dot(flat, matrix).reshape((lengths[0], lengths[1], matrix.shape[1]))
 
 
-class MergeTraces(GraphRewriter):
-    """Let Scans return what they return twice, once."""
-
-    def add_requirements(self, fgraph: FunctionGraph) -> None:
-        """Ask for nothing."""
-
-    def apply(self, fgraph: FunctionGraph) -> None:
-        """Put Scans that return less in the place of others."""
-        for node in fgraph.toposort():
-            if isinstance(node.op, Scan):
-                made = without_twins(node)
-                if made is not None:
-                    pairs = list(zip(node.outputs, made, strict=True))
-                    fgraph.replace_all(pairs, reason="merged traces", import_missing=True)
-
-
 def without_twins(node: Apply) -> list[Variable] | None:
     """Return outputs for a Scan's, of one that keeps each variable's rows once; None if it does so itself."""
     op, info = node.op, node.op.info
@@ -252,6 +241,7 @@ def without_twins(node: Apply) -> list[Variable] | None:
     return [made[first + twins[at - first] if at - first in twins else at] for at in range(len(node.outputs))]
 
 
-optdb.register("hoist_products", HoistProducts(), NATIVE, position=0.04)  # before PyTensor's, at 0.05
+hoist = RewriteScans(lambda fgraph: partial(without_products, products=Products(fgraph)))
+optdb.register("hoist_products", hoist, NATIVE, position=0.04)  # before PyTensor's, at 0.05
 # Behind the merging of equal nodes, at 49, and before regions, at 49.2.
-optdb.register("merge_traces", MergeTraces(), NATIVE, position=49.1)
+optdb.register("merge_traces", RewriteScans(lambda fgraph: without_twins), NATIVE, position=49.1)

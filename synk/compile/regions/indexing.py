@@ -9,12 +9,12 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor, IncSubtensor
 
 from synk.compile.compat import AdvancedIncSubtensor1, AdvancedSubtensor1
-from synk.compile.elementwise.body import Body, Operand
-from synk.compile.elementwise.dialect import TYPES
+from synk.compile.elementwise.body import Body
 from synk.compile.regions.movement import part, spread
 from synk.compile.regions.table import NoText, c_text
-from synk.compile.regions.walks import copied, copy, loop_text, one_element, run, sum_of, whole
-from synk.compile.regions.writer import RegionWriter, type_of
+from synk.compile.regions.views import View, listed
+from synk.compile.regions.walks import call, copy, copy_call, sum_of, whole
+from synk.compile.regions.writer import RegionWriter
 
 AT_POSITIONS = Template("""\
 SHARED int NAME(const View *x, const View *const *positions, const View *y)
@@ -44,26 +44,24 @@ ONE_INDEX = Template("""\
 def take(op, node: Apply, region: RegionWriter) -> None:
     """A copy of what is at some positions."""
     x, (out,), positions = node.inputs[0], node.outputs, positions_of(node, 1)
-    view, row = region.view(x), row_axes(x, positions)
-    lengths = [f"{region.view(positions[0])}.shape[0]", *(f"{view}.shape[{axis}]" for axis in row)]
-    move = moved(region, copied(Operand(x.type.dtype, (False,) * len(row))), ["place", "row"])
-    at_positions(region, node, positions, view, region.new(out, lengths), move)
+    view, first = region.view(x), region.view(positions[0])
+    target = region.new(out, first.shape + view.shape[len(positions) :])
+    place, row = (View(name, view.dtype, target.ndim - 1) for name in ("place", "row"))
+    at_positions(region, positions, view, target, changed(region, place, row))
 
 
 @c_text.register(AdvancedIncSubtensor)
 @c_text.register(AdvancedIncSubtensor1)
 def put(op, node: Apply, region: RegionWriter) -> None:
     """A copy with something else at some positions, or with it added: as often as a position comes."""
-    x, y, positions = node.inputs[0], node.inputs[1], positions_of(node, 2)
+    y, positions = node.inputs[1], positions_of(node, 2)
     if getattr(op, "ignore_duplicates", False):
         raise NoText("positions that count once")
-    row = row_axes(x, positions)
-    body = change(op, x, y, len(row))
-    target = changed_copy(region, node)
-    lengths = [f"{region.view(positions[0])}.shape[0]", *(f"{target}.shape[{axis}]" for axis in row)]
-    value = spread(region, y, region.let_array(len(lengths), lengths), len(lengths))
-    move = moved(region, body, read_and_written("row", "place", body))
-    at_positions(region, node, positions, target, value, move)
+    target, first = changed_copy(region, node), region.view(positions[0])
+    value = spread(region, y, first.shape + target.shape[len(positions) :])
+    place, row = (View(name, target.dtype, value.ndim - 1) for name in ("place", "row"))
+    change = changed(region, row, place, not op.set_instead_of_inc)
+    at_positions(region, positions, target, value, change)
 
 
 @c_text.register(IncSubtensor)
@@ -72,17 +70,10 @@ def put_part(op: IncSubtensor, node: Apply, region: RegionWriter) -> None:
     x, y, *positions = node.inputs
     if not x.type.ndim:
         raise NoText("a part of a number")
-    change(op, x, y, x.type.ndim)
     target = changed_copy(region, node)
-    data, shape, strides = part(region, op, target, x.type.ndim, positions)
-    ndim = len(shape)
-    lengths = region.let_array(ndim, shape)
-    place = region.let_view(data, lengths, region.let_array(ndim, strides))
-    body, value = change(op, x, y, ndim), spread(region, y, lengths, ndim)
-    if ndim:
-        run(region, body, read_and_written(value, place, body))
-    else:
-        region.line(moved(region, body, read_and_written(value, place, body)))
+    data, shape, strides = part(region, op, target, positions)
+    place, value = region.let_part(target, data, shape, strides), spread(region, y, shape)
+    region.line(changed(region, value, place, not op.set_instead_of_inc, dense="0"))
 
 
 def positions_of(node: Apply, first: int) -> list[Variable]:
@@ -97,71 +88,52 @@ def positions_of(node: Apply, first: int) -> list[Variable]:
     return found
 
 
-def row_axes(x: Variable, positions: list[Variable]) -> range:
-    """Return the axes of what lies at one position."""
-    return range(len(positions), x.type.ndim)
+def changed(region: RegionWriter, value: View, place: View, add: bool = False, dense: str = "dense") -> str:
+    """Return C that sets the elements of a view to those of another, or adds them.
 
+    ``dense`` says how many elements follow each other in both; of none that is not known.
+    """
 
-def change(op, x: Variable, y: Variable, ndim: int) -> Body:
-    """Return the change of an element, of the new one, or of an addend and the old one."""
-    dtype = x.type.dtype
-    if dtype != y.type.dtype:
-        raise NoText("a part of another dtype")
-    operand = Operand(dtype, (False,) * ndim)
-    if op.set_instead_of_inc:
-        return copied(operand)
-    if dtype == "bool":
-        raise NoText("a sum of truth values")
-    return Body((operand, operand), (operand,), (), (sum_of("x1", "x0", dtype),), frozenset())
+    def one(at: str) -> str:
+        new, old = (f"(({place.kind} *){view}.data)[{at}]" for view in (value, place))
+        return f"{old} = {sum_of(old, new, place.dtype) if add else new};"
 
-
-def read_and_written(value: str, place: str, body: Body) -> list[str]:
-    """Return the views that a change reads, then the one that it writes."""
-    return [value, place] if len(body.inputs) == 1 else [value, place, place]
-
-
-def moved(region: RegionWriter, body: Body, views: list[str]) -> str:
-    """Return the lines that compute the elements of the last of some views from those of the others."""
-    if body.ndim:
-        name = region.function(loop_text(body, [0], []))
-        listed = ", ".join(f"&{view}" for view in views)
-        general = f"{name}({views[-1]}.shape, (const View *const[]){{{listed}}});"
-        return f"if (dense) for (long e = 0; e < dense; e++) {_one(region, body, views, 'e')} else {general}"
-    return _one(region, body, views, "0")
-
-
-def _one(region: RegionWriter, body: Body, views: list[str], at: str) -> str:
-    *read, written = [f"(({TYPES[body.outputs[0].dtype]} *){view}.data)[{at}]" for view in views]
-    return f"{region.function(one_element(body))}({', '.join(read)}, &{written});"
+    if not place.ndim:
+        return one("0")
+    general = copy_call(value, place)
+    if add:
+        body = Body((whole(place),) * 2, (whole(place),), (), (sum_of("x1", "x0", place.dtype),), frozenset())
+        general = call(region, body, [0], [], f"{place}.shape", [value, place, place])
+    return f"if ({dense}) for (long e = 0; e < {dense}; e++) {one('e')} else {general}"
 
 
 def at_positions(
-    region: RegionWriter, node: Apply, positions: list[Variable], view: str, rows: str, move: str
-):
-    """Add a loop over positions in a view, and over rows; ``move`` is C, of ``place`` and ``row``."""
-    views, x = [region.view(one) for one in positions], node.inputs[0]
+    region: RegionWriter, positions: list[Variable], view: View, rows: View, change: str
+) -> None:
+    """Add a loop over positions in a view, and over rows; ``change`` is C, of ``place`` and ``row``."""
+    views = [region.view(one) for one in positions]
     for one in views[1:]:
-        region.demand(f"{one}.shape[0] == {views[0]}.shape[0]")
-    indices = [ONE_INDEX.substitute(kind=type_of(one), axis=axis) for axis, one in enumerate(positions)]
+        region.demand_same(one.shape, views[0].shape)
     text = AT_POSITIONS.substitute(
-        indices="\n".join(indices),
-        n_axes=len(positions),
-        n_rest=len(row_axes(x, positions)),
-        size=np.dtype(x.type.dtype).itemsize,
-        move=move,
+        indices="\n".join(ONE_INDEX.substitute(kind=one.kind, axis=axis) for axis, one in enumerate(views)),
+        n_axes=len(views),
+        n_rest=view.ndim - len(views),
+        size=np.dtype(view.dtype).itemsize,
+        move=change,
     )
-    listed = ", ".join(f"&{one}" for one in views)
-    region.demand(f"{region.function(text)}(&{view}, (const View *const[]){{{listed}}}, &{rows})")
+    region.demand(f"{region.function(text)}(&{view}, {listed(views)}, &{rows})")
 
 
-def changed_copy(region: RegionWriter, node: Apply) -> str:
+def changed_copy(region: RegionWriter, node: Apply) -> View:
     """Return the view of a copy of a node's first input, or of it, which becomes the node's output."""
-    x, (out,) = node.inputs[0], node.outputs
-    if x.type.dtype != out.type.dtype:
-        raise NoText("a copy in another dtype")
-    view = region.view(x)
+    (x, y, *_), (out,) = node.inputs, node.outputs
+    if not x.type.dtype == y.type.dtype == out.type.dtype:
+        raise NoText("a part of another dtype")
+    if x.type.dtype == "bool" and not node.op.set_instead_of_inc:
+        raise NoText("a sum of truth values")
     target = region.take_over(out, x, node)
     if target is None:
-        target = region.new(out, [f"{view}.shape[{k}]" for k in range(x.type.ndim)])
-        copy(region, view, target, whole(out))
+        view = region.view(x)
+        target = region.new(out, view.shape)
+        copy(region, view, target)
     return target

@@ -13,7 +13,6 @@ from pytensor.tensor.linalg.constructors import BlockDiagonal
 from pytensor.tensor.linalg.decomposition.cholesky import Cholesky
 from pytensor.tensor.linalg.solvers.triangular import SolveTriangular
 
-from synk.compile.elementwise.body import Operand
 from synk.compile.elementwise.templates import is_float
 from synk.compile.regions.table import NoText, c_text
 from synk.compile.regions.walks import copy, fill
@@ -125,7 +124,7 @@ def cholesky(op: Cholesky, node: Apply, region: RegionWriter) -> None:
     )
     # An upper factor is the lower one of the transposed matrix, transposed.
     first, second = (0, 1) if op.lower else (1, 0)
-    steps = [f"{one}.strides[{axis}]" for one in (view, target) for axis in (first, second)]
+    steps = [one.strides[axis] for one in (view, target) for axis in (first, second)]
     arguments = [n, f"{view}.data", *steps[:2], f"{target}.data", *steps[2:]]
     region.demand(f"{region.function(text)}({', '.join(arguments)})")
 
@@ -138,10 +137,10 @@ def solve_triangular(op: SolveTriangular, node: Apply, region: RegionWriter) -> 
     if b.type.dtype != out.type.dtype or not 1 <= ndim <= 2:
         raise NoText("another right side")
     view, given = region.view(a), region.view(b)
-    region.demand(f"{given}.shape[0] == {n}")
-    target = region.new(out, [f"{given}.shape[{axis}]" for axis in range(ndim)])
-    copy(region, given, target, Operand(out.type.dtype, (False,) * ndim))
-    columns, step = (f"{given}.shape[1]", f"{target}.strides[1]") if ndim == 2 else ("1", "0")
+    region.demand(f"{given.shape[0]} == {n}")
+    target = region.new(out, given.shape)
+    copy(region, given, target)
+    columns, step = (given.shape[1], target.strides[1]) if ndim == 2 else ("1", "0")
     text = SOLUTION.substitute(
         kind=kind,
         few=FEW,
@@ -150,10 +149,8 @@ def solve_triangular(op: SolveTriangular, node: Apply, region: RegionWriter) -> 
         trsm=_routine("trsm", kind),
         trsv=_routine("trsv", kind),
     )
-    region.demand(
-        f"{region.function(text)}({n}, {columns}, {view}.data, {view}.strides[0], {view}.strides[1], "
-        f"{target}.data, {target}.strides[0], {step})"
-    )
+    steps = ", ".join([*view.strides, f"{target}.data", target.strides[0], step])
+    region.demand(f"{region.function(text)}({n}, {columns}, {view}.data, {steps})")
 
 
 def _routine(name: str, kind: str) -> int:
@@ -166,7 +163,7 @@ def _rows(region: RegionWriter, matrix: Variable, out: Variable) -> str:
     if matrix.type.ndim != 2 or matrix.type.dtype != out.type.dtype or not is_float(out.type.dtype):
         raise NoText("a matrix of another dtype")
     view = region.view(matrix)
-    region.demand(f"{view}.shape[0] == {view}.shape[1]")
+    region.demand(f"{view.shape[0]} == {view.shape[1]}")
     return region.length(matrix, 0)
 
 
@@ -178,11 +175,10 @@ def extract_diag(op: ExtractDiag, node: Apply, region: RegionWriter) -> None:
         raise NoText("another diagonal than the main one")
     view, pair = region.view(x), (op.axis1, op.axis2)
     kept = [axis for axis in range(x.type.ndim) if axis not in pair]
-    rows, columns = (f"{view}.shape[{axis}]" for axis in pair)
-    lengths = [*(f"{view}.shape[{axis}]" for axis in kept), f"({rows} < {columns} ? {rows} : {columns})"]
-    step = " + ".join(f"{view}.strides[{axis}]" for axis in pair)
-    steps = [*(f"{view}.strides[{axis}]" for axis in kept), step]
-    region.know_view(node.outputs[0], x, f"{view}.data", lengths, steps)
+    rows, columns = (view.shape[axis] for axis in pair)
+    lengths = [*(view.shape[axis] for axis in kept), f"({rows} < {columns} ? {rows} : {columns})"]
+    steps = [*(view.strides[axis] for axis in kept), " + ".join(view.strides[axis] for axis in pair)]
+    region.know_view(node.outputs[0], x, view.at(), lengths, steps)
 
 
 @c_text.register(AllocDiag)
@@ -192,15 +188,9 @@ def alloc_diag(op: AllocDiag, node: Apply, region: RegionWriter) -> None:
     if x.type.ndim != 1 or op.offset or x.type.dtype != out.type.dtype:
         raise NoText("another diagonal than that of a matrix")
     view = region.view(x)
-    target = region.new(out, [f"{view}.shape[0]"] * 2)
-    fill(region, target, Operand(out.type.dtype, (False, False)), "0")
-    steps = region.let_array(1, [f"{target}.strides[0] + {target}.strides[1]"])
-    copy(
-        region,
-        view,
-        region.let_view(f"{target}.data", f"{view}.shape", steps),
-        Operand(out.type.dtype, (False,)),
-    )
+    target = region.new(out, view.shape * 2)
+    fill(region, target)
+    copy(region, view, region.let_view(view.dtype, target.at(), view.shape, [" + ".join(target.strides)]))
 
 
 @c_text.register(BlockDiagonal)
@@ -209,12 +199,11 @@ def block_diagonal(op: BlockDiagonal, node: Apply, region: RegionWriter) -> None
     (out,) = node.outputs
     if any(matrix.type.dtype != out.type.dtype for matrix in node.inputs):
         raise NoText("matrices of another dtype")
-    views, operand = [region.view(matrix) for matrix in node.inputs], Operand(out.type.dtype, (False, False))
-    shape = [" + ".join(f"{view}.shape[{axis}]" for view in views) for axis in range(2)]
-    target = region.new(out, shape)
-    fill(region, target, operand, "0")
-    data = f"{target}.data"
+    views = [region.view(matrix) for matrix in node.inputs]
+    target = region.new(out, [" + ".join(view.shape[axis] for view in views) for axis in range(2)])
+    fill(region, target)
+    row, column = region.let_later("long"), region.let_later("long")
     for view in views:
-        place = region.let("char *const", data)
-        copy(region, view, region.let_view(place, f"{view}.shape", f"{target}.strides"), operand)
-        data = f"{place} + {view}.shape[0] * {target}.strides[0] + {view}.shape[1] * {target}.strides[1]"
+        place = region.let_view(view.dtype, target.at(row, column), view.shape, target.strides)
+        copy(region, view, place)
+        region.line(f"{row} += {view.shape[0]}; {column} += {view.shape[1]};")

@@ -10,17 +10,17 @@ round, and put in order at the end.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from typing import Any, NamedTuple
+from functools import lru_cache, partial
+from typing import NamedTuple
 
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.scan.op import Scan
 
 from synk.compile.compat import plain_graph
-from synk.compile.elementwise.body import Operand
 from synk.compile.graphs.scan_traces import traces_of
 from synk.compile.regions.table import NoText, c_text
+from synk.compile.regions.views import View
 from synk.compile.regions.walks import copy, fill
 from synk.compile.regions.writer import RegionWriter, type_of
 from synk.compile.rewrites import step_rewriter
@@ -28,29 +28,17 @@ from synk.compile.rewrites import step_rewriter
 LONGEST = 400  # nodes of a step
 
 
-class Row(NamedTuple):
-    """The place of a row of an array."""
-
-    view: str
-    number: str  # of the row
-
-    @property
-    def data(self) -> str:
-        """The expression of its first element."""
-        return f"{self.view}.data + ({self.number}) * {self.view}.strides[0]"
-
-
 class Array(NamedTuple):
     """An array that steps read and write."""
 
-    view: str
+    view: View
     rows: str  # their number
     take: str = ""  # the line that takes its memory, when the first step has told ``lengths`` of a row
     lengths: str = ""
 
-    def row(self, offset: int) -> Row:
-        """Return a row of step i."""
-        return Row(self.view, f"(i + {offset}) % {self.rows}")
+    def row(self, offset: int) -> str:
+        """Return the number of a row of step i."""
+        return f"(i + {offset}) % {self.rows}"
 
 
 @c_text.register(Scan)
@@ -81,15 +69,13 @@ def scan(op: Scan, node: Apply, region: RegionWriter) -> None:
     stops = region.let_later("char") if info.as_while else "0"
     for array in arrays:
         region.demand(f"!{steps} || {array.rows} > 0")
-    region.line(f"Watch {done}w = {{1, 1, milliseconds()}};")
-    with region.block(f"for (long i = 0; i < {steps} && !{stops}; i++)", graph):
-        region.line(f"if (!{done}w.left-- && !look(&{done}w)) goto interrupted;")
+    with region.block(f"{steps} && !{stops}", graph):
         inner = iter(graph.inputs)
         for sequence in sequences:
-            _bind(region, next(inner), Row(region.view(sequence), "i"))
+            region.bind_part(next(inner), region.view(sequence), "i")
         for array, trace in zip(arrays, traces, strict=True):
             for read in trace.reads:
-                _bind(region, next(inner), array.row(read))
+                region.bind_part(next(inner), array.view, array.row(read))
         for state in kept:
             region.bind(next(inner), state)
         for constant in constants:
@@ -98,9 +84,8 @@ def scan(op: Scan, node: Apply, region: RegionWriter) -> None:
         places = [
             (array, write) for array, trace in zip(arrays, traces, strict=True) for write in trace.writes
         ]
-        first = (
-            len(places) - info.n_nit_sot
-        )  # of the traces that no step reads: their rows are written at once
+        # Of the traces that no step reads rows are written at once.
+        first = len(places) - info.n_nit_sot
         written = _written_at_once(region, results[first : len(places)], places[first:])
         region.write_nodes(graph.toposort())
         if info.as_while:
@@ -109,8 +94,6 @@ def scan(op: Scan, node: Apply, region: RegionWriter) -> None:
         region.line(f"{done} = i + 1;")
         if info.as_while:
             region.line(f"{stops} = {ends};")
-    if not region.in_block:
-        region.line("come_back();")
     for array in arrays:
         if array.take:
             region.line(f"if (!{steps}) {{ {array.take} }}")
@@ -134,150 +117,112 @@ def _changed(region: RegionWriter, node: Apply, start: Variable, out: Variable) 
     found = None if node.op.info.as_while else region.take_over(out, start, node)
     if found is None:
         source = region.view(start)
-        shape = [f"{source}.shape[{axis}]" for axis in range(out.type.ndim)]
-        found = _new(region, node.op, out, shape)
-        copy(region, source, found, _operand(out))
-    return Array(found, region.let("long", f"{found}.shape[0]"))
+        found = _new(region, node.op, out, source.shape)
+        copy(region, source, found)
+    return Array(found, region.let("long", found.shape[0]))
 
 
-def _new(region: RegionWriter, op: Scan, out: Variable, shape: Sequence[str]) -> str:
+def _new(region: RegionWriter, op: Scan, out: Variable, shape: Sequence[str]) -> View:
     """Return the view of new memory: of an output's, if it is known how many rows that has."""
     if not op.info.as_while:
         return region.new(out, shape)
-    ndim = out.type.ndim
-    return region.scratch(ndim, out.type.dtype, region.let_array(ndim, shape), to_the_end=True)
+    return region.scratch(out.type.dtype, shape, to_the_end=True)
 
 
 def _fresh(region: RegionWriter, op: Scan, steps: str, length: Variable, out: Variable) -> Array:
     """Return an array of so many rows, whose lengths the first step tells where the type does not."""
     shape = [f"{steps} ? {region.number(length)} : 0", *(f"{n or 0}" for n in out.type.shape[1:])]
+    lengths = take = ""
     if None in out.type.shape[1:]:
         found, lengths, take = region.new_later(out, shape, op.info.as_while)
-        return Array(found, region.let("long", f"{found}.shape[0]"), take, lengths)
-    found = _new(region, op, out, shape)
-    return Array(found, region.let("long", f"{found}.shape[0]"))
-
-
-def _state(region: RegionWriter, state: Variable) -> str:
-    """Return the number, or the view, that holds a state from step to step."""
-    ndim = getattr(state.type, "ndim", 0)
-    if not ndim:
-        return region.let_later(type_of(state), region.number(state))
-    source = region.view(state)
-    lengths = region.let_array(ndim, [f"{source}.shape[{axis}]" for axis in range(ndim)])
-    own = region.scratch(ndim, state.type.dtype, lengths, to_the_end=True)
-    copy(region, source, own, _operand(state))
-    return own
-
-
-def _operand(variable: Variable) -> Operand:
-    return Operand(variable.type.dtype, (False,) * variable.type.ndim)
-
-
-def _bind(region: RegionWriter, variable: Variable, row: Row) -> None:
-    """Say that a step's input is a row."""
-    data = region.let("char *const", row.data)
-    if variable.type.ndim:
-        name = region.let_view(data, f"{row.view}.shape + 1", f"{row.view}.strides + 1")
-        region.bind(variable, name)
     else:
-        region.bind(variable, region.let(type_of(variable), f"*({type_of(variable)} *){data}"))
+        found = _new(region, op, out, shape)
+    return Array(found, region.let("long", found.shape[0]), take, lengths)
+
+
+def _state(region: RegionWriter, state: Variable) -> str | View:
+    """Return the number, or the view, that holds a state from step to step."""
+    if not getattr(state.type, "ndim", 0):
+        return region.let_later(type_of(state), region.number(state))
+    return _copied(region, region.view(state), to_the_end=True)
+
+
+def _copied(region: RegionWriter, source: View, to_the_end: bool = False) -> View:
+    """Return the view of a copy."""
+    own = region.scratch(source.dtype, source.shape, to_the_end)
+    copy(region, source, own)
+    return own
 
 
 def _written_at_once(
     region: RegionWriter, results: Sequence[Variable], places: Sequence[tuple[Array, int]]
-) -> dict[tuple[Array, int], str]:
+) -> dict[tuple[Array, int], View]:
     """Let nodes make results where they belong; return the views of those places, once they are written."""
-    written: dict[tuple[Array, int], str] = {}
+    written: dict[tuple[Array, int], View] = {}
 
-    def destine(variable: Variable, place: tuple[Array, int]) -> None:
-        def view(lengths: str) -> str:
-            ndim = variable.type.ndim
-            written[place] = _row_for(region, *place, [f"{lengths}[{axis}]" for axis in range(ndim)])
-            return written[place]
-
-        region.destine(variable, view)
+    def row(place: tuple[Array, int], lengths: str) -> View:
+        array, offset = place
+        n = array.view.ndim - 1
+        written[place] = _row_for(region, array, offset, [f"{lengths}[{axis}]" for axis in range(n)])
+        return written[place]
 
     for variable, place in reversed(list(zip(results, places, strict=True))):
         if getattr(variable.type, "ndim", 0) and variable.owner is not None:
-            destine(variable, place)
+            region.destine(variable, partial(row, place))
     return written
 
 
-def _row_for(region: RegionWriter, array: Array, offset: int, lengths: Sequence[str]) -> str:
+def _row_for(region: RegionWriter, array: Array, offset: int, lengths: Sequence[str]) -> View:
     """Return the view of a row that a step writes; the first one tells its lengths, if the type does not."""
     if array.take:
         told = (f"{array.lengths}[{axis}] = {length};" for axis, length in enumerate(lengths, start=1))
         region.line(f"if (!i) {{ {' '.join(told)} {array.take} }}")
-    data = region.let("char *const", array.row(offset).data)
-    return region.let_view(data, f"{array.view}.shape + 1", f"{array.view}.strides + 1")
+    return region.let_rest(array.view, array.row(offset))
 
 
 def _store(
     region: RegionWriter,
     results: Sequence[Variable],
     places: Sequence[tuple[Array, int]],
-    kept: Sequence[str],
-    written: Mapping[tuple[Array, int], str],
+    kept: Sequence[str | View],
+    written: Mapping[tuple[Array, int], View],
 ) -> None:
     """Put the results of a step where they belong, all of them read before any other is written."""
-    values: list[str] = []
     for variable in results:
         if not getattr(variable.type, "ndim", 0):
-            values.append(region.let(type_of(variable), region.number(variable)))
+            region.know_number(variable, region.number(variable))
             continue
         value = region.view(variable)
         # A row, or a state, may be written before.
         if not region.is_own(value) and value not in written.values():
-            ndim = variable.type.ndim
-            lengths = region.let_array(ndim, [f"{value}.shape[{axis}]" for axis in range(ndim)])
-            apart = region.scratch(ndim, variable.type.dtype, lengths)
-            copy(region, value, apart, _operand(variable))
-            value = apart
-        values.append(value)
-    targets: list[Any] = [*places, *kept]
-    for variable, value, target in zip(results, values, targets, strict=True):
-        ndim, kind = getattr(variable.type, "ndim", 0), type_of(variable)
-        if isinstance(target, tuple):
-            if written.get(target) == value:
-                continue
-            array, offset = target
-            if not ndim:
-                region.line(f"*({kind} *)({array.row(offset).data}) = {value};")
-                continue
-            place = _row_for(region, array, offset, [f"{value}.shape[{axis}]" for axis in range(ndim)])
-        elif not ndim:
-            region.line(f"{target} = {value};")
-            continue
-        else:
-            place = target
-        for axis in range(ndim):
-            region.demand(f"{value}.shape[{axis}] == {place}.shape[{axis}]")
-        copy(region, value, place, _operand(variable))
+            region.bind(variable, _copied(region, value))
+    for variable, target in zip(results, [*places, *kept], strict=True):
+        if isinstance(target, str):
+            region.line(f"{target} = {region.number(variable)};")
+        elif isinstance(target, View):
+            region.store(variable, target)
+        elif not getattr(variable.type, "ndim", 0):
+            region.store(variable, region.let_rest(target[0].view, target[0].row(target[1])))
+        elif target not in written or written[target] != region.view(variable):
+            region.store(variable, _row_for(region, *target, region.view(variable).shape))
 
 
 def _in_order(region: RegionWriter, array: Array, out: Variable, filled: str, as_while: bool) -> None:
     """Put the rows of a trace in the order of their steps; those that no step has reached are 0, or none."""
-    view, n, ndim = array.view, array.rows, out.type.ndim
-    others = [f"{view}.shape[{axis}]" for axis in range(1, ndim)]
+    view, n, others = array.view, array.rows, array.view.shape[1:]
+
+    def rows(source: View, start: str, count: str) -> View:
+        return region.let_part(source, source.at(start), [count, *others], source.strides)
+
     region.line(f"if ({n} > 1 && {n} < {filled}) {{")
-    turned = region.scratch(ndim, out.type.dtype, region.let_array(ndim, [n, *others]))
-    copy(region, view, turned, _operand(out))
+    turned = _copied(region, view)
     first = region.let("long", f"{filled} % {n}")
     for start, count, at in ((first, f"{n} - {first}", "0"), ("0", first, f"{n} - {first}")):
-        part = region.let_array(ndim, [count, *others])
-        source = region.let_view(
-            f"({turned}.data + ({start}) * {turned}.strides[0])", part, f"{turned}.strides"
-        )
-        target = region.let_view(f"({view}.data + ({at}) * {view}.strides[0])", part, f"{view}.strides")
-        copy(region, source, target, _operand(out))
+        copy(region, rows(turned, start, count), rows(view, at, count))
     region.line("}")
     if as_while:
-        lengths = region.let_array(ndim, [f"{filled} < {n} ? {filled} : {n}", *others])
-        region.bind(out, region.let_view(f"{view}.data", lengths, f"{view}.strides"))
+        region.bind(out, rows(view, "0", f"{filled} < {n} ? {filled} : {n}"))
         return
     region.line(f"if ({filled} < {n}) {{")
-    lengths = region.let_array(ndim, [f"{n} - {filled}", *others])
-    left = region.let_view(f"({view}.data + {filled} * {view}.strides[0])", lengths, f"{view}.strides")
-    fill(region, left, _operand(out), "0")
+    fill(region, rows(view, filled, f"{n} - {filled}"))
     region.line("}")

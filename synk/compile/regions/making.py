@@ -8,8 +8,8 @@ from pytensor.tensor.basic import Alloc, AllocEmpty, ARange, Join
 from synk.compile.compat import join_pieces
 from synk.compile.regions.movement import spread
 from synk.compile.regions.table import NoText, c_text
-from synk.compile.regions.walks import copy, whole
-from synk.compile.regions.writer import RegionWriter, type_of
+from synk.compile.regions.walks import copy
+from synk.compile.regions.writer import RegionWriter
 
 
 @c_text.register(Join)
@@ -22,20 +22,16 @@ def join(op: Join, node: Apply, region: RegionWriter) -> None:
     views = [region.view(piece) for piece in pieces]
     if any(piece.type.dtype != out.type.dtype for piece in pieces):
         raise NoText("a join of several dtypes")
-    ndim = out.type.ndim
-    for other in views[1:]:
-        for k in range(ndim):
-            if k != axis:
-                region.demand(f"{other}.shape[{k}] == {views[0]}.shape[{k}]")
-    total = " + ".join(f"{view}.shape[{axis}]" for view in views)
-    lengths = [total if k == axis else f"{views[0]}.shape[{k}]" for k in range(ndim)]
+    first, *others = views
+    for view in others:
+        region.demand_same(*([one for k, one in enumerate(v.shape) if k != axis] for v in (view, first)))
+    lengths = first.shape
+    lengths[axis] = " + ".join(view.shape[axis] for view in views)
     target, at = region.new(out, lengths), region.let_later("long")
+    start = ["0"] * axis + [at]
     for view in views:
-        place = region.let_view(
-            f"({target}.data + {at} * {target}.strides[{axis}])", f"{view}.shape", f"{target}.strides"
-        )
-        copy(region, view, place, whole(out))
-        region.line(f"{at} += {view}.shape[{axis}];")
+        copy(region, view, region.let_view(view.dtype, target.at(*start), view.shape, target.strides))
+        region.line(f"{at} += {view.shape[axis]};")
 
 
 @c_text.register(Alloc)
@@ -46,10 +42,10 @@ def alloc(op: Alloc, node: Apply, region: RegionWriter) -> None:
     if not lengths:
         region.same(out, value)
         return
-    shape = region.let_array(len(lengths), [region.number(length) for length in lengths])
-    for axis in range(len(lengths)):
-        region.demand(f"{shape}[{axis}] >= 0")
-    copy(region, spread(region, value, shape, len(lengths)), region.new(out, shape), whole(out))
+    shape = [region.let("long", region.number(length)) for length in lengths]
+    for length in shape:
+        region.demand(f"{length} >= 0")
+    copy(region, spread(region, value, shape), region.new(out, shape))
 
 
 @c_text.register(AllocEmpty)
@@ -73,6 +69,6 @@ def arange(op: ARange, node: Apply, region: RegionWriter) -> None:
     start, stop, step = [region.let("long", region.number(variable)) for variable in node.inputs]
     count = region.let_later("long")
     region.demand(f"numbers({start}, {stop}, {step}, &{count})")
-    target, kind = region.new(out, [count]), type_of(out)
+    target = region.new(out, [count])
     region.line(f"for (long i = 0; i < {count}; i++)")
-    region.line(f"    *({kind} *)({target}.data + i * {target}.strides[0]) = {start} + i * {step};")
+    region.line(f"    *({target.kind} *)({target.at('i')}) = {start} + i * {step};")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Sequence
+
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.raise_op import CheckAndRaise
 from pytensor.tensor.basic import MakeVector, ScalarFromTensor, Split, TensorFromScalar
@@ -13,9 +14,8 @@ from pytensor.tensor.subtensor import Subtensor
 from pytensor.tensor.type_other import NoneTypeT
 
 from synk.compile.compat import known_axis
-from synk.compile.elementwise.body import Operand
 from synk.compile.regions.table import NoText, c_text
-from synk.compile.regions.walks import copy
+from synk.compile.regions.views import View
 from synk.compile.regions.writer import RegionWriter, type_of
 
 
@@ -26,8 +26,8 @@ def dimshuffle(op: DimShuffle, node: Apply, region: RegionWriter) -> None:
     view = region.view(x)
     for axis in set(range(x.type.ndim)) - {*op.new_order}:
         region.demand(f"{region.length(x, axis)} == 1")
-    shape = ["1" if axis == "x" else f"{view}.shape[{axis}]" for axis in op.new_order]
-    strides = ["0" if axis == "x" else f"{view}.strides[{axis}]" for axis in op.new_order]
+    shape = ["1" if axis == "x" else view.shape[axis] for axis in op.new_order]
+    strides = ["0" if axis == "x" else view.strides[axis] for axis in op.new_order]
     region.know_view(out, x, f"{view}.data", shape, strides)
 
 
@@ -41,11 +41,11 @@ def split(op: Split, node: Apply, region: RegionWriter) -> None:
     view, at, axis = region.view(x), "0", axis % x.type.ndim
     for variable, length in zip(node.outputs, lengths, strict=True):
         region.demand(f"{length} >= 0")
-        shape = [length if k == axis else f"{view}.shape[{k}]" for k in range(x.type.ndim)]
-        strides = [f"{view}.strides[{k}]" for k in range(x.type.ndim)]
-        region.know_view(variable, x, f"{view}.data + ({at}) * {view}.strides[{axis}]", shape, strides)
+        shape = view.shape
+        shape[axis] = length
+        region.know_view(variable, x, view.at(*["0"] * axis, at), shape, view.strides)
         at = f"{at} + {length}"
-    region.demand(f"{at} == {view}.shape[{axis}]")
+    region.demand(f"{at} == {view.shape[axis]}")
 
 
 @c_text.register(CheckAndRaise)
@@ -97,7 +97,7 @@ def specify_shape(op: SpecifyShape, node: Apply, region: RegionWriter) -> None:
     x, *lengths = node.inputs
     for axis, length in enumerate(lengths):
         if not isinstance(length.type, NoneTypeT):
-            region.demand(f"{region.view(x)}.shape[{axis}] == {region.number(length)}")
+            region.demand(f"{region.view(x).shape[axis]} == {region.number(length)}")
     region.same(node.outputs[0], x)
 
 
@@ -108,10 +108,7 @@ def reshape(op: Reshape, node: Apply, region: RegionWriter) -> None:
     lengths = region.lengths(shape)
     if len(lengths) != node.outputs[0].type.ndim:
         raise NoText("a shape of another length")
-    total = region.let("long", f"elements({x.type.ndim}, {region.view(x)}.shape)" if x.type.ndim else "1")
-    target = region.let_array(len(lengths), lengths)
-    region.demand(f"fill_in({len(lengths)}, {target}, {total})")
-    regrouped(region, node, target, len(lengths))
+    region.know_regrouped(node.outputs[0], x, lengths)
 
 
 @c_text.register(JoinDims)
@@ -119,37 +116,15 @@ def reshape(op: Reshape, node: Apply, region: RegionWriter) -> None:
 def regroup_axes(op, node: Apply, region: RegionWriter) -> None:
     """Neighbouring axes as one, or one as several."""
     x, (out,) = node.inputs[0], node.outputs
+    lengths = [region.length(x, axis) for axis in range(x.type.ndim)]
     if isinstance(op, JoinDims):
-        start, n = op.start_axis, op.n_axes
-        own = [region.length(x, axis) for axis in range(x.type.ndim)]
-        lengths = [*own[:start], " * ".join(own[start : start + n]) or "1", *own[start + n :]]
+        end = op.start_axis + op.n_axes
+        lengths[op.start_axis : end] = [" * ".join(lengths[op.start_axis : end]) or "1"]
     else:
-        own = [region.length(x, axis) for axis in range(x.type.ndim)]
-        given = region.lengths(node.inputs[1])
-        lengths = [*own[: op.axis], *given, *own[op.axis + 1 :]]
+        lengths[op.axis : op.axis + 1] = region.lengths(node.inputs[1])
     if len(lengths) != out.type.ndim:
         raise NoText("a shape of another length")
-    total = region.let("long", f"elements({x.type.ndim}, {region.view(x)}.shape)")
-    target = region.let_array(len(lengths), [f"(long)({length})" for length in lengths])
-    region.demand(f"fill_in({len(lengths)}, {target}, {total})")
-    regrouped(region, node, target, len(lengths))
-
-
-def regrouped(region: RegionWriter, node: Apply, target: str, n: int) -> None:
-    """Say that a node's output has the elements of its first input, in C order, and lengths ``target``."""
-    x, (out,) = node.inputs[0], node.outputs
-    if not n:
-        region.know_number(out, f"*({region.kind(x)} *){region.view(x)}.data")
-        return
-    ndim, size, view = x.type.ndim, np.dtype(x.type.dtype).itemsize, region.view(x)
-    strides = region.let_array(n)
-    operand = Operand(x.type.dtype, tuple(x.type.broadcastable))
-    # Memory of its own is taken where the elements do not lie in order; a view is all it costs elsewhere.
-    lengths = region.let_array(ndim, [f"{view}.shape[{axis}]" for axis in range(ndim)])
-    in_order = region.let("int", f"regroup({ndim}, &{view}, {size}, {n}, {target}, {strides})")
-    region.know_regrouped(
-        out, x, in_order, target, strides, lengths, lambda a, b: copy(region, a, b, operand)
-    )
+    region.know_regrouped(out, x, [f"(long)({length})" for length in lengths])
 
 
 @c_text.register(Subtensor)
@@ -157,9 +132,7 @@ def subtensor(op: Subtensor, node: Apply, region: RegionWriter) -> None:
     """Some rows, or one: a view."""
     x, *positions = node.inputs
     if x not in region.known_lengths or not all(isinstance(position, Constant) for position in positions):
-        view = region.view(x)
-        data, shape, strides = part(region, op, view, x.type.ndim, positions)
-        region.know_view(node.outputs[0], x, data, shape, strides)
+        region.know_view(node.outputs[0], x, *part(region, op, region.view(x), positions))
         return
     (index,), lengths = op.idx_list, region.lengths(x)
 
@@ -176,9 +149,9 @@ def subtensor(op: Subtensor, node: Apply, region: RegionWriter) -> None:
             raise NoText("no such length") from None
 
 
-def part(region: RegionWriter, op, view: str, ndim: int, positions) -> tuple[str, list[str], list[str]]:
+def part(region: RegionWriter, op, view: View, positions) -> tuple[str, list[str], list[str]]:
     """Return where a part of a view lies, and its lengths and strides; ``positions`` are index inputs."""
-    data, shape, strides = [f"{view}.data"], [], []
+    begin, shape, strides = [], [], []
 
     def number(entry):
         text = region.number(positions[entry])
@@ -189,40 +162,37 @@ def part(region: RegionWriter, op, view: str, ndim: int, positions) -> tuple[str
     def end(entry):
         return "ABSENT" if entry is None else f"end({number(entry)})"
 
-    for axis, entry in enumerate(op.idx_list):
-        length, step = f"{view}.shape[{axis}]", f"{view}.strides[{axis}]"
-        if isinstance(entry, slice):
-            if entry == slice(None):
-                shape.append(length)
-                strides.append(step)
-                continue
+    for entry, length, step in zip(op.idx_list, view.shape, view.strides, strict=False):
+        if entry == slice(None):
+            begin.append("0")
+            shape.append(length)
+            strides.append(step)
+        elif isinstance(entry, slice):
             first, count = region.let_later("long"), region.let_later("long")
             by = region.let("long", "1" if entry.step is None else number(entry.step))
             ends = f"{end(entry.start)}, {end(entry.stop)}"
             region.demand(f"slice({length}, {ends}, {by}, &{first}, &{count})")
-            data.append(f"{first} * {step}")
+            begin.append(first)
             shape.append(count)
             strides.append(f"{by} * {step}")
         else:
             at = region.let("long", number(entry))
             region.demand(f"{at} >= -{length} && {at} < {length}")
-            data.append(f"({at} < 0 ? {at} + {length} : {at}) * {step}")
-    for axis in range(len(op.idx_list), ndim):
-        shape.append(f"{view}.shape[{axis}]")
-        strides.append(f"{view}.strides[{axis}]")
-    return region.let("char *", " + ".join(data)), shape, strides
+            begin.append(f"{at} < 0 ? {at} + {length} : {at}")
+    n = len(op.idx_list)
+    return region.let("char *", view.at(*begin)), shape + view.shape[n:], strides + view.strides[n:]
 
 
-def spread(region: RegionWriter, value: Variable, lengths: str, ndim: int) -> str:
+def spread(region: RegionWriter, value: Variable, shape: Sequence[str]) -> View:
     """Return the view of a value as an array of given lengths, along whose axes it broadcasts as declared."""
-    own, view = value.type.ndim, region.view(value)
-    if own > ndim:
+    view, added = region.view(value), len(shape) - value.type.ndim
+    if added < 0:
         raise NoText("a value with more axes than its place")
-    strides = ["0"] * (ndim - own)
-    for k, axis in enumerate(range(ndim - own, ndim)):
-        if value.type.broadcastable[k]:
-            strides.append("0")
-        else:
-            region.demand(f"{view}.shape[{k}] == {lengths}[{axis}]")
-            strides.append(f"{view}.strides[{k}]")
-    return region.let_view(f"{view}.data", lengths, region.let_array(ndim, strides))
+    strides = ["0"] * added
+    for own, length, step, fixed in zip(
+        view.shape, shape[added:], view.strides, value.type.broadcastable, strict=True
+    ):
+        if not fixed:
+            region.demand(f"{own} == {length}")
+        strides.append("0" if fixed else step)
+    return region.let_view(view.dtype, view.at(), shape, strides)

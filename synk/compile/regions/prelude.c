@@ -285,7 +285,7 @@ SHARED int common_shape(int n, int ndim, const View *const *views, const long *f
     return 1;
 }
 
-SHARED long elements(int ndim, const long *shape)
+static long elements(int ndim, const long *shape)
 {
     long n = 1;
     for (int axis = 0; axis < ndim; axis++)
@@ -351,6 +351,12 @@ SHARED int walk(int n, int model, int ndim, const long *whole, const View *const
                 long *shape, long (*stride)[n])
 {
     int count = 0;
+    if (ndim == 1) { /* for which there is nothing to choose */
+        shape[0] = whole[0];
+        for (int k = 0; k < n; k++)
+            stride[0][k] = fixed[k] & 1 ? 0 : views[k]->strides[0];
+        return whole[0] > 0;
+    }
     for (int axis = 0; axis < ndim; axis++) {
         if (whole[axis] == 0)
             return 0;
@@ -385,6 +391,126 @@ SHARED int next_row(int n, int outer, const long *shape, long *index, long (*str
         index[axis] = 0;
     }
     return 0;
+}
+
+/* Copy elements from some places to others, each at equal distances. */
+SHARED void move(long size, long n, char *to, long by_to, const char *from, long by_from)
+{
+#define EACH(how, by_to, by_from)                                                                               \
+    for (long i = 0; i < n; i++) {                                                                              \
+        how;                                                                                                    \
+        *(Unit *)(to + i * (by_to)) = *(const Unit *)(from + i * (by_from));                                    \
+    }
+#define MOVE(kind)                                                                                              \
+    if (size == sizeof(kind)) {                                                                                 \
+        typedef kind __attribute__((may_alias)) Unit;                                                           \
+        if (by_to == size && by_from == size)                                                                   \
+            memcpy(to, from, n * size);                                                                         \
+        else if (by_to == size && by_from == 0)                                                                 \
+            INDEPENDENT EACH(, sizeof(kind), 0)                                                                 \
+        else                                                                                                    \
+            EACH(SCALAR, by_to, by_from)                                                                        \
+        return;                                                                                                 \
+    }
+    MOVE(long) MOVE(int) MOVE(short) MOVE(char)
+}
+
+/* Copy the elements of a view to one of the same shape; bit i of `fixed`: one serves all along axis i. */
+SHARED void copy(int ndim, const long *whole, long size, const View *from, long fixed, const View *to)
+{
+    const View *const views[] = {from, to};
+    const long masks[] = {fixed, 0};
+    long shape[ndim + 1], index[ndim + 1], stride[ndim + 1][2];
+    char *p[] = {from->data, to->data};
+    const int axes = walk(2, 1, ndim, whole, views, masks, shape, stride);
+    if (!axes)
+        return;
+    for (int axis = 0; axis < axes; axis++)
+        index[axis] = 0;
+    void *const others = let_others(elements(ndim, whole));
+    do
+        move(size, shape[axes - 1], p[1], stride[axes - 1][1], p[0], stride[axes - 1][0]);
+    while (axes > 1 && next_row(2, axes - 1, shape, index, stride, p));
+    if (others)
+        PyEval_RestoreThread(others);
+}
+
+/* Compute a row of n elements, of which the first ones lie at p, and the next ones each s further. */
+typedef void Row(long n, char *const *p, const long *s);
+
+/* What happens to each element of n views, of which the first ones are read, and the last ones folded to. */
+typedef struct {
+    int n, inputs, folds, ndim, model, ways; /* the walk has the model's order of axes */
+    const long *sizes, *fixed; /* by view: bytes of an element; bits of axes along which one element serves all */
+    const long *strides; /* by way and view, those that a row is made for: 0, or the size of an element */
+    Row *const *rows, *any; /* by way; for any strides, or 0 if elements are copied to where a row expects them */
+} Loop;
+
+/* Return the way that is made for most of some strides, and how many of them. */
+static int way_for(const Loop *loop, const long *s, int *most)
+{
+    int best = 0;
+    *most = -1;
+    for (int way = 0; way < loop->ways; way++) {
+        int same = 0, fits = 1;
+        for (int k = 0; k < loop->n; k++) {
+            const long expected = loop->strides[way * loop->n + k];
+            same += s[k] == expected;
+            fits &= expected ? k < loop->n - loop->folds || s[k] : !s[k];
+        }
+        if (fits && same > *most) {
+            *most = same;
+            best = way;
+        }
+    }
+    return best;
+}
+
+/* Compute a row by blocks; what lies otherwise than it expects is copied. */
+SHARED void by_blocks(const Loop *loop, int way, long length, char *const *p, const long *s)
+{
+    const int n = loop->n;
+    const long *const expected = loop->strides + way * n, *const sizes = loop->sizes;
+    char room[n][8 * BLOCK] __attribute__((aligned(64))), *q[n];
+    for (long at = 0; at < length; at += BLOCK) {
+        const long m = length - at < BLOCK ? length - at : BLOCK;
+        for (int k = 0; k < n; k++) {
+            q[k] = s[k] == expected[k] ? p[k] + at * s[k] : room[k];
+            if (q[k] == room[k] && (k < loop->inputs || k >= n - loop->folds))
+                move(sizes[k], m, q[k], sizes[k], p[k] + at * s[k], s[k]);
+        }
+        loop->rows[way](m, q, expected);
+        for (int k = loop->inputs; k < n; k++)
+            if (q[k] == room[k])
+                move(sizes[k], m, p[k] + at * s[k], s[k], q[k], sizes[k]);
+    }
+}
+
+SHARED void run(const Loop *loop, const long *whole, const View *const *views)
+{
+    const int n = loop->n;
+    long shape[loop->ndim], index[loop->ndim], stride[loop->ndim][n];
+    char *p[n];
+    const int axes = walk(n, loop->model, loop->ndim, whole, views, loop->fixed, shape, stride);
+    if (!axes)
+        return;
+    for (int axis = 0; axis < axes; axis++)
+        index[axis] = 0;
+    for (int k = 0; k < n; k++)
+        p[k] = views[k]->data;
+    int same;
+    const long length = shape[axes - 1], *const s = stride[axes - 1];
+    const int way = way_for(loop, s, &same);
+    Row *const row = same == n || length == 1 ? loop->rows[way] : loop->any;
+    void *const others = let_others(elements(loop->ndim, whole));
+    do
+        if (row)
+            row(length, p, s);
+        else
+            by_blocks(loop, way, length, p, s);
+    while (axes > 1 && next_row(n, axes - 1, shape, index, stride, p));
+    if (others)
+        PyEval_RestoreThread(others);
 }
 
 /* --- parts of arrays ------------------------------------------------------------------------------- */
@@ -472,49 +598,6 @@ void *routines[16];
 
 #define MANY 4096 /* elements of a matrix, from which on BLAS is faster than a loop */
 
-/* Set y to a @ x, if BLAS can read them as they lie; return whether it did. It walks matrices forwards only. */
-#define GEMV(T, k)                                                                                              \
-    SHARED int gemv_##T(const char *a, long rows, long columns, long by_row, long by_column, const View *x,     \
-                        const View *y)                                                                          \
-    {                                                                                                           \
-        typedef void Gemv(char *, int *, int *, T *, T *, int *, T *, int *, T *, T *, int *);                  \
-        const long size = sizeof(T), most = 1L << 30;                                                           \
-        long in = x->strides[0], out = y->strides[0];                                                           \
-        if (rows * columns < MANY || rows > most || columns > most || !in || !out || in % size || out % size)   \
-            return 0;                                                                                           \
-        if (by_row < 0) {                                                                                       \
-            a += (rows - 1) * by_row;                                                                           \
-            by_row = -by_row;                                                                                   \
-            out = -out;                                                                                         \
-        }                                                                                                       \
-        if (by_column < 0) {                                                                                    \
-            a += (columns - 1) * by_column;                                                                     \
-            by_column = -by_column;                                                                             \
-            in = -in;                                                                                           \
-        }                                                                                                       \
-        const long by_rows = by_column == size, lead = by_rows ? by_row : by_column;                            \
-        if ((!by_rows && by_row != size) || lead > most || lead < (by_rows ? columns : rows) * size             \
-            || lead % size)                                                                                     \
-            return 0;                                                                                           \
-        /* Of a vector that it walks backwards, BLAS takes the first element in memory, which is the view's or  \
-           its last one. */                                                                                     \
-        char *const from = x->data + (x->strides[0] < 0 ? (columns - 1) * x->strides[0] : 0);                   \
-        char *const to = y->data + (y->strides[0] < 0 ? (rows - 1) * y->strides[0] : 0);                        \
-        int m = by_rows ? columns : rows, n = by_rows ? rows : columns;                                         \
-        int step = lead / size, in_step = in / size, out_step = out / size;                                     \
-        T alpha = 1, beta = 0;                                                                                  \
-        void *const others = let_others(rows * columns);                                                        \
-        ((Gemv *)routines[k])(by_rows ? "T" : "N", &m, &n, &alpha, (T *)a, &step, (T *)from, &in_step, &beta,   \
-                              (T *)to, &out_step);                                                              \
-        if (others)                                                                                             \
-            PyEval_RestoreThread(others);                                                                       \
-        return 1;                                                                                               \
-    }
-GEMV(double, 0)
-GEMV(float, 1)
-
-#define PRODUCTS 2048 /* of numbers, from which on BLAS multiplies matrices faster than a loop */
-
 /* Tell whether BLAS can read a matrix as it lies: by rows, its transpose, 'N' or by columns, 'T'; 0 if not. */
 SHARED char lies(const View *x, long size, int *lead)
 {
@@ -531,6 +614,36 @@ SHARED char lies(const View *x, long size, int *lead)
     return 0;
 }
 
+/* Set y to a @ x, if BLAS can read them as they lie; return whether it did. */
+#define GEMV(T, k)                                                                                              \
+    SHARED int gemv_##T(const View *a, const View *x, const View *y)                                            \
+    {                                                                                                           \
+        typedef void Gemv(char *, int *, int *, T *, T *, int *, T *, int *, T *, T *, int *);                  \
+        const long rows = a->shape[0], columns = a->shape[1], size = sizeof(T);                                 \
+        const long in = x->strides[0], out = y->strides[0];                                                     \
+        int lead, in_step = in / size, out_step = out / size;                                                   \
+        if (rows * columns < MANY || !in_step || !out_step || in % size || out % size)                          \
+            return 0;                                                                                           \
+        const char by = lies(a, size, &lead);                                                                   \
+        if (!by)                                                                                                \
+            return 0;                                                                                           \
+        /* Of a vector that it walks backwards, BLAS takes the first element in memory. */                      \
+        char *const from = x->data + (in < 0 ? (columns - 1) * in : 0);                                         \
+        char *const to = y->data + (out < 0 ? (rows - 1) * out : 0);                                            \
+        int m = by == 'N' ? columns : rows, n = by == 'N' ? rows : columns;                                     \
+        T alpha = 1, beta = 0;                                                                                  \
+        void *const others = let_others(rows * columns);                                                        \
+        ((Gemv *)routines[k])(by == 'N' ? "T" : "N", &m, &n, &alpha, (T *)a->data, &lead, (T *)from, &in_step,  \
+                              &beta, (T *)to, &out_step);                                                       \
+        if (others)                                                                                             \
+            PyEval_RestoreThread(others);                                                                       \
+        return 1;                                                                                               \
+    }
+GEMV(double, 0)
+GEMV(float, 1)
+
+#define PRODUCTS 2048 /* of numbers, from which on BLAS multiplies matrices faster than a loop */
+
 /* What oneDNN computes in less time than BLAS; set before a library is used, see `synk.native.products`. */
 struct {
     int (*multiply)(char, char, long, long, long, float, const void *, long, const void *, long, float, void *, long);
@@ -539,9 +652,8 @@ struct {
     long rows, columns, least, most;
 } onednn;
 
-/* Set z to alpha * x @ y + beta * z by oneDNN, if it is faster; return whether it did. */
-SHARED int by_onednn(char by_x, char by_y, float alpha, const View *x, int of_x, const View *y, int of_y, float beta,
-                     const View *z, int of_z)
+/* Set z to x @ y by oneDNN, if it is faster; return whether it did. */
+SHARED int by_onednn(char by_x, char by_y, const View *x, int of_x, const View *y, int of_y, const View *z, int of_z)
 {
     const long rows = x->shape[0], inner = x->shape[1], columns = y->shape[1], work = rows * inner * columns;
     if (!onednn.multiply || rows < onednn.rows || columns < onednn.columns || work < onednn.least
@@ -549,26 +661,27 @@ SHARED int by_onednn(char by_x, char by_y, float alpha, const View *x, int of_x,
         return 0;
     const int before = onednn.get_threads();
     onednn.set_threads(1);
-    const int status = onednn.multiply(by_x, by_y, rows, columns, inner, alpha, x->data, of_x, y->data, of_y, beta,
-                                       z->data, of_z);
+    const int status = onednn.multiply(by_x, by_y, rows, columns, inner, 1, x->data, of_x, y->data, of_y, 0, z->data,
+                                       of_z);
     onednn.set_threads(before);
     return !status;
 }
 
-/* Set z to alpha * x @ y + beta * z, if BLAS can read them as they lie; return whether it did. */
+/* Set z to x @ y, if BLAS can read them as they lie; return whether it did. */
 #define GEMM(T, k)                                                                                              \
-    SHARED int gemm_##T(T alpha, const View *x, const View *y, T beta, const View *z)                           \
+    SHARED int gemm_##T(const View *x, const View *y, const View *z)                                            \
     {                                                                                                           \
         typedef void Gemm(char *, char *, int *, int *, int *, T *, T *, int *, T *, int *, T *, T *, int *);   \
         const long rows = x->shape[0], inner = x->shape[1], columns = y->shape[1];                              \
         int m = columns, n = rows, l = inner, of_x, of_y, of_z;                                                 \
+        T alpha = 1, beta = 0;                                                                                  \
         if (rows * inner < PRODUCTS / (columns + 1))                                                            \
             return 0;                                                                                           \
         char by_x = lies(x, sizeof(T), &of_x), by_y = lies(y, sizeof(T), &of_y);                                \
         if (!by_x || !by_y || !inner || lies(z, sizeof(T), &of_z) != 'N')                                       \
             return 0;                                                                                           \
         void *const others = let_others(rows * inner / 16 * columns);                                           \
-        if (sizeof(T) != sizeof(float) || !by_onednn(by_x, by_y, alpha, x, of_x, y, of_y, beta, z, of_z))       \
+        if (sizeof(T) != sizeof(float) || !by_onednn(by_x, by_y, x, of_x, y, of_y, z, of_z))                    \
             ((Gemm *)routines[k])(&by_y, &by_x, &m, &n, &l, &alpha, (T *)y->data, &of_y, (T *)x->data, &of_x,   \
                                   &beta, (T *)z->data, &of_z);                                                  \
         if (others)                                                                                             \

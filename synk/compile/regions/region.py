@@ -45,15 +45,9 @@ class Region(OfNodes, Op):
         return Apply(self, list(inputs), [variable.type() for variable in self.fgraph.outputs])
 
     def perform(self, node, inputs, output_storage):
-        """Run the nodes as they say themselves."""
-        values = dict(zip(self.fgraph.inputs, inputs, strict=True))
-        for inner in self.fgraph.toposort():
-            given = [values[v] if v in values else v.data for v in inner.inputs]  # noqa: SIM401
-            cells: list[list[Any]] = [[None] for _ in inner.outputs]
-            inner.op.perform(inner, given, cells)
-            values.update(zip(inner.outputs, (cell[0] for cell in cells), strict=True))
-        for cell, variable in zip(output_storage, self.fgraph.outputs, strict=True):
-            cell[0] = values[variable]
+        """Run the nodes in Python."""
+        for cell, value in zip(output_storage, in_python(self.fgraph)(*inputs), strict=True):
+            cell[0] = value
 
     def __str__(self) -> str:
         ops = [str(node.op) for node in self.fgraph.toposort()]

@@ -1,10 +1,10 @@
 """The C of a walk over views: what happens to each element, row by row, and what folds elements to one.
 
-    Body, the results that are stored, the folds -> a function of lengths and views
+    Body, the results that are stored, the folds -> a Loop, and its rows -> ``run`` in prelude.c
 
-A row has two loops: one for the strides that the static pattern leads to expect, which the compiler turns
-into vector instructions, and one for any strides. A fold along rows takes a block of elements at a time, in
-eight parts, always in the same order.
+A loop has rows for the strides that its patterns lead to expect, which the compiler turns into vector
+instructions, and one for any strides. A fold along rows takes a block of elements at a time, in eight parts,
+always in the same order.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from string import Template
 from typing import TYPE_CHECKING
 
 import numpy as np
-from pytensor.graph.basic import Variable
 
 from synk.compile.elementwise.body import Body, Operand, element
 from synk.compile.elementwise.dialect import TYPES
 from synk.compile.elementwise.templates import carrier, is_float
 from synk.compile.regions.table import NoText
+from synk.compile.regions.views import View, listed
 from synk.native.compiler import ELEMENTARY
 
 if TYPE_CHECKING:
@@ -45,31 +45,43 @@ class Fold:
         return self.combine.endswith("? b : a")
 
 
-def run(region: RegionWriter, body: Body, views: Sequence[str]) -> None:
-    """Add a loop over views that have the same shape."""
-    name = region.function(loop_text(body, [0], []))
-    listed = ", ".join(f"&{view}" for view in views)
-    region.line(f"{name}({views[-1]}.shape, (const View *const[]){{{listed}}});")
+def call(
+    region: RegionWriter,
+    body: Body,
+    stored: Sequence[int],
+    folds: Sequence[tuple[int, Fold]],
+    shape: str,
+    views: list[View],
+) -> str:
+    """Return the call of a loop over views of a shape: of inputs, results that are ``stored``, and folds."""
+    named = [(k, fold, region.function(fold_text(fold))) for k, fold in folds]
+    return f"run(&{region.function(loop_text(body, stored, named))}, {shape}, {listed(views)});"
 
 
-def whole(variable: Variable) -> Operand:
-    """Return an operand with the dtype of a variable none of whose axes is known to be of length one."""
-    return Operand(variable.type.dtype, (False,) * variable.type.ndim)
+def run(region: RegionWriter, body: Body, views: list[View]) -> None:
+    """Add a loop over views that have the shape of the last of them, which it writes."""
+    region.line(call(region, body, [0], [], f"{views[-1]}.shape", views))
 
 
-def copied(operand: Operand) -> Body:
-    """Return the body that copies an element."""
-    return Body((operand,), (operand,), (), ("x0",), frozenset())
+def whole(view: View) -> Operand:
+    """Return the operand for a view none of whose axes is known to be of length one."""
+    return Operand(view.dtype, (False,) * view.ndim)
 
 
-def copy(region: RegionWriter, source: str, target: str, operand: Operand) -> None:
+def copy_call(source: View, target: View, fixed: int = 0) -> str:
+    """Return the call of a copy; bit i of ``fixed``: the source's one element along axis i serves all."""
+    size = np.dtype(target.dtype).itemsize
+    return f"copy({target.ndim}, {target}.shape, {size}, &{source}, {fixed}, &{target});"
+
+
+def copy(region: RegionWriter, source: View, target: View) -> None:
     """Copy the elements of one view to another of the same shape."""
-    run(region, copied(operand), [source, target])
+    region.line(copy_call(source, target))
 
 
-def fill(region: RegionWriter, target: str, operand: Operand, value: str) -> None:
-    """Set all elements of a view to one value."""
-    run(region, Body((), (operand,), (), (value,), frozenset()), [target])
+def fill(region: RegionWriter, target: View, number: str = "0") -> None:
+    """Set all elements of a view to one number."""
+    region.line(copy_call(region.number_view(target.dtype, number), target, fixed=-1))
 
 
 def sum_of(left: str, right: str, dtype: str) -> str:
@@ -83,56 +95,32 @@ def one_element(body: Body, name: str = "NAME") -> str:
     return element(body, name, "static inline __attribute__((always_inline))")
 
 
-ALONG = Template("""\
-static void NAME_along$number(const long n, char *const *p)
+ROW = Template("""\
+static void $name(const long n, char *const *p, const long *s)
 {
-$hoisted
+$before
     for (long at = 0; at < n; at += $block) {
-        const long m = $length;
-        INDEPENDENT
+        const long m = n - at < $block ? n - at : $block;
+        $how
         for (long i = 0; i < m; i++) {
-$expected
+$steps
         }
 $folded
     }
-$last
+$after
 }
 """)
 
 LOOP = Template("""\
-$element
-$along
-static void NAME_strided(const long n, char *const *p, const long *stride)
-{
-$pointers
-$strided
-}
-
-SHARED void NAME(const long *whole, const View *const *views)
-{
-    static const long fixed[$n] = {$masks};
-    long shape[$axes], index[$axes] = {0}, stride[$axes][$n];
-    char *p[$n];
-    const int ndim = walk($n, $model, $ndim, whole, views, fixed, shape, stride);
-    if (!ndim)
-        return;
-    for (int k = 0; k < $n; k++)
-        p[k] = views[k]->data;
-    const long *s = stride[ndim - 1];
-    const int along = $condition;
-    void *const others = let_others(elements($ndim, whole));
-    do {
-$calls
-        else
-            NAME_strided(shape[ndim - 1], p, s);
-    } while (next_row($n, ndim - 1, shape, index, stride, p));
-    if (others)
-        PyEval_RestoreThread(others);
-}
+$functions
+static const Loop NAME = {
+    $n, $n_inputs, $n_folds, $ndim, $model, $n_ways,
+    (const long[]){$sizes}, (const long[]){$masks}, (const long[]){$strides}, (Row *const[]){$rows}, $any,
+};
 """)
 
 FOLD = Template("""\
-static inline $kind NAME($kind start, const $kind *x, const long n)
+SHARED $kind NAME($kind start, const $kind *x, const long n)
 {
     $kind part[8];
     long i = 8;
@@ -174,135 +162,105 @@ def fold_text(fold: Fold) -> str:
     return FOLD.substitute(kind=TYPES[fold.dtype], combine=fold.combine, rolled=rolled)
 
 
-def loop_text(body: Body, stored: Sequence[int], folds: Sequence[tuple[int, Fold]]) -> str:
-    """Return the function of a loop: of ``whole`` lengths and of views, of inputs, results and folds."""
-    ndim, n_inputs = body.ndim, len(body.inputs)
+def loop_text(body: Body, stored: Sequence[int], folds: Sequence[tuple[int, Fold, str]]) -> str:
+    """Return the loop; each fold comes with its output of the body, and the name of what folds a row."""
+    ndim, n_inputs, n_stored = body.ndim, len(body.inputs), len(stored)
     if not ndim:
         raise NoText("a walk over no axes")
-    results = [(k, body.outputs[k].dtype) for k in stored]
-    targets = [(k, fold) for k, fold in folds]
-    masks = [mask_of(operand.broadcast) for operand in body.inputs]
-    masks += [mask_of(body.outputs[k].broadcast) for k in stored]
-    masks += [sum(1 << axis for axis in fold.axes) for _, fold in targets]
-    dtypes = [o.dtype for o in body.inputs] + [d for _, d in results] + [fold.dtype for _, fold in targets]
-    every, n = range(len(masks)), len(masks)
-    names = [f"x{i}" for i in range(n_inputs)] + [f"&y{i}" for i in range(len(body.outputs))]
-
-    def load(k: int, place: str) -> str:
-        kind = TYPES[dtypes[k]]
-        return f"const {kind} x{k} = *(const {kind} *)({place});"
-
-    def row(places: Sequence[str], loaded: Sequence[int], blocked: Sequence[int]) -> str:
-        lines = [load(k, places[k]) for k in range(n_inputs) if k not in loaded]
-        lines += [f"{TYPES[o.dtype]} y{i};" for i, o in enumerate(body.outputs)]
-        lines += [f"NAME_element({', '.join(names)});"]
-        for k, (i, dtype) in enumerate(results, start=n_inputs):
-            lines.append(f"*({TYPES[dtype]} *)({places[k]}) = y{i};")
-        for k, (i, fold) in enumerate(targets, start=n_inputs + len(results)):
-            kind = TYPES[fold.dtype]
-            if k in blocked:
-                lines.append(f"block{k}[i] = y{i};")
-            else:
-                place = f"*({kind} *)({places[k]})"
-                lines.append(f"{{ const {kind} a = {place}, b = y{i}; {place} = {fold.combine}; }}")
-        return "\n".join(f"            {line}" for line in lines)
-
-    pointers = [f"    char *const p{k} = p[{k}];" for k in every]
-
-    def along(number: int, axis: int) -> tuple[str, str]:
-        """Return the function of a row along an axis, and whether a row's strides are as it expects."""
-        fixed = [mask >> axis & 1 for mask in masks]
-        sizes = [0 if one else np.dtype(dtype).itemsize for one, dtype in zip(fixed, dtypes, strict=True)]
-        hoisted = [k for k in range(n_inputs) if fixed[k]]
-        rows = [k for k in range(n_inputs + len(results), n) if fixed[k]]  # folded along rows
-        kinds = {k: TYPES[dtypes[k]] for k in rows}
-        first = [f"    {kind} block{k}[BLOCK], sum{k} = *({kind} *)p{k};" for k, kind in kinds.items()]
-        text = ALONG.substitute(
-            number=number,
-            hoisted="\n".join([*pointers, *(f"    {load(k, f'p{k}')}" for k in hoisted), *first]),
-            block="BLOCK" if rows else "n",
-            length="n - at < BLOCK ? n - at : BLOCK" if rows else "n",
-            expected=row(
-                [f"p{k} + {sizes[k]} * {'(at + i)' if rows else 'i'}" for k in every], hoisted, rows
-            ),
-            folded="\n".join(f"        sum{k} = NAME_fold{k}(sum{k}, block{k}, m);" for k in rows),
-            last="\n".join(f"    *({kind} *)p{k} = sum{k};" for k, kind in kinds.items()),
-        )
-        return text, " && ".join(f"s[{k}] == {sizes[k]}" for k in every)
-
-    fold_functions = [
-        fold_text(fold).replace("NAME", f"NAME_fold{k}")
-        for k, (_, fold) in enumerate(targets, start=n_inputs + len(results))
-    ]
+    operands = [*body.inputs, *(body.outputs[k] for k in stored)]
+    masks = [mask_of(operand.broadcast) for operand in operands]
+    masks += [sum(1 << axis for axis in fold.axes) for _, fold, _ in folds]
+    dtypes = [*(operand.dtype for operand in operands), *(fold.dtype for _, fold, _ in folds)]
+    sizes = [np.dtype(dtype).itemsize for dtype in dtypes]
+    # Rows lie along any axis. What takes long has a row that fits once all is copied that lies otherwise.
+    fixed = [tuple(mask >> axis & 1 for mask in masks) for axis in reversed(range(ndim))]
     slow = any(function in ELEMENTARY for function, *_ in body.functions)
-    if slow:
-        strided = _by_blocks(body, dtypes, results, targets)
-    else:
-        line = row([f"p{k} + s{k} * i" for k in every], (), ())
-        strided = f"    for (long i = 0; i < n; i++) {{\n        SCALAR;\n{line}\n    }}"
+    ways = dict.fromkeys(fixed if folds else [fixed[0], (0,) * len(masks)] if slow else fixed[:1])
+    strides = [[0 if one else size for one, size in zip(way, sizes, strict=True)] for way in ways]
+    rows = [_row(f"NAME_row{k}", body, stored, folds, way) for k, way in enumerate(strides)]
+    if not slow:
+        rows.append(_row("NAME_any", body, stored, folds, [f"s[{k}]" for k in range(len(masks))]))
+    functions = [
+        one_element(body, "NAME_element"),
+        *rows,
+    ]
     # A whole array first: the results' order of axes, if they have all.
-    model = next(
-        (k for k in (*range(n_inputs, n_inputs + len(results)), *range(n_inputs)) if not masks[k]), 0
-    )
-    # A reduction's rows may lie along any axis; each is a loop that must be compiled.
-    axes = {tuple(mask >> axis & 1 for mask in masks): axis for axis in range(ndim)}
-    ways = [*axes.values()][::-1] if targets and not slow else [ndim - 1]
-    texts, tests = zip(*[along(number, axis) for number, axis in enumerate(ways)], strict=True)
+    order = (*range(n_inputs, n_inputs + n_stored), *range(n_inputs))
     return LOOP.substitute(
-        element="\n".join([*fold_functions, one_element(body, "NAME_element")]),
-        along="\n".join(texts),
-        calls=" else\n".join(
-            f"        if (along == {k})\n            NAME_along{k}(shape[ndim - 1], p);"
-            for k in range(len(ways))
-        ),
-        pointers="\n".join([*pointers, *(f"    const long s{k} = stride[{k}];" for k in every)]),
-        strided=strided,
-        masks=", ".join(map(str, masks)),
-        condition=" : ".join(f"{test} ? {k}" for k, test in enumerate(tests)) + " : -1",
-        n=n,
-        model=model,
+        functions="\n".join(functions),
+        n=len(masks),
+        n_inputs=n_inputs,
+        n_folds=len(folds),
         ndim=ndim,
-        axes=max(1, ndim),
+        model=next((k for k in order if not masks[k]), 0),
+        n_ways=len(ways),
+        sizes=", ".join(map(str, sizes)),
+        masks=", ".join(map(str, masks)),
+        strides=", ".join(str(stride) for way in strides for stride in way),
+        rows=", ".join(f"NAME_row{k}" for k in range(len(ways))),
+        any="0" if slow else "NAME_any",
     )
 
 
-def _by_blocks(
-    body: Body, dtypes: Sequence[str], results: Sequence[tuple[int, str]], targets: Sequence[tuple[int, Fold]]
+def _row(
+    name: str,
+    body: Body,
+    stored: Sequence[int],
+    folds: Sequence[tuple[int, Fold, str]],
+    strides: Sequence[int] | Sequence[str],
 ) -> str:
-    """Return the loop for any strides where functions take most of the time, which go by vectors."""
-    n_inputs, n_outputs = len(body.inputs), len(body.outputs)
-    kinds = [TYPES[output.dtype] for output in body.outputs]
-    names = [f"x{i}" for i in range(n_inputs)] + [f"&block{i}[i]" for i in range(n_outputs)]
-    loads = [
-        f"            const {TYPES[dtypes[k]]} x{k} = *(const {TYPES[dtypes[k]]} *)(p{k} + s{k} * (at + i));"
-        for k in range(n_inputs)
-    ]
-    stores = [
-        f"            *({TYPES[dtype]} *)(p{k} + s{k} * (at + i)) = block{i}[i];"
-        for k, (i, dtype) in enumerate(results, start=n_inputs)
-    ]
-    for k, (i, fold) in enumerate(targets, start=n_inputs + len(results)):
-        kind, place = TYPES[fold.dtype], f"*({TYPES[fold.dtype]} *)(p{k} + s{k} * (at + i))"
-        stores.append(
-            f"            {{ const {kind} a = {place}, b = block{i}[i]; {place} = {fold.combine}; }}"
-        )
-    return "\n".join(
-        [
-            *(f"    {kind} block{i}[BLOCK];" for i, kind in enumerate(kinds)),
-            "    for (long at = 0; at < n; at += BLOCK) {",
-            "        const long m = n - at < BLOCK ? n - at : BLOCK;",
-            "        INDEPENDENT",
-            "        for (long i = 0; i < m; i++) {",
-            *loads,
-            f"            NAME_element({', '.join(names)});",
-            "        }",
-            "        for (long i = 0; i < m; i++) {",
-            "            SCALAR;",
-            *stores,
-            "        }",
-            "    }",
-        ]
+    """Return the function of a row whose elements lie at given distances, or at any: then they are names."""
+    n_inputs, first_fold = len(body.inputs), len(body.inputs) + len(stored)
+    before = [f"char *const p{k} = p[{k}];" for k in range(len(strides))]
+    if any_strides := isinstance(strides[0], str):
+        before += [f"const long s{k} = {stride};" for k, stride in enumerate(strides)]
+        strides = [f"s{k}" for k in range(len(strides))]
+    steps, folded, after = ["SCALAR;"] if any_strides else [], [], []
+    blocks = not all(strides[first_fold:])
+    i = "(at + i)" if blocks else "i"
+
+    def place(k: int, dtype: str) -> str:
+        return f"*({TYPES[dtype]} *)(p{k}{f' + {strides[k]} * {i}' if strides[k] else ''})"
+
+    for k, operand in enumerate(body.inputs):
+        lines = steps if strides[k] else before
+        lines.append(f"const {TYPES[operand.dtype]} x{k} = {place(k, operand.dtype)};")
+    names = [f"x{k}" for k in range(n_inputs)] + [f"&y{k}" for k in range(len(body.outputs))]
+    steps += [f"{TYPES[output.dtype]} y{k};" for k, output in enumerate(body.outputs)]
+    steps.append(f"NAME_element({', '.join(names)});")
+    steps += [f"{place(k, body.outputs[y].dtype)} = y{y};" for k, y in enumerate(stored, n_inputs)]
+    for k, (y, fold, name_of_fold) in enumerate(folds):
+        kind, total = TYPES[fold.dtype], place(first_fold + k, fold.dtype)
+        if strides[first_fold + k]:
+            steps.append(f"{{ const {kind} a = {total}, b = y{y}; {total} = {fold.combine}; }}")
+        else:
+            before.append(f"{kind} block{k}[BLOCK], sum{k} = {total};")
+            steps.append(f"block{k}[i] = y{y};")
+            folded.append(f"sum{k} = {name_of_fold}(sum{k}, block{k}, m);")
+            after.append(f"{total} = sum{k};")
+    return ROW.substitute(
+        name=name,
+        how="" if any_strides else "INDEPENDENT",
+        block="BLOCK" if blocks else "n",
+        before=_indented(1, before),
+        steps=_indented(3, steps),
+        folded=_indented(2, folded),
+        after=_indented(1, after),
     )
+
+
+def _indented(depth: int, lines: Sequence[str]) -> str:
+    return "\n".join("    " * depth + line for line in lines)
+
+
+def common_shape(views: list[View], patterns: Sequence[Sequence[bool]], shape: str) -> str:
+    """Return the condition that views have a common shape, which ``shape`` becomes.
+
+    ``patterns`` tell, by view and axis, whether the one element serves all.
+    """
+    masks = ", ".join(str(mask_of(pattern)) for pattern in patterns)
+    ndim = len(patterns[0])
+    return f"common_shape({len(views)}, {ndim}, {listed(views)}, (const long[]){{{masks}}}, {shape})"
 
 
 def mask_of(pattern: Sequence[bool]) -> int:

@@ -9,6 +9,7 @@ lies in memory of the region's own is given back after its last use.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -18,11 +19,11 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.scalar.basic import ScalarType
 from pytensor.tensor.type import DenseTensorType
 
-from synk.compile.elementwise.body import Operand
 from synk.compile.elementwise.dialect import TYPES, Dialect
-from synk.compile.regions.frame import NAME, function_text
+from synk.compile.regions.frame import function_text
 from synk.compile.regions.places import Places
 from synk.compile.regions.table import NoText, c_text
+from synk.compile.regions.views import View
 from synk.compile.regions.walks import copy
 
 LARGEST = 256  # elements of a constant in a text
@@ -39,6 +40,11 @@ class RegionWriter:
         What the region takes and returns.
     dialect : Dialect
         C, with the elementary functions that there are.
+
+    Attributes
+    ----------
+    declarations : dict of str to None
+        What stands before the text, in order: functions of the mathematical library and of its own.
     """
 
     def __init__(
@@ -50,11 +56,10 @@ class RegionWriter:
     ):
         self.dialect = dialect
         self.inputs, self.outputs, self.nodes = inputs, list(outputs), nodes
-        self.declarations: set[str] = set()
-        self._functions: dict[str, str] = {}  # name by text
+        self.declarations: dict[str, None] = {}
         self._lines: list[str] = []
         self._numbers: dict[Variable, str] = {}
-        self._views: dict[Variable, str] = {}
+        self._views: dict[Variable, View] = {}
         self._lengths: dict[Variable, Sequence[str]] = {}  # of vectors of lengths, as expressions
         self._places = Places()
         self._in_block: int | None = None  # the first place that was taken in the open block, if one is
@@ -69,7 +74,7 @@ class RegionWriter:
         self._kept: frozenset[Variable] = frozenset(outputs)  # read when all nodes have run
         self._placed: set[Variable] = set()  # outputs that lie where they are returned
         self.fails_late = False  # whether it may give up when results have been begun
-        self._destined: dict[Variable, str | Callable[[str], str]] = {}
+        self._destined: dict[Variable, View | Callable[[str], View]] = {}
         self.done: set[Apply] = set()  # nodes that were written with one before them
 
     # --- what entries ask for ------------------------------------------------------------------------
@@ -81,24 +86,21 @@ class RegionWriter:
             return self.dialect.literal(np.asarray(variable.data).item(), variable.type.dtype)
         return self._numbers[variable]
 
-    def view(self, variable: Variable) -> str:
-        """Return the name of the view of a variable's elements."""
+    def view(self, variable: Variable) -> View:
+        """Return the view of a variable's elements."""
         if variable not in self._views:
             if variable in self._lengths:
-                return self._written_out(variable)
-            if isinstance(variable, Constant):
+                self.write_numbers(variable, self._lengths.pop(variable))
+            elif isinstance(variable, Constant):
                 return self._constant(variable)
-            name, number = self._name("v"), self.number(variable)
-            if not number.isidentifier():
-                number = self.let(type_of(variable), number)
-            self.line(f"const View {name} = {{(char *)&{number}, 0, 0}};")
-            self._know(variable, name)
+            else:
+                self._know(variable, self.number_view(variable.type.dtype, self.number(variable)))
         return self._views[variable]
 
     def length(self, variable: Variable, axis: int) -> str:
         """Return the expression of a length."""
         static = variable.type.shape[axis]
-        return str(static) if static is not None else f"{self.view(variable)}.shape[{axis}]"
+        return str(static) if static is not None else self.view(variable).shape[axis]
 
     def lengths(self, variable: Variable) -> Sequence[str]:
         """Return the expressions of a vector of lengths, such as a shape."""
@@ -109,8 +111,8 @@ class RegionWriter:
         count = variable.type.shape[0]
         if count is None:
             raise NoText("a vector of nobody knows how many lengths")
-        view, kind = self.view(variable), type_of(variable)
-        return [f"(long)*({kind} *)({view}.data + {k} * {view}.strides[0])" for k in range(count)]
+        view = self.view(variable)
+        return [f"(long)*({view.kind} *)({view.at(str(k))})" for k in range(count)]
 
     def line(self, text: str) -> None:
         """Add a line."""
@@ -120,6 +122,11 @@ class RegionWriter:
     def demand(self, condition: str) -> None:
         """Give up the region's call unless ``condition`` holds."""
         self.line(f"if (!({condition})) goto give_up;")
+
+    def demand_same(self, lengths: Sequence[str], others: Sequence[str]) -> None:
+        """Give up the region's call unless lengths are the same as others."""
+        for one, other in zip(lengths, others, strict=True):
+            self.demand(f"{one} == {other}")
 
     def let(self, kind: str, expression: str) -> str:
         """Name the value of an expression."""
@@ -133,25 +140,52 @@ class RegionWriter:
         self.line(f"{kind} {name} = {start};")
         return name
 
-    def let_array(self, n: int, values: Sequence[str] = ()) -> str:
+    def let_array(self, values: Sequence[str]) -> str:
         """Name an array of lengths."""
         name = self._name("n")
-        self.line(f"long {name}[{max(n, 1)}] = {{{', '.join(values) or 0}}};")
+        self.line(f"long {name}[{max(len(values), 1)}] = {{{', '.join(values) or 0}}};")
         return name
 
-    def let_view(self, data: str, shape: str, strides: str) -> str:
-        """Name a view that stands for no variable."""
-        name = self._name("w")
-        self.line(f"const View {name} = {{(char *){data}, {shape}, {strides}}};")
-        return name
+    def let_view(self, dtype: str, data: str, shape: Sequence[str], strides: Sequence[str]) -> View:
+        """Name a view."""
+        lengths, steps = self.let_array(shape), self.let_array(strides)
+        return self._view(dtype, len(shape), f"(char *)({data})", lengths, steps)
+
+    def let_rest(self, view: View, *steps: str) -> View:
+        """Name the view of what lies so many steps away in another one, along its first axes."""
+        n = len(steps)
+        return self._view(
+            view.dtype, view.ndim - n, view.at(*steps), f"{view}.shape + {n}", f"{view}.strides + {n}"
+        )
+
+    def let_part(self, source: View, data: str, shape: Sequence[str], strides: Sequence[str]) -> View:
+        """Name a view of some of another one's elements."""
+        view = self.let_view(source.dtype, data, shape, strides)
+        self._places.put(view.name, self._places.of(source.name))
+        return view
+
+    def number_view(self, dtype: str, number: str) -> View:
+        """Return the view of one number."""
+        place = number if number.isidentifier() else self.let(TYPES[dtype], number)
+        return self._view(dtype, 0, f"(char *)&{place}", "0", "0")
+
+    def _view(self, dtype: str, ndim: int, data: str, lengths: str, strides: str) -> View:
+        view = View(self._name("v"), dtype, ndim)
+        self.line(f"const View {view} = {{{data}, {lengths}, {strides}}};")
+        return view
 
     def function(self, text: str) -> str:
-        """Return the name of a function with ``text``, in which ``NAME`` stands for it."""
-        return self._functions.setdefault(text, f"{NAME}_{len(self._functions)}")
+        """Return the name of a function with ``text``, in which ``NAME`` stands for it.
 
-    def is_own(self, name: str) -> bool:
+        All regions of a file share it.
+        """
+        name = f"f{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+        self.declarations[text.replace("NAME", name)] = None
+        return name
+
+    def is_own(self, view: View) -> bool:
         """Tell whether a view lies in memory that was taken in this block."""
-        return self._places.is_own_since(name, self._in_block or 0)
+        return self._places.is_own_since(view.name, self._in_block or 0)
 
     @property
     def in_block(self) -> bool:
@@ -161,14 +195,19 @@ class RegionWriter:
     # --- loops ---------------------------------------------------------------------------------------
 
     @contextmanager
-    def block(self, head: str, graph: FunctionGraph) -> Iterator[None]:
-        """Open a block in which the nodes of a graph run; what it knows is forgotten at its end."""
+    def block(self, count: str, graph: FunctionGraph) -> Iterator[None]:
+        """Open a loop of ``count`` steps i, in each of which the nodes of a graph run.
+
+        What is known in it is forgotten at its end. ``count`` may go on with a condition.
+        """
         names = self._views, self._numbers, self._lengths
         saved = self._at, self._kept, self._in_block
         self._views, self._numbers, self._lengths = (dict(table) for table in names)
         self._kept = self._kept.union(graph.outputs)
-        mark = self._name("room")
-        self.line(f"{head} {{")
+        mark, watch = self._name("room"), self._name("watch")
+        self.line(f"Watch {watch} = {{1, 1, milliseconds()}};")
+        self.line(f"for (long i = 0; i < {count}; i++) {{")
+        self.line(f"if (!{watch}.left-- && !look(&{watch})) goto interrupted;")
         self.line(f"char *const {mark} = room;")
         first = self._in_block = len(self._places)
         yield
@@ -178,6 +217,8 @@ class RegionWriter:
         self.line("}")
         self._views, self._numbers, self._lengths = names
         self._at, self._kept, self._in_block = saved
+        if not self.in_block:
+            self.line("come_back();")
 
     def write_nodes(self, nodes: Sequence[Apply]) -> None:
         """Write nodes inside of a block; what they make is given back at its end."""
@@ -191,19 +232,34 @@ class RegionWriter:
                 self.line(f"/* {comment(node)} */")
                 c_text(node.op, node, self)
 
-    def bind(self, variable: Variable, name: str) -> None:
-        """Say that a variable is the number, or the view, of a name."""
-        if getattr(variable.type, "ndim", 0):
+    def bind(self, variable: Variable, name: str | View) -> None:
+        """Say that a variable is a number, or a view."""
+        if isinstance(name, View):
             self._know(variable, name)
         else:
             self._numbers[variable] = name
 
-    def destine(self, variable: Variable, place: str | Callable[[str], str]) -> None:
+    def bind_part(self, variable: Variable, view: View, *steps: str) -> None:
+        """Say that a variable is what lies so many steps away in a view, along its first axes."""
+        if variable.type.ndim:
+            self.bind(variable, self.let_rest(view, *steps))
+        else:
+            self.know_number(variable, f"*({view.kind} *)({view.at(*steps)})")
+
+    def destine(self, variable: Variable, place: View | Callable[[str], View]) -> None:
         """Say in which view a node inside of a block is to make a variable.
 
         A function writes what makes the view, given the name of the array of lengths.
         """
         self._destined[variable] = place
+
+    def store(self, variable: Variable, place: View) -> None:
+        """Copy a variable to a view, unless it was made there."""
+        if not getattr(variable.type, "ndim", 0):
+            self.line(f"*({place.kind} *){place}.data = {self.number(variable)};")
+        elif (view := self.view(variable)) != place:
+            self.demand_same(view.shape, place.shape)
+            copy(self, view, place)
 
     # --- what nodes make -----------------------------------------------------------------------------
 
@@ -220,41 +276,33 @@ class RegionWriter:
         """The vectors whose elements are known one by one."""
         return self._lengths
 
-    def kind(self, variable: Variable) -> str:
-        """Return the C type of a variable's elements."""
-        return type_of(variable)
-
     def write_numbers(self, variable: Variable, numbers: Sequence[str]) -> None:
         """Make a vector of numbers."""
-        view, kind = self.new(variable, [str(len(numbers))]), type_of(variable)
+        view = self.new(variable, [str(len(numbers))])
         for k, number in enumerate(numbers):
-            self.line(f"(({kind} *){view}.data)[{k}] = {number};")
+            self.line(f"(({view.kind} *){view}.data)[{k}] = {number};")
 
-    def know_regrouped(
-        self,
-        variable: Variable,
-        source: Variable,
-        in_order: str,
-        shape: str,
-        strides: str,
-        lengths: str,
-        copy: Callable[[str, str], None],
-    ) -> None:
-        """Say that a variable has the elements of another in C order, which lie so if ``in_order``."""
-        view, ndim, dtype = self.view(source), source.type.ndim, source.type.dtype
-        place = self._places.take(self._at)
-        own = self.let_array(ndim)
+    def know_regrouped(self, variable: Variable, source: Variable, shape: Sequence[str]) -> None:
+        """Say that a variable has the elements of another in C order: as a view or a copy, as they lie."""
+        view, n = self.view(source), len(shape)
+        size, place = np.dtype(view.dtype).itemsize, self._places.take(self._at)
+        lengths, strides = self.let_array(shape), self.let_array(["0"] * n)
+        total = self.let("long", f"elements({view.ndim}, {view}.shape)" if view.ndim else "1")
+        self.demand(f"fill_in({n}, {lengths}, {total})")
+        in_order = self.let("int", f"regroup({view.ndim}, &{view}, {size}, {n}, {lengths}, {strides})")
         self.line(f"if (!{in_order}) {{")
-        size = np.dtype(dtype).itemsize
-        self._take(place, f"dense({ndim}, {lengths}, {size}, {own})")
-        ordered = self.let_view(f"m[{place}]", lengths, own)
-        copy(view, ordered)
+        own = self.let_array(["0"] * view.ndim)
+        self._take(place, f"dense({view.ndim}, {view}.shape, {size}, {own})")
+        copy(self, view, self._view(view.dtype, view.ndim, f"m[{place}]", f"{view}.shape", own))
         self.line("}")
-        name = self._name("v")
-        self.line(f"const View {name} = {{{in_order} ? {view}.data : m[{place}], {shape}, {strides}}};")
+        data = f"{in_order} ? {view}.data : m[{place}]"
+        if not n:
+            self.know_number(variable, f"*({view.kind} *)({data})")
+            return
+        made = self._view(view.dtype, n, data, lengths, strides)
         # The memory of the source is kept too.
-        self._places.put(name, self._places.of(view) | {place})
-        self._know(variable, name)
+        self._places.put(made.name, self._places.of(view.name) | {place})
+        self._know(variable, made)
 
     def same(self, variable: Variable, source: Variable) -> None:
         """Say that a variable is another one."""
@@ -268,107 +316,106 @@ class RegionWriter:
         self, variable: Variable, source: Variable, data: str, shape: Sequence[str], strides: Sequence[str]
     ) -> None:
         """Say that a variable's elements lie in the memory of another one."""
-        name, view = self._name("v"), self.view(source)
-        ndim = len(shape)
-        if ndim:
-            self.line(f"const long {name}n[{ndim}] = {{{', '.join(shape)}}};")
-            self.line(f"const long {name}s[{ndim}] = {{{', '.join(strides)}}};")
-            self.line(f"const View {name} = {{{data}, {name}n, {name}s}};")
-            self._places.put(name, self._places.of(view))
-            self._know(variable, name)
+        view = self.view(source)
+        if shape:
+            self._know(variable, self.let_part(view, data, shape, strides))
         else:
-            self.know_number(variable, f"*(const {type_of(variable)} *)({data})")
+            self.know_number(variable, f"*(const {view.kind} *)({data})")
 
-    def new(self, variable: Variable, shape: Sequence[str] | str, like: str | None = None) -> str:
+    def new(self, variable: Variable, shape: Sequence[str] | str, like: View | None = None) -> View:
         """Return the view of new memory for a variable: of a result, if the region returns it.
 
         ``shape`` are expressions, or the one name of an array of lengths; ``like`` is a view
         with its axes in the same order, and lengths.
         """
         ndim, dtype = variable.type.ndim, variable.type.dtype
-        lengths = shape if isinstance(shape, str) else self.let_array(ndim, shape)
+        lengths = shape if isinstance(shape, str) else self.let_array(shape)
         if variable in self._destined:
             place = self._destined[variable]
-            name = place if isinstance(place, str) else place(lengths)
-            for axis in range(ndim):
-                self.demand(f"{lengths}[{axis}] == {name}.shape[{axis}]")
+            view = place if isinstance(place, View) else place(lengths)
+            self.demand_same([f"{lengths}[{axis}]" for axis in range(ndim)], view.shape)
         elif variable not in self.outputs or variable in self._placed:
-            name = self._of_our_own(ndim, dtype, lengths, like, whole=True)
+            view = self._of_our_own(ndim, dtype, lengths, like, whole=True)
         else:
-            self._placed.add(variable)
-            k, name = self.outputs.index(variable), self._name("v")
             strides, _ = self._dense(ndim, dtype, lengths, like)
-            number = np.dtype(dtype).num
-            self.line(f"r[{k}] = result({self._given(k)}, {ndim}, {lengths}, {strides}, {number});")
+            k, make = self._result(variable, lengths, strides)
             # Of a node with several results none is written before all of them are there.
-            self._lines.append(f"    if (!r[{k}]) goto give_up;")
-            self.line(f"const View {name} = {{r[{k}]->data, {lengths}, r[{k}]->strides}};")
-        self._know(variable, name)
-        return name
+            self._lines.append(f"    {make}")
+            view = self._view(dtype, ndim, f"r[{k}]->data", lengths, f"r[{k}]->strides")
+        self._know(variable, view)
+        return view
 
-    def new_later(self, variable: Variable, shape: Sequence[str], apart: bool) -> tuple[str, str, str]:
+    def _result(self, variable: Variable, lengths: str, strides: str) -> tuple[int, str]:
+        """Return the number of a result that now has a place, and the line that makes its array."""
+        self._placed.add(variable)
+        k, number = self.outputs.index(variable), np.dtype(variable.type.dtype).num
+        at = len(self.inputs) + k
+        given = f"n_given > {at} ? given[{at}] : 0"
+        made = f"r[{k}] = result({given}, {variable.type.ndim}, {lengths}, {strides}, {number});"
+        return k, f"{made} if (!r[{k}]) goto give_up;"
+
+    def new_later(self, variable: Variable, shape: Sequence[str], apart: bool) -> tuple[View, str, str]:
         """Return the view of memory that is there when a line has run, its array of lengths, and that line.
 
         The line gets the lengths that are in the array when it runs. Memory that stands ``apart`` is of no
         variable, and is kept until the region ends.
         """
         ndim, dtype = variable.type.ndim, variable.type.dtype
-        lengths, strides, name = self.let_array(ndim, shape), self.let_array(ndim), self._name("v")
-        self.line(f"View {name} = {{0, {lengths}, {strides}}};")
+        lengths, strides = self.let_array(shape), self.let_array(["0"] * ndim)
+        view = View(self._name("v"), dtype, ndim)
+        self.line(f"View {view} = {{0, {lengths}, {strides}}};")
         n_bytes = f"dense({ndim}, {lengths}, {np.dtype(dtype).itemsize}, {strides})"
         if variable in self.outputs and variable not in self._placed and not apart:
-            self._placed.add(variable)
-            k, number = self.outputs.index(variable), np.dtype(dtype).num
-            take = (
-                f"come_back(); (void){n_bytes}; "
-                f"r[{k}] = result({self._given(k)}, {ndim}, {lengths}, {strides}, {number}); "
-                f"if (!r[{k}]) goto give_up; {name}.data = r[{k}]->data; {name}.strides = r[{k}]->strides;"
-            )
+            k, make = self._result(variable, lengths, strides)
+            lies = f"{view}.data = r[{k}]->data; {view}.strides = r[{k}]->strides;"
+            take = f"come_back(); (void){n_bytes}; {make} {lies}"
         else:
             place = self._places.take(len(self.nodes) if apart else self._at)
-            self._places.put(name, {place})
+            self._places.put(view.name, {place})
             # Of the heap: what the frame has is given back at the end of the block in which the line is.
             take = (
                 f"m[{place}] = take(&(char *){{frame + sizeof frame}}, frame + sizeof frame, {n_bytes}); "
-                f"if (!m[{place}]) goto give_up; {name}.data = m[{place}];"
+                f"if (!m[{place}]) goto give_up; {view}.data = m[{place}];"
             )
         if not apart:
-            self._know(variable, name)
-        return name, lengths, take
+            self._know(variable, view)
+        return view, lengths, take
 
-    def take_over(self, variable: Variable, source: Variable, node: Apply) -> str | None:
+    def take_over(self, variable: Variable, source: Variable, node: Apply) -> View | None:
         """Return the view of ``source`` for a variable, if it is new memory that nobody reads later."""
-        name = self._views.get(source)
+        view = self._views.get(source)
         # In a block, the next time round may read it.
-        if name is None or variable in self.outputs or self._in_block is not None:
+        if view is None or variable in self.outputs or self.in_block:
             return None
-        others = [self._views.get(one, "") for one in node.inputs]
-        others.remove(name)
-        if not self._places.is_free_after(name, self._at, others):
+        others = [self._views[one].name for one in node.inputs if one in self._views]
+        others.remove(view.name)
+        if not self._places.is_free_after(view.name, self._at, others):
             return None
-        self._know(variable, name)
-        return name
+        self._know(variable, view)
+        return view
 
     def scratch(
-        self, ndim: int, dtype: str, lengths: str, to_the_end: bool = False, like: str | None = None
-    ) -> str:
+        self, dtype: str, shape: Sequence[str], to_the_end: bool = False, like: View | None = None
+    ) -> View:
         """Return the view of memory that is needed for this node only, or until the region ends."""
-        name = self._of_our_own(ndim, dtype, lengths, like)
+        view = self._of_our_own(len(shape), dtype, self.let_array(shape), like)
         if to_the_end:
-            self._places.keep(name, len(self.nodes))
-        return name
+            self._places.keep(view.name, len(self.nodes))
+        return view
 
     def is_kept(self, variable: Variable) -> bool:
         """Tell whether a variable is read when all nodes have run."""
         return variable in self._kept
 
-    def _of_our_own(self, ndim: int, dtype: str, lengths: str, like: str | None, whole: bool = False) -> str:
-        name, place = self._name("v"), self._places.take(self._at)
+    def _of_our_own(
+        self, ndim: int, dtype: str, lengths: str, like: View | None, whole: bool = False
+    ) -> View:
+        place = self._places.take(self._at)
         strides, n_bytes = self._dense(ndim, dtype, lengths, like)
         self._take(place, n_bytes)
-        self.line(f"const View {name} = {{m[{place}], {lengths}, {strides}}};")
-        self._places.put(name, {place}, whole)
-        return name
+        view = self._view(dtype, ndim, f"m[{place}]", lengths, strides)
+        self._places.put(view.name, {place}, whole)
+        return view
 
     def _take(self, place: int, n_bytes: str) -> None:
         self.line(f"m[{place}] = take(&room, frame + sizeof frame, {n_bytes});")
@@ -377,33 +424,20 @@ class RegionWriter:
     def _give(self, place: int) -> None:
         self.line(f"give(frame, frame + sizeof frame, &m[{place}]);")
 
-    def _dense(self, ndim: int, dtype: str, lengths: str, like: str | None) -> tuple[str, str]:
+    def _dense(self, ndim: int, dtype: str, lengths: str, like: View | None) -> tuple[str, str]:
         """Return the names of strides and of a number of bytes."""
-        strides, n_bytes = self.let_array(ndim), self._name("b")
+        strides, n_bytes = self.let_array(["0"] * ndim), self._name("b")
         how, model = ("dense", "") if like is None else ("dense_like", f", &{like}")
         size = np.dtype(dtype).itemsize
         self.line(f"const long {n_bytes} = {how}({ndim}, {lengths}, {size}, {strides}{model});")
         return strides, n_bytes
 
-    def _given(self, k: int) -> str:
-        place = len(self.inputs) + k
-        return f"n_given > {place} ? given[{place}] : 0"
-
-    def _know(self, variable: Variable, name: str) -> None:
-        self._views[variable] = name
+    def _know(self, variable: Variable, view: View) -> None:
+        self._views[variable] = view
         last = len(self.nodes) if variable in self._kept else self._readers.get(variable, self._at)
-        self._places.keep(name, last)
+        self._places.keep(view.name, last)
 
-    def _written_out(self, variable: Variable) -> str:
-        """Return the view of an array of lengths that were known one by one."""
-        lengths = self._lengths.pop(variable)
-        kind = type_of(variable)
-        view = self.new(variable, [f"{len(lengths)}"])
-        for k, length in enumerate(lengths):
-            self.line(f"(({kind} *){view}.data)[{k}] = {length};")
-        return view
-
-    def _constant(self, variable: Variable) -> str:
+    def _constant(self, variable: Variable) -> View:
         """Return the view of a small constant, whose elements stand in the text."""
         kind, dtype = type_of(variable), variable.type.dtype
         if np.size(variable.data) > LARGEST:
@@ -415,9 +449,9 @@ class RegionWriter:
         self.line(f"static const {kind} {name}d[{max(values.size, 1)}] = {{{listed or 0}}};")
         self.line(f"static const long {name}n[{max(ndim, 1)}] = {{{shape}}};")
         self.line(f"static const long {name}s[{max(ndim, 1)}] = {{{strides}}};")
-        self.line(f"const View {name} = {{(char *){name}d, {name}n, {name}s}};")
-        self._know(variable, name)
-        return name
+        view = self._view(dtype, variable.type.ndim, f"(char *){name}d", f"{name}n", f"{name}s")
+        self._know(variable, view)
+        return view
 
     def _name(self, letter: str) -> str:
         self._n_names += 1
@@ -443,21 +477,18 @@ class RegionWriter:
         for variable in self.outputs:
             if variable not in self._placed:
                 self._return_copy(variable)
-        return function_text(
-            self._functions, self._lines, len(self.inputs), len(self.outputs), len(self._places)
-        )
+        return function_text(self._lines, len(self.inputs), len(self.outputs), len(self._places))
 
     def _argument(self, k: int, variable: Variable) -> None:
-        kind, name = type_of(variable), self._name("v")
-        number, ndim = np.dtype(variable.type.dtype).num, getattr(variable.type, "ndim", 0)
+        kind, dtype = type_of(variable), variable.type.dtype
+        number, ndim = np.dtype(dtype).num, getattr(variable.type, "ndim", 0)
         if ndim:
             self.line(f"const Array *const a{k} = given[{k}];")
             self.demand(f"is_plain(a{k}, {number}, {ndim}, ALIGNED)")
             for axis, length in enumerate(variable.type.shape):
                 if length is not None:
                     self.demand(f"a{k}->shape[{axis}] == {length}")
-            self.line(f"const View {name} = {{a{k}->data, a{k}->shape, a{k}->strides}};")
-            self._know(variable, name)
+            self._know(variable, self._view(dtype, ndim, f"a{k}->data", f"a{k}->shape", f"a{k}->strides"))
         else:
             self.line(f"const char *const a{k} = number_in(given[{k}], {number});")
             self.demand(f"a{k}")
@@ -465,14 +496,12 @@ class RegionWriter:
 
     def _return_copy(self, variable: Variable) -> None:
         """Copy a result that lies elsewhere, or is a number, to an array of its own."""
-        ndim = getattr(variable.type, "ndim", 0)
-        if not ndim:
+        if getattr(variable.type, "ndim", 0):
+            source = self.view(variable)
+            copy(self, source, self.new(variable, source.shape))
+        else:
             number, place = self.number(variable), self.new(variable, [])
-            self.line(f"*({type_of(variable)} *){place}.data = {number};")
-            return
-        source = self.view(variable)
-        place = self.new(variable, [f"{source}.shape[{axis}]" for axis in range(ndim)])
-        copy(self, source, place, Operand(variable.type.dtype, tuple(variable.type.broadcastable)))
+            self.line(f"*({place.kind} *){place}.data = {number};")
 
 
 def type_of(variable: Variable) -> str:

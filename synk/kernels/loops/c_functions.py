@@ -30,17 +30,8 @@ FILES = ("batch_norm", "cross_entropy", "layer_norm", "pool")
 NEEDS = {"batch_norm": ("moments",)}
 
 
-class ArrayArgument:
-    """A C-contiguous array as an argument of a function of C: the address of its first element."""
-
-    @staticmethod
-    def from_param(array: np.ndarray) -> ctypes.c_void_p:
-        """Return the address for ctypes to pass on."""
-        return ctypes.c_void_p(array.ctypes.data)
-
-
 ARGUMENTS = {
-    "a": ArrayArgument,
+    "a": ctypes.c_void_p,
     "n": ctypes.c_long,
     "i": ctypes.c_int,
     "d": ctypes.c_double,
@@ -51,7 +42,8 @@ ARGUMENTS = {
 class CFunction:
     """A function of a C file (named without its suffix), in one form for each dtype.
 
-    Its arguments have a letter each: "a" array, "n" long, "i" int, "d" double, "r" reference to a structure.
+    Its arguments have a letter each: "a" array, in C order, "n" long, "i" int, "d" double, "r" reference
+    to a structure.
     """
 
     def __init__(self, file: str, name: str, arguments: str, returns: type | None = None):
@@ -76,8 +68,20 @@ class CFunction:
                 _warn(f"the C compiler makes no {self.name}", "set CC to a C compiler that works")
                 return None
             function.argtypes, function.restype = self.arguments, self.returns
-            self._forms[kind] = function
+            self._forms[kind] = by_address(function)
         return self._forms[kind]
+
+
+def by_address(function: Callable) -> Callable:
+    """Return a function of C that is given arrays, and gets the addresses of their first elements.
+
+    They are found before the call: in a ``from_param``, which ctypes calls, ^C would become an ArgumentError.
+    """
+
+    def call(*given: Any) -> Any:
+        return function(*[value.ctypes.data if isinstance(value, np.ndarray) else value for value in given])
+
+    return call
 
 
 def contiguous(dtype: np.dtype, *arrays: np.ndarray) -> list[np.ndarray]:

@@ -26,7 +26,7 @@ def made_of(source):
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_the_largest_of_a_row_is_found_by_vectors(dtype):
-    text = fold_text(Fold(dtype, (0,), CHOICE, "0")).replace("static inline", "").replace("NAME", "largest")
+    text = fold_text(Fold(dtype, (0,), CHOICE, "0")).replace("SHARED", "").replace("NAME", "largest")
     source = source_file({}, set()) + "\n#line 1\n" + text
     if "clang" in subprocess.check_output([*find_compiler().command, "--version"], text=True):
         pytest.skip("only GCC says which loops are vectors")

@@ -1,0 +1,41 @@
+"""Views as texts name them: where the elements of an array lie in memory."""
+
+from typing import NamedTuple
+
+from synk.compile.elementwise.dialect import TYPES
+
+
+class View(NamedTuple):
+    """A view in a text: its name, with which its fields are asked for."""
+
+    name: str
+    dtype: str
+    ndim: int
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def kind(self) -> str:
+        """The C type of an element."""
+        return TYPES[self.dtype]
+
+    @property
+    def shape(self) -> list[str]:
+        """The expressions of its lengths."""
+        return [f"{self.name}.shape[{axis}]" for axis in range(self.ndim)]
+
+    @property
+    def strides(self) -> list[str]:
+        """The expressions of the bytes from one element to the next, by axis."""
+        return [f"{self.name}.strides[{axis}]" for axis in range(self.ndim)]
+
+    def at(self, *steps: str) -> str:
+        """Return the expression of where the element is that lies so many steps away, by axis."""
+        moves = [f"({n}) * {stride}" for n, stride in zip(steps, self.strides, strict=False) if n != "0"]
+        return " + ".join([f"{self.name}.data", *moves])
+
+
+def listed(views: list[View]) -> str:
+    """Return the array of views that a function takes."""
+    return f"(const View *const[]){{{', '.join(f'&{view}' for view in views)}}}"
