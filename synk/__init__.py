@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from os import PathLike as _PathLike
 from typing import Any, ParamSpec, TypeVar
 
 from synk.arrays.data import Data as Data
@@ -25,6 +26,7 @@ from synk.collectives.read import CheckFinite, GetLengths, GetShapes, GetValue
 from synk.collectives.reduce import AllReduce, Reduce
 from synk.functions.function import Function as Function
 from synk.run import current as _current
+from synk.run.timeline import Timeline as _Timeline
 from synk.values.errors import CollectiveMismatch as CollectiveMismatch
 from synk.values.errors import CudaInitialisedError as CudaInitialisedError
 from synk.values.errors import CudaUnavailable as CudaUnavailable
@@ -80,6 +82,7 @@ __all__ = [
     "scatter",
     "sequence",
     "set_value",
+    "timeline",
     "timeout",
     "turn",
 ]
@@ -236,6 +239,43 @@ def turn(what: str) -> AbstractContextManager[None]:
             values = [variable.get_value() for variable in params]
     """
     return _current.turn(what)
+
+
+def timeline(path: str | _PathLike[str]) -> _Timeline:
+    """Record what all ranks do, and write a trace when the ``with`` block ends, or at ``close()``.
+
+    The file is in Chrome's Trace Event Format, for https://ui.perfetto.dev and chrome://tracing. Each rank
+    has its commands, what it computes by function, collectives with operation and bytes, the gathering of
+    listed rows, and waiting; of each rank the latest 50,000 spans. Closing the run closes its timeline;
+    `restart` goes on with it, without what the workers before have recorded.
+
+    Parameters
+    ----------
+    path : str or PathLike
+        The file, which is written as a whole at the end.
+
+    Returns
+    -------
+    Timeline
+        A context; ``close()`` ends it as well. Afterwards ``summary()`` returns seconds by rank, the slowest
+        rank, and why the others wait for it: ``print`` it.
+
+    Raises
+    ------
+    SynkStateError
+        If no run is open, or another timeline is.
+    OSError
+        If no file can be made there.
+
+    Examples
+    --------
+    ::
+
+        with synk.timeline("run.json") as timeline:
+            train(x, y, batch=rows)
+        print(timeline.summary())
+    """
+    return _current.session("timeline").timeline(path)
 
 
 def commit() -> None:

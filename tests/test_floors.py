@@ -35,7 +35,7 @@ FLOORS = (
     {"comm"},
     {"arrays", "device"},
     {"ops", "rank"},
-    {"functions", "gpu_speedups"},
+    {"functions", "gpu_speedups", "recording"},
     {"collectives"},
     {"run"},
     {""},

@@ -48,8 +48,11 @@ class Owner(Protocol):
     def install(self, message: messages.Build) -> None:
         """Give a function to all ranks."""
 
-    def compile(self, functions: Sequence[int], num_slices: int) -> None:
-        """Compile functions for calls in so many slices, on all ranks at the same time, unless they are."""
+    def compile(self, programs: Sequence[tuple[int, int]]) -> None:
+        """Compile functions for calls in so many slices, all at the same time, unless that has happened.
+
+        There the ranks agree on what runs as C.
+        """
 
     def run_alone(self, function: int, arrays: Sequence[Any]) -> list[Any]:
         """Run a function on rank 0 only, on all rows."""

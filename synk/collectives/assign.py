@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,13 @@ from pytensor.tensor.random.type import RandomType
 
 from synk.arrays.data import Data
 from synk.arrays.owner import Owner
-from synk.arrays.variables import describe
-from synk.collectives.base import Collective, checked_rank, is_array
+from synk.arrays.variables import copy_of, describe
+from synk.collectives.base import Collective, checked_rank, is_array, replace_all
 from synk.collectives.hand_out import BroadcastStep, Given, staged_step, write_now
 from synk.functions.calls import filtered, fits
 from synk.functions.prepared import PreparedStep
+from synk.rank.rank import Rank
+from synk.values.messages import Step
 from synk.values.rows import Rows, select, split
 
 
@@ -116,14 +119,34 @@ class Scatter(Assignment):
 
 
 class SetValue(Assignment):
-    """Set the value on one rank to ``values`` (arrays or `Data`), or to the rows ``batch`` selects."""
+    """Set the value on one rank to ``values`` (arrays or `Data`), or to the rows ``batch`` selects.
+
+    Random states are set to generators, as `synk.get_value` returns them: the rank goes on with that stream.
+    """
 
     name = "set_value"
     leaves_equal = False
+    takes_arrays_only = False
 
     def __init__(self, rank: int, shared_vars: Any, values: Any, batch: Any = None):
         super().__init__(shared_vars, values, batch)
         self._rank = rank
+
+    def prepare(self, run: Owner) -> PreparedStep:
+        return self._states(run) or super().prepare(run)
+
+    def prepare_alone(self, run: Owner) -> list[PreparedStep]:
+        states = self._states(run)
+        return [states] if states else super().prepare_alone(run)
+
+    def _states(self, run: Owner) -> PreparedStep | None:
+        """Return the step if all variables are random states, and all values generators."""
+        pairs = list(zip(self.variables, self._entries(), strict=True))
+        if not all(isinstance(value, np.random.Generator) for _, value in pairs):
+            return None
+        # The type says that it is no random state, or which kind of generator it needs.
+        states = tuple([copy_of(variable.type.filter(value)) for variable, value in pairs])
+        return PreparedStep(SetStatesStep(self.identities(run), checked_rank(self._rank, run), states), None)
 
     def shares(self, variable: Any, array: Any, n_ranks: int) -> Sequence[Rows | None]:
         rows = _all(array) if self._batch is None else self.selected(variable, array)
@@ -137,11 +160,25 @@ class SetValue(Assignment):
         return super()._given(run)
 
 
+@dataclass(slots=True)
+class SetStatesStep(Step):
+    """Give one rank random states, which it goes on with as they are."""
+
+    variables: tuple[int, ...]
+    rank: int
+    states: tuple[Any, ...]
+
+    def run(self, rank: Rank) -> None:
+        if rank.rank == self.rank:
+            replace_all(rank, self.variables, self.states)
+
+
 def _fitting(variable: Any, value: Any) -> Any:
     """Return a value as a Data or an array that fits the variable."""
     if not is_array(variable):
         raise TypeError(
-            f"{describe(variable)} is not an array; set it on the master and broadcast it without values"
+            f"shared variable {describe(variable)} is not an array; "
+            "set it on the master and broadcast it without values"
         )
     if not isinstance(value, Data):
         return filtered(variable, value, "value of")

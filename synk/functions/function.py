@@ -8,6 +8,7 @@ leaves the run as it was.
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -32,9 +33,12 @@ class Function(ABC):
     ----------
     state : tuple of shared variable
         What calls go on from; of training functions, which say so when they are made.
+    per_rank : tuple of shared variable
+        Those of `state` of which each rank has its own, beside random states.
     """
 
     state: tuple[Any, ...] = ()
+    per_rank: tuple[Any, ...] = ()
 
     def __init__(self, owner: Owner, name: str, inputs: Sequence[Any]):
         self._owner = owner
@@ -58,6 +62,19 @@ class Function(ABC):
 
     @property
     @abstractmethod
+    def scattered(self) -> tuple[Any, ...]:
+        """Input variables whose rows are split over the ranks."""
+
+    @property
+    @abstractmethod
+    def outputs(self) -> tuple[Any, ...]:
+        """Output variables as they were written, in the order in which a call returns their values.
+
+        None stands for what a collective of a sequence returns.
+        """
+
+    @property
+    @abstractmethod
     def output_modes(self) -> list[str | None]:
         """The reduce operation of each output."""
 
@@ -69,7 +86,7 @@ class Function(ABC):
     @property
     def n_results(self) -> int:
         """Return the number of values that a call returns when all are asked for."""
-        return len(self.output_modes)
+        return len(self.outputs)
 
     @property
     @abstractmethod
@@ -157,6 +174,7 @@ class Function(ABC):
         for prepared in self.prepare(inputs, options):
             stop = done + len(prepared)
             command = PreparedCommand(prepared, options.num_slices, effects[done:stop])
+            self._owner.compile(command.programs())
             values += command.run(self._owner, *command.selected)
             done = stop
         if len(prepared) == done and options.batch_s is None and options.next_batch is None:
@@ -260,6 +278,18 @@ class Function(ABC):
         )
         return made[0] if len(made) == 1 else made
 
+    def fingerprint(self) -> str:
+        """Return 12 hexadecimal digits that tell the graph, as it was written, from other graphs.
+
+        They are the same in each process, for any number of ranks, and for any values of shared variables;
+        other versions of PyTensor may build other graphs.
+        """
+        return hashlib.sha256("\n".join(self.graph_text()).encode()).hexdigest()[:12]
+
+    def can_batch(self) -> bool:
+        """Return whether there are scattered inputs."""
+        return bool(self.scattered)
+
     # --- what the two kinds of function do differently -------------------------------------------
 
     @abstractmethod
@@ -267,8 +297,8 @@ class Function(ABC):
         """Return the lines that `explain` prints."""
 
     @abstractmethod
-    def can_batch(self) -> bool:
-        """Return whether there are scattered inputs."""
+    def graph_text(self) -> list[str]:
+        """Return the graph in words, of which `fingerprint` is made."""
 
     @abstractmethod
     def can_batch_s(self) -> bool:

@@ -11,6 +11,8 @@ from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
 
+from pytensor.printing import debugprint as dprint
+
 from synk.arrays.data import Data
 from synk.arrays.owner import Owner
 from synk.arrays.per_rank import Effect, is_tracked
@@ -88,8 +90,13 @@ class GraphFunction(Function):
     def returns(self) -> str:
         return self._definition.returns
 
-    def can_batch(self) -> bool:
-        return bool(self._definition.inputs)
+    @property
+    def scattered(self) -> tuple[Any, ...]:
+        return self._definition.inputs
+
+    @property
+    def outputs(self) -> tuple[Any, ...]:
+        return self._written.outputs
 
     def can_batch_s(self) -> bool:
         return bool(self._definition.sliceables)
@@ -148,6 +155,13 @@ class GraphFunction(Function):
 
     def explanation(self) -> list[str]:
         return explain(self._written, self._definition)
+
+    def graph_text(self) -> list[str]:
+        written = self._written
+        results = [*written.outputs, *(update.value for update in written.updates)]
+        modes = [*written.output_modes, *(update.mode for update in written.updates)]
+        updated = [update.variable.name for update in written.updates]
+        return [f"{modes} {updated}", dprint(results, print_type=True, file="str") if results else ""]
 
     def _run_anew(self, inputs: Sequence[Any], options: CallOptions) -> list[Any]:
         if self._first is None:
@@ -209,8 +223,6 @@ class GraphFunction(Function):
             gathered=gathered,
             ahead=self._announced and messages.Ahead(self._announced.token, spans.following),
         )
-        if self._owner.n_ranks > 1 and not self._owner.on_gpus:
-            self._owner.compile((self._number,), step.num_slices)  # where ranks agree on what runs as C
         return PreparedStep(step, self._finish, self._reshapes, self._lasting(entries, step, length))
 
     def _slices(self, num_slices: int) -> int:

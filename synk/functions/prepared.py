@@ -74,6 +74,10 @@ class PreparedCommand:
         self._lasting = [entry.lasting for entry in prepared]
         self.lasts, self.segments, self.variables = False, set[int](), set[int]()
 
+    def programs(self) -> list[tuple[int, int]]:
+        """Return the functions that are called, and in how many slices each."""
+        return [(step.function, step.num_slices) for step in self.steps if isinstance(step, messages.Call)]
+
     def run(self, owner: Owner, start: int, stop: int) -> list[Any]:
         """Run the steps on these rows, and return what each makes of its results.
 

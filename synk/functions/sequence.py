@@ -72,9 +72,15 @@ class SequenceFunction(Function):
         return kinds[0] if len(kinds) == 1 else "list" if kinds else "none"
 
     @property
-    def n_results(self) -> int:
-        collectives = [item for item in self._items if not isinstance(item, GraphFunction)]
-        return len(self.output_modes) + sum(item.has_result for item in collectives)
+    def scattered(self) -> tuple[Any, ...]:
+        return tuple(dict.fromkeys(one for function in self._functions for one in function.scattered))
+
+    @property
+    def outputs(self) -> tuple[Any, ...]:
+        found: list[Any] = []
+        for item in self._items:
+            found += item.outputs if isinstance(item, GraphFunction) else [None] * item.has_result
+        return tuple(found)
 
     def as_written(self, values: list[Any]) -> Any:
         # What collectives return counts too, and is known only when they have.
@@ -91,8 +97,11 @@ class SequenceFunction(Function):
                 lines.append(f"{number}. collective {item.name} of {names}")
         return lines
 
-    def can_batch(self) -> bool:
-        return any(function.can_batch() for function in self._functions)
+    def graph_text(self) -> list[str]:
+        lines = []
+        for item in self._items:
+            lines += item.graph_text() if isinstance(item, GraphFunction) else [item.name]
+        return lines
 
     def can_batch_s(self) -> bool:
         return any(function.can_batch_s() for function in self._functions)

@@ -51,6 +51,7 @@ class Rank:
         self._bound: dict[int, Bound] = {}  # by function, of its last call
         segments.before_drop = self._bound.clear  # its arrays would keep the memory
         self._shards = Shards(self.rank, self.n_ranks)
+        self.recorder: Any = None  # of `synk.timeline`, while one is open
 
     def end_threads(self) -> None:
         """End the threads of this rank, if it has any: before a fork, and at the end of the run."""
@@ -167,8 +168,8 @@ class Rank:
             phase[0] = before
 
     def compile(self, step: messages.Compile) -> None:
-        for function in step.functions:
-            self._programs[function].compile(step.num_slices)
+        for function, num_slices in step.programs:
+            self._programs[function].compile(num_slices)
         if self.device.xp is np:
             agree(self._exchange_outcomes)
 

@@ -38,10 +38,11 @@ from synk.run.commands import Commands
 from synk.run.fork_source import ForkSource
 from synk.run.launch import launch
 from synk.run.run_state import Recovery, RunState, warn_of
+from synk.run.timeline import Timeline
 from synk.run.turns import Turns
 from synk.transport.base import Peers
 from synk.values import messages
-from synk.values.errors import SegmentLost
+from synk.values.errors import SegmentLost, SynkStateError
 from synk.values.rows import check_num_slices
 
 
@@ -91,6 +92,7 @@ class Session:
             self._compiled: set[tuple[int, bool]] = set()  # functions by number, and whether in slices
             self._function_numbers = itertools.count(1)
             self._profile: Profile | None = None
+            self._timeline: Timeline | None = None  # the last one
             self._termination.install()
             undo.pop_all()
 
@@ -137,13 +139,21 @@ class Session:
         with self.turn("distribute"):
             functions = list(self._functions)  # held, so that no other thread's dropping takes one away
             numbers = tuple(sorted(function.ready() for function in functions))
-            for n in sorted({1, num_slices}):
-                self._compile(numbers, n)
+            self._compile([(number, n) for n in sorted({1, num_slices}) for number in numbers])
 
     def commit(self) -> None:
         """Keep the values of all shared variables, for `restart`."""
         with self.turn("commit"), self.shared.held() as identities:
             self._recovery.keep(identities, self.run((FetchStep(identities, rank=None),))[0])
+
+    def timeline(self, path: Any) -> Timeline:
+        """Record what all ranks do, from now on."""
+        if self._timeline is not None and self._timeline.is_open:
+            raise SynkStateError(f"timeline: {self._timeline.path!r} is being recorded; close it first")
+        made = Timeline(self, self._rank, self._commands, self._turns, path)
+        made.resume()
+        self._timeline = made
+        return made
 
     def restart(self) -> None:
         """Put new workers in the place of the present ones."""
@@ -162,6 +172,8 @@ class Session:
             self._commands.note_usable()
             self._remembered.drop_all()
             self._compiled.clear()
+        if self._timeline is not None:
+            self._timeline.resume()
         warn_of_survivors(left)
         warn_of(missing)
 
@@ -216,14 +228,14 @@ class Session:
         self._commands.post(message)
         self._rank.build(message)
 
-    def compile(self, functions: Sequence[int], num_slices: int) -> None:
-        missing = tuple([one for one in functions if (one, num_slices > 1) not in self._compiled])
-        if missing:
-            self._compile(missing, num_slices)
+    def compile(self, programs: Sequence[tuple[int, int]]) -> None:
+        missing = [one for one in programs if (one[0], one[1] > 1) not in self._compiled]
+        if missing and not self.on_gpus:
+            self._compile(missing)
 
-    def _compile(self, functions: Sequence[int], num_slices: int) -> None:
-        self.run((messages.Compile(tuple(functions), num_slices),))
-        self._compiled.update((one, num_slices > 1) for one in functions)
+    def _compile(self, programs: Sequence[tuple[int, int]]) -> None:
+        self.run((messages.Compile(tuple(programs)),))
+        self._compiled.update((function, num_slices > 1) for function, num_slices in programs)
 
     def forget(self, function: int) -> None:
         self._compiled -= {(function, False), (function, True)}
@@ -242,6 +254,12 @@ class Session:
         """End the workers and free all that was shared; left by an exception, it can be called again."""
         if not self._turns.is_master():
             return
+        with ExitStack() as last:
+            last.callback(self._close)
+            if self._timeline is not None:
+                self._timeline.end_with_run()
+
+    def _close(self) -> None:
         with self._commands.ending("close") as seconds:
             left = self._workers.dismiss(seconds)
             self._rank.end_threads()

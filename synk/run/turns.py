@@ -110,6 +110,19 @@ class Turns:
             finally:
                 self.kept = before
 
+    @contextmanager
+    def patiently(self, seconds: float) -> Iterator[bool]:
+        """Keep other threads out of the body if they leave in so many seconds; yield whether they did."""
+        alone = self.lock.acquire(timeout=seconds)
+        before = self.kept
+        try:
+            self.kept |= alone
+            yield alone
+        finally:
+            if alone:
+                self.kept = before
+                self.lock.release()
+
 
 class Timeouts(threading.local):
     """Seconds that a command has, which each thread may set for its own commands."""

@@ -152,8 +152,7 @@ class Call(Step):
 class Compile(Step):
     """Compile functions ahead of their first call."""
 
-    functions: tuple[int, ...]
-    num_slices: int = 1
+    programs: tuple[tuple[int, int], ...]  # functions, and in how many slices each will be called
 
     phase = COMPILING
 

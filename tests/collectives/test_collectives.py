@@ -219,6 +219,26 @@ def test_broadcast_of_a_random_state_gives_each_rank_its_stream(module_ranks):
         synk.broadcast(state, np.random.default_rng(3))
 
 
+def test_a_random_state_is_set_on_one_rank_which_goes_on_with_it(module_ranks):
+    state, other = (pytensor.shared(np.random.default_rng(3), name=name) for name in ("state", "other"))
+    kept = [synk.get_value(rank, [state, other]) for rank in range(module_ranks)]
+    last, given = module_ranks - 1, np.random.default_rng(8)
+    synk.set_value(last, [state, other], [given, given])
+    expected = [*kept[:last], (given, given)]
+    for rank, (one, two) in enumerate(expected):
+        now = synk.get_value(rank, [state, other])
+        assert [value.bit_generator.state for value in now] == [
+            one.bit_generator.state,
+            two.bit_generator.state,
+        ]
+    given.random()  # the rank has a copy
+    assert synk.get_value(last, state).random() == np.random.default_rng(8).random()
+    with pytest.raises(TypeError, match="'state' is not an array"):
+        synk.set_value(last, [state, other], [given, 1.0])
+    with pytest.raises(IndexError, match="out of range"):
+        synk.set_value(module_ranks, state, given)
+
+
 # --- what is refused, and what follows -----------------------------------------------------------------
 
 

@@ -49,6 +49,10 @@ FACTS = {
         "n_results",
         "returns",
         "state",
+        "per_rank",
+        "scattered",
+        "outputs",
+        "fingerprint",
         "explain",
         "__repr__",
     },
@@ -60,6 +64,11 @@ SPECIAL = {
     synk.Data: [*ITEMS, *EXPORTS, "__len__", "__repr__"],
     synk.Function: ["__call__", "__repr__"],
 }
+
+
+@pytest.fixture(autouse=True)
+def files_are_written_to_a_folder_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
 
 
 class World:
@@ -82,6 +91,7 @@ class World:
             "value": 2.0,
             "args": np.ones(4),
             "seconds": 60.0,
+            "path": "timeline.json",
         }
         if open_run:
             self.data = synk.data(np.arange(4.0), name="d")
@@ -100,7 +110,10 @@ class World:
                 arguments.append(self.arguments[name])
             elif name == "n_calls":
                 keywords[name] = 1
-        return callable_(*arguments, **keywords)
+        value = callable_(*arguments, **keywords)
+        if callable_ is synk.timeline:
+            value.close()
+        return value
 
     def verbs(self):
         """Yield every public verb, by name, as a call without arguments."""
@@ -118,7 +131,7 @@ class World:
             {"ref", "changes", "known_ref"}
             if kind is synk.Data
             else {"can_batch", "can_batch_s", "can_slice", "check", "prepare", "run_alone", "as_written"}
-            | {"effects", "explanation"}
+            | {"effects", "explanation", "graph_text"}
         )
         for name in names:
             if name not in inner and (name in FACTS[kind]) == facts:
