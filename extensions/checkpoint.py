@@ -3,7 +3,7 @@
     save: variables -> checkpoint_contents -> copies of one moment -> checkpoint_format -> atomic_write
     load: file -> entries, checked against the variables -> arrays, generator_of -> every rank
 
-Ranks hold the same parameters, so rank 0 speaks for all::
+Ranks hold the same parameters, so rank 0 speaks for all; of random states, each rank's own is kept::
 
     step = make_train_function(loss, params, inputs, updates.adam)
     ...
@@ -13,6 +13,8 @@ Ranks hold the same parameters, so rank 0 speaks for all::
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import stat
 import warnings
@@ -24,8 +26,18 @@ import numpy as np
 import synk
 from synk.extensions import checkpoint_format
 from synk.extensions.atomic_write import atomic_write
-from synk.extensions.checkpoint_contents import named, plain, value_of
+from synk.extensions.checkpoint_contents import (
+    OF_RANK,
+    copies,
+    copies_of_others,
+    named,
+    of_each_rank,
+    of_rank,
+    plain,
+    value_of,
+)
 from synk.extensions.checkpoint_format import (
+    ENTRIES_LIMIT,
     ArrayEntry,
     CheckpointCorrupt,
     CheckpointVersion,
@@ -34,16 +46,11 @@ from synk.extensions.checkpoint_format import (
     ValueEntry,
     shortened,
 )
+from synk.extensions.checkpoint_generators import generator_of
 
-__all__ = ["CheckpointCorrupt", "CheckpointNames", "CheckpointVersion", "load", "save"]
+__all__ = ["CheckpointCorrupt", "CheckpointNames", "CheckpointVersion", "load", "read_values", "save"]
 
 NAMES_SHOWN = 10  # in errors; a file may have any number
-
-# Where a generator's state has its position, and the last one: there, the next draw fills the buffer anew.
-POSITIONS: dict[str, tuple[tuple[str, ...], int]] = {
-    "MT19937": (("state", "pos"), 624),
-    "Philox": (("buffer_pos",), 4),
-}
 
 
 class CheckpointNames(synk.SynkError, KeyError):
@@ -86,11 +93,18 @@ def save(path: str | os.PathLike[str], variables: Any, values: Mapping[str, Any]
     """
     kept = plain(values or {})
     with synk.turn("checkpoint.save"):
-        copies = {name: variable.get_value() for name, variable in named(variables).items()}
-    if both := sorted(copies.keys() & kept.keys()):
+        copied = copies(variables)
+        with contextlib.suppress(synk.WorkerDied, synk.SynkTimeout):  # rank 0's are left of a broken run
+            copied.update(copies_of_others(variables))
+    write(path, copied, kept)
+
+
+def write(path: str | os.PathLike[str], copied: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    """Write copies of variables' values, which nobody changes meanwhile, and plain values, as `save` does."""
+    if both := sorted(copied.keys() & values.keys()):
         raise ValueError(f"{both} name variables as well as values; give the values other names")
     with atomic_write(path) as file:
-        checkpoint_format.write(file, {**copies, **kept})
+        checkpoint_format.write(file, {**copied, **values})
         checkpoint_format.read_entries(file)
 
 
@@ -126,21 +140,62 @@ def load(path: str | os.PathLike[str], variables: Any) -> dict[str, Any]:
 
     Notes
     -----
-    A generator gets its state back on rank 0; other ranks get streams of their own, made from it as
-    those at the start were. They go on where they were if all ranks had drawn equally often.
+    Generators, and what functions say is ``per_rank``, get back the value of each rank if there are as many
+    ranks as there were. Otherwise all get that of rank 0, of generators in streams of their own, made from it
+    as those at the start were.
     """
     with synk.turn("checkpoint.load"):
         wanted = named(variables)
         present = {name: value_of(variable) for name, variable in wanted.items()}
+        own = of_each_rank(variables, wanted)
+        others = synk.n_ranks() - 1 if synk.is_open() else 0
     with _opened(path) as file:
-        arrays = [value for value in present.values() if isinstance(value, np.ndarray)]
-        entries = checkpoint_format.read_entries(file, most=sum(array.nbytes for array in arrays))
-        _check_names(entries, present)
-        for name, value in present.items():
-            _check_fit(name, entries[name], value)
-        loaded = {name: _loaded(file, entries[name], value) for name, value in present.items()}
+        sizes = {name: value.nbytes for name, value in present.items() if isinstance(value, np.ndarray)}
+        most = sum(sizes.values()) + ENTRIES_LIMIT * sum(sizes.get(name, 0) for name in own)
+        entries = checkpoint_format.read_entries(file, most)
+        check_names(
+            {
+                name
+                for name, entry in entries.items()
+                if name in present or not (isinstance(entry, ValueEntry) or OF_RANK.match(name))
+            },
+            present,
+        )
+        places = {name: name for name in present}
+        for name in own:
+            if others and of_rank(others, name) in entries and of_rank(others + 1, name) not in entries:
+                places |= {of_rank(rank, name): name for rank in range(1, others + 1)}
+        for place, name in places.items():
+            _check_fit(place, entries[place], present[name])
+        loaded = {place: _loaded(file, entries[place], present[name]) for place, name in places.items()}
     with synk.turn("checkpoint.load"):
-        _assign([(wanted[name], value) for name, value in loaded.items()])
+        assign([(wanted[name], loaded[name]) for name in present])
+        for rank in range(1, others + 1):
+            for name in own:
+                if of_rank(rank, name) in loaded:
+                    synk.set_value(rank, own[name], loaded[of_rank(rank, name)])
+    return _values(entries)
+
+
+def read_values(path: str | os.PathLike[str], whole: bool = True) -> dict[str, Any]:
+    """Return the plain values that were saved in a file, without its variables.
+
+    Parameters
+    ----------
+    path : path-like
+    whole : bool
+        Whether to look at the digest of the whole file, which takes time where the arrays are large.
+
+    Raises
+    ------
+    CheckpointCorrupt, CheckpointVersion, OSError
+        As `load`.
+    """
+    with _opened(path) as file:
+        return _values(checkpoint_format.read_entries(file, most=math.inf if whole else 0))
+
+
+def _values(entries: Mapping[str, Entry]) -> dict[str, Any]:
     return {name: entry.value for name, entry in entries.items() if isinstance(entry, ValueEntry)}
 
 
@@ -153,9 +208,9 @@ def _opened(path: str | os.PathLike[str]) -> BinaryIO:
     raise CheckpointCorrupt(f"{os.fspath(path)!r} is not a regular file; load one that was saved")
 
 
-def _check_names(entries: Mapping[str, Entry], present: Mapping[str, Any]) -> None:
-    variables = {name for name, entry in entries.items() if not isinstance(entry, ValueEntry)}
-    absent, extra = present.keys() - entries.keys(), variables - present.keys()
+def check_names(saved: Collection[str], wanted: Collection[str]) -> None:
+    """Raise `CheckpointNames` unless both are the same names."""
+    absent, extra = set(wanted) - set(saved), set(saved) - set(wanted)
     if absent or extra:
         raise CheckpointNames(
             f"the checkpoint lacks {_listed(absent)} and also has {_listed(extra)}; "
@@ -203,41 +258,9 @@ def _loaded(file: BinaryIO, entry: Entry, value: Any) -> Any:
         raise CheckpointCorrupt(said) from None
 
 
-def generator_of(state: Mapping[str, Any], like: Any) -> np.random.Generator:
-    """Return a generator in the state that a bit generator gave, with lists in place of arrays.
-
-    Bit generators take what they are given: with a position outside of their buffer they read foreign memory
-    at the next draw, and from a state that never changes they draw without end. So a state is looked at
-    before and after it is handed over. Raises ValueError, TypeError, KeyError, IndexError or OverflowError
-    if no bit generator of the kind of ``like`` has such a state.
-    """
-    for kind, (path, last) in POSITIONS.items():
-        if isinstance(like, getattr(np.random, kind)):
-            position: Any = state
-            for key in path:
-                position = position[key]
-            if type(position) is not int or not 0 <= position <= last:
-                raise ValueError(f"{path[-1]} is {position!r}, not a number from 0 to {last}")
-    bits = type(like)()
-    bits.state = state
-    if _without_arrays(bits.state) != _without_arrays(state) or state.get("has_uint32", 0) not in (0, 1):
-        raise ValueError("it has other entries than a generator gives")
-    if isinstance(like, np.random.MT19937) and not any(state["state"]["key"]):
-        raise ValueError("its key is zero, from which every number is the same")
-    if isinstance(like, np.random.PCG64 | np.random.PCG64DXSM) and state["state"]["inc"] % 2 == 0:
-        raise ValueError("its increment is even")
-    return np.random.Generator(bits)
-
-
-def _without_arrays(state: Any) -> Any:
-    """Return a state with lists in place of arrays."""
-    if isinstance(state, Mapping):
-        return {key: _without_arrays(value) for key, value in state.items()}
-    return state.tolist() if isinstance(state, np.ndarray) else state
-
-
-def _assign(pairs: list[tuple[Any, Any]]) -> None:
-    if not _is_running():
+def assign(pairs: list[tuple[Any, Any]]) -> None:
+    """Give variables values on every rank; to be called in a `synk.turn`."""
+    if not synk.is_open():
         for variable, value in pairs:
             variable.set_value(value, borrow=True)
         return
@@ -251,11 +274,3 @@ def _assign(pairs: list[tuple[Any, Any]]) -> None:
         for variable, value in generators:
             variable.set_value(value, borrow=True)
     synk.broadcast([variable for variable, _ in generators])
-
-
-def _is_running() -> bool:
-    try:
-        synk.pids()
-    except synk.SynkStateError:
-        return False
-    return True

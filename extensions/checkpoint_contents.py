@@ -1,8 +1,11 @@
-"""Collect what is saved: shared variables by name, and plain values.
+"""Collect what is saved: shared variables by name, copies of their values, and plain values.
 
     dict, training function, what a rule returned, variable, or a list of those
-        -> named -> dict of str to shared variable
+        -> named -> dict of str to shared variable -> copies -> dict of str to array or generator
     dict of values -> plain -> dict of what JSON keeps
+
+Ranks hold the same parameters, so rank 0 speaks for all. What each rank has for itself, random states first
+of all, other ranks add as ``"rank 1/name"``.
 
 What could get lost is refused: two variables of one name, one without a name, a tuple that would come back as
 a list.
@@ -10,6 +13,7 @@ a list.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, ValuesView
 from typing import Any
 
@@ -17,6 +21,8 @@ import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
 
 import synk
+
+OF_RANK = re.compile(r"rank \d+/")
 
 
 def named(variables: Any) -> dict[str, Any]:
@@ -40,6 +46,72 @@ def named(variables: Any) -> dict[str, Any]:
         seen.add(id(variable))
         found[name] = variable
     return found
+
+
+def of_each_rank(variables: Any, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of `named` that each rank has for itself: random states, and ``per_rank`` of functions."""
+    own = {id(variable) for variable in _per_rank(variables)}
+    return {
+        name: variable
+        for name, variable in found.items()
+        if id(variable) in own or isinstance(value_of(variable), np.random.Generator)
+    }
+
+
+def _per_rank(variables: Any) -> Iterator[Any]:
+    if isinstance(variables, synk.Function):
+        yield from variables.per_rank
+    elif isinstance(variables, list | tuple | ValuesView):
+        for part in variables:
+            yield from _per_rank(part)
+
+
+def copies(variables: Any, room: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return copies of the values on rank 0 by name, in the arrays of `room` where they fit.
+
+    To be called in a `synk.turn`.
+    """
+    kept = room or {}
+    return {name: _copy(variable, kept.get(name)) for name, variable in named(variables).items()}
+
+
+def _copy(variable: Any, room: Any) -> Any:
+    value = value_of(variable)
+    arrays = isinstance(value, np.ndarray) and isinstance(room, np.ndarray)
+    if not arrays or (value.dtype, value.shape) != (room.dtype, room.shape):
+        return variable.get_value()
+    np.copyto(room, value)
+    return room
+
+
+def copies_of_others(variables: Any) -> dict[str, Any]:
+    """Return the values on the other ranks where each has its own, as ``"rank 1/name"``.
+
+    To be called in a `synk.turn`; raises what `synk.get_value` does.
+    """
+    found = of_each_rank(variables, named(variables))
+    if not synk.is_open() or synk.n_ranks() == 1 or not found:
+        return {}
+    own = list(found.values())
+    of_ranks = [dict(zip(found, synk.get_value(rank, own), strict=True)) for rank in range(synk.n_ranks())]
+    differing = [name for name in found if any(_differ(of_ranks[0][name], other[name]) for other in of_ranks)]
+    return {
+        of_rank(rank, name): values[name]
+        for rank, values in enumerate(of_ranks)
+        if rank
+        for name in differing
+    }
+
+
+def of_rank(rank: int, name: str) -> str:
+    """Return the name under which a checkpoint has the value of another rank than 0."""
+    return f"rank {rank}/{name}"
+
+
+def _differ(one: Any, other: Any) -> bool:
+    if isinstance(one, np.random.Generator):
+        return True  # at the next draw, if not now
+    return one.shape != other.shape or one.tobytes() != other.tobytes()
 
 
 def _pairs(variables: Any) -> Iterator[tuple[Any, Any]]:

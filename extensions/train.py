@@ -29,6 +29,7 @@ def make_train_function(
     givens: Any = None,
     bcast_inputs: Sequence[Any] | None = None,
     sliceable_shareds: Sequence[Any] | None = None,
+    check_finite: bool = False,
     **options: Any,
 ) -> synk.Function:
     """Build a function whose call is one training step on all ranks.
@@ -58,6 +59,9 @@ def make_train_function(
         As of `synk.function`.
     bcast_inputs : list of variable, optional
         Given whole to every rank. The options of the rule may depend on them, such as a learning rate.
+    check_finite : bool
+        Whether each rank looks for NaN and infinities in its gradient, before the ranks add them up: then
+        `synk.NonFinite` names the rank, and the parameters are what they were.
     **options
         Of the rule.
 
@@ -66,7 +70,8 @@ def make_train_function(
     synk.Function
         ``step(*data, batch=None, batch_s=None, num_slices=1, next_batch=None)`` returns the loss, or a
         list of the loss and `outputs` where they are given. ``step.state`` are the variables that training
-        goes on from: parameters, the state of the rule, and those of `updates`.
+        goes on from: parameters, the state of the rule, and those of `updates`; ``step.per_rank`` are those
+        of `updates` that are left to each rank.
 
     Raises
     ------
@@ -99,9 +104,11 @@ def make_train_function(
         on_unused_input="ignore" if of_update else "raise",
     )
     update = synk.function([], bcast_inputs=of_update, updates=assignments, givens=givens, name="update")
-    reduce = partial(synk.all_reduce, [flat_gradient, *vectors], op="sum")
-    step = synk.sequence(gradient, reduce, update, name="train")
+    reduced = [flat_gradient, *vectors]
+    look = [partial(synk.check_finite, reduced)] if check_finite else []
+    step = synk.sequence(gradient, *look, partial(synk.all_reduce, reduced, op="sum"), update, name="train")
     step.state = tuple(variable for variable, *_ in [*assignments, *local])
+    step.per_rank = tuple(variable for variable, *_ in local)
     return step
 
 

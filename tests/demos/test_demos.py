@@ -206,7 +206,12 @@ def test_interrupted_training_leaves_nothing(kill, needs_extras):
     command = [sys.executable, str(TRAIN), "--ranks=3", "--epochs=1000"]
     # A group of its own, as a terminal gives it.
     script = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "PYTHONFAULTHANDLER": "1"},  # a fatal signal says where
     )
     with script:
         try:
@@ -216,7 +221,7 @@ def test_interrupted_training_leaves_nothing(kill, needs_extras):
             _, errors = script.communicate(timeout=10)
         finally:
             script.kill()
-    assert script.returncode == 130
+    assert script.returncode == 130, errors
     assert errors == ""
     assert [str(process) for process in leaks.processes() if process.group == script.pid] == []
 

@@ -204,6 +204,34 @@ def test_streams_of_ranks_go_on_where_they_were(tmp_path, ranks):
     assert not np.array_equal(expected[:3], expected[3:])
 
 
+@pytest.mark.parametrize("n_ranks", [3, 1])
+def test_every_rank_goes_on_with_its_own(tmp_path, ranks, n_ranks):
+    """Ranks draw, and count, for other numbers of rows: they go on so where there are as many."""
+
+    def make():
+        rng = pytensor.shared(np.random.default_rng(5), name="rng")
+        count, same = (pytensor.shared(np.asarray(0), name=name) for name in ("count", "same"))
+        w, x = pytensor.shared(np.ones(2), name="w"), pt.dmatrix("x")
+        next_rng, noise = pt.random.normal(size=(x.shape[0],), rng=rng, return_next_rng=True)
+        own = [(rng, next_rng), (count, count + x.shape[0], "sum"), (same, same + 1)]
+        loss = pt.sqr(x @ w + noise).mean()
+        return count, train.make_train_function(loss, [w], [x], updates.sgd, learning_rate=0.1, updates=own)
+
+    ranks(3, device="cpu")
+    path, rows = tmp_path / "checkpoint", np.ones((5, 2))
+    count, step = make()
+    step(rows)
+    checkpoint.save(path, step)
+    expected = [step(rows), step(rows), synk.gather(count).tolist()]
+    assert len(set(expected[2])) == 2
+    synk.close()
+    ranks(n_ranks, device="cpu")
+    count, step = make()
+    checkpoint.load(path, step)
+    found = [step(rows), step(rows), synk.gather(count).tolist()]
+    assert (found == expected) == (n_ranks == 3)
+
+
 def test_training_goes_on_where_it_was(tmp_path, ranks):
     ranks(2, device="cpu")
     path, x = tmp_path / "checkpoint", pt.matrix("x", dtype="float64")
@@ -224,7 +252,7 @@ def test_training_goes_on_where_it_was(tmp_path, ranks):
     np.testing.assert_equal([step(data), step(data)], expected)
     with open(path, "rb") as file:
         names = checkpoint_format.read_entries(file).keys()
-    assert names == {"t", "w", "w_mean", "w_squares", "mean", "rng", "epoch"}
+    assert names == {"t", "w", "w_mean", "w_squares", "mean", "rng", "rank 1/rng", "epoch"}
 
 
 # --- one moment ------------------------------------------------------------------------------------------
@@ -319,7 +347,7 @@ def test_an_interrupt_while_values_are_given_comes_afterwards(saved, ranks, monk
         raise Stop
 
     with on_alarm(stop) as ring:
-        assign = checkpoint._assign
+        assign = checkpoint.assign
 
         def interrupted(pairs):
             if at == "first":
@@ -327,7 +355,7 @@ def test_an_interrupt_while_values_are_given_comes_afterwards(saved, ranks, monk
             assign(pairs)
             ring()
 
-        monkeypatch.setattr(checkpoint, "_assign", interrupted)
+        monkeypatch.setattr(checkpoint, "assign", interrupted)
         with pytest.raises(Stop):
             checkpoint.load(saved, named)
     assert snapshot(named) == snapshot(variables(7.0))

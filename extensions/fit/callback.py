@@ -1,0 +1,103 @@
+"""Callbacks: what is done beside the steps of a training.
+
+fit -> Hooks.of(training): on_train_begin -> (on_epoch_begin -> (on_step_end ...) -> on_epoch_end) ...
+    -> on_train_end, whatever happens
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from synk.extensions.fit.training import Training
+
+
+class Callback:
+    """Something that is done beside the steps of a training: override the methods that are needed.
+
+    Each gets the `Training`, whose attributes say how far it is; ``training.stop("why")`` ends it after the
+    present step. Only methods of `on_step_end` that are overridden are called, since those cost time.
+
+    Attributes
+    ----------
+    last : bool
+        Whether it comes after the others, as what saves their states does.
+    """
+
+    last = False
+
+    def on_train_begin(self, training: Training) -> None:
+        """Begin: of a training that goes on, after `load_state`."""
+
+    def on_epoch_begin(self, training: Training) -> None:
+        """Come before the first step of an epoch, or the first one after a resume."""
+
+    def on_step_end(self, training: Training) -> None:
+        """Look at ``training.outputs``, those of the step that has ended."""
+
+    def on_epoch_end(self, training: Training) -> None:
+        """Look at ``training.metrics``, those of the epoch that has ended, validation included."""
+
+    def on_train_end(self, training: Training) -> None:
+        """End, by ``training.error`` if that is not None; called even if other callbacks raise."""
+
+    def state(self) -> dict[str, Any]:
+        """Return plain values to go on from (numbers, strings, None, lists and dicts), for checkpoints."""
+        return {}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` has returned."""
+
+
+class Hooks:
+    """The callbacks of one training, in the order in which they are called.
+
+    Raises TypeError for what is no callback.
+    """
+
+    def __init__(self, callbacks: Sequence[Callback]):
+        for callback in callbacks:
+            if not isinstance(callback, Callback):
+                raise TypeError(f"{callback!r} is no Callback; pass instances of its subclasses")
+        self.callbacks = sorted(callbacks, key=lambda callback: callback.last)
+        self.on_step_end: list[Callable[[Training], None]] = [
+            callback.on_step_end
+            for callback in self.callbacks
+            if type(callback).on_step_end is not Callback.on_step_end
+        ]
+
+    def named(self) -> dict[str, Callback]:
+        """Return callbacks by the names of their classes, numbered if equal, as checkpoints know them."""
+        found: dict[str, Callback] = {}
+        for callback in self.callbacks:
+            name, number = type(callback).__name__, 1
+            while (key := name if number == 1 else f"{name} {number}") in found:
+                number += 1
+            found[key] = callback
+        return found
+
+    def epoch_begin(self, training: Training) -> None:
+        """Call all `on_epoch_begin`."""
+        for callback in self.callbacks:
+            callback.on_epoch_begin(training)
+
+    def epoch_end(self, training: Training) -> None:
+        """Call all `on_epoch_end`."""
+        for callback in self.callbacks:
+            callback.on_epoch_end(training)
+
+    @contextmanager
+    def of(self, training: Training) -> Iterator[None]:
+        """Call all `on_train_begin`, and after the body `on_train_end` of those that have begun."""
+        training.error = None
+        with ExitStack() as ends:
+            try:
+                for callback in self.callbacks:
+                    ends.callback(callback.on_train_end, training)
+                    callback.on_train_begin(training)
+                yield
+            except BaseException as error:
+                training.error = error
+                raise

@@ -1,0 +1,180 @@
+"""Save a whole training while it goes on, and go on from what was saved.
+
+    Checkpoints.save: Training.state, callbacks' states -> plain values   \\
+                      step.state of all ranks -> copies of one moment     -> checkpoint.write, in a thread
+    resume_from: file -> checkpoint.load, Training.load_state, callbacks' load_state
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytensor
+
+import synk
+from synk.extensions import checkpoint
+from synk.extensions.checkpoint_contents import copies, copies_of_others, plain
+from synk.extensions.fit.callback import Callback
+from synk.extensions.fit.folder import STATE, best_first, checkpoints_in, is_whole, latest, path_of, score_of
+from synk.extensions.fit.monitor import Monitor
+from synk.extensions.fit.training import Training
+from synk.extensions.fit.writer import Writer
+
+
+class Checkpoints(Callback):
+    """Saves the whole training to a folder: after every epoch, and where it is stopped, in a thread.
+
+    Parameters, the state of the rule, statistics and counters, random states of every rank, the place in the
+    order of the rows, the history and the states of all callbacks are copied between two steps; then training
+    goes on while rank 0 writes them. A save waits for the one before. Each file is complete, whenever the
+    script is killed: the newest, or the one before.
+
+    Parameters
+    ----------
+    folder : path-like
+        Made if need be. It must not have checkpoints of later steps: those of another training.
+    keep : int
+        How many of the newest to keep.
+    best : str, optional
+        A metric: the checkpoint of the epoch where it was best is kept, too. See `best`.
+    mode : {"min", "max"}
+        Whether smaller or larger values are better.
+    every : int, optional
+        Save after so many steps, too.
+    """
+
+    last = True
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        keep: int = 3,
+        best: str | None = None,
+        mode: str = "min",
+        every: int | None = None,
+    ):
+        if keep < 1:
+            raise ValueError(f"keep={keep} keeps no checkpoint; pass 1 or more")
+        if every is not None and every < 1:
+            raise ValueError(f"every={every} is no number of steps; pass 1 or more")
+        self._folder, self._keep, self._every = Path(folder), keep, every
+        self._monitor = None if best is None else Monitor(best, mode)
+        self._writer = Writer()
+        self._room: dict[str, Any] = {}  # arrays of the last copy, for the next one
+        self._scores: dict[Path, Any] = {}  # of all checkpoints in the folder, oldest first
+
+    def on_train_begin(self, training: Training) -> None:
+        if self._monitor is not None:
+            training.check_metric(self._monitor.name, f"best={self._monitor.name!r}")
+        self._folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(self._folder, os.W_OK | os.X_OK):
+            raise PermissionError(f"checkpoints cannot be written to {self._folder}; pass a folder of yours")
+        present = checkpoints_in(self._folder)
+        later = [path for step, path in present.items() if step > training.history.steps and is_whole(path)]
+        if later:
+            raise ValueError(
+                f"{later[-1]} is of a later step than this training's {training.history.steps}: pass "
+                f"resume={str(self._folder)!r} to go on from there, or a folder of its own"
+            )
+        self._scores = {path: score_of(path) for path in present.values()}
+        with synk.turn("Checkpoints"):
+            self._room = copies(training.step)  # so that no save has to ask for memory
+        self._saved = _position(training)
+
+    def on_step_end(self, training: Training) -> None:
+        if self._every is not None and training.history.steps % self._every == 0:
+            self.save(training)
+
+    def on_epoch_end(self, training: Training) -> None:
+        self.save(training)
+
+    def on_train_end(self, training: Training) -> None:
+        try:
+            if training.error is None and _position(training) != self._saved:
+                self.save(training)
+        finally:
+            self.wait()
+
+    def save(self, training: Training) -> None:
+        """Copy everything now, and write it in a thread; raise what the write before has raised."""
+        self._writer.wait()
+        with synk.turn("Checkpoints.save"):
+            self._room = copied = copies(training.step, self._room)
+            others = copies_of_others(training.step)
+        self._saved, score = _position(training), self._score(training)
+        state = plain({STATE: {**state_of(training), "score": score}})
+        path = path_of(self._folder, training.history.steps)
+        self._writer.start(partial(self._write, path, {**copied, **others}, state, score))
+
+    def wait(self) -> None:
+        """Wait until what was saved is written; raise what its write has raised."""
+        self._writer.wait()
+
+    def _score(self, training: Training) -> dict[str, Any] | None:
+        if self._monitor is None or training.batch:
+            return None
+        value = training.metrics[self._monitor.name]
+        return {"metric": self._monitor.name, "mode": self._monitor.mode, "value": value}
+
+    def _write(self, path: Path, copied: Mapping[str, Any], state: Mapping[str, Any], score: Any) -> None:
+        checkpoint.write(path, copied, state)
+        self._scores.pop(path, None)
+        self._scores[path] = score
+        kept = {*list(self._scores)[-self._keep :], *best_first(self._scores)[:1]}
+        for old in [one for one in self._scores if one not in kept]:
+            old.unlink(missing_ok=True)
+            del self._scores[old]
+
+
+def _position(training: Training) -> tuple[int, int]:
+    return training.history.steps, len(training.history)
+
+
+def state_of(training: Training) -> dict[str, Any]:
+    """Return the state of a training and its callbacks, and what it was computed by, as plain values."""
+    return {
+        **training.state(),
+        "callbacks": {name: callback.state() for name, callback in training.callbacks.items()},
+        "fingerprint": training.fingerprint,
+        "ranks": synk.n_ranks(),
+        "versions": {module.__name__: module.__version__ for module in (np, pytensor)},
+    }
+
+
+def resume_from(source: str | os.PathLike[str], training: Training) -> Path | None:
+    """Go on from a checkpoint, or from the newest in a folder that is whole; return its path.
+
+    None, and nothing is changed, if there is no such folder or it has no checkpoint. Raises ValueError if the
+    file holds no training or another order of rows; else what `checkpoint.load` raises. A `SynkWarning` says
+    if the graph has changed.
+    """
+    path = Path(source)
+    if not path.is_file():
+        if path.suffix == ".ckpt":
+            raise FileNotFoundError(f"there is no checkpoint {path}; latest(folder) returns the newest")
+        newest = latest(path)
+        if newest is None:
+            return None
+        path = newest
+    state = checkpoint.read_values(path).get(STATE)
+    if state is None:
+        raise ValueError(f"{path} holds no training; load it by checkpoint.load(path, step) before fit()")
+    training.load_state(state)
+    checkpoint.load(path, training.step)
+    for name, callback in training.callbacks.items():
+        if name in state["callbacks"]:
+            callback.load_state(state["callbacks"][name])
+    if state["fingerprint"] != training.fingerprint:
+        warnings.warn(
+            f"the graph has changed since {path} was written by {state['versions']}: the training goes on, "
+            "but not as it would have",
+            synk.SynkWarning,
+            stacklevel=3,
+        )
+    return path

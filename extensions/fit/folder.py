@@ -1,0 +1,79 @@
+"""The checkpoints in a folder: ``step-000000120.ckpt`` is the one after 120 steps."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import synk
+from synk.extensions.checkpoint import CheckpointCorrupt, CheckpointVersion, read_values
+from synk.extensions.fit.monitor import Monitor
+
+NAME = re.compile(r"step-(\d{9,})\.ckpt")
+STATE = "fit"  # the name of the plain value that holds the state of a training
+
+
+def path_of(folder: Path, step: int) -> Path:
+    """Return the path of the checkpoint after so many steps."""
+    return folder / f"step-{step:09d}.ckpt"
+
+
+def checkpoints_in(folder: str | os.PathLike[str]) -> dict[int, Path]:
+    """Return the paths of all checkpoints by step, oldest first; none if there is no such folder."""
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return {}
+    found = {int(match[1]): Path(folder, match[0]) for match in map(NAME.fullmatch, names) if match}
+    return dict(sorted(found.items()))
+
+
+def latest(folder: str | os.PathLike[str]) -> Path | None:
+    """Return the path of the newest checkpoint that is whole, or None.
+
+    A `SynkWarning` names damaged ones that are newer.
+    """
+    return next((path for path in reversed(checkpoints_in(folder).values()) if is_whole(path)), None)
+
+
+def best(folder: str | os.PathLike[str]) -> Path | None:
+    """Return the path of the best checkpoint that is whole, by the metric of the newest one, or None.
+
+    Those are told by ``Checkpoints(folder, best=...)``.
+    """
+    scores = {path: score_of(path) for path in checkpoints_in(folder).values()}
+    ranked = best_first(scores)
+    return next((path for path in ranked if is_whole(path)), None)
+
+
+def best_first(scores: Mapping[Path, Mapping[str, Any] | None]) -> list[Path]:
+    """Return the checkpoints that have a score by the metric of the last one that has, best first."""
+    known = {path: score for path, score in scores.items() if score and score["value"] == score["value"]}
+    if not known:
+        return []
+    newest = list(known.values())[-1]
+    monitor = Monitor(newest["metric"], newest["mode"])
+    same = [path for path in known if known[path]["metric"] == monitor.name]
+    return sorted(same, key=lambda path: known[path]["value"], reverse=monitor.mode == "max")
+
+
+def score_of(path: Path) -> Mapping[str, Any] | None:
+    """Return the metric, mode and value that a checkpoint of the end of an epoch was judged by, if any."""
+    try:
+        return read_values(path, whole=False).get(STATE, {}).get("score")
+    except (CheckpointCorrupt, CheckpointVersion, OSError):
+        return None
+
+
+def is_whole(path: Path) -> bool:
+    """Return whether a checkpoint can be read, all of its bytes; warn if not."""
+    try:
+        read_values(path)
+    except (CheckpointCorrupt, CheckpointVersion, OSError) as error:
+        warnings.warn(f"{path} is passed over: {error}", synk.SynkWarning, stacklevel=3)
+        return False
+    return True

@@ -1,0 +1,44 @@
+"""The course of a training, epoch by epoch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class History:
+    """The epochs of a training, and why it ended.
+
+    Attributes
+    ----------
+    epochs : list of dict
+        One for each epoch: ``"epoch"``, counted from 0, the metrics, the ``"seconds"`` that its steps took,
+        and ``"rows_per_second"``.
+    steps : int
+        Steps done, of all epochs.
+    stopped : str or None
+        Why the training ended before its last epoch.
+    """
+
+    def __init__(self) -> None:
+        self.epochs: list[dict[str, Any]] = []
+        self.steps = 0
+        self.stopped: str | None = None
+
+    @property
+    def interrupted(self) -> bool:
+        """True if ^C has stopped the training."""
+        return self.stopped == "interrupted"
+
+    def __len__(self) -> int:
+        return len(self.epochs)
+
+    def __getitem__(self, name: str) -> list[Any]:
+        """Return a metric of every epoch; KeyError, with the names that there are, if there is none."""
+        names = list(dict.fromkeys(key for epoch in self.epochs for key in epoch))
+        if name not in names:
+            raise KeyError(f"the history has no {name!r}; it has {names}")
+        return [epoch.get(name) for epoch in self.epochs]
+
+    def __repr__(self) -> str:
+        why = f", stopped: {self.stopped}" if self.stopped else ""
+        return f"<History of {len(self)} epochs, {self.steps} steps{why}: {self.epochs[-1:]}>"

@@ -1,0 +1,82 @@
+"""Callbacks that end a training early."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import Any
+
+import numpy as np
+
+import synk
+from synk.extensions.checkpoint_contents import named, value_of
+from synk.extensions.fit.callback import Callback
+from synk.extensions.fit.monitor import Monitor, Patience
+from synk.extensions.fit.training import Training
+
+
+class EarlyStopping(Callback):
+    """Stops when a metric has not become better for more than `patience` epochs.
+
+    Parameters
+    ----------
+    metric : str
+    patience : int
+        Epochs.
+    mode : {"min", "max"}
+        Whether smaller or larger values are better.
+    min_delta : float
+        By which a value must be better to count.
+
+    For the parameters of the best epoch, load the checkpoint of `synk.extensions.fit.best`.
+    """
+
+    def __init__(
+        self, metric: str = "val_loss", patience: int = 0, mode: str = "min", min_delta: float = 0.0
+    ):
+        self._metric = metric
+        self._patience = Patience(Monitor(metric, mode, min_delta), patience)
+
+    def on_train_begin(self, training: Training) -> None:
+        training.check_metric(self._metric, f"EarlyStopping({self._metric!r})")
+        self._stop_if_over(training)  # it may go on from where it had stopped
+
+    def on_epoch_end(self, training: Training) -> None:
+        self._patience.note(training.metrics[self._metric])
+        self._stop_if_over(training)
+
+    def _stop_if_over(self, training: Training) -> None:
+        if self._patience.is_over:
+            training.stop(f"{self._metric} was no better than {self._patience.best:.4g} for too long")
+
+    def state(self) -> dict[str, Any]:
+        return self._patience.state()
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self._patience.load_state(state)
+
+
+class StopOnNaN(Callback):
+    """Raises `synk.NonFinite`, which names ranks and variables, after a step whose loss is NaN or infinite.
+
+    The parameters have changed by then, and what one rank had computed is in all of them. With
+    ``make_train_function(..., check_finite=True)`` each rank looks at its gradient before they do, and the
+    error names the rank where it began.
+    """
+
+    def on_step_end(self, training: Training) -> None:
+        # Where an output is not finite, neither is its sum.
+        if all(map(isfinite, training.averages.sums)):
+            return
+        said = f"after step {training.history.steps}: {training.numbers()}"
+        variables = [one for one in named(training.step).values() if _is_float(one)]
+        try:
+            synk.check_finite(variables)
+        except synk.NonFinite as error:
+            error.add_note(said)
+            raise
+        raise FloatingPointError(f"{said}, though all variables of all ranks are finite")
+
+
+def _is_float(variable: Any) -> bool:
+    value = value_of(variable)
+    return isinstance(value, np.ndarray) and value.dtype.kind == "f"

@@ -1,0 +1,149 @@
+"""The state of a training: callbacks look at it, and a checkpoint goes on from it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import synk
+from synk.extensions.fit.callback import Callback
+from synk.extensions.fit.feeds import Feed
+from synk.extensions.fit.history import History
+from synk.extensions.fit.metrics import Averages, Validation
+
+STATE_VERSION = 1
+
+
+class Training:
+    """The state of one training.
+
+    Attributes
+    ----------
+    step : synk.Function
+    feed : Feed
+    validation : Validation or None
+    epochs : int
+        To be trained altogether.
+    callbacks : dict of str to Callback
+        By the names that checkpoints know them by.
+    epoch : int
+        That runs, or in ``on_epoch_end`` has ended; counted from 0.
+    batch : int
+        Batches of this epoch that are done; 0 once it has ended.
+    outputs
+        What the last step returned.
+    averages : Averages
+        Of the outputs, over the rows of this epoch.
+    metrics : dict of str to float
+        Of the last epoch that has ended, those of validation included.
+    history : History
+        Of all epochs that have ended, and the number of all steps.
+    error : BaseException or None
+        By which the training has ended, in ``on_train_end``.
+    """
+
+    def __init__(
+        self,
+        step: synk.Function,
+        feed: Feed,
+        epochs: int,
+        validation: Validation | None = None,
+        metrics: Sequence[str] | None = None,
+        callbacks: Mapping[str, Callback] | None = None,
+    ):
+        self.step, self.feed, self.epochs, self.validation = step, feed, epochs, validation
+        self.callbacks = callbacks or {}
+        self.epoch = self.batch = 0
+        self.outputs: Any = None
+        self.averages = Averages(step, metrics)
+        self.metrics: dict[str, float] = {}
+        self.history = History()
+        self.error: BaseException | None = None
+        self._began = 0.0  # the seconds of a clock, when this epoch began or was gone on with
+        self._rows_before = 0  # then
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """That of the step; of a large graph it takes a moment."""
+        return self.step.fingerprint()
+
+    @property
+    def metric_names(self) -> list[str]:
+        """Names of the numbers that every epoch has."""
+        return self.averages.names + (self.validation.names if self.validation else [])
+
+    def check_metric(self, name: str, asked: str) -> None:
+        """Raise ValueError if there is no metric of that name; ``asked`` says who wants it."""
+        if name not in self.metric_names:
+            raise ValueError(f"{asked} names no metric; there are {self.metric_names}")
+
+    @property
+    def stopping(self) -> str | None:
+        """Why the training ends after this step; None if it goes on."""
+        return self.history.stopped
+
+    def stop(self, why: str) -> None:
+        """End the training after this step, or epoch; the first reason counts."""
+        if self.history.stopped is None:
+            self.history.stopped = why
+
+    def numbers(self) -> dict[str, float]:
+        """Return the numbers that the last step has returned, by name."""
+        return self.averages.of(self.outputs)
+
+    def begin_epoch(self) -> None:
+        """Begin to measure the time of an epoch, or of what is left of it."""
+        self._began, self._rows_before = time.perf_counter(), self.averages.rows
+
+    def end_epoch(self) -> None:
+        """Validate, and note the epoch in the history."""
+        seconds = time.perf_counter() - self._began
+        self.metrics = {**self.averages.means(), **(self.validation() if self.validation else {})}
+        rate = (self.averages.rows - self._rows_before) / seconds
+        record = {"epoch": self.epoch, **self.metrics, "seconds": seconds, "rows_per_second": rate}
+        self.history.epochs.append(record)
+        self.batch = 0
+        self.averages.reset()
+
+    # --- what a checkpoint has of it ---------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """Return plain values, with which another process goes on."""
+        return {
+            "version": STATE_VERSION,
+            "epoch": len(self.history),
+            "batch": self.batch,
+            "steps": self.history.steps,
+            "rows": self.averages.rows,
+            "sums": dict(zip(self.averages.names, self.averages.sums, strict=True)),
+            "order": self.feed.order(),
+            "history": list(self.history.epochs),
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` has returned.
+
+        Raises ValueError if rows would come in another order in the middle of an epoch, or other metrics
+        were averaged there; nothing has changed then.
+        """
+        if state.get("version") != STATE_VERSION:
+            raise ValueError(
+                f"the state of a training has version {state.get('version')}, not {STATE_VERSION}"
+            )
+        now = {"order": self.feed.order(), "metrics": self.averages.names}
+        saved = {"order": state["order"], "metrics": list(state["sums"])}
+        for what in now:
+            if state["batch"] and now[what] != saved[what]:
+                raise ValueError(
+                    f"the checkpoint is of the middle of an epoch, with {what} {saved[what]}, but now it is "
+                    f"{now[what]}; go on with the same, or from a checkpoint of the end of an epoch"
+                )
+        self.epoch, self.batch = state["epoch"], state["batch"]
+        self.history.steps, self.history.epochs = state["steps"], list(state["history"])
+        last = self.history.epochs[-1] if self.history.epochs else {}
+        self.metrics = {name: last[name] for name in self.metric_names if name in last}
+        self.averages.reset()
+        if self.batch:
+            self.averages.rows, self.averages.sums = state["rows"], list(state["sums"].values())

@@ -1,0 +1,37 @@
+"""Do one piece of work after the other in a thread, while the script goes on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+
+class Writer:
+    """A thread for one piece of work at a time; the next one waits."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def start(self, work: Callable[[], None]) -> None:
+        """Begin a piece of work, once the one before is done; raise what that has raised."""
+        self.wait()
+
+        def run() -> None:
+            try:
+                work()
+            except BaseException as error:
+                self._error = error
+
+        # No daemon: what is begun is written, even if the script ends meanwhile.
+        self._thread = threading.Thread(target=run, name="synk checkpoint")
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Wait until nothing is being done; raise what the last work has raised."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        error, self._error = self._error, None
+        if error is not None:
+            raise error

@@ -1,0 +1,92 @@
+"""Exchange parameters with other frameworks, as safetensors files: arrays by name.
+
+params -> save_safetensors -> file -> load_safetensors -> every rank
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+import synk
+from synk.extensions.atomic_write import atomic_write
+from synk.extensions.checkpoint import assign, check_names
+from synk.extensions.checkpoint_contents import copies, named, value_of
+
+
+def save_safetensors(
+    path: str | os.PathLike[str], variables: Any, metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write the values of shared tensors on rank 0 to a safetensors file, under their names.
+
+    Parameters
+    ----------
+    path : path-like
+        Replaced as a whole.
+    variables : as of `synk.extensions.checkpoint.save`
+        A dict gives the names that another framework expects. Random states are left out.
+    metadata : dict of str to str, optional
+
+    Raises
+    ------
+    ImportError
+        safetensors is not installed.
+    TypeError, ValueError, OSError
+        As `synk.extensions.checkpoint.save`.
+    """
+    numpy = _module()
+    with synk.turn("save_safetensors"):
+        copied = copies(_tensors(variables))
+    arrays = {name: np.asarray(value, order="C") for name, value in copied.items()}
+    with atomic_write(path) as file:
+        file.write(numpy.save(arrays, None if metadata is None else dict(metadata)))
+
+
+def load_safetensors(path: str | os.PathLike[str], variables: Any, strict: bool = True) -> None:
+    """Give shared tensors the values of a safetensors file that have their names, on every rank.
+
+    Parameters
+    ----------
+    path : path-like
+    variables : as of `save_safetensors`
+        Each with the shape and dtype that the file has.
+    strict : bool
+        Whether to refuse a file that has other names as well.
+
+    Raises
+    ------
+    ImportError
+        safetensors is not installed.
+    CheckpointNames
+        Names are missing from the file, or, if it is to be strict, not asked for; nothing has changed then.
+    ValueError
+        A shape or dtype differs; nothing has changed then.
+    """
+    with open(path, "rb") as file:
+        arrays = _module().load(file.read())
+    wanted = _tensors(variables)
+    check_names(arrays if strict else arrays.keys() & wanted.keys(), wanted)
+    for name, variable in wanted.items():
+        saved, present = arrays[name], value_of(variable)
+        if (saved.dtype, saved.shape) != (present.dtype, present.shape):
+            raise ValueError(
+                f"variable '{name}' is of dtype {present.dtype} and shape {present.shape}, but {path} has "
+                f"{saved.dtype} and {saved.shape}"
+            )
+    with synk.turn("load_safetensors"):
+        assign([(variable, np.array(arrays[name])) for name, variable in wanted.items()])
+
+
+def _tensors(variables: Any) -> dict[str, Any]:
+    return {name: one for name, one in named(variables).items() if isinstance(value_of(one), np.ndarray)}
+
+
+def _module() -> Any:
+    try:
+        return import_module("safetensors.numpy")
+    except ImportError as missing:
+        raise ImportError("safetensors is not installed. Use pip install synk[safetensors].") from missing

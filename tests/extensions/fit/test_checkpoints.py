@@ -1,0 +1,375 @@
+import base64
+import os
+import signal
+import threading
+import zlib
+
+import numpy as np
+import pytest
+
+import synk
+from support.cases.fitting import make, numbers
+from synk.extensions import checkpoint, updates
+from synk.extensions.checkpoint_contents import copies
+from synk.extensions.fit import Callback, Checkpoints, best, fit, latest
+from synk.extensions.fit.folder import checkpoints_in
+
+# Of a version of synk that did not know of trainings: w = 0, 1, 2, 3; a generator of seed 5; epoch 3.
+OLD = (
+    "c-reMuFT6$F5qHhU|{$O#MMgWN>&QhN+~6k1*t%ml1-Y0l8%B>aYiDTA8is_3*wd}mZX9eB3Mb8CGqL0d8tK-CHX}ltpU#NW+qBl"
+    "RT~?a7+abfniv@x0tsUaLo*W-Qxj7QQ$ur069Z!l14A<lLvs_L-pssYpn4-?V?#@0b5jEY3v)9A6QCLsLm+8tVh+?{XklVzWME`y"
+    "VF_|tMq+V%X=YxDu@O+80Z;(MNli}$Imw_Fq$0H-KRE;JoU+86Qm}JsYZ*|$2YV>P0YY&&Jaj!GwBA1QlXv@dBQB;NeOEbbmSucq"
+    "ThMY@aIw{*I5z-)Usu)"
+)
+
+
+class StopsAt(Callback):
+    """Stops after so many steps, and keeps what it has counted."""
+
+    def __init__(self, step=None):
+        self.step, self.seen = step, 0
+
+    def on_step_end(self, training):
+        self.seen += 1
+        if training.history.steps == self.step:
+            training.stop("test")
+
+    def state(self):
+        return {"seen": self.seen}
+
+    def load_state(self, state):
+        self.seen = state["seen"]
+
+
+def train(case, folder=None, epochs=4, stop=None, resume=None, **options):
+    """Train, with checkpoints in a folder; return the numbers of the history, and all values afterwards."""
+    callbacks = [StopsAt(stop), StopsAt(None)]
+    if folder is not None:
+        callbacks.insert(0, Checkpoints(folder, **options))
+    history = fit(
+        case.step,
+        case.data,
+        epochs=epochs,
+        batch_size=10,
+        seed=7,
+        validation=case.validation,
+        callbacks=callbacks,
+        resume=resume,
+        progress=False,
+    )
+    return numbers(history), values(case), [callback.seen for callback in callbacks[-2:]]
+
+
+def values(case):
+    """Return the values that training goes on from, of all ranks, in a form that can be compared."""
+    found = {}
+    for rank in range(synk.n_ranks()):
+        for variable in case.step.state:
+            value = synk.get_value(rank, variable)
+            plain = value.bit_generator.state if isinstance(value, np.random.Generator) else value.tolist()
+            found[rank, variable.name] = plain
+    return found
+
+
+@pytest.mark.parametrize("stop", [7, 10, 1])
+def test_a_training_goes_on_with_the_bits_of_an_undisturbed_one(ranks, tmp_path, stop):
+    """Noise is drawn for each row, and ranks have other numbers of rows: so each stream is somewhere else."""
+    ranks(2)
+    expected = train(make(noise=True))
+    synk.close()
+    ranks(2)
+    train(make(noise=True), tmp_path, stop=stop)
+    synk.close()
+    ranks(2)
+    assert train(make(noise=True), tmp_path, resume=tmp_path) == expected
+    assert len(expected[0]) == 4
+
+
+def test_losses_are_equal_on_other_numbers_of_ranks_from_the_middle_of_epochs(ranks, tmp_path):
+    ranks(1)
+    expected, *_ = train(make())
+    synk.close()
+    for n_ranks, stop in ((2, 3), (3, 12), (1, None)):
+        ranks(n_ranks)
+        found, *_ = train(make(), tmp_path, stop=stop, resume=tmp_path)
+        synk.close()
+    assert len(found) == len(expected) == 4
+    for one, other in zip(found, expected, strict=True):
+        assert one == pytest.approx(other, rel=1e-9, abs=1e-12)
+
+
+def test_streams_are_dealt_anew_on_other_numbers_of_ranks(ranks, tmp_path):
+    ranks(2)
+    train(make(noise=True), tmp_path, stop=3)
+    synk.close()
+    ranks(3)
+    case = make(noise=True)
+    train(case, tmp_path, resume=tmp_path, epochs=1)
+    states = [str(value) for (_, name), value in values(case).items() if name == "state"]
+    assert len(set(states)) == 3
+
+
+def test_a_training_that_has_ended_is_not_done_again(ranks, tmp_path):
+    ranks(1)
+    expected = train(make(), tmp_path)
+    assert train(make(), tmp_path, resume=tmp_path) == expected
+    longer, *_ = train(make(), tmp_path, resume=tmp_path, epochs=6)
+    assert longer[:4] == expected[0]
+    assert len(longer) == 6
+
+
+def test_newest_and_best_are_kept(ranks, tmp_path):
+    ranks(1)
+    case, steps = make(rule=updates.sgd, learning_rate=0.5), 5  # in an epoch
+    found, *_ = train(case, tmp_path, keep=2, best="val_loss", epochs=6)
+    losses = [epoch["val_loss"] for epoch in found]
+    where = steps * (1 + int(np.argmin(losses)))
+    assert where < 25, "the best is none of the newest"
+    assert list(checkpoints_in(tmp_path)) == [where, 25, 30]
+    assert best(tmp_path).name == f"step-{where:09d}.ckpt"
+    assert latest(tmp_path).name == "step-000000030.ckpt"
+    checkpoint.load(best(tmp_path), case.step)
+    assert float(case.evaluate(*case.validation[1])[0]) == min(losses)
+    train(case, tmp_path, keep=2, best="val_loss", epochs=7, resume=tmp_path)
+    assert list(checkpoints_in(tmp_path)) == [where, 30, 35]
+
+
+def test_larger_may_be_better(ranks, tmp_path):
+    ranks(1)
+    found, *_ = train(make(), tmp_path, keep=9, best="val_loss", mode="max")
+    losses = [epoch["val_loss"] for epoch in found]
+    assert best(tmp_path).name == f"step-{5 * (1 + int(np.argmax(losses))):09d}.ckpt"
+
+
+def test_checkpoints_come_every_so_many_steps_and_where_it_stops(ranks, tmp_path):
+    ranks(1)
+    train(make(), tmp_path, keep=99, every=2, stop=9)
+    assert list(checkpoints_in(tmp_path)) == [2, 4, 5, 6, 8, 9]
+    assert best(tmp_path) is None
+    assert latest(tmp_path / "nowhere") is None
+
+
+def test_an_interrupted_training_is_saved_and_goes_on(ranks, tmp_path):
+    ranks(2)
+    expected = train(make(noise=True))
+    case, options = make(noise=True), {"epochs": 4, "batch_size": 10, "seed": 7, "progress": False}
+
+    class Presses(Callback):
+        def on_step_end(self, training):
+            if training.history.steps == 8:
+                signal.raise_signal(signal.SIGINT)
+
+    callbacks = [Checkpoints(tmp_path), Presses()]
+    history = fit(case.step, case.data, callbacks=callbacks, **options)
+    assert history.interrupted
+    synk.close()
+    ranks(2)
+    found, state, _ = train(make(noise=True), tmp_path, resume=tmp_path)
+    assert found[1:] == expected[0][1:]
+    assert state == expected[1]
+
+
+@pytest.mark.filterwarnings("ignore:restart. no commit holds:synk.SynkWarning")
+def test_the_script_itself_goes_on_after_a_restart(ranks, tmp_path):
+    ranks(2)
+    expected = train(make(noise=True))
+    synk.close()
+    ranks(2)
+    case = make(noise=True)
+
+    class KillsOnce(StopsAt):
+        def on_step_end(self, training):
+            super().on_step_end(training)
+            if training.history.steps == 12 and not (tmp_path / "killed").exists():
+                (tmp_path / "killed").touch()
+                os.kill(synk.pids()[1], signal.SIGKILL)
+
+    def go_on():
+        callbacks = [Checkpoints(tmp_path, every=4), KillsOnce(), StopsAt()]
+        history = fit(
+            case.step,
+            case.data,
+            epochs=4,
+            batch_size=10,
+            seed=7,
+            validation=case.validation,
+            callbacks=callbacks,
+            resume=tmp_path,
+            progress=False,
+        )
+        return numbers(history), values(case)
+
+    with pytest.raises(synk.WorkerDied):
+        go_on()
+    assert latest(tmp_path).name == "step-000000010.ckpt"
+    synk.restart()
+    assert go_on() == expected[:2]
+
+
+@pytest.mark.filterwarnings("ignore:.*is passed over:synk.SynkWarning")
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning_and_refused_by_itself(ranks, tmp_path):
+    ranks(1)
+    expected = train(make())
+    train(make(), tmp_path, every=2, stop=9)
+    newest = latest(tmp_path)
+    content = bytearray(newest.read_bytes())
+    for at in (3, 60, len(content) // 2, -50, -1):
+        content[at] ^= 4
+        newest.write_bytes(content)
+        with pytest.warns(synk.SynkWarning, match=r"step-000000009.ckpt is passed over"):
+            assert latest(tmp_path).name == "step-000000008.ckpt"
+        with pytest.raises(checkpoint.CheckpointCorrupt):
+            train(make(), resume=newest)
+        content[at] ^= 4
+        newest.write_bytes(content)
+        assert latest(tmp_path) == newest
+    newest.write_bytes(content[:-1])
+    assert train(make(), tmp_path, resume=tmp_path) == expected
+
+
+def test_another_model_is_refused_by_name(ranks, tmp_path):
+    ranks(1)
+    train(make(), tmp_path, epochs=1)
+    other = make(rule=updates.momentum)
+    before = values(other)
+    with pytest.raises(checkpoint.CheckpointNames, match=r"lacks \['w_velocity'\] and also has \['t', 'w_"):
+        train(other, resume=tmp_path)
+    assert values(other) == before
+
+
+def test_a_changed_graph_is_told(ranks, tmp_path):
+    ranks(1)
+    train(make(), tmp_path, epochs=1)
+    with pytest.warns(synk.SynkWarning, match="the graph has changed since"):
+        train(make(learning_rate=0.01), resume=tmp_path)
+
+
+def test_another_order_of_rows_is_refused_in_the_middle_of_an_epoch_only(ranks, tmp_path):
+    ranks(1)
+    case, options = make(), {"epochs": 2, "batch_size": 9, "progress": False}
+    train(case, tmp_path, stop=7)
+    with pytest.raises(ValueError, match="in the middle of an epoch|of the middle of an epoch.*'seed': 7"):
+        fit(case.step, case.data, resume=tmp_path, **options)
+    train(case, tmp_path, resume=tmp_path, epochs=2)
+    history = fit(case.step, case.data, resume=tmp_path, **{**options, "epochs": 3})
+    assert len(history) == 3
+
+
+def test_an_older_checkpoint_still_loads_but_holds_no_training(ranks, tmp_path):
+    ranks(2)
+    path, case = tmp_path / "old.ckpt", make(noise=True)
+    path.write_bytes(zlib.decompress(base64.b85decode(OLD)))
+    state = next(variable for variable in case.step.state if variable.name == "state")
+    assert checkpoint.load(path, [case.w, state]) == {"epoch": 3}
+    assert synk.gather(case.w).tolist() == [[0, 1, 2, 3]] * 2
+    assert synk.get_value(0, state).random() == np.random.default_rng(5).random()
+    with pytest.raises(ValueError, match="holds no training; load it by checkpoint.load"):
+        train(case, resume=path)
+    with pytest.raises(FileNotFoundError, match="there is no checkpoint .*no.ckpt"):
+        train(case, resume=tmp_path / "no.ckpt")
+
+
+def test_parameters_alone_are_loaded_as_from_any_checkpoint(ranks, tmp_path):
+    ranks(2)
+    _, expected, _ = train(make(noise=True), tmp_path, stop=3)
+    case = make(noise=True)
+    assert set(checkpoint.load(latest(tmp_path), case.step)) == {"fit"}
+    assert values(case) == expected
+
+
+def test_a_folder_of_another_training_is_refused(ranks, tmp_path):
+    ranks(1)
+    train(make(), tmp_path, epochs=1)
+    with pytest.raises(ValueError, match=r"step-000000005.ckpt is of a later step than this training's 0"):
+        train(make(), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"best": "val_los"}, ValueError, r"best='val_los' names no metric; there are \['loss', 'val_loss'"),
+        ({"keep": 0}, ValueError, "keep=0 keeps no checkpoint"),
+        ({"every": -2}, ValueError, "every=-2 is no number of steps"),
+        ({"best": "loss", "mode": "least"}, ValueError, "mode='least' is neither"),
+        ({"folder": "/proc/nothing"}, OSError, "/proc/nothing"),
+        ({"folder": os.devnull}, FileExistsError, os.devnull),
+    ],
+)
+def test_wrong_arguments_are_told_before_the_first_step(ranks, tmp_path, options, error, message):
+    ranks(1)
+    case = make()
+    before = values(case)
+    with pytest.raises(error, match=message):
+        train(case, **{"folder": tmp_path, **options})
+    assert values(case) == before
+
+
+# --- in a thread -----------------------------------------------------------------------------------------
+
+
+def test_what_the_thread_raises_is_raised_by_fit(ranks, tmp_path, monkeypatch):
+    ranks(1)
+
+    def write(*arguments):
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(checkpoint, "write", write)
+    with pytest.raises(OSError, match="the disk is full"):
+        train(make(), tmp_path, epochs=1)
+
+
+def test_training_goes_on_while_the_copy_is_written_and_the_next_save_waits(ranks, tmp_path, monkeypatch):
+    ranks(1)
+    write, at_step_5, written = checkpoint.write, threading.Event(), []
+
+    class Steps(Callback):
+        def on_step_end(self, training):
+            if training.history.steps == 5:
+                at_step_5.set()
+
+    def write_late(path, copied, state):
+        assert at_step_5.wait(60)
+        write(path, copied, state)
+        written.append(path.name)
+
+    monkeypatch.setattr(checkpoint, "write", write_late)
+    case = make()
+    callbacks = [Checkpoints(tmp_path, every=3), Steps()]
+    fit(case.step, case.data, epochs=2, batch_size=10, callbacks=callbacks, progress=False)
+    assert written == [f"step-{step:09d}.ckpt" for step in (3, 5, 6, 9, 10)]
+    kept = checkpoint.read_values(tmp_path / "step-000000006.ckpt")["fit"]
+    assert (kept["steps"], kept["batch"], kept["epoch"]) == (6, 1, 1)
+
+
+def test_saves_take_no_more_memory_than_one_copy(ranks):
+    ranks(2)
+    case = make(noise=True)
+    with synk.turn("test"):
+        first = copies(case.step)
+        case.step(*case.data)
+        second = copies(case.step, first)
+    arrays = [name for name, value in first.items() if isinstance(value, np.ndarray)]
+    assert len(arrays) == 4
+    assert all(second[name] is first[name] for name in arrays)
+    assert second["w"].tolist() == case.w.get_value().tolist()
+
+
+def test_nothing_is_saved_of_a_training_that_an_error_ends(ranks, tmp_path):
+    ranks(1)
+
+    class Raises(Callback):
+        def on_step_end(self, training):
+            if training.history.steps == 8:
+                raise RuntimeError("mine")
+
+    case = make()
+    with pytest.raises(RuntimeError, match="mine"):
+        fit(
+            case.step,
+            case.data,
+            epochs=2,
+            batch_size=10,
+            callbacks=[Checkpoints(tmp_path), Raises()],
+            progress=False,
+        )
+    assert list(checkpoints_in(tmp_path)) == [5]
