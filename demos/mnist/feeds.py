@@ -1,11 +1,7 @@
 """Two ways to feed the ranks: from shared memory of the host, or from what was scattered to them.
 
-Each takes a network, the digits and an update rule, and returns two functions:
-
-    step(rows) -> loss          one training step on those rows of the training set
-    test() -> loss, accuracy    over the whole test set
-
-Both ways train on the same rows and come to the same numbers, for any number of ranks.
+Each takes a network, the digits and an update rule, and returns arguments of `fit`: the step, data for it,
+and how to validate. Both ways train on the same rows and come to the same numbers, for any number of ranks.
 """
 
 from itertools import pairwise
@@ -16,33 +12,22 @@ import pytensor
 import synk
 from synk.extensions.train import make_train_function
 
-TEST_SLICES = 4  # a rank goes through its part of the test set in four slices, to need less memory
-
 
 def from_host(network, training, testing, rule, **options):
     """Keep the data in shared memory: each call says which rows, and each rank reads its part of them."""
     x, y = network.x, network.y
-    train = make_train_function(
+    step = make_train_function(
         network.train_loss, network.params.values(), [x, y], rule, updates=network.updates, **options
     )
     evaluate = synk.function([x, y], [network.loss, network.accuracy])
-    train_x, train_y = train.build_inputs(*training)
-    test_x, test_y = evaluate.build_inputs(*testing)
-
-    def step(rows):
-        return train(train_x, train_y, batch=rows)
-
-    def test():
-        return evaluate(test_x, test_y, num_slices=TEST_SLICES)
-
-    return step, test
+    return {"step": step, "data": tuple(training), "validation": (evaluate, tuple(testing))}
 
 
 def from_ranks(network, training, testing, rule, **options):
     """Scatter the data once: each call says which of its own rows each rank reads."""
     train_x, train_y = shared_like(training)
     test_x, test_y = shared_like(testing)
-    train = make_train_function(
+    step = make_train_function(
         network.train_loss,
         network.params.values(),
         [],
@@ -61,13 +46,10 @@ def from_ranks(network, training, testing, rule, **options):
     synk.scatter([train_x, train_y, test_x, test_y], [*training, *testing])
     lengths = synk.get_lengths(train_y)
 
-    def step(rows):
-        return train(batch_s=rows_of_ranks(rows, lengths))
+    def data(rows):
+        return {"batch_s": rows_of_ranks(rows, lengths)}
 
-    def test():
-        return evaluate(num_slices=TEST_SLICES)
-
-    return step, test
+    return {"step": step, "data": data, "n_rows": len(training.labels), "validation": (evaluate, ())}
 
 
 def shared_like(digits):

@@ -13,6 +13,9 @@ import pytensor.tensor as pt
 from folders import Files
 from images import ReadImages
 
+import synk
+from synk.extensions.fit import Callback, Training
+
 VALIDATION_SHARE = 0.2  # as many validation images, for each to train on
 GRAIN = 8  # places across and down in the pattern of a class
 
@@ -33,6 +36,16 @@ class Feed(NamedTuple):
     pixels: Any  # the same for validation
     training: tuple[np.ndarray, np.ndarray]  # for the inputs
     validation: tuple[np.ndarray, np.ndarray]
+
+
+class TellEpoch(Callback):
+    """Writes the number of the epoch into a `Data` that all ranks read."""
+
+    def __init__(self, epoch: synk.Data):
+        self._epoch = epoch
+
+    def on_epoch_begin(self, training: Training) -> None:
+        self._epoch[...] = training.epoch
 
 
 def from_memory(training: Pixels, validation: Pixels) -> Feed:

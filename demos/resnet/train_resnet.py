@@ -5,26 +5,24 @@
     python train_resnet.py --image-dir photographs/ --plot curve.png
 
 Beside this file: `model` has the network; `folders` finds image files, `images` reads them, `feeds` gives
-images to the ranks. In ../shared/, `report` and `curve` show how it goes.
+images to the ranks. In ../shared/, `training` calls `fit`, and `report` says what came of it.
 """
 
 import argparse
-import json
 import sys
 from math import ceil
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "shared"))
 
-import curve
 import feeds
 import folders
 import model
+import training
 from extras import need
-from report import Report
 
 import synk
-from synk.extensions import batches, schedules, train, updates
+from synk.extensions import schedules, train, updates
 
 # For steps of 256 images, as in arXiv:1512.03385; smaller steps take as much less.
 LEARNING_RATES = {"momentum": 0.1, "nesterov_momentum": 0.1, "sgd": 0.1, "adam": 0.001, "adamw": 0.001}
@@ -45,23 +43,24 @@ def main() -> None:
         train_images=model.normalised(feed.train_pixels),
     )
     n_rows, batch_size = len(feed.training[-1]), n_ranks * options.batch_size
+    step = make_step(options, feed, network, n_ranks, n_steps=options.epochs * ceil(n_rows / batch_size))
+    epochs = [] if feed.epoch is None else [synk.data(0, var=feed.epoch)]
+
     title = (
         f"ResNet-{options.depth} of {model.count(network.params):,} parameters, {n_rows:,} images, "
         f"{n_ranks} rank{'s' * (n_ranks > 1)}, {options.rule}"
     )
-    with Report(title, options.epochs, n_rows) as report:
-        step, validate = make_functions(options, feed, network, n_ranks, ceil(n_rows / batch_size))
-        for epoch in range(options.epochs):
-            for rows in batches(n_rows, batch_size, seed=(options.seed, epoch)):
-                report.step(step(rows, epoch), len(rows))
-            report.epoch(*validate())
-    synk.close()
-
-    if options.plot:
-        curve.draw(options.plot, report)
-    if options.losses:
-        Path(options.losses).write_text(json.dumps(report.losses()))
-    report.finish()
+    training.train(
+        options,
+        title,
+        step,
+        (*feed.training, *epochs),
+        batch_size=batch_size,
+        validation=(synk.function(feed.inputs, [network.loss, network.accuracy]), feed.validation),
+        # However large the set is, a rank has no more images in work at a time than in a training step.
+        validation_slices=ceil(len(feed.validation[-1]) / batch_size),
+        callbacks=map(feeds.TellEpoch, epochs),
+    )
 
 
 def make_feed(options):
@@ -70,38 +69,24 @@ def make_feed(options):
         made = feeds.synthetic(options.synthetic, options.size, options.classes, options.seed)
         return feeds.from_memory(*made), options.classes
     need("PIL.Image")  # better missed here than in the ranks
-    training, validation, classes = folders.find(options.image_dir, options.seed)
-    return feeds.from_files(training, validation, options.size, options.seed), len(classes)
+    known, unknown, classes = folders.find(options.image_dir, options.seed)
+    return feeds.from_files(known, unknown, options.size, options.seed), len(classes)
 
 
-def make_functions(options, feed, network, n_ranks, steps_per_epoch):
-    """Return two functions: a training step, and validation on the whole set."""
-    epochs = [] if feed.epoch is None else [feed.epoch]
-    done, n_steps = schedules.counter(), options.epochs * steps_per_epoch
+def make_step(options, feed, network, n_ranks, n_steps):
+    """Return a training step, whose learning rate follows a schedule of so many steps."""
+    done = schedules.counter()
     # Batches grow with the ranks, and so does the rate.
     rate = schedules.scaled(LEARNING_RATES[options.rule] * options.batch_size / 256, n_ranks)
-    take_step = train.make_train_function(
+    return train.make_train_function(
         network.train_loss,
         network.params.values(),
         feed.inputs,
         schedules.counting(getattr(updates, options.rule), done),
         updates=network.updates,
-        bcast_inputs=epochs,
+        bcast_inputs=[] if feed.epoch is None else [feed.epoch],
         learning_rate=schedules.cosine(done, rate, n_steps, warm_up=int(WARM_UP * n_steps)),
     )
-    evaluate = synk.function(feed.inputs, [network.loss, network.accuracy])
-    train_data = [synk.data(values) for values in feed.training]
-    data = [synk.data(values) for values in feed.validation]
-    # However large the set is, a rank has no more images in work at a time than in a training step.
-    slices = ceil(len(feed.validation[-1]) / (n_ranks * options.batch_size))
-
-    def step(rows, epoch):
-        return take_step(*train_data, *([epoch] if epochs else []), batch=rows)
-
-    def validate():
-        return evaluate(*data, num_slices=slices)
-
-    return step, validate
 
 
 def parse() -> argparse.Namespace:
@@ -125,14 +110,12 @@ def parse() -> argparse.Namespace:
     add("--rule", choices=LEARNING_RATES, default="momentum", help="how weights follow the gradient")
     add("--zero-gamma", action="store_true", help="have each block begin as its shortcut alone")
     add("--seed", type=int, default=0, help="of weights, batches, images and their parts")
-    add("--plot", metavar="PNG", help="draw the learning curve to this file")
-    add("--losses", metavar="JSON", help="write the losses of all epochs to this file")
+    training.add_options(parser)
     options = parser.parse_args()
     for name in ("epochs", "batch_size", "synthetic", "classes", "size"):
         if getattr(options, name) < 1:
             parser.error(f"--{name.replace('_', '-')} {getattr(options, name)} is less than 1")
-    if options.plot:
-        need("matplotlib.figure")  # better missed now than after the training
+    training.check_options(options)
     return options
 
 
@@ -140,5 +123,5 @@ if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
-        # Workers and shared memory go with the run, which ends with the script.
+        # Before the first step; workers and shared memory go with the run, which ends with the script.
         sys.exit(130)  # 128 + SIGINT, as of a shell

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
+
+from synk.extensions.fit.curves import draw
 
 
 class History:
@@ -38,6 +41,18 @@ class History:
         if name not in names:
             raise KeyError(f"the history has no {name!r}; it has {names}")
         return [epoch.get(name) for epoch in self.epochs]
+
+    def plot(self, path: str | os.PathLike[str], title: str | None = None) -> None:
+        """Draw the metrics of all epochs, a panel each, to a file: PNG, SVG, PDF, by the suffix.
+
+        Raises
+        ------
+        ImportError
+            matplotlib is not installed.
+        ValueError
+            No epoch has ended.
+        """
+        draw(self.epochs, path, title)
 
     def __repr__(self) -> str:
         why = f", stopped: {self.stopped}" if self.stopped else ""

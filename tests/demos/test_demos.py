@@ -181,6 +181,30 @@ def test_short_training_learns_and_draws_its_curve(tmp_path, needs_extras):
     assert min(struct.unpack(">II", head[16:])) > 400  # pixels
 
 
+def test_the_same_command_goes_on_with_the_training_it_finds(tmp_path, needs_extras):
+    write_idx(tmp_path, 253, 101)
+    common = ["--ranks=2", "--batch-size=83", "--data-dir", tmp_path]
+    whole, halves = tmp_path / "whole.json", tmp_path / "halves.json"
+    train(*common, "--epochs=2", "--losses", whole)
+    saved = ["--checkpoints", tmp_path / "run"]
+    train(*common, *saved, "--epochs=1")
+    lines = train(*common, *saved, "--epochs=2", "--losses", halves)
+    assert lines[1] == "going on after 4 steps"
+    assert json.loads(halves.read_text()) == json.loads(whole.read_text())
+
+
+def test_what_happens_is_written_for_perfetto_and_tensorboard(tmp_path, needs_extras):
+    pytest.importorskip("tensorboard")
+    write_idx(tmp_path, 253, 101)
+    trace, events = tmp_path / "run.json", tmp_path / "events"
+    beside = ["--timeline", trace, "--tensorboard", events]
+    lines = train("--ranks=2", "--epochs=1", "--data-dir", tmp_path, *beside)
+    assert any(line.startswith("rank  seconds  commands") for line in lines)
+    names = {event["name"] for event in json.loads(trace.read_text())["traceEvents"]}
+    assert {"gradient", "update"} <= names
+    assert [path.name.startswith("events.out.tfevents") for path in events.iterdir()] == [True]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("data", ["host", "scattered"])
 def test_full_training_reaches_95_percent_within_a_minute(data, needs_extras):

@@ -1,4 +1,4 @@
-"""The lines that a training run prints while it goes."""
+"""The lines that a training prints around those of `fit`."""
 
 import re
 
@@ -15,28 +15,31 @@ def report():
         yield load("report")
 
 
-def lines_of(report, capsys):
-    with report.Report("A network", n_epochs=1, n_rows=6) as running:
-        for _ in range(3):
-            running.step(0.5, n_rows=2)
-        running.epoch(0.25, 1.0)
-    return [re.sub(r"\d+\.\d s", "some s", line) for line in capsys.readouterr().out.splitlines()]
+class Begun:
+    """A training after so many steps."""
+
+    def __init__(self, steps):
+        self.history = type("History", (), {"steps": steps})
 
 
-EPOCH = "epoch   1 of 1   loss 0.5000   test loss 0.2500   test accuracy 100.00 %"
+@pytest.mark.parametrize(("steps", "more"), [(0, []), (80, ["going on after 80 steps"])])
+def test_lines_tell_how_a_training_begins(report, capsys, steps, more):
+    running = report.Report("A network")
+    running.on_train_begin(Begun(steps))
+    for _ in range(3):
+        running.on_step_end(Begun(steps + 1))
+    lines = [re.sub(r"\d+\.\d s", "some s", line) for line in capsys.readouterr().out.splitlines()]
+    assert lines == ["A network", *more, "compiling", "first step done some s after the start"]
 
 
-def test_without_a_terminal_lines_tell_how_it_goes(report, capsys, monkeypatch):
-    monkeypatch.setattr(report, "QUIET_SECONDS", 0)
-    assert lines_of(report, capsys)[:6] == [
-        "A network",
-        "compiling",
-        "first step done some s after the start",
-        "epoch   1: 4 images, loss 0.5000",
-        "epoch   1: 6 images, loss 0.5000",
-        EPOCH,
-    ]
+def test_results_are_a_table_and_a_plain_line(report, capsys):
+    from synk.extensions.fit import History
 
-
-def test_quick_steps_are_not_told_one_by_one(report, capsys):
-    assert lines_of(report, capsys)[2:4] == ["first step done some s after the start", EPOCH]
+    history = History()
+    history.epochs = [{"loss": 0.5, "val_loss": 0.25, "val_accuracy": 0.9, "rows_per_second": 1234.56}]
+    report.finish(history)
+    *table, plain = capsys.readouterr().out.splitlines()
+    assert plain == "test accuracy 90.00 %"
+    rows = ("test loss +│ +0.2500", "training loss +│ +0.5000", "epochs +│ +1 ", "speed +│ +1,234.6 images/s")
+    for row in rows:
+        assert any(re.search(row, line) for line in table), row
