@@ -133,6 +133,7 @@ bench: $(BENCH_READY)  ## compare with PyTensor's own linkers, torch and Open MP
 	$(BENCH)/bin/python benchmarks/ddp.py
 	$(BENCH)/bin/python benchmarks/resnet.py
 	$(BENCH)/bin/python benchmarks/collectives.py
+	$(BENCH)/bin/python benchmarks/fit.py
 
 figures: $(BENCH_READY)  ## measure collectives, calls and batches again, into docs/performance.rst
 	sed -i '/^\.\. figures/q' docs/performance.rst

@@ -130,6 +130,7 @@ def test_crews_that_lose_otherwise_are_not_timed(module, capsys):
             marks=pytest.mark.skipif(not onednn.available(), reason=onednn.reason()),
         ),
         (["recurrent.py"], ["training", "lstm"]),
+        (["fit.py"], ["synk, fit: ", "synk, Checkpoints"]),
         (["serialise.py"], ["chain of 200 nodes", "MLP and its gradient"]),
         (["collectives.py"], ["median", "× in a step", "4 kB"]),
         pytest.param(
