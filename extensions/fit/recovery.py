@@ -123,6 +123,8 @@ def restarted() -> Any:
                 return synk.restart(n_ranks)
             except OSError as error:
                 refused = error
+            except synk.SynkStateError as error:
+                raise error from refused
     assert refused is not None
     raise refused
 
