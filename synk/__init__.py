@@ -278,26 +278,45 @@ def timeline(path: str | _PathLike[str]) -> _Timeline:
     return _current.session("timeline").timeline(path)
 
 
-def commit() -> None:
+def commit(values: Any = None) -> None:
     """Keep the present values of all shared variables on all ranks, for `restart` to go back to.
 
     They are kept in this process's memory, once if the ranks have the same; they replace the last commit.
+
+    Parameters
+    ----------
+    values : any, optional
+        What the script itself goes on from, such as the number of the epoch: `restart` returns a copy.
     """
-    _current.session("commit").commit()
+    _current.session("commit").commit(values)
 
 
-def restart() -> None:
+def restart(n_parallel: int | None = None) -> Any:
     """Bring a broken run back: end its workers at once, and fork new ones.
 
     Functions, sequences and Data keep working, and Data keep their contents. Every rank gets the values of
     shared variables that it had at the last `commit`; a variable without a commit gets rank 0's present value
     on every rank, with a `SynkWarning`. A run that is not broken goes back, too.
 
+    Parameters
+    ----------
+    n_parallel : int, optional
+        Go on with so many ranks, if no more can be had; by default as many as before, and never more. Each
+        gets what all had alike, and of random states a stream of its own, made from that of rank 0.
+
+    Returns
+    -------
+    any
+        A copy of the `values` of the last `commit`; None without one.
+
     Raises
     ------
     SynkStateError
-        If no run is open, or if it is called within another call. On GPUs also if the fork server has died;
-        nothing is changed then.
+        If no run is open, or if it is called within another call. If there are to be fewer ranks, and the
+        commit has arrays of which each rank had its own. On GPUs also if the fork server has died. Nothing is
+        changed then.
+    TypeError, ValueError
+        `n_parallel` is no integer, less than 1, or more than there were.
     OSError
         If the system refuses a process; the run stays broken then.
 
@@ -310,7 +329,7 @@ def restart() -> None:
         except (synk.WorkerDied, synk.SynkTimeout):
             synk.restart()
     """
-    _current.session("restart").restart()
+    return _current.session("restart").restart(n_parallel)
 
 
 def is_open() -> bool:

@@ -77,7 +77,7 @@ class Checkpoints(Callback):
             raise PermissionError(f"checkpoints cannot be written to {self._folder}; pass a folder of yours")
         present = checkpoints_in(self._folder)
         later = [path for step, path in present.items() if step > training.history.steps and is_whole(path)]
-        if later:
+        if later and not training.history.recoveries:  # then they are of this training
             raise ValueError(
                 f"{later[-1]} is of a later step than this training's {training.history.steps}: pass "
                 f"resume={str(self._folder)!r} to go on from there, or a folder of its own"
@@ -85,7 +85,8 @@ class Checkpoints(Callback):
         self._scores = {path: score_of(path) for path in present.values()}
         with synk.turn("Checkpoints"):
             self._room = copies(training.step)  # so that no save has to ask for memory
-        self._saved = _position(training)
+        is_saved = training.history.steps in present
+        self._saved = _position(training) if is_saved else None
 
     def on_step_end(self, training: Training) -> None:
         if self._every is not None and training.history.steps % self._every == 0:
@@ -137,10 +138,9 @@ def _position(training: Training) -> tuple[int, int]:
 
 
 def state_of(training: Training) -> dict[str, Any]:
-    """Return the state of a training and its callbacks, and what it was computed by, as plain values."""
+    """Return the state of a training, and what it was computed by, as plain values."""
     return {
         **training.state(),
-        "callbacks": {name: callback.state() for name, callback in training.callbacks.items()},
         "fingerprint": training.fingerprint,
         "ranks": synk.n_ranks(),
         "versions": {module.__name__: module.__version__ for module in (np, pytensor)},
@@ -167,9 +167,7 @@ def resume_from(source: str | os.PathLike[str], training: Training) -> Path | No
         raise ValueError(f"{path} holds no training; load it by checkpoint.load(path, step) before fit()")
     training.load_state(state)
     checkpoint.load(path, training.step)
-    for name, callback in training.callbacks.items():
-        if name in state["callbacks"]:
-            callback.load_state(state["callbacks"][name])
+    training.load_callbacks(state)
     if state["fingerprint"] != training.fingerprint:
         warnings.warn(
             f"the graph has changed since {path} was written by {state['versions']}: the training goes on, "

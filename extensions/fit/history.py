@@ -20,17 +20,19 @@ class History:
         Steps done, of all epochs.
     stopped : str or None
         Why the training ended before its last epoch.
+    interrupted : bool
+        Whether a signal, such as ^C, has stopped it.
+    recoveries : list of dict
+        One for each time that this process went on with new workers: the ``"step"`` until which it had come,
+        ``"from_step"``, after which it went on, the ``"ranks"`` since then, and the ``"cause"``.
     """
 
     def __init__(self) -> None:
         self.epochs: list[dict[str, Any]] = []
         self.steps = 0
         self.stopped: str | None = None
-
-    @property
-    def interrupted(self) -> bool:
-        """True if ^C has stopped the training."""
-        return self.stopped == "interrupted"
+        self.interrupted = False
+        self.recoveries: list[dict[str, Any]] = []
 
     def __len__(self) -> int:
         return len(self.epochs)

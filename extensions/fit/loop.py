@@ -1,7 +1,7 @@
 """The loop of a training, in parts that can be used alone.
 
 fit -> feed, validation_of, Hooks, Training, resume_from
-    -> train_epochs -> train_epoch, Training.end_epoch -> History
+    -> recovering -> train -> train_epochs -> train_epoch, Training.end_epoch -> History
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from operator import index
 from typing import Any
 
@@ -17,9 +18,10 @@ from synk.extensions.fit.callback import Callback, Hooks
 from synk.extensions.fit.checkpoints import resume_from
 from synk.extensions.fit.feeds import feed
 from synk.extensions.fit.history import History
-from synk.extensions.fit.interrupt import stopped_by_interrupt
 from synk.extensions.fit.metrics import validation_of
 from synk.extensions.fit.progress import progress_for
+from synk.extensions.fit.recovery import Commits, checked_tries, recovering
+from synk.extensions.fit.signals import StoppedBySignals
 from synk.extensions.fit.training import Training
 
 
@@ -38,6 +40,9 @@ def fit(
     metrics: Sequence[str] | None = None,
     callbacks: Iterable[Callback] = (),
     resume: str | os.PathLike[str] | None = None,
+    recover: int = 0,
+    stop_on: Iterable[int] = (),
+    grace: float = 30.0,
     progress: bool = True,
 ) -> History:
     """Train for some epochs.
@@ -87,6 +92,19 @@ def fit(
         there is none. On as many ranks as before, the training ends with the bits of one that was not
         interrupted. On others the rows are the same, so losses are equal up to rounding; where something is
         drawn at random, ranks go on with streams of their own, made from that of rank 0.
+    recover : int
+        How often to go on with new workers where one has died, or a command has missed its deadline
+        (``synk.fork(timeout=...)``): from the last of the commits, which take a hundredth of the time, to the
+        bits of a training to which nothing happened; on fewer ranks, as `resume` does, if the system refuses
+        processes. Each time a `SynkWarning` names rank and cause, and ``history.recoveries`` keeps them.
+        Callbacks must not call `synk.commit`.
+    stop_on : iterable of signal
+        By which a scheduler says that it will end the job: ``(signal.SIGTERM, signal.SIGUSR1)``, perhaps. The
+        training ends after the step that runs, it is saved as at its end, and ``SystemExit(0)`` is raised;
+        the script's own handlers are called before that.
+    grace : float
+        Seconds from such a signal to the end of the process. A step that is not done by then is given up: the
+        last checkpoint stays.
     progress : bool
         Whether to show how it goes: a bar in a terminal, if rich is installed, else a line an epoch.
 
@@ -101,16 +119,24 @@ def fit(
     CheckpointNames, CheckpointCorrupt, CheckpointVersion
         As `synk.extensions.checkpoint.load`, of `resume`.
     """
-    check_epochs(epochs, data)
+    tries = checked_tries(recover)
+    check_epochs(epochs, data, tries)
     batches = feed(step, data, batch_size, seed, shuffle, n_rows, num_slices)
     check = validation_of(validation, validation_slices, metrics)
-    hooks = Hooks([*callbacks, *progress_for(progress)])
+    commits = Commits(tries)
+    hooks = Hooks([*callbacks, *progress_for(progress), *[commits] * (tries > 0)])
     training = Training(step, batches, epochs, check, metrics, hooks.named())
-    if resume is not None:
-        resume_from(resume, training)
-    with stopped_by_interrupt(training), hooks.of(training):
-        train_epochs(training, hooks)
+    with StoppedBySignals(training, stop_on, grace):
+        if resume is not None:
+            resume_from(resume, training)
+        recovering(partial(train, training, hooks), training, commits)
     return training.history
+
+
+def train(training: Training, hooks: Hooks) -> None:
+    """Train all epochs that are left, from where callbacks begin until they end."""
+    with hooks.of(training):
+        train_epochs(training, hooks)
 
 
 def train_epochs(training: Training, hooks: Hooks) -> None:
@@ -148,16 +174,16 @@ def train_epoch(training: Training, on_step_end: Sequence[Callable[[Training], N
     return True
 
 
-def check_epochs(epochs: Any, data: Any) -> None:
-    """Raise TypeError or ValueError if there can be no such number of epochs."""
+def check_epochs(epochs: Any, data: Any, recover: int = 0) -> None:
+    """Raise TypeError or ValueError if no such data can be gone through so often, or again."""
     try:
         index(epochs)
     except TypeError:
         raise TypeError(f"epochs={epochs!r} is not an integer") from None
     if epochs < 1:
         raise ValueError(f"epochs={epochs} is less than 1; pass how often to go through the data")
-    if epochs > 1 and isinstance(data, Iterator):
+    if (epochs > 1 or recover) and isinstance(data, Iterator):
         raise ValueError(
-            f"epochs={epochs}, but {data!r} yields each batch once; pass a function of the epoch that "
-            "returns an iterator"
+            f"epochs={epochs}, recover={recover}, but {data!r} yields each batch once; pass a function of "
+            "the epoch that returns an iterator"
         )

@@ -89,6 +89,11 @@ class Training:
         if self.history.stopped is None:
             self.history.stopped = why
 
+    def interrupt(self, why: str) -> None:
+        """End the training after this step or epoch, also where it goes on from a state before."""
+        self.history.interrupted = True
+        self.stop(why)
+
     def numbers(self) -> dict[str, float]:
         """Return the numbers that the last step has returned, by name."""
         return self.averages.of(self.outputs)
@@ -120,6 +125,7 @@ class Training:
             "sums": dict(zip(self.averages.names, self.averages.sums, strict=True)),
             "order": self.feed.order(),
             "history": list(self.history.epochs),
+            "callbacks": {name: callback.state() for name, callback in self.callbacks.items()},
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -142,8 +148,16 @@ class Training:
                 )
         self.epoch, self.batch = state["epoch"], state["batch"]
         self.history.steps, self.history.epochs = state["steps"], list(state["history"])
+        if not self.history.interrupted:
+            self.history.stopped = None
         last = self.history.epochs[-1] if self.history.epochs else {}
         self.metrics = {name: last[name] for name in self.metric_names if name in last}
         self.averages.reset()
         if self.batch:
             self.averages.rows, self.averages.sums = state["rows"], list(state["sums"].values())
+
+    def load_callbacks(self, state: Mapping[str, Any]) -> None:
+        """Let callbacks go on from what `state` has returned; those that were not there begin."""
+        for name, callback in self.callbacks.items():
+            if name in state["callbacks"]:
+                callback.load_state(state["callbacks"][name])

@@ -38,7 +38,7 @@ class PerRank:
 
     def __init__(self, variables: RankVariables, n_ranks: int):
         self._variables = variables
-        self._n_ranks = n_ranks
+        self.n_ranks = n_ranks
         self.now: State = {}
 
     def after(self, effects: Iterable[Effect | None]) -> State:
@@ -46,7 +46,7 @@ class PerRank:
 
         Raises ValueError if a step takes a variable as equal that is per rank by then.
         """
-        if self._n_ranks == 1:
+        if self.n_ranks == 1:
             return self.now
         state = dict(self.now)
         for effect in effects:

@@ -98,13 +98,17 @@ class SharedStorage:
         self._segments = segments
         self._post = post
         self._own = own
-        self._n_ranks = n_ranks
-        self._wanted = wanted and n_ranks > 1
+        self.n_ranks = n_ranks
+        self._is_wanted = wanted
         self._on_release = on_release
         self._placements: dict[int, Placement] = {}  # by variable
         self._in_segment: dict[int, set[int]] = {}  # the variables stored there
         self._reshaped: set[int] = set()
         own.on_drop = self.release
+
+    @property
+    def _wanted(self) -> bool:
+        return self._is_wanted and self.n_ranks > 1
 
     def ensure(self, identities: Iterable[int], alike: bool = True) -> None:
         """Store variables in shared memory, unless they are there or there is no room.
@@ -118,7 +122,7 @@ class SharedStorage:
             whole = alike or identity in self._reshaped
             compared = () if known is None else known.refs if whole else known.refs[:1]
             if not compared or any(ref.shape != shape for ref in compared):
-                wanted[identity] = [shape] * self._n_ranks
+                wanted[identity] = [shape] * self.n_ranks
         self._store(wanted)
 
     def watched(self, identities: Iterable[int]) -> list[tuple[list[Any], Any]] | None:
@@ -144,7 +148,7 @@ class SharedStorage:
         """Return the shapes of all ranks' arrays; where there are none, those they would usually have."""
         known = self._placements.get(identity)
         if known is None:
-            return [self._own.value(identity).shape] * self._n_ranks
+            return [self._own.value(identity).shape] * self.n_ranks
         return [ref.shape for ref in known.refs]
 
     def place(self, wanted: Mapping[int, Shapes]) -> list[list[NDArray[Any]] | None]:

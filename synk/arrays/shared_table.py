@@ -43,7 +43,7 @@ class SharedTable:
         self._release = release
         self._note_set = note_set
         self._own = own
-        self._n_ranks = n_ranks
+        self.n_ranks = n_ranks
         self._to_host = to_host or (lambda value: value)
         self._adopts = n_ranks > 1 or to_host is not None
         self._identities: dict[int, int] = {}  # id(variable) -> identity
@@ -76,13 +76,13 @@ class SharedTable:
             self._references[identity] = weakref.ref(variable)
             weakref.finalize(variable, self._forget, id(variable), identity).atexit = False
             if self._adopts:
-                several = self._n_ranks > 1
+                several = self.n_ranks > 1
                 adopt(
                     variable.container, self._to_host, partial(self._note_set, identity) if several else None
                 )
 
     def _post_values(self, variables: dict[int, SharedVariable]) -> None:
-        if self._n_ranks == 1 or not variables:
+        if self.n_ranks == 1 or not variables:
             return
         types: dict[Any, Any] = {}
         shares = [self._share(*entry) for entry in variables.items()]

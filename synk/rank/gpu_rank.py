@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from synk.arrays.variables import RankVariables
 from synk.comm import Communicator
@@ -29,6 +29,10 @@ class GpuRank(Rank):
     ):
         super().__init__(peers, communicator, device, segments, variables)
         self._uploads = UploadedShards(self.rank, self.n_ranks, device, segments)
+
+    def join(self, peers: Peers, communicator: Communicator) -> None:
+        super().join(peers, communicator)
+        self._uploads = UploadedShards(self.rank, self.n_ranks, cast(CudaDevice, self.device), self.segments)
 
     def end_threads(self) -> None:
         super().end_threads()

@@ -66,7 +66,9 @@ class Rank:
 
     def join(self, peers: Peers, communicator: Communicator) -> None:
         """Work with these ranks from now on."""
-        self.peers, self.communicator = peers, communicator
+        self.peers, self.communicator, self.n_ranks = peers, communicator, peers.n_ranks
+        self._shards = Shards(self.rank, self.n_ranks)
+        self._bound.clear()  # they read their rows by the shards before
 
     # --- messages without an answer ----------------------------------------------------------
 

@@ -34,12 +34,8 @@ def checked_devices(
             f"device={device!r} is unknown; choose one of {', '.join(KINDS)} (GPUs by CUDA_VISIBLE_DEVICES)"
         )
     for name, value in (("n_parallel", n_parallel), ("threads", threads)):
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(f"{name}={value!r} is not an integer")
-        if value < 1:
-            raise ValueError(f"{name}={value} is less than 1")
+        if value is not None:
+            _check_count(name, value)
     if precision is not None and precision not in PRECISIONS:
         raise ValueError(f"precision={precision!r} is unknown; choose one of {', '.join(PRECISIONS)}")
     for name, value in (("cuda_graphs", cuda_graphs), ("overlap", overlap)):
@@ -63,6 +59,23 @@ def _checked_fraction(limit: Any) -> float:
     if not 0 < limit <= 1:
         raise ValueError(f"memory_limit={limit} is not a fraction of a GPU's memory, above 0 and at most 1")
     return float(limit)
+
+
+def checked_fewer(n_parallel: Any, present: int) -> int:
+    """Return how many of the present ranks there will be; raise TypeError or ValueError if it is wrong."""
+    if n_parallel is None:
+        return present
+    _check_count("n_parallel", n_parallel)
+    if n_parallel > present:
+        raise ValueError(f"n_parallel={n_parallel} is more than the {present} ranks of this run; fork() more")
+    return int(n_parallel)
+
+
+def _check_count(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name}={value!r} is not an integer")
+    if value < 1:
+        raise ValueError(f"{name}={value} is less than 1")
 
 
 def checked_undeclared(undeclared: Any) -> str:

@@ -8,6 +8,7 @@ Nothing is sent where a new worker is a fork of the master: it finds all of this
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,11 +19,11 @@ import numpy as np
 from synk.arrays.per_rank import PerRank, State
 from synk.arrays.shared_storage import SharedStorage
 from synk.arrays.shared_table import SharedTable
-from synk.arrays.variables import RankVariables, copy_of
+from synk.arrays.variables import RankVariables, copy_of, describe, stream
 from synk.memory.segments import SegmentTable
 from synk.memory.shm import Segment
 from synk.values import messages
-from synk.values.errors import SynkWarning
+from synk.values.errors import SynkStateError, SynkWarning
 from synk.values.script_frames import stacklevel
 
 
@@ -78,14 +79,40 @@ class Recovery:
         self._per_rank = per_rank
         self._kept: dict[int, tuple[Any, ...]] = {}  # values by identity, then by rank
         self._kept_per_rank: State = {}
+        self._beside: Any = None  # what the script keeps itself
 
-    def keep(self, identities: Sequence[int], by_rank: Sequence[Sequence[Any]]) -> None:
-        """Take values, per rank, for the commit, in place of the last one."""
+    @property
+    def beside(self) -> Any:
+        """A copy of what the script has given to the last commit."""
+        return copy.deepcopy(self._beside)
+
+    def keep(self, identities: Sequence[int], by_rank: Sequence[Sequence[Any]], beside: Any = None) -> None:
+        """Take values, per rank, for the commit, in place of the last one, and what goes ``beside`` them."""
         by_variable = zip(*by_rank, strict=True)
         self._kept = {
             identity: _thriftily(values) for identity, values in zip(identities, by_variable, strict=True)
         }
-        self._kept_per_rank = self._per_rank.now
+        self._kept_per_rank, self._beside = self._per_rank.now, beside
+
+    def check_shareable(self) -> None:
+        """Raise SynkStateError if ranks have arrays of their own, for which fewer would have no place."""
+        own = [
+            describe(self._own[identity])
+            for identity, (first, *others) in self._kept.items()
+            if isinstance(first, np.ndarray) and any(other is not first for other in others)
+        ]
+        if own:
+            raise SynkStateError(
+                f"restart: each rank has its own {', '.join(own)}, for which fewer ranks have no place; "
+                "restart with as many, or close() and fork() anew"
+            )
+
+    def deal(self, n_ranks: int) -> None:
+        """Make the commit that of so many ranks: each has rank 0's values, and a stream of random numbers."""
+        self._kept = {
+            identity: (values[0], *(_dealt(values[0], rank) for rank in range(1, n_ranks)))
+            for identity, values in self._kept.items()
+        }
 
     def restore(self) -> list[str]:
         """Give rank 0 its committed values; return the names of variables that have none."""
@@ -122,6 +149,11 @@ def _thriftily(values: Sequence[Any]) -> tuple[Any, ...]:
     """Return one rank's value for all ranks that have the same: parameters are, mostly."""
     first = values[0]
     return tuple(first if _same_bits(first, value) else value for value in values)
+
+
+def _dealt(value: Any, rank: int) -> Any:
+    """Return rank 0's value for another rank; of a random state it makes a stream, as at the start."""
+    return stream(copy_of(value), rank) if isinstance(value, np.random.Generator) else value
 
 
 def _same_bits(one: Any, other: Any) -> bool:

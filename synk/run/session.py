@@ -5,11 +5,13 @@ fork -> Session (workers, segments, shared variables, rank 0, commands) ... -> c
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any, cast
 
 from synk.arrays.data import Data
@@ -34,6 +36,7 @@ from synk.processes.process import warn_of_survivors
 from synk.processes.signals import Termination, hold_signals
 from synk.rank.connection import decide
 from synk.run.arena import Arena
+from synk.run.arguments import checked_fewer
 from synk.run.commands import Commands
 from synk.run.fork_source import ForkSource
 from synk.run.launch import launch
@@ -141,10 +144,11 @@ class Session:
             numbers = tuple(sorted(function.ready() for function in functions))
             self._compile([(number, n) for n in sorted({1, num_slices}) for number in numbers])
 
-    def commit(self) -> None:
-        """Keep the values of all shared variables, for `restart`."""
+    def commit(self, values: Any = None) -> None:
+        """Keep the values of all shared variables, and those that are given, for `restart`."""
+        beside = copy.deepcopy(values)
         with self.turn("commit"), self.shared.held() as identities:
-            self._recovery.keep(identities, self.run((FetchStep(identities, rank=None),))[0])
+            self._recovery.keep(identities, self.run((FetchStep(identities, rank=None),))[0], beside)
 
     def timeline(self, path: Any) -> Timeline:
         """Record what all ranks do, from now on."""
@@ -155,13 +159,18 @@ class Session:
         self._timeline = made
         return made
 
-    def restart(self) -> None:
-        """Put new workers in the place of the present ones."""
+    def restart(self, n_parallel: int | None = None) -> Any:
+        """Put new workers, or fewer, in the place of the present ones; return what was committed beside."""
+        n_ranks = checked_fewer(n_parallel, self.n_ranks)
         self._source.check_restart(self._devices)
+        if n_ranks < self.n_ranks:
+            self._recovery.check_shareable()
         with self._commands.renewal("restart"), self.shared.held(), hold_signals():
             left = self._workers.dismiss(seconds=0)
             self._rank.end_threads()
             self._rank.disconnect()
+            if n_ranks < self.n_ranks:
+                self._shrink(n_ranks)
             missing = self._recovery.restore()
             self.lengths.clear()
             self._arena.drop()
@@ -176,6 +185,15 @@ class Session:
             self._timeline.resume()
         warn_of_survivors(left)
         warn_of(missing)
+        return self._recovery.beside
+
+    def _shrink(self, n_ranks: int) -> None:
+        """Go on with so many ranks; functions stay, since in them ranks exchange with any number of others."""
+        self._recovery.deal(n_ranks)
+        self._variables.leave_storage()
+        self.shared_storage.release_all()
+        self._devices = replace(self._devices, n_ranks=n_ranks, gpus=self._devices.gpus[:n_ranks])
+        self.n_ranks = self.per_rank.n_ranks = self.shared.n_ranks = self.shared_storage.n_ranks = n_ranks
 
     # --- what functions, Data and collectives ask for: see `Owner` -------------------------------------
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import synk
-from support.cases.fitting import make, numbers
+from support.cases.fitting import make, numbers, values
 from synk.extensions import checkpoint, updates
 from synk.extensions.checkpoint_contents import copies
 from synk.extensions.fit import Callback, Checkpoints, best, fit, latest
@@ -58,17 +58,6 @@ def train(case, folder=None, epochs=4, stop=None, resume=None, **options):
         progress=False,
     )
     return numbers(history), values(case), [callback.seen for callback in callbacks[-2:]]
-
-
-def values(case):
-    """Return the values that training goes on from, of all ranks, in a form that can be compared."""
-    found = {}
-    for rank in range(synk.n_ranks()):
-        for variable in case.step.state:
-            value = synk.get_value(rank, variable)
-            plain = value.bit_generator.state if isinstance(value, np.random.Generator) else value.tolist()
-            found[rank, variable.name] = plain
-    return found
 
 
 @pytest.mark.parametrize("stop", [7, 10, 1])

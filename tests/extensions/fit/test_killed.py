@@ -1,7 +1,6 @@
 """A training that is killed and started again, by the same command, ends as if nothing had happened."""
 
 import io
-import json
 import os
 import random
 import signal
@@ -9,11 +8,10 @@ import threading
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import synk
-from support.cases.fitting import make, numbers
+from support.cases.fitting import command, ended, make, result_in, start
 from synk.extensions import checkpoint
 from synk.extensions.fit import Callback, Checkpoints, fit, latest
 from synk.extensions.fit.folder import checkpoints_in
@@ -40,63 +38,29 @@ class Dies(Callback):
         time.sleep(SECONDS_A_STEP)
 
 
-def command(folder, after=None, who=0):
-    """Do what the command line does; it is run in a process of its own."""
-    synk.fork(2)
-    case = make(noise=True)
-    history = fit(
-        case.step,
-        case.data,
-        epochs=EPOCHS,
-        batch_size=8,
-        validation=case.validation,
-        callbacks=[Checkpoints(folder, every=1, best="val_loss"), Dies(after, who)],
-        resume=folder,
-        progress=False,
-    )
-    states = [synk.get_value(rank, case.step.state) for rank in range(2)]
-    result = {"history": numbers(history), "states": repr([[described(v) for v in of] for of in states])}
-    synk.close()
-    (Path(folder) / "result.json").write_text(json.dumps(result))
-
-
-def described(value):
-    return value.bit_generator.state if isinstance(value, np.random.Generator) else value.tolist()
-
-
-def run(*arguments):
-    """Run the command in a child; return its exit status, negative for a signal."""
-    child = os.fork()
-    if child == 0:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        try:
-            devnull = os.open(os.devnull, os.O_RDWR)
-            os.dup2(devnull, 2)
-            command(*arguments)
-            os._exit(0)
-        finally:
-            os._exit(1)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+def run(folder, after=None, who=0):
+    """Run the command in a child, and kill it or its worker after so many seconds; return its exit status."""
+    return ended(start(command, folder, EPOCHS, [Dies(after, who)]))
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("undisturbed")
     assert run(folder) == 0
-    return json.loads((folder / "result.json").read_text())
+    return result_in(folder)
 
 
 def kill_and_start_again(folder, undisturbed, seed, kills):
     """Kill a training at random moments, so often at most, until it ends; return how often it was killed."""
     chance = random.Random(seed)
     killed = 0
-    while killed < kills and not (folder / "result.json").exists():
+    while killed < kills and not result_in(folder):
         status = run(folder, chance.uniform(0, LONGEST / 2), chance.choice([0, 0, 1]))
         assert status in (-signal.SIGKILL, 1, 0)  # 1: of a script whose worker has died
         killed += status != 0
-    if not (folder / "result.json").exists():
+    if not result_in(folder):
         assert run(folder) == 0
-    assert json.loads((folder / "result.json").read_text()) == undisturbed
+    assert result_in(folder) == undisturbed
     return killed
 
 
@@ -143,13 +107,7 @@ def saved_twice(folder, n_bytes=None):
 
 def kills_at(folder, places):
     for n_bytes in places:  # also of what is longer by a digit or two, and so never complete
-        child = os.fork()
-        if child == 0:
-            try:
-                saved_twice(folder, n_bytes=n_bytes)
-            finally:
-                os._exit(1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+        assert ended(start(saved_twice, folder, n_bytes=n_bytes)) == -signal.SIGKILL
         assert list(checkpoints_in(folder)) == [1]
         assert checkpoint.read_values(latest(folder))["fit"]["steps"] == 1
         for path in Path(folder).iterdir():

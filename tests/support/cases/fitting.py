@@ -1,5 +1,12 @@
-"""A small training for tests of the loop: a linear model of float64, with noise where it is asked for."""
+"""A small training for tests of the loop: a linear model of float64, with noise where it is asked for.
 
+Commands of it are run in children, which may be killed.
+"""
+
+import json
+import os
+import signal
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,6 +15,7 @@ import pytensor.tensor as pt
 
 import synk
 from synk.extensions import train, updates
+from synk.extensions.fit import Checkpoints, fit
 
 N_ROWS = 47  # no multiple of batches or ranks
 
@@ -42,3 +50,63 @@ def numbers(history):
     """Return the metrics of a history, without the times."""
     times = ("seconds", "rows_per_second")
     return [{name: value for name, value in epoch.items() if name not in times} for epoch in history.epochs]
+
+
+def values(case):
+    """Return the values that training goes on from, of all ranks, in a form that can be compared."""
+    found = {}
+    for rank in range(synk.n_ranks()):
+        for variable in case.step.state:
+            value = synk.get_value(rank, variable)
+            plain = value.bit_generator.state if isinstance(value, np.random.Generator) else value.tolist()
+            found[rank, variable.name] = plain
+    return found
+
+
+def command(folder, epochs, callbacks=(), **options):
+    """Do what a command line does: train, or go on; and leave the numbers in a file at the end."""
+    synk.fork(2)
+    case = make(noise=True)
+    history = fit(
+        case.step,
+        case.data,
+        epochs=epochs,
+        batch_size=8,
+        validation=case.validation,
+        callbacks=[Checkpoints(folder, every=1, best="val_loss"), *callbacks],
+        resume=folder,
+        progress=False,
+        **options,
+    )
+    result = {"history": numbers(history), "values": repr(values(case))}
+    synk.close()
+    (Path(folder) / "result.json").write_text(json.dumps(result))
+
+
+def result_in(folder):
+    """Return what the command has left there; None if it has not come to its end."""
+    path = Path(folder) / "result.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def start(do, *arguments, **options):
+    """Do something in a child, which leads a group of processes and exits as scripts do; return its pid."""
+    child = os.fork()
+    if child:
+        return child
+    try:
+        os.setsid()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.dup2(os.open(os.devnull, os.O_RDWR), 2)
+        do(*arguments, **options)
+        os._exit(0)
+    except SystemExit as left:
+        synk.close()
+        os._exit(left.code)
+    finally:
+        os._exit(1)
+
+
+def ended(child):
+    """Wait for a child; return its exit status, negative for a signal."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

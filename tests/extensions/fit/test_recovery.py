@@ -1,0 +1,443 @@
+"""A training whose workers die or hang goes on in the same process, as if nothing had happened."""
+
+import json
+import os
+import random
+import signal
+import time
+
+import numpy as np
+import pytensor
+import pytest
+
+import synk
+from support.cases.fitting import make, numbers, values
+from synk.extensions import updates
+from synk.extensions.fit import (
+    Callback,
+    Checkpoints,
+    CSVLog,
+    EarlyStopping,
+    JSONLog,
+    LinearScaling,
+    TensorBoard,
+    fit,
+    latest,
+)
+from synk.extensions.fit import recovery as recovery_module
+from synk.extensions.fit.recovery import Commits
+from synk.run import launch
+
+EPOCHS, STEPS = 3, 6  # an epoch
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*the training goes on after step:synk.SynkWarning"),
+]
+
+
+class Kills(Callback):
+    """Kills rank 1 once, in a method of a callback, after so many steps; and counts steps, as states do."""
+
+    def __init__(self, method="on_step_end", steps=None, number=signal.SIGKILL, times=1):
+        self.method, self.steps, self.number, self.times = method, steps, number, times
+        self.seen = 0
+
+    def __getattribute__(self, name):
+        if name.startswith("on_") and name == self.method and self.times:
+            return self.strike
+        return super().__getattribute__(name)
+
+    def on_step_end(self, training):
+        self.seen += 1
+
+    def strike(self, training):
+        self.seen += self.method == "on_step_end"
+        if self.times and training.history.steps == self.steps:
+            self.times -= 1
+            os.kill(synk.pids()[1], self.number)
+
+    def state(self):
+        return {"seen": self.seen}
+
+    def load_state(self, state):
+        self.seen = state["seen"]
+
+
+def fitted(case, *callbacks, recover=0, data=None, **options):
+    """Train, and return what can be compared; and the history."""
+    counts = Kills()
+    options = {"epochs": EPOCHS, "batch_size": 8, "seed": 7, "validation": case.validation, **options}
+    history = fit(
+        case.step,
+        case.data if data is None else data,
+        callbacks=[*callbacks, counts],
+        recover=recover,
+        progress=False,
+        **options,
+    )
+    return (numbers(history), values(case), counts.seen, history.steps, history.stopped), history
+
+
+def disturbed(ranks, *callbacks, n_ranks=2, expected_from=(), **options):
+    """Compare a training with such callbacks with one that has only the second ones; return its history."""
+    ranks(n_ranks, timeout=20)
+    expected, _ = fitted(make(noise=True), *expected_from)
+    synk.close()
+    ranks(n_ranks, timeout=options.pop("timeout", 20))
+    found, history = fitted(make(noise=True), *callbacks, recover=3, **options)
+    assert found == expected
+    return history
+
+
+@pytest.mark.parametrize(
+    ("method", "steps"),
+    [
+        ("on_epoch_begin", 0),  # in the first step
+        ("on_step_end", 8),  # in a step
+        ("on_step_end", 6),  # in validation
+        ("on_epoch_end", 6),  # where all is saved
+    ],
+)
+def test_a_training_goes_on_with_the_same_bits_wherever_a_worker_dies(ranks, tmp_path, method, steps):
+    callbacks = [Kills(method, steps), Checkpoints(tmp_path, every=5), CSVLog(tmp_path / "log.csv")]
+    history = disturbed(ranks, *callbacks, expected_from=[Kills()])
+    [recovery] = history.recoveries
+    assert recovery["step"] == steps
+    assert recovery["from_step"] <= steps
+    assert recovery["ranks"] == 2
+    assert recovery["cause"].startswith("rank 1 (pid ")
+    assert "died of signal SIGKILL" in recovery["cause"]
+    assert len((tmp_path / "log.csv").read_text().splitlines()) == 1 + EPOCHS
+    assert latest(tmp_path).name == "step-000000018.ckpt"
+
+
+def test_a_training_that_has_stopped_stops_there_again_if_a_worker_dies_before_it_is_saved(ranks, tmp_path):
+    class Stops(Callback):
+        def on_step_end(self, training):
+            if training.history.steps == 9:
+                training.stop("test")
+
+    kills = Kills("on_train_end", 9)
+    kills.last = True  # who begins last ends first
+    history = disturbed(ranks, Stops(), Checkpoints(tmp_path), kills, expected_from=[Stops(), Kills()])
+    assert len(history.recoveries) == 1
+    assert latest(tmp_path).name == "step-000000009.ckpt"
+
+
+@pytest.mark.filterwarnings("ignore:.*stopped by a signal:synk.SynkWarning")
+def test_a_hung_worker_is_replaced_at_the_deadline(ranks):
+    kills = Kills("on_step_end", 8, signal.SIGSTOP)
+    history = disturbed(ranks, kills, expected_from=[Kills()], timeout=5)
+    assert "did not end within 5 s" in history.recoveries[0]["cause"]
+
+
+def test_a_death_that_the_thread_of_the_batches_finds_is_recovered(ranks):
+    ranks(2)
+    case, killed = make(noise=True), []
+
+    def batch(numbers):
+        if len(killed) < 2:
+            killed.append(synk.pids()[1])
+            os.kill(killed[-1], signal.SIGKILL)
+        case.evaluate(*case.validation[1])
+        return [array[numbers] for array in case.data]
+
+    found, history = fitted(case, recover=5, data=batch, n_rows=len(case.data[0]))
+    synk.close()
+    ranks(2)
+    assert (found, len(set(killed))) == (fitted(make(noise=True))[0], 2)
+    assert 1 <= len(history.recoveries) <= 2
+
+
+def test_logs_events_and_reasons_to_stop_are_those_of_an_undisturbed_training(ranks, tmp_path):
+    accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+
+    class Worse(Callback):
+        def on_epoch_end(self, training):
+            training.metrics["val_loss"] = 1.0 + training.epoch
+
+    def run(name, *callbacks):
+        ranks(2)
+        (tmp_path / name).mkdir()
+        log, board = JSONLog(tmp_path / f"{name}.jsonl", every=2), TensorBoard(tmp_path / name)
+        found, history = fitted(
+            make(noise=True), Worse(), *callbacks, log, board, EarlyStopping(patience=1), epochs=9, recover=9
+        )
+        synk.close()
+        lines = [json.loads(line) for line in (tmp_path / f"{name}.jsonl").read_text().splitlines()]
+        for line in lines:
+            line.pop("seconds", None)
+            line.pop("rows_per_second", None)
+        events = accumulators.EventAccumulator(str(tmp_path / name))
+        events.Reload()
+        points = [(tag, [(e.step, e.value) for e in events.Scalars(tag)]) for tag in events.Tags()["scalars"]]
+        return (found, lines, sorted(points)), history
+
+    expected, _ = run("whole", Kills())
+    found, history = run("part", Kills("on_step_end", 9), Kills("on_epoch_end", 12))
+    assert found[0] == expected[0]
+    assert found[1] == expected[1]
+    assert found[2] == expected[2]
+    assert len(history.recoveries) == 2
+    assert history.stopped == "val_loss was no better than 1 for too long"
+
+
+# --- with fewer ranks -------------------------------------------------------------------------------------
+
+
+def refuse_more_than(n_ranks, monkeypatch):
+    """Have the system refuse processes, as it does where a user has too many."""
+    fork_child = launch.fork_child
+
+    def fork(body):
+        if body.args[0].rank >= n_ranks:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        return fork_child(body)
+
+    monkeypatch.setattr(launch, "fork_child", fork)
+
+
+@pytest.mark.parametrize("left", [2, 1])
+def test_a_training_goes_on_with_as_many_ranks_as_can_be_had(ranks, tmp_path, monkeypatch, left):
+    def case():
+        return make(rule=updates.momentum, learning_rate=0.02)
+
+    ranks(1)
+    (expected, *_), _ = fitted(case())
+    synk.close()
+    ranks(3)
+
+    class Refuses(Kills):
+        def strike(self, training):
+            super().strike(training)
+            refuse_more_than(left, monkeypatch)
+
+    (found, *_), history = fitted(case(), Refuses("on_step_end", 8), Checkpoints(tmp_path), recover=1)
+    for one, other in zip(found, expected, strict=True):
+        assert one == pytest.approx(other, rel=1e-9, abs=1e-12)
+    assert history.recoveries[0]["ranks"] == synk.n_ranks() == left
+    again, _ = fitted(case(), resume=tmp_path, epochs=EPOCHS + 1)
+    assert again[0][:EPOCHS] == found
+
+
+def test_a_rate_follows_the_ranks_that_are_left(ranks, monkeypatch):
+    ranks(3)
+    rate = pytensor.shared(9.0, name="rate")
+    case = make(rule=updates.sgd, learning_rate=rate)
+    refuse = Kills("on_step_end", 8)
+    refuse_more_than(2, monkeypatch)
+    fitted(case, refuse, LinearScaling(rate, 0.02), recover=1)
+    assert [float(synk.get_value(rank, rate)) for rank in range(2)] == pytest.approx([0.04] * 2)
+
+
+def test_what_each_rank_has_for_itself_keeps_their_number(ranks, monkeypatch):
+    ranks(2)
+    case, own = make(), pytensor.shared(np.zeros((1, 2)), name="own")
+    synk.scatter(own, np.arange(8.0).reshape(4, 2))
+    refuse_more_than(1, monkeypatch)
+    with pytest.raises(synk.SynkStateError, match="each rank has its own 'own'") as caught:
+        fitted(case, Kills("on_step_end", 8), recover=3)
+    assert isinstance(caught.value.__cause__, BlockingIOError)
+
+
+# --- what is not recovered --------------------------------------------------------------------------------
+
+
+def test_a_worker_that_dies_each_time_ends_the_training_after_so_many_tries(ranks):
+    ranks(2)
+    with pytest.raises(synk.WorkerDied, match="rank 1") as caught, pytest.warns(synk.SynkWarning) as warned:
+        fitted(make(), Kills("on_step_end", 8, times=99), recover=2)
+    told = [str(one.message) for one in warned if "the training goes on" in str(one.message)]
+    assert len(told) == 2
+    assert told[1].startswith("after step 8, rank 1 (pid ")
+    assert told[1].endswith("on 2 ranks (recovery 2 of at most 2)")
+    assert not isinstance(caught.value.__context__, synk.SynkError)  # each is told by itself
+    synk.restart()
+
+
+def test_a_recovery_that_fails_is_a_try(ranks):
+    ranks(2)
+
+    class KillsInRecoveries(Kills):
+        def load_state(self, state):
+            os.kill(synk.pids()[1], signal.SIGKILL)
+            synk.broadcast(case.w)
+
+    case = make()
+    with pytest.raises(synk.WorkerDied):
+        fitted(case, KillsInRecoveries("on_step_end", 8), recover=2)
+    synk.restart()
+
+
+@pytest.mark.parametrize(
+    ("where", "kind"),
+    [
+        ("a callback", RuntimeError),
+        ("the data", ZeroDivisionError),
+        ("a rank", synk.RemoteError),
+        ("saving", ZeroDivisionError),
+        ("a callback's own WorkerDied", synk.WorkerDied),
+    ],
+)
+def test_errors_of_the_script_are_raised(ranks, tmp_path, monkeypatch, where, kind):
+    ranks(2)
+    case, begun = make(check_finite=True), []
+    data, options = case.data, {}
+
+    class Raises(Callback):
+        def on_train_begin(self, training):
+            begun.append(training)
+
+        def on_step_end(self, training):
+            if training.history.steps == 3 and where == "a callback":
+                raise RuntimeError("mine")
+            if training.history.steps == 3 and where.endswith("WorkerDied"):
+                raise synk.WorkerDied(1, 2, "mine", "idle", "nothing")
+
+    if where == "a rank":
+        data[0][40] = np.nan
+    elif where == "the data":
+        options = {"n_rows": 47, "data": lambda numbers: 1 / 0}
+    elif where == "saving":
+        monkeypatch.setattr("synk.extensions.checkpoint.write", lambda *_: 1 / 0)
+    with pytest.raises(kind):
+        fitted(case, Checkpoints(tmp_path), Raises(), recover=3, **{"data": data, **options})
+    assert len(begun) == 1
+    assert not begun[0].history.recoveries
+
+
+def test_a_commit_of_a_callback_is_not_taken_for_the_trainings(ranks, monkeypatch):
+    ranks(2)
+
+    class CommitsToo(Kills):
+        def strike(self, training):
+            if training.history.steps == 8:
+                synk.commit({"mine": 1})
+            super().strike(training)
+
+    monkeypatch.setattr(recovery_module, "SHARE", 1e-9)  # it does not commit again
+    with pytest.raises(synk.WorkerDied) as caught:
+        fitted(make(), CommitsToo("on_step_end", 9), recover=3)
+    assert caught.value.__notes__ == [
+        "the training cannot go on: a callback has called synk.commit() meanwhile"
+    ]
+
+
+def test_a_run_that_was_broken_before_is_not_restarted(ranks):
+    ranks(2)
+    case, pids = make(), synk.pids()
+    os.kill(pids[1], signal.SIGKILL)
+    with pytest.raises(synk.WorkerDied):
+        fitted(case, recover=3)
+    assert synk.pids() == pids
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"recover": -1}, ValueError, "recover=-1 is negative"),
+        ({"recover": True}, TypeError, "recover=True is no number"),
+        ({"recover": "3"}, TypeError, "recover='3' is not an integer"),
+        (
+            {"recover": 1, "epochs": 1, "batch_size": None, "data": iter([])},
+            ValueError,
+            "yields each batch",
+        ),
+    ],
+)
+def test_wrong_arguments_are_told(ranks, options, error, message):
+    ranks(1)
+    with pytest.raises(error, match=message):
+        fitted(make(), **options)
+
+
+def test_commits_take_a_hundredth_of_the_time(monkeypatch):
+    clock, committed = [0.0], []
+
+    class Training:
+        def state(self):
+            return {}
+
+    def commit(values):
+        committed.append(clock[0])
+        clock[0] += 0.5
+
+    monkeypatch.setattr(recovery_module, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(synk, "commit", commit)
+    commits = Commits(1)
+    for _ in range(2000):
+        clock[0] += 0.1
+        commits.on_step_end(Training())
+    assert np.diff(committed) == pytest.approx(50.5, abs=0.2)
+
+
+# --- at random moments ------------------------------------------------------------------------------------
+
+
+class Injures(Callback):
+    """Kills or stops rank 1 at random moments, so many times; and makes steps last."""
+
+    def __init__(self, times, stops, seed):
+        self.left, self.stops, self.chance = times, stops, random.Random(seed)
+
+    def on_train_begin(self, training):
+        signal.signal(signal.SIGALRM, self.strike)
+        self.wait()
+
+    def on_train_end(self, training):
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def wait(self):
+        if self.left:
+            signal.setitimer(signal.ITIMER_REAL, self.chance.uniform(0.01, 0.8))
+
+    def on_step_end(self, training):
+        time.sleep(0.004)
+
+    def strike(self, number, frame):
+        self.left -= 1
+        number = signal.SIGSTOP if self.chance.random() < self.stops else signal.SIGKILL
+        try:
+            os.kill(synk.pids()[1], number)
+        except ProcessLookupError:  # it has not been replaced yet
+            self.left += 1
+        self.wait()
+
+
+def injured(ranks, folder, times, stops, seed):
+    before = signal.getsignal(signal.SIGALRM)
+    injures = Injures(times, stops, seed)
+    try:
+        ranks(2, timeout=60)
+        expected, _ = fitted(make(noise=True), epochs=12)
+        synk.close()
+        ranks(2, timeout=5)
+        callbacks = [injures, Checkpoints(folder, every=3), JSONLog(folder / "log")]
+        found, history = fitted(make(noise=True), *callbacks, epochs=12, recover=1000)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert found == expected
+    assert len((folder / "log").read_text().splitlines()) == 12
+    return times - injures.left, history
+
+
+@pytest.mark.filterwarnings("ignore:.*stopped by a signal:synk.SynkWarning")
+def test_a_training_that_is_injured_at_random_moments_ends_with_the_same_bits(ranks, tmp_path):
+    injuries, history = injured(ranks, tmp_path, times=5, stops=0.2, seed=1)
+    assert injuries > 0
+    assert history.recoveries
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*stopped by a signal:synk.SynkWarning")
+def test_a_hundred_injuries_change_nothing(ranks, tmp_path):
+    injuries, recoveries, seed = 0, 0, 0
+    while injuries < 100:
+        (tmp_path / str(seed)).mkdir()
+        done, history = injured(ranks, tmp_path / str(seed), 25, 0.15, seed)
+        synk.close()
+        injuries, recoveries, seed = injuries + done, recoveries + len(history.recoveries), seed + 1
+    print(f"{injuries} injuries, {recoveries} recoveries, {seed} trainings")
+    assert recoveries > 50
