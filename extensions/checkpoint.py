@@ -157,7 +157,7 @@ def load(path: str | os.PathLike[str], variables: Any) -> dict[str, Any]:
             {
                 name
                 for name, entry in entries.items()
-                if name in present or not (isinstance(entry, ValueEntry) or OF_RANK.match(name))
+                if name in present or not (isinstance(entry, ValueEntry) or OF_RANK.sub("", name) in present)
             },
             present,
         )
@@ -167,6 +167,7 @@ def load(path: str | os.PathLike[str], variables: Any) -> dict[str, Any]:
                 places |= {of_rank(rank, name): name for rank in range(1, others + 1)}
         for place, name in places.items():
             _check_fit(place, entries[place], present[name])
+        checkpoint_format.check_digest(file, longer_than=most)
         loaded = {place: _loaded(file, entries[place], present[name]) for place, name in places.items()}
     with synk.turn("checkpoint.load"):
         assign([(wanted[name], loaded[name]) for name in present])

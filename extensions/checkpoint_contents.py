@@ -22,7 +22,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 
 import synk
 
-OF_RANK = re.compile(r"rank \d+/")
+OF_RANK = re.compile(r"^rank \d+/")
 
 
 def named(variables: Any) -> dict[str, Any]:

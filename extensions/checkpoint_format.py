@@ -119,8 +119,8 @@ def read_entries(file: BinaryIO, most: float = math.inf) -> dict[str, Entry]:
     size = file.seek(0, os.SEEK_END)
     header_length = _read_prefix(file, size)
     start = PREFIX.size + header_length
-    if size - start - DIGEST_BYTES <= most + HEADER_LIMIT:  # a damaged prefix may tell a wrong start
-        _check_digest(file, size)
+    if size - DIGEST_BYTES <= most + HEADER_LIMIT:  # a damaged prefix may tell a wrong start
+        check_digest(file)
     file.seek(PREFIX.size)
     entries = _parse(file.read(header_length), start)
     stops = [entry.stop for entry in entries.values() if isinstance(entry, ArrayEntry)]
@@ -158,10 +158,16 @@ def _read_prefix(file: BinaryIO, size: int) -> int:
     return header_length
 
 
-def _check_digest(file: BinaryIO, size: int) -> None:
+def check_digest(file: BinaryIO, longer_than: float = -math.inf) -> None:
+    """Raise CheckpointCorrupt if a file differs from what was saved.
+
+    One of no more arrays than `read_entries` was told is not looked at again.
+    """
+    end = file.seek(0, os.SEEK_END) - DIGEST_BYTES
+    if end <= longer_than + HEADER_LIMIT:
+        return
     digest = hashlib.sha256()
     file.seek(0)
-    end = size - DIGEST_BYTES
     for start in range(0, end, CHUNK):
         digest.update(file.read(min(CHUNK, end - start)))
     if file.read(DIGEST_BYTES) != digest.digest():

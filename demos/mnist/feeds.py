@@ -1,7 +1,8 @@
 """Two ways to feed the ranks: from shared memory of the host, or from what was scattered to them.
 
 Each takes a network, the digits and an update rule, and returns arguments of `fit`: the step, data for it,
-and how to validate. Both ways train on the same rows and come to the same numbers, for any number of ranks.
+and how to validate. Both ways train on the same rows, and without dropout come to the same numbers, for any
+number of ranks.
 """
 
 from itertools import pairwise

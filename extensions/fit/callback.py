@@ -24,9 +24,19 @@ class Callback:
     ----------
     last : bool
         Whether it comes after the others, as what saves their states does.
+    adds : sequence of str
+        Names of those that it adds to ``training.metrics`` at the end of each epoch.
     """
 
     last = False
+    adds: Sequence[str] = ()
+
+    def key(self) -> str:
+        """Return the name by which checkpoints know it: of its class, and what else makes its state fit."""
+        return type(self).__name__
+
+    def reset(self) -> None:
+        """Forget a training before: another one begins, or `load_state` follows."""
 
     def on_train_begin(self, training: Training) -> None:
         """Begin: of a training that goes on, after `load_state`."""
@@ -69,14 +79,19 @@ class Hooks:
         ]
 
     def named(self) -> dict[str, Callback]:
-        """Return callbacks by the names of their classes, numbered if equal, as checkpoints know them."""
+        """Return callbacks by their keys, numbered if equal, as checkpoints know them."""
         found: dict[str, Callback] = {}
         for callback in self.callbacks:
-            name, number = type(callback).__name__, 1
+            name, number = callback.key(), 1
             while (key := name if number == 1 else f"{name} {number}") in found:
                 number += 1
             found[key] = callback
         return found
+
+    def reset(self) -> None:
+        """Call all `reset`."""
+        for callback in self.callbacks:
+            callback.reset()
 
     def epoch_begin(self, training: Training) -> None:
         """Call all `on_epoch_begin`."""
@@ -92,12 +107,16 @@ class Hooks:
     def of(self, training: Training) -> Iterator[None]:
         """Call all `on_train_begin`, and after the body `on_train_end` of those that have begun."""
         training.error = None
-        with ExitStack() as ends:
+        begun: list[Callback] = []
+        with ExitStack() as ends:  # so that each ends, whatever others raise
             try:
                 for callback in self.callbacks:
-                    ends.callback(callback.on_train_end, training)
                     callback.on_train_begin(training)
+                    begun.append(callback)
                 yield
             except BaseException as error:
                 training.error = error
                 raise
+            finally:
+                for callback in reversed(begun):
+                    ends.callback(callback.on_train_end, training)

@@ -26,6 +26,8 @@ from synk.extensions.fit.monitor import Monitor
 from synk.extensions.fit.training import Training
 from synk.extensions.fit.writer import Writer
 
+PART = 1 << 20  # numbers that are looked at together
+
 
 class Checkpoints(Callback):
     """Saves the whole training to a folder: after every epoch, and where it is stopped, in a thread.
@@ -77,7 +79,10 @@ class Checkpoints(Callback):
             raise PermissionError(f"checkpoints cannot be written to {self._folder}; pass a folder of yours")
         present = checkpoints_in(self._folder)
         later = [path for step, path in present.items() if step > training.history.steps and is_whole(path)]
-        if later and not training.history.recoveries:  # then they are of this training
+        # Of another training, if this one begins, or goes back in this folder; else they come again.
+        source = training.resumed_from
+        is_elsewhere = source is not None and source.resolve().parent != self._folder.resolve()
+        if later and not (is_elsewhere or training.history.recoveries):
             raise ValueError(
                 f"{later[-1]} is of a later step than this training's {training.history.steps}: pass "
                 f"resume={str(self._folder)!r} to go on from there, or a folder of its own"
@@ -85,11 +90,14 @@ class Checkpoints(Callback):
         self._scores = {path: score_of(path) for path in present.values()}
         with synk.turn("Checkpoints"):
             self._room = copies(training.step)  # so that no save has to ask for memory
+        self._finite = [name for name, value in self._room.items() if is_finite(value)]
         is_saved = training.history.steps in present
         self._saved = _position(training) if is_saved else None
 
     def on_step_end(self, training: Training) -> None:
-        if self._every is not None and training.history.steps % self._every == 0:
+        # What is saved at the end of the epoch is not saved right before it.
+        is_last = training.batch == training.feed.n_steps
+        if self._every is not None and training.history.steps % self._every == 0 and not is_last:
             self.save(training)
 
     def on_epoch_end(self, training: Training) -> None:
@@ -103,8 +111,8 @@ class Checkpoints(Callback):
             self.wait()
 
     def save(self, training: Training) -> None:
-        """Copy everything now, and write it in a thread; raise what the write before has raised."""
-        self._writer.wait()
+        """Copy everything now, and write it in a thread; then raise what the write before has raised."""
+        failed = self._writer.join()
         with synk.turn("Checkpoints.save"):
             self._room = copied = copies(training.step, self._room)
             others = copies_of_others(training.step)
@@ -112,18 +120,27 @@ class Checkpoints(Callback):
         state = plain({STATE: {**state_of(training), "score": score}})
         path = path_of(self._folder, training.history.steps)
         self._writer.start(partial(self._write, path, {**copied, **others}, state, score))
+        if failed is not None:
+            raise failed
 
     def wait(self) -> None:
         """Wait until what was saved is written; raise what its write has raised."""
         self._writer.wait()
 
     def _score(self, training: Training) -> dict[str, Any] | None:
-        if self._monitor is None or training.batch:
+        if self._monitor is None or training.batch or not training.metrics:
             return None
         value = training.metrics[self._monitor.name]
         return {"metric": self._monitor.name, "mode": self._monitor.mode, "value": value}
 
     def _write(self, path: Path, copied: Mapping[str, Any], state: Mapping[str, Any], score: Any) -> None:
+        if broken := [name for name in self._finite if not is_finite(copied[name])]:
+            warnings.warn(
+                f"{path} was not written: NaN or infinities have come into {broken}; those before stay",
+                synk.SynkWarning,
+                stacklevel=1,
+            )
+            return
         checkpoint.write(path, copied, state)
         self._scores.pop(path, None)
         self._scores[path] = score
@@ -131,6 +148,14 @@ class Checkpoints(Callback):
         for old in [one for one in self._scores if one not in kept]:
             old.unlink(missing_ok=True)
             del self._scores[old]
+
+
+def is_finite(value: Any) -> bool:
+    """Return whether something is an array of finite floats, or else true."""
+    if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
+        return True
+    # In parts, which need little memory.
+    return all(np.isfinite(part).all() for part in np.array_split(value.reshape(-1), value.size // PART + 1))
 
 
 def _position(training: Training) -> tuple[int, int]:
@@ -151,23 +176,24 @@ def resume_from(source: str | os.PathLike[str], training: Training) -> Path | No
     """Go on from a checkpoint, or from the newest in a folder that is whole; return its path.
 
     None, and nothing is changed, if there is no such folder or it has no checkpoint. Raises ValueError if the
-    file holds no training or another order of rows; else what `checkpoint.load` raises. A `SynkWarning` says
-    if the graph has changed.
+    file holds no training or another order of rows; else what `checkpoint.load` raises: of the newest one if
+    none is whole. A `SynkWarning` says if the graph has changed.
     """
     path = Path(source)
     if not path.is_file():
         if path.suffix == ".ckpt":
             raise FileNotFoundError(f"there is no checkpoint {path}; latest(folder) returns the newest")
-        newest = latest(path)
-        if newest is None:
+        present = list(checkpoints_in(path).values())
+        if not present:
             return None
-        path = newest
+        path = latest(path) or present[-1]
     state = checkpoint.read_values(path).get(STATE)
     if state is None:
         raise ValueError(f"{path} holds no training; load it by checkpoint.load(path, step) before fit()")
     training.load_state(state)
     checkpoint.load(path, training.step)
     training.load_callbacks(state)
+    training.resumed_from = path
     if state["fingerprint"] != training.fingerprint:
         warnings.warn(
             f"the graph has changed since {path} was written by {state['versions']}: the training goes on, "

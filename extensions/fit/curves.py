@@ -1,6 +1,6 @@
 """Draw the metrics of a training over its epochs.
 
-History.epochs -> panels -> draw -> a PNG, SVG or PDF file
+History.epochs -> draw -> a PNG, SVG or PDF file, with a panel for each metric
 """
 
 from __future__ import annotations
@@ -14,9 +14,15 @@ STEPS, VALIDATION = "#4878a8", "#d1603d"
 PANEL_INCHES = 5.0, 4.2
 
 
-def draw(epochs: Sequence[Mapping[str, Any]], path: str | os.PathLike[str], title: str | None) -> None:
+def draw(
+    epochs: Sequence[Mapping[str, Any]],
+    metrics: Sequence[str],
+    path: str | os.PathLike[str],
+    title: str | None = None,
+) -> None:
     """Draw a panel for each metric, with the averages of steps and those of validation."""
-    names = panels(epochs)
+    # Each name once, in order.
+    names = list(dict.fromkeys(name.removeprefix("val_") for name in metrics))
     if not names:
         raise ValueError("no epoch has ended with a metric, so there is no curve to draw")
     try:
@@ -32,12 +38,6 @@ def draw(epochs: Sequence[Mapping[str, Any]], path: str | os.PathLike[str], titl
     lines = {line.get_label(): line for axes in figure.axes for line in axes.lines}
     figure.legend(lines.values(), lines, loc="outside lower left", ncols=2, frameon=False)
     figure.savefig(path, dpi=150)
-
-
-def panels(epochs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the names of metrics, those of validation without ``"val_"``, in order."""
-    keys = [key for epoch in epochs for key in epoch if key not in ("epoch", "seconds", "rows_per_second")]
-    return list(dict.fromkeys(key.removeprefix("val_") for key in keys))
 
 
 def _draw_metric(axes: Any, name: str, epochs: Sequence[Mapping[str, Any]]) -> None:

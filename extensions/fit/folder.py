@@ -35,7 +35,8 @@ def checkpoints_in(folder: str | os.PathLike[str]) -> dict[int, Path]:
 def latest(folder: str | os.PathLike[str]) -> Path | None:
     """Return the path of the newest checkpoint that is whole, or None.
 
-    A `SynkWarning` names damaged ones that are newer.
+    A `SynkWarning` names damaged ones that are newer. Raises CheckpointVersion or OSError of one that cannot
+    be read for other reasons: it may be whole.
     """
     return next((path for path in reversed(checkpoints_in(folder).values()) if is_whole(path)), None)
 
@@ -70,10 +71,10 @@ def score_of(path: Path) -> Mapping[str, Any] | None:
 
 
 def is_whole(path: Path) -> bool:
-    """Return whether a checkpoint can be read, all of its bytes; warn if not."""
+    """Return whether all bytes of a checkpoint are as they were written; warn if not."""
     try:
         read_values(path)
-    except (CheckpointCorrupt, CheckpointVersion, OSError) as error:
+    except CheckpointCorrupt as error:
         warnings.warn(f"{path} is passed over: {error}", synk.SynkWarning, stacklevel=3)
         return False
     return True

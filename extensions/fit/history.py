@@ -7,6 +7,8 @@ from typing import Any
 
 from synk.extensions.fit.curves import draw
 
+COLUMNS = ("epoch", "seconds", "rows_per_second")  # of an epoch, beside its metrics
+
 
 class History:
     """The epochs of a training, and why it ended.
@@ -37,11 +39,19 @@ class History:
     def __len__(self) -> int:
         return len(self.epochs)
 
+    @property
+    def metrics(self) -> list[str]:
+        """Names of the metrics that some epoch has."""
+        return [
+            name
+            for name in dict.fromkeys(key for epoch in self.epochs for key in epoch)
+            if name not in COLUMNS
+        ]
+
     def __getitem__(self, name: str) -> list[Any]:
         """Return a metric of every epoch; KeyError, with the names that there are, if there is none."""
-        names = list(dict.fromkeys(key for epoch in self.epochs for key in epoch))
-        if name not in names:
-            raise KeyError(f"the history has no {name!r}; it has {names}")
+        if name not in (*COLUMNS, *self.metrics):
+            raise KeyError(f"the history has no {name!r}; it has {[*self.metrics, *COLUMNS]}")
         return [epoch.get(name) for epoch in self.epochs]
 
     def plot(self, path: str | os.PathLike[str], title: str | None = None) -> None:
@@ -54,7 +64,7 @@ class History:
         ValueError
             No epoch has ended.
         """
-        draw(self.epochs, path, title)
+        draw(self.epochs, self.metrics, path, title)
 
     def __repr__(self) -> str:
         why = f", stopped: {self.stopped}" if self.stopped else ""

@@ -48,7 +48,8 @@ def fit(
     """Train for some epochs.
 
     Each epoch goes through all rows once, in an order that seed and epoch alone decide, and in batches of
-    which the last has what remains. So a run is the same on any number of ranks.
+    which the last has what remains. So a run is the same on any number of ranks, but for what ranks draw at
+    random.
 
     ^C ends the training after the step that runs: the history of what was done is returned, with
     ``history.interrupted``. A second ^C raises KeyboardInterrupt at once.
@@ -65,7 +66,7 @@ def fit(
         batch, as a tuple, or the keywords of its call, as a dict; the random numbers of ``rng`` depend on
         seed, epoch and batch alone. Or batches, as such tuples or dicts: an iterable that yields those of an
         epoch each time, or a function of the epoch that returns one. Functions and iterables run in a thread,
-        two batches ahead.
+        two batches ahead, so each batch needs arrays of its own.
     epochs : int
         Altogether, those before a resume included.
     batch_size : int, optional
@@ -79,12 +80,14 @@ def fit(
     num_slices : int
         As of calls of `step`.
     validation : (synk.Function, data), optional
-        Called after each epoch with all rows; its outputs are metrics whose names begin with ``"val_"``.
+        Called after each epoch with all rows; its outputs are metrics whose names begin with ``"val_"``. A
+        third entry are names of its own, in place of `metrics`.
     validation_slices : int
         In which the validation is computed, to save memory.
     metrics : list of str, optional
         Names of the numbers that `step` and the validation return, in order; the history has those of steps
-        averaged over rows. By default the first is ``"loss"``, and others have the names of their variables.
+        averaged over rows, so those of a step should be means. By default the first is ``"loss"``, and others
+        have the names of their variables.
     callbacks : iterable of Callback
         Called in this order, but those that save last.
     resume : path-like, optional
@@ -127,6 +130,7 @@ def fit(
     hooks = Hooks([*callbacks, *progress_for(progress), *[commits] * (tries > 0)])
     training = Training(step, batches, epochs, check, metrics, hooks.named())
     with StoppedBySignals(training, stop_on, grace):
+        hooks.reset()
         if resume is not None:
             resume_from(resume, training)
         recovering(partial(train, training, hooks), training, commits)
@@ -144,10 +148,12 @@ def train_epochs(training: Training, hooks: Hooks) -> None:
     while training.epoch < training.epochs and training.stopping is None:
         training.begin_epoch()
         hooks.epoch_begin(training)
-        if train_epoch(training, hooks.on_step_end):
+        if training.stopping is None and train_epoch(training, hooks.on_step_end):
             training.end_epoch()
             hooks.epoch_end(training)
             training.epoch += 1
+    if training.epoch == training.epochs:
+        training.complete()
 
 
 def train_epoch(training: Training, on_step_end: Sequence[Callable[[Training], None]] = ()) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import synk
-from synk.extensions.fit.feeds import inputs_of
+from synk.extensions.fit.feeds import checked_count, common_rows, inputs_of
 
 
 def positions(
@@ -63,6 +63,8 @@ class Averages:
 
     def add(self, outputs: Any, n_rows: int) -> None:
         """Add the outputs of one call, of a batch of so many rows."""
+        if not n_rows:
+            return  # the mean of no rows is NaN
         self.rows += n_rows
         values = (outputs,) if self._single else outputs
         for position, at in enumerate(self._at):
@@ -103,10 +105,13 @@ class Validation:
     ):
         if not isinstance(function, synk.Function):
             raise TypeError(f"validation={function!r} begins with no function; pass (function, data)")
-        self._function, self._num_slices = function, num_slices
+        self._function = function
+        self._num_slices = checked_count("validation_slices", num_slices, 1)
         self._at = positions(function, names, prefix="val_")
         self._inputs = inputs_of(function, data)
         self.names = list(self._at)
+        if function.scattered:
+            common_rows(function, self._inputs)
 
     def __call__(self) -> dict[str, float]:
         outputs = self._function(*self._inputs, num_slices=self._num_slices)
@@ -116,10 +121,13 @@ class Validation:
 
 
 def validation_of(pair: Any, num_slices: int = 1, names: Sequence[str] | None = None) -> Validation | None:
-    """Return the validation by a pair of function and data; None for None. TypeError if it is no pair."""
+    """Return the validation by a pair of function and data, or with names of its own as the third.
+
+    None for None; TypeError if it is neither.
+    """
     if pair is None:
         return None
-    if not isinstance(pair, tuple | list) or len(pair) != 2:
-        raise TypeError(f"validation={pair!r} is no pair; pass (function, data)")
-    function, data = pair
-    return Validation(function, data, num_slices, names)
+    if not isinstance(pair, tuple | list) or len(pair) not in (2, 3):
+        raise TypeError(f"validation={pair!r} is no pair; pass (function, data), or (function, data, names)")
+    function, data, *own = pair
+    return Validation(function, data, num_slices, own[0] if own else names)

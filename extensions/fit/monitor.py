@@ -34,16 +34,20 @@ class Patience:
     """Counts epochs that are not better than the best before them."""
 
     def __init__(self, monitor: Monitor, patience: int):
-        if patience < 0:
-            raise ValueError(f"patience={patience} is negative; pass how many epochs may be no better")
+        if patience < 1:
+            raise ValueError(f"patience={patience} is less than 1; pass how many epochs may be no better")
         self._monitor, self._patience = monitor, patience
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin anew."""
         self.best: float | None = None
         self.waited = 0  # epochs
 
     @property
     def is_over(self) -> bool:
-        """True if more epochs than it has were no better."""
-        return self.waited > self._patience
+        """True if as many epochs as it has were no better."""
+        return self.waited >= self._patience
 
     def note(self, value: float) -> bool:
         """Note the value of an epoch, and return `is_over`."""

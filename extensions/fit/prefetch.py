@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Generator, Iterable
 from queue import SimpleQueue
 from typing import Any
+
+import synk
 
 JOIN_SECONDS = 5.0
 
@@ -14,7 +17,8 @@ def prefetched(items: Iterable[Any], ahead: int = 2) -> Generator[Any, None, Non
     """Yield what `items` yields, which one thread computes up to `ahead` items before they are asked for.
 
     An exception comes where its item would have come. The thread ends with the iterator, when that is
-    exhausted or closed, once the item that it computes is there.
+    exhausted or closed, once the item that it computes is there. Items must not share memory: those that are
+    waiting would change.
     """
     # Queues in C: a step that is fed by them makes two calls, where those of queue.Queue are a dozen.
     made: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
@@ -49,4 +53,11 @@ def prefetched(items: Iterable[Any], ahead: int = 2) -> Generator[Any, None, Non
     finally:
         closed = True
         wanted.put(True)
-        thread.join(JOIN_SECONDS)  # longer only where native code or a pipe holds it
+        thread.join(JOIN_SECONDS)
+        if thread.is_alive():
+            warnings.warn(
+                f"what yields batches has not returned within {JOIN_SECONDS:g} s of the end; its thread goes "
+                "on until it does",
+                synk.SynkWarning,
+                stacklevel=2,
+            )

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from synk.extensions.fit.callback import Callback
+from synk.extensions.fit.history import COLUMNS
 from synk.extensions.fit.training import Training
 
 REFRESH_SECONDS = 0.1
@@ -49,7 +50,7 @@ class ProgressBar(EpochLines):
             progress.TextColumn("{task.description}"),
             progress.BarColumn(),
             progress.MofNCompleteColumn(),
-            progress.TextColumn("{task.fields[numbers]}"),
+            progress.TextColumn("{task.fields[numbers]}", markup=False),
             progress.TimeElapsedColumn(),
             progress.TimeRemainingColumn(),
             transient=True,  # the lines of the epochs stay
@@ -87,9 +88,9 @@ class ProgressBar(EpochLines):
 
     def say(self, line: str) -> None:
         # Above the bar; a long one is not cut into lines of the width of the terminal.
-        self._bar.console.print(line, soft_wrap=True, highlight=False)
+        self._bar.console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 def in_words(numbers: dict[str, float]) -> str:
     """Return metrics as a line says them."""
-    return "  ".join(f"{name} {value:.4g}" for name, value in numbers.items())
+    return "  ".join(f"{name} {value:.4g}" for name, value in numbers.items() if name not in COLUMNS)

@@ -22,6 +22,15 @@ def rate_of(rate: Any) -> float:
     return float(rate.data if isinstance(rate, synk.Data) else rate.get_value())
 
 
+def checked_rate(rate: Any) -> Any:
+    """Return a rate; raise TypeError if it is neither a shared scalar nor a 0-d `Data`."""
+    if getattr(rate, "ndim", None) == 0 and (isinstance(rate, synk.Data) or hasattr(rate, "get_value")):
+        return rate
+    raise TypeError(
+        f"rate={rate!r} is neither a shared scalar, such as pytensor.shared(0.1, name='rate'), nor a 0-d Data"
+    )
+
+
 def set_rate(rate: Any, value: float) -> None:
     """Give a shared scalar or a 0-d `Data` a value, on every rank."""
     if isinstance(rate, synk.Data):
@@ -31,7 +40,7 @@ def set_rate(rate: Any, value: float) -> None:
 
 
 class ReduceOnPlateau(Callback):
-    """Multiplies a rate by a factor when a metric has not become better for more than `patience` epochs.
+    """Multiplies a rate by a factor when a metric has not become better for `patience` epochs.
 
     Parameters
     ----------
@@ -58,8 +67,14 @@ class ReduceOnPlateau(Callback):
     ):
         if not 0 < factor < 1:
             raise ValueError(f"factor={factor} is not between 0 and 1, so it reduces no rate")
-        self._rate, self._metric, self._factor, self._least = rate, metric, factor, least
+        self._rate, self._metric, self._factor, self._least = checked_rate(rate), metric, factor, least
         self._patience = Patience(Monitor(metric, mode, min_delta), patience)
+
+    def key(self) -> str:
+        return f"ReduceOnPlateau {self._rate.name} {self._metric}"
+
+    def reset(self) -> None:
+        self._patience.reset()
 
     def on_train_begin(self, training: Training) -> None:
         training.check_metric(self._metric, f"ReduceOnPlateau(..., {self._metric!r})")
@@ -101,8 +116,14 @@ class LinearScaling(Callback):
     def __init__(self, rate: Any, base: float, warm_up: int = 0):
         if warm_up < 0:
             raise ValueError(f"warm_up={warm_up} is no number of steps")
-        self._rate, self._base, self._warm_up = rate, base, warm_up
+        self._rate, self._base, self._warm_up = checked_rate(rate), base, warm_up
         self._ranks_before: int | None = None
+
+    def key(self) -> str:
+        return f"LinearScaling {self._rate.name}"
+
+    def reset(self) -> None:
+        self._ranks_before = None
 
     def on_train_begin(self, training: Training) -> None:
         ranks = synk.n_ranks()

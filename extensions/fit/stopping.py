@@ -15,13 +15,13 @@ from synk.extensions.fit.training import Training
 
 
 class EarlyStopping(Callback):
-    """Stops when a metric has not become better for more than `patience` epochs.
+    """Stops when a metric has not become better for `patience` epochs.
 
     Parameters
     ----------
     metric : str
     patience : int
-        Epochs.
+        Epochs, at least one.
     mode : {"min", "max"}
         Whether smaller or larger values are better.
     min_delta : float
@@ -31,10 +31,16 @@ class EarlyStopping(Callback):
     """
 
     def __init__(
-        self, metric: str = "val_loss", patience: int = 0, mode: str = "min", min_delta: float = 0.0
+        self, metric: str = "val_loss", patience: int = 1, mode: str = "min", min_delta: float = 0.0
     ):
         self._metric = metric
         self._patience = Patience(Monitor(metric, mode, min_delta), patience)
+
+    def key(self) -> str:
+        return f"EarlyStopping {self._metric}"
+
+    def reset(self) -> None:
+        self._patience.reset()
 
     def on_train_begin(self, training: Training) -> None:
         training.check_metric(self._metric, f"EarlyStopping({self._metric!r})")
@@ -46,7 +52,9 @@ class EarlyStopping(Callback):
 
     def _stop_if_over(self, training: Training) -> None:
         if self._patience.is_over:
-            training.stop(f"{self._metric} was no better than {self._patience.best:.4g} for too long")
+            best = self._patience.best
+            than = "NaN" if best is None else f"{best:.4g}"
+            training.stop(f"{self._metric} was no better than {than} for too long")
 
     def state(self) -> dict[str, Any]:
         return self._patience.state()
@@ -68,7 +76,8 @@ class StopOnNaN(Callback):
         if all(map(isfinite, training.averages.sums)):
             return
         said = f"after step {training.history.steps}: {training.numbers()}"
-        variables = [one for one in named(training.step).values() if _is_float(one)]
+        state = training.step.state
+        variables = [one for one in named(list(state)).values() if _is_float(one)]
         try:
             synk.check_finite(variables)
         except synk.NonFinite as error:

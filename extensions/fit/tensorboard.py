@@ -51,7 +51,7 @@ class TensorBoard(Callback):
             self._add_numbers(training.history.steps, training.numbers())
 
     def on_epoch_end(self, training: Training) -> None:
-        numbers = {f"epoch/{name}": value for name, value in training.metrics.items()}
+        numbers = {f"epoch/{name}": training.metrics[name] for name in training.metric_names}
         self._add_numbers(training.history.steps, numbers)
         self._writer.flush()
 

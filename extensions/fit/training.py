@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import synk
 from synk.extensions.fit.callback import Callback
 from synk.extensions.fit.feeds import Feed
-from synk.extensions.fit.history import History
+from synk.extensions.fit.history import COLUMNS, History
 from synk.extensions.fit.metrics import Averages, Validation
 
 STATE_VERSION = 1
@@ -37,7 +38,8 @@ class Training:
     averages : Averages
         Of the outputs, over the rows of this epoch.
     metrics : dict of str to float
-        Of the last epoch that has ended, those of validation included.
+        Of the last epoch that has ended, those of validation included: its entry in the history, to which
+        callbacks add those that their ``adds`` name.
     history : History
         Of all epochs that have ended, and the number of all steps.
     error : BaseException or None
@@ -61,6 +63,8 @@ class Training:
         self.metrics: dict[str, float] = {}
         self.history = History()
         self.error: BaseException | None = None
+        self.resumed_from: Path | None = None
+        self._check_names()
         self._began = 0.0  # the seconds of a clock, when this epoch began or was gone on with
         self._rows_before = 0  # then
 
@@ -72,7 +76,13 @@ class Training:
     @property
     def metric_names(self) -> list[str]:
         """Names of the numbers that every epoch has."""
-        return self.averages.names + (self.validation.names if self.validation else [])
+        added = [name for callback in self.callbacks.values() for name in callback.adds]
+        return [*self.averages.names, *(self.validation.names if self.validation else []), *added]
+
+    def _check_names(self) -> None:
+        names = [*self.metric_names, *COLUMNS]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"two entries of an epoch are called {twice}; pass other metrics=[...]")
 
     def check_metric(self, name: str, asked: str) -> None:
         """Raise ValueError if there is no metric of that name; ``asked`` says who wants it."""
@@ -94,6 +104,10 @@ class Training:
         self.history.interrupted = True
         self.stop(why)
 
+    def complete(self) -> None:
+        """Forget why the training should have stopped: it has come to its end before."""
+        self.history.stopped, self.history.interrupted = None, False
+
     def numbers(self) -> dict[str, float]:
         """Return the numbers that the last step has returned, by name."""
         return self.averages.of(self.outputs)
@@ -105,10 +119,10 @@ class Training:
     def end_epoch(self) -> None:
         """Validate, and note the epoch in the history."""
         seconds = time.perf_counter() - self._began
-        self.metrics = {**self.averages.means(), **(self.validation() if self.validation else {})}
+        numbers = {**self.averages.means(), **(self.validation() if self.validation else {})}
         rate = (self.averages.rows - self._rows_before) / seconds
-        record = {"epoch": self.epoch, **self.metrics, "seconds": seconds, "rows_per_second": rate}
-        self.history.epochs.append(record)
+        self.metrics = {"epoch": self.epoch, **numbers, "seconds": seconds, "rows_per_second": rate}
+        self.history.epochs.append(self.metrics)
         self.batch = 0
         self.averages.reset()
 
@@ -150,8 +164,7 @@ class Training:
         self.history.steps, self.history.epochs = state["steps"], list(state["history"])
         if not self.history.interrupted:
             self.history.stopped = None
-        last = self.history.epochs[-1] if self.history.epochs else {}
-        self.metrics = {name: last[name] for name in self.metric_names if name in last}
+        self.metrics = self.history.epochs[-1] if self.history.epochs else {}
         self.averages.reset()
         if self.batch:
             self.averages.rows, self.averages.sums = state["rows"], list(state["sums"].values())

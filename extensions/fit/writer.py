@@ -14,8 +14,8 @@ class Writer:
         self._error: BaseException | None = None
 
     def start(self, work: Callable[[], None]) -> None:
-        """Begin a piece of work, once the one before is done; raise what that has raised."""
-        self.wait()
+        """Begin a piece of work, once the one before is done."""
+        self.join()
 
         def run() -> None:
             try:
@@ -27,11 +27,16 @@ class Writer:
         self._thread = threading.Thread(target=run, name="synk checkpoint")
         self._thread.start()
 
-    def wait(self) -> None:
-        """Wait until nothing is being done; raise what the last work has raised."""
+    def join(self) -> BaseException | None:
+        """Wait until nothing is being done; return what work has raised since it was asked last."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
         error, self._error = self._error, None
+        return error
+
+    def wait(self) -> None:
+        """Wait until nothing is being done; raise what work has raised."""
+        error = self.join()
         if error is not None:
             raise error

@@ -31,6 +31,9 @@ def fitted(case, *callbacks, epochs=3, **options):
     return fit(case.step, options.pop("data", case.data), epochs=epochs, callbacks=callbacks, **options)
 
 
+RATE = pytensor.shared(0.1, name="rate")
+
+
 class Sees(Callback):
     """Notes the value of a shared scalar or Data before every step, and after the last."""
 
@@ -71,13 +74,13 @@ class Pretends(Callback):
 @pytest.mark.parametrize(
     ("mode", "min_delta", "patience", "values", "ends"),
     [
-        ("min", 0, 0, [3, 2, 2], 3),
-        ("min", 0, 1, [3, 2, 2, 1, 1, 1], 6),
-        ("min", 0.5, 0, [3, 2, 1.6], 3),
-        ("max", 0, 0, [1, 2, 3, 2], 4),
-        ("min", 0, 1, [np.nan, np.nan], 2),
-        ("min", 0, 0, [5, np.inf], 2),
-        ("min", 0, 2, [3, 2, 1, 0], None),
+        ("min", 0, 1, [3, 2, 2], 3),
+        ("min", 0, 2, [3, 2, 2, 1, 1, 1], 6),
+        ("min", 0.5, 1, [3, 2, 1.6], 3),
+        ("max", 0, 1, [1, 2, 3, 2], 4),
+        ("min", 0, 2, [np.nan, np.nan], 2),
+        ("min", 0, 1, [5, np.inf], 2),
+        ("min", 0, 3, [3, 2, 1, 0], None),
     ],
 )
 def test_patience_ends_after_so_many_epochs_that_are_no_better(mode, min_delta, patience, values, ends):
@@ -97,7 +100,7 @@ def test_early_stopping_ends_a_training_and_one_that_goes_on_ends_at_once(ranks,
     ranks(1)
 
     def callbacks():
-        return Pretends(5, 4, 4, 3, 3, 3), EarlyStopping(patience=1), Checkpoints(tmp_path)
+        return Pretends(5, 4, 4, 3, 3, 3), EarlyStopping(patience=2), Checkpoints(tmp_path)
 
     history = fitted(make(), *callbacks(), epochs=9)
     assert len(history) == 6
@@ -124,7 +127,7 @@ def test_a_rate_is_reduced_on_a_plateau_and_stays_so_in_a_training_that_goes_on(
             case, rate = make(rule=updates.sgd, learning_rate=given, bcast_inputs=[given]), synk.data(0.5)
             data = (*case.data, rate)
         sees = Sees(rate)
-        reduce = ReduceOnPlateau(rate, factor=0.5, patience=1, least=0.2)
+        reduce = ReduceOnPlateau(rate, factor=0.5, patience=2, least=0.2)
         callbacks = [Pretends(*losses), reduce, sees, Checkpoints(tmp_path)]
         history = fitted(case, *callbacks, epochs=epochs, data=data, resume=resume)
         return sees.seen, numbers(history)
@@ -168,10 +171,10 @@ def test_a_rate_follows_the_number_of_ranks_after_a_warm_up(ranks, tmp_path):
     ("make_one", "message"),
     [
         (partial(ReduceOnPlateau, None, factor=2), "factor=2 is not between 0 and 1"),
-        (partial(EarlyStopping, patience=-1), "patience=-1 is negative"),
+        (partial(EarlyStopping, patience=0), "patience=0 is less than 1"),
         (partial(EarlyStopping, min_delta=-1), "min_delta=-1 is negative"),
         (partial(EarlyStopping, mode="up"), "neither"),
-        (partial(LinearScaling, None, 1, warm_up=-1), "warm_up=-1"),
+        (partial(LinearScaling, RATE, 1, warm_up=-1), "warm_up=-1"),
         (partial(JSONLog, "x", every=0), "every=0"),
         (partial(TensorBoard, "x", every=0), "every=0"),
     ],
@@ -181,13 +184,111 @@ def test_wrong_arguments_are_told(make_one, message):
         make_one()
 
 
-@pytest.mark.parametrize("kind", [EarlyStopping, partial(ReduceOnPlateau, None)])
+@pytest.mark.parametrize("kind", [partial(ReduceOnPlateau), partial(LinearScaling, base=1)])
+@pytest.mark.parametrize("rate", [0.1, None, pytensor.shared(np.ones(2))], ids=["float", "None", "a vector"])
+def test_a_rate_that_is_none_is_told(kind, rate):
+    with pytest.raises(TypeError, match="neither a shared scalar"):
+        kind(rate)
+
+
+def test_a_training_of_nothing_but_nan_stops_early_and_says_so(ranks):
+    ranks(1)
+    history = fitted(make(), Pretends(*[np.nan] * 5), EarlyStopping(), epochs=5)
+    assert (len(history), history.stopped) == (1, "val_loss was no better than NaN for too long")
+
+
+@pytest.mark.parametrize("kind", [EarlyStopping, partial(ReduceOnPlateau, RATE)])
 def test_a_metric_that_is_none_is_told_before_the_first_step(ranks, kind):
     ranks(1)
     with pytest.raises(
         ValueError, match=r"val_accuracy'\) names no metric; there are \['loss', 'val_loss', "
     ):
         fitted(make(), kind("val_accuracy"))
+
+
+def test_states_go_to_the_callbacks_they_are_of(ranks, tmp_path):
+    ranks(1)
+    one, other = (pytensor.shared(1.0, name=name) for name in ("one", "other"))
+
+    def callbacks():
+        return [ReduceOnPlateau(one, factor=0.5, patience=1), ReduceOnPlateau(other, "loss", factor=0.5)]
+
+    fitted(make(), Pretends(5, 5, 5), *callbacks(), Checkpoints(tmp_path))
+    assert one.get_value() == 0.25
+    one.set_value(7.0)
+    fitted(make(), Pretends(), *reversed(callbacks()), Checkpoints(tmp_path), resume=tmp_path)
+    assert (one.get_value(), other.get_value()) == (0.25, 1)
+
+
+def test_callbacks_of_a_second_training_begin_anew(ranks, tmp_path):
+    ranks(1)
+    callbacks = [EarlyStopping(patience=2), CSVLog(tmp_path / "log.csv"), JSONLog(tmp_path / "log.jsonl")]
+    for _ in range(2):
+        history = fitted(make(), Pretends(3, 3, 3, 3), *callbacks, epochs=4)
+        assert len(history) == 3
+        for name, header in (("log.csv", 1), ("log.jsonl", 0)):
+            assert len((tmp_path / name).read_text().splitlines()) == 3 + header
+
+
+def test_a_callback_adds_a_metric_that_others_go_by(ranks, tmp_path):
+    ranks(1)
+
+    class Adds(Callback):
+        adds = ("mine",)
+
+        def on_epoch_end(self, training):
+            training.metrics["mine"] = 1.0
+
+    history = fitted(make(), Adds(), EarlyStopping("mine"), CSVLog(tmp_path / "log.csv"))
+    assert history["mine"] == [1, 1]
+    assert history.stopped == "mine was no better than 1 for too long"
+    assert "mine" in (tmp_path / "log.csv").read_text().splitlines()[0]
+
+
+def test_callbacks_end_in_their_order_and_only_if_they_have_begun(ranks):
+    ranks(1)
+    said = []
+
+    class Says(Callback):
+        def __init__(self, name, last=False, fails=False):
+            self.called, self.last, self.fails = name, last, fails
+
+        def on_train_begin(self, training):
+            if self.fails:
+                raise RuntimeError("mine")
+
+        def on_train_end(self, training):
+            said.append(self.called)
+
+    fitted(make(), Says("saves", last=True), Says("first"), Says("second"), epochs=1)
+    assert said == ["first", "second", "saves"]
+    with pytest.raises(RuntimeError, match="mine"):
+        fitted(make(), Says("begun"), Says("never", fails=True), epochs=1)
+    assert said[3:] == ["begun"]
+
+
+@pytest.mark.parametrize("when", ["on_epoch_begin", "on_train_begin"])
+def test_a_training_that_is_stopped_before_a_step_does_none(ranks, tmp_path, when):
+    ranks(1)
+
+    def stop(self, training):
+        training.stop("test")
+
+    stops = type("Stops", (Callback,), {when: stop})
+    history = fitted(make(), stops(), Checkpoints(tmp_path, best="loss"))
+    assert (history.steps, history.stopped) == (0, "test")
+
+
+def test_a_training_that_is_stopped_in_its_last_epoch_is_complete(ranks):
+    ranks(1)
+
+    class Stops(Callback):
+        def on_epoch_end(self, training):
+            if training.epoch == 2:
+                training.interrupt("test")
+
+    history = fitted(make(), Stops())
+    assert (len(history), history.stopped, history.interrupted) == (3, None, False)
 
 
 # --- logs ------------------------------------------------------------------------------------------------
@@ -223,9 +324,41 @@ def test_logs_have_a_line_for_every_epoch_and_take_back_what_was_after_a_checkpo
         run("part", Dies(), Checkpoints(tmp_path / "saved"))
     assert len((tmp_path / "part.csv").read_text().splitlines()) == 4
     for name in ("part.csv", "part.jsonl"):  # and much more
+        assert len((tmp_path / name).read_text().splitlines()) >= 4
         (tmp_path / name).write_text((tmp_path / name).read_text() + "{}\n" * 1000)
     assert run("part", Checkpoints(tmp_path / "saved"), resume=tmp_path / "saved") == (lines, rows)
     assert run("part") == (lines, rows)  # which begins anew
+
+
+def test_a_log_of_before_stays_where_a_training_is_refused(ranks, tmp_path):
+    ranks(1)
+    logs = [CSVLog(tmp_path / "log.csv"), JSONLog(tmp_path / "log.jsonl")]
+    fitted(make(), *logs, Checkpoints(tmp_path / "saved"))
+    before = [path.read_text() for path in sorted(tmp_path.glob("log*"))]
+    with pytest.raises(ValueError, match="later step"):
+        fitted(make(), *logs, Checkpoints(tmp_path / "saved"))
+    assert [path.read_text() for path in sorted(tmp_path.glob("log*"))] == before
+
+
+def test_a_table_has_the_columns_of_all_epochs_and_json_only_its_own_numbers(ranks, tmp_path):
+    ranks(1)
+    saved, path = tmp_path / "saved", tmp_path / "log.csv"
+    fitted(make(), CSVLog(path), Checkpoints(saved), epochs=1, validation=None)
+    log = JSONLog(tmp_path / "log.jsonl")
+    fitted(make(), Pretends(0, np.nan), CSVLog(path), log, Checkpoints(saved), epochs=2, resume=saved)
+    with open(path) as file:
+        first, second = csv.DictReader(file)
+    assert first["val_output_1"] == ""
+    assert float(second["val_output_1"]) > 0
+    assert json.loads((tmp_path / "log.jsonl").read_text(), parse_constant=pytest.fail)["val_loss"] is None
+
+
+@pytest.mark.parametrize("kind", [CSVLog, JSONLog])
+@pytest.mark.parametrize("path", ["", "missing/log"], ids=["a folder", "in no folder"])
+def test_a_log_that_cannot_be_written_is_told_before_the_first_step(ranks, tmp_path, kind, path):
+    ranks(1)
+    with pytest.raises(OSError, match="folder"):
+        fitted(make(), kind(tmp_path / path))
 
 
 def test_tensorboard_reads_the_numbers(ranks, tmp_path):

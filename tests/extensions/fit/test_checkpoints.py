@@ -1,16 +1,17 @@
 import base64
 import os
 import signal
+import struct
 import threading
 import zlib
 
 import numpy as np
+import pytensor
 import pytest
 
 import synk
 from support.cases.fitting import make, numbers, values
 from synk.extensions import checkpoint, updates
-from synk.extensions.checkpoint_contents import copies
 from synk.extensions.fit import Callback, Checkpoints, best, fit, latest
 from synk.extensions.fit.folder import checkpoints_in
 
@@ -21,6 +22,9 @@ OLD = (
     "VF_|tMq+V%X=YxDu@O+80Z;(MNli}$Imw_Fq$0H-KRE;JoU+86Qm}JsYZ*|$2YV>P0YY&&Jaj!GwBA1QlXv@dBQB;NeOEbbmSucq"
     "ThMY@aIw{*I5z-)Usu)"
 )
+
+
+VERSION_AT = struct.calcsize("<8s")  # in a file
 
 
 class StopsAt(Callback):
@@ -330,17 +334,114 @@ def test_training_goes_on_while_the_copy_is_written_and_the_next_save_waits(rank
     assert (kept["steps"], kept["batch"], kept["epoch"]) == (6, 1, 1)
 
 
-def test_saves_take_no_more_memory_than_one_copy(ranks):
+def test_saves_take_no_more_memory_than_one_copy(ranks, tmp_path, monkeypatch):
     ranks(2)
+    written = []
+    monkeypatch.setattr(checkpoint, "write", lambda path, copied, state: written.append(dict(copied)))
     case = make(noise=True)
-    with synk.turn("test"):
-        first = copies(case.step)
-        case.step(*case.data)
-        second = copies(case.step, first)
-    arrays = [name for name, value in first.items() if isinstance(value, np.ndarray)]
+    train(case, tmp_path)
+    arrays = [name for name, value in written[0].items() if isinstance(value, np.ndarray)]
     assert len(arrays) == 4
-    assert all(second[name] is first[name] for name in arrays)
-    assert second["w"].tolist() == case.w.get_value().tolist()
+    assert all(one[name] is written[0][name] for one in written for name in arrays)
+    assert written[-1]["w"].tolist() == case.w.get_value().tolist()
+
+
+def test_a_write_that_fails_is_told_and_what_comes_after_it_is_written(ranks, tmp_path, monkeypatch):
+    ranks(1)
+    write, tried = checkpoint.write, []
+
+    def fail_once(path, *content):
+        tried.append(path.name)
+        if len(tried) == 2:
+            raise OSError("the disk was full")
+        return write(path, *content)
+
+    monkeypatch.setattr(checkpoint, "write", fail_once)
+    with pytest.raises(OSError, match="was full"):
+        train(make(), tmp_path, keep=1)
+    assert tried == ["step-000000005.ckpt", "step-000000010.ckpt", "step-000000015.ckpt"]
+    assert list(checkpoints_in(tmp_path)) == [15]
+
+
+def test_the_one_before_goes_only_when_the_next_one_is_there(ranks, tmp_path, monkeypatch):
+    ranks(1)
+    write, seen = checkpoint.write, []
+
+    def look(path, *content):
+        seen.append(list(checkpoints_in(tmp_path)))
+        return write(path, *content)
+
+    monkeypatch.setattr(checkpoint, "write", look)
+    train(make(), tmp_path, keep=1)
+    assert seen == [[], [5], [10], [15]]
+    assert list(checkpoints_in(tmp_path)) == [20]
+
+
+@pytest.mark.parametrize("every", [None, 1], ids=["after epochs", "after steps"])
+def test_parameters_that_became_nan_are_not_saved(ranks, tmp_path, every):
+    ranks(1)
+    case = make()
+
+    class Breaks(Callback):
+        def on_step_end(self, training):
+            if training.history.steps == 10:  # the last one, whose loss is finite yet
+                synk.broadcast(case.w, np.full(4, np.inf))
+
+    with pytest.warns(synk.SynkWarning, match=r"was not written: NaN or infinities have come into \['w'\]"):
+        fit(
+            case.step,
+            case.data,
+            epochs=2,
+            batch_size=10,
+            callbacks=[Breaks(), Checkpoints(tmp_path, keep=1, every=every)],
+            progress=False,
+        )
+    assert list(checkpoints_in(tmp_path)) == [9 if every else 5]
+
+
+def test_an_infinity_that_was_there_from_the_start_is_saved(ranks, tmp_path):
+    ranks(1)
+    case = make()
+    case.step.state = (*case.step.state, pytensor.shared(np.inf, name="least"))
+    train(case, tmp_path)
+    assert list(checkpoints_in(tmp_path)) == [10, 15, 20]
+
+
+def test_checkpoints_of_another_version_are_no_reason_to_begin_anew(ranks, tmp_path):
+    ranks(1)
+    train(make(), tmp_path, epochs=2)
+    for path in checkpoints_in(tmp_path).values():
+        data = bytearray(path.read_bytes())
+        assert data[VERSION_AT] == checkpoint.checkpoint_format.VERSION
+        data[VERSION_AT] += 1
+        path.write_bytes(data)
+    for folder in (tmp_path, None):
+        with pytest.raises(checkpoint.CheckpointVersion):
+            train(make(), tmp_path, resume=folder)
+    assert list(checkpoints_in(tmp_path)) == [5, 10]
+
+
+def test_a_folder_without_a_whole_checkpoint_is_refused(ranks, tmp_path):
+    ranks(1)
+    train(make(), tmp_path, epochs=1)
+    path = latest(tmp_path)
+    path.write_bytes(path.read_bytes()[:-1])
+    with (
+        pytest.warns(synk.SynkWarning, match="passed over"),
+        pytest.raises(checkpoint.CheckpointCorrupt, match="SHA-256"),
+    ):
+        train(make(), tmp_path, resume=tmp_path)
+
+
+def test_a_second_folder_may_be_ahead_of_the_one_that_a_training_goes_on_from(ranks, tmp_path):
+    ranks(1)
+    often, ahead = tmp_path / "often", tmp_path / "ahead"
+    train(make(), ahead, epochs=2)
+    train(make(), often, epochs=1)
+    train(make(), ahead, resume=often)
+    assert list(checkpoints_in(ahead)) == [10, 15, 20]
+    with pytest.raises(ValueError, match="later step"):  # in its own folder it would mix two trainings
+        train(make(), ahead, resume=ahead / "step-000000010.ckpt")
 
 
 def test_nothing_is_saved_of_a_training_that_an_error_ends(ranks, tmp_path):

@@ -3,6 +3,7 @@ import time
 
 import pytest
 
+import synk
 from support.cases.fitting import N_ROWS, make, numbers
 from synk.extensions.fit import fit
 from synk.extensions.fit.feeds import feed
@@ -27,7 +28,34 @@ def test_a_function_of_rows_feeds_the_same_batches_as_arrays(ranks):
     assert found[0] == found[1] == found[2] != found[3] == found[4] == found[5]
 
 
-def test_batches_of_a_function_of_the_epoch_and_of_a_list(ranks):
+@pytest.mark.parametrize("kind", ["tuples", "dicts", "batches of Data"])
+def test_losses_of_uneven_batches_are_averaged_over_rows(ranks, kind):
+    ranks(2)
+    case = make(learning_rate=0.0)  # so that losses of batches are those of one model
+    x, y = case.data
+    cuts = [slice(0, 5), slice(5, N_ROWS)]
+    stored = case.step.build_inputs(x, y)
+    made = {
+        "tuples": [(x[cut], y[cut]) for cut in cuts],
+        "dicts": [{"y": y[cut], "x": x[cut]} for cut in cuts],
+        "batches of Data": [
+            {"x": stored[0], "y": stored[1], "batch": list(range(N_ROWS)[cut]) if at else cut}
+            for at, cut in enumerate(cuts)
+        ],
+    }[kind]
+    history = fit(case.step, lambda epoch: made, epochs=1, progress=False)
+    assert history["loss"] == [pytest.approx((y**2).mean())]
+
+
+def test_batches_without_rows_count_nothing(ranks):
+    ranks(2)
+    case = make(learning_rate=0.0)
+    x, y = case.data
+    history = fit(case.step, lambda epoch: [(x, y), (x[:0], y[:0])], epochs=1, progress=False)
+    assert history["loss"] == [pytest.approx((y**2).mean())]
+
+
+def test_batches_of_a_function_of_the_epoch_and_of_an_iterable(ranks):
     ranks(1)
     case = make()
     x, y = case.data
@@ -113,6 +141,22 @@ def test_an_error_comes_where_its_item_would_have_come():
     assert next(ahead) == 1
     with pytest.raises(KeyError, match="mine"):
         next(ahead)
+
+
+def test_a_thread_that_does_not_end_is_told(monkeypatch):
+    monkeypatch.setattr("synk.extensions.fit.prefetch.JOIN_SECONDS", 0.01)
+    go_on = threading.Event()
+
+    def items():
+        yield 1
+        go_on.wait(10)
+        yield 2
+
+    ahead = prefetched(items())
+    next(ahead)
+    with pytest.warns(synk.SynkWarning, match=r"has not returned within 0\.01 s"):
+        ahead.close()
+    go_on.set()
 
 
 def test_the_thread_ends_with_who_reads():

@@ -86,8 +86,9 @@ def test_callbacks_are_called_in_order_with_what_has_happened(ranks):
     case, events = make(), Events()
     fit(case.step, case.data, epochs=2, batch_size=40, callbacks=[events], progress=False)
     said = [entry[:3] if isinstance(entry, tuple) else entry for entry in events.seen]
+    entries = ["epoch", "loss", "rows_per_second", "seconds"]
     epochs = [
-        [f"epoch {epoch} from 0", (epoch, 1, 2 * epoch + 1), (epoch, 2, 2 * epoch + 2), (epoch, ["loss"])]
+        [f"epoch {epoch} from 0", (epoch, 1, 2 * epoch + 1), (epoch, 2, 2 * epoch + 2), (epoch, entries)]
         for epoch in range(2)
     ]
     assert said == ["begin", *epochs[0], *epochs[1], "end"]
@@ -226,21 +227,48 @@ def test_a_bar_is_shown_in_a_terminal(ranks, capsys, monkeypatch):
         ({"data": (np.ones((5, 4)),)}, TypeError, "1 entries, but .* has 2 inputs"),
         ({"data": {"x": np.ones((5, 4)), "z": np.ones(5)}}, TypeError, "the inputs of 'train' are"),
         ({"data": 3}, TypeError, "leave it out"),
-        ({"data": lambda rows: None, "n_rows": 0}, ValueError, "no rows"),
+        ({"data": lambda rows: None, "n_rows": 0}, ValueError, "n_rows=0 is less than 1"),
+        ({"data": lambda rows: None}, TypeError, "leave it out; or pass n_rows"),
+        ({"num_slices": 0}, ValueError, "num_slices=0 is less than 1"),
         ({"n_rows": 5}, TypeError, "n_rows=5 is for data that is a function"),
         ({"data": iter([]), "batch_size": None, "epochs": 2}, ValueError, "yields each batch once"),
         ({"data": lambda epoch: [], "batch_size": None}, ValueError, "no batches in epoch 0"),
         ({"callbacks": [print]}, TypeError, "is no Callback"),
         ({"validation": (3, ())}, TypeError, "validation=3 begins with no function"),
         ({"validation": print}, TypeError, "is no pair; pass .function, data."),
+        ({"validation_slices": 0, "validation": "case"}, ValueError, "validation_slices=0 is less than 1"),
+        (
+            {"validation": (np.ones((5, 4)), np.ones(4))},
+            ValueError,
+            "numbers of rows: {'x': 5, 'y': 4}",
+        ),
+        ({"validation": (np.ones((0, 4)), np.ones(0))}, ValueError, "have no rows"),
+        ({"metrics": ["seconds"]}, ValueError, r"two entries of an epoch are called \['seconds'\]"),
         ({"metrics": []}, ValueError, "returns 1 numbers, but"),
     ],
 )
 def test_wrong_arguments_are_told(module_ranks, options, error, message):
     case = make()
     given = {"data": case.data, "epochs": 1, "batch_size": 5, "progress": False, **options}
+    if given.get("validation") == "case":
+        given["validation"] = case.validation
+    elif isinstance(given.get("validation"), tuple) and isinstance(given["validation"][0], np.ndarray):
+        given["validation"] = case.evaluate, given["validation"]
     with pytest.raises(error, match=message):
         fit(case.step, given.pop("data"), **given)
+
+
+def test_validation_may_have_names_of_its_own(module_ranks):
+    case = make()
+    validation = (*case.validation, ["loss", "worst"])
+    history = fit(case.step, case.data, epochs=1, batch_size=5, validation=validation, progress=False)
+    assert history.metrics == ["loss", "val_loss", "val_worst"]
+
+
+def test_a_step_that_is_no_function_of_synk_is_told(module_ranks):
+    case = make()
+    with pytest.raises(TypeError, match=r"step=.* is no synk\.Function; pass what make_train"):
+        fit(lambda *inputs: 0, case.data, epochs=1, batch_size=5)
 
 
 def test_names_given_twice_are_told(module_ranks):

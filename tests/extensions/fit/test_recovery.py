@@ -119,7 +119,6 @@ def test_a_training_that_has_stopped_stops_there_again_if_a_worker_dies_before_i
                 training.stop("test")
 
     kills = Kills("on_train_end", 9)
-    kills.last = True  # who begins last ends first
     history = disturbed(ranks, Stops(), Checkpoints(tmp_path), kills, expected_from=[Stops(), Kills()])
     assert len(history.recoveries) == 1
     assert latest(tmp_path).name == "step-000000009.ckpt"
@@ -162,7 +161,7 @@ def test_logs_events_and_reasons_to_stop_are_those_of_an_undisturbed_training(ra
         (tmp_path / name).mkdir()
         log, board = JSONLog(tmp_path / f"{name}.jsonl", every=2), TensorBoard(tmp_path / name)
         found, history = fitted(
-            make(noise=True), Worse(), *callbacks, log, board, EarlyStopping(patience=1), epochs=9, recover=9
+            make(noise=True), Worse(), *callbacks, log, board, EarlyStopping(patience=2), epochs=9, recover=9
         )
         synk.close()
         lines = [json.loads(line) for line in (tmp_path / f"{name}.jsonl").read_text().splitlines()]
