@@ -44,6 +44,7 @@ class StoppedBySignals:
         self._before: dict[int, Any] = {}  # handlers by signal
         self._arrived: list[int] = []  # of `stop_on`, each once
         self._pressed = self._is_late = False
+        self._watcher: threading.Thread | None = None  # from the first of them on
         self._ended = threading.Event()
         self._pid = os.getpid()
 
@@ -60,6 +61,8 @@ class StoppedBySignals:
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         self._ended.set()
+        if self._watcher is not None:
+            self._watcher.join()
         for number, handler in self._before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         for number in self._arrived:
@@ -85,8 +88,11 @@ class StoppedBySignals:
     def _stop_on_signal(self, number: int) -> None:
         if self._is_late:
             raise SystemExit(0)
-        if not self._arrived:
-            threading.Thread(target=self._watch, args=[number], name="synk grace", daemon=True).start()
+        if self._watcher is None:
+            self._watcher = threading.Thread(
+                target=self._watch, args=[number], name="synk grace", daemon=True
+            )
+            self._watcher.start()
         if number not in self._arrived:
             self._arrived.append(number)
         self._training.interrupt(signal.Signals(number).name)
@@ -96,16 +102,19 @@ class StoppedBySignals:
         leave = min(LEAVE_SECONDS, self._grace / 2)
         if self._ended.wait(self._grace - leave):
             return
-        warnings.warn(
-            f"the training did not end within {self._grace - leave:g} s of {signal.Signals(number).name}: "
-            "the step that runs is given up, and what was done since the last checkpoint is lost",
-            synk.SynkWarning,
-            stacklevel=1,
-        )
-        self._is_late = True
-        signal.pthread_kill(threading.main_thread().ident or 0, number)
-        if not self._ended.wait(leave):
-            os._exit(0)  # native code holds the main thread; the kernel ends the workers
+        try:
+            warnings.warn(
+                f"the training did not end within {self._grace - leave:g} s of "
+                f"{signal.Signals(number).name}: the step that runs is given up, and what was done since the "
+                "last checkpoint is lost",
+                synk.SynkWarning,
+                stacklevel=1,
+            )
+        finally:  # it may be an error
+            self._is_late = True
+            signal.pthread_kill(threading.main_thread().ident or 0, number)
+            if not self._ended.wait(leave):
+                os._exit(0)  # native code holds the main thread; the kernel ends the workers
 
 
 def _is_of_script(handler: Any) -> bool:
