@@ -75,7 +75,7 @@ class Grace:
         """Wait for the first of the signals, and return it; 0 at the end."""
         while True:
             number = os.read(self._arrivals, 1)[0]
-            if number in (0, *self._numbers):
+            if number in self._numbers or self._ended.is_set():
                 return number
 
 
