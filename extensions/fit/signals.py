@@ -1,7 +1,7 @@
 """Let signals end a training after the step that runs: ^C, and those by which a scheduler ends jobs.
 
-a signal -> Training.interrupt -> the step ends -> callbacks end, checkpoints are saved -> SystemExit(0)
-         -> its grace is over before that -> SystemExit(0) in the middle of the step -> os._exit(0)
+a signal -> handler -> Training.interrupt -> the step ends -> callbacks end, all is saved -> SystemExit(0)
+         -> Grace -> it is nearly over -> handler -> SystemExit(0) in the middle of the step
 """
 
 from __future__ import annotations
@@ -9,17 +9,14 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import warnings
 from collections.abc import Iterable
 from typing import Any
 
-import synk
+from synk.extensions.fit.grace import Grace
 from synk.extensions.fit.training import Training
 
 # Others, sent to all processes of a job, end the workers, which have no handler for them.
 STOPPING = {signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM}
-
-LEAVE_SECONDS = 5.0  # of the grace, for leaving a step that does not end
 
 
 class StoppedBySignals:
@@ -43,8 +40,8 @@ class StoppedBySignals:
         self._stop_on = checked_signals(stop_on)
         self._before: dict[int, Any] = {}  # handlers by signal
         self._arrived: list[int] = []  # of `stop_on`, each once
-        self._pressed = self._is_late = False
-        self._ended = threading.Event()
+        self._pressed = False
+        self._running: Grace | None = None
         self._pid = os.getpid()
 
     def __enter__(self) -> None:
@@ -54,12 +51,15 @@ class StoppedBySignals:
                     f"stop_on={list(self._stop_on)} needs the main thread, to which signals come"
                 )
             return
+        if self._stop_on:
+            self._running = Grace(self._stop_on, self._grace)
         for_us = signal.getsignal(signal.SIGINT) is signal.default_int_handler
         for number in dict.fromkeys((*self._stop_on, *[signal.SIGINT] * for_us)):
             self._before[number] = signal.signal(number, self._handle)
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        self._ended.set()
+        if self._running is not None:
+            self._running.end()
         for number, handler in self._before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         for number in self._arrived:
@@ -72,40 +72,16 @@ class StoppedBySignals:
         if os.getpid() != self._pid:  # a process that the script has forked meanwhile
             signal.signal(number, self._before[number])
             signal.raise_signal(number)
-        elif self._ended.is_set():
-            pass
-        elif number in self._stop_on:
-            self._stop_on_signal(number)
+        elif self._running is not None and number in self._stop_on:
+            if self._running.is_late:
+                raise SystemExit(0)
+            self._arrived += [] if number in self._arrived else [number]
+            self._training.interrupt(signal.Signals(number).name)
         elif self._pressed:
             raise KeyboardInterrupt
         else:
             self._pressed = True
             self._training.interrupt("interrupted")
-
-    def _stop_on_signal(self, number: int) -> None:
-        if self._is_late:
-            raise SystemExit(0)
-        if not self._arrived:
-            threading.Thread(target=self._watch, args=[number], name="synk grace", daemon=True).start()
-        if number not in self._arrived:
-            self._arrived.append(number)
-        self._training.interrupt(signal.Signals(number).name)
-
-    def _watch(self, number: int) -> None:
-        """Make the main thread leave its step when the grace is nearly over, or end the process after it."""
-        leave = min(LEAVE_SECONDS, self._grace / 2)
-        if self._ended.wait(self._grace - leave):
-            return
-        warnings.warn(
-            f"the training did not end within {self._grace - leave:g} s of {signal.Signals(number).name}: "
-            "the step that runs is given up, and what was done since the last checkpoint is lost",
-            synk.SynkWarning,
-            stacklevel=1,
-        )
-        self._is_late = True
-        signal.pthread_kill(threading.main_thread().ident or 0, number)
-        if not self._ended.wait(leave):
-            os._exit(0)  # native code holds the main thread; the kernel ends the workers
 
 
 def _is_of_script(handler: Any) -> bool:

@@ -27,6 +27,7 @@ LONG_SECONDS = 3600.0
 REAP_SECONDS = 5.0  # for a process to end that was told to
 LOOK_SECONDS = 0.01  # between looks for what wakes nobody up
 REAPER = "synk-reaper"  # the thread that waits for a process that has not ended by then
+WITHOUT_LOCKS = {REAPER, "synk-grace"}  # threads that only wait; the other one is of `synk.extensions.fit`
 PR_SET_PDEATHSIG = 1
 
 

@@ -16,7 +16,7 @@ from functools import partial
 from socket import socket
 
 from synk.device import Devices
-from synk.processes.process import REAPER, flush_streams, fork_child, watched
+from synk.processes.process import WITHOUT_LOCKS, flush_streams, fork_child, watched
 from synk.processes.signals import hold_signals
 from synk.processes.stacks import Stacks
 from synk.processes.stderr_log import StderrLog
@@ -81,7 +81,7 @@ def launch(source: ForkSource, devices: Devices, connection: Connection, state: 
 
 def _warn_of_threads() -> None:
     others = [thread for thread in threading.enumerate() if thread is not threading.current_thread()]
-    names = [thread.name for thread in others if thread.name != REAPER]  # which has no lock
+    names = [thread.name for thread in others if thread.name not in WITHOUT_LOCKS]
     if names and "ipykernel" not in sys.modules:  # a notebook kernel's threads do no harm
         warnings.warn(
             f"fork() was called while other threads run ({', '.join(names)}); a lock that one of them holds "

@@ -188,7 +188,7 @@ class Session:
         return self._recovery.beside
 
     def _shrink(self, n_ranks: int) -> None:
-        """Go on with so many ranks; functions stay: in them ranks exchange with any number of others."""
+        """Go on with so many ranks; functions stay, since in them ranks exchange with any number."""
         self._recovery.deal(n_ranks)
         self._variables.leave_storage()
         self.shared_storage.release_all()

@@ -595,3 +595,122 @@ synk.restart()
 assert late(ROWS).tolist() == (ROWS + 1).tolist()
 synk.close()
 """)
+
+
+# --- with fewer ranks ------------------------------------------------------------------------------------
+
+
+def test_a_restart_returns_what_was_committed_beside_the_variables():
+    in_world("""
+world(2)
+assert synk.restart() is None
+kept = {"epoch": 3, "losses": [1.0]}
+synk.commit(kept)
+kept["losses"].append(2.0)  # in what the script has, not in the commit
+for _ in range(2):
+    back = synk.restart()
+    assert back == {"epoch": 3, "losses": [1.0]}, back
+    back["epoch"] = 4
+lose(1)
+raised(synk.WorkerDied, synk.commit, "lost")
+assert synk.restart() == {"epoch": 3, "losses": [1.0]}
+synk.commit()
+assert synk.restart() is None
+""")
+
+
+def test_a_run_goes_on_with_fewer_ranks_and_then_with_one():
+    script(
+        WORLD
+        + """
+from synk.extensions import train, updates
+
+warnings.simplefilter("error", synk.SynkWarning)
+x, y = pt.dmatrix("x"), pt.dvector("y")
+random = np.random.default_rng(0)
+rows, targets = random.normal(size=(31, 4)), random.normal(size=31)
+
+def make():
+    w = pytensor.shared(np.zeros(4), name="w")
+    step = train.make_train_function(((x @ w - y) ** 2).mean(), [w], [x, y], updates.adam, learning_rate=0.1)
+    generator = pytensor.shared(np.random.default_rng(3), name="generator")
+    following, numbers = pt.random.uniform(size=(2,), rng=generator).owner.outputs
+    draw = synk.function([], (numbers, "gather"), updates=[(generator, following)])
+    spread = synk.function([x], [x.std(axis=0), (x.sum(), "sum")])  # ranks meet in the graph
+    return w, step, draw, spread
+
+synk.fork(1)
+w, step, draw, spread = make()
+expected = [float(step(rows, targets)) for _ in range(9)]
+alone = [w.get_value(), *spread(rows)]
+first = draw()
+synk.close()
+
+synk.fork(4)
+w, step, draw, spread = make()
+data = step.build_inputs(rows, targets)
+losses = []
+for left in (4, 3, 1):
+    losses += [float(step(*data)) for _ in range(3)]
+    draw()
+    mean, total = spread(data[0])
+    synk.commit(left)
+    step(*data)  # is taken back
+    pids = synk.pids()
+    if left == 3:
+        os.kill(pids[1], signal.SIGKILL)
+        raised(synk.WorkerDied, step, *data)
+    fewer = {4: 3, 3: 1, 1: 1}[left]
+    assert synk.restart(fewer) == left
+    assert synk.n_ranks() == len(synk.pids()) == fewer
+    assert all(map(gone, pids[1:]))
+    drawn = draw().reshape(fewer, 2)
+    assert len({one.tobytes() for one in drawn}) == fewer  # streams of their own
+assert np.allclose(losses, expected, rtol=1e-12)
+assert np.allclose(w.get_value(), alone[0], rtol=1e-12)
+for mine, one in zip(spread(data[0]), alone[1:]):
+    assert np.allclose(mine, one, rtol=1e-12)
+new = pytensor.shared(np.zeros(2), name="new")
+synk.broadcast(new, np.ones(2))
+assert synk.gather(new).tolist() == [[1, 1]]
+synk.close()
+"""
+    )
+
+
+def test_fewer_ranks_are_refused_where_each_has_its_own_and_nothing_changes():
+    peopled("""
+world(2)
+people()
+synk.commit()
+pids, mine = synk.pids(), state()
+error = raised(synk.SynkStateError, synk.restart, 1)
+assert "each rank has its own 'w', 'ragged', for which fewer ranks have no place" in str(error), error
+for wrong, kind in ((0, ValueError), (3, ValueError), (True, TypeError), ("1", TypeError), (1.0, TypeError)):
+    assert f"n_parallel={wrong!r}" in str(raised(kind, synk.restart, wrong))
+assert synk.pids() == pids and same_bits(state(), mine) and fine()
+synk.restart(2)
+assert same_bits(state(), mine)
+""")
+
+
+def test_a_restart_that_the_system_refuses_may_be_tried_with_fewer():
+    in_world("""
+from synk.run import launch as launching
+world(3)
+fork_child = launching.fork_child
+
+def refuse(body):
+    if body.args[0].rank > 1:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+    return fork_child(body)
+
+synk.commit()
+launching.fork_child = refuse
+before = held()[2]
+raised(BlockingIOError, synk.restart)
+assert not held()[2], held()
+raised(synk.SynkStateError, f, ROWS, -1, 0)
+synk.restart(2)
+assert len(synk.pids()) == 2 and fine()
+""")

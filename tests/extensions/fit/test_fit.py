@@ -10,6 +10,7 @@ from support.cases.fitting import N_ROWS, make, numbers
 from synk.extensions import batches
 from synk.extensions.fit import Callback, fit
 from synk.extensions.fit.callback import Hooks
+from synk.extensions.fit.recovery import Commits
 
 
 def by_hand(case, epochs, batch_size, seed):
@@ -171,7 +172,9 @@ def calls_of(action):
     return n_calls
 
 
-def test_a_step_makes_few_calls_beyond_the_loop_by_hand(ranks):
+@pytest.mark.parametrize("recover", [0, 1])
+def test_a_step_makes_few_calls_beyond_the_loop_by_hand(ranks, monkeypatch, recover):
+    monkeypatch.setattr(Commits, "commit", lambda commits, training: setattr(commits, "_due", np.inf))
     ranks(1)  # several wait for each other, now in more calls and now in fewer
     case = make()
     inputs = case.step.build_inputs(*case.data)
@@ -182,15 +185,14 @@ def test_a_step_makes_few_calls_beyond_the_loop_by_hand(ranks):
                 case.step(*inputs, batch=batch)
 
     def fitted(epochs):
-        fit(
-            case.step, inputs, epochs=epochs, batch_size=1, callbacks=[Callback(), Callback()], progress=False
-        )
+        callbacks, options = [Callback(), Callback()], {"batch_size": 1, "progress": False}
+        fit(case.step, inputs, epochs=epochs, callbacks=callbacks, recover=recover, **options)
 
     def a_step(run):
         run(1)
         return (calls_of(partial(run, 5)) - calls_of(partial(run, 1))) / (4 * N_ROWS)
 
-    assert a_step(fitted) - a_step(loop) < 10
+    assert a_step(fitted) - a_step(loop) < 10 + 2 * recover
 
 
 def test_a_line_is_printed_for_every_epoch_where_there_is_no_terminal(ranks, capsys):

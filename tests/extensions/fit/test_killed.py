@@ -131,3 +131,24 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(tmp_path):
 @pytest.mark.slow
 def test_a_kill_at_every_byte_leaves_the_one_before(tmp_path):
     kills_at(tmp_path, range(places_in(tmp_path)))
+
+
+# --- flipped bits ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*is passed over:synk.SynkWarning")
+def test_a_flipped_bit_in_any_byte_is_refused_by_name_and_the_checkpoint_before_is_there(tmp_path):
+    saved_twice(tmp_path)
+    before, newest = checkpoints_in(tmp_path).values()
+    content = bytearray(newest.read_bytes())
+    for at in range(len(content)):
+        content[at] ^= 1 << at % 8
+        newest.write_bytes(content)
+        with pytest.raises((checkpoint.CheckpointCorrupt, checkpoint.CheckpointVersion)):
+            checkpoint.read_values(newest)
+        with pytest.warns(synk.SynkWarning, match=f"{newest.name} is passed over"):
+            assert latest(tmp_path) == before
+        content[at] ^= 1 << at % 8
+    newest.write_bytes(content)
+    assert latest(tmp_path) == newest

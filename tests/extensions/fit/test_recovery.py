@@ -27,6 +27,7 @@ from synk.extensions.fit import (
 from synk.extensions.fit import recovery as recovery_module
 from synk.extensions.fit.recovery import Commits
 from synk.run import launch
+from synk.run.session import Session
 
 EPOCHS, STEPS = 3, 6  # an epoch
 
@@ -110,6 +111,30 @@ def test_a_training_goes_on_with_the_same_bits_wherever_a_worker_dies(ranks, tmp
     assert "died of signal SIGKILL" in recovery["cause"]
     assert len((tmp_path / "log.csv").read_text().splitlines()) == 1 + EPOCHS
     assert latest(tmp_path).name == "step-000000018.ckpt"
+
+
+def test_a_training_goes_on_with_the_same_bits_if_a_worker_dies_when_the_first_step_has_compiled(
+    ranks, monkeypatch
+):
+    """Rank 0 has drawn its random numbers then, and no call had told the ranks of the variables before."""
+    compile_all, killed = Session.compile, []
+
+    def compile_and_kill(session, programs):
+        compile_all(session, programs)
+        if armed and not killed:
+            killed.append(synk.pids()[1])
+            os.kill(killed[0], signal.SIGKILL)
+
+    monkeypatch.setattr(Session, "compile", compile_and_kill)
+    armed = []
+
+    class Arms(Callback):
+        def on_epoch_begin(self, training):
+            armed.append(training)
+
+    history = disturbed(ranks, Arms())
+    assert len(history.recoveries) == 1
+    assert history.recoveries[0]["step"] == 0
 
 
 def test_a_training_that_has_stopped_stops_there_again_if_a_worker_dies_before_it_is_saved(ranks, tmp_path):

@@ -6,6 +6,7 @@ Commands of it are run in children, which may be killed.
 import json
 import os
 import signal
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -98,6 +99,7 @@ def start(do, *arguments, **options):
         os.setsid()
         signal.signal(signal.SIGINT, signal.default_int_handler)
         os.dup2(os.open(os.devnull, os.O_RDWR), 2)
+        warnings.simplefilter("default")
         do(*arguments, **options)
         os._exit(0)
     except SystemExit as left:

@@ -1,0 +1,88 @@
+"""Measure how long a process takes to end after a signal, and end it when its grace is over.
+
+Handlers in Python wait for native code, and for what synk does as a whole; a thread is told of a signal when
+it comes, by `signal.set_wakeup_fd`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import warnings
+
+import synk
+
+LEAVE_SECONDS = 5.0  # of the grace, for leaving a step that does not end
+
+
+class Grace:
+    """The seconds between the first of some signals and the end of the process.
+
+    Shortly before they are over, the signal is sent again, to a handler that is to raise where this
+    `is_late`; when they are, the process exits with status 0, whatever it does. Made and ended by the main
+    thread.
+    """
+
+    present: Grace | None = None  # in this process
+
+    def __init__(self, numbers: tuple[int, ...], seconds: float):
+        self._numbers = numbers
+        self._leave = min(LEAVE_SECONDS, seconds / 2)
+        self._patience = seconds - self._leave
+        self._ended, self._is_over = threading.Event(), False
+        self._arrivals, self._told = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(self._told, False)
+        # By its name synk knows that it only waits, and that processes may be forked beside it.
+        self._thread = threading.Thread(target=self._look, name="synk-grace", daemon=True)
+        self._thread.start()
+        self._before = signal.set_wakeup_fd(self._told, warn_on_full_buffer=False)
+        Grace.present = self
+
+    @property
+    def is_late(self) -> bool:
+        """True if the main thread is to leave whatever it does."""
+        return self._is_over and not self._ended.is_set()
+
+    def end(self) -> None:
+        """Measure no longer."""
+        self._ended.set()
+        Grace.present = None
+        signal.set_wakeup_fd(self._before)
+        os.write(self._told, bytes(1))
+        self._thread.join()
+        os.close(self._told)
+        os.close(self._arrivals)
+
+    def _look(self) -> None:
+        number = self._first()
+        if self._ended.wait(self._patience):
+            return
+        try:
+            warnings.warn(
+                f"the training did not end within {self._patience:g} s of {signal.Signals(number).name}: "
+                "what runs is given up, and what was done since the last checkpoint is lost",
+                synk.SynkWarning,
+                stacklevel=1,
+            )
+        finally:  # that may be an error
+            self._is_over = True
+            signal.pthread_kill(threading.main_thread().ident or 0, number)
+            if not self._ended.wait(self._leave):
+                os._exit(0)  # the kernel ends the workers
+
+    def _first(self) -> int:
+        """Wait for the first of the signals, and return it; 0 at the end."""
+        while True:
+            number = os.read(self._arrivals, 1)[0]
+            if number in self._numbers or self._ended.is_set():
+                return number
+
+
+def _forget() -> None:
+    """Tell nobody of the signals of a child: its parent would take them for its own."""
+    if Grace.present is not None:
+        signal.set_wakeup_fd(-1)
+
+
+os.register_at_fork(after_in_child=_forget)
