@@ -1,10 +1,11 @@
-"""Training loops beside PyTorch Lightning's: the cost of an epoch beyond the loop by hand, and of saving.
+"""Training loops beside PyTorch Lightning's: the cost of a step beyond the loop by hand, and of saving.
 
     python benchmarks/fit.py
     python benchmarks/fit.py --rounds 10 --gigabytes 1
 
-The same linear regression in one process, on the same batches: what remains is the loop around it. Lightning
-runs with everything off that can be. The state that is saved are arrays of zeros that the graph updates.
+The same linear regression in one process, on the same batches: what remains is the loop around it. What
+trainings cost before their first step and after the last is in both of two times, and not in their difference.
+Lightning runs with everything off that can be. What is saved are parameters that nothing else uses.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import cProfile
 import logging
 import tempfile
 import warnings
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -27,6 +29,7 @@ from synk.bench import pairs
 LIGHTNING = find_spec("lightning") is not None  # without it synk alone is measured
 ROWS, COLUMNS, BATCH = 12_800, 10, 64
 QUICK_ROWS = 640
+MORE = 3  # epochs
 
 
 def main() -> None:
@@ -61,8 +64,9 @@ def print_steps(options: argparse.Namespace) -> None:
     n_steps = rows // BATCH
     values = np.random.default_rng(0).normal(size=(rows, COLUMNS)).astype("float32")
     loops = ours(values) | (theirs(values) if LIGHTNING else {})
-    comparison = pairs.compare(loops, options.rounds, warmup=1)
-    print(f"\n{markdown_tables.table(comparison, f'epoch of {n_steps} steps')}")
+    comparison = pairs.compare(loops, options.rounds, warmup=1, timer=timed_epochs)
+    print(f"\n{markdown_tables.table(comparison, f'{MORE - 1} epochs of {n_steps} steps')}")
+    n_steps *= MORE - 1
     names = list(loops)
     for by_hand, loop in zip(names[::2], names[1::2], strict=True):
         beyond = [
@@ -70,12 +74,18 @@ def print_steps(options: argparse.Namespace) -> None:
             for long, short in zip(comparison.seconds[loop], comparison.seconds[by_hand], strict=True)
         ]
         low, median, high = pairs.spread(beyond)
-        calls = (calls_of(loops[loop]) - calls_of(loops[by_hand])) / n_steps
+        calls = (calls_in_epochs(loops[loop]) - calls_in_epochs(loops[by_hand])) / n_steps
         print(f"{loop}: {median:.1f} us ({low:.1f}-{high:.1f}) and {calls:.1f} calls a step beyond {by_hand}")
 
 
+def timed_epochs(loop) -> float:
+    """Return the seconds of all epochs but one."""
+    one, more = pairs.timed(partial(loop, 1)), pairs.timed(partial(loop, MORE))
+    return more - one
+
+
 def ours(values):
-    """Return an epoch by hand and one by `fit`, by name."""
+    """Return a loop by hand and `fit`, by name: functions of the number of epochs."""
     import pytensor
     import pytensor.tensor as pt
 
@@ -87,20 +97,21 @@ def ours(values):
     step = train.make_train_function(loss, [w], [x], updates.sgd, learning_rate=np.float32(0.01))
     data = synk.data(values, var=x)
 
-    def by_hand():
-        total = 0.0
-        for rows in batches(len(values), BATCH, seed=0):
-            total += float(step(data, batch=rows)) * len(rows)
+    def by_hand(epochs):
+        for epoch in range(epochs):
+            total = 0.0
+            for rows in batches(len(values), BATCH, seed=(0, epoch)):
+                total += float(step(data, batch=rows)) * len(rows)
         return total
 
     return {
         "synk, by hand": by_hand,
-        "synk, fit": lambda: fit(step, (data,), epochs=1, batch_size=BATCH, progress=False),
+        "synk, fit": lambda epochs: fit(step, (data,), epochs=epochs, batch_size=BATCH, progress=False),
     }
 
 
 def theirs(values):
-    """Return an epoch by hand in torch and one by Lightning, by name."""
+    """Return a loop by hand in torch and Lightning's, by name."""
     import lightning
     import torch
 
@@ -126,18 +137,23 @@ def theirs(values):
         def __iter__(self):
             return batched()
 
-    def by_hand():
-        total = 0.0
-        for batch in batched():
-            optimizer.zero_grad()
-            loss = module.training_step(batch, 0)
-            loss.backward()
-            optimizer.step()
-            total += float(loss.detach()) * len(batch)
+    def by_hand(epochs):
+        for _ in range(epochs):
+            total = 0.0
+            for batch in batched():
+                optimizer.zero_grad()
+                loss = module.training_step(batch, 0)
+                loss.backward()
+                optimizer.step()
+                total += float(loss.detach()) * len(batch)
         return total
 
     loader = torch.utils.data.DataLoader(Batches(), batch_size=None)
-    return {"torch, by hand": by_hand, "Lightning": lambda: trainer(max_epochs=1).fit(module, loader)}
+
+    def by_lightning(epochs):
+        trainer(max_epochs=epochs).fit(module, loader)
+
+    return {"torch, by hand": by_hand, "Lightning": by_lightning}
 
 
 def trainer(**how):
@@ -153,11 +169,14 @@ def trainer(**how):
     return lightning.Trainer(**off, accelerator="cpu", **how)
 
 
-def calls_of(loop) -> int:
-    """Return how many function calls a loop makes, once it has run before."""
-    profile = cProfile.Profile()
-    profile.runcall(loop)
-    return sum(entry.callcount for entry in profile.getstats())
+def calls_in_epochs(loop) -> int:
+    """Return how many function calls all epochs but one make."""
+    found = []
+    for epochs in (1, MORE):
+        profile = cProfile.Profile()
+        profile.runcall(loop, epochs)
+        found.append(sum(entry.callcount for entry in profile.getstats()))
+    return found[1] - found[0]
 
 
 # --- saving ----------------------------------------------------------------------------------------------

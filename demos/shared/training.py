@@ -5,6 +5,7 @@ add_options -> parse_args -> train: fit with callbacks, in a timeline -> files, 
 
 import argparse
 import json
+import signal
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -45,6 +46,9 @@ def train(options: argparse.Namespace, title: str, *what: Any, callbacks: Any = 
             metrics=["loss", "accuracy"],
             callbacks=[Report(title), *callbacks, *writers(options)],
             resume=options.checkpoints,
+            recover=3,
+            # A scheduler's signals: what is saved is what the same command goes on from.
+            stop_on=[signal.SIGTERM, signal.SIGUSR1] if options.checkpoints else [],
             **how,
         )
     synk.close()
