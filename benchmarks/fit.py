@@ -4,7 +4,7 @@
     python benchmarks/fit.py --rounds 10 --gigabytes 1
 
 The same linear regression in one process, on the same batches: what remains is the loop around it. What
-trainings cost before their first step and after the last is in both of two times, and not in their difference.
+trainings cost before their first step and after the last is in both of two times, not in their difference.
 Lightning runs with everything off that can be. What is saved are parameters that nothing else uses.
 """
 
