@@ -21,7 +21,7 @@ from synk.arrays.per_rank import PerRank
 from synk.arrays.shared_storage import SharedStorage
 from synk.arrays.shared_table import SharedTable
 from synk.arrays.variables import RankVariables
-from synk.collectives.read import FetchStep, ShapesStep
+from synk.collectives.read import CommitStep, ShapesStep
 from synk.collectives.runner import CollectiveRunner
 from synk.comm import Communicator, ObservedCommunicator
 from synk.compile.observe.profile import Profile
@@ -148,7 +148,7 @@ class Session:
         """Keep the values of all shared variables, and those that are given, for `restart`."""
         beside = copy.deepcopy(values)
         with self.turn("commit"), self.shared.held() as identities:
-            self._recovery.keep(identities, self.run((FetchStep(identities, rank=None),))[0], beside)
+            self._recovery.keep(identities, self.run((CommitStep(identities),))[0], beside)
 
     def timeline(self, path: Any) -> Timeline:
         """Record what all ranks do, from now on."""
