@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from synk.arrays.owner import Owner
 from synk.arrays.variables import copy_of, describe
@@ -41,14 +45,14 @@ class GetValue(Collective[Any]):
 
 @dataclass(slots=True)
 class FetchStep(Step):
-    """Send values to the master from one rank, or from all where ``rank`` is None."""
+    """Send values to the master from one rank."""
 
     variables: tuple[int, ...]
-    rank: int | None
+    rank: int
     read: tuple[bool, ...] = ()  # by variable: rank 0 reads it from the rank's memory, with all ranks' help
 
     def run(self, rank: Rank) -> list[Any]:
-        asked = self.rank in (None, rank.rank)
+        asked = self.rank == rank.rank
         read = [variable for variable, is_read in zip(self.variables, self.read, strict=False) if is_read]
         shared = {variable: rank.variables.shared_arrays(variable) for variable in read}
         with rank.communicator.at_once("gather", "sum", list(shared.values()), shapes=False):
@@ -63,6 +67,36 @@ class FetchStep(Step):
             gathered[variable] if variable in shared else _own_copy(rank, variable) if asked else None
             for variable in self.variables
         ]
+
+
+@dataclass(slots=True)
+class CommitStep(Step):
+    """Send the values of rank 0 to the master, and of other ranks those that differ; None for the same.
+
+    Parameters are the same, mostly: their digests are compared, so that not every rank sends all of them.
+    """
+
+    variables: tuple[int, ...]
+
+    def run(self, rank: Rank) -> list[Any]:
+        if not self.variables:
+            return []
+        own = np.array([digest(rank.variables.on_host(one), rank.rank) for one in self.variables])
+        first = rank.communicator.on_host.broadcast(own.copy())
+        differ = np.any(own != first, axis=1) | (rank.rank == 0)
+        return [
+            _own_copy(rank, variable) if sent else None
+            for variable, sent in zip(self.variables, differ, strict=True)
+        ]
+
+
+def digest(value: Any, rank: int) -> NDArray[np.uint8]:
+    """Return bytes that are the same for arrays of the same bits; of anything else, for the same rank."""
+    said = hashlib.sha256(f"{rank} {type(value)}".encode())
+    if isinstance(value, np.ndarray):
+        said = hashlib.sha256(f"{value.dtype.str} {value.shape}".encode())
+        said.update(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
+    return np.frombuffer(said.digest(), np.uint8)
 
 
 def _own_copy(rank: Rank, variable: int) -> Any:

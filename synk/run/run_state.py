@@ -87,10 +87,13 @@ class Recovery:
         return copy.deepcopy(self._beside)
 
     def keep(self, identities: Sequence[int], by_rank: Sequence[Sequence[Any]], beside: Any = None) -> None:
-        """Take values, per rank, for the commit, in place of the last one, and what goes ``beside`` them."""
-        by_variable = zip(*by_rank, strict=True)
+        """Take values, per rank, for the commit, in place of the last one, and what goes ``beside`` them.
+
+        None stands for the same as on rank 0: it is kept once.
+        """
         self._kept = {
-            identity: _thriftily(values) for identity, values in zip(identities, by_variable, strict=True)
+            identity: (first, *(first if value is None else value for value in others))
+            for identity, first, *others in zip(identities, *by_rank, strict=True)
         }
         self._kept_per_rank, self._beside = self._per_rank.now, beside
 
@@ -145,21 +148,6 @@ def warn_of(missing: Sequence[str]) -> None:
         )
 
 
-def _thriftily(values: Sequence[Any]) -> tuple[Any, ...]:
-    """Return one rank's value for all ranks that have the same: parameters are, mostly."""
-    first = values[0]
-    return tuple(first if _same_bits(first, value) else value for value in values)
-
-
 def _dealt(value: Any, rank: int) -> Any:
     """Return rank 0's value for another rank; of a random state it makes a stream, as at the start."""
     return stream(copy_of(value), rank) if isinstance(value, np.random.Generator) else value
-
-
-def _same_bits(one: Any, other: Any) -> bool:
-    if not (isinstance(one, np.ndarray) and isinstance(other, np.ndarray)):
-        return False
-    if (one.dtype, one.shape) != (other.dtype, other.shape):
-        return False
-    one_bits, other_bits = (np.ascontiguousarray(value).reshape(-1).view("u1") for value in (one, other))
-    return np.array_equal(one_bits, other_bits)

@@ -9,7 +9,7 @@ import copy
 import itertools
 import os
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any, cast
@@ -21,7 +21,7 @@ from synk.arrays.per_rank import PerRank
 from synk.arrays.shared_storage import SharedStorage
 from synk.arrays.shared_table import SharedTable
 from synk.arrays.variables import RankVariables
-from synk.collectives.read import FetchStep, ShapesStep
+from synk.collectives.read import CommitStep, ShapesStep
 from synk.collectives.runner import CollectiveRunner
 from synk.comm import Communicator, ObservedCommunicator
 from synk.compile.observe.profile import Profile
@@ -40,6 +40,7 @@ from synk.run.arguments import checked_fewer
 from synk.run.commands import Commands
 from synk.run.fork_source import ForkSource
 from synk.run.launch import launch
+from synk.run.remembered import RememberedCommands
 from synk.run.run_state import Recovery, RunState, warn_of
 from synk.run.timeline import Timeline
 from synk.run.turns import Turns
@@ -148,7 +149,7 @@ class Session:
         """Keep the values of all shared variables, and those that are given, for `restart`."""
         beside = copy.deepcopy(values)
         with self.turn("commit"), self.shared.held() as identities:
-            self._recovery.keep(identities, self.run((FetchStep(identities, rank=None),))[0], beside)
+            self._recovery.keep(identities, self.run((CommitStep(identities),))[0], beside)
 
     def timeline(self, path: Any) -> Timeline:
         """Record what all ranks do, from now on."""
@@ -291,32 +292,3 @@ class Session:
             self._termination.restore()
             self._remembered.drop_all()
         warn_of_survivors(left)
-
-
-class RememberedCommands:
-    """The commands of a run that may be sent again; all methods are safe in finalizers, at any moment."""
-
-    def __init__(self) -> None:
-        self._commands: weakref.WeakValueDictionary[int, PreparedCommand] = weakref.WeakValueDictionary()
-
-    def add(self, command: PreparedCommand) -> None:
-        """Note a command, to be dropped when something that it refers to is given up."""
-        self._commands[id(command)] = command
-
-    def drop_all(self) -> None:
-        """Drop all commands: calls are prepared anew."""
-        self._drop(lambda command: True)
-
-    def drop_segment(self, segment: int) -> None:
-        """Drop the commands that read a segment."""
-        self._drop(lambda command: segment in command.segments)
-
-    def drop_variable(self, variable: int) -> None:
-        """Drop the commands that rely on where a shared variable is stored."""
-        self._drop(lambda command: variable in command.variables)
-
-    def _drop(self, refers: Callable[[PreparedCommand], bool]) -> None:
-        for reference in self._commands.valuerefs():
-            command = reference()
-            if command is not None and refers(command):
-                command.drop()

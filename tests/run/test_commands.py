@@ -8,7 +8,7 @@ import pytest
 from pytensor import shared
 
 from support.transport.threads import ThreadCommunicator, ThreadWorkers, make_rank
-from synk.collectives.read import FetchStep
+from synk.collectives.read import CommitStep
 from synk.collectives.reduce import AllReduceStep
 from synk.device import Devices
 from synk.rank.connection import Connection
@@ -91,9 +91,12 @@ def run():
 def test_steps_run_on_every_rank_and_results_come_by_step_then_by_rank(run):
     run = run()
     run.share(1, [1.0, 2.0])
-    summed, fetched = run.do(AllReduceStep((1,), "sum"), FetchStep((1,), rank=None))
+    before, summed, after = run.do(CommitStep((1,)), AllReduceStep((1,), "sum"), CommitStep((1,)))
     assert summed == (None,) * N_RANKS
-    assert [values[0].tolist() for values in fetched] == run.values(1) == [[3.0, 6.0]] * N_RANKS
+    assert before[0][0].tolist() == [1.0, 2.0]
+    assert after[0][0].tolist() == [3.0, 6.0]
+    assert list(after[1:]) == [[None]] * (N_RANKS - 1)  # the same
+    assert run.values(1) == [[3.0, 6.0]] * N_RANKS
 
 
 @pytest.mark.parametrize("rank", range(N_RANKS))
@@ -171,7 +174,8 @@ def test_a_session_knows_what_connects_its_ranks_by_the_same_interface(monkeypat
         with run.turn("a test"):
             variable = shared(np.ones(2))
             identity = run.shared.identify(variable)
-            _, fetched = run.run((AllReduceStep((identity,), "sum"), FetchStep((identity,), rank=None)))
-        assert [value.tolist() for (value,) in fetched] == [[3.0, 3.0]] * N_RANKS
+            _, kept = run.run((AllReduceStep((identity,), "sum"), CommitStep((identity,))))
+        assert kept[0][0].tolist() == [3.0, 3.0]
+        assert list(kept[1:]) == [[None]] * (N_RANKS - 1)
     finally:
         run.close()
