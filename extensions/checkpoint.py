@@ -108,7 +108,7 @@ def write(path: str | os.PathLike[str], copied: Mapping[str, Any], values: Mappi
         checkpoint_format.read_entries(file)
 
 
-def load(path: str | os.PathLike[str], variables: Any) -> dict[str, Any]:
+def load(path: str | os.PathLike[str], variables: Any, strict: bool = True) -> dict[str, Any]:
     """Give shared variables the values saved under their names, on every rank.
 
     Either everything fits or nothing is changed. Calls of other threads wait while the values are given,
@@ -119,6 +119,9 @@ def load(path: str | os.PathLike[str], variables: Any) -> dict[str, Any]:
     path : path-like
     variables : as of `save`
         With the names, shapes and dtypes that were saved.
+    strict : bool
+        Whether to refuse a file that has other variables as well. To load the parameters alone of what a
+        training has saved, pass False.
 
     Returns
     -------
@@ -153,14 +156,12 @@ def load(path: str | os.PathLike[str], variables: Any) -> dict[str, Any]:
         sizes = {name: value.nbytes for name, value in present.items() if isinstance(value, np.ndarray)}
         most = sum(sizes.values()) + ENTRIES_LIMIT * sum(sizes.get(name, 0) for name in own)
         entries = checkpoint_format.read_entries(file, most)
-        check_names(
-            {
-                name
-                for name, entry in entries.items()
-                if name in present or not (isinstance(entry, ValueEntry) or OF_RANK.sub("", name) in present)
-            },
-            present,
-        )
+        others_too = {
+            name
+            for name, entry in entries.items()
+            if strict and not (isinstance(entry, ValueEntry) or OF_RANK.sub("", name) in present)
+        }
+        check_names(others_too | (entries.keys() & present.keys()), present)
         places = {name: name for name in present}
         for name in own:
             if others and of_rank(others, name) in entries and of_rank(others + 1, name) not in entries:
@@ -215,7 +216,7 @@ def check_names(saved: Collection[str], wanted: Collection[str]) -> None:
     if absent or extra:
         raise CheckpointNames(
             f"the checkpoint lacks {_listed(absent)} and also has {_listed(extra)}; "
-            "pass the variables that were saved"
+            "pass the variables that were saved, or strict=False to leave some of the file out"
         )
 
 

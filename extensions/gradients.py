@@ -11,7 +11,7 @@ Since it is reduced along with the arrays, all-reducing by "avg" or by "sum" giv
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from math import prod
 from typing import Any
@@ -157,8 +157,10 @@ def global_norm(flat: Any) -> Variable:
 
 
 def listed(params: Any) -> list[Any]:
-    """Return parameters as a list; a variable alone is a list of one."""
-    return [params] if isinstance(params, Variable) else list(params)
+    """Return parameters as a list; a variable alone is a list of one, of a dict they are the values."""
+    if isinstance(params, Variable):
+        return [params]
+    return list(params.values() if isinstance(params, Mapping) else params)
 
 
 def check_loss(loss: Any) -> None:

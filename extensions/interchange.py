@@ -6,7 +6,7 @@ params -> save_safetensors -> file -> load_safetensors -> every rank
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -19,7 +19,10 @@ from synk.extensions.checkpoint_contents import copies, named, value_of
 
 
 def save_safetensors(
-    path: str | os.PathLike[str], variables: Any, metadata: Mapping[str, str] | None = None
+    path: str | os.PathLike[str],
+    variables: Any,
+    metadata: Mapping[str, str] | None = None,
+    transpose: Collection[str] = (),
 ) -> None:
     """Write the values of shared tensors on rank 0 to a safetensors file, under their names.
 
@@ -30,6 +33,9 @@ def save_safetensors(
     variables : as of `synk.extensions.checkpoint.save`
         A dict gives the names that another framework expects. Random states are left out.
     metadata : dict of str to str, optional
+    transpose : collection of str
+        Names of those whose axes come in reverse order in the file: weights of `Dense` are (inputs, outputs),
+        those of torch's ``Linear`` (outputs, inputs).
 
     Raises
     ------
@@ -41,12 +47,17 @@ def save_safetensors(
     numpy = _module()
     with synk.turn("save_safetensors"):
         copied = copies(_tensors(variables))
-    arrays = {name: np.asarray(value, order="C") for name, value in copied.items()}
+    _check_transposed(transpose, copied)
+    arrays = {
+        name: np.asarray(value.T if name in transpose else value, order="C") for name, value in copied.items()
+    }
     with atomic_write(path) as file:
         file.write(numpy.save(arrays, None if metadata is None else dict(metadata)))
 
 
-def load_safetensors(path: str | os.PathLike[str], variables: Any, strict: bool = True) -> None:
+def load_safetensors(
+    path: str | os.PathLike[str], variables: Any, strict: bool = True, transpose: Collection[str] = ()
+) -> None:
     """Give shared tensors the values of a safetensors file that have their names, on every rank.
 
     Parameters
@@ -56,6 +67,7 @@ def load_safetensors(path: str | os.PathLike[str], variables: Any, strict: bool 
         Each with the shape and dtype that the file has.
     strict : bool
         Whether to refuse a file that has other names as well.
+    transpose : as of `save_safetensors`
 
     Raises
     ------
@@ -64,11 +76,18 @@ def load_safetensors(path: str | os.PathLike[str], variables: Any, strict: bool 
     CheckpointNames
         Names are missing from the file, or, if it is to be strict, not asked for; nothing has changed then.
     ValueError
-        A shape or dtype differs; nothing has changed then.
+        A shape or dtype differs, or NumPy has no such dtype; nothing has changed then.
     """
-    with open(path, "rb") as file:
-        arrays = _module().load(file.read())
     wanted = _tensors(variables)
+    _check_transposed(transpose, wanted)
+    with open(path, "rb") as file:
+        try:
+            arrays = _module().load(file.read())
+        except KeyError as unknown:
+            raise ValueError(
+                f"{path} has tensors of dtype {unknown}, which NumPy lacks; convert them to F32 there"
+            ) from None
+    arrays |= {name: arrays[name].T for name in transpose if name in arrays}
     check_names(arrays if strict else arrays.keys() & wanted.keys(), wanted)
     for name, variable in wanted.items():
         saved, present = arrays[name], value_of(variable)
@@ -76,9 +95,16 @@ def load_safetensors(path: str | os.PathLike[str], variables: Any, strict: bool 
             raise ValueError(
                 f"variable '{name}' is of dtype {present.dtype} and shape {present.shape}, but {path} has "
                 f"{saved.dtype} and {saved.shape}"
+                + (f"; pass transpose=[{name!r}]" if saved.shape == present.shape[::-1] else "")
             )
     with synk.turn("load_safetensors"):
-        assign([(variable, np.array(arrays[name])) for name, variable in wanted.items()])
+        assign([(variable, np.array(arrays[name], order="C")) for name, variable in wanted.items()])
+
+
+def _check_transposed(transpose: Collection[str], names: Collection[str]) -> None:
+    if isinstance(transpose, str) or (unknown := set(transpose) - set(names)):
+        said = transpose if isinstance(transpose, str) else sorted(unknown)
+        raise ValueError(f"transpose has {said!r}, but the variables are {sorted(names)}")
 
 
 def _tensors(variables: Any) -> dict[str, Any]:

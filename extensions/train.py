@@ -7,11 +7,14 @@ The three run as one command on every rank: one message, one reply.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.type import float_dtypes
 
 import synk
@@ -85,7 +88,10 @@ def make_train_function(
         step = make_train_function(loss, params, inputs, updates.adam)
         checkpoint.save(path, step, {"epoch": epoch})
     """
+    if not callable(update_rule):
+        raise TypeError(f"update_rule={update_rule!r} is no rule; pass one, such as updates.adam")
     bcast_inputs = [] if bcast_inputs is None else listed(bcast_inputs)
+    warn_of_frozen(loss, updates)
     grad_updates, param_updates, flat_gradient = update_rule(loss, listed(params), **options)
     common, local = split_updates(updates)
     vector_updates, assignments, vectors = add_up(common)
@@ -112,15 +118,36 @@ def make_train_function(
     return step
 
 
+def warn_of_frozen(loss: Any, updates: Any) -> None:
+    """Warn of random states that a loss draws from and no update advances: every step would draw the same."""
+    advanced = {variable for variable, *_ in _entries(updates)}
+    drawn = {one for one in ancestors([loss]) if isinstance(one, SharedVariable) and _is_generator(one)}
+    if frozen := sorted(str(one) for one in drawn - advanced):
+        warnings.warn(
+            f"the loss draws from {', '.join(frozen)}, which no update advances: every step draws the same "
+            "numbers; pass updates=, such as those that Sequential.training returns",
+            synk.SynkWarning,
+            stacklevel=3,
+        )
+
+
+def _is_generator(variable: Any) -> bool:
+    return isinstance(variable.type, RandomType)
+
+
+def _entries(updates: Any) -> list[Any]:
+    """Return updates as a list of tuples."""
+    return list(updates.items()) if isinstance(updates, Mapping) else list(updates or [])
+
+
 def split_updates(updates: Any) -> tuple[list[tuple[Any, Any]], list[tuple]]:
     """Tell the updates that get the value of the whole batch from those that each rank does by itself.
 
     The first are those of floating-point variables without an operation other than "avg" or None; the
     others are returned as they were given.
     """
-    entries = list(updates.items()) if isinstance(updates, Mapping) else list(updates or [])
     common, local = [], []
-    for entry in entries:
+    for entry in _entries(updates):
         variable, new, *operation = entry
         if getattr(variable, "dtype", None) in float_dtypes and operation in ([], [None], ["avg"]):
             common.append((variable, variable.type.filter_variable(new, allow_convert=True)))

@@ -68,9 +68,12 @@ class Hooks:
     """
 
     def __init__(self, callbacks: Sequence[Callback]):
+        known = [name for name in dir(Callback) if name.startswith("on_")]
         for callback in callbacks:
             if not isinstance(callback, Callback):
                 raise TypeError(f"{callback!r} is no Callback; pass instances of its subclasses")
+            if unknown := [name for name in dir(callback) if name.startswith("on_") and name not in known]:
+                raise TypeError(f"{callback!r} has {unknown}, which nobody calls; there are {known}")
         self.callbacks = sorted(callbacks, key=lambda callback: callback.last)
         self.on_step_end: list[Callable[[Training], None]] = [
             callback.on_step_end

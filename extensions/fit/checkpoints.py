@@ -191,13 +191,19 @@ def resume_from(source: str | os.PathLike[str], training: Training) -> Path | No
     if state is None:
         raise ValueError(f"{path} holds no training; load it by checkpoint.load(path, step) before fit()")
     training.load_state(state)
-    checkpoint.load(path, training.step)
+    try:
+        checkpoint.load(path, training.step)
+    except (checkpoint.CheckpointNames, ValueError) as error:
+        error.add_note(
+            f"resume: {path} is of another model or update rule; give this one a folder of its own"
+        )
+        raise
     training.load_callbacks(state)
     training.resumed_from = path
     if state["fingerprint"] != training.fingerprint:
         warnings.warn(
-            f"the graph has changed since {path} was written by {state['versions']}: the training goes on, "
-            "but not as it would have",
+            f"the graph is not the one that {path} was written with, say by another constant or by another "
+            f"version than {state['versions']}: the training goes on, but not as it would have",
             synk.SynkWarning,
             stacklevel=3,
         )

@@ -122,6 +122,8 @@ def fit(
     CheckpointNames, CheckpointCorrupt, CheckpointVersion
         As `synk.extensions.checkpoint.load`, of `resume`.
     """
+    if not isinstance(callbacks, Iterable):
+        raise TypeError(f"callbacks={callbacks!r} is no list; pass [{type(callbacks).__name__}(...)]")
     tries = checked_tries(recover)
     check_epochs(epochs, data, tries)
     batches = feed(step, data, batch_size, seed, shuffle, n_rows, num_slices)

@@ -28,14 +28,15 @@ def positions(
         mode = None if variable is None else next(modes)
         if variable is not None and variable.ndim == 0 and mode != "gather":
             found.append((position, variable.name))
+    if isinstance(names, str):
+        raise TypeError(f"metrics={names!r} is one string; pass a list of names")
     if names is None:
         names = [(name or f"output_{position}") if position else "loss" for position, name in found]
     if len(names) < len(found):
         raise ValueError(f"{function!r} returns {len(found)} numbers, but metrics={list(names)} names fewer")
-    names = names[: len(found)]
     if twice := sorted({name for name in names if list(names).count(name) > 1}):
         raise ValueError(f"two outputs of {function!r} are called {twice}; name them, or pass metrics=[...]")
-    return {prefix + name: position for name, (position, _) in zip(names, found, strict=True)}
+    return {prefix + name: position for name, (position, _) in zip(names, found, strict=False)}
 
 
 class Averages:
@@ -104,7 +105,10 @@ class Validation:
         names: Sequence[str] | None = None,
     ):
         if not isinstance(function, synk.Function):
-            raise TypeError(f"validation={function!r} begins with no function; pass (function, data)")
+            raise TypeError(
+                f"validation begins with a {type(function).__name__}, not with a synk.Function; "
+                "pass (function, data)"
+            )
         self._function = function
         self._num_slices = checked_count("validation_slices", num_slices, 1)
         self._at = positions(function, names, prefix="val_")
@@ -128,6 +132,9 @@ def validation_of(pair: Any, num_slices: int = 1, names: Sequence[str] | None = 
     if pair is None:
         return None
     if not isinstance(pair, tuple | list) or len(pair) not in (2, 3):
-        raise TypeError(f"validation={pair!r} is no pair; pass (function, data), or (function, data, names)")
+        raise TypeError(
+            f"validation is a {type(pair).__name__}, not a pair; pass (function, data), or "
+            "(function, data, names)"
+        )
     function, data, *own = pair
     return Validation(function, data, num_slices, own[0] if own else names)

@@ -34,6 +34,8 @@ class Patience:
     """Counts epochs that are not better than the best before them."""
 
     def __init__(self, monitor: Monitor, patience: int):
+        if not isinstance(patience, int):
+            raise TypeError(f"patience={patience!r} is not an integer")
         if patience < 1:
             raise ValueError(f"patience={patience} is less than 1; pass how many epochs may be no better")
         self._monitor, self._patience = monitor, patience

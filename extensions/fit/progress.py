@@ -24,6 +24,10 @@ def progress_for(wanted: bool) -> list[Callback]:
 class EpochLines(Callback):
     """Prints a line after every epoch: its number, metrics, seconds and rows a second."""
 
+    def on_train_begin(self, training: Training) -> None:
+        if training.epoch >= training.epochs:
+            self.say(f"{training.epoch} epochs are done already")
+
     def on_epoch_end(self, training: Training) -> None:
         record = training.history.epochs[-1]
         self.say(
@@ -57,6 +61,7 @@ class ProgressBar(EpochLines):
             auto_refresh=False,  # by a thread, beside which workers would be forked
         )
         self._bar.start()
+        super().on_train_begin(training)
         self._task: Any = None
         self._next = 0.0
 

@@ -75,7 +75,10 @@ class StopOnNaN(Callback):
         # Where an output is not finite, neither is its sum.
         if all(map(isfinite, training.averages.sums)):
             return
-        said = f"after step {training.history.steps}: {training.numbers()}"
+        said = (
+            f"after step {training.history.steps}: {training.numbers()}; a smaller learning rate may help, "
+            "from the beginning or from an earlier checkpoint, fit(..., resume=path)"
+        )
         state = training.step.state
         variables = [one for one in named(list(state)).values() if _is_float(one)]
         try:

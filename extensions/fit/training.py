@@ -64,7 +64,7 @@ class Training:
         self.history = History()
         self.error: BaseException | None = None
         self.resumed_from: Path | None = None
-        self._check_names()
+        self._check_names(metrics)
         self._began = 0.0  # the seconds of a clock, when this epoch began or was gone on with
         self._rows_before = 0  # then
 
@@ -79,7 +79,12 @@ class Training:
         added = [name for callback in self.callbacks.values() for name in callback.adds]
         return [*self.averages.names, *(self.validation.names if self.validation else []), *added]
 
-    def _check_names(self) -> None:
+    def _check_names(self, given: Sequence[str] | None) -> None:
+        most = max(len(self.averages.names), len(self.validation.names) if self.validation else 0)
+        if given is not None and len(given) > most:
+            raise ValueError(
+                f"metrics={list(given)} names {len(given)} numbers, but at most {most} are returned"
+            )
         names = [*self.metric_names, *COLUMNS]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"two entries of an epoch are called {twice}; pass other metrics=[...]")

@@ -197,13 +197,22 @@ class Data:
         values = as_array(input_data, f"the value for {self._label()}")
         if values.ndim != self._ndim:
             raise TypeError(f"value has {values.ndim} dimensions, {self._label()} has {self._ndim}")
-        if not force_cast and not np.can_cast(values.dtype, self._dtype, "safe"):
-            numbers = values.dtype.kind in NUMBERS
+        if not (
+            force_cast or np.can_cast(values.dtype, self._dtype, "safe") or self._keeps(input_data, values)
+        ):
             raise TypeError(
                 f"value of dtype {values.dtype} does not fit {self._label()} of dtype {self._dtype}; "
-                + ("cast it, or pass force_cast=True" if numbers else remedy(values.dtype, str(self._dtype)))
+                f"{remedy(values.dtype, str(self._dtype))}"
+                + (", or synk.data(..., force_cast=True)" if values.dtype.kind in NUMBERS else "")
             )
         return values.astype(self._dtype, copy=False)
+
+    def _keeps(self, input_data: Any, values: NDArray[Any]) -> bool:
+        """Return whether these are numbers of Python, which have no dtype, and ours loses none of them."""
+        if not isinstance(input_data, list | tuple | range | int | float) or values.dtype.kind not in NUMBERS:
+            return False
+        with np.errstate(all="ignore"):
+            return np.array_equal(values.astype(self._dtype), values, equal_nan=True)
 
     def free_memory(self) -> None:
         """Free the memory in every rank; the shape becomes empty."""

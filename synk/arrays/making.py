@@ -34,9 +34,9 @@ def make_data(
     if is_in_file(value):
         return _file_data(owner, value, dtype, ndim, minibatch, oversize, name)
     if value is not None and var is None:
-        value = as_array(value, f"the value for Data {name!r}" if name else "the value")
-        dtype = value.dtype if dtype is None else dtype
-        ndim = value.ndim if ndim is None else ndim
+        array = as_array(value, f"the value for Data {name!r}" if name else "the value")
+        dtype = array.dtype if dtype is None else dtype
+        ndim = array.ndim if ndim is None else ndim
     if ndim is None and shape is not None:
         ndim = len(shape)
     if dtype is None or ndim is None:

@@ -197,6 +197,29 @@ def test_only_values_that_fit_are_stored():
     assert synk.data([1.5], dtype="int8", force_cast=True)[0] == 1
 
 
+@pytest.mark.parametrize(
+    ("numbers", "dtype", "fits"),
+    [
+        ([[1.0, 2.5]], "float32", True),
+        ([0.1], "float32", False),
+        ([1, 2, 3], "float32", True),
+        ([2**24 + 1], "float32", False),
+        (range(5), "int8", True),
+        ([300], "int8", False),
+        ([float("nan")], "float32", True),
+        ([1.0, 2.0], "int64", True),
+        ([1.5], "int64", False),
+        (np.array([1.0]), "float32", False),  # which has a dtype
+    ],
+)
+def test_numbers_of_python_fit_where_none_is_changed(numbers, dtype, fits):
+    if fits:
+        assert np.array_equal(synk.data(numbers, dtype=dtype).data, numbers, equal_nan=True)
+    else:
+        with pytest.raises(TypeError, match="does not fit"):
+            synk.data(numbers, dtype=dtype)
+
+
 def test_set_shape_keeps_items_in_their_place_in_memory():
     data = synk.data(np.arange(6.0).reshape(2, 3))
     data.set_shape((3, 2))

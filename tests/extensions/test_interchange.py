@@ -1,3 +1,5 @@
+import json
+import struct
 import sys
 
 import numpy as np
@@ -67,6 +69,29 @@ def test_what_does_not_fit_changes_nothing(tmp_path, change, strict, error, mess
     with pytest.raises(error, match=message):
         load_safetensors(path, named, strict)
     assert (named["layer.weight"].get_value() == 1).all()
+
+
+def test_axes_may_come_in_reverse_order(tmp_path):
+    path, W = tmp_path / "file", pytensor.shared(np.arange(6.0).reshape(2, 3), name="W")
+    save_safetensors(path, W, transpose=["W"])
+    assert safetensors.load_file(path)["W"].tolist() == [[0, 3], [1, 4], [2, 5]]
+    expected = W.get_value()
+    W.set_value(0 * expected)
+    with pytest.raises(ValueError, match=r"shape \(2, 3\), but .* \(3, 2\); pass transpose=\['W'\]"):
+        load_safetensors(path, W)
+    load_safetensors(path, W, transpose=["W"])
+    assert (W.get_value() == expected).all()
+    assert W.get_value(borrow=True).flags.c_contiguous
+    for wrong in (["w"], "W"):
+        with pytest.raises(ValueError, match=r"but the variables are \['W'\]"):
+            load_safetensors(path, W, transpose=wrong)
+
+
+def test_a_dtype_that_numpy_lacks_is_told(tmp_path):
+    header = json.dumps({"w": {"dtype": "BF16", "shape": [2], "data_offsets": [0, 4]}}).encode()
+    (tmp_path / "file").write_bytes(struct.pack("<Q", len(header)) + header + bytes(4))
+    with pytest.raises(ValueError, match=r"file has tensors of dtype 'BF16', which NumPy lacks"):
+        load_safetensors(tmp_path / "file", pytensor.shared(np.zeros(2, "float32"), name="w"))
 
 
 def test_a_missing_library_is_told(tmp_path, monkeypatch):

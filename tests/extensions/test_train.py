@@ -90,6 +90,26 @@ def test_steps_equal_those_of_one_process(module_ranks, data, rule):
         ] * module_ranks
 
 
+def test_a_random_state_that_nothing_advances_is_told(module_ranks):
+    model, state = Model(), pytensor.shared(np.random.default_rng(0), name="state")
+    advanced, noise = pt.random.normal(size=(), rng=state, return_next_rng=True)
+    make = functools.partial(
+        make_train_function, model.loss + noise, model.params, [model.x, model.y], updates.sgd
+    )
+    make(learning_rate=0.1, updates={state: advanced})
+    with pytest.warns(synk.SynkWarning, match="draws from state, which no update advances"):
+        make(learning_rate=0.1)
+
+
+def test_a_rule_is_a_function_and_parameters_may_be_a_dict(module_ranks):
+    model = Model()
+    named = {param.name: param for param in model.params}
+    step = make_train_function(model.loss, named, [model.x, model.y], updates.sgd, learning_rate=0.1)
+    assert [variable.name for variable in step.state] == ["W", "v"]
+    with pytest.raises(TypeError, match="update_rule='adam' is no rule"):
+        make_train_function(model.loss, named, [model.x, model.y], "adam")
+
+
 def test_one_parameter_is_a_list_of_one(module_ranks, data):
     listed, alone = Model(), Model()
     rate = pt.scalar("rate", dtype="float64")

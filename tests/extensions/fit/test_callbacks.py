@@ -267,6 +267,24 @@ def test_callbacks_end_in_their_order_and_only_if_they_have_begun(ranks):
     assert said[3:] == ["begun"]
 
 
+def test_a_method_that_nobody_calls_is_told(ranks):
+    ranks(1)
+
+    class Misspelt(Callback):
+        def on_epoch_ends(self, training):
+            pass
+
+    with pytest.raises(TypeError, match=r"has \['on_epoch_ends'\], which nobody calls; there are \['on_"):
+        fitted(make(), Misspelt())
+
+
+def test_a_callback_without_a_list_is_told(ranks):
+    ranks(1)
+    case = make()
+    with pytest.raises(TypeError, match=r"is no list; pass \[StopOnNaN\(...\)\]"):
+        fit(case.step, case.data, epochs=1, batch_size=5, callbacks=StopOnNaN())
+
+
 @pytest.mark.parametrize("when", ["on_epoch_begin", "on_train_begin"])
 def test_a_training_that_is_stopped_before_a_step_does_none(ranks, tmp_path, when):
     ranks(1)
@@ -402,7 +420,8 @@ def test_nan_stops_a_training_and_names_ranks_and_variables(ranks):
     rows[44, 1] = np.nan
     with pytest.raises(synk.NonFinite, match=r"on rank [01]: .* of 'w'") as caught:
         fitted(case, StopOnNaN(), data=(rows, targets), shuffle=False)
-    assert caught.value.__notes__ == ["after step 5: {'loss': nan}"]
+    [note] = caught.value.__notes__
+    assert note.startswith("after step 5: {'loss': nan}; a smaller learning rate may help")
     assert {failure.rank for failure in caught.value.failures} == {0, 1}
 
 
@@ -421,5 +440,5 @@ def test_a_loss_alone_may_not_be_finite(ranks):
     ranks(1)
     x, w = pt.dvector("x"), pytensor.shared(1.0, name="w")
     step = train.make_train_function(w * x.mean() + np.inf, [w], [x], updates.sgd, learning_rate=0.1)
-    with pytest.raises(FloatingPointError, match="after step 1: {'loss': inf}, though all variables"):
+    with pytest.raises(FloatingPointError, match="after step 1: {'loss': inf}; .*, though all variables"):
         fit(step, np.ones(4), epochs=1, batch_size=2, callbacks=[StopOnNaN()], progress=False)

@@ -233,7 +233,7 @@ def test_another_model_is_refused_by_name(ranks, tmp_path):
 def test_a_changed_graph_is_told(ranks, tmp_path):
     ranks(1)
     train(make(), tmp_path, epochs=1)
-    with pytest.warns(synk.SynkWarning, match="the graph has changed since"):
+    with pytest.warns(synk.SynkWarning, match="the graph is not the one that"):
         train(make(learning_rate=0.01), resume=tmp_path)
 
 
@@ -260,6 +260,20 @@ def test_an_older_checkpoint_still_loads_but_holds_no_training(ranks, tmp_path):
         train(case, resume=path)
     with pytest.raises(FileNotFoundError, match="there is no checkpoint .*no.ckpt"):
         train(case, resume=tmp_path / "no.ckpt")
+
+
+def test_a_model_is_loaded_without_what_trained_it(ranks, tmp_path):
+    ranks(2)
+    case = make()
+    train(case, tmp_path)
+    trained = case.w.get_value().tolist()
+    w = pytensor.shared(np.zeros(4), name="w")
+    with pytest.raises(checkpoint.CheckpointNames, match=r"has \['t', 'w_mean', 'w_squares'\]; .*strict="):
+        checkpoint.load(latest(tmp_path), [w])
+    checkpoint.load(latest(tmp_path), [w], strict=False)
+    assert [synk.get_value(rank, w).tolist() for rank in range(2)] == [trained, trained]
+    with pytest.raises(checkpoint.CheckpointNames, match=r"lacks \['b'\] and also has \[\]"):
+        checkpoint.load(latest(tmp_path), {"b": w}, strict=False)
 
 
 def test_parameters_alone_are_loaded_as_from_any_checkpoint(ranks, tmp_path):

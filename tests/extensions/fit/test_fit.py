@@ -236,8 +236,8 @@ def test_a_bar_is_shown_in_a_terminal(ranks, capsys, monkeypatch):
         ({"data": iter([]), "batch_size": None, "epochs": 2}, ValueError, "yields each batch once"),
         ({"data": lambda epoch: [], "batch_size": None}, ValueError, "no batches in epoch 0"),
         ({"callbacks": [print]}, TypeError, "is no Callback"),
-        ({"validation": (3, ())}, TypeError, "validation=3 begins with no function"),
-        ({"validation": print}, TypeError, "is no pair; pass .function, data."),
+        ({"validation": (3, ())}, TypeError, "validation begins with a int, not with a"),
+        ({"validation": print}, TypeError, "not a pair; pass .function, data."),
         ({"validation_slices": 0, "validation": "case"}, ValueError, "validation_slices=0 is less than 1"),
         (
             {"validation": (np.ones((5, 4)), np.ones(4))},
@@ -247,6 +247,8 @@ def test_a_bar_is_shown_in_a_terminal(ranks, capsys, monkeypatch):
         ({"validation": (np.ones((0, 4)), np.ones(0))}, ValueError, "have no rows"),
         ({"metrics": ["seconds"]}, ValueError, r"two entries of an epoch are called \['seconds'\]"),
         ({"metrics": []}, ValueError, "returns 1 numbers, but"),
+        ({"metrics": ["loss", "accuracy"]}, ValueError, "names 2 numbers, but at most 1 are returned"),
+        ({"metrics": "mae"}, TypeError, "metrics='mae' is one string"),
     ],
 )
 def test_wrong_arguments_are_told(module_ranks, options, error, message):
