@@ -18,6 +18,7 @@ from synk.extensions.fit import (
     Checkpoints,
     CSVLog,
     EarlyStopping,
+    History,
     JSONLog,
     LinearScaling,
     TensorBoard,
@@ -386,6 +387,8 @@ def test_commits_take_a_hundredth_of_the_time(monkeypatch):
     clock, committed = [0.0], []
 
     class Training:
+        history = History()
+
         def state(self):
             return {}
 
