@@ -52,7 +52,8 @@ class Commits(Callback):
     def commit(self, training: Training) -> None:
         """Keep the state of a training with the values of all shared variables."""
         began = perf_counter()
-        synk.commit({self._token: training.state()})
+        # A file does not keep that it was to stop: what is started again goes on.
+        synk.commit({self._token: (training.state(), training.history.stopped)})
         self._has_committed = True
         now = perf_counter()
         self._due = now + (now - began) / SHARE
@@ -66,11 +67,13 @@ class Commits(Callback):
         if not self._has_committed:
             raise lost
         steps, kept = training.history.steps, restarted()
-        state = kept.get(self._token) if isinstance(kept, dict) else None
-        if state is None:
+        if not isinstance(kept, dict) or self._token not in kept:
             lost.add_note("the training cannot go on: a callback has called synk.commit() meanwhile")
             raise lost
+        state, stopped = kept[self._token]
         training.load_state(state)
+        if stopped is not None:
+            training.stop(stopped)
         training.load_callbacks(state)
         cause = str(lost).split(";")[0]  # and not what to do about it
         now = {"step": steps, "from_step": training.history.steps, "ranks": synk.n_ranks(), "cause": cause}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from operator import attrgetter
 from time import monotonic
 from typing import Any
@@ -223,7 +223,8 @@ class Commands:
         if self._turns.lock.acquire(blocking=False):
             try:
                 if self._turns.label is None and not self._posting:
-                    with hold_signals(later=True):
+                    # What a finalizer raises is lost: the next call raises it.
+                    with hold_signals(later=True), suppress(WorkerDied, SynkTimeout):
                         self._flush()
             finally:
                 self._turns.lock.release()

@@ -729,3 +729,22 @@ raised(synk.SynkStateError, f, ROWS, -1, 0)
 synk.restart(2)
 assert len(synk.pids()) == 2 and fine()
 """)
+
+
+def test_a_death_that_a_finalizer_finds_is_raised_by_the_next_call():
+    in_world("""
+world(2)
+x = pt.vector("x")
+extra = synk.function([x], (x.sum(), "sum"))
+extra(ROWS)
+ignored = []
+sys.unraisablehook = ignored.append
+os.kill(synk.pids()[1], signal.SIGKILL)
+await_end(synk.pids()[1])
+del extra
+gc.collect()
+assert not ignored, ignored
+assert raised(synk.WorkerDied, f, ROWS, -1, 0).rank == 1
+synk.restart()
+assert fine()
+""")

@@ -18,6 +18,7 @@ from synk.extensions.fit import (
     Checkpoints,
     CSVLog,
     EarlyStopping,
+    History,
     JSONLog,
     LinearScaling,
     TensorBoard,
@@ -137,7 +138,12 @@ def test_a_training_goes_on_with_the_same_bits_if_a_worker_dies_when_the_first_s
     assert history.recoveries[0]["step"] == 0
 
 
-def test_a_training_that_has_stopped_stops_there_again_if_a_worker_dies_before_it_is_saved(ranks, tmp_path):
+@pytest.mark.parametrize("share", [0.01, 1e9])  # now and then, or after every step
+def test_a_training_that_has_stopped_stops_there_again_if_a_worker_dies_before_it_is_saved(
+    ranks, tmp_path, monkeypatch, share
+):
+    monkeypatch.setattr(recovery_module, "SHARE", share)
+
     class Stops(Callback):
         def on_step_end(self, training):
             if training.history.steps == 9:
@@ -380,6 +386,8 @@ def test_commits_take_a_hundredth_of_the_time(monkeypatch):
     clock, committed = [0.0], []
 
     class Training:
+        history = History()
+
         def state(self):
             return {}
 

@@ -81,7 +81,9 @@ def command(folder, epochs, callbacks=(), **options):
     )
     result = {"history": numbers(history), "values": repr(values(case))}
     synk.close()
-    (Path(folder) / "result.json").write_text(json.dumps(result))
+    part = Path(folder) / "result.part"
+    part.write_text(json.dumps(result))
+    part.rename(Path(folder) / "result.json")  # whole, or not there
 
 
 def result_in(folder):
