@@ -20,11 +20,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.linalg import cython_blas, cython_lapack
 
+from synk.native import draws
+from synk.native import special as special_functions
 from synk.native.capsules import pointer_in
 from synk.native.compilation import CompileError
 from synk.native.compiler import Compiler, find_compiler, why_none
 from synk.native.products import Pointers, faster_products
-from synk.native.special import FUNCTIONS, pointers
 from synk.native.store import Store
 
 
@@ -165,8 +166,11 @@ def method_of(library: ctypes.CDLL, name: str) -> Callable[..., Any]:
     exported = cython_blas.__pyx_capi__ | cython_lapack.__pyx_capi__
     routines[:] = [pointer_in(exported[name]) for name in ROUTINES]
     with suppress(ValueError):  # which says that no region of the library calls any
-        special = (ctypes.c_void_p * len(FUNCTIONS)).in_dll(library, "special")
-        special[:] = [*pointers()]
+        special = (ctypes.c_void_p * len(special_functions.FUNCTIONS)).in_dll(library, "special")
+        special[:] = [*special_functions.pointers()]
+    with suppress(ValueError):
+        drawing = (ctypes.c_void_p * len(draws.NAMES)).in_dll(library, "drawing")
+        drawing[:] = [*draws.pointers()]
     faster = faster_products()
     if faster is not None:
         onednn = Pointers.in_dll(library, "onednn")

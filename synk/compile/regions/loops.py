@@ -17,6 +17,7 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.scan.op import Scan
 from pytensor.tensor.math import Dot
+from pytensor.tensor.random.type import RandomType
 
 from synk.compile.compat import plain_graph
 from synk.compile.graphs.scan_traces import traces_of
@@ -69,7 +70,7 @@ def scan(op: Scan, node: Apply, region: RegionWriter) -> None:
         begins = "" if k < info.n_mit_mot else f"{steps} ? {trace.reach} : "
         arrays.append(_changed(region, node, start, out, begins))
     arrays += [_fresh(region, op, steps, n, out) for n, out in zip(lengths, outputs[n_traced:], strict=True)]
-    kept = [_state(region, state) for state in states]
+    kept = [_state(region, node, state) for state in states]
     for variable, constant in zip(op.inner_non_seqs(graph.inputs), constants, strict=True):
         _constant(region, graph, variable, constant)
     done = region.let_later("long")
@@ -160,8 +161,10 @@ def _constant(region: RegionWriter, graph: FunctionGraph, variable: Variable, so
         region.same(variable, source)
 
 
-def _state(region: RegionWriter, state: Variable) -> str | View:
-    """Return the number, or the view, that holds a state from step to step."""
+def _state(region: RegionWriter, node: Apply, state: Variable) -> str | View:
+    """Return the number, or the view, that holds a state from step to step; of a generator, its bits."""
+    if isinstance(state.type, RandomType):
+        return region.generator(state, node)
     if not getattr(state.type, "ndim", 0):
         return region.let_later(type_of(state), region.number(state))
     return _copied(region, region.view(state), to_the_end=True)
@@ -209,6 +212,8 @@ def _store(
 ) -> None:
     """Put the results of a step where they belong, all of them read before any other is written."""
     for variable in results:
+        if isinstance(variable.type, RandomType):
+            continue
         if not getattr(variable.type, "ndim", 0):
             region.know_number(variable, region.number(variable))
             continue
@@ -217,7 +222,10 @@ def _store(
         if not region.is_own(value) and value not in written.values():
             region.bind(variable, _copied(region, value))
     for variable, target in zip(results, [*places, *kept], strict=True):
-        if isinstance(target, str):
+        if isinstance(variable.type, RandomType):
+            if region.number(variable) != target:
+                raise NoText("a generator that takes another one's place")
+        elif isinstance(target, str):
             region.line(f"{target} = {region.number(variable)};")
         elif isinstance(target, View):
             region.store(variable, target)
