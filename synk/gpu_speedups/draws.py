@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from synk.compile.dispatch.device_random import words_of
-from synk.compile.dispatch.sampler import copy_generator
 from synk.compile.programs.transfer import fill
+from synk.native.draws import copy_generator
 
 MOST_DRAWS = 1024  # of one recording, whose words take 16 bytes each
 

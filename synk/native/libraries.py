@@ -20,6 +20,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.linalg import cython_blas, cython_lapack
 
+from synk.native import draws
+from synk.native import special as special_functions
+from synk.native.capsules import pointer_in
 from synk.native.compilation import CompileError
 from synk.native.compiler import Compiler, find_compiler, why_none
 from synk.native.products import Pointers, faster_products
@@ -161,7 +164,13 @@ def method_of(library: ctypes.CDLL, name: str) -> Callable[..., Any]:
         scalars[dtype.num] = id(dtype.type)
     routines = (ctypes.c_void_p * len(ROUTINES)).in_dll(library, "routines")
     exported = cython_blas.__pyx_capi__ | cython_lapack.__pyx_capi__
-    routines[:] = [_capsule(exported[name]) for name in ROUTINES]
+    routines[:] = [pointer_in(exported[name]) for name in ROUTINES]
+    with suppress(ValueError):  # which says that no region of the library calls any
+        special = (ctypes.c_void_p * len(special_functions.FUNCTIONS)).in_dll(library, "special")
+        special[:] = [*special_functions.pointers()]
+    with suppress(ValueError):
+        drawing = (ctypes.c_void_p * len(draws.NAMES)).in_dll(library, "drawing")
+        drawing[:] = [*draws.pointers()]
     faster = faster_products()
     if faster is not None:
         onednn = Pointers.in_dll(library, "onednn")
@@ -174,16 +183,7 @@ def method_of(library: ctypes.CDLL, name: str) -> Callable[..., Any]:
 def _numpy_functions() -> int:
     """Return where NumPy's table of functions is, which extensions of other languages call."""
     core: Any = np._core if hasattr(np, "_core") else np.core
-    return _capsule(core._multiarray_umath._ARRAY_API)
-
-
-def _capsule(capsule: Any) -> int:
-    """Return the pointer in a capsule, which has a name or none."""
-    name = ctypes.pythonapi.PyCapsule_GetName
-    name.argtypes, name.restype = (ctypes.py_object,), ctypes.c_char_p
-    pointer = ctypes.pythonapi.PyCapsule_GetPointer
-    pointer.argtypes, pointer.restype = (ctypes.py_object, ctypes.c_char_p), ctypes.c_void_p
-    return pointer(capsule, name(capsule))
+    return pointer_in(core._multiarray_umath._ARRAY_API)
 
 
 def layout_is_known() -> bool:

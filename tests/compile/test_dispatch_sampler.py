@@ -8,7 +8,8 @@ from pytensor.compile.mode import Mode
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 
 from synk.compile import ArrayLinker, array_funcify, array_mode
-from synk.compile.dispatch.sampler import bernoulli_mask, copy_generator, same_numbers, sampler, unbatched
+from synk.compile.dispatch.sampler import bernoulli_mask, same_numbers, sampler, unbatched
+from synk.native.draws import copy_generator
 
 
 def op_of(name, *parameters, **keywords):

@@ -145,7 +145,7 @@ def test_mixed_dtypes(run, scalar_op, dtypes):
         (basic.exp, ["float16"]),
         (basic.add, ["complex128", "complex128"]),
         (basic.lt, ["int64", "uint64"]),
-        (math.gamma, ["float64"]),
+        (math.polygamma, ["int64", "float64"]),
     ],
     ids=str,
 )

@@ -35,7 +35,8 @@ def matrix(*shape):
     [
         ("vendor_id\t: GenuineIntel\nflags\t\t: fpu avx2 avx512f\n\nvendor_id\t: GenuineIntel", True),
         ("vendor_id\t: GenuineIntel\nflags\t\t: fpu avx2 avx512fp16", False),
-        ("vendor_id\t: AuthenticAMD\nflags\t\t: fpu avx2 avx512f", False),
+        ("vendor_id\t: AuthenticAMD\nflags\t\t: fpu avx2 avx512f", True),
+        ("vendor_id\t: AuthenticAMD\nflags\t\t: fpu avx2", False),
         ("Features\t: fp asimd", False),
         ("", False),
     ],
@@ -153,7 +154,8 @@ def test_a_region_calls_it_for_its_sizes(monkeypatch, status, rows, taken):
     x, y = matrix(rows, 24), matrix(24, 24)
     expected = np.ones((rows, 24)) if taken and status == 0 else x @ y.T
     np.testing.assert_allclose(function(x, y)[0], unlike * expected, rtol=1e-4, atol=1e-4)
-    assert calls == ([(b"N", b"T", rows, 24, 24, 1, 24, 24, 0, 24)] * 2 if taken else [])
+    # The matrix is turned once, before the loop.
+    assert calls == ([(b"N", b"N", rows, 24, 24, 1, 24, 24, 0, 24)] * 2 if taken else [])
     assert threads == ([3, 1, 3, 1, 3] if taken else [3])
 
 

@@ -3,12 +3,13 @@
 Types have the same names in both; NVRTC brings no ``stdint.h``, and needs none.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
 
 from synk.native.compiler import ELEMENTARY, vector_functions
+from synk.native.special import SPECIAL
 
 TYPES = {
     "bool": "unsigned char",  # 0 or 1
@@ -26,6 +27,8 @@ TYPES = {
 
 # One instruction each, or no worse than NumPy's own loop.
 PLAIN = frozenset({"fabs", "sqrt", "floor", "ceil", "trunc", "rint", "copysign", "fmod"})
+# NumPy takes two thirds of the time on long vectors.
+SLOWER = frozenset({"pow", "acosh"})
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ def c_dialect(vectorised: frozenset[str]) -> Dialect:
         "float32": ("__builtin_inff()", '__builtin_nanf("")'),
         "float64": ("__builtin_inf()", '__builtin_nan("")'),
     }
-    return Dialect("C", PLAIN | vectorised, special)
+    return Dialect("C", PLAIN | vectorised | SPECIAL, special)
 
 
 @cache
@@ -81,9 +84,14 @@ def native_dialect() -> Dialect:
     return c_dialect(vector_functions())
 
 
+def of_few(dialect: Dialect) -> Dialect:
+    """Return a dialect with the functions too that NumPy computes on vectors in less time than C does."""
+    return replace(dialect, functions=dialect.functions | SLOWER)
+
+
 CUDA = Dialect(
     "CUDA",
-    PLAIN | ELEMENTARY | {"pow", "acosh"},
+    PLAIN | ELEMENTARY | SLOWER,
     {
         "float32": ("__int_as_float(0x7f800000)", "__int_as_float(0x7fc00000)"),
         "float64": (

@@ -11,9 +11,8 @@ from synk.compile.elementwise.templates import (
     template,
     wrap,
 )
+from synk.native.special import PREFIX
 
-# Not functions of C's dialect: pow and acosh, which NumPy computes one and a half times as fast as the vector
-# library does.
 FUNCTIONS = {
     basic.Pow: "pow",
     basic.ArcCosh: "acosh",
@@ -43,6 +42,15 @@ FUNCTIONS = {
     basic.RoundHalfToEven: "rint",
     math.Erf: "erf",
     math.Erfc: "erfc",
+    **{
+        op_class: f"{PREFIX}{op_class.__name__.lower()}"
+        for op_class in (
+            *(math.GammaLn, math.Psi, math.Gamma, math.Erfcx, math.Erfinv, math.Erfcinv),
+            *(math.J0, math.J1, math.I0, math.I1, math.Jv, math.Ive, math.Kve, math.Owens_t),
+            *(math.GammaInc, math.GammaIncC, math.GammaIncInv, math.GammaIncCInv),
+            *(math.BetaInc, math.BetaIncInv, math.Hyp2F1),
+        )
+    },
 }
 
 

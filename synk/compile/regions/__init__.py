@@ -2,11 +2,12 @@
 
     nodes -> grouping -> Region -> writer: c_text of each node (a table, an entry an Op) -> C -> a function
 
-`c_text` is the table; elements, movement, making, indexing, products, linalg, blocks and loops hold its
-entries.
+`c_text` is the table; elements, movement, making, indexing, products, linalg, blocks, loops and draws hold
+its entries.
 """
 
 from synk.compile.regions import blocks as blocks
+from synk.compile.regions import draws as draws
 from synk.compile.regions import elements as elements
 from synk.compile.regions import grouping as grouping
 from synk.compile.regions import hoisting as hoisting

@@ -14,7 +14,7 @@ from pytensor.scalar.basic import ScalarOp
 from pytensor.tensor.elemwise import CAReduce, Elemwise
 
 from synk.compile.elementwise.body import Body, Operand, apply_scalar_op, elemwise_body
-from synk.compile.elementwise.dialect import TYPES
+from synk.compile.elementwise.dialect import TYPES, of_few
 from synk.compile.elementwise.templates import carrier, is_float
 from synk.compile.elementwise.writer import Value, Writer, type_name
 from synk.compile.regions.table import NoText, c_text
@@ -22,6 +22,7 @@ from synk.compile.regions.views import View
 from synk.compile.regions.walks import Fold, call, common_shape, fill, one_element
 from synk.compile.regions.writer import RegionWriter, type_of
 from synk.native.compiler import ELEMENTARY
+from synk.native.special import SPECIAL, TABLE, special_text
 
 
 def fold_of(op: CAReduce, node: Apply, region: RegionWriter) -> Fold:
@@ -52,7 +53,8 @@ def fold_of(op: CAReduce, node: Apply, region: RegionWriter) -> Fold:
 @c_text.register(Elemwise)
 def elementwise(op: Elemwise, node: Apply, region: RegionWriter) -> None:
     """A loop, or a few lines where there are no axes; reductions that alone read the results join it."""
-    body = elemwise_body(node, region.dialect)
+    few = region.in_block or not node.outputs[0].type.ndim
+    body = elemwise_body(node, of_few(region.dialect) if few else region.dialect)
     declare(region, body)
     if not body.ndim:
         numbers(region, node.inputs, body, node.outputs)
@@ -66,7 +68,7 @@ def elementwise(op: Elemwise, node: Apply, region: RegionWriter) -> None:
 @c_text.register(ScalarOp)
 def scalar(op: ScalarOp, node: Apply, region: RegionWriter) -> None:
     """A line, or a few."""
-    write = Writer(region.dialect)
+    write = Writer(of_few(region.dialect))
     inputs = [Value(f"x{k}", variable.type.dtype) for k, variable in enumerate(node.inputs)]
     results = apply_scalar_op(op, write, inputs, [variable.type.dtype for variable in node.outputs])
     operands, outputs = (
@@ -118,6 +120,10 @@ def declare(region: RegionWriter, body: Body) -> None:
     """Declare the functions of the mathematical library that a body calls."""
     for function, dtype, n_arguments in body.functions:
         kind, suffix = type_name(dtype), "f" if dtype == "float32" else ""
+        if function in SPECIAL:
+            region.declarations[TABLE] = None
+            region.declarations[special_text(function, kind)] = None
+            continue
         vector = function in region.dialect.functions & ELEMENTARY
         attribute = '__attribute__((simd("notinbranch"))) ' if vector else ""
         arguments = ", ".join([kind] * n_arguments)

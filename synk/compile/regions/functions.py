@@ -18,6 +18,7 @@ from pytensor.graph.fg import FunctionGraph
 from synk.compile.elementwise.dialect import native_dialect
 from synk.compile.regions.compilation import native_compilation
 from synk.compile.regions.writer import RegionWriter
+from synk.native.draws import copy_generator
 
 
 class RegionFunction:
@@ -35,7 +36,8 @@ class RegionFunction:
 
     def __init__(self, fgraph: FunctionGraph, in_python: Callable[[], Callable[..., Sequence[Any]]]):
         self._make_program = in_python
-        self._dtypes = [variable.type.dtype for variable in fgraph.inputs]
+        self._dtypes = [getattr(variable.type, "dtype", None) for variable in fgraph.inputs]
+        self._generators = [k for k, dtype in enumerate(self._dtypes) if dtype is None]
         self._n_outputs = len(fgraph.outputs)
         compilation = native_compilation()
         assert compilation is not None
@@ -43,11 +45,12 @@ class RegionFunction:
         self.native = compilation.function(source, declarations)
 
     def __call__(self, *inputs, out=None):
+        call = self._draw if self._generators else self.native.call
         if out is None:
-            results = self.native.call(*inputs)
+            results = call(*inputs)
             return self._otherwise(inputs) if results is None else results
         places = out if isinstance(out, tuple) else (out,)
-        results = self.native.call(*inputs, *(() if self._fails_late else places))
+        results = call(*inputs, *(() if self._fails_late else places))
         if results is None:
             results = self._otherwise(inputs)
         elif not self._fails_late:
@@ -56,10 +59,17 @@ class RegionFunction:
             return written_to(places[0], results)
         return tuple(map(written_to, places, results))
 
+    def _draw(self, *given):
+        """Call the C function with copies of generators, so that none has drawn if it gives up."""
+        copied = list(given)
+        for k in self._generators:
+            copied[k] = copy_generator(given[k])
+        return self.native.call(*copied)
+
     def _otherwise(self, inputs):
         """Run with plain arrays, or else the nodes one by one: to be right, or to say what is wrong."""
         given = [plain(value, dtype) for value, dtype in zip(inputs, self._dtypes, strict=True)]
-        results = self.native.call(*given)
+        results = (self._draw if self._generators else self.native.call)(*given)
         if results is not None:
             return results
         results = self.program(*given)
@@ -71,9 +81,9 @@ class RegionFunction:
         return self._make_program()
 
 
-def plain(value: Any, dtype: str) -> Any:
-    """Return an array as C and NumPy's functions like it, and a scalar as it is."""
-    if isinstance(value, np.generic):
+def plain(value: Any, dtype: str | None) -> Any:
+    """Return an array as C and NumPy's functions like it, and a scalar or a generator as it is."""
+    if dtype is None or isinstance(value, np.generic):
         return value
     # The view stands for subclasses, and for dtypes that are equal but have another number.
     return np.require(value, dtype, "A").view(np.ndarray).view(dtype)

@@ -16,6 +16,8 @@ from typing import NamedTuple
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.scan.op import Scan
+from pytensor.tensor.math import Dot
+from pytensor.tensor.random.type import RandomType
 
 from synk.compile.compat import plain_graph
 from synk.compile.graphs.scan_traces import traces_of
@@ -62,9 +64,15 @@ def scan(op: Scan, node: Apply, region: RegionWriter) -> None:
         region.demand(f"{region.view(sequence)}.shape[0] >= {steps}")
     traces = traces_of(op, node)
     outputs = node.outputs[: len(traces)]
-    arrays = [_changed(region, node, start, out) for start, out in zip(initial, outputs, strict=False)]
+    arrays = []
+    for k, (start, out, trace) in enumerate(zip(initial, outputs, traces, strict=False)):
+        # Steps read no other rows than the first and those that steps before have written.
+        begins = "" if k < info.n_mit_mot else f"{steps} ? {trace.reach} : "
+        arrays.append(_changed(region, node, start, out, begins))
     arrays += [_fresh(region, op, steps, n, out) for n, out in zip(lengths, outputs[n_traced:], strict=True)]
-    kept = [_state(region, state) for state in states]
+    kept = [_state(region, node, state) for state in states]
+    for variable, constant in zip(op.inner_non_seqs(graph.inputs), constants, strict=True):
+        _constant(region, graph, variable, constant)
     done = region.let_later("long")
     stops = region.let_later("char") if info.as_while else "0"
     for array in arrays:
@@ -78,8 +86,6 @@ def scan(op: Scan, node: Apply, region: RegionWriter) -> None:
                 region.bind_part(next(inner), array.view, array.row(read))
         for state in kept:
             region.bind(next(inner), state)
-        for constant in constants:
-            region.same(next(inner), constant)
         results = graph.outputs[:-1] if info.as_while else [*graph.outputs]
         places = [
             (array, write) for array, trace in zip(arrays, traces, strict=True) for write in trace.writes
@@ -112,13 +118,15 @@ def step_of(op: Scan) -> FunctionGraph:
     return graph
 
 
-def _changed(region: RegionWriter, node: Apply, start: Variable, out: Variable) -> Array:
-    """Return an array that begins as another."""
+def _changed(region: RegionWriter, node: Apply, start: Variable, out: Variable, begins: str) -> Array:
+    """Return an array that begins as another; ``begins``, a choice in C, may say with how many rows."""
     found = None if node.op.info.as_while else region.take_over(out, start, node)
     if found is None:
         source = region.view(start)
         found = _new(region, node.op, out, source.shape)
-        copy(region, source, found)
+        count = region.let("long", f"{begins}{source.shape[0]}")
+        region.demand(f"{count} <= {source.shape[0]}")
+        copy(region, *(_rows(region, view, "0", count) for view in (source, found)))
     return Array(found, region.let("long", found.shape[0]))
 
 
@@ -140,8 +148,23 @@ def _fresh(region: RegionWriter, op: Scan, steps: str, length: Variable, out: Va
     return Array(found, region.let("long", found.shape[0]), take, lengths)
 
 
-def _state(region: RegionWriter, state: Variable) -> str | View:
-    """Return the number, or the view, that holds a state from step to step."""
+def _constant(region: RegionWriter, graph: FunctionGraph, variable: Variable, source: Variable) -> None:
+    """Say what a variable is that is the same in all steps.
+
+    A matrix by which steps multiply lies by rows: BLAS would turn another one in each step, which takes half
+    as long as the product of a few rows.
+    """
+    factors = [node.inputs for node in graph.apply_nodes if isinstance(node.op, Dot)]
+    if any(right is variable and left.type.ndim == right.type.ndim == 2 for left, right in factors):
+        region.know_regrouped(variable, source, region.view(source).shape)
+    else:
+        region.same(variable, source)
+
+
+def _state(region: RegionWriter, node: Apply, state: Variable) -> str | View:
+    """Return the number, or the view, that holds a state from step to step; of a generator, its bits."""
+    if isinstance(state.type, RandomType):
+        return region.generator(state, node)
     if not getattr(state.type, "ndim", 0):
         return region.let_later(type_of(state), region.number(state))
     return _copied(region, region.view(state), to_the_end=True)
@@ -189,6 +212,8 @@ def _store(
 ) -> None:
     """Put the results of a step where they belong, all of them read before any other is written."""
     for variable in results:
+        if isinstance(variable.type, RandomType):
+            continue
         if not getattr(variable.type, "ndim", 0):
             region.know_number(variable, region.number(variable))
             continue
@@ -197,7 +222,10 @@ def _store(
         if not region.is_own(value) and value not in written.values():
             region.bind(variable, _copied(region, value))
     for variable, target in zip(results, [*places, *kept], strict=True):
-        if isinstance(target, str):
+        if isinstance(variable.type, RandomType):
+            if region.number(variable) != target:
+                raise NoText("a generator that takes another one's place")
+        elif isinstance(target, str):
             region.line(f"{target} = {region.number(variable)};")
         elif isinstance(target, View):
             region.store(variable, target)
@@ -207,13 +235,14 @@ def _store(
             region.store(variable, _row_for(region, *target, region.view(variable).shape))
 
 
+def _rows(region: RegionWriter, view: View, start: str, count: str) -> View:
+    """Return the view of some rows."""
+    return region.let_part(view, view.at(start), [count, *view.shape[1:]], view.strides)
+
+
 def _in_order(region: RegionWriter, array: Array, out: Variable, filled: str, as_while: bool) -> None:
     """Put the rows of a trace in the order of their steps; those that no step has reached are 0, or none."""
-    view, n, others = array.view, array.rows, array.view.shape[1:]
-
-    def rows(source: View, start: str, count: str) -> View:
-        return region.let_part(source, source.at(start), [count, *others], source.strides)
-
+    view, n, rows = array.view, array.rows, partial(_rows, region)
     region.line(f"if ({n} > 1 && {n} < {filled}) {{")
     turned = _copied(region, view)
     first = region.let("long", f"{filled} % {n}")

@@ -642,8 +642,6 @@ SHARED char lies(const View *x, long size, int *lead)
 GEMV(double, 0)
 GEMV(float, 1)
 
-#define PRODUCTS 2048 /* of numbers, from which on BLAS multiplies matrices faster than a loop */
-
 /* What oneDNN computes in less time than BLAS; set before a library is used, see `synk.native.products`. */
 struct {
     int (*multiply)(char, char, long, long, long, float, const void *, long, const void *, long, float, void *, long);
@@ -675,8 +673,6 @@ SHARED int by_onednn(char by_x, char by_y, const View *x, int of_x, const View *
         const long rows = x->shape[0], inner = x->shape[1], columns = y->shape[1];                              \
         int m = columns, n = rows, l = inner, of_x, of_y, of_z;                                                 \
         T alpha = 1, beta = 0;                                                                                  \
-        if (rows * inner < PRODUCTS / (columns + 1))                                                            \
-            return 0;                                                                                           \
         char by_x = lies(x, sizeof(T), &of_x), by_y = lies(y, sizeof(T), &of_y);                                \
         if (!by_x || !by_y || !inner || lies(z, sizeof(T), &of_z) != 'N')                                       \
             return 0;                                                                                           \

@@ -17,6 +17,7 @@ import numpy as np
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.scalar.basic import ScalarType
+from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.type import DenseTensorType
 
 from synk.compile.elementwise.dialect import TYPES, Dialect
@@ -25,6 +26,7 @@ from synk.compile.regions.places import Places
 from synk.compile.regions.table import NoText, c_text
 from synk.compile.regions.views import View
 from synk.compile.regions.walks import copy
+from synk.native.draws import BITS
 
 LARGEST = 256  # elements of a constant in a text
 
@@ -84,6 +86,12 @@ class RegionWriter:
         if isinstance(variable, Constant) and isinstance(variable.type, ScalarType | DenseTensorType):
             type_of(variable)
             return self.dialect.literal(np.asarray(variable.data).item(), variable.type.dtype)
+        return self._numbers[variable]
+
+    def generator(self, variable: Variable, reader: Apply) -> str:
+        """Return the pointer to a generator's bits; NoText if another node than ``reader`` has them too."""
+        if variable not in self._numbers or self.uses[variable] != [reader] or self.is_kept(variable):
+            raise NoText("a generator that others read")
         return self._numbers[variable]
 
     def view(self, variable: Variable) -> View:
@@ -201,9 +209,9 @@ class RegionWriter:
         What is known in it is forgotten at its end. ``count`` may go on with a condition.
         """
         names = self._views, self._numbers, self._lengths
-        saved = self._at, self._kept, self._in_block
+        saved = self._at, self._kept, self._in_block, self.uses
         self._views, self._numbers, self._lengths = (dict(table) for table in names)
-        self._kept = self._kept.union(graph.outputs)
+        self._kept, self.uses = self._kept.union(graph.outputs), {}  # graphs may share their inputs
         mark, watch = self._name("room"), self._name("watch")
         self.line(f"Watch {watch} = {{1, 1, milliseconds()}};")
         self.line(f"for (long i = 0; i < {count}; i++) {{")
@@ -216,7 +224,7 @@ class RegionWriter:
         self.line(f"room = {mark};")
         self.line("}")
         self._views, self._numbers, self._lengths = names
-        self._at, self._kept, self._in_block = saved
+        self._at, self._kept, self._in_block, self.uses = saved
         if not self.in_block:
             self.line("come_back();")
 
@@ -480,6 +488,12 @@ class RegionWriter:
         return function_text(self._lines, len(self.inputs), len(self.outputs), len(self._places))
 
     def _argument(self, k: int, variable: Variable) -> None:
+        if isinstance(variable.type, RandomType):
+            self.declarations[BITS] = None
+            self._numbers[variable] = f"g{k}"
+            self.line(f"Bits *const g{k} = bits_of((void *)given[{k}]);")
+            self.demand(f"g{k}")
+            return
         kind, dtype = type_of(variable), variable.type.dtype
         number, ndim = np.dtype(dtype).num, getattr(variable.type, "ndim", 0)
         if ndim:
@@ -495,7 +509,11 @@ class RegionWriter:
             self.know_number(variable, f"*(const {kind} *)a{k}")
 
     def _return_copy(self, variable: Variable) -> None:
-        """Copy a result that lies elsewhere, or is a number, to an array of its own."""
+        """Copy a result that lies elsewhere, or is a number, to an array of its own; return a generator."""
+        if isinstance(variable.type, RandomType):
+            k = self.outputs.index(variable)
+            self.line(f"r[{k}] = (Array *)given[{self._numbers[variable][1:]}]; Py_IncRef(r[{k}]);")
+            return
         if getattr(variable.type, "ndim", 0):
             source = self.view(variable)
             copy(self, source, self.new(variable, source.shape))

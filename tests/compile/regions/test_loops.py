@@ -66,6 +66,7 @@ LOOPS = {
     "products": [layer, *pytensor.grad((layer**2).sum(), [t, u, a, rows])],
     "transposed products": steps(lambda m: (m.T @ rows)[:, ::2] @ (a @ a.T)[::2], sequences=t),
     "scaled products": steps(lambda m, z: 0.5 * z - 2 * (m @ a), sequences=t, outputs_info=rows),
+    "powers": steps(lambda row, h: abs(row) ** h + pt.sigmoid(h), sequences=x, outputs_info=w),
     "parts": steps(
         lambda row, h: pt.concatenate(pt.split(row * h, [1, 1])[::-1]), sequences=x, outputs_info=w
     ),

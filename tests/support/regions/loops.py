@@ -1,9 +1,11 @@
 """Pieces of small graphs that hold graphs: Scan in many forms, OpFromGraph, IfElse."""
 
+import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pytensor.compile.builders import OpFromGraph
 from pytensor.scan.basic import scan
+from pytensor.tensor.random import basic
 
 from support.exact.pieces import Unfit
 from support.regions.exactness import EXACT
@@ -77,6 +79,31 @@ def loops_of_numbers(g):
         lambda: looped(lambda b: (b + 1, pytensor.scan.utils.until(b > 3)), outputs_info=s, n_steps=9),
     ]
     return some(g, g.one_of(makes)())
+
+
+DRAWS = [
+    lambda a, **given: basic.normal(a, 0.5, **given),
+    lambda a, **given: basic.uniform(-1.0, abs(a), **given),
+    lambda a, **given: basic.exponential(abs(a) + 0.1, **given),
+    lambda a, **given: basic.gamma(abs(a) + 0.1, 0.5, **given),
+    lambda a, **given: basic.integers(-3, 5, size=a.shape, **given),
+    lambda a, **given: basic.bernoulli(pt.clip(abs(a), 0, 1), **given),
+    lambda a, **given: basic.categorical(pt.constant([0.25, 0.25, 0.5]), size=a.shape, **given),
+]
+
+
+@piece(2)
+def loops_that_draw(g):
+    x, s, draw = rows(g, 1, 2), number(g), g.one_of(DRAWS)
+    start = pt.zeros_like(x[0]) + s
+    generator = pytensor.shared(np.random.default_rng(g.number(0, 99)))
+
+    def step(row, state, generator):
+        finite = pt.switch(abs(row) < 9, row, 0.5)
+        after, drawn = draw(pt.tanh(finite), rng=generator, return_next_rng=True)
+        return state * 0.5 + drawn, after
+
+    return some(g, looped(step, sequences=x, outputs_info=[start, generator])[0])
 
 
 @piece(4)

@@ -28,7 +28,7 @@ DTYPES = [
 ELEMENTARY = [
     *(pt.exp, pt.exp2, pt.expm1, pt.log, pt.log2, pt.log10, pt.log1p, pt.erf, pt.erfc, pt.sin, pt.cos),
     *(pt.tan, pt.arcsin, pt.arccos, pt.arctan, pt.sinh, pt.cosh, pt.tanh, pt.arcsinh, pt.arctanh),
-    *(pt.sigmoid, pt.softplus),
+    *(pt.sigmoid, pt.softplus, pt.gammaln, pt.psi, pt.gamma, pt.erfcx, pt.erfinv, pt.i0),
 ]
 UNARY = [
     *(pt.neg, abs, pt.sign, pt.sqr, pt.sqrt, pt.floor, pt.ceil, pt.trunc, pt.reciprocal),
