@@ -1,10 +1,14 @@
-"""The C around a region's lines: the function that Python calls, and the file that it stands in."""
+"""The C around a region's lines: the function that Python calls, its file, and the file of what it calls.
+
+source_file -> a library of regions;  prelude_file -> the library of the functions that all regions call
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from string import Template
 
 NAME = "REGION"  # stands for the name that a region gets when it is compiled
+HEAD = f"#define HEAD {object.__basicsize__}"
 ROOM = 16 << 10  # bytes of the frame for arrays of the region's own
 
 FUNCTION = Template("""\
@@ -13,6 +17,7 @@ void *$name(void *self, void *const *given, long n_given)
     Array *r[$n_results] = {0};
     void *m[$n_places] = {0}, *returned;
     char frame[$room] __attribute__((aligned(64))), *room = frame;
+    long *const worked = worked_here();
     if (n_given < $n_inputs)
         goto give_up;
 $lines
@@ -54,6 +59,14 @@ def function_text(lines: Sequence[str], n_inputs: int, n_results: int, n_places:
 
 def source_file(regions: Mapping[str, str], declarations: Iterable[str]) -> str:
     """Return a C file of regions by name; see `synk.compile.regions.writer.RegionWriter.declarations`."""
-    prelude = files("synk.compile.regions").joinpath("prelude.c").read_text()
     texts = [f"{text.replace(NAME, name)}\nMETHOD({name});\n" for name, text in regions.items()]
-    return "\n".join([f"#define HEAD {object.__basicsize__}", prelude, *declarations, *texts])
+    return "\n".join([HEAD, _read("prelude.h"), *declarations, *texts])
+
+
+def prelude_file() -> str:
+    """Return the C file of the functions that regions call."""
+    return "\n".join([HEAD, "#define PRELUDE", _read("prelude.h"), _read("prelude.c")])
+
+
+def _read(name: str) -> str:
+    return files("synk.compile.regions").joinpath(name).read_text()

@@ -1,82 +1,11 @@
-/* What every file of regions starts with: NumPy's arrays as they lie in memory, views, and walks over their axes.
+/* The functions that all regions call: a library of its own, whose variables are set before it is used. */
 
-   The headers of Python and NumPy would take ten times as long to compile as a region. HEAD is the size of a
-   Python object's head, whose last member is its type. Before a library is used, `numpy` is set to NumPy's table
-   of functions and `scalars` to the types of its scalars, and `synk.native.libraries` has compared these layouts
-   with a real array. */
-
-typedef struct {
-    char head[HEAD];
-    void *scalar_type;
-    char kind, type, byteorder, flags;
-    int number;
-} Dtype;
-
-typedef struct {
-    char head[HEAD - sizeof(void *)];
-    void *type;
-    char *data;
-    int ndim;
-    long *shape, *strides;
-    void *base;
-    Dtype *dtype;
-    int flags;
-} Array;
-
-typedef struct {
-    char *data;
-    const long *shape, *strides;
-} View;
-
-#define ALIGNED 0x0100
-#define WRITEABLE 0x0400
-
-/* An output may be an input, element for element, which hinders no vector loop. */
-#ifdef __clang__
-#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
-#else
-#define INDEPENDENT _Pragma("GCC ivdep")
-#endif
-
-/* Keeps a short loop for the compiler to make vectors of: it finds none among choices that it has unrolled. */
-#ifdef __clang__
-#define ROLLED
-#else
-#define ROLLED _Pragma("GCC unroll 1")
-#endif
-
-/* Keeps a loop from becoming vector instructions, which would take as long again to compile. */
-#define SCALAR __asm__("")
-
-/* One copy serves all: a copy in each function would take most of the time to compile. */
-#define SHARED __attribute__((noinline, noclone)) static
-
-#define BLOCK 256 /* elements that are folded at a time: they stay in the nearest cache */
-
-void *ndarray, **numpy, *scalars[24];
-
-extern char _Py_NoneStruct[];
-extern void Py_IncRef(void *), Py_DecRef(void *);
-extern void *PyTuple_New(long);
-extern int PyTuple_SetItem(void *, long, void *);
-extern void *malloc(unsigned long), *memcpy(void *, const void *, unsigned long);
-extern void free(void *);
-
-/* What makes a function of Python of one that takes an array of arguments and its length. */
-#define FASTCALL 0x80
-#define METHOD(f) struct { const char *name; void *function; int flags; const char *doc; } f##_method = {"region", f, FASTCALL, 0}
-
-extern int PyErr_CheckSignals(void);
-extern void PyErr_Clear(void);
-extern void *PyEval_SaveThread(void);
-extern void PyEval_RestoreThread(void *);
-
-extern int clock_gettime(int, long *);
+void *ndarray, **numpy, *scalars[24]; /* the type of arrays, NumPy's table of functions, the types of its scalars */
+/* What SciPy exports: see `ROUTINES` in `synk.native.libraries`. */
+void *routines[16];
 
 /* --- long runs ------------------------------------------------------------------------------------- */
 
-#define LONG 20000 /* elements, which take longer than it takes to let other threads run meanwhile */
-#define BREATH (200 * (long)LONG) /* elements between two looks for signals */
 #define PERIOD 20 /* milliseconds between two looks of a loop */
 
 static __thread void *away; /* brings this thread back to Python, while it lets others run */
@@ -89,6 +18,12 @@ SHARED void *let_others(long n)
         return 0;
     worked += n;
     return away ? 0 : PyEval_SaveThread();
+}
+
+/* Return where the elements are counted that this thread has been through since the last look. */
+SHARED long *worked_here(void)
+{
+    return &worked;
 }
 
 SHARED void come_back(void)
@@ -109,11 +44,6 @@ SHARED int breathe(void)
     away = others ? PyEval_SaveThread() : 0;
     return 1;
 }
-
-/* Steps of a loop until the clock is read, which costs as much as a step of a few numbers. */
-typedef struct {
-    long left, every, last;
-} Watch;
 
 SHARED long milliseconds(void)
 {
@@ -229,11 +159,6 @@ SHARED void *nothing(int n, Array **results)
 
 /* --- shapes ---------------------------------------------------------------------------------------- */
 
-static long magnitude(long x)
-{
-    return x < 0 ? -x : x;
-}
-
 /* Fill in the strides of an array in C order, return how many bytes it has, -1 for more than there can be. */
 SHARED long dense(int ndim, const long *shape, long size, long *strides)
 {
@@ -283,14 +208,6 @@ SHARED int common_shape(int n, int ndim, const View *const *views, const long *f
         }
     }
     return 1;
-}
-
-static long elements(int ndim, const long *shape)
-{
-    long n = 1;
-    for (int axis = 0; axis < ndim; axis++)
-        n *= shape[axis];
-    return n;
 }
 
 /* --- walks ----------------------------------------------------------------------------------------- */
@@ -435,17 +352,6 @@ SHARED void copy(int ndim, const long *whole, long size, const View *from, long 
         PyEval_RestoreThread(others);
 }
 
-/* Compute a row of n elements, of which the first ones lie at p, and the next ones each s further. */
-typedef void Row(long n, char *const *p, const long *s);
-
-/* What happens to each element of n views, of which the first ones are read, and the last ones folded to. */
-typedef struct {
-    int n, inputs, folds, ndim, model, ways; /* the walk has the model's order of axes */
-    const long *sizes, *fixed; /* by view: bytes of an element; bits of axes along which one element serves all */
-    const long *strides; /* by way and view, those that a row is made for: 0, or the size of an element */
-    Row *const *rows, *any; /* by way; for any strides, or 0 if elements are copied to where a row expects them */
-} Loop;
-
 /* Return the way that is made for most of some strides, and how many of them. */
 static int way_for(const Loop *loop, const long *s, int *most)
 {
@@ -515,7 +421,6 @@ SHARED void run(const Loop *loop, const long *whole, const View *const *views)
 
 /* --- parts of arrays ------------------------------------------------------------------------------- */
 
-#define ABSENT (-__LONG_MAX__ - 1)
 #define FAR (1L << 53) /* from where on NumPy, which counts in floating point, counts as it does */
 
 /* Find how many numbers lie from one to another, in steps; return 0 if they are far apart, or never meet. */
@@ -527,12 +432,6 @@ SHARED int numbers(long start, long stop, long step, long *count)
     way = step < 0 ? -way : way;
     *count = way > 0 ? (way - 1) / magnitude(step) + 1 : 0;
     return 1;
-}
-
-/* Return an end of a slice that is there: ABSENT stands for one that is not. */
-static long end(long x)
-{
-    return x == ABSENT ? ABSENT + 1 : x;
 }
 
 /* Find the first element and the number of those of a slice, as Python does. */
@@ -593,9 +492,6 @@ SHARED int fill_in(int n, long *shape, long total)
 
 /* --- BLAS ------------------------------------------------------------------------------------------ */
 
-/* Set before a library is used, to what SciPy exports: see `ROUTINES` in `synk.native.libraries`. */
-void *routines[16];
-
 #define MANY 4096 /* elements of a matrix, from which on BLAS is faster than a loop */
 
 /* Tell whether BLAS can read a matrix as it lies: by rows, its transpose, 'N' or by columns, 'T'; 0 if not. */
@@ -644,7 +540,7 @@ GEMV(float, 1)
 
 #define PRODUCTS 2048 /* of numbers, from which on BLAS multiplies matrices faster than a loop */
 
-/* What oneDNN computes in less time than BLAS; set before a library is used, see `synk.native.products`. */
+/* What oneDNN computes in less time than BLAS; set before the library is used, see `synk.native.products`. */
 struct {
     int (*multiply)(char, char, long, long, long, float, const void *, long, const void *, long, float, void *, long);
     int (*get_threads)(void);
@@ -690,3 +586,6 @@ SHARED int by_onednn(char by_x, char by_y, const View *x, int of_x, const View *
     }
 GEMM(double, 2)
 GEMM(float, 3)
+
+#define ADDRESS(type, name, arguments) , name
+void *const functions[] = {routines FUNCTIONS(ADDRESS)};

@@ -472,7 +472,7 @@ class RegionWriter:
                 self._give(place)
             if any(getattr(variable.type, "ndim", 0) for variable in node.inputs):
                 # As in Python, an interrupt may find some results written and others not.
-                self._lines.append("    if (worked > BREATH && !breathe()) goto interrupted;")
+                self._lines.append("    if (*worked > BREATH && !breathe()) goto interrupted;")
         self._lines.append("")
         for variable in self.outputs:
             if variable not in self._placed:
