@@ -26,7 +26,7 @@ from synk.native.store import name_of
 
 # Characters of a file, from which on there is one more: files are compiled at the same time, but in each what
 # its regions share is compiled again, which takes longer than a small region.
-LONG = 40_000
+LONG = 20_000
 
 
 class NativeFunction:

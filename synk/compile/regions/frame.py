@@ -12,7 +12,7 @@ HEAD = f"#define HEAD {object.__basicsize__}"
 ROOM = 16 << 10  # bytes of the frame for arrays of the region's own
 
 FUNCTION = Template("""\
-void *$name(void *self, void *const *given, long n_given)
+$once void *$name(void *self, void *const *given, long n_given)
 {
     Array *r[$n_results] = {0};
     void *m[$n_places] = {0}, *returned;
@@ -38,7 +38,7 @@ interrupted: __attribute__((unused));
 """)
 
 
-def function_text(lines: Sequence[str], n_inputs: int, n_results: int, n_places: int) -> str:
+def function_text(lines: Sequence[str], n_inputs: int, n_results: int, n_places: int, loops: bool) -> str:
     """Return the function of a region.
 
     Parameters
@@ -46,9 +46,12 @@ def function_text(lines: Sequence[str], n_inputs: int, n_results: int, n_places:
     lines : sequence of str
         What it does, from ``given`` arguments to results ``r``, in places ``m`` of memory.
     n_inputs, n_results, n_places : int
+    loops : bool
+        Whether some of the lines run again and again.
     """
     return FUNCTION.substitute(
         name=NAME,
+        once="" if loops else "ONCE",
         n_inputs=n_inputs,
         n_results=n_results,
         n_places=max(n_places, 1),

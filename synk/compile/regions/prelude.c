@@ -1,5 +1,9 @@
 /* The functions that all regions call: a library of its own, whose variables are set before it is used. */
 
+/* Those that find elements are as fast so, and compiled sooner; `move` alone goes through them. */
+#undef SHARED
+#define SHARED __attribute__((noinline, noclone, optimize("O1"))) static
+
 void *ndarray, **numpy, *scalars[24]; /* the type of arrays, NumPy's table of functions, the types of its scalars */
 /* What SciPy exports: see `ROUTINES` in `synk.native.libraries`. */
 void *routines[16];
@@ -102,27 +106,6 @@ SHARED Array *result(void *given, int ndim, const long *shape, const long *strid
     return a;
 }
 
-/* Return room for an array: of the frame while that lasts, then the heap's. */
-SHARED void *take(char **room, char *end, long bytes)
-{
-    if (bytes < 0)
-        return 0;
-    const long rounded = bytes ? (bytes + 63) & -64 : 64;
-    if (rounded <= end - *room) {
-        void *at = *room;
-        *room += rounded;
-        return at;
-    }
-    return malloc(rounded);
-}
-
-SHARED void give(char *frame, char *end, void **place)
-{
-    if (*place && ((char *)*place < frame || (char *)*place >= end))
-        free(*place);
-    *place = 0;
-}
-
 SHARED void give_all(char *frame, char *end, int n, void **places)
 {
     for (int k = 0; k < n; k++)
@@ -158,17 +141,6 @@ SHARED void *nothing(int n, Array **results)
 }
 
 /* --- shapes ---------------------------------------------------------------------------------------- */
-
-/* Fill in the strides of an array in C order, return how many bytes it has, -1 for more than there can be. */
-SHARED long dense(int ndim, const long *shape, long size, long *strides)
-{
-    for (int axis = ndim - 1; axis >= 0; axis--) {
-        strides[axis] = size;
-        if (shape[axis] < 0 || __builtin_mul_overflow(size, shape[axis], &size))
-            return -1;
-    }
-    return size;
-}
 
 /* As `dense`, with the axes in the order of another array's, so that both are walked alike. */
 SHARED long dense_like(int ndim, const long *shape, long size, long *strides, const View *model)
@@ -311,7 +283,7 @@ SHARED int next_row(int n, int outer, const long *shape, long *index, long (*str
 }
 
 /* Copy elements from some places to others, each at equal distances. */
-SHARED void move(long size, long n, char *to, long by_to, const char *from, long by_from)
+static void move(long size, long n, char *to, long by_to, const char *from, long by_from)
 {
 #define EACH(how, by_to, by_from)                                                                               \
     for (long i = 0; i < n; i++) {                                                                              \
@@ -335,6 +307,10 @@ SHARED void move(long size, long n, char *to, long by_to, const char *from, long
 /* Copy the elements of a view to one of the same shape; bit i of `fixed`: one serves all along axis i. */
 SHARED void copy(int ndim, const long *whole, long size, const View *from, long fixed, const View *to)
 {
+    if (ndim == 1 && whole[0] < LONG) { /* for which there is nothing to choose */
+        move(size, whole[0], to->data, to->strides[0], from->data, fixed & 1 ? 0 : from->strides[0]);
+        return;
+    }
     const View *const views[] = {from, to};
     const long masks[] = {fixed, 0};
     long shape[ndim + 1], index[ndim + 1], stride[ndim + 1][2];
@@ -385,7 +361,7 @@ SHARED void by_blocks(const Loop *loop, int way, long length, char *const *p, co
             if (q[k] == room[k] && (k < loop->inputs || k >= n - loop->folds))
                 move(sizes[k], m, q[k], sizes[k], p[k] + at * s[k], s[k]);
         }
-        loop->rows[way](m, q, expected);
+        loop->rows[way](m, q, expected, loop->constants);
         for (int k = loop->inputs; k < n; k++)
             if (q[k] == room[k])
                 move(sizes[k], m, p[k] + at * s[k], s[k], q[k], sizes[k]);
@@ -411,7 +387,7 @@ SHARED void run(const Loop *loop, const long *whole, const View *const *views)
     void *const others = let_others(elements(loop->ndim, whole));
     do
         if (row)
-            row(length, p, s);
+            row(length, p, s, loop->constants);
         else
             by_blocks(loop, way, length, p, s);
     while (axes > 1 && next_row(n, axes - 1, shape, index, stride, p));

@@ -51,6 +51,10 @@ typedef struct {
 /* One copy serves all: a copy in each function would take most of the time to compile. */
 #define SHARED __attribute__((noinline, noclone)) static
 
+/* A function of many lines that run once a call: what takes time are the loops that it calls. Compilers take longer
+   than linearly for them, above all to tell where its many pointers lead. */
+#define ONCE __attribute__((optimize("O1", "no-tree-pta")))
+
 #define BLOCK 256 /* elements that are folded at a time: they stay in the nearest cache */
 
 extern char _Py_NoneStruct[];
@@ -79,8 +83,8 @@ typedef struct {
     long left, every, last;
 } Watch;
 
-/* Compute a row of n elements, of which the first ones lie at p, and the next ones each s further. */
-typedef void Row(long n, char *const *p, const long *s);
+/* Compute a row of n elements, of which the first ones lie at p, and the next ones each s further; c are numbers. */
+typedef void Row(long n, char *const *p, const long *s, const double *c);
 
 /* What happens to each element of n views, of which the first ones are read, and the last ones folded to. */
 typedef struct {
@@ -88,6 +92,7 @@ typedef struct {
     const long *sizes, *fixed; /* by view: bytes of an element; bits of axes along which one element serves all */
     const long *strides; /* by way and view, those that a row is made for: 0, or the size of an element */
     Row *const *rows, *any; /* by way; for any strides, or 0 if elements are copied to where a row expects them */
+    const double *constants; /* that rows get */
 } Loop;
 
 #define ABSENT (-__LONG_MAX__ - 1)
@@ -103,6 +108,38 @@ static long elements(int ndim, const long *shape)
     for (int axis = 0; axis < ndim; axis++)
         n *= shape[axis];
     return n;
+}
+
+/* Fill in the strides of an array in C order, return how many bytes it has, -1 for more than there can be. */
+SHARED long dense(int ndim, const long *shape, long size, long *strides)
+{
+    for (int axis = ndim - 1; axis >= 0; axis--) {
+        strides[axis] = size;
+        if (shape[axis] < 0 || __builtin_mul_overflow(size, shape[axis], &size))
+            return -1;
+    }
+    return size;
+}
+
+/* Return room for an array: of the frame while that lasts, then the heap's. */
+SHARED void *take(char **room, char *end, long bytes)
+{
+    if (bytes < 0)
+        return 0;
+    const long rounded = bytes ? (bytes + 63) & -64 : 64;
+    if (rounded <= end - *room) {
+        void *at = *room;
+        *room += rounded;
+        return at;
+    }
+    return malloc(rounded);
+}
+
+SHARED void give(char *frame, char *end, void **place)
+{
+    if (*place && ((char *)*place < frame || (char *)*place >= end))
+        free(*place);
+    *place = 0;
 }
 
 /* Return an end of a slice that is there: ABSENT stands for one that is not. */
@@ -122,13 +159,10 @@ static long end(long x)
     _(int, is_plain, (const Array *a, int number, int ndim, int needed))                                        \
     _(const char *, number_in, (const Array *a, int number))                                                    \
     _(Array *, result, (void *given, int ndim, const long *shape, const long *strides, int number))             \
-    _(void *, take, (char **room, char *end, long bytes))                                                       \
-    _(void, give, (char *frame, char *end, void **place))                                                       \
     _(void, give_all, (char *frame, char *end, int n, void **places))                                           \
     _(void, let_go, (int n, Array **results))                                                                   \
     _(void *, packed, (int n, Array **results))                                                                 \
     _(void *, nothing, (int n, Array **results))                                                                \
-    _(long, dense, (int ndim, const long *shape, long size, long *strides))                                     \
     _(long, dense_like, (int ndim, const long *shape, long size, long *strides, const View *model))             \
     _(int, common_shape, (int n, int ndim, const View *const *views, const long *fixed, long *shape))           \
     _(void, copy, (int ndim, const long *whole, long size, const View *from, long fixed, const View *to))       \
