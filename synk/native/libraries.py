@@ -150,19 +150,24 @@ class _Method(ctypes.Structure):
     )
 
 
-def method_of(library: ctypes.CDLL, name: str) -> Callable[..., Any]:
-    """Return the region ``name`` of a library as a function of Python.
+def has_method(library: ctypes.CDLL | None, name: str) -> bool:
+    """Tell whether there is a library, and the region ``name`` in it."""
+    return hasattr(library, f"{name}_method")
 
-    AttributeError or ValueError if the library has no such function.
+
+def method_of(library: ctypes.CDLL, name: str, prelude: ctypes.CDLL) -> Callable[..., Any]:
+    """Return the region ``name`` of a library as a function of Python, connected to those that it calls.
+
+    AttributeError or ValueError if one of the libraries has no such function.
     """
     method = _Method.in_dll(library, f"{name}_method")
-    ctypes.c_void_p.in_dll(library, "ndarray").value = id(np.ndarray)
-    ctypes.c_void_p.in_dll(library, "numpy").value = _numpy_functions()
-    scalars = (ctypes.c_void_p * 24).in_dll(library, "scalars")
+    ctypes.c_void_p.in_dll(prelude, "ndarray").value = id(np.ndarray)
+    ctypes.c_void_p.in_dll(prelude, "numpy").value = _numpy_functions()
+    scalars = (ctypes.c_void_p * 24).in_dll(prelude, "scalars")
     for letter in "?bhilqBHILQfd":
         dtype = np.dtype(letter)
         scalars[dtype.num] = id(dtype.type)
-    routines = (ctypes.c_void_p * len(ROUTINES)).in_dll(library, "routines")
+    routines = (ctypes.c_void_p * len(ROUTINES)).in_dll(prelude, "routines")
     exported = cython_blas.__pyx_capi__ | cython_lapack.__pyx_capi__
     routines[:] = [pointer_in(exported[name]) for name in ROUTINES]
     with suppress(ValueError):  # which says that no region of the library calls any
@@ -173,8 +178,9 @@ def method_of(library: ctypes.CDLL, name: str) -> Callable[..., Any]:
         drawing[:] = [*draws.pointers()]
     faster = faster_products()
     if faster is not None:
-        onednn = Pointers.in_dll(library, "onednn")
+        onednn = Pointers.in_dll(prelude, "onednn")
         ctypes.pointer(onednn)[0] = faster.pointers
+    library["connect"](ctypes.byref(ctypes.c_void_p.in_dll(prelude, "functions")))
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.argtypes, make.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p), ctypes.py_object
     return make(ctypes.addressof(method), None, None)
@@ -187,7 +193,7 @@ def _numpy_functions() -> int:
 
 
 def layout_is_known() -> bool:
-    """Compare a real array with the declarations in ``prelude.c``."""
+    """Compare a real array with the declarations in ``prelude.h``."""
     array = np.zeros((2, 3), "float32")[:, ::2]
     _, data, ndim, shape, strides, _, dtype, flags = _words(id(array) + HEAD - 8, 8)
     numbers = (ctypes.c_int32 * 2).from_address(id(array.dtype) + HEAD + 8)

@@ -39,10 +39,11 @@ def run(made, expected="itself"):
 
 
 def kept_in(folder):
-    """Make the kernel and run it; return the file that is kept of it."""
+    """Make the kernel and run it; return the files that are kept: of it, and of what all kernels call."""
     run(compilation(find_compiler(), folder))
-    (path,) = folder.glob("*.so")
-    return path
+    paths = sorted(folder.glob("*.so"))
+    assert len(paths) == 2
+    return paths
 
 
 class Forbidden(Compiler):
@@ -55,7 +56,16 @@ def test_the_second_process_compiles_nothing(tmp_path):
     command = find_compiler().command
     run(compilation(Compiler(command), tmp_path))
     run(compilation(Forbidden(command), tmp_path))
-    assert len(list(tmp_path.glob("*.so"))) == 1
+    assert len(list(tmp_path.glob("*.so"))) == 2
+
+
+@needs_compiler
+def test_what_all_kernels_call_is_compiled_once(tmp_path):
+    run(compilation(find_compiler(), tmp_path))
+    made = compilation(find_compiler(), tmp_path)
+    other = made.function(SOURCE + "/* another */", set())
+    assert other.call("itself") == "itself"
+    assert len(list(tmp_path.glob("*.so"))) == 3
 
 
 def link_away(path):
@@ -65,8 +75,9 @@ def link_away(path):
 
 @needs_compiler
 @pytest.mark.parametrize("put", [b"", b"no library", "half of it", os.mkfifo, link_away])
-def test_what_is_damaged_or_no_file_is_made_anew(tmp_path, put):
-    path = kept_in(tmp_path)
+@pytest.mark.parametrize("which", [0, 1])
+def test_what_is_damaged_or_no_file_is_made_anew(tmp_path, put, which):
+    path = kept_in(tmp_path)[which]
     whole = path.read_bytes()
     path.unlink()  # the old file is mapped into this process
     if callable(put):
@@ -82,7 +93,7 @@ def test_what_is_damaged_or_no_file_is_made_anew(tmp_path, put):
 
 @needs_compiler
 def test_a_folder_in_the_place_of_a_file_does_no_harm(tmp_path):
-    path = kept_in(tmp_path)
+    path, _ = kept_in(tmp_path)
     path.unlink()
     path.mkdir()
     with pytest.warns(UserWarning, match="not kept"):
@@ -110,9 +121,9 @@ def test_what_is_kept_is_for_this_user_only(tmp_path, mask):
     finally:
         os.umask(before)
     run(compilation(Forbidden(find_compiler().command), tmp_path / "cache" / "synk"))
-    (path,) = (tmp_path / "cache" / "synk").glob("*.so")
-    modes = [found.stat().st_mode & 0o777 for found in (path, path.parent, path.parent.parent)]
-    assert modes == [0o600, 0o700, 0o700]
+    paths = list((tmp_path / "cache" / "synk").glob("*.so"))
+    folders = [paths[0].parent, paths[0].parent.parent]
+    assert [found.stat().st_mode & 0o777 for found in (*paths, *folders)] == [0o600] * 2 + [0o700] * 2
 
 
 @needs_compiler
@@ -125,7 +136,7 @@ def test_kernels_of_one_library_are_loaded_once(tmp_path):
 
 @needs_compiler
 def test_a_file_of_another_kernel_is_not_taken(tmp_path):
-    path = kept_in(tmp_path)
+    path, _ = kept_in(tmp_path)
     assert Store(tmp_path).find(path.stem) == path.read_bytes()[:-32]
     path.rename(path.with_stem("kother"))
     assert Store(tmp_path).find("kother") is None
@@ -181,7 +192,7 @@ def test_two_processes_race_for_one_kernel(tmp_path):
         for racer in racers:
             racer.kill()
             racer.communicate()
-    assert len(list(tmp_path.glob("*.so"))) == 1
+    assert len(list(tmp_path.glob("*.so"))) == 2
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,8 @@ class Body:
         What each output gets.
     functions : frozenset of (str, str, int)
         Mathematical functions called; see `Writer`.
+    constants : tuple of (str, str)
+        Dtypes and texts of ``c0, c1, ...``.
     """
 
     inputs: tuple[Operand, ...]
@@ -56,6 +58,7 @@ class Body:
     lines: tuple[str, ...]
     results: tuple[str, ...]
     functions: frozenset[tuple[str, str, int]]
+    constants: tuple[tuple[str, str], ...] = ()
 
     @property
     def ndim(self) -> int:
@@ -89,6 +92,7 @@ def elemwise_body(
         tuple(write.lines),
         tuple(map(str, results)),
         frozenset(write.functions),
+        tuple(write.constants),
     )
 
 
@@ -117,7 +121,7 @@ def _apply_graph(fgraph: Any, write: Writer, inputs: Sequence[Value]) -> list[Va
 
     def value_of(variable):
         if isinstance(variable, Constant):
-            return write.literal(variable.data, variable.type.dtype)
+            return write.constant(variable.data, variable.type.dtype)
         return values[variable]
 
     for node in fgraph.toposort():
@@ -130,6 +134,7 @@ def _apply_graph(fgraph: Any, write: Writer, inputs: Sequence[Value]) -> list[Va
 def element(body: Body, name: str, qualifiers: str) -> str:
     """Return the function, in C or CUDA, that computes one element."""
     reads = [f"const {type_name(o.dtype)} x{i}" for i, o in enumerate(body.inputs)]
+    reads += [f"const {type_name(dtype)} c{i}" for i, (dtype, _) in enumerate(body.constants)]
     writes = [f"{type_name(o.dtype)} *y{i}" for i, o in enumerate(body.outputs)]
     lines = [*body.lines, *(f"*y{i} = {result};" for i, result in enumerate(body.results))]
     statements = "\n".join(f"    {line}" for line in lines)

@@ -39,12 +39,15 @@ class Writer:
         The statements so far.
     functions : set of (str, str, int)
         Mathematical functions called: name for double, dtype, number of arguments.
+    constants : list of (str, str)
+        Dtype and text of each that is a parameter, ``c0, c1, ...``.
     """
 
     def __init__(self, dialect: Dialect):
         self.dialect = dialect
         self.lines: list[str] = []
         self.functions: set[tuple[str, str, int]] = set()
+        self.constants: list[tuple[str, str]] = []
 
     def let(self, expression: str, dtype: str) -> Value:
         """Name the value of ``expression``, of type ``dtype``."""
@@ -56,6 +59,17 @@ class Writer:
         """Return a constant."""
         type_name(dtype)
         return Value(self.dialect.literal(value, dtype), dtype)
+
+    def constant(self, value, dtype: str) -> Value:
+        """Return a constant of the graph: in C one that few graphs have is a parameter.
+
+        So loops that differ only in such numbers are compiled once.
+        """
+        literal = self.literal(value, dtype)
+        if self.dialect.name != "C" or not dtype.startswith("float") or 2 * value in range(-4, 5):
+            return literal
+        self.constants.append((dtype, str(literal)))
+        return Value(f"c{len(self.constants) - 1}", dtype)
 
     def cast(self, value: Value, dtype: str) -> Value:
         """Convert to another dtype, as NumPy does on the CPU where the number does not fit."""

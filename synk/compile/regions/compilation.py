@@ -18,15 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from synk.compile.regions.frame import source_file
+from synk.compile.regions.frame import prelude_file, source_file
 from synk.native.compilation import CompileError
 from synk.native.compiler import vector_functions
-from synk.native.libraries import Libraries, SourceText, method_of, native_libraries
+from synk.native.libraries import Libraries, SourceText, has_method, method_of, native_libraries
 from synk.native.store import name_of
 
 # Characters of a file, from which on there is one more: files are compiled at the same time, but in each what
 # its regions share is compiled again, which takes longer than a small region.
-LONG = 40_000
+LONG = 20_000
 
 
 class NativeFunction:
@@ -61,9 +61,10 @@ class NativeCompilation:
 
     def __init__(self, libraries: Libraries):
         self.libraries = libraries
-        self._environment = "\n".join(
-            [libraries.compiler.fingerprint, *sorted(vector_functions()), source_file({}, ())]
-        )
+        prelude = prelude_file()
+        self._environment = "\n".join([libraries.compiler.fingerprint, *sorted(vector_functions()), prelude])
+        self._prelude_text = SourceText(prelude, (name_of(self._environment),))
+        self._prelude: Any = None  # the library of what all functions call
         self._waiting: list[weakref.ref[NativeFunction]] = []
         self._compiled: list[weakref.ref[NativeFunction]] = []
         self._known: dict[str, Callable[..., Any]] = {}
@@ -103,41 +104,37 @@ class NativeCompilation:
         everyone = [*wanted, *(f for ref in self._waiting if (f := ref()) is not None)]
         waiting = {self.name(f): f for f in everyone}
         self._waiting.clear()
-        missing = {name: f for name, f in waiting.items() if not self._find(name)}
-        texts = grouped(missing)
-        for text, library in zip(texts, self.libraries.make(texts) if texts else [], strict=True):
-            for name in text.names:
-                self._take(name, library)
+        self._known |= self._made({name: f for name, f in waiting.items() if name not in self._known})
         for function in everyone:
             function.call = self._known[self.name(function)]
         held = [ref for ref in self._compiled if ref() is not None]
         self._compiled = [*held, *map(weakref.ref, everyone)]
 
+    def _made(self, functions: dict[str, NativeFunction]) -> dict[str, Callable[..., Any]]:
+        """Take functions from the store, or compile them; what they call at the same time, once."""
+        if self._given_up or not functions:
+            return dict.fromkeys(functions, gives_up)
+        found: dict[str, Any] = {name: self.libraries.find(name) for name in functions}
+        missing = {name: f for name, f in functions.items() if not has_method(found[name], name)}
+        texts = grouped(missing) + ([] if self._prelude else [self._prelude_text])
+        for text, library in zip(texts, self.libraries.make(texts) if texts else [], strict=True):
+            found |= dict.fromkeys(text.names, library)
+        self._prelude = found.pop(self._prelude_text.names[0], self._prelude)
+        return {name: self._method(library, name) for name, library in found.items()}
+
     def name(self, function: NativeFunction) -> str:
         """Return the name of a function: a digest of all that its machine code depends on."""
         return name_of(self._environment, function.source, *function.declarations)
 
-    def _find(self, name: str) -> bool:
-        if self._given_up:
-            self._known[name] = gives_up
-        if name not in self._known:
-            library = self.libraries.find(name)
-            if library is None:
-                return False
-            try:
-                self._known[name] = method_of(library, name)
-            except (AttributeError, ValueError):
-                return False
-        return True
-
-    def _take(self, name: str, library: Any) -> None:
+    def _method(self, library: Any, name: str) -> Callable[..., Any]:
         try:
-            if isinstance(library, CompileError):
-                raise library
-            self._known[name] = method_of(library, name)
+            for made in (self._prelude, library):
+                if isinstance(made, CompileError):
+                    raise made
+            return method_of(library, name, self._prelude)
         except (AttributeError, ValueError, CompileError) as error:
-            self._known[name] = gives_up
             self._say(error)
+            return gives_up
 
     def _say(self, error: Exception) -> None:
         if not self._failed:

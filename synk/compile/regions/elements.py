@@ -75,7 +75,8 @@ def scalar(op: ScalarOp, node: Apply, region: RegionWriter) -> None:
         tuple(Operand(variable.type.dtype, ()) for variable in variables)
         for variables in (node.inputs, node.outputs)
     )
-    body = Body(operands, outputs, tuple(write.lines), tuple(map(str, results)), frozenset(write.functions))
+    lines, called = tuple(write.lines), frozenset(write.functions)
+    body = Body(operands, outputs, lines, tuple(map(str, results)), called, tuple(write.constants))
     declare(region, body)
     numbers(region, node.inputs, body, node.outputs)
 
@@ -85,7 +86,8 @@ def numbers(
 ) -> None:
     """Add the call that computes one element, in the place of a loop."""
     places = [region.let_later(type_of(variable)) for variable in outputs]
-    arguments = [*map(region.number, inputs), *(f"&{place}" for place in places)]
+    constants = [text for _, text in body.constants]
+    arguments = [*map(region.number, inputs), *constants, *(f"&{place}" for place in places)]
     region.line(f"{region.function(one_element(body))}({', '.join(arguments)});")
     for variable, place in zip(outputs, places, strict=True):
         region.bind(variable, place)

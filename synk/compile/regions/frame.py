@@ -1,18 +1,23 @@
-"""The C around a region's lines: the function that Python calls, and the file that it stands in."""
+"""The C around a region's lines: the function that Python calls, its file, and the file of what it calls.
+
+source_file -> a library of regions;  prelude_file -> the library of the functions that all regions call
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from string import Template
 
 NAME = "REGION"  # stands for the name that a region gets when it is compiled
+HEAD = f"#define HEAD {object.__basicsize__}"
 ROOM = 16 << 10  # bytes of the frame for arrays of the region's own
 
 FUNCTION = Template("""\
-void *$name(void *self, void *const *given, long n_given)
+$once void *$name(void *self, void *const *given, long n_given)
 {
     Array *r[$n_results] = {0};
     void *m[$n_places] = {0}, *returned;
     char frame[$room] __attribute__((aligned(64))), *room = frame;
+    long *const worked = worked_here();
     if (n_given < $n_inputs)
         goto give_up;
 $lines
@@ -33,7 +38,7 @@ interrupted: __attribute__((unused));
 """)
 
 
-def function_text(lines: Sequence[str], n_inputs: int, n_results: int, n_places: int) -> str:
+def function_text(lines: Sequence[str], n_inputs: int, n_results: int, n_places: int, loops: bool) -> str:
     """Return the function of a region.
 
     Parameters
@@ -41,9 +46,12 @@ def function_text(lines: Sequence[str], n_inputs: int, n_results: int, n_places:
     lines : sequence of str
         What it does, from ``given`` arguments to results ``r``, in places ``m`` of memory.
     n_inputs, n_results, n_places : int
+    loops : bool
+        Whether some of the lines run again and again.
     """
     return FUNCTION.substitute(
         name=NAME,
+        once="" if loops else "ONCE",
         n_inputs=n_inputs,
         n_results=n_results,
         n_places=max(n_places, 1),
@@ -54,6 +62,14 @@ def function_text(lines: Sequence[str], n_inputs: int, n_results: int, n_places:
 
 def source_file(regions: Mapping[str, str], declarations: Iterable[str]) -> str:
     """Return a C file of regions by name; see `synk.compile.regions.writer.RegionWriter.declarations`."""
-    prelude = files("synk.compile.regions").joinpath("prelude.c").read_text()
     texts = [f"{text.replace(NAME, name)}\nMETHOD({name});\n" for name, text in regions.items()]
-    return "\n".join([f"#define HEAD {object.__basicsize__}", prelude, *declarations, *texts])
+    return "\n".join([HEAD, _read("prelude.h"), *declarations, *texts])
+
+
+def prelude_file() -> str:
+    """Return the C file of the functions that regions call."""
+    return "\n".join([HEAD, "#define PRELUDE", _read("prelude.h"), _read("prelude.c")])
+
+
+def _read(name: str) -> str:
+    return files("synk.compile.regions").joinpath(name).read_text()

@@ -1,82 +1,15 @@
-/* What every file of regions starts with: NumPy's arrays as they lie in memory, views, and walks over their axes.
+/* The functions that all regions call: a library of its own, whose variables are set before it is used. */
 
-   The headers of Python and NumPy would take ten times as long to compile as a region. HEAD is the size of a
-   Python object's head, whose last member is its type. Before a library is used, `numpy` is set to NumPy's table
-   of functions and `scalars` to the types of its scalars, and `synk.native.libraries` has compared these layouts
-   with a real array. */
+/* Those that find elements are as fast so, and compiled sooner; `move` alone goes through them. */
+#undef SHARED
+#define SHARED __attribute__((noinline, noclone, optimize("O1"))) static
 
-typedef struct {
-    char head[HEAD];
-    void *scalar_type;
-    char kind, type, byteorder, flags;
-    int number;
-} Dtype;
-
-typedef struct {
-    char head[HEAD - sizeof(void *)];
-    void *type;
-    char *data;
-    int ndim;
-    long *shape, *strides;
-    void *base;
-    Dtype *dtype;
-    int flags;
-} Array;
-
-typedef struct {
-    char *data;
-    const long *shape, *strides;
-} View;
-
-#define ALIGNED 0x0100
-#define WRITEABLE 0x0400
-
-/* An output may be an input, element for element, which hinders no vector loop. */
-#ifdef __clang__
-#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
-#else
-#define INDEPENDENT _Pragma("GCC ivdep")
-#endif
-
-/* Keeps a short loop for the compiler to make vectors of: it finds none among choices that it has unrolled. */
-#ifdef __clang__
-#define ROLLED
-#else
-#define ROLLED _Pragma("GCC unroll 1")
-#endif
-
-/* Keeps a loop from becoming vector instructions, which would take as long again to compile. */
-#define SCALAR __asm__("")
-
-/* One copy serves all: a copy in each function would take most of the time to compile. */
-#define SHARED __attribute__((noinline, noclone)) static
-
-#define BLOCK 256 /* elements that are folded at a time: they stay in the nearest cache */
-
-void *ndarray, **numpy, *scalars[24];
-
-extern char _Py_NoneStruct[];
-extern void Py_IncRef(void *), Py_DecRef(void *);
-extern void *PyTuple_New(long);
-extern int PyTuple_SetItem(void *, long, void *);
-extern void *malloc(unsigned long), *memcpy(void *, const void *, unsigned long);
-extern void free(void *);
-
-/* What makes a function of Python of one that takes an array of arguments and its length. */
-#define FASTCALL 0x80
-#define METHOD(f) struct { const char *name; void *function; int flags; const char *doc; } f##_method = {"region", f, FASTCALL, 0}
-
-extern int PyErr_CheckSignals(void);
-extern void PyErr_Clear(void);
-extern void *PyEval_SaveThread(void);
-extern void PyEval_RestoreThread(void *);
-
-extern int clock_gettime(int, long *);
+void *ndarray, **numpy, *scalars[24]; /* the type of arrays, NumPy's table of functions, the types of its scalars */
+/* What SciPy exports: see `ROUTINES` in `synk.native.libraries`. */
+void *routines[16];
 
 /* --- long runs ------------------------------------------------------------------------------------- */
 
-#define LONG 20000 /* elements, which take longer than it takes to let other threads run meanwhile */
-#define BREATH (200 * (long)LONG) /* elements between two looks for signals */
 #define PERIOD 20 /* milliseconds between two looks of a loop */
 
 static __thread void *away; /* brings this thread back to Python, while it lets others run */
@@ -89,6 +22,12 @@ SHARED void *let_others(long n)
         return 0;
     worked += n;
     return away ? 0 : PyEval_SaveThread();
+}
+
+/* Return where the elements are counted that this thread has been through since the last look. */
+SHARED long *worked_here(void)
+{
+    return &worked;
 }
 
 SHARED void come_back(void)
@@ -109,11 +48,6 @@ SHARED int breathe(void)
     away = others ? PyEval_SaveThread() : 0;
     return 1;
 }
-
-/* Steps of a loop until the clock is read, which costs as much as a step of a few numbers. */
-typedef struct {
-    long left, every, last;
-} Watch;
 
 SHARED long milliseconds(void)
 {
@@ -172,27 +106,6 @@ SHARED Array *result(void *given, int ndim, const long *shape, const long *strid
     return a;
 }
 
-/* Return room for an array: of the frame while that lasts, then the heap's. */
-SHARED void *take(char **room, char *end, long bytes)
-{
-    if (bytes < 0)
-        return 0;
-    const long rounded = bytes ? (bytes + 63) & -64 : 64;
-    if (rounded <= end - *room) {
-        void *at = *room;
-        *room += rounded;
-        return at;
-    }
-    return malloc(rounded);
-}
-
-SHARED void give(char *frame, char *end, void **place)
-{
-    if (*place && ((char *)*place < frame || (char *)*place >= end))
-        free(*place);
-    *place = 0;
-}
-
 SHARED void give_all(char *frame, char *end, int n, void **places)
 {
     for (int k = 0; k < n; k++)
@@ -228,22 +141,6 @@ SHARED void *nothing(int n, Array **results)
 }
 
 /* --- shapes ---------------------------------------------------------------------------------------- */
-
-static long magnitude(long x)
-{
-    return x < 0 ? -x : x;
-}
-
-/* Fill in the strides of an array in C order, return how many bytes it has, -1 for more than there can be. */
-SHARED long dense(int ndim, const long *shape, long size, long *strides)
-{
-    for (int axis = ndim - 1; axis >= 0; axis--) {
-        strides[axis] = size;
-        if (shape[axis] < 0 || __builtin_mul_overflow(size, shape[axis], &size))
-            return -1;
-    }
-    return size;
-}
 
 /* As `dense`, with the axes in the order of another array's, so that both are walked alike. */
 SHARED long dense_like(int ndim, const long *shape, long size, long *strides, const View *model)
@@ -283,14 +180,6 @@ SHARED int common_shape(int n, int ndim, const View *const *views, const long *f
         }
     }
     return 1;
-}
-
-static long elements(int ndim, const long *shape)
-{
-    long n = 1;
-    for (int axis = 0; axis < ndim; axis++)
-        n *= shape[axis];
-    return n;
 }
 
 /* --- walks ----------------------------------------------------------------------------------------- */
@@ -394,7 +283,7 @@ SHARED int next_row(int n, int outer, const long *shape, long *index, long (*str
 }
 
 /* Copy elements from some places to others, each at equal distances. */
-SHARED void move(long size, long n, char *to, long by_to, const char *from, long by_from)
+static void move(long size, long n, char *to, long by_to, const char *from, long by_from)
 {
 #define EACH(how, by_to, by_from)                                                                               \
     for (long i = 0; i < n; i++) {                                                                              \
@@ -418,6 +307,10 @@ SHARED void move(long size, long n, char *to, long by_to, const char *from, long
 /* Copy the elements of a view to one of the same shape; bit i of `fixed`: one serves all along axis i. */
 SHARED void copy(int ndim, const long *whole, long size, const View *from, long fixed, const View *to)
 {
+    if (ndim == 1 && whole[0] < LONG) { /* for which there is nothing to choose */
+        move(size, whole[0], to->data, to->strides[0], from->data, fixed & 1 ? 0 : from->strides[0]);
+        return;
+    }
     const View *const views[] = {from, to};
     const long masks[] = {fixed, 0};
     long shape[ndim + 1], index[ndim + 1], stride[ndim + 1][2];
@@ -434,17 +327,6 @@ SHARED void copy(int ndim, const long *whole, long size, const View *from, long 
     if (others)
         PyEval_RestoreThread(others);
 }
-
-/* Compute a row of n elements, of which the first ones lie at p, and the next ones each s further. */
-typedef void Row(long n, char *const *p, const long *s);
-
-/* What happens to each element of n views, of which the first ones are read, and the last ones folded to. */
-typedef struct {
-    int n, inputs, folds, ndim, model, ways; /* the walk has the model's order of axes */
-    const long *sizes, *fixed; /* by view: bytes of an element; bits of axes along which one element serves all */
-    const long *strides; /* by way and view, those that a row is made for: 0, or the size of an element */
-    Row *const *rows, *any; /* by way; for any strides, or 0 if elements are copied to where a row expects them */
-} Loop;
 
 /* Return the way that is made for most of some strides, and how many of them. */
 static int way_for(const Loop *loop, const long *s, int *most)
@@ -479,7 +361,7 @@ SHARED void by_blocks(const Loop *loop, int way, long length, char *const *p, co
             if (q[k] == room[k] && (k < loop->inputs || k >= n - loop->folds))
                 move(sizes[k], m, q[k], sizes[k], p[k] + at * s[k], s[k]);
         }
-        loop->rows[way](m, q, expected);
+        loop->rows[way](m, q, expected, loop->constants);
         for (int k = loop->inputs; k < n; k++)
             if (q[k] == room[k])
                 move(sizes[k], m, p[k] + at * s[k], s[k], q[k], sizes[k]);
@@ -505,7 +387,7 @@ SHARED void run(const Loop *loop, const long *whole, const View *const *views)
     void *const others = let_others(elements(loop->ndim, whole));
     do
         if (row)
-            row(length, p, s);
+            row(length, p, s, loop->constants);
         else
             by_blocks(loop, way, length, p, s);
     while (axes > 1 && next_row(n, axes - 1, shape, index, stride, p));
@@ -515,7 +397,6 @@ SHARED void run(const Loop *loop, const long *whole, const View *const *views)
 
 /* --- parts of arrays ------------------------------------------------------------------------------- */
 
-#define ABSENT (-__LONG_MAX__ - 1)
 #define FAR (1L << 53) /* from where on NumPy, which counts in floating point, counts as it does */
 
 /* Find how many numbers lie from one to another, in steps; return 0 if they are far apart, or never meet. */
@@ -527,12 +408,6 @@ SHARED int numbers(long start, long stop, long step, long *count)
     way = step < 0 ? -way : way;
     *count = way > 0 ? (way - 1) / magnitude(step) + 1 : 0;
     return 1;
-}
-
-/* Return an end of a slice that is there: ABSENT stands for one that is not. */
-static long end(long x)
-{
-    return x == ABSENT ? ABSENT + 1 : x;
 }
 
 /* Find the first element and the number of those of a slice, as Python does. */
@@ -593,9 +468,6 @@ SHARED int fill_in(int n, long *shape, long total)
 
 /* --- BLAS ------------------------------------------------------------------------------------------ */
 
-/* Set before a library is used, to what SciPy exports: see `ROUTINES` in `synk.native.libraries`. */
-void *routines[16];
-
 #define MANY 4096 /* elements of a matrix, from which on BLAS is faster than a loop */
 
 /* Tell whether BLAS can read a matrix as it lies: by rows, its transpose, 'N' or by columns, 'T'; 0 if not. */
@@ -642,7 +514,7 @@ SHARED char lies(const View *x, long size, int *lead)
 GEMV(double, 0)
 GEMV(float, 1)
 
-/* What oneDNN computes in less time than BLAS; set before a library is used, see `synk.native.products`. */
+/* What oneDNN computes in less time than BLAS; set before the library is used, see `synk.native.products`. */
 struct {
     int (*multiply)(char, char, long, long, long, float, const void *, long, const void *, long, float, void *, long);
     int (*get_threads)(void);
@@ -686,3 +558,6 @@ SHARED int by_onednn(char by_x, char by_y, const View *x, int of_x, const View *
     }
 GEMM(double, 2)
 GEMM(float, 3)
+
+#define ADDRESS(type, name, arguments) , name
+void *const functions[] = {routines FUNCTIONS(ADDRESS)};

@@ -55,7 +55,9 @@ def call(
 ) -> str:
     """Return the call of a loop over views of a shape: of inputs, results that are ``stored``, and folds."""
     named = [(k, fold, region.function(fold_text(fold))) for k, fold in folds]
-    return f"run(&{region.function(loop_text(body, stored, named))}, {shape}, {listed(views)});"
+    rows, loop = loop_texts(body, stored, named)
+    name = region.function(loop.replace("ROWS", region.function(rows)))
+    return f"run(&{name}, {shape}, {listed(views)});"
 
 
 def run(region: RegionWriter, body: Body, views: list[View]) -> None:
@@ -96,7 +98,7 @@ def one_element(body: Body, name: str = "NAME") -> str:
 
 
 ROW = Template("""\
-static void $name(const long n, char *const *p, const long *s)
+static void $name(const long n, char *const *p, const long *s, const double *c)
 {
 $before
     for (long at = 0; at < n; at += $block) {
@@ -112,10 +114,10 @@ $after
 """)
 
 LOOP = Template("""\
-$functions
 static const Loop NAME = {
     $n, $n_inputs, $n_folds, $ndim, $model, $n_ways,
     (const long[]){$sizes}, (const long[]){$masks}, (const long[]){$strides}, (Row *const[]){$rows}, $any,
+    $constants
 };
 """)
 
@@ -162,8 +164,12 @@ def fold_text(fold: Fold) -> str:
     return FOLD.substitute(kind=TYPES[fold.dtype], combine=fold.combine, rolled=rolled)
 
 
-def loop_text(body: Body, stored: Sequence[int], folds: Sequence[tuple[int, Fold, str]]) -> str:
-    """Return the loop; each fold comes with its output of the body, and the name of what folds a row."""
+def loop_texts(body: Body, stored: Sequence[int], folds: Sequence[tuple[int, Fold, str]]) -> tuple[str, str]:
+    """Return the functions of rows, and the loop, in which ``ROWS`` stands for their name.
+
+    Each fold comes with its output of the body, and the name of what folds a row. Loops that differ only in
+    constants have the same rows.
+    """
     ndim, n_inputs, n_stored = body.ndim, len(body.inputs), len(stored)
     if not ndim:
         raise NoText("a walk over no axes")
@@ -180,14 +186,10 @@ def loop_text(body: Body, stored: Sequence[int], folds: Sequence[tuple[int, Fold
     rows = [_row(f"NAME_row{k}", body, stored, folds, way) for k, way in enumerate(strides)]
     if not slow:
         rows.append(_row("NAME_any", body, stored, folds, [f"s[{k}]" for k in range(len(masks))]))
-    functions = [
-        one_element(body, "NAME_element"),
-        *rows,
-    ]
     # A whole array first: the results' order of axes, if they have all.
     order = (*range(n_inputs, n_inputs + n_stored), *range(n_inputs))
-    return LOOP.substitute(
-        functions="\n".join(functions),
+    constants = ", ".join(text for _, text in body.constants)
+    loop = LOOP.substitute(
         n=len(masks),
         n_inputs=n_inputs,
         n_folds=len(folds),
@@ -197,9 +199,11 @@ def loop_text(body: Body, stored: Sequence[int], folds: Sequence[tuple[int, Fold
         sizes=", ".join(map(str, sizes)),
         masks=", ".join(map(str, masks)),
         strides=", ".join(str(stride) for way in strides for stride in way),
-        rows=", ".join(f"NAME_row{k}" for k in range(len(ways))),
-        any="0" if slow else "NAME_any",
+        rows=", ".join(f"ROWS_row{k}" for k in range(len(ways))),
+        any="0" if slow else "ROWS_any",
+        constants=f"(const double[]){{{constants}}}" if constants else "0",
     )
+    return "\n".join([one_element(body, "NAME_element"), *rows]), loop
 
 
 def _row(
@@ -212,6 +216,7 @@ def _row(
     """Return the function of a row whose elements lie at given distances, or at any: then they are names."""
     n_inputs, first_fold = len(body.inputs), len(body.inputs) + len(stored)
     before = [f"char *const p{k} = p[{k}];" for k in range(len(strides))]
+    before += [f"const {TYPES[dtype]} c{k} = c[{k}];" for k, (dtype, _) in enumerate(body.constants)]
     if any_strides := isinstance(strides[0], str):
         before += [f"const long s{k} = {stride};" for k, stride in enumerate(strides)]
         strides = [f"s{k}" for k in range(len(strides))]
@@ -225,7 +230,8 @@ def _row(
     for k, operand in enumerate(body.inputs):
         lines = steps if strides[k] else before
         lines.append(f"const {TYPES[operand.dtype]} x{k} = {place(k, operand.dtype)};")
-    names = [f"x{k}" for k in range(n_inputs)] + [f"&y{k}" for k in range(len(body.outputs))]
+    names = [f"x{k}" for k in range(n_inputs)] + [f"c{k}" for k in range(len(body.constants))]
+    names += [f"&y{k}" for k in range(len(body.outputs))]
     steps += [f"{TYPES[output.dtype]} y{k};" for k, output in enumerate(body.outputs)]
     steps.append(f"NAME_element({', '.join(names)});")
     steps += [f"{place(k, body.outputs[y].dtype)} = y{y};" for k, y in enumerate(stored, n_inputs)]

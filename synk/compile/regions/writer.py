@@ -65,6 +65,7 @@ class RegionWriter:
         self._lengths: dict[Variable, Sequence[str]] = {}  # of vectors of lengths, as expressions
         self._places = Places()
         self._in_block: int | None = None  # the first place that was taken in the open block, if one is
+        self._loops = False  # whether there has been a block
         self._n_names = 0
         self._at = 0  # the node that is being written
         self._readers: dict[Variable, int] = {}
@@ -218,6 +219,7 @@ class RegionWriter:
         self.line(f"if (!{watch}.left-- && !look(&{watch})) goto interrupted;")
         self.line(f"char *const {mark} = room;")
         first = self._in_block = len(self._places)
+        self._loops = True
         yield
         for place in range(first, len(self._places)):
             self._give(place)
@@ -480,12 +482,13 @@ class RegionWriter:
                 self._give(place)
             if any(getattr(variable.type, "ndim", 0) for variable in node.inputs):
                 # As in Python, an interrupt may find some results written and others not.
-                self._lines.append("    if (worked > BREATH && !breathe()) goto interrupted;")
+                self._lines.append("    if (*worked > BREATH && !breathe()) goto interrupted;")
         self._lines.append("")
         for variable in self.outputs:
             if variable not in self._placed:
                 self._return_copy(variable)
-        return function_text(self._lines, len(self.inputs), len(self.outputs), len(self._places))
+        numbers = len(self.inputs), len(self.outputs), len(self._places)
+        return function_text(self._lines, *numbers, self._loops)
 
     def _argument(self, k: int, variable: Variable) -> None:
         if isinstance(variable.type, RandomType):

@@ -1,0 +1,194 @@
+/* What every file of regions starts with: NumPy's arrays as they lie in memory, views, loops, and the functions
+   of prelude.c, which is a library of its own: compiled with each region, it would take longer than most.
+
+   The headers of Python and NumPy would take ten times as long to compile as a region. HEAD is the size of a
+   Python object's head, whose last member is its type; `synk.native.libraries` has compared these layouts with a
+   real array. */
+
+typedef struct {
+    char head[HEAD];
+    void *scalar_type;
+    char kind, type, byteorder, flags;
+    int number;
+} Dtype;
+
+typedef struct {
+    char head[HEAD - sizeof(void *)];
+    void *type;
+    char *data;
+    int ndim;
+    long *shape, *strides;
+    void *base;
+    Dtype *dtype;
+    int flags;
+} Array;
+
+typedef struct {
+    char *data;
+    const long *shape, *strides;
+} View;
+
+#define ALIGNED 0x0100
+#define WRITEABLE 0x0400
+
+/* An output may be an input, element for element, which hinders no vector loop. */
+#ifdef __clang__
+#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
+/* Keeps a short loop for the compiler to make vectors of: it finds none among choices that it has unrolled. */
+#ifdef __clang__
+#define ROLLED
+#else
+#define ROLLED _Pragma("GCC unroll 1")
+#endif
+
+/* Keeps a loop from becoming vector instructions, which would take as long again to compile. */
+#define SCALAR __asm__("")
+
+/* One copy serves all: a copy in each function would take most of the time to compile. */
+#define SHARED __attribute__((noinline, noclone)) static
+
+/* A function of many lines that run once a call: what takes time are the loops that it calls. Compilers take longer
+   than linearly for them, above all to tell where its many pointers lead. */
+#define ONCE __attribute__((optimize("O1", "no-tree-pta")))
+
+#define BLOCK 256 /* elements that are folded at a time: they stay in the nearest cache */
+
+extern char _Py_NoneStruct[];
+extern void Py_IncRef(void *), Py_DecRef(void *);
+extern void *PyTuple_New(long);
+extern int PyTuple_SetItem(void *, long, void *);
+extern void *malloc(unsigned long), *memcpy(void *, const void *, unsigned long);
+extern void free(void *);
+
+/* What makes a function of Python of one that takes an array of arguments and its length. */
+#define FASTCALL 0x80
+#define METHOD(f) struct { const char *name; void *function; int flags; const char *doc; } f##_method = {"region", f, FASTCALL, 0}
+
+extern int PyErr_CheckSignals(void);
+extern void PyErr_Clear(void);
+extern void *PyEval_SaveThread(void);
+extern void PyEval_RestoreThread(void *);
+
+extern int clock_gettime(int, long *);
+
+#define LONG 20000 /* elements, which take longer than it takes to let other threads run meanwhile */
+#define BREATH (200 * (long)LONG) /* elements between two looks for signals */
+
+/* Steps of a loop until the clock is read, which costs as much as a step of a few numbers. */
+typedef struct {
+    long left, every, last;
+} Watch;
+
+/* Compute a row of n elements, of which the first ones lie at p, and the next ones each s further; c are numbers. */
+typedef void Row(long n, char *const *p, const long *s, const double *c);
+
+/* What happens to each element of n views, of which the first ones are read, and the last ones folded to. */
+typedef struct {
+    int n, inputs, folds, ndim, model, ways; /* the walk has the model's order of axes */
+    const long *sizes, *fixed; /* by view: bytes of an element; bits of axes along which one element serves all */
+    const long *strides; /* by way and view, those that a row is made for: 0, or the size of an element */
+    Row *const *rows, *any; /* by way; for any strides, or 0 if elements are copied to where a row expects them */
+    const double *constants; /* that rows get */
+} Loop;
+
+#define ABSENT (-__LONG_MAX__ - 1)
+
+static long magnitude(long x)
+{
+    return x < 0 ? -x : x;
+}
+
+static long elements(int ndim, const long *shape)
+{
+    long n = 1;
+    for (int axis = 0; axis < ndim; axis++)
+        n *= shape[axis];
+    return n;
+}
+
+/* Fill in the strides of an array in C order, return how many bytes it has, -1 for more than there can be. */
+SHARED long dense(int ndim, const long *shape, long size, long *strides)
+{
+    for (int axis = ndim - 1; axis >= 0; axis--) {
+        strides[axis] = size;
+        if (shape[axis] < 0 || __builtin_mul_overflow(size, shape[axis], &size))
+            return -1;
+    }
+    return size;
+}
+
+/* Return room for an array: of the frame while that lasts, then the heap's. */
+SHARED void *take(char **room, char *end, long bytes)
+{
+    if (bytes < 0)
+        return 0;
+    const long rounded = bytes ? (bytes + 63) & -64 : 64;
+    if (rounded <= end - *room) {
+        void *at = *room;
+        *room += rounded;
+        return at;
+    }
+    return malloc(rounded);
+}
+
+SHARED void give(char *frame, char *end, void **place)
+{
+    if (*place && ((char *)*place < frame || (char *)*place >= end))
+        free(*place);
+    *place = 0;
+}
+
+/* Return an end of a slice that is there: ABSENT stands for one that is not. */
+static long end(long x)
+{
+    return x == ABSENT ? ABSENT + 1 : x;
+}
+
+/* Functions of prelude.c: what they return, names, arguments. */
+#define FUNCTIONS(_)                                                                                            \
+    _(long *, worked_here, (void))                                                                              \
+    _(void *, let_others, (long n))                                                                             \
+    _(void, come_back, (void))                                                                                  \
+    _(int, breathe, (void))                                                                                     \
+    _(long, milliseconds, (void))                                                                               \
+    _(int, look, (Watch *watch))                                                                                \
+    _(int, is_plain, (const Array *a, int number, int ndim, int needed))                                        \
+    _(const char *, number_in, (const Array *a, int number))                                                    \
+    _(Array *, result, (void *given, int ndim, const long *shape, const long *strides, int number))             \
+    _(void, give_all, (char *frame, char *end, int n, void **places))                                           \
+    _(void, let_go, (int n, Array **results))                                                                   \
+    _(void *, packed, (int n, Array **results))                                                                 \
+    _(void *, nothing, (int n, Array **results))                                                                \
+    _(long, dense_like, (int ndim, const long *shape, long size, long *strides, const View *model))             \
+    _(int, common_shape, (int n, int ndim, const View *const *views, const long *fixed, long *shape))           \
+    _(void, copy, (int ndim, const long *whole, long size, const View *from, long fixed, const View *to))       \
+    _(void, run, (const Loop *loop, const long *whole, const View *const *views))                               \
+    _(int, numbers, (long start, long stop, long step, long *count))                                            \
+    _(int, slice, (long length, long start, long stop, long step, long *first, long *count))                    \
+    _(long, dense_rows, (const View *x, int first, const View *y, int ndim, long size))                         \
+    _(int, regroup, (int ndim, const View *view, long size, int n, const long *shape, long *strides))           \
+    _(int, fill_in, (int n, long *shape, long total))                                                           \
+    _(int, gemv_double, (const View *a, const View *x, const View *y))                                          \
+    _(int, gemv_float, (const View *a, const View *x, const View *y))                                           \
+    _(int, gemm_double, (const View *x, const View *y, const View *z))                                          \
+    _(int, gemm_float, (const View *x, const View *y, const View *z))
+
+#ifndef PRELUDE
+
+#define POINTER(type, name, arguments) static type(*name) arguments;
+#define CONNECT(type, name, arguments) name = *from++;
+FUNCTIONS(POINTER)
+static void **routines; /* of BLAS and LAPACK: see `ROUTINES` in `synk.native.libraries` */
+
+/* Take over where the functions of prelude.c are; called before a library is used. */
+void connect(void **from)
+{
+    routines = *from++;
+    FUNCTIONS(CONNECT)
+}
+
+#endif
