@@ -166,6 +166,7 @@ static long end(long x)
     _(long, dense_like, (int ndim, const long *shape, long size, long *strides, const View *model))             \
     _(int, common_shape, (int n, int ndim, const View *const *views, const long *fixed, long *shape))           \
     _(void, copy, (int ndim, const long *whole, long size, const View *from, long fixed, const View *to))       \
+    _(int, next_row, (int n, int outer, const long *shape, long *index, long (*stride)[n], char **p))           \
     _(void, run, (const Loop *loop, const long *whole, const View *const *views))                               \
     _(int, numbers, (long start, long stop, long step, long *count))                                            \
     _(int, slice, (long length, long start, long stop, long step, long *first, long *count))                    \
