@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.tensor.blas import BatchedDot
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.math import Dot
+from pytensor.tensor.signal.conv import Convolve1d
 
 from synk.compile.regions.table import NoText, c_text
 from synk.compile.regions.views import View
@@ -83,8 +84,17 @@ def _lengths(signature: Signature, node: Apply, views: Sequence[View], ndim: int
         static = out.type.shape[ndim:]
         lengths = [named.get(n) if s is None else str(s) for n, s in zip(names, static, strict=True)]
         if None in lengths:
-            raise NoText("blocks of a shape that only the first one tells")
+            lengths = [_convolved(node, views)]
         yield out, lengths
+
+
+def _convolved(node: Apply, views: Sequence[View]) -> str:
+    """Return the length of convolutions; NoText for others, whose lengths only the first one tells."""
+    core, full = getattr(node.op, "core_op", None), node.inputs[-1]
+    if not isinstance(core, Convolve1d) or not isinstance(full, Constant):
+        raise NoText("blocks of a shape that only the first one tells")
+    n, k = (view.shape[-1] for view in views[:2])
+    return f"{n} + {k} - 1" if full.data.all() else f"({n} < {k} ? {k} - {n} : {n} - {k}) + 1"
 
 
 def _index(region: RegionWriter, batch: Sequence[str]) -> list[str]:

@@ -21,6 +21,7 @@ from pytensor.tensor.random.type import RandomType
 
 from synk.compile.compat import plain_graph
 from synk.compile.graphs.scan_traces import traces_of
+from synk.compile.regions.making import bear_pieces
 from synk.compile.regions.table import NoText, c_text
 from synk.compile.regions.views import View
 from synk.compile.regions.walks import copy, fill
@@ -93,6 +94,7 @@ def scan(op: Scan, node: Apply, region: RegionWriter) -> None:
         # Of the traces that no step reads rows are written at once.
         first = len(places) - info.n_nit_sot
         written = _written_at_once(region, results[first : len(places)], places[first:])
+        bear_pieces(region, graph)
         region.write_nodes(graph.toposort())
         if info.as_while:
             ends = region.let("char", f"{region.number(graph.outputs[-1])} != 0")

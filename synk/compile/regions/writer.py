@@ -413,6 +413,10 @@ class RegionWriter:
             self._places.keep(view.name, len(self.nodes))
         return view
 
+    def is_made(self, variable: Variable) -> bool:
+        """Tell whether a view of a variable is there."""
+        return variable in self._views
+
     def is_kept(self, variable: Variable) -> bool:
         """Tell whether a variable is read when all nodes have run."""
         return variable in self._kept

@@ -73,6 +73,23 @@ LOOPS = {
 }
 
 
+def gates(row, h, axis=0):
+    one, other = pt.split(row * h, [1, 1], axis=axis)
+    return pt.concatenate([pt.tanh(one), pt.exp(-other), one], axis=axis)
+
+
+def twice(row, h):
+    one, other = (pt.tanh(part) for part in pt.split(row * h, [1, 1]))
+    return pt.concatenate([one, one]) + pt.concatenate([pt.sqr(one), 2 - other])
+
+
+LOOPS |= {
+    "pieces of a join": steps(lambda row, h: gates(row, h)[1:] + h, sequences=x, outputs_info=w),
+    "pieces along the second axis": steps(lambda m: gates(m[:, :2], m[:, :2] + s, axis=1), sequences=t),
+    "pieces of several joins": steps(twice, sequences=x, outputs_info=w),
+}
+
+
 def values(length=7, k=2):
     rng = np.random.default_rng(length)
     return {
