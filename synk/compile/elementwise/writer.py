@@ -30,6 +30,9 @@ class Value(NamedTuple):
         return self.text
 
 
+COMMON = tuple(k / 2 for k in range(-4, 5))  # constants that many graphs have
+
+
 class Writer:
     """Straight-line statements, one constant each.
 
@@ -66,7 +69,7 @@ class Writer:
         So loops that differ only in such numbers are compiled once.
         """
         literal = self.literal(value, dtype)
-        if self.dialect.name != "C" or not dtype.startswith("float") or 2 * value in range(-4, 5):
+        if self.dialect.name != "C" or not dtype.startswith("float") or value in COMMON:
             return literal
         self.constants.append((dtype, str(literal)))
         return Value(f"c{len(self.constants) - 1}", dtype)

@@ -25,7 +25,7 @@ from synk.native.libraries import Libraries, SourceText, has_method, method_of, 
 from synk.native.store import name_of
 
 # Characters of a file, from which on there is one more: files are compiled at the same time, but in each what
-# its regions share is compiled again, which takes longer than a small region.
+# its regions share is compiled again.
 LONG = 20_000
 
 

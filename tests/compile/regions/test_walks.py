@@ -9,6 +9,7 @@ import pytest
 
 from synk.compile import array_mode
 from synk.compile.regions.frame import source_file
+from synk.compile.regions.functions import written
 from synk.compile.regions.walks import Fold, fold_text
 from synk.native.compiler import FLAGS, find_compiler
 
@@ -42,3 +43,18 @@ def test_nan_is_the_largest_and_the_smallest_wherever_it_stands(n, dtype):
     rows = np.random.default_rng(n).normal(size=(n + 1, n)).astype(dtype)
     rows[np.arange(n), np.arange(n)] = np.nan  # but for the last one
     np.testing.assert_array_equal(function(rows), [rows.max(axis=1), rows.min(axis=1)])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_loops_that_differ_in_constants_have_the_same_rows(dtype):
+    x, y = pt.vector("x", dtype=dtype), pt.vector("y", dtype=dtype)
+    first, second, third, fourth = np.random.default_rng(1).normal(size=4).astype(dtype)
+    outputs = [first * pt.sqr(x) + second, third * pt.sqr(y) + fourth]
+    function = pytensor.function([x, y], outputs, mode=array_mode())
+    (region,) = function.maker.fgraph.apply_nodes
+    _, declarations, _ = written(region.op.fgraph)
+    text = "\n".join(declarations)
+    assert (text.count("static const Loop"), text.count("_row0(const long")) == (2, 1)
+    values = np.random.default_rng(2).normal(size=(2, 20)).astype(dtype)
+    expected = first * values[0] ** 2 + second, third * values[1] ** 2 + fourth
+    np.testing.assert_array_equal(function(*values), expected)
