@@ -132,10 +132,12 @@ class Timeline:
 
 def checked_path(path: Any) -> str:
     """Return a path from the root; raise TypeError if it is none, OSError if no file can be made there."""
-    absolute = os.path.abspath(os.fsdecode(path))
+    absolute = os.path.realpath(os.fsdecode(path))  # what a link leads to is replaced, not the link
     folder = os.path.dirname(absolute)
     if os.path.isdir(absolute):
         raise IsADirectoryError(errno.EISDIR, "timeline: this is a folder; name a file in it", absolute)
+    if os.path.exists(absolute) and not os.path.isfile(absolute):
+        raise FileExistsError(errno.EEXIST, "timeline: this is no regular file, so it stays", absolute)
     if not os.path.isdir(folder):
         raise FileNotFoundError(errno.ENOENT, "timeline: there is no such folder; make it first", folder)
     if not os.access(folder, os.W_OK | os.X_OK):

@@ -200,6 +200,10 @@ def test_paths_at_which_no_file_can_be_are_refused_at_once(ranks, tmp_path):
     ranks(2)
     with pytest.raises(FileNotFoundError, match="there is no such folder; make it first.*nowhere"):
         synk.timeline(tmp_path / "nowhere" / "run.json")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    with pytest.raises(FileExistsError, match="no regular file, so it stays.*pipe"):
+        synk.timeline(tmp_path / "link")
     with pytest.raises(IsADirectoryError, match="this is a folder; name a file in it"):
         synk.timeline(tmp_path)
     with pytest.raises(TypeError, match="not int"):
