@@ -1,8 +1,6 @@
 """Objects on every rank: made there, called there, dropped there."""
 
 import gc
-import os
-import signal
 import threading
 import weakref
 from typing import ClassVar
@@ -61,14 +59,6 @@ class Background:
     def __call__(self):
         self.thread.join()
         return self.done.is_set()
-
-
-def die_on_rank_1(rank):
-    def die():
-        if rank == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    return die
 
 
 def test_each_rank_keeps_its_own_object(module_ranks):
@@ -137,17 +127,3 @@ def test_a_name_that_workers_do_not_know_is_told_by_them(module_ranks):
     finally:
         del globals()["Later"]
     assert len(synk.on_ranks(Counter, 0)(1)) == module_ranks
-
-
-def test_objects_end_with_their_workers(module_ranks):
-    if module_ranks == 1:
-        pytest.skip("there is no worker")
-    counter, die = synk.on_ranks(Counter, 0), synk.on_ranks(die_on_rank_1)
-    with pytest.raises(synk.WorkerDied, match="rank 1"):
-        die()
-    with pytest.raises(synk.WorkerDied):
-        counter(1)
-    synk.restart()
-    with pytest.raises(synk.SynkStateError, match=r"synk\.on_ranks makes another"):
-        counter(1)
-    assert len(synk.on_ranks(Counter, 0)(1)) == 3
