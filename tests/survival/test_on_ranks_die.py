@@ -26,7 +26,7 @@ def test_objects_end_with_the_workers_of_a_run(ranks):
     counter = synk.on_ranks(Counter)
     assert counter() == [1, 1]
     with pytest.raises(synk.WorkerDied, match="rank 1"):
-        counter(fatal=True)
+        counter(True)
     with pytest.raises(synk.WorkerDied):
         counter()
     synk.restart()
