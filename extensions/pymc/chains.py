@@ -125,11 +125,12 @@ class Chain:
         )
 
     def _log_density(self, point: np.ndarray) -> tuple[float, np.ndarray]:
-        try:
-            return self._evaluate(point)
-        except BaseException as error:  # ends the sampler, which forgets its type
-            self._error = error
-            raise
+        if self._error is None:
+            try:
+                return self._evaluate(point)
+            except BaseException as error:  # in the sampler it would end as a panic
+                self._error = error
+        return np.nan, point
 
     def _note(self, chains: Sequence[Any]) -> None:
         told = {name: getattr(chains[0], name) for name in Progress._fields}
@@ -138,6 +139,7 @@ class Chain:
     def report(self, known: Mapping[int, int], stop: bool) -> Report:
         """Return how far it is, with the draws beyond those known; end it if it is to stop."""
         if self._error is not None:
+            self._sampler.cancel()
             raise self._error
         done = stop or self._is_finished()
         if not done and monotonic() < self._next_copy:

@@ -22,10 +22,10 @@ from pymc.model.transform.optimization import freeze_dims_and_data
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
-from pytensor.graph.traversal import ancestors, apply_ancestors
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor.basic import MakeVector, ScalarFromTensor
 from pytensor.tensor.math import All
-from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.random.type import RandomType
 
 from synk.extensions.pymc.rebuild import rebuilt
 
@@ -67,7 +67,7 @@ class Layout:
 def frozen(model: Any) -> Any:
     """Return a copy of a model in which data and lengths are constants.
 
-    Raises ValueError or NotImplementedError if there is no gradient of it, or its data has NaN.
+    Raises ValueError or NotImplementedError if there is no gradient of it.
     """
     if not model.free_RVs:
         raise ValueError("the model has no free variables, so there is nothing to sample")
@@ -77,19 +77,22 @@ def frozen(model: Any) -> Any:
             f"{', '.join(discrete)}: discrete variables have no gradient; sum over them in the model "
             "(pm.Mixture), or use pm.sample"
         )
-    _check_data(model)
-    return freeze_dims_and_data(model)
+    made = freeze_dims_and_data(model)
+    order = {rv.name: position for position, rv in enumerate(model.free_RVs)}
+    made.free_RVs.sort(key=lambda rv: order[rv.name])
+    return made
 
 
-def _check_data(model: Any) -> None:
-    for variable in model.data_vars:
-        value = np.asarray(variable.get_value() if hasattr(variable, "get_value") else variable.data)
-        if value.dtype.kind == "f" and np.isnan(value).any():
-            first = tuple(map(int, np.argwhere(np.isnan(value))[0]))
+def _check_numbers(total: Variable) -> None:
+    for constant in constants([total]):
+        is_float = constant.data.dtype.kind == "f"  # set_data masks NaN
+        bad = np.isnan(np.ma.filled(constant.data, np.nan)) if is_float else np.zeros(0, bool)
+        if bad.any():
+            place = tuple(map(int, np.argwhere(bad)[0]))
             raise ValueError(
-                f"data {variable.name!r} has {np.isnan(value).sum()} NaN, the first at {first}: the "
-                "log-density would be NaN everywhere; leave these rows out. PyMC imputes NaN in observed "
-                "values that are arrays instead of pm.Data"
+                f"{constant.name or 'an array'} of shape {constant.data.shape} has {bad.sum()} NaN, the first at "
+                f"{place}: the log-density would be NaN everywhere. Leave these rows out; PyMC imputes NaN in "
+                "observed values only"
             )
 
 
@@ -112,12 +115,12 @@ def initial_points(model: Any, initvals: Any = None, jitter: bool = True) -> Any
 def log_density(model: Any, factors: Sequence[Any] | None = None) -> Variable:
     """Return the log-density of a frozen model, or that of some of its variables, as a scalar."""
     (total,) = rebuilt([model.logp(factors)], by_rows)
-    drawn = [node for node in apply_ancestors([total]) if isinstance(node.op, RandomVariable)]
-    if drawn:
+    if any(isinstance(one.type, RandomType) for one in ancestors([total])):
         raise NotImplementedError(
-            f"the log-density draws random numbers ({drawn[0].op}), as with pm.Minibatch, so it is another "
-            "at each evaluation; give the model all rows: shard= splits them over the ranks"
+            "the log-density draws random numbers, as with pm.Minibatch, so it is another at each evaluation; "
+            "give the model all rows: shard= splits them over the ranks"
         )
+    _check_numbers(total)
     return total
 
 
@@ -159,7 +162,7 @@ def pieces_of(total: Variable, model: Any) -> list[Variable]:
     values = [model.rvs_to_values[rv] for rv in model.free_RVs]
     total = rewrite_graph(total, include=SIMPLIFIED, clone=False)
     gradients = pytensor.grad(total, values, disconnected_inputs="ignore")
-    return rewrite_graph([total, *gradients], include=(*SIMPLIFIED, "specialize"), clone=False)
+    return rewrite_graph([total, *gradients], include=SIMPLIFIED, clone=False)
 
 
 def of_vector(pieces: Sequence[Variable], model: Any, layout: Layout) -> tuple[Any, list[Variable]]:

@@ -61,6 +61,10 @@ class Record:
                 self._points[report.chain].append(report.points)
                 self._stats[report.chain].append(dict(report.stats))
 
+    def n_tune(self, draws: int) -> int:
+        """Return the number of steps of a warm-up, if so many draws follow it."""
+        return max(max(one.total_draws for one in self.progress) - draws, 0)
+
     def kept(self, tuning: bool) -> Drawn:
         """Return the draws of the warm-up, or those after it.
 

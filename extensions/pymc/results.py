@@ -5,7 +5,7 @@ Drawn -> expanded: values of variables and deterministics -> tree
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import arviz_base
@@ -50,7 +50,9 @@ class Expansion:
         return dict(zip(self.names, found, strict=False))
 
 
-def tree(model: Any, expansion: Expansion, drawn: Drawn, warmup: Drawn | None, seconds: float) -> Any:
+def tree(
+    model: Any, expansion: Expansion, drawn: Drawn, warmup: Drawn | None, attributes: Mapping[str, Any]
+) -> Any:
     """Return posterior, sample_stats, observed_data and constant_data, and the warm-up if there is one."""
     coords, dims = coords_and_dims_for_inferencedata(model)
     groups = {"posterior": expansion.of(drawn.points), "sample_stats": stats_of(drawn)}
@@ -69,7 +71,7 @@ def tree(model: Any, expansion: Expansion, drawn: Drawn, warmup: Drawn | None, s
         inference_library_version=nutpie.__version__,
         modeling_interface="pymc",
         modeling_interface_version=pm.__version__,
-        sampling_time=seconds,
+        **attributes,
     )
     return found
 

@@ -52,7 +52,8 @@ def length_of(model: Any, shard: Any) -> int:
         raise ValueError(f"shard={shard!r} is no dimension of the model; it has {known}")
     length = int(model.dim_lengths[shard].data)
     having = [name for name, dims in model.named_vars_to_dims.items() if shard in dims]
-    data = {value.name for value in observed} | {rv.name for rv in model.observed_RVs}
+    # The observed part of a variable with missing values has a name of its own, the variable the dimension.
+    data = {rv.name.removesuffix("_observed") for rv in model.observed_RVs}
     data |= {variable.name for variable in model.data_vars}
     if not data.intersection(having):
         raise ValueError(

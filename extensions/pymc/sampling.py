@@ -107,6 +107,7 @@ def sample(
     settings = {"draws": draws, "tune": tune, "target_accept": target_accept, **(nuts or {})}
     settings = {("maxdepth" if k == "max_treedepth" else k): v for k, v in settings.items() if v is not None}
     prepared = Prepared(model, initvals)
+    expansion = Expansion(prepared.model, prepared.layout, var_names)
     with run_of(cores, chains, shard):
         chains = _checked_chains(chains, shard)
         began = time.perf_counter()
@@ -119,13 +120,13 @@ def sample(
                 raise _sampling_error(prepared, error) from None
             except synk.WorkerDied as error:
                 _warn_of_death(error, record)
-        seconds = time.perf_counter() - began
+        attributes = {"sampling_time": time.perf_counter() - began, "tuning_steps": record.n_tune(draws)}
         del poll
     drawn = record.kept(tuning=False)
     if not drawn.chains:
         raise pm.exceptions.SamplingError("sampling ended before any chain had drawn after its warm-up")
     warmup = None if discard_tuned_samples else record.kept(tuning=True)
-    found = tree(model, Expansion(prepared.model, prepared.layout, var_names), drawn, warmup, seconds)
+    found = tree(model, expansion, drawn, warmup, attributes)
     if compute_convergence_checks:
         log_warnings(run_convergence_checks(found, model))
     return found
@@ -226,7 +227,7 @@ def _sampling_error(prepared: Prepared, error: StartError) -> Exception:
 def _warn_of_death(error: synk.WorkerDied, record: Record) -> None:
     drawn = ", ".join(f"{count} of chain {chain}" for chain, count in record.known().items()) or "none"
     warnings.warn(
-        f"{error}\nSampling has ended early, and returns what was drawn until then; with the warm-up, {drawn}. "
+        f"{error}\nSampling has ended early, and returns the draws until then; with the warm-up, {drawn}. "
         "A run of yours goes on after synk.restart().",
         synk.SynkWarning,
         stacklevel=3,
