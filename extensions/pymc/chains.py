@@ -62,9 +62,16 @@ class RankChains:
     def __init__(
         self, rank: int, evaluate: Any, starts: Sequence[Sequence[Start]], settings: Mapping[str, Any]
     ):
+        self._running: Chain | None = None
         self._evaluate, self._settings = evaluate, settings
         self._waiting = deque(starts[rank])
-        self._running: Chain | None = None
+
+    def close(self) -> None:
+        """End the chain that runs."""
+        if self._running is not None:
+            self._running.cancel()
+
+    __del__ = close  # nothing else ends nutpie's thread, which refers to the chain
 
     def __call__(self, known: Mapping[int, int], stop: bool) -> list[Report]:
         """Report of the chain that runs, of which so many draws are known; begin the next if there is none.
@@ -139,7 +146,7 @@ class Chain:
     def report(self, known: Mapping[int, int], stop: bool) -> Report:
         """Return how far it is, with the draws beyond those known; end it if it is to stop."""
         if self._error is not None:
-            self._sampler.cancel()
+            self.cancel()
             raise self._error
         done = stop or self._is_finished()
         if not done and monotonic() < self._next_copy:
@@ -148,17 +155,22 @@ class Chain:
         trace = self._sampler.abort() if done else self._sampler.inspect()
         points, stats = self._beyond(trace, known.get(self._number, 0))
         self._next_copy = monotonic() + COPYING_SHARE * (monotonic() - began)
-        return Report(self._number, self._last_progress() if done else self._progress, done, points, stats)
+        if done:
+            self._sampler = None
+            self._progress = self._progress._replace(finished_draws=known.get(self._number, 0) + len(points))
+        return Report(self._number, self._progress, done, points, stats)
+
+    def cancel(self) -> None:
+        """End it, and forget what it has drawn."""
+        sampler, self._sampler = self._sampler, None
+        if sampler is not None:
+            sampler.cancel()
 
     def _is_finished(self) -> bool:
         try:
             return bool(self._sampler.is_finished)
         except TimeoutError:  # so nutpie says that it is not
             return False
-
-    def _last_progress(self) -> Progress:
-        """Return the progress at the end, of which nutpie does not tell any more."""
-        return self._progress._replace(started=True)
 
     def _beyond(self, trace: Any, known: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         draws, stats = (pyarrow.record_batch(batches[0]).slice(known) for batches in trace.get_arrow_trace())

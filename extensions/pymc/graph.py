@@ -90,9 +90,9 @@ def _check_numbers(total: Variable) -> None:
         if bad.any():
             place = tuple(map(int, np.argwhere(bad)[0]))
             raise ValueError(
-                f"{constant.name or 'an array'} of shape {constant.data.shape} has {bad.sum()} NaN, the first at "
-                f"{place}: the log-density would be NaN everywhere. Leave these rows out; PyMC imputes NaN in "
-                "observed values only"
+                f"{constant.name or 'an array'} of shape {constant.data.shape} has {bad.sum()} NaN, the first "
+                f"at {place}: the log-density would be NaN everywhere. Leave these rows out; PyMC imputes NaN "
+                "in observed values only"
             )
 
 
@@ -117,8 +117,8 @@ def log_density(model: Any, factors: Sequence[Any] | None = None) -> Variable:
     (total,) = rebuilt([model.logp(factors)], by_rows)
     if any(isinstance(one.type, RandomType) for one in ancestors([total])):
         raise NotImplementedError(
-            "the log-density draws random numbers, as with pm.Minibatch, so it is another at each evaluation; "
-            "give the model all rows: shard= splits them over the ranks"
+            "the log-density draws random numbers, as with pm.Minibatch, so it is another at each "
+            "evaluation; give the model all rows: shard= splits them over the ranks"
         )
     _check_numbers(total)
     return total

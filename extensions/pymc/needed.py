@@ -8,9 +8,8 @@ from importlib.util import find_spec
 MISSING = "synk.extensions.pymc needs {what}. Use pip install 'synk[pymc]'"
 
 if sys.version_info < (3, 12):
-    raise ImportError(
-        MISSING.format(what=f"Python 3.12 or newer, as PyMC 6 does; this is {sys.version.split()[0]}")
-    )
+    present = ".".join(map(str, sys.version_info[:3]))
+    raise ImportError(MISSING.format(what=f"Python 3.12 or newer, as PyMC 6 does; this is {present}"))
 for name in ("pymc", "nutpie"):
     if find_spec(name) is None:
         raise ImportError(MISSING.format(what=f"{name}, which is not installed"))

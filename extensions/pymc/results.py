@@ -65,6 +65,7 @@ def tree(
         {name: group for name, group in groups.items() if group},
         coords={**coords, "chain": drawn.chains},
         dims=dims,
+        save_warmup=True,
     )
     found.posterior.attrs.update(
         inference_library="nutpie",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from os import sched_getaffinity
 from typing import Any
 
@@ -25,8 +25,6 @@ from synk.extensions.pymc.chains import RankChains, Report, Start, StartError
 from synk.extensions.pymc.density import Prepared
 from synk.extensions.pymc.record import Record
 from synk.extensions.pymc.results import Expansion, tree
-
-Poll = Callable[[Mapping[int, int], bool], list[Report]]
 
 TRIES = 10  # of initial points for a chain
 POLL_SECONDS = 0.2  # between looks at the chains, and
@@ -113,7 +111,7 @@ def sample(
         began = time.perf_counter()
         poll = _chains_here_or_there(prepared, shard, _starts(prepared, chains, random_seed), settings)
         record = Record(chains, prepared.layout.size)
-        with _display(chains, draws, progressbar) as show:
+        with closing(poll), _display(chains, draws, progressbar) as show:
             try:
                 _follow(poll, record, show)
             except StartError as error:
@@ -121,7 +119,6 @@ def sample(
             except synk.WorkerDied as error:
                 _warn_of_death(error, record)
         attributes = {"sampling_time": time.perf_counter() - began, "tuning_steps": record.n_tune(draws)}
-        del poll
     drawn = record.kept(tuning=False)
     if not drawn.chains:
         raise pm.exceptions.SamplingError("sampling ended before any chain had drawn after its warm-up")
@@ -132,28 +129,39 @@ def sample(
     return found
 
 
-def _follow(poll: Poll, record: Record, show: Callable[[Any], None]) -> None:
+def _follow(poll: Here | synk.OnRanks, record: Record, show: Callable[[Any], None]) -> None:
     """Ask the chains how far they are, until all are done or ^C stops them."""
     began = time.monotonic()
     with stopped_by_interrupt(record):  # type: ignore[arg-type]
         while not record.is_done():
-            record.add(poll(record.known(), record.interrupted is not None))
+            for reports in poll(record.known(), record.interrupted is not None):
+                record.add(reports)
             show(record.progress)
             if record.interrupted is not None:
                 return
             time.sleep(min(POLL_SECONDS, POLL_SHARE * (time.monotonic() - began)))
 
 
+class Here:
+    """Chains of this process alone, asked like those on all ranks."""
+
+    def __init__(self, chains: RankChains):
+        self._chains = chains
+        self.close = chains.close
+
+    def __call__(self, known: Mapping[int, int], stop: bool) -> list[list[Report]]:
+        return [self._chains(known, stop)]
+
+
 def _chains_here_or_there(
     prepared: Prepared, shard: Any, starts: Sequence[Start], settings: Mapping[str, Any]
-) -> Poll:
+) -> Here | synk.OnRanks:
     """Begin the chains: here, if the ranks evaluate together, else on each rank its share of them."""
     if shard:
-        return RankChains(0, prepared.on_all_ranks(shard), [starts], settings)
+        return Here(RankChains(0, prepared.on_all_ranks(shard), [starts], settings))
     n_ranks = synk.n_ranks()
     shares = [list(starts[rank::n_ranks]) for rank in range(n_ranks)]
-    on_ranks = synk.on_ranks(RankChains, prepared.for_each_rank(), shares, settings)
-    return lambda known, stop: [report for of_rank in on_ranks(known, stop) for report in of_rank]
+    return synk.on_ranks(RankChains, prepared.for_each_rank(), shares, settings)
 
 
 def _starts(prepared: Prepared, chains: int, random_seed: Any) -> list[Start]:

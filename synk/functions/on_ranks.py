@@ -56,6 +56,10 @@ class OnRanks:
         with self._owner.turn(self._label):
             return list(self._owner.run((CallStep(self._number, self._travelling(arguments)),))[0])
 
+    def close(self) -> None:
+        """Drop the objects now, even if something still refers to this; without it they go with this."""
+        self._finalizer()
+
     def _travelling(self, what: Any) -> bytes:
         file = io.BytesIO()
         pickler = _Pickler(file)

@@ -78,6 +78,13 @@ def test_an_object_is_dropped_on_every_rank_with_its_handle(module_ranks):
     assert alive() == before
 
 
+def test_an_object_that_is_closed_is_dropped_although_its_handle_is_kept(module_ranks):
+    counter = synk.on_ranks(Counter, 0)
+    counter.close()
+    with pytest.raises(synk.SynkStateError, match="do not have this object any more"):
+        counter(1)
+
+
 def test_functions_and_data_arrive_as_what_the_rank_has(module_ranks):
     w, x = pt.dvector("w"), pt.dmatrix("x")
     total = synk.function([], (x @ w).sum(), bcast_inputs=[w, x])

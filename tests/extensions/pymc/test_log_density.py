@@ -83,7 +83,8 @@ def test_vectors_and_points_are_the_same():
     density = compile_logp_dlogp(models.regression())
     point = {"slopes": np.array([1.0, 2, 3]), "noise_log__": np.array(0.5)}
     vector = density.join(point)
-    assert density.names == ("slopes", "noise_log__") and vector.tolist() == [1, 2, 3, 0.5]
+    assert density.names == ("slopes", "noise_log__")
+    assert vector.tolist() == [1, 2, 3, 0.5]
     assert {name: value.tolist() for name, value in density.split(vector).items()} == {
         "slopes": [1, 2, 3],
         "noise_log__": 0.5,

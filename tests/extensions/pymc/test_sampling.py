@@ -89,7 +89,9 @@ def test_divergences_are_reported_as_pymc_reports_them(caplog):
     with pm.Model() as model:
         spread = pm.Normal("spread", 0, 3)
         pm.Normal("funnel", 0, pm.math.exp(spread), shape=9)
-    found = sample(model, chains=2, cores=2, random_seed=0, draws=300, tune=200, progressbar=False)
+    found = sample(
+        model, chains=2, cores=2, random_seed=0, draws=300, tune=200, target_accept=0.5, progressbar=False
+    )
     n = int(found.sample_stats["diverging"].sum())
     assert n > 1
     assert f"{n} divergences after tuning" in caplog.text
@@ -140,7 +142,7 @@ def test_a_rank_that_dies_is_named_and_the_draws_until_then_are_returned(ranks, 
     sample(models.schools(), chains=2, random_seed=1, **SHORT)
 
 
-# --- bad input -----------------------------------------------------------------------------------------------
+# --- bad input ---------------------------------------------------------------------------------------------
 
 
 def length_of(rank, text):
@@ -156,7 +158,7 @@ def length_of(rank, text):
         ({"cores": 3}, ValueError, "cores=3, but the open run has 2 ranks"),
         ({"var_names": ["centre"]}, ValueError, "var_names has centre; the model has"),
         ({"shard": "row"}, ValueError, "shard='row' is no dimension"),
-        ({"nuts": {"no_such": 1}}, ValueError, "no_such"),
+        ({"nuts": {"no_such": 1}}, AttributeError, "no_such"),
     ],
 )
 def test_a_wrong_argument_is_refused_and_the_run_stays_usable(ranks, arguments, kind, message):
@@ -203,13 +205,13 @@ def test_a_density_that_raises_on_one_rank_names_it(ranks):
     ranks(2)
     with pytest.raises(ZeroDivisionError, match="of the model") as caught:
         sample(model, chains=2, random_seed=1, **SHORT)
-    assert list(caught.value.failures) == [1]
+    assert [failure.rank for failure in caught.value.failures] == [1]
     sample(models.normal_mean(), chains=2, random_seed=1, **SHORT)
 
 
 def test_python_3_11_is_told_what_is_needed():
     script = (
-        "import sys; sys.version_info = (3, 11, 0); sys.version = '3.11.0'\n"
+        "import sys, synk.extensions; sys.version_info = (3, 11, 0)\n"
         "try:\n    import synk.extensions.pymc\nexcept ImportError as error:\n    print(error)"
     )
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
