@@ -90,9 +90,9 @@ def _check_numbers(total: Variable) -> None:
         if bad.any():
             place = tuple(map(int, np.argwhere(bad)[0]))
             raise ValueError(
-                f"{constant.name or 'an array'} of shape {constant.data.shape} has {bad.sum()} NaN, the first "
-                f"at {place}: the log-density would be NaN everywhere. Leave these rows out; PyMC imputes NaN "
-                "in observed values only"
+                f"{constant.name or 'an array'} of shape {constant.data.shape} has {bad.sum()} NaN, the "
+                f"first at {place}: the log-density would be NaN everywhere. Leave these rows out; PyMC imputes "
+                "NaN in observed values only"
             )
 
 

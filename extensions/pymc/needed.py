@@ -9,7 +9,9 @@ MISSING = "synk.extensions.pymc needs {what}. Use pip install 'synk[pymc]'"
 
 if sys.version_info < (3, 12):
     present = ".".join(map(str, sys.version_info[:3]))
-    raise ImportError(MISSING.format(what=f"Python 3.12 or newer, as PyMC 6 does; this is {present}"))
+    raise ModuleNotFoundError(
+        MISSING.format(what=f"Python 3.12 or newer, as PyMC 6 does; this is {present}"), name="pymc"
+    )
 for name in ("pymc", "nutpie"):
     if find_spec(name) is None:
-        raise ImportError(MISSING.format(what=f"{name}, which is not installed"))
+        raise ModuleNotFoundError(MISSING.format(what=f"{name}, which is not installed"), name=name)
