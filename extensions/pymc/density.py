@@ -76,15 +76,16 @@ class Prepared:
         Returns a point for a seed.
     """
 
-    def __init__(self, model: Any, initvals: Any = None):
+    def __init__(self, model: Any, initvals: Any = None, jacobian: bool = True, jitter: bool = True):
         self.model = frozen(model)
-        self.start = initial_points(self.model, initvals)
+        self.start = initial_points(self.model, initvals, jitter)
+        self._jacobian = jacobian
         self.layout: Layout = layout_of(self.model, self.start(0))
         self._values = [self.model.rvs_to_values[rv] for rv in self.model.free_RVs]
         self._pieces = self._pieces_of(None)
 
     def _pieces_of(self, factors: Any) -> list[Any]:
-        (total,) = rebuilt([log_density(self.model, factors)], picked_by_row)
+        (total,) = rebuilt([log_density(self.model, factors, self._jacobian)], picked_by_row)
         return pieces_of(total, self.model)
 
     def here(self) -> Evaluation:

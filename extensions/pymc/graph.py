@@ -91,8 +91,8 @@ def _check_numbers(total: Variable) -> None:
             place = tuple(map(int, np.argwhere(bad)[0]))
             raise ValueError(
                 f"{constant.name or 'an array'} of shape {constant.data.shape} has {bad.sum()} NaN, the "
-                f"first at {place}: the log-density would be NaN everywhere. Leave these rows out; PyMC imputes "
-                "NaN in observed values only"
+                f"first at {place}: the log-density would be NaN everywhere. Leave these rows out; PyMC "
+                "imputes NaN in observed values only"
             )
 
 
@@ -106,15 +106,15 @@ def layout_of(model: Any, point: dict[str, Any]) -> Layout:
     )
 
 
-def initial_points(model: Any, initvals: Any = None, jitter: bool = True) -> Any:
+def initial_points(model: Any, initvals: Any, jitter: bool) -> Any:
     """Return a function of a seed that returns a point, as those at which PyMC begins."""
     jittered = set(model.free_RVs) if jitter else None
     return make_initial_point_fn(model=model, overrides=initvals, jitter_rvs=jittered)
 
 
-def log_density(model: Any, factors: Sequence[Any] | None = None) -> Variable:
+def log_density(model: Any, factors: Sequence[Any] | None = None, jacobian: bool = True) -> Variable:
     """Return the log-density of a frozen model, or that of some of its variables, as a scalar."""
-    (total,) = rebuilt([model.logp(factors)], by_rows)
+    (total,) = rebuilt([model.logp(factors, jacobian=jacobian)], by_rows)
     if any(isinstance(one.type, RandomType) for one in ancestors([total])):
         raise NotImplementedError(
             "the log-density draws random numbers, as with pm.Minibatch, so it is another at each "

@@ -102,6 +102,6 @@ def compile_logp_dlogp(model: Any = None, shard: str | bool | None = None) -> Lo
 
 
 def _content(model: Any) -> dict[str, Any]:
-    """Return what a model consists of: its variables, and the arrays of its data."""
+    """Return the variables of a model by name, and the arrays of those that are data."""
     data = {one.name: one.container.storage[0] for one in model.data_vars if hasattr(one, "container")}
     return {name: data.get(name, variable) for name, variable in model.named_vars.items()}

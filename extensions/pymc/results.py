@@ -78,5 +78,5 @@ def tree(
 
 
 def stats_of(drawn: Drawn) -> dict[str, np.ndarray]:
-    """Return what the sampler tells of each draw."""
+    """Return the sampler's numbers of each draw."""
     return {name: values for name, values in drawn.stats.items() if name not in NOT_STATS}

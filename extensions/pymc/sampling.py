@@ -9,7 +9,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from os import sched_getaffinity
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from synk.extensions.pymc.chains import RankChains, Report, Start, StartError
 from synk.extensions.pymc.density import Prepared
 from synk.extensions.pymc.record import Record
 from synk.extensions.pymc.results import Expansion, tree
+from synk.extensions.pymc.runs import run_of
 
 TRIES = 10  # of initial points for a chain
 POLL_SECONDS = 0.2  # between looks at the chains, and
@@ -172,24 +172,6 @@ def _starts(prepared: Prepared, chains: int, random_seed: Any) -> list[Start]:
         points = np.array([prepared.layout.join(prepared.start(one)) for one in tries])
         made.append(Start(chain, seed, points))
     return made
-
-
-@contextmanager
-def run_of(cores: int | None, chains: int | None, shard: Any) -> Iterator[None]:
-    """Use the run that is open, else fork one and close it."""
-    if synk.is_open():
-        if cores is not None and cores != synk.n_ranks():
-            raise ValueError(f"cores={cores}, but the open run has {synk.n_ranks()} ranks; leave cores out")
-        yield
-        return
-    usable = len(sched_getaffinity(0))
-    if cores is None:
-        cores = usable if shard else min(4, usable)
-    synk.fork(cores if shard or chains is None else min(cores, chains), device="cpu", threads=1)
-    try:
-        yield
-    finally:
-        synk.close()
 
 
 def _checked_chains(chains: int | None, shard: Any) -> int:
