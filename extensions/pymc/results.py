@@ -6,6 +6,7 @@ Drawn -> expanded: values of variables and deterministics -> tree
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import arviz_base
@@ -32,8 +33,12 @@ class Expansion:
             raise ValueError(f"var_names has {', '.join(unknown)}; the model has {', '.join(known)}")
         self.names = list(known) if var_names is None else [name for name in known if name in var_names]
         wanted = model.replace_rvs_by_values([known[name] for name in self.names])
-        point, outputs = of_vector(wanted, model, layout)
-        self._function = pytensor.function([point], outputs, mode=array_mode(), on_unused_input="ignore")
+        self._graph = of_vector(wanted, model, layout)
+
+    @cached_property
+    def _function(self) -> Any:
+        point, outputs = self._graph  # not before there are draws: the first one is waited for
+        return pytensor.function([point], outputs, mode=array_mode(), on_unused_input="ignore")
 
     def of(self, points: np.ndarray) -> dict[str, np.ndarray]:
         """Return arrays of shape (chains, draws, ...) of points of shape (chains, draws, size)."""

@@ -60,18 +60,7 @@ def length_of(model: Any, shard: Any) -> int:
             f"shard={shard!r}: no data has this dimension, only {', '.join(map(repr, having)) or 'nothing'}; "
             "give dims= to pm.Data and to observed variables"
         )
-    for name in having:
-        _check_length(model, name, shard, length)
     return length
-
-
-def _check_length(model: Any, name: str, shard: str, length: int) -> None:
-    variable = model[name]
-    value = model.rvs_to_values.get(variable, variable)
-    axis = model.named_vars_to_dims[name].index(shard)
-    found = value.type.shape[axis] if axis < value.type.ndim else None
-    if found not in (None, length):
-        raise ValueError(f"shard={shard!r} has length {length}, but axis {axis} of {name!r} has {found}")
 
 
 def with_rows(pieces: Sequence[Variable], length: int) -> tuple[list[Variable], list[RowData]]:

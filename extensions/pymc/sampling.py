@@ -108,9 +108,9 @@ def sample(
     expansion = Expansion(prepared.model, prepared.layout, var_names)
     with run_of(cores, chains, shard):
         chains = _checked_chains(chains, shard)
-        began = time.perf_counter()
         poll = _chains_here_or_there(prepared, shard, _starts(prepared, chains, random_seed), settings)
         record = Record(chains, prepared.layout.size)
+        began = time.perf_counter()
         with closing(poll), _display(chains, draws, progressbar) as show:
             try:
                 _follow(poll, record, show)

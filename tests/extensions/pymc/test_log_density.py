@@ -136,16 +136,6 @@ def test_a_dimension_without_data_is_refused(module_ranks):
         compile_logp_dlogp(model, shard=True)
 
 
-def test_a_dimension_that_data_do_not_fit_is_refused(module_ranks):
-    with pm.Model(coords={"obs": range(4)}) as model:
-        x = pm.Data("x", np.ones(4), dims="obs")
-        pm.Normal("y", pm.Normal("mean") * x, observed=np.ones(4), dims="obs")
-        model.named_vars_to_dims["y"] = ("obs",)
-        model.set_dim("obs", 5, coord_values=range(5))
-    with pytest.raises(ValueError, match="shard='obs' has length 5, but axis 0 of 'x' has 4"):
-        compile_logp_dlogp(model, shard="obs")
-
-
 def test_what_has_no_gradient_is_refused():
     with pm.Model() as model:
         pm.Poisson("count", 3)
