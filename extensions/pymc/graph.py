@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, pairwise
 from math import prod
 from typing import Any
@@ -114,7 +115,9 @@ def initial_points(model: Any, initvals: Any, jitter: bool) -> Any:
 
 def log_density(model: Any, factors: Sequence[Any] | None = None, jacobian: bool = True) -> Variable:
     """Return the log-density of a frozen model, or that of some of its variables, as a scalar."""
-    (total,) = rebuilt([model.logp(factors, jacobian=jacobian)], by_rows)
+    broken: list[Variable] = []
+    (total,) = rebuilt([model.logp(factors, jacobian=jacobian)], partial(by_rows, broken=broken))
+    total = sum(broken, start=total)
     if any(isinstance(one.type, RandomType) for one in ancestors([total])):
         raise NotImplementedError(
             "the log-density draws random numbers, as with pm.Minibatch, so it is another at each "
@@ -124,17 +127,20 @@ def log_density(model: Any, factors: Sequence[Any] | None = None, jacobian: bool
     return total
 
 
-def by_rows(node: Apply, inputs: list[Any]) -> list[Variable] | None:
+def by_rows(node: Apply, inputs: list[Any], broken: list[Variable]) -> list[Variable] | None:
     """Let each element of a term be -inf where its own parameters are out of bounds.
 
-    PyMC's check asks all of them, for which the ranks would meet; the sum is -inf in either case.
+    PyMC's check asks all of them, for which the ranks would meet. A sum that is -inf if one of them is out of
+    bounds is added to `broken`, so that the log-density is -inf as PyMC's, although a mixture, say, would go
+    on with its other elements.
     """
     if not isinstance(node.op, CheckParameterValue):
         return None
     term, *conditions = inputs
     for condition in (part for one in conditions for part in _conjuncts(one)):
         by_row = condition.all(axis=tuple(range(term.type.ndim, condition.type.ndim)))
-        fits = _broadcasts(by_row.type.shape, term.type.shape)
+        if fits := by_row.type.ndim > 0 and _broadcasts(by_row.type.shape, term.type.shape):
+            broken.append(pt.switch(by_row, 0.0, -np.inf).sum())
         term = pt.switch(by_row if fits else condition.all(), term, -np.inf).astype(term.dtype)
     return [term]
 

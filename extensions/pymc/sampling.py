@@ -211,7 +211,7 @@ def _sampling_error(prepared: Prepared, error: StartError) -> Exception:
     point = prepared.start(0)
     terms = prepared.model.point_logps(point, mode=array_mode())
     listed = "\n".join(f"  {name}: {value}" for name, value in terms.items())
-    return pm.exceptions.SamplingError(f"{error}; its terms at the first one:\n{listed}")
+    return pm.exceptions.SamplingError(f"{error}; its terms at one such point:\n{listed}")
 
 
 def _warn_of_death(error: synk.WorkerDied, record: Record) -> None:

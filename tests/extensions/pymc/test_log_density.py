@@ -79,6 +79,16 @@ def test_out_of_bounds_is_minus_infinity_as_in_pymc(module_ranks):
         assert density([1.0])[0] == pytest.approx(of_pymc({"mean": np.array(1.0)}))
 
 
+def test_one_component_out_of_bounds_is_minus_infinity_as_in_pymc(module_ranks):
+    with pm.Model(coords={"obs": range(3)}) as model:
+        scale = pm.Normal("scale", shape=2)
+        pm.NormalMixture("y", w=[0.5, 0.5], mu=[0.0, 1.0], sigma=scale, observed=[0.0, 1.0, 2.0], dims="obs")
+    of_pymc = model.compile_logp(mode=array_mode())
+    for density in (compile_logp_dlogp(model), compile_logp_dlogp(model, shard="obs")):
+        assert density([1.0, -1.0])[0] == -np.inf == of_pymc({"scale": np.array([1.0, -1.0])})
+        assert density([1.0, 0.5])[0] == pytest.approx(of_pymc({"scale": np.array([1.0, 0.5])}))
+
+
 def test_vectors_and_points_are_the_same():
     density = compile_logp_dlogp(models.regression())
     point = {"slopes": np.array([1.0, 2, 3]), "noise_log__": np.array(0.5)}
