@@ -7,8 +7,9 @@ from importlib.util import find_spec
 
 MISSING = "synk.extensions.pymc needs {what}. Use pip install 'synk[pymc]'"
 
-if sys.version_info < (3, 12):
-    present = ".".join(map(str, sys.version_info[:3]))
+version = tuple(sys.version_info[:3])
+if version < (3, 12):
+    present = ".".join(map(str, version))
     raise ModuleNotFoundError(
         MISSING.format(what=f"Python 3.12 or newer, as PyMC 6 does; this is {present}"), name="pymc"
     )
