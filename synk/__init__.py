@@ -25,6 +25,7 @@ from synk.collectives.gather import AllGather, Gather
 from synk.collectives.read import CheckFinite, GetLengths, GetShapes, GetValue
 from synk.collectives.reduce import AllReduce, Reduce
 from synk.functions.function import Function as Function
+from synk.functions.on_ranks import OnRanks as OnRanks
 from synk.run import current as _current
 from synk.run.timeline import Timeline as _Timeline
 from synk.values.errors import CollectiveMismatch as CollectiveMismatch
@@ -49,6 +50,7 @@ __all__ = [
     "Data",
     "Function",
     "NonFinite",
+    "OnRanks",
     "RankState",
     "RemoteError",
     "SharedMemoryFull",
@@ -75,6 +77,7 @@ __all__ = [
     "is_open",
     "n_ranks",
     "n_rows",
+    "on_ranks",
     "pids",
     "reduce",
     "reduce_scatter",
@@ -493,6 +496,52 @@ def sequence(*items: Any, name: str | None = None) -> Function:
         Its inputs are those of the functions, each once; its outputs are those of the functions, in order.
     """
     return _current.session("sequence").sequence(items, name)
+
+
+def on_ranks(make: Callable[..., Any], *arguments: Any) -> OnRanks:
+    """Make an object of Python on every rank, and return what calls all of them.
+
+    For work that is no graph, and goes on between commands: samplers, readers, servers. Let an object start
+    what takes long in a thread, and return: the next call asks it again, and notices if a rank has died.
+
+    Parameters
+    ----------
+    make : callable
+        Called as ``make(rank, *arguments)`` on every rank; returns a callable, which stays there for as long
+        as what this returns. It travels by its name: define it at the top of a module, or of the script
+        before `fork`.
+    *arguments
+        What pickle can send. Functions of `synk.function` arrive as functions of the rank alone: called with
+        all inputs whole, they return a list of all outputs. `Data` arrive as arrays in shared memory.
+
+    Returns
+    -------
+    OnRanks
+        A call passes its arguments to the object of each rank, and returns a list with what each returned.
+
+    Raises
+    ------
+    TypeError
+        If something cannot be pickled.
+    RemoteError
+        If ``make`` raised.
+
+    Examples
+    --------
+    ::
+
+        class Reader:
+            def __init__(self, rank, folder):
+                self.files = sorted(Path(folder).glob(f"part-{rank}-*"))
+
+            def __call__(self, k):
+                return len(self.files[k].read_bytes())
+
+        synk.fork()
+        sizes = synk.on_ranks(Reader, "logs")
+        sizes(0)  # the size of each rank's first file
+    """
+    return _current.session("on_ranks").on_ranks(make, arguments)
 
 
 def distribute(num_slices: int = 1) -> None:

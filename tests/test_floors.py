@@ -57,7 +57,7 @@ INNER_FLOORS = {
         {"observe"},
     )
 }
-PUBLIC_PACKAGES = {"ops"}  # of synk, beside what `import synk` brings
+PUBLIC_PACKAGES = {"compile", "ops"}  # of synk, beside what `import synk` brings
 MAY_ASSIGN_GLOBALS = {"synk.run.current"}
 # A docstring is a sentence with a verb; these open a riddle.
 NO_SENTENCE = re.compile(r"(What|Return what|Have|Whoever|How|Which|Where|When|Whether)\b")

@@ -18,7 +18,7 @@ FOLDERS = {
 SOURCES = ["setup.cfg", "pyproject.toml", "LICENSE", "README.rst", "synk", "extensions"]
 
 # Comes with an extra: a module may need it to be imported.
-OPTIONAL = {"cupy"}
+OPTIONAL = {"cupy", "nutpie", "pymc"}
 
 IMPORT_ALL = """
 import importlib, json, sys

@@ -60,5 +60,8 @@ class Owner(Protocol):
     def forget(self, function: int) -> None:
         """Drop a function in all ranks; safe in finalizers, at any moment."""
 
+    def drop_object(self, number: int) -> None:
+        """Drop an object of `synk.on_ranks` in all ranks; safe in finalizers, at any moment."""
+
     def remember(self, command: Any) -> None:
         """Note a command that may be sent again; it is dropped when what it refers to is made anew."""

@@ -75,6 +75,9 @@ class RankProgram:
         self._mode, self._whole_mode = self._chosen_modes(observe)
         self._last_numbers = (-1, -1, -1)  # of rows, in the last call of one slice; as arrays:
         self._last_arrays: list[Any] = []
+        self._alone: tuple[int, list[Any], Any] | None = (
+            None  # rows of the last call alone, as arrays; no ranks
+        )
 
     def compile(self, num_slices: int = 1) -> None:
         """Compile what most calls in so many slices need, if that has not happened yet."""
@@ -139,8 +142,9 @@ class RankProgram:
         scattered, broadcast = arrays[: self.spec.n_scattered], arrays[self.spec.n_scattered :]
         rows = [*scattered, *(self._variables.on_host(identity) for identity in self.spec.sliceables)]
         n_rows = len(rows[0]) if rows else 1
-        numbers = numbers_of_rows(n_rows, n_rows, 0, True)
-        values = self._whole(self._arguments(rows, broadcast, numbers, LoneCommunicator()))
+        if self._alone is None or self._alone[0] != n_rows:
+            self._alone = n_rows, numbers_of_rows(n_rows, n_rows, 0, True), LoneCommunicator()
+        values = self._whole(self._arguments(rows, broadcast, *self._alone[1:]))
         return [self._device.to_host(value) for value in values]
 
     # --- the variants ------------------------------------------------------------------

@@ -48,6 +48,7 @@ class Rank:
         self._context = ProgramContext(device, variables, self, self._compiling)
         self.has_garbage = False  # graphs, which are cycles
         self._programs: dict[int, RankProgram] = {}
+        self.objects: dict[int, Callable[..., Any]] = {}  # of `synk.on_ranks`
         self._bound: dict[int, Bound] = {}  # by function, of its last call
         segments.before_drop = self._bound.clear  # its arrays would keep the memory
         self._shards = Shards(self.rank, self.n_ranks)
@@ -65,7 +66,8 @@ class Rank:
         self.communicator.close()
 
     def join(self, peers: Peers, communicator: Communicator) -> None:
-        """Work with these ranks from now on."""
+        """Work with these ranks from now on, which are new, and do not have this one's objects."""
+        self.objects.clear()
         self.peers, self.communicator, self.n_ranks = peers, communicator, peers.n_ranks
         self._shards = Shards(self.rank, self.n_ranks)
         self._bound.clear()  # they read their rows by the shards before
@@ -98,6 +100,9 @@ class Rank:
         self._bound.pop(message.function, None)
         self._shards.forget(message.function)
         self.has_garbage = True
+
+    def drop_object(self, message: messages.DropObject) -> None:
+        self.objects.pop(message.number, None)
 
     def use_storage(self, message: messages.UseStorage) -> None:
         arrays = [self.segments.array(ref) for ref in message.arrays]
@@ -266,4 +271,5 @@ PREPARATIONS: dict[type, Callable[[Rank, Any, int | None], Any]] = {
     messages.Unshare: lambda rank, message, _: rank.unshare(message),
     messages.Build: lambda rank, message, _: rank.build(message),
     messages.Forget: lambda rank, message, _: rank.forget(message),
+    messages.DropObject: lambda rank, message, _: rank.drop_object(message),
 }

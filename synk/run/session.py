@@ -28,6 +28,7 @@ from synk.compile.observe.profile import Profile
 from synk.device import Devices
 from synk.functions.exact.rule import computed
 from synk.functions.graph_function import GraphFunction
+from synk.functions.on_ranks import OnRanks
 from synk.functions.prepared import PreparedCommand
 from synk.functions.sequence import SequenceFunction
 from synk.functions.symbolic import define
@@ -95,6 +96,7 @@ class Session:
             self._functions: weakref.WeakSet[GraphFunction] = weakref.WeakSet()
             self._compiled: set[tuple[int, bool]] = set()  # functions by number, and whether in slices
             self._function_numbers = itertools.count(1)
+            self._object_numbers = itertools.count(1)
             self._profile: Profile | None = None
             self._timeline: Timeline | None = None  # the last one
             self._termination.install()
@@ -136,6 +138,11 @@ class Session:
         """Make a function of several functions and collectives."""
         self.check_open("sequence")
         return SequenceFunction(self, items, name)
+
+    def on_ranks(self, make: Callable[..., Any], arguments: tuple[Any, ...]) -> OnRanks:
+        """Make an object on every rank."""
+        self.check_open("on_ranks")
+        return OnRanks(self, next(self._object_numbers), make, arguments)
 
     def distribute(self, num_slices: int = 1) -> None:
         """Give all functions to all ranks and compile them there, at the same time."""
@@ -261,6 +268,11 @@ class Session:
         message = messages.Forget(function)
         self._rank.forget(message)
         self.staging.drop_owned_by(function)
+        self._commands.release(message)
+
+    def drop_object(self, number: int) -> None:
+        message = messages.DropObject(number)
+        self._rank.drop_object(message)
         self._commands.release(message)
 
     def remember(self, command: PreparedCommand) -> None:

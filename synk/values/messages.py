@@ -96,6 +96,12 @@ class Forget(NamedTuple):
     function: int
 
 
+class DropObject(NamedTuple):
+    """Drop an object that `synk.on_ranks` has made."""
+
+    number: int
+
+
 class Close(NamedTuple):
     """Leave the command loop and exit."""
 

@@ -214,6 +214,8 @@ def advanced_inc_subtensor(op: Any, node: Apply, given: Relations) -> Outcome:
         wanted_values = rows_along(values, values.type.ndim - table.type.ndim, selected.length)
         return [Rows(0), wanted_values, Rows(0)], [Rows(0)]
     entries = indexed(op, node, indices, offset=2)
+    if entries is not None and value == SAME and entries[0] == RowNumbers(EACH):
+        value = Rows(0)  # each rank needs its own rows of it only
     if entries is None or (op.set_instead_of_inc and not isinstance(value, Rows)):
         return None
     if isinstance(value, Rows):

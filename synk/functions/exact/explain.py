@@ -25,6 +25,7 @@ from synk.ops.collectives import AllGather, AllReduce
 
 N_PLACES = 3  # of the script, that are named for one collective
 
+GATHERED = "gathered on every rank"
 COMBINED = {
     "sum": "a sum over each rank's rows; they are added up as the call returns",
     "prod": "a product over each rank's rows; they are multiplied as the call returns",
@@ -51,6 +52,11 @@ def explain(written: Definition, computed: Definition) -> list[str]:
         *(f"  {line}" for line in of_ranks.declarations()),
         *(f"  {line}" for line in of_ranks.cost()),
     ]
+
+
+def gathers_in(lines: Sequence[str]) -> list[str]:
+    """Return the lines of an explanation that tell of gathered rows."""
+    return [line.partition(": ")[2] for line in lines if GATHERED in line]
 
 
 class Explanation:
@@ -177,7 +183,7 @@ class Explanation:
         if isinstance(node.op, AllGather):
             name = f" of {describe(values[0])}" if values[0].name else ""
             size = row_size(values[0], shapes, node.op.axis)
-            return f"all rows{name} gathered on every rank, {size}, for {why}"
+            return f"all rows{name} {GATHERED}, {size}, for {why}"
         op = node.op.op if isinstance(node.op, AllReduce) else str(node.op)
         sizes = [n_bytes(value, shapes.get(value)) for value in values]
         unknown = sum(size is None for size in sizes)

@@ -70,6 +70,14 @@ CASES = {
     "rows repeated along rows": Case(
         [pt.alloc(y, y.shape[0], 12), pt.alloc(y[:, None], 12, y.shape[0]), pt.alloc(x.T, 4, n)]
     ),
+    "what rows add to rows that all ranks have": Case(
+        [
+            pt.inc_subtensor(table[:, :4][pt.arange(n), k % 4], y),
+            pt.set_subtensor(pt.zeros((12, 4))[pt.arange(n), k % 4], y).sum(axis=0),
+        ],
+        rows=(12,),
+        met=(0, 0),
+    ),
     "a branch of numbers of rows": Case(
         [
             ifelse(x.sum() > 0, n, tokens.shape[0]) + k.sum(),

@@ -26,6 +26,14 @@ def said(outputs=None, updates=None, undeclared="exact", **options):
     return explain(definition, computed(definition, undeclared, 1))
 
 
+def test_functions_tell_which_rows_they_gather(ranks):
+    ranks(2)
+    gathers = synk.function([x], [pt.sort(x, axis=0)[0], x.std(axis=0)]).gathers()
+    assert len(gathers) == 1
+    assert gathers[0].startswith("all rows of 'x' gathered on every rank")
+    assert synk.function([x], [x.std(axis=0), x * 2]).gathers() == []
+
+
 def test_outputs_tell_how_they_are_combined():
     largest = x.max()
     largest.name = "largest"

@@ -1,0 +1,185 @@
+"""Run chains on one rank, by nutpie's sampler in a thread, and tell how far they are whenever asked.
+
+    synk.on_ranks(RankChains, evaluation, starts of each rank, settings)
+        -> call(known, stop), every now and then -> Report of each chain: progress, new draws
+
+The sampler is nutpie's; a rank runs its chains one after the other.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from time import monotonic
+from typing import Any, NamedTuple
+
+import numpy as np
+import nutpie
+import pyarrow
+from nutpie.compiled_pyfunc import from_pyfunc
+
+PROGRESS_MILLISECONDS = 50
+COPYING_SHARE = 20  # the draws so far are copied after so many times the seconds that it took
+
+
+class Start(NamedTuple):
+    """The beginning of a chain: the first of these points at which the log-density is finite."""
+
+    chain: int
+    seed: int
+    points: np.ndarray  # one a row
+
+
+class Progress(NamedTuple):
+    """The progress of a chain, as nutpie tells it and PyMC's display reads it."""
+
+    finished_draws: int = 0
+    total_draws: int = 0
+    divergent_draws: tuple[int, ...] = ()
+    latest_num_steps: int = 0
+    step_size: float = 0.0
+    runtime_ms: float = 0
+    started: bool = False
+
+
+class Report(NamedTuple):
+    """The progress of a chain, and the draws that were not known yet."""
+
+    chain: int
+    progress: Progress
+    done: bool
+    points: np.ndarray  # unconstrained, one a row
+    stats: Mapping[str, np.ndarray]  # an element a row
+
+
+class StartError(ValueError):
+    """There is no point at which a chain could begin."""
+
+
+class RankChains:
+    """The chains of one rank."""
+
+    def __init__(
+        self, rank: int, evaluate: Any, starts: Sequence[Sequence[Start]], settings: Mapping[str, Any]
+    ):
+        self._running: Chain | None = None
+        self._evaluate, self._settings = evaluate, settings
+        self._waiting = deque(starts[rank])
+
+    def close(self) -> None:
+        """End the chain that runs."""
+        if self._running is not None:
+            self._running.cancel()
+
+    __del__ = close  # nothing else ends nutpie's thread, which refers to the chain
+
+    def __call__(self, known: Mapping[int, int], stop: bool) -> list[Report]:
+        """Report of the chain that runs, of which so many draws are known; begin the next if there is none.
+
+        Raises what the log-density has raised, or `StartError`.
+        """
+        if stop:
+            self._waiting.clear()
+        if self._running is None and self._waiting:
+            self._running = Chain(self._waiting.popleft(), self._evaluate, self._settings)
+        if self._running is None:
+            return []
+        report = self._running.report(known, stop)
+        if report.done:
+            self._running = None
+        return [report]
+
+
+class Chain:
+    """One chain, which nutpie runs in a thread."""
+
+    def __init__(self, start: Start, evaluate: Any, settings: Mapping[str, Any]):
+        self._number, self._evaluate = start.chain, evaluate
+        self._point = self._first_finite(start)
+        self._size = self._point.size
+        self._error: BaseException | None = None
+        self._progress = Progress()
+        self._next_copy = 0.0
+        self._sampler: Any = nutpie.sample(
+            self._model(),
+            chains=1,
+            cores=1,
+            seed=start.seed,
+            progress_bar=False,
+            progress_callback=self._note,
+            progress_rate=PROGRESS_MILLISECONDS,
+            blocking=False,
+            return_raw_trace=True,
+            **settings,
+        )
+
+    def _first_finite(self, start: Start) -> np.ndarray:
+        for point in start.points:
+            value, gradient = self._evaluate(point)
+            if np.isfinite(value) and np.isfinite(gradient).all():
+                return point
+        raise StartError(f"chain {start.chain}: the log-density is not finite at any initial point")
+
+    def _model(self) -> Any:
+        return from_pyfunc(
+            self._size,
+            make_logp_fn=lambda: self._log_density,
+            make_expand_fn=lambda *seeds_and_chain: lambda point: {"point": point},
+            expanded_dtypes=[np.dtype("float64")],
+            expanded_shapes=[(self._size,)],
+            expanded_names=["point"],
+            make_initial_point_fn=lambda seed: self._point,
+        )
+
+    def _log_density(self, point: np.ndarray) -> tuple[float, np.ndarray]:
+        if self._error is None:
+            try:
+                return self._evaluate(point)
+            except BaseException as error:  # in the sampler it would end as a panic
+                self._error = error
+        return np.nan, point
+
+    def _note(self, chains: Sequence[Any]) -> None:
+        told = {name: getattr(chains[0], name) for name in Progress._fields}
+        self._progress = Progress(**{**told, "divergent_draws": tuple(chains[0].divergent_draws)})
+
+    def report(self, known: Mapping[int, int], stop: bool) -> Report:
+        """Return how far it is, with the draws beyond those known; end it if it is to stop."""
+        if self._error is not None:
+            self.cancel()
+            raise self._error
+        done = stop or self._is_finished()
+        if not done and monotonic() < self._next_copy:
+            return Report(self._number, self._progress, False, np.empty((0, self._size)), {})
+        began = monotonic()
+        trace = self._sampler.abort() if done else self._sampler.inspect()
+        points, stats = self._beyond(trace, known.get(self._number, 0))
+        self._next_copy = monotonic() + COPYING_SHARE * (monotonic() - began)
+        if done:
+            self._sampler = None
+            self._progress = self._progress._replace(finished_draws=known.get(self._number, 0) + len(points))
+        return Report(self._number, self._progress, done, points, stats)
+
+    def cancel(self) -> None:
+        """End it, and forget what it has drawn."""
+        sampler, self._sampler = self._sampler, None
+        if sampler is not None:
+            sampler.cancel()
+
+    def _is_finished(self) -> bool:
+        try:
+            return bool(self._sampler.is_finished)
+        except TimeoutError:  # so nutpie says that it is not
+            return False
+
+    def _beyond(self, trace: Any, known: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        draws, stats = (pyarrow.record_batch(batches[0]).slice(known) for batches in trace.get_arrow_trace())
+        points = draws.column("point").flatten().to_numpy().reshape(len(draws), self._size)
+        numbers = [one for one in stats.schema if is_number(one.type)]
+        return points, {one.name: stats.column(one.name).to_numpy(zero_copy_only=False) for one in numbers}
+
+
+def is_number(kind: Any) -> bool:
+    """Tell whether a column of a trace has a number, or a truth, for each draw."""
+    types = pyarrow.types
+    return bool(types.is_floating(kind) or types.is_integer(kind) or types.is_boolean(kind))

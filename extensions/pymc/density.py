@@ -1,0 +1,162 @@
+"""Compile the log-density of a model and its gradient: for this process, for each rank, or for all together.
+
+Model -> Prepared: frozen, laid out, pieces of a graph
+      -> here: a PyTensor function       -> Evaluation: point -> log-density, gradient
+      -> for_each_rank: `synk.function`, nothing scattered, called by each rank for itself
+      -> on_all_ranks: `synk.function`, rows scattered, the sum of what the ranks have
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+
+import synk
+from synk.compile import array_mode
+from synk.extensions.pymc.graph import (
+    Layout,
+    constants,
+    frozen,
+    initial_points,
+    joined,
+    layout_of,
+    log_density,
+    of_vector,
+    pieces_of,
+)
+from synk.extensions.pymc.rebuild import rebuilt
+from synk.extensions.pymc.rows import length_of, picked_by_row, with_rows
+from synk.ops import addend
+
+SHARED_BYTES = 2**16  # arrays from this size on lie once in shared memory, not in every rank's graph
+TOLERANCE = 1e-9  # of the largest element, within which all ranks together must be one process
+
+
+@dataclass
+class Evaluation:
+    """Evaluate a log-density and its gradient; travels to the ranks.
+
+    The function returns a list: the vector of the log-density and of gradients, then those ``apart``.
+    """
+
+    function: Any
+    before: Sequence[Any]  # inputs in front of the point, and behind it
+    after: Sequence[Any]
+    slices: Sequence[slice]  # of the variables in the gradient
+    apart: Sequence[int] = ()  # variables whose gradients have the rows of the data, and are joined
+
+    def __call__(self, vector: Any) -> tuple[float, np.ndarray]:
+        flat, *others = self.function(*self.before, vector, *self.after)
+        if not self.apart:
+            return float(flat[0]), flat[1:]
+        gradient, start = np.empty(self.slices[-1].stop), 1
+        rows = iter(others)
+        for position, place in enumerate(self.slices):
+            if position in self.apart:
+                gradient[place] = next(rows).ravel()
+            else:
+                gradient[place] = flat[start : (start := start + place.stop - place.start)]
+        return float(flat[0]), gradient
+
+
+class Prepared:
+    """A model whose log-density and gradient are graphs, ready to be compiled.
+
+    Attributes
+    ----------
+    model : pymc.Model
+        Frozen.
+    layout : Layout
+    start : callable
+        Returns a point for a seed.
+    """
+
+    def __init__(self, model: Any, initvals: Any = None, jacobian: bool = True, jitter: bool = True):
+        self.model = frozen(model)
+        self.start = initial_points(self.model, initvals, jitter)
+        self._jacobian = jacobian
+        self.layout: Layout = layout_of(self.model, self.start(0))
+        self._values = [self.model.rvs_to_values[rv] for rv in self.model.free_RVs]
+        self._pieces = self._pieces_of(None)
+
+    def _pieces_of(self, factors: Any) -> list[Any]:
+        (total,) = rebuilt([log_density(self.model, factors, self._jacobian)], picked_by_row)
+        return pieces_of(total, self.model)
+
+    def here(self) -> Evaluation:
+        """Compile for this process."""
+        point, pieces = of_vector(self._pieces, self.model, self.layout)
+        function = pytensor.function([point], [joined(pieces)], mode=array_mode(), trust_input=True)
+        return self._evaluation(function)
+
+    def for_each_rank(self) -> Evaluation:
+        """Compile for every rank, to be called there alone; large arrays lie in shared memory."""
+        point, pieces = of_vector(self._pieces, self.model, self.layout)
+        large = [one for one in constants(pieces) if one.data.nbytes >= SHARED_BYTES]
+        arrays = [pt.tensor(one.name, dtype=one.dtype, shape=one.type.shape) for one in large]
+        pieces = rebuilt(pieces, lambda node, inputs: None, dict(zip(large, arrays, strict=True)))
+        function = synk.function([], [joined(pieces)], bcast_inputs=[point, *arrays], name="log-density")
+        return self._evaluation(function, after=[synk.data(one.data) for one in large])
+
+    def on_all_ranks(self, shard: Any) -> Evaluation:
+        """Compile for all ranks together, which split the rows of a dimension.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If there is no such dimension, no data has it, or a term of the model does not split.
+        SynkError
+            If it is not what one process computes, at two random points.
+        """
+        length = length_of(self.model, shard)
+        split, rows = with_rows(self._pieces, length)
+        point, pieces = of_vector(split, self.model, self.layout)
+        if not rows:
+            raise ValueError(self._refusal(shard, length))
+        scattered = [row.variable for row in rows]
+        as_written = synk.function(scattered, pieces, bcast_inputs=[point], name="log-density")
+        if as_written.gathers():
+            raise ValueError(self._refusal(shard, length))
+        apart = [k for k, mode in enumerate(as_written.output_modes) if mode == "gather"]
+        added = [addend(piece) for k, piece in enumerate(pieces) if k not in apart]
+        outputs = [(joined(added), "sum"), *(pieces[k] for k in apart)]
+        function = synk.function(scattered, outputs, bcast_inputs=[point], name="log-density")
+        data = [synk.data(row.values, name=row.variable.name) for row in rows]
+        evaluation = self._evaluation(function, before=data, apart=[k - 1 for k in apart])
+        self._check(evaluation)
+        return evaluation
+
+    def _evaluation(self, function: Any, **inputs: Any) -> Evaluation:
+        return Evaluation(function, **{"before": (), "after": (), "slices": self.layout.slices(), **inputs})
+
+    def _check(self, evaluation: Evaluation) -> None:
+        alone = self.here()
+        for seed in (1, 2):
+            vector = self.layout.join(self.start(seed))
+            found, expected = (np.hstack(one(vector)) for one in (evaluation, alone))
+            largest = np.abs(expected).max()
+            if np.isfinite(largest) and not (error := np.abs(found - expected).max()) <= TOLERANCE * largest:
+                raise synk.SynkError(
+                    f"the ranks together are off by {error:.3g} of {largest:.3g} from one process: leave "
+                    "shard= out, and please report the model"
+                )
+
+    def _refusal(self, shard: Any, length: int) -> str:
+        """Return which variables do not split, and why."""
+        reasons = []
+        for factor in [*self.model.basic_RVs, *self.model.potentials]:
+            pieces, rows = with_rows(self._pieces_of([factor]), length)
+            scattered = [row.variable for row in rows]
+            if rows:
+                function = synk.function(
+                    scattered, pieces, bcast_inputs=self._values, name=factor.name, on_unused_input="ignore"
+                )
+                reasons += [f"{factor.name!r}: {line}" for line in function.gathers()[:1]]
+            elif factor in self.model.observed_RVs:
+                reasons.append(f"{factor.name!r}: no array in its log-density has {length} rows")
+        return f"the model does not split along shard={shard!r}:\n" + "\n".join(reasons)

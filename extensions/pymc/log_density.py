@@ -1,0 +1,107 @@
+"""The log-density of a model and its gradient as a function of a vector, for samplers of one's own.
+
+compile_logp_dlogp -> LogDensity(vector) -> value, gradient
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pymc as pm
+
+import synk
+from synk.extensions.pymc.density import Prepared
+
+
+class LogDensity:
+    """A log-density and its gradient; made by `compile_logp_dlogp`.
+
+    Attributes
+    ----------
+    size : int
+        Elements of a vector.
+    names : tuple of str
+        The variables that lie in a vector, one after the other, named as PyMC names their values:
+        ``"sigma_log__"`` is on the scale of logarithms.
+    """
+
+    def __init__(self, model: Any, prepared: Prepared, shard: str | bool | None):
+        self.size = prepared.layout.size
+        self.names = prepared.layout.names
+        self._model, self._known = model, _content(model)
+        self._prepared = prepared
+        self._evaluate = prepared.on_all_ranks(shard) if shard else prepared.here()
+
+    def __call__(self, vector: Any) -> tuple[float, np.ndarray]:
+        """Return the log-density at a vector, and its gradient there.
+
+        Raises
+        ------
+        ValueError
+            If the vector has another shape.
+        SynkStateError
+            If the model was changed since this was compiled; with ``shard``, if its run was closed.
+        """
+        vector = np.asarray(vector, dtype="float64")
+        if vector.shape != (self.size,):
+            raise ValueError(f"vector has shape {vector.shape}, but the model takes ({self.size},)")
+        self._check_unchanged()
+        return self._evaluate(vector)
+
+    def _check_unchanged(self) -> None:
+        known, now = self._known, _content(self._model)
+        changed = [name for name in {**known, **now} if known.get(name) is not now.get(name)]
+        if changed:
+            raise synk.SynkStateError(
+                f"{', '.join(changed)}: changed since the model was compiled; compile it again"
+            )
+
+    def initial_point(self, seed: int) -> np.ndarray:
+        """Return a vector at which a chain may begin, as PyMC chooses it, with its jitter."""
+        return self._prepared.layout.join(self._prepared.start(seed))
+
+    def split(self, vector: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the variables of a vector, as a point of PyMC."""
+        return self._prepared.layout.split(np.asarray(vector))
+
+    def join(self, point: dict[str, Any]) -> np.ndarray:
+        """Return the vector of a point of PyMC."""
+        return self._prepared.layout.join(point)
+
+
+def compile_logp_dlogp(model: Any = None, shard: str | bool | None = None) -> LogDensity:
+    """Compile the log-density of a model and its gradient.
+
+    Parameters
+    ----------
+    model : pymc.Model, optional
+        By default that of the ``with`` block.
+    shard : str or True, optional
+        A dimension whose rows are split over the ranks of the open run, which evaluate together, as in
+        `sample`.
+        By default this process evaluates by itself, and needs no run.
+
+    Returns
+    -------
+    LogDensity
+        Called with a vector, it returns the value and the gradient. It includes the Jacobian terms of PyMC's
+        transforms, as its samplers do.
+
+    Raises
+    ------
+    TypeError, ValueError, NotImplementedError
+        As `sample`.
+    SynkStateError
+        With ``shard``, if no run is open.
+    """
+    model = pm.modelcontext(model)
+    if shard and not synk.is_open():
+        raise synk.SynkStateError(f"shard={shard!r}: no run is open; call synk.fork() first")
+    return LogDensity(model, Prepared(model), shard)
+
+
+def _content(model: Any) -> dict[str, Any]:
+    """Return the variables of a model by name, and the arrays of those that are data."""
+    data = {one.name: one.container.storage[0] for one in model.data_vars if hasattr(one, "container")}
+    return {name: data.get(name, variable) for name, variable in model.named_vars.items()}

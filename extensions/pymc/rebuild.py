@@ -1,0 +1,42 @@
+"""Build a graph again with other leaves and other nodes, whose types may tell less than those before.
+
+PyTensor's own replacements assert the lengths that the old types told, which are those of one process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pytensor.compile.builders import OpFromGraph
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.traversal import io_toposort
+
+Rule = Callable[[Apply, list[Any]], Sequence[Variable] | None]
+
+
+def rebuilt(
+    results: Sequence[Variable], rule: Rule, leaves: Mapping[Variable, Variable] | None = None
+) -> list[Variable]:
+    """Return graphs in which `leaves` are replaced, and nodes by what a rule makes of their new inputs.
+
+    Where the rule returns None, the node is made again from them.
+    """
+    made: dict[Variable, Variable] = dict(leaves or {})
+    for node in io_toposort([], results):
+        inputs = [made.get(variable, variable) for variable in node.inputs]
+        outputs = rule(node, inputs)
+        if outputs is None:
+            same = all(new is old for new, old in zip(inputs, node.inputs, strict=True))
+            outputs = node.outputs if same else _made_again(node, inputs, rule)
+        made.update(zip(node.outputs, outputs, strict=True))
+    return [made.get(result, result) for result in results]
+
+
+def _made_again(node: Apply, inputs: list[Any], rule: Rule) -> Sequence[Variable]:
+    """Return the outputs of a node of other inputs; an Op that is a graph of old types is that graph."""
+    if isinstance(node.op, OpFromGraph):
+        inner = node.op.fgraph.unfreeze()
+        return rebuilt(inner.outputs, rule, dict(zip(inner.inputs, inputs, strict=True)))
+    outputs: Sequence[Variable] = node.op.make_node(*inputs).outputs
+    return outputs

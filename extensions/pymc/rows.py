@@ -1,0 +1,121 @@
+"""Split the data of a log-density over the ranks: which arrays have rows, and what does not split.
+
+log-density, a length -> with_rows: arrays of that length become inputs, whose rows are scattered
+a model, a dimension  -> rows_of -> its length;  refusal -> each term that does not split, and why
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.graph.basic import Apply, Variable
+from pytensor.tensor.shape import SpecifyShape
+from pytensor.tensor.subtensor import AdvancedSubtensor
+
+from synk.extensions.pymc.graph import constants
+from synk.extensions.pymc.rebuild import rebuilt
+
+
+class RowData(NamedTuple):
+    """An input of a graph, and its values: rows along axis 0."""
+
+    variable: Variable
+    values: np.ndarray
+
+
+def length_of(model: Any, shard: Any) -> int:
+    """Return the number of rows along which a frozen model is split.
+
+    Parameters
+    ----------
+    shard : str or True
+        A dimension of the model; True takes the longest axis of the observed data.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If there is no such dimension, or no data has it.
+    """
+    observed = [model.rvs_to_values[rv] for rv in model.observed_RVs]
+    if shard is True:
+        lengths = [length for value in observed for length in value.type.shape[:1] if length is not None]
+        if not lengths:
+            raise ValueError("shard=True: the model has no observed data with rows; name a dimension instead")
+        return max(lengths)
+    if not isinstance(shard, str):
+        raise TypeError(f"shard={shard!r} is neither True nor the name of a dimension")
+    if shard not in model.dim_lengths:
+        known = ", ".join(map(repr, model.dim_lengths)) or "none: give coords= to pm.Model"
+        raise ValueError(f"shard={shard!r} is no dimension of the model; it has {known}")
+    length = int(model.dim_lengths[shard].data)
+    having = [name for name, dims in model.named_vars_to_dims.items() if shard in dims]
+    # The observed part of a variable with missing values has a name of its own, the variable the dimension.
+    data = {rv.name.removesuffix("_observed") for rv in model.observed_RVs}
+    data |= {variable.name for variable in model.data_vars}
+    if not data.intersection(having):
+        raise ValueError(
+            f"shard={shard!r}: no data has this dimension, only {', '.join(map(repr, having)) or 'nothing'}; "
+            "give dims= to pm.Data and to observed variables"
+        )
+    return length
+
+
+def with_rows(pieces: Sequence[Variable], length: int) -> tuple[list[Variable], list[RowData]]:
+    """Return graphs in which arrays of so many rows are inputs, and those inputs."""
+    rows: list[RowData] = []
+    numbers, leaves = [], {}
+    for constant in constants(pieces):
+        if is_row_numbers(constant.data, length):
+            numbers.append(constant)
+        elif length in constant.data.shape:
+            axis = constant.data.shape.index(length)
+            variable = _input(rows, np.moveaxis(constant.data, axis, 0), constant.name)
+            leaves[constant] = pt.moveaxis(variable, 0, axis)
+    if rows:
+        own = pt.arange(rows[0].variable.shape[0])
+        leaves.update((constant, own.astype(constant.dtype)) for constant in numbers)
+    return rebuilt(pieces, without_static_lengths, leaves), rows
+
+
+def _input(rows: list[RowData], values: np.ndarray, name: str | None) -> Variable:
+    """Return the input that has these values; the transpose of an array is the same."""
+    for row in rows:
+        if row.values.dtype == values.dtype and np.array_equal(row.values, values):
+            return row.variable
+    variable = pt.tensor(name or f"data {len(rows) + 1}", dtype=values.dtype, shape=(None, *values.shape[1:]))
+    rows.append(RowData(variable, np.ascontiguousarray(values)))
+    return variable
+
+
+def is_row_numbers(values: np.ndarray, length: int) -> bool:
+    """Tell whether an array numbers the rows, by which each row is picked from."""
+    integers = values.shape == (length,) and values.dtype.kind in "iu"
+    return integers and bool((values == np.arange(length)).all())
+
+
+def picked_by_row(node: Apply, inputs: list[Any]) -> list[Variable] | None:
+    """Pick from each row by vectors, of which the rule of rows knows, where columns are used.
+
+    ``x[i, j]`` with columns, as `pt.take_along_axis` writes it, becomes ``x[i[:, 0], j[:, 0]][:, None]``.
+    """
+    if not isinstance(node.op, AdvancedSubtensor):
+        return None
+    value, *indices = inputs
+    columns = all(getattr(one.type, "shape", ())[1:] == (1,) for one in indices)
+    if not columns or not len(indices) == value.type.ndim == len(node.op.idx_list):
+        return None
+    return [pt.expand_dims(value[tuple(map(_vector, indices))], 1)]
+
+
+def _vector(column: Any) -> Variable:
+    """Return the elements of a column, of a constant as a constant."""
+    data = getattr(column, "data", None)
+    return column[:, 0] if data is None else pt.constant(data[:, 0])
+
+
+def without_static_lengths(node: Apply, inputs: list[Any]) -> list[Variable] | None:
+    """Leave out assertions about lengths, which are those of one process."""
+    return inputs[:1] if isinstance(node.op, SpecifyShape) else None

@@ -1,0 +1,153 @@
+"""Keep an object of Python on every rank, and call it there.
+
+    synk.on_ranks(make, *arguments) -> MakeStep: make(rank, *arguments) on every rank
+    OnRanks(*arguments)             -> CallStep: each rank's object is called -> results, in rank order
+
+What travels is pickled by itself, so that a rank that does not know a name says so in its reply. Functions
+and `Data` among it arrive as what the rank has of them.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from synk.arrays.data import Data
+from synk.arrays.owner import Owner
+from synk.functions.function import Function
+from synk.functions.graph_function import GraphFunction
+from synk.rank.program import UNKNOWN, RankProgram
+from synk.rank.rank import Rank
+from synk.values import messages
+from synk.values.errors import SynkStateError
+from synk.values.messages import Step
+
+
+class OnRanks:
+    """An object on every rank, made by `synk.on_ranks`: a call calls each, and returns what each returns."""
+
+    def __init__(self, owner: Owner, number: int, make: Callable[..., Any], arguments: tuple[Any, ...]):
+        self._owner = owner
+        self._number = number
+        self._label = getattr(make, "__qualname__", repr(make))
+        self._kept: list[Any] = []  # functions and Data that the objects refer to
+        with owner.turn(self._label):
+            payload = self._travelling((make, arguments))
+            self._finalizer = weakref.finalize(self, owner.drop_object, number)
+            self._finalizer.atexit = False
+            owner.run((MakeStep(number, payload),))
+
+    def __call__(self, *arguments: Any) -> list[Any]:
+        """Call the object of every rank with the same arguments; return the results, in rank order.
+
+        Raises
+        ------
+        RemoteError
+            If an object raised. The run stays usable, and so do the objects.
+        SynkStateError
+            If `restart` has made new workers since, which do not have the object.
+        WorkerDied
+            If a worker died. The run is broken.
+        """
+        with self._owner.turn(self._label):
+            return list(self._owner.run((CallStep(self._number, self._travelling(arguments)),))[0])
+
+    def close(self) -> None:
+        """Drop the objects now, even if something still refers to this; without it they go with this."""
+        self._finalizer()
+
+    def _travelling(self, what: Any) -> bytes:
+        file = io.BytesIO()
+        pickler = _Pickler(file)
+        try:
+            pickler.dump(what)
+        except (pickle.PicklingError, TypeError, AttributeError) as error:
+            raise TypeError(
+                f"{self._label} cannot be sent to the ranks: {error}; define it at the top of a module, or "
+                "of the script before synk.fork()"
+            ) from error
+        self._owner.compile([(one.ready(), 1) for one in pickler.met if isinstance(one, GraphFunction)])
+        self._kept += pickler.met
+        return file.getvalue()
+
+
+class _Pickler(pickle.Pickler):
+    """Names functions and Data by their numbers."""
+
+    def __init__(self, file: Any):
+        super().__init__(file, protocol=5)
+        self.met: list[Any] = []
+
+    def persistent_id(self, value: Any) -> Any:
+        if isinstance(value, GraphFunction):
+            named: Any = "function", value.ready()
+        elif isinstance(value, Data):
+            named = "array", value.ref()
+        elif isinstance(value, Function):
+            raise TypeError(f"{value!r} is a sequence, in which the ranks meet; give its functions")
+        else:
+            return None
+        self.met.append(value)
+        return named
+
+
+class _Unpickler(pickle.Unpickler):
+    """Finds on a rank what is named by its number."""
+
+    def __init__(self, payload: bytes, rank: Rank):
+        super().__init__(io.BytesIO(payload))
+        self._rank = rank
+
+    def persistent_load(self, named: Any) -> Any:
+        kind, what = named
+        return self._rank.segments.array(what) if kind == "array" else RankFunction(self._rank.program(what))
+
+    def load(self) -> Any:
+        try:
+            return super().load()
+        except (AttributeError, ImportError) as error:
+            error.add_note(UNKNOWN)
+            raise
+
+
+class RankFunction:
+    """A function on one rank alone: a call with all inputs, whole, returns a list of all outputs."""
+
+    def __init__(self, program: RankProgram):
+        self._program = program
+
+    def __call__(self, *arrays: Any) -> list[Any]:
+        return self._program.run_alone(arrays)
+
+
+@dataclass(slots=True)
+class MakeStep(Step):
+    """Make an object, and keep it."""
+
+    number: int
+    payload: bytes
+
+    phase = messages.COMPUTING
+
+    def run(self, rank: Rank) -> None:
+        make, arguments = _Unpickler(self.payload, rank).load()
+        rank.objects[self.number] = make(rank.rank, *arguments)
+
+
+@dataclass(slots=True)
+class CallStep(Step):
+    """Call an object that was made."""
+
+    number: int
+    payload: bytes
+
+    phase = messages.COMPUTING
+
+    def run(self, rank: Rank) -> Any:
+        if self.number not in rank.objects:
+            raise SynkStateError("the ranks do not have this object any more: synk.on_ranks makes another")
+        return rank.objects[self.number](*_Unpickler(self.payload, rank).load())

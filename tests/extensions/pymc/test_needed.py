@@ -1,0 +1,23 @@
+"""What is missing is told with the remedy, on any Python."""
+
+import subprocess
+import sys
+
+
+def said_by(preparation):
+    script = (
+        f"import sys, synk.extensions; {preparation}\n"
+        "try:\n    import synk.extensions.pymc\nexcept ImportError as error:\n    print(error)"
+    )
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120).stdout
+
+
+def test_python_3_11_is_told_what_is_needed():
+    said = said_by("sys.version_info = (3, 11, 9)")
+    assert "needs Python 3.12 or newer, as PyMC 6 does; this is 3.11.9. Use pip install 'synk[pymc]'" in said
+
+
+def test_a_missing_package_is_named():
+    hide = "import importlib.util as u; u.find_spec = lambda name: None"
+    said = said_by(f"sys.version_info = (3, 12, 0); {hide}")
+    assert "needs pymc, which is not installed. Use pip install 'synk[pymc]'" in said

@@ -1,0 +1,210 @@
+"""Sampling of PyMC's models on ranks: the draws, what is returned of them, and what goes wrong."""
+
+import os
+import signal
+import sys
+
+import numpy as np
+import pytensor.tensor as pt
+import pytest
+from pytensor.graph import Apply, Op
+
+if sys.version_info < (3, 12):
+    pytest.skip("PyMC 6 needs Python 3.12", allow_module_level=True)
+
+import pymc as pm
+
+import synk
+from support import pymc_models as models
+from synk.extensions.pymc import record, sample
+
+pytestmark = pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS:UserWarning")
+
+SHORT = {"draws": 100, "tune": 150, "progressbar": False, "compute_convergence_checks": False}
+ENDLESS = {**SHORT, "draws": 10**6, "tune": 50, "chains": 2, "random_seed": 1}
+
+
+def same(one, other):
+    return all(np.array_equal(one.posterior[name], other.posterior[name]) for name in one.posterior)
+
+
+def test_a_seed_gives_the_same_draws_on_any_number_of_ranks(ranks):
+    alone = sample(models.schools(), chains=3, cores=1, random_seed=4, **SHORT)
+    assert not synk.is_open()  # what it forked is closed
+    assert same(alone, sample(models.schools(), chains=3, cores=3, random_seed=4, **SHORT))
+    ranks(2, threads=1)
+    assert same(alone, sample(models.schools(), chains=3, random_seed=4, **SHORT))
+    assert synk.is_open()
+    assert not same(alone, sample(models.schools(), chains=3, random_seed=5, **SHORT))
+
+
+def test_it_returns_what_pymc_does():
+    options = {
+        "chains": 2,
+        "draws": 100,
+        "tune": 150,
+        "random_seed": 1,
+        "progressbar": False,
+        "discard_tuned_samples": False,
+    }
+    with models.schools():
+        found = sample(cores=2, compute_convergence_checks=False, **options)
+        expected = pm.sample(nuts_sampler="nutpie", **options)
+    assert set(found.children) == set(expected.children)
+    for group in ("posterior", "warmup_posterior", "observed_data", "constant_data"):
+        variables = found[group].data_vars
+        assert set(variables) == {name for name in expected[group].data_vars if not name.endswith("__")}
+        for name, values in variables.items():
+            assert values.dims == expected[group][name].dims
+            assert values.shape == expected[group][name].shape
+    assert found.posterior.school.values.tolist() == list("ABCDEFGH")
+    assert np.array_equal(found.observed_data["observed"], expected.observed_data["observed"])
+    numbers = {
+        name for name, values in expected.sample_stats.data_vars.items() if values.dtype.kind in "biuf"
+    }
+    assert numbers - {"tuning"} <= set(found.sample_stats.data_vars)
+    assert found.posterior.attrs["tuning_steps"] == expected.posterior.attrs["tuning_steps"] == 150
+
+
+@pytest.mark.parametrize("shard", [None, "obs"])
+def test_chains_and_rows_give_the_posterior_there_is(ranks, shard):
+    ranks(2)
+    options = {**SHORT, "draws": 1500, "tune": 300, "var_names": ["mean"]}
+    found = sample(models.normal_mean(), chains=2, random_seed=2, shard=shard, **options)
+    mean = found.posterior["mean"].values
+    assert mean.mean() == pytest.approx(models.Y.sum() / (models.N + 1), abs=0.015)
+    assert mean.std() == pytest.approx((models.N + 1) ** -0.5, rel=0.1)
+
+
+def test_rows_on_ranks_give_the_first_draws_of_one_process():
+    options = {**SHORT, "chains": 2, "random_seed": 4, "discard_tuned_samples": False}
+    alone = sample(models.hierarchy(), cores=2, **options)
+    together = sample(models.hierarchy(), cores=3, shard="obs", **options)
+    first = [one.warmup_posterior["groups"].values[:, :5] for one in (alone, together)]
+    np.testing.assert_allclose(*first, rtol=1e-6)  # later ones drift apart: sums come in another order
+
+
+def test_divergences_are_reported_as_pymc_reports_them(caplog):
+    with pm.Model() as model:
+        spread = pm.Normal("spread", 0, 3)
+        pm.Normal("funnel", 0, pm.math.exp(spread), shape=9)
+    found = sample(
+        model, chains=2, cores=2, random_seed=0, draws=300, tune=200, target_accept=0.5, progressbar=False
+    )
+    n = int(found.sample_stats["diverging"].sum())
+    assert n > 1
+    assert f"{n} divergences after tuning" in caplog.text
+
+
+def test_progress_of_all_chains_is_shown(capsys):
+    sample(models.schools(), chains=3, cores=2, random_seed=4, **{**SHORT, "progressbar": True})
+    shown = capsys.readouterr().out
+    assert shown.count(" 100 ") >= 3
+    assert all(word in shown for word in ("Draw", "Step", "Elap"))
+
+
+# --- early ends ---------------------------------------------------------------------------------------------
+
+
+def once_drawn(what, monkeypatch):
+    """Have something done at the second time that draws after the warm-up come in."""
+    plain, count = record.Record.add, 0
+
+    def add(self, reports):
+        nonlocal count
+        plain(self, reports)
+        count += bool(self.kept(tuning=False).chains)
+        if count == 2:
+            what()
+
+    monkeypatch.setattr(record.Record, "add", add)
+
+
+def test_an_interrupt_returns_what_was_drawn(ranks, monkeypatch):
+    ranks(2)
+    once_drawn(lambda: os.kill(os.getpid(), signal.SIGINT), monkeypatch)
+    found = sample(models.schools(), **ENDLESS)
+    assert 1 <= found.posterior.sizes["draw"] < 10**6
+    monkeypatch.undo()
+    sample(models.schools(), chains=2, random_seed=1, **SHORT)  # the run stays usable
+
+
+@pytest.mark.parametrize("shard", [None, "school"])
+def test_a_rank_that_dies_is_named_and_the_draws_until_then_are_returned(ranks, monkeypatch, shard):
+    ranks(2)
+    once_drawn(lambda: os.kill(synk.pids()[1], signal.SIGKILL), monkeypatch)
+    with pytest.warns(synk.SynkWarning, match=r"rank 1 .*SIGKILL[\s\S]*Sampling has ended early"):
+        found = sample(models.schools(), shard=shard, **ENDLESS)
+    assert found.posterior.sizes["draw"] >= 1
+    monkeypatch.undo()
+    synk.restart()
+    sample(models.schools(), chains=2, random_seed=1, **SHORT)
+
+
+# --- bad input ---------------------------------------------------------------------------------------------
+
+
+def length_of(rank, text):
+    return lambda: len(text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"),
+    [
+        ({"chains": 1}, ValueError, "chains=1 would leave 1 of 2 ranks without work"),
+        ({"chains": 0}, ValueError, "chains=0 is less than 1"),
+        ({"draws": 1.5}, TypeError, "draws=1.5 is not an integer"),
+        ({"cores": 3}, ValueError, "cores=3, but the open run has 2 ranks"),
+        ({"var_names": ["centre"]}, ValueError, "var_names has centre; the model has"),
+        ({"shard": "row"}, ValueError, "shard='row' is no dimension"),
+        ({"nuts": {"no_such": 1}}, AttributeError, "no_such"),
+    ],
+)
+def test_a_wrong_argument_is_refused_and_the_run_stays_usable(ranks, arguments, kind, message):
+    ranks(2)
+    with pytest.raises(kind, match=message):
+        sample(models.schools(), **{**SHORT, **arguments})
+    assert synk.on_ranks(length_of, "abc")() == [3, 3]
+
+
+@pytest.mark.parametrize("shard", [None, "obs"])
+def test_an_initial_point_of_density_zero_lists_the_terms(ranks, shard):
+    ranks(2)
+    with pm.Model(coords={"obs": range(3)}) as model:
+        mean = pm.Normal("mean")
+        pm.Exponential("y", pm.math.exp(mean), observed=[1.0, -1.0, 2.0], dims="obs")
+    with pytest.raises(pm.exceptions.SamplingError, match=r"not finite[\s\S]*mean: -[\s\S]*y: -inf"):
+        sample(model, chains=2, shard=shard, **SHORT)
+    sample(models.normal_mean(), chains=2, random_seed=1, **SHORT)
+
+
+class Refuses(Op):
+    """Raise on every rank but the script's own, after some calls."""
+
+    __props__ = ()
+    master, calls = os.getpid(), 0
+
+    def make_node(self, x):
+        return Apply(self, [x], [x.type()])
+
+    def perform(self, node, inputs, outputs):
+        Refuses.calls += 1
+        if os.getpid() != self.master and Refuses.calls > 50:
+            raise ZeroDivisionError("of the model")
+        outputs[0][0] = inputs[0].copy()
+
+    def pullback(self, inputs, outputs, cotangents):
+        return cotangents
+
+
+@pytest.mark.parametrize("shard", [None, "obs"])
+def test_a_density_that_raises_on_one_rank_names_it(ranks, shard):
+    with pm.Model(coords={"obs": range(4)}) as model:
+        mean = pm.Normal("mean")
+        pm.Potential("p", -(Refuses()(pt.as_tensor(mean)) ** 2))
+        pm.Normal("y", mean, observed=np.ones(4), dims="obs")
+    ranks(2)
+    with pytest.raises(ZeroDivisionError, match="of the model") as caught:
+        sample(model, chains=2, random_seed=1, shard=shard, **SHORT)
+    assert [failure.rank for failure in caught.value.failures] == [1]
+    sample(models.normal_mean(), chains=2, random_seed=1, **SHORT)

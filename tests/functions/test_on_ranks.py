@@ -1,0 +1,136 @@
+"""Objects on every rank: made there, called there, dropped there."""
+
+import gc
+import threading
+import weakref
+from typing import ClassVar
+
+import numpy as np
+import pytensor.tensor as pt
+import pytest
+
+import synk
+from support.processes.of_rank import runs_of
+
+module_ranks = runs_of(1, 3)
+
+
+class Counter:
+    """Counts its calls, and knows its rank."""
+
+    made: ClassVar = weakref.WeakSet()
+
+    def __init__(self, rank, start):
+        self.rank, self.count = rank, start
+        self.made.add(self)
+
+    def __call__(self, step):
+        if step is None:
+            raise ValueError(f"rank {self.rank} has no step")
+        self.count += step
+        return self.rank, self.count
+
+
+def count_alive(rank):
+    """Return a function that tells how many counters this rank has."""
+    return lambda: len(Counter.made)
+
+
+class Caller:
+    """Calls a function of this rank on an array that all ranks share, and writes into another."""
+
+    def __init__(self, rank, function, array, written):
+        self.rank, self.function, self.array, self.written = rank, function, array, written
+
+    def __call__(self, scale):
+        (total,) = self.function(np.full(2, scale), self.array)
+        self.written[self.rank] = scale + self.rank
+        return float(total)
+
+
+class Background:
+    """Works in a thread, between the calls."""
+
+    def __init__(self, rank):
+        self.done = threading.Event()
+        self.thread = threading.Thread(target=self.done.set)
+        self.thread.start()
+
+    def __call__(self):
+        self.thread.join()
+        return self.done.is_set()
+
+
+def test_each_rank_keeps_its_own_object(module_ranks):
+    counter = synk.on_ranks(Counter, 10)
+    assert counter(1) == [(rank, 11) for rank in range(module_ranks)]
+    assert counter(5) == [(rank, 16) for rank in range(module_ranks)]
+
+
+def test_an_object_is_dropped_on_every_rank_with_its_handle(module_ranks):
+    gc.collect()
+    alive = synk.on_ranks(count_alive)
+    before = alive()
+    counter = synk.on_ranks(Counter, 0)
+    assert alive() == [n + 1 for n in before]
+    del counter
+    gc.collect()
+    assert alive() == before
+
+
+def test_an_object_that_is_closed_is_dropped_although_its_handle_is_kept(module_ranks):
+    counter = synk.on_ranks(Counter, 0)
+    counter.close()
+    with pytest.raises(synk.SynkStateError, match="do not have this object any more"):
+        counter(1)
+
+
+def test_functions_and_data_arrive_as_what_the_rank_has(module_ranks):
+    w, x = pt.dvector("w"), pt.dmatrix("x")
+    total = synk.function([], (x @ w).sum(), bcast_inputs=[w, x])
+    written = synk.data(np.zeros(module_ranks))
+    caller = synk.on_ranks(Caller, total, synk.data(np.ones((3, 2))), written)
+    assert caller(2.0) == [12.0] * module_ranks
+    assert written[:].tolist() == [2.0 + rank for rank in range(module_ranks)]
+    weak = weakref.ref(total)
+    del total
+    gc.collect()
+    assert weak() is not None  # for as long as the objects may call it
+    del caller
+
+
+def test_work_goes_on_between_calls(module_ranks):
+    background = synk.on_ranks(Background)
+    assert background() == [True] * module_ranks
+
+
+def test_an_error_of_an_object_leaves_run_and_objects_usable(module_ranks):
+    counter = synk.on_ranks(Counter, 0)
+    with pytest.raises(ValueError, match="rank 0 has no step"):
+        counter(None)
+    assert counter(1) == [(rank, 1) for rank in range(module_ranks)]
+    with pytest.raises(TypeError, match="missing"):
+        synk.on_ranks(Counter)
+
+
+def test_what_does_not_travel_is_refused_before_anything_is_sent(module_ranks):
+    with pytest.raises(TypeError, match="define it at the top of a module"):
+        synk.on_ranks(lambda rank: rank)
+    x = pt.dvector("x")
+    sequence = synk.sequence(synk.function([x], x.sum()))
+    with pytest.raises(TypeError, match="is a sequence"):
+        synk.on_ranks(Caller, sequence, None, None)
+    assert synk.on_ranks(Counter, 0)(1)[0] == (0, 1)
+
+
+def test_a_name_that_workers_do_not_know_is_told_by_them(module_ranks):
+    if module_ranks == 1:
+        pytest.skip("the only rank is the script's own process")
+    Later = type("Later", (Counter,), {"__module__": __name__, "__qualname__": "Later"})
+    globals()["Later"] = Later
+    try:
+        with pytest.raises(AttributeError, match="Later"):
+            synk.on_ranks(Later, 0)
+    finally:
+        del globals()["Later"]
+    assert len(synk.on_ranks(Counter, 0)(1)) == module_ranks
