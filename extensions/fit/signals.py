@@ -10,13 +10,19 @@ import os
 import signal
 import threading
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Protocol
 
 from synk.extensions.fit.grace import Grace
-from synk.extensions.fit.training import Training
 
 # Others, sent to all processes of a job, end the workers, which have no handler for them.
 STOPPING = {signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM}
+
+
+class Interruptible(Protocol):
+    """Something that goes on until it is asked to end, such as a `Training`."""
+
+    def interrupt(self, why: str) -> None:
+        """End it after its present step."""
 
 
 class StoppedBySignals:
@@ -29,13 +35,13 @@ class StoppedBySignals:
 
     Parameters
     ----------
-    training : Training
+    training : Training, or anything else that can be interrupted
     stop_on : iterable of signal
     grace : float
         Seconds from the first signal to the end of the process.
     """
 
-    def __init__(self, training: Training, stop_on: Iterable[int] = (), grace: float = 30.0):
+    def __init__(self, training: Interruptible, stop_on: Iterable[int] = (), grace: float = 30.0):
         self._training, self._grace = training, checked_grace(grace)
         self._stop_on = checked_signals(stop_on)
         self._before: dict[int, Any] = {}  # handlers by signal

@@ -40,7 +40,7 @@ class Record:
         self._points: list[list[np.ndarray]] = [[] for _ in range(n_chains)]
         self._stats: list[list[dict[str, np.ndarray]]] = [[] for _ in range(n_chains)]
 
-    def stop(self, why: str) -> None:
+    def interrupt(self, why: str) -> None:
         """Ask for the end of sampling."""
         self.interrupted = why
 

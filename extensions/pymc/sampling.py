@@ -19,7 +19,7 @@ from pymc.util import get_random_generator
 
 import synk
 from synk.compile import array_mode
-from synk.extensions.fit.interrupt import stopped_by_interrupt
+from synk.extensions.fit.signals import StoppedBySignals
 from synk.extensions.pymc.chains import RankChains, Report, Start, StartError
 from synk.extensions.pymc.density import Prepared
 from synk.extensions.pymc.record import Record
@@ -132,7 +132,7 @@ def sample(
 def _follow(poll: Here | synk.OnRanks, record: Record, show: Callable[[Any], None]) -> None:
     """Ask the chains how far they are, until all are done or ^C stops them."""
     began = time.monotonic()
-    with stopped_by_interrupt(record):  # type: ignore[arg-type]
+    with StoppedBySignals(record):
         while not record.is_done():
             for reports in poll(record.known(), record.interrupted is not None):
                 record.add(reports)

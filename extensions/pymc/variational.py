@@ -12,7 +12,7 @@ import numpy as np
 import pymc as pm
 from pymc.util import get_random_generator
 
-from synk.extensions.fit.interrupt import stopped_by_interrupt
+from synk.extensions.fit.signals import StoppedBySignals
 from synk.extensions.pymc.density import Prepared
 from synk.extensions.pymc.record import Drawn
 from synk.extensions.pymc.results import Expansion, tree
@@ -51,7 +51,7 @@ class Steps:
 
     stopped = False
 
-    def stop(self, why: str) -> None:
+    def interrupt(self, why: str) -> None:
         """End after the step that runs."""
         self.stopped = True
 
@@ -96,7 +96,7 @@ def fit(
     generator = get_random_generator(random_seed)
     position = np.stack([prepared.layout.join(prepared.start(0)), np.full(prepared.layout.size, -1.0)])
     averages, squares, losses, steps = np.zeros_like(position), np.zeros_like(position), [], Steps()
-    with evaluating(prepared, shard, cores) as evaluate, stopped_by_interrupt(steps):  # type: ignore[arg-type]
+    with evaluating(prepared, shard, cores) as evaluate, StoppedBySignals(steps):
         for step in range(n):
             if steps.stopped:
                 break

@@ -53,6 +53,7 @@ FACTS = {
         "scattered",
         "outputs",
         "fingerprint",
+        "gathers",
         "explain",
         "__repr__",
     },
@@ -69,6 +70,11 @@ SPECIAL = {
 @pytest.fixture(autouse=True)
 def files_are_written_to_a_folder_of_their_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+
+
+def idle(rank, *arguments):
+    """Return an object that does nothing."""
+    return print
 
 
 class World:
@@ -92,6 +98,8 @@ class World:
             "args": np.ones(4),
             "seconds": 60.0,
             "path": "timeline.json",
+            "make": idle,
+            "arguments": 0,
         }
         if open_run:
             self.data = synk.data(np.arange(4.0), name="d")
