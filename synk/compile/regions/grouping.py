@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from math import prod
 from typing import Any
 
+import numpy as np
 from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.mode import optdb
 from pytensor.graph.basic import Apply, Constant, Variable
@@ -97,8 +98,17 @@ def groups(
         yield group
 
 
+def is_of_one(node: Apply) -> bool:
+    """Tell whether a softmax is over axes of length 1."""
+    broadcastable = node.inputs[0].type.broadcastable
+    axes = range(len(broadcastable)) if node.op.axis is None else np.atleast_1d(node.op.axis)
+    return all(broadcastable[axis] for axis in axes)
+
+
 def expand(fgraph: FunctionGraph, node: Apply) -> None:
     """Put the nodes of an inner graph in the place of the node that stands for them, if all have C texts."""
+    if isinstance(node.op, Softmax | LogSoftmax) and is_of_one(node):
+        return  # rewrites would make x - x of it, and 0 of that, also where x is infinite
     graph = plain_graph(node.op)
     step_rewriter().rewrite(graph)
     inner = graph.toposort()

@@ -267,6 +267,15 @@ def test_nothing_is_kept_of_a_call_that_fails():
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000
 
 
+def test_a_softmax_of_one_number_is_nan_where_that_is_not_finite():
+    x = pt.tensor("x", dtype="float64", shape=(None, 1))
+    values = np.array([[1.0], [np.inf], [-np.inf], [np.nan]])
+    for made, finite in ((pt.special.softmax(x, axis=1), 1), (pt.special.log_softmax(2 * x, axis=1), 0)):
+        for native in (True, False):
+            found = pytensor.function([x], made, mode=array_mode(ArrayLinker(native=native)))(values)
+            np.testing.assert_array_equal(found, [[finite], [np.nan], [np.nan], [np.nan]])
+
+
 def test_what_a_softmax_is_made_of_is_computed_once():
     x, w = pt.fmatrix("x"), pytensor.shared(np.ones((5, 4), "float32"))
     loss = -pt.special.log_softmax(pt.tanh(x @ w), axis=1)[:, 0].mean()
