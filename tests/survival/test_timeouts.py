@@ -28,7 +28,7 @@ def check_timeout(call, victim, state, phase, function, seconds, stack, deadline
             assert told.stack.strip(), told
         assert str(told) in str(error)
     assert "<string>" in error.ranks[0].stack, error.ranks[0]
-    assert "synk/" not in error.ranks[0].stack  # of the script, up to where it called
+    assert "synk/run/" not in error.ranks[0].stack  # of the script, up to where it called
     assert f"rank {victim} (pid {pids[victim]}) {state}, {phase}" in str(error)
     # Every later call fails at once, with the same cause.
     reduce, make = lambda: synk.all_reduce(v), lambda: synk.data(ROWS)
