@@ -21,6 +21,7 @@ import synk
 from synk.extensions import checkpoint
 from synk.extensions.checkpoint_contents import copies, copies_of_others, plain
 from synk.extensions.fit.callback import Callback
+from synk.extensions.fit.feeds import checked_count
 from synk.extensions.fit.folder import STATE, best_first, checkpoints_in, is_whole, latest, path_of, score_of
 from synk.extensions.fit.monitor import Monitor
 from synk.extensions.fit.training import Training
@@ -61,10 +62,9 @@ class Checkpoints(Callback):
         mode: str = "min",
         every: int | None = None,
     ):
-        if keep < 1:
-            raise ValueError(f"keep={keep} keeps no checkpoint; pass 1 or more")
-        if every is not None and every < 1:
-            raise ValueError(f"every={every} is no number of steps; pass 1 or more")
+        checked_count("keep", keep, 1)
+        if every is not None:
+            checked_count("every", every, 1)
         self._folder, self._keep, self._every = Path(folder), keep, every
         self._monitor = None if best is None else Monitor(best, mode)
         self._writer = Writer()
@@ -90,9 +90,17 @@ class Checkpoints(Callback):
         self._scores = {path: score_of(path) for path in present.values()}
         with synk.turn("Checkpoints"):
             self._room = copies(training.step)  # so that no save has to ask for memory
-        self._finite = [name for name, value in self._room.items() if is_finite(value)]
+        if not training.history.recoveries:
+            self._finite = [name for name, value in self._room.items() if is_finite(value)]
         is_saved = training.history.steps in present
         self._saved = _position(training) if is_saved else None
+        if later and training.history.recoveries:
+            # From them logs could not go on: what was written since is taken back.
+            self.save(training)
+            self.wait()
+            for path in later:
+                self._scores.pop(path, None)
+                _remove(path)
 
     def on_step_end(self, training: Training) -> None:
         # What is saved at the end of the epoch is not saved right before it.
@@ -130,7 +138,7 @@ class Checkpoints(Callback):
     def _score(self, training: Training) -> dict[str, Any] | None:
         if self._monitor is None or training.batch or not training.metrics:
             return None
-        value = training.metrics[self._monitor.name]
+        value = training.metric(self._monitor.name)
         return {"metric": self._monitor.name, "mode": self._monitor.mode, "value": value}
 
     def _write(self, path: Path, copied: Mapping[str, Any], state: Mapping[str, Any], score: Any) -> None:
@@ -146,8 +154,15 @@ class Checkpoints(Callback):
         self._scores[path] = score
         kept = {*list(self._scores)[-self._keep :], *best_first(self._scores)[:1]}
         for old in [one for one in self._scores if one not in kept]:
-            old.unlink(missing_ok=True)
             del self._scores[old]
+            _remove(old)
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        warnings.warn(f"{path} is older than those kept, but stays: {error}", synk.SynkWarning, stacklevel=1)
 
 
 def is_finite(value: Any) -> bool:
@@ -188,9 +203,15 @@ def resume_from(source: str | os.PathLike[str], training: Training) -> Path | No
             return None
         path = latest(path) or present[-1]
     state = checkpoint.read_values(path).get(STATE)
-    if state is None:
+    if not isinstance(state, dict):
         raise ValueError(f"{path} holds no training; load it by checkpoint.load(path, step) before fit()")
-    training.load_state(state)
+    try:
+        training.load_state(state)
+        dict(state["callbacks"])
+    except (TypeError, KeyError, AttributeError, IndexError) as error:
+        raise checkpoint.CheckpointCorrupt(
+            f"{path} has no state of a training: {error!r}; go on from another checkpoint"
+        ) from error
     try:
         checkpoint.load(path, training.step)
     except (checkpoint.CheckpointNames, ValueError) as error:

@@ -65,8 +65,10 @@ def best_first(scores: Mapping[Path, Mapping[str, Any] | None]) -> list[Path]:
 def score_of(path: Path) -> Mapping[str, Any] | None:
     """Return the metric, mode and value that a checkpoint of the end of an epoch was judged by, if any."""
     try:
-        return read_values(path, whole=False).get(STATE, {}).get("score")
-    except (CheckpointCorrupt, CheckpointVersion, OSError):
+        score = read_values(path, whole=False)[STATE]["score"]
+        Monitor(score["metric"], score["mode"])
+        return {**score, "value": float(score["value"])}
+    except (CheckpointCorrupt, CheckpointVersion, OSError, LookupError, TypeError, ValueError):
         return None
 
 

@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 import warnings
+from contextlib import suppress
 
 import synk
 
@@ -37,7 +38,7 @@ class Grace:
         self._thread = threading.Thread(target=self._look, name="synk-grace", daemon=True)
         self._thread.start()
         self._before = signal.set_wakeup_fd(self._told, warn_on_full_buffer=False)
-        Grace.present = self
+        self._outer, Grace.present = Grace.present, self
 
     @property
     def is_late(self) -> bool:
@@ -47,9 +48,10 @@ class Grace:
     def end(self) -> None:
         """Measure no longer."""
         self._ended.set()
-        Grace.present = None
+        Grace.present = self._outer
         signal.set_wakeup_fd(self._before)
-        os.write(self._told, bytes(1))
+        with suppress(BlockingIOError):  # so many signals have come that it is full
+            os.write(self._told, bytes(1))
         self._thread.join()
         os.close(self._told)
         os.close(self._arrivals)

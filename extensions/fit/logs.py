@@ -10,6 +10,7 @@ from math import isfinite
 from pathlib import Path
 from typing import IO, Any
 
+from synk.extensions.checkpoint_contents import plain
 from synk.extensions.fit.callback import Callback
 from synk.extensions.fit.training import Training
 
@@ -83,7 +84,7 @@ class JSONLog(Callback):
         """Write a line, for others to read at once."""
         if self._file is None:
             self._file = self._opened()
-        known = {name: None if _is_lost(value) else value for name, value in record.items()}
+        known = {name: None if _is_lost(value) else value for name, value in plain(record).items()}
         self._size += self._file.write(json.dumps(known).encode() + b"\n")
         self._file.flush()
 
@@ -107,6 +108,8 @@ def check_place(path: Path) -> None:
     """Raise OSError if no file can be written there: better now than after an epoch."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "this is a folder; name a file in it", str(path))
+    if path.exists() and not path.is_file():
+        raise FileExistsError(errno.EEXIST, "this is no regular file; pass another path", str(path))
     if not path.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "there is no such folder; make it first", str(path.parent))
     if not os.access(path if path.exists() else path.parent, os.W_OK):

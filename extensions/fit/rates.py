@@ -80,7 +80,7 @@ class ReduceOnPlateau(Callback):
         training.check_metric(self._metric, f"ReduceOnPlateau(..., {self._metric!r})")
 
     def on_epoch_end(self, training: Training) -> None:
-        if self._patience.note(training.metrics[self._metric]):
+        if self._patience.note(training.metric(self._metric)):
             self._patience.waited = 0
             set_rate(self._rate, max(self._least, self._factor * rate_of(self._rate)))
 

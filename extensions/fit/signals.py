@@ -112,6 +112,6 @@ def checked_grace(seconds: Any) -> float:
     """Return the seconds; raise TypeError or ValueError if they are no positive number."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise TypeError(f"grace={seconds!r} is not a number of seconds")
-    if not seconds > 0:
-        raise ValueError(f"grace={seconds} is not positive; pass the seconds before the process is killed")
+    if not 0 < seconds < threading.TIMEOUT_MAX:
+        raise ValueError(f"grace={seconds} is no time to wait; pass the seconds before the process is killed")
     return float(seconds)

@@ -47,7 +47,7 @@ class EarlyStopping(Callback):
         self._stop_if_over(training)  # it may go on from where it had stopped
 
     def on_epoch_end(self, training: Training) -> None:
-        self._patience.note(training.metrics[self._metric])
+        self._patience.note(training.metric(self._metric))
         self._stop_if_over(training)
 
     def _stop_if_over(self, training: Training) -> None:

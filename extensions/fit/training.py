@@ -94,6 +94,15 @@ class Training:
         if name not in self.metric_names:
             raise ValueError(f"{asked} names no metric; there are {self.metric_names}")
 
+    def metric(self, name: str) -> float:
+        """Return a metric of the last epoch; ValueError if it has none of that name."""
+        if name not in self.metrics:
+            raise ValueError(
+                f"epoch {self.epoch} has no {name!r}, only {list(self.metrics)}; a callback that adds it "
+                "comes before those that go by it"
+            )
+        return self.metrics[name]
+
     @property
     def stopping(self) -> str | None:
         """Why the training ends after this step; None if it goes on."""

@@ -11,6 +11,7 @@ class Writer:
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
+        self._done = threading.Event()
         self._error: BaseException | None = None
 
     def start(self, work: Callable[[], None]) -> None:
@@ -22,14 +23,23 @@ class Writer:
                 work()
             except BaseException as error:
                 self._error = error
+            finally:
+                self._done.set()
 
+        self._done.clear()
         # No daemon: what is begun is written, even if the script ends meanwhile.
-        self._thread = threading.Thread(target=run, name="synk checkpoint")
-        self._thread.start()
+        thread = threading.Thread(target=run, name="synk checkpoint")
+        try:
+            thread.start()
+        except RuntimeError:  # the system refuses a thread
+            run()
+        else:
+            self._thread = thread
 
     def join(self) -> BaseException | None:
         """Wait until nothing is being done; return what work has raised since it was asked last."""
         if self._thread is not None:
+            self._done.wait()  # a join that an interrupt ends takes a thread for ended
             self._thread.join()
             self._thread = None
         error, self._error = self._error, None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -53,9 +54,7 @@ def replace_file(path: str, content: Any) -> None:
 
     Checkpoints are brought to disk as well; a trace that a power failure takes is recorded again.
     """
-    partial = f"{path}.partial"
-    with suppress(FileNotFoundError):
-        os.unlink(partial)  # of a writer that was killed
+    partial = os.path.join(os.path.dirname(path), f".{secrets.token_hex(8)}.partial")
     try:
         # Names as they are: Perfetto refuses "\u00e9". New ("x"): where others may write, it may be a link.
         with open(partial, "x", encoding="utf-8", errors="replace") as file:

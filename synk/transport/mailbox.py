@@ -93,8 +93,8 @@ class MasterPost:
         self._control = control
         self._bells = bells
         self.spin = Spin(spins)
-        self._kinds: list[type] = []
-        self._steps: tuple[Any, ...] = ()
+        self._kinds: list[type] | None = None  # of what is in the box
+        self._steps: tuple[Any, ...] | None = None
         self._payload, self._is_long = b"", False
         self._number = 0
         self._workers = list(range(1, control.n_ranks))

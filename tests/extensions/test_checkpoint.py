@@ -552,3 +552,11 @@ def changed(kind, **entries):
 def test_what_no_generator_gives_is_refused(kind, entries):
     with pytest.raises((ValueError, TypeError)):
         generator_of(changed(kind, **entries), like=kind(1))
+
+
+def test_random_states_alone_are_loaded_by_the_first_command(ranks, tmp_path):
+    state = pytensor.shared(np.random.default_rng(3), name="state")
+    checkpoint.save(tmp_path / "file", [state])
+    ranks(2)
+    checkpoint.load(tmp_path / "file", [state])
+    assert synk.get_value(0, state).random() == np.random.default_rng(3).random()

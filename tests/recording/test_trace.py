@@ -68,7 +68,6 @@ def test_times_are_microseconds_since_the_start_and_collectives_have_operation_a
 def test_a_file_is_read_back_as_it_was_written(tmp_path):
     path = tmp_path / "run.json"
     path.write_text("old")
-    (tmp_path / "run.json.partial").write_text("of a writer that was killed")
     replace_file(str(path), trace(TRACKS, {}))
     assert read_trace(path) == trace(TRACKS, {})
     assert os.listdir(tmp_path) == ["run.json"]
@@ -88,9 +87,8 @@ def test_what_cannot_be_written_leaves_the_file_as_it_was(tmp_path):
     assert os.listdir(tmp_path) == ["run.json"]
 
 
-def test_no_link_that_somebody_has_put_there_is_followed(tmp_path):
-    victim = tmp_path / "victim"
-    victim.write_text("mine")
-    (tmp_path / "run.json.partial").symlink_to(victim)
+def test_other_files_stay_as_they_are(tmp_path):
+    other = tmp_path / "run.json.partial"
+    other.write_text("mine")
     replace_file(str(tmp_path / "run.json"), {})
-    assert victim.read_text() == "mine"
+    assert other.read_text() == "mine"

@@ -4,6 +4,7 @@ import signal
 import struct
 import threading
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytensor
@@ -12,6 +13,7 @@ import pytest
 import synk
 from support.cases.fitting import make, numbers, values
 from synk.extensions import checkpoint, updates
+from synk.extensions.checkpoint_contents import copies
 from synk.extensions.fit import Callback, Checkpoints, best, fit, latest
 from synk.extensions.fit.folder import checkpoints_in
 
@@ -295,8 +297,9 @@ def test_a_folder_of_another_training_is_refused(ranks, tmp_path):
     ("options", "error", "message"),
     [
         ({"best": "val_los"}, ValueError, r"best='val_los' names no metric; there are \['loss', 'val_loss'"),
-        ({"keep": 0}, ValueError, "keep=0 keeps no checkpoint"),
-        ({"every": -2}, ValueError, "every=-2 is no number of steps"),
+        ({"keep": 0}, ValueError, "keep=0 is less than 1"),
+        ({"keep": 2.5}, TypeError, "keep=2.5 is not an integer"),
+        ({"every": -2}, ValueError, "every=-2 is less than 1"),
         ({"best": "loss", "mode": "least"}, ValueError, "mode='least' is neither"),
         ({"folder": "/proc/nothing"}, OSError, "/proc/nothing"),
         ({"folder": os.devnull}, FileExistsError, os.devnull),
@@ -445,6 +448,53 @@ def test_a_folder_without_a_whole_checkpoint_is_refused(ranks, tmp_path):
         pytest.raises(checkpoint.CheckpointCorrupt, match="SHA-256"),
     ):
         train(make(), tmp_path, resume=tmp_path)
+
+
+def test_an_old_checkpoint_that_cannot_be_removed_is_told(ranks, tmp_path, monkeypatch):
+    ranks(1)
+    unlink = Path.unlink
+
+    def refuse(path, **options):
+        if path.name == "step-000000005.ckpt":
+            raise PermissionError("it is another user's")
+        unlink(path, **options)
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.warns(synk.SynkWarning, match="step-000000005.ckpt is older than .* but stays: it is"):
+        train(make(), tmp_path, keep=1)
+    assert list(checkpoints_in(tmp_path)) == [5, 20]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: 5,
+        lambda state: {**state, "steps": None, "history": 3},
+        lambda state: {key: value for key, value in state.items() if key != "sums"},
+        lambda state: {**state, "callbacks": 3},
+    ],
+)
+def test_a_state_that_is_none_is_told(ranks, tmp_path, change):
+    ranks(1)
+    train(make(), tmp_path, epochs=1)
+    path = latest(tmp_path)
+    state = checkpoint.read_values(path)["fit"]
+    case = make()
+    checkpoint.write(path, copies(case.step), {"fit": change(state)})
+    with pytest.raises((ValueError, checkpoint.CheckpointCorrupt), match="no training|no state of a"):
+        train(case, resume=path)
+    assert best(tmp_path) is None
+
+
+def test_a_save_is_written_without_a_thread_where_the_system_refuses_one(ranks, tmp_path, monkeypatch):
+    ranks(1)
+
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    train(make(), tmp_path)
+    assert list(checkpoints_in(tmp_path)) == [10, 15, 20]
 
 
 def test_a_second_folder_may_be_ahead_of_the_one_that_a_training_goes_on_from(ranks, tmp_path):

@@ -213,6 +213,54 @@ def test_logs_events_and_reasons_to_stop_are_those_of_an_undisturbed_training(ra
     assert history.stopped == "val_loss was no better than 1 for too long"
 
 
+def test_logs_are_whole_if_the_script_is_killed_after_a_recovery(ranks, tmp_path, monkeypatch):
+    monkeypatch.setattr(recovery_module, "SHARE", 1e-9)  # so that checkpoints are newer than commits
+    path, saved = tmp_path / "log.jsonl", tmp_path / "saved"
+
+    class Killed(Callback):
+        def on_step_end(self, training):
+            if training.history.recoveries and training.history.steps == 3:
+                raise RuntimeError("for a signal")
+
+    ranks(2)
+    log = JSONLog(path, every=1)
+    with pytest.raises(RuntimeError, match="for a signal"):
+        fitted(make(), log, Kills("on_step_end", 9), Killed(), Checkpoints(saved, every=4), recover=1)
+    fitted(make(), JSONLog(path, every=1), Checkpoints(saved), resume=saved)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["step"] for line in lines if "step" in line] == list(range(1, 1 + EPOCHS * STEPS))
+    assert [line["epoch"] for line in lines if "epoch" in line] == list(range(EPOCHS))
+
+
+@pytest.mark.filterwarnings("ignore:.*was not written:synk.SynkWarning")
+def test_parameters_that_became_nan_are_not_saved_after_a_recovery(ranks, tmp_path, monkeypatch):
+    monkeypatch.setattr(recovery_module, "SHARE", 1.0)
+    case = {}
+
+    class Breaks(Callback):
+        def on_step_end(self, training):
+            if training.history.steps == 7:
+                synk.broadcast(case["made"].w, np.full(4, np.nan))
+
+    ranks(2)
+    case["made"] = make()
+    _, history = fitted(case["made"], Breaks(), Kills("on_step_end", 9), Checkpoints(tmp_path), recover=1)
+    assert history.recoveries[0]["from_step"] >= 7
+    assert latest(tmp_path).name == "step-000000006.ckpt"
+
+
+def test_an_error_before_the_first_command_leaves_the_run_usable(ranks):
+    class Refuses(Callback):
+        def on_train_begin(self, training):
+            raise synk.SynkStateError("mine")
+
+    ranks(2)
+    case = make()
+    with pytest.raises(synk.SynkStateError, match="mine"):
+        fitted(case, Refuses(), recover=1)
+    fitted(case)
+
+
 # --- with fewer ranks -------------------------------------------------------------------------------------
 
 

@@ -59,7 +59,7 @@ def test_a_job_that_is_told_to_end_exits_with_0_and_goes_on_when_it_is_started_a
             for _ in range(2):  # by the scheduler, and by a script that hands it on
                 os.killpg(child, ENDING[told % 2])
             told += 1
-        assert ended(child) == 0
+        assert ended(child) == 0 or result_in(tmp_path)  # one that comes after the end is the script's
         assert max(checkpoints_in(tmp_path)) > steps
         steps = max(checkpoints_in(tmp_path))
     assert told > 1
@@ -78,7 +78,8 @@ def test_a_job_that_is_told_to_end_fifty_times_ends_with_the_same_bits(tmp_path,
             time.sleep(chance.uniform(0, 0.1))
             os.killpg(child, chance.choice(ENDING))
             told += 1
-            assert ended(child) == 0
+            # One that comes when the training has ended is the script's.
+            assert ended(child) == 0 or result_in(folder)
         assert result_in(folder) == undisturbed
     print(f"{told} signals, {folders} trainings")
 
@@ -241,7 +242,7 @@ def test_processes_that_the_script_forks_end_by_signals_as_they_would(ranks):
         ),
         ({"stop_on": [signal.SIGKILL]}, ValueError, "no signal that workers ignore"),
         ({"stop_on": [True]}, ValueError, "stop_on=True is no signal"),
-        ({"grace": 0}, ValueError, "grace=0 is not positive"),
+        ({"grace": 0}, ValueError, "grace=0 is no time to wait"),
         ({"grace": "1m"}, TypeError, "grace='1m' is not a number of seconds"),
     ],
 )
