@@ -79,4 +79,7 @@ def is_whole(path: Path) -> bool:
     except CheckpointCorrupt as error:
         warnings.warn(f"{path} is passed over: {error}", synk.SynkWarning, stacklevel=3)
         return False
+    except (CheckpointVersion, OSError) as error:
+        error.add_note(f"when {path} was looked at")
+        raise
     return True
