@@ -54,6 +54,46 @@ class Peers(Protocol):
         """Tell all ranks that this one will not come to any further meeting at all."""
 
 
+class Leaders(Protocol):
+    """The leaders of all machines of a run, as one of them sees them: each stands for the ranks of its machine.
+
+    All call the same methods in the same order. While one waits, it calls ``watch()`` now and then, which raises
+    to give up.
+
+    Attributes
+    ----------
+    machine, n_machines : int
+    """
+
+    machine: int
+    n_machines: int
+
+    def begin(self, command: int) -> None:
+        """Start a command, numbered 1, 2, ...: what was left of an aborted one no longer counts."""
+
+    def fail(self) -> None:
+        """Tell the others that no rank of this machine will come to any further meeting of this command."""
+
+    def all_gather(self, payload: Any, watch: Callable[[], Any]) -> list[Any]:
+        """Return the bytes that each machine brings, in the order of machines; their lengths may differ.
+
+        Raises
+        ------
+        Aborted
+            If another machine has failed in this command before it came here.
+        """
+
+    def all_reduce(self, array: Any, op: str, watch: Callable[[], Any]) -> None:
+        """Combine flat contiguous arrays in place: "sum", "prod", "min" or "max" (NaN wins), the same bits everywhere.
+
+        All machines bring one dtype and length, as they have told each other by `all_gather` before; so none
+        fails in between, and this one does not look for failures.
+        """
+
+    def close(self) -> None:
+        """Give up what links this machine to the others; their leaders may have ended."""
+
+
 class Channel(Protocol):
     """The master's way to all workers.
 
