@@ -88,12 +88,12 @@ class Meeting:
         """
         words = words_of(kind, op, array.dtype, array.shape, is_shared=False)
         end = SHARED + len(words)
-        mine = self._header(self._barrier.rank)
+        mine = self._header(self._barrier.place)
         # The place of an arena's length: here ranks have links instead.
         mine[ARENA] = link
         mine[SHARED:end] = words
         self._barrier.wait()
-        headers = [self._header(rank) for rank in range(self._barrier.n_ranks)]
+        headers = [self._header(rank) for rank in range(self._barrier.n_places)]
         links = [header[ARENA] for header in headers]
         if all(header[SHARED:end] == words for header in headers):
             return Met([tuple(array.shape)] * len(headers), links)

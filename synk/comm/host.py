@@ -45,7 +45,7 @@ class HostCommunicator(Communicator):
     """
 
     def __init__(self, barrier: Barrier, grow: Callable[[int], Segment]):
-        super().__init__(barrier.rank, barrier.n_ranks)
+        super().__init__(barrier.place, barrier.n_places)
         self._barrier = barrier
         self._grow = grow
         self._arena: Segment | None = None

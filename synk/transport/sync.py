@@ -19,6 +19,7 @@ from synk.memory.shm import Segment
 from synk.transport.base import Aborted, OnLate
 from synk.transport.deaths import Deaths
 from synk.transport.spin import Spin
+from synk.values.machine import Machine
 from synk.values.messages import PHASES
 
 LINE = 8  # words: each rank writes to cache lines of its own
@@ -107,25 +108,30 @@ class Barrier:
     """Wait for all ranks of a command, unless one of them fails or dies; the `Peers` of a rank.
 
     ``lives`` are descriptors that become readable when a process this rank depends on dies: ``on_death`` is
-    called with such a one, and raises. ``on_late`` is called now and then with the ranks that are late, and
+    called with such a one, and raises. ``on_late`` is called now and then with the places that are late, and
     raises to give up.
+
+    It meets at one machine: ``place`` is the rank's index into the words of that.
     """
 
     def __init__(
         self,
         control: ControlBlock,
         bells: Doorbells,
-        rank: int,
+        place: int,
         spins: bool,
         deaths: Deaths,
         on_late: OnLate,
+        machine: Machine | None = None,
     ):
-        self.rank, self.n_ranks = rank, control.n_ranks
-        self.phase = control.phases[rank]
+        self.place, self.n_places, self.machine = place, control.n_ranks, machine
+        self.rank = place if machine is None else machine.first + place
+        self.n_ranks = control.n_ranks if machine is None else machine.n_ranks
+        self.phase = control.phases[place]
         self.control = control
         self._bells = bells
-        self._others = [other for other in range(control.n_ranks) if other != rank]
-        self._arrival = control.index(rank, ARRIVED)
+        self._others = [other for other in range(control.n_ranks) if other != place]
+        self._arrival = control.index(place, ARRIVED)
         self._arrivals = [control.index(other, ARRIVED) for other in self._others]
         self._sleepers = [(other, control.index(other, SLEEPING)) for other in self._others]
         self._spin = Spin(spins)
@@ -134,7 +140,7 @@ class Barrier:
         self._command = 0
         self._ticket = 0
         self._poll = select.poll()
-        self._bell = bells.fileno(rank)
+        self._bell = bells.fileno(place)
         self._poll.register(self._bell, select.POLLIN)
         deaths.register(self._poll)
 
@@ -145,7 +151,7 @@ class Barrier:
 
     def fail(self) -> None:
         """Tell all ranks that this one will not come to any further barrier of this command."""
-        if self.control.get(self.rank, FAILED) != ABANDONED:
+        if self.control.get(self.place, FAILED) != ABANDONED:
             self._tell_failed(self._command)
 
     def abandon(self) -> None:
@@ -153,7 +159,7 @@ class Barrier:
         self._tell_failed(ABANDONED)
 
     def _tell_failed(self, command: int) -> None:
-        self.control.set(self.rank, FAILED, command)
+        self.control.set(self.place, FAILED, command)
         for other in self._others:
             self._bells.ring(other)
 
@@ -230,17 +236,17 @@ class Barrier:
         return True
 
     def _sleep(self) -> None:
-        self.control.set(self.rank, SLEEPING, 1)
+        self.control.set(self.place, SLEEPING, 1)
         try:
             # Looked at again after SLEEPING is up: whoever arrived before saw no sleeper to wake.
             if self._complete():
                 return
             self._wake_up(self._poll.poll(1000 * SLEEP_SECONDS))
         finally:
-            self.control.set(self.rank, SLEEPING, 0)
+            self.control.set(self.place, SLEEPING, 0)
 
     def _wake_up(self, readable: list[tuple[int, int]]) -> None:
         ready = [descriptor for descriptor, _ in readable]
         if self._bell in ready:
-            self._bells.quiet(self.rank)
+            self._bells.quiet(self.place)
         self._deaths.report(ready)
