@@ -1,0 +1,1 @@
+"""Leaders of several machines without machines: threads of one process."""
