@@ -68,7 +68,7 @@ class MachinesCommunicator(Communicator):
     def reduce(
         self, array: Array, op: str, root: int = 0, shared: Shared = None, in_place: bool = False
     ) -> Any:
-        result = self._reduced("reduce", array, op)
+        result = self._reduced("reduce in place" if in_place else "reduce", array, op)
         if self.rank != root:
             return None
         if not in_place:
