@@ -12,6 +12,7 @@ from synk.comm import (
     Communicator,
     HostCommunicator,
     LoneCommunicator,
+    MachinesCommunicator,
     NcclCommunicator,
     StagedCommunicator,
 )
@@ -49,9 +50,11 @@ class Connection(NamedTuple):
 
         Ranks are linked at their first collective, not here. ``grow`` is as of `HostCommunicator`.
         """
+        host = LoneCommunicator() if barrier.n_places == 1 else HostCommunicator(barrier, grow)
+        if barrier.machine is not None:
+            return MachinesCommunicator(host, barrier.machine, barrier.leaders, barrier.look)
         if barrier.n_ranks == 1:
-            return LoneCommunicator()
-        host = HostCommunicator(barrier, grow)
+            return host
         if self.kind == "staged":
             return StagedCommunicator(host, device.to_host, device.from_host)
         if self.kind == "nccl":

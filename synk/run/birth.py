@@ -61,7 +61,7 @@ def live(spec: WorkerSpec, others: Iterable[Any] = ()) -> NoReturn:
             other.close()
         spec.commons.seal()
         shared = spec.commons
-        post = WorkerPost(spec.rank, shared.mailboxes, shared.control, shared.bells, spec.spins)
+        post = WorkerPost(spec.place, shared.mailboxes, shared.control, shared.bells, spec.spins)
         channel = WorkerChannel(spec.end, post)
         serve(_make_rank(spec, Process(spec.parent), channel), channel, spec.log.deliver)
         spec.printout.finish()
@@ -90,15 +90,16 @@ def _become_a_process(spec: WorkerSpec) -> None:
 
 
 def _make_rank(spec: WorkerSpec, master: Process, channel: WorkerChannel) -> Rank:
-    device = spec.devices.make(spec.rank)
+    device = spec.devices.make(spec.place)
     device.activate()
     barrier = Barrier(
         spec.commons.control,
         spec.commons.bells,
-        spec.rank,
+        spec.place,
         spins=spec.spins,
         deaths=Deaths({master.fileno(): 0, _hang_up(spec.end): 0}, lambda rank: os._exit(1)),
         on_late=lambda late: None,  # the master alone watches over deadlines
+        machine=spec.machine,
     )
     segments = SegmentTable.holding(dict(spec.segments))
     variables = RankVariables(spec.rank, device.to_host, device.from_host)

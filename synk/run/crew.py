@@ -20,14 +20,15 @@ from synk.processes.signals import hold_signals
 from synk.processes.stacks import Stacks
 from synk.processes.stderr_log import StderrLog
 from synk.run.watchdog import Watchdog
-from synk.transport.base import Death, Disconnected, OnDeath, OnLate, Watched
+from synk.transport.base import Death, Disconnected, Leaders, OnDeath, OnLate, Watched
 from synk.transport.channel import MasterChannel
 from synk.transport.commons import Commons
 from synk.transport.deaths import Deaths
 from synk.transport.frames import encode, send
 from synk.transport.mailbox import MasterPost
-from synk.transport.sync import Barrier
+from synk.transport.sync import Barrier, LeaderBarrier
 from synk.values import messages
+from synk.values.machine import Machine
 
 DEATH_SECONDS = 1.0  # between a closed socket and the end of its process
 
@@ -44,9 +45,9 @@ class Worker(NamedTuple):
 class Crew:
     """The workers of a run, of ``n_ranks`` with the master, and what that shares with them: `Workers`."""
 
-    def __init__(self, n_ranks: int):
+    def __init__(self, n_ranks: int, machine: Machine | None = None):
         open_standard_descriptors()
-        self.n_ranks = n_ranks
+        self.n_ranks, self.machine = n_ranks, machine
         self.watched: Watched = "", None, 0.0
         self.spins = n_ranks <= count_cores()  # where ranks share cores, it keeps others from their work
         self.workers: list[Worker] = []  # from rank 1
@@ -82,9 +83,11 @@ class Crew:
         ends = [worker.end for worker in self.workers]
         return MasterChannel(ends, self._deaths(on_death), post, on_late)
 
-    def peers(self, on_death: OnDeath, on_late: OnLate) -> Barrier:
+    def peers(self, on_death: OnDeath, on_late: OnLate, leaders: Leaders | None = None) -> Barrier:
+        """Return the barrier of place 0, which also tells the ``leaders`` of other machines, if it is one."""
         shared = self.commons
-        return Barrier(shared.control, shared.bells, 0, self.spins, self._deaths(on_death), on_late)
+        words = shared.control, shared.bells, 0, self.spins, self._deaths(on_death), on_late, self.machine
+        return Barrier(*words) if leaders is None else LeaderBarrier(leaders, *words)
 
     def _deaths(self, on_death: OnDeath) -> Deaths:
         ranks = {worker.process.fileno(): rank for rank, worker in enumerate(self.workers, start=1)}

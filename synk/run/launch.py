@@ -10,10 +10,11 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from socket import socket
+from typing import Any
 
 from synk.device import Devices
 from synk.processes.process import WITHOUT_LOCKS, flush_streams, fork_child, watched
@@ -29,26 +30,37 @@ from synk.run.worker_spec import WorkerSpec
 from synk.transport.base import CLOSE_SECONDS
 from synk.transport.frames import pair
 from synk.values.errors import SynkWarning
+from synk.values.machine import Machine
 from synk.values.script_frames import stacklevel
 
 
-def launch(source: ForkSource, devices: Devices, connection: Connection, state: RunState) -> Crew:
-    """Start the workers of a run, from a state, and return them; the calling process is rank 0.
+def launch(
+    source: ForkSource,
+    devices: Devices,
+    connection: Connection,
+    state: RunState,
+    machine: Machine | None = None,
+    others: Sequence[Any] = (),
+) -> Crew:
+    """Start the workers of a run, from a state, and return them; the calling process is the rank at place 0.
+
+    With a ``machine``, they are those of that one. Each closes ``others``, which it inherits.
 
     Raises OSError if the system refuses a process: those started before are ended; SynkStateError if the fork
     server is to fork, and is gone.
     """
-    crew, server, specs = Crew(devices.n_ranks), source.server(devices), []
+    crew, server, specs = Crew(devices.n_ranks, machine), source.server(devices), []
     by_main_thread = threading.current_thread() is threading.main_thread()
     if server is None and crew.n_ranks > 1:
         _warn_of_threads()
         flush_streams()
     try:
-        for rank in range(1, crew.n_ranks):
+        for place in range(1, crew.n_ranks):
             # A handler that raised in here would leave the child and descriptors behind.
-            with hold_signals(), _shared_with(crew, rank) as (ours, theirs, log, stacks):
+            with hold_signals(), _shared_with(crew, place) as (ours, theirs, log, stacks):
                 spec = WorkerSpec(
-                    rank,
+                    place,
+                    machine,
                     os.getpid(),
                     by_main_thread,
                     crew.spins,
@@ -60,14 +72,14 @@ def launch(source: ForkSource, devices: Devices, connection: Connection, state: 
                     log,
                     stacks,
                     state.segments.items(),
-                    state.messages(rank),
+                    state.messages(place if machine is None else machine.ranks[place]),
                 )
                 if server is not None:
                     pid = server.fork(theirs)
                     specs.append(spec)
                 else:
-                    others = [ours, source, *(held for worker in crew.workers for held in worker)]
-                    pid = fork_child(partial(live, spec, others))
+                    inherited = [ours, source, *others, *(held for worker in crew.workers for held in worker)]
+                    pid = fork_child(partial(live, spec, inherited))
                 crew.workers.append(Worker(watched(pid), ours, log, stacks))
         for worker, spec in zip(crew.workers, specs, strict=False):  # while the server forked, none waited
             spec.send(worker.end)
@@ -92,11 +104,11 @@ def _warn_of_threads() -> None:
 
 
 @contextmanager
-def _shared_with(crew: Crew, rank: int) -> Iterator[tuple[socket, socket, StderrLog, Stacks]]:
+def _shared_with(crew: Crew, place: int) -> Iterator[tuple[socket, socket, StderrLog, Stacks]]:
     """Make what a worker and the master talk through; it is closed again if no process comes of it."""
     with ExitStack() as made:
         ours, theirs = map(made.enter_context, pair())
-        log = made.enter_context(closing(crew.commons.stderr_log(rank)))
+        log = made.enter_context(closing(crew.commons.stderr_log(place)))
         stacks = made.enter_context(closing(Stacks()))
         yield ours, theirs, log, stacks
         made.pop_all()

@@ -28,6 +28,7 @@ from synk.rank.connection import Connection
 from synk.transport.commons import Commons
 from synk.transport.frames import Disconnected, Receiver, encode, send
 from synk.values import messages
+from synk.values.machine import Machine
 
 N_STANDARD = 3  # descriptors that every process has
 SECONDS = 60.0  # for a worker to take the next part of what it is sent
@@ -39,9 +40,12 @@ class WorkerSpec:
 
     Attributes
     ----------
-    rank : int
+    place : int
+        Its index into what its machine's ranks share; its rank, on one machine.
+    machine : Machine, optional
+        This one of several.
     parent : int
-        Pid of the master.
+        Pid of the master, or of the leader of this machine.
     by_main_thread : bool
         Whether the thread that forked it lives as long as the master.
     spins : bool
@@ -62,7 +66,8 @@ class WorkerSpec:
         What it would have been sent by now: shared variables, with its own values, and functions.
     """
 
-    rank: int
+    place: int
+    machine: Machine | None
     parent: int
     by_main_thread: bool
     spins: bool
@@ -76,6 +81,11 @@ class WorkerSpec:
     segments: Iterable[tuple[int, Segment]]
     messages: Iterable[Any]
 
+    @property
+    def rank(self) -> int:
+        """Its number among the ranks of the run."""
+        return self.place if self.machine is None else self.machine.ranks[self.place]
+
     def send(self, end: socket) -> None:
         """Send all of this to a worker, over the master's end of its channel.
 
@@ -85,7 +95,7 @@ class WorkerSpec:
         files = self.log.fileno(), self.printout.fileno(), self.stacks.fileno()
         end.settimeout(SECONDS)
         with suppress(Disconnected):
-            _send(end, (self.rank, self.spins, self.devices, self.connection, Surroundings.present()))
+            _send(end, (self.place, self.machine, self.spins, self.devices, self.connection, Surroundings.present()))
             for descriptor in (*range(N_STANDARD), *files, *self.commons.descriptors()):
                 _send(end, None, descriptor)
             for number, segment in self.segments:
@@ -106,7 +116,7 @@ class WorkerSpec:
         head, _ = receiver.receive()
         if isinstance(head, messages.Close):
             return None
-        rank, spins, devices, connection, surroundings = head
+        place, machine, spins, devices, connection, surroundings = head
         for standard in range(N_STANDARD):
             given = _descriptor(receiver)
             os.dup2(given, standard)
@@ -116,7 +126,8 @@ class WorkerSpec:
         commons = Commons(n_ranks, [_descriptor(receiver) for _ in range(2 + n_ranks)])
         surroundings.enter()
         return cls(
-            rank,
+            place,
+            machine,
             parent,
             True,
             spins,
@@ -125,7 +136,7 @@ class WorkerSpec:
             end,
             commons,
             Printout(printout),
-            commons.stderr_log(rank, log),
+            commons.stderr_log(place, log),
             Stacks(stacks),
             _segments(receiver),
             iter(lambda: receiver.receive()[0], None),

@@ -14,9 +14,10 @@ import os
 import select
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from synk.memory.shm import Segment
-from synk.transport.base import Aborted, OnLate
+from synk.transport.base import Aborted, Leaders, OnLate
 from synk.transport.deaths import Deaths
 from synk.transport.spin import Spin
 from synk.values.machine import Machine
@@ -125,6 +126,7 @@ class Barrier:
         machine: Machine | None = None,
     ):
         self.place, self.n_places, self.machine = place, control.n_ranks, machine
+        self.leaders: Leaders | None = None  # of all machines, where this rank stands for its own
         self.rank = place if machine is None else machine.first + place
         self.n_ranks = control.n_ranks if machine is None else machine.n_ranks
         self.phase = control.phases[place]
@@ -250,3 +252,23 @@ class Barrier:
         if self._bell in ready:
             self._bells.quiet(self.place)
         self._deaths.report(ready)
+
+
+class LeaderBarrier(Barrier):
+    """The barrier of a rank that stands for its machine: what it begins and fails, other machines hear of."""
+
+    def __init__(self, leaders: Leaders, *words: Any):
+        super().__init__(*words)
+        self.leaders = leaders
+
+    def begin(self, command: int) -> None:
+        super().begin(command)
+        self.leaders.begin(command)
+
+    def fail(self) -> None:
+        super().fail()
+        self.leaders.fail()
+
+    def abandon(self) -> None:
+        super().abandon()
+        self.leaders.fail()

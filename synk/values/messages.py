@@ -53,6 +53,14 @@ class Attach(NamedTuple):
     writable: bool = True
 
 
+class Fill(NamedTuple):
+    """Bytes of a segment, for machines that do not share its memory."""
+
+    segment: int
+    offset: int
+    bytes: Any  # array of uint8
+
+
 class Detach(NamedTuple):
     """Drop a segment."""
 
@@ -174,6 +182,13 @@ class Command:
     steps: tuple[Any, ...]
     start: int = 0  # the rows that spans with TOLD in them mean
     stop: int = 0
+
+
+class Relay(NamedTuple):
+    """A command for the ranks of another machine, with what has changed in the segments that it reads."""
+
+    fills: tuple[Fill, ...]
+    command: Command
 
 
 @dataclass(slots=True, eq=False)
