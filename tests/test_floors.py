@@ -33,7 +33,7 @@ FLOORS = (
     {"memory", "processes", "compile"},
     {"transport", "kernels"},
     {"comm"},
-    {"arrays", "device"},
+    {"arrays", "device", "machines"},
     {"ops", "rank"},
     {"functions", "gpu_speedups", "recording"},
     {"collectives"},

@@ -1,93 +1,157 @@
-"""Leaders of up to 64 machines that are threads of one process: another implementation of `Leaders`.
+"""Leaders of up to 64 machines that are threads of one process: the real ones, on `Links` of another kind.
 
-Messages and bytes that each machine sends are counted.
+Messages and bytes that each machine sends are counted. As with MPI, large messages and arrays stay with the
+sender until the receiver takes them.
 """
 
 import threading
 import time
-from functools import reduce
+from collections import defaultdict, deque
 
 import numpy as np
 
-from synk.transport.base import Aborted
+from synk.machines.linked_leaders import LinkedLeaders
 
-LOOK_SECONDS = 0.01
 DEADLINE = 20.0  # seconds, after which machines that wait for each other would wait forever
-UFUNCS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
+EAGER_BYTES = 1 << 16  # smaller messages leave at once
 
 
 def thread_leaders(n_machines):
     """Return the leaders of so many machines, in the order of machines."""
-    meeting = Meeting()
-    return [ThreadLeaders(machine, n_machines, meeting) for machine in range(n_machines)]
+    network = Network(n_machines)
+    return [ThreadLeaders(ThreadLinks(machine, n_machines, network)) for machine in range(n_machines)]
 
 
-class Meeting:
-    """Where all leaders meet."""
-
-    def __init__(self):
-        self.changed = threading.Condition()
-        self.brought = {}  # by (command, meeting in it), then by machine
-        self.failed = {}  # by machine, the command
-
-
-class ThreadLeaders:
+class ThreadLeaders(LinkedLeaders):
     """The leaders of all machines, as one of them sees them: `Leaders`.
 
     Attributes
     ----------
-    messages, nbytes : int
-        Sent by this machine so far.
+    links : ThreadLinks
     """
 
-    def __init__(self, machine, n_machines, meeting):
+    def __init__(self, links):
+        super().__init__(links)
+        self.links = links
+
+    @property
+    def messages(self):
+        """How many messages and arrays this machine has sent."""
+        return self.links.messages
+
+    @property
+    def nbytes(self):
+        """How many bytes this machine has sent, heads included."""
+        return self.links.nbytes
+
+
+class Network:
+    """The ways between all machines."""
+
+    def __init__(self, n_machines):
+        self.changed = [threading.Condition() for _ in range(n_machines)]  # by machine: something came for it
+        self.messages = [deque() for _ in range(n_machines)]  # by receiver: sender, message
+        self.arrays = threading.Lock()
+        self.sent, self.wanted = defaultdict(deque), defaultdict(deque)  # by (sender, receiver, tag)
+
+    def tell(self, machine):
+        with self.changed[machine]:
+            self.changed[machine].notify_all()
+
+
+class Transfer:
+    """An array on its way."""
+
+    def __init__(self, array):
+        self.array, self.done = array, False
+
+
+class ThreadLinks:
+    """The ways from one machine to all others: `Links`."""
+
+    n_tags = 32768  # the fewest that MPI has
+
+    def __init__(self, machine, n_machines, network):
         self.machine, self.n_machines = machine, n_machines
         self.messages = self.nbytes = 0
-        self._meeting = meeting
-        self._command = self._count = 0
+        self._network = network
+        self._large = []  # messages that may not have left
+        self._lively = time.monotonic()
 
-    def begin(self, command):
-        self._command, self._count = command, 0
+    def send(self, machine, message):
+        self._note(len(message))
+        if len(message) > EAGER_BYTES:
+            self._large.append((machine, message))
+        self._network.messages[machine].append((self.machine, message))
+        self._network.tell(machine)
 
-    def fail(self):
-        self._sent(self.n_machines - 1, 0)
-        with self._meeting.changed:
-            self._meeting.failed[self.machine] = self._command
-            self._meeting.changed.notify_all()
+    def unsent(self):
+        waiting = self._network.messages
+        self._large = [
+            (machine, message)
+            for machine, message in self._large
+            if any(message is one for _, one in list(waiting[machine]))
+        ]
+        return bool(self._large)
 
-    def all_gather(self, payload, watch):
-        self._sent((self.n_machines - 1).bit_length(), len(payload) * (self.n_machines - 1))
-        return self._exchange(bytes(payload), watch)
+    def receive(self):
+        mine = self._network.messages[self.machine]
+        if not mine:
+            return None
+        self._lively = time.monotonic()
+        sender, message = mine.popleft()
+        if len(message) > EAGER_BYTES:
+            self._network.tell(sender)
+        return sender, memoryview(message)
 
-    def all_reduce(self, array, op, watch):
-        assert array.ndim == 1, "arrays are flat"
-        assert array.flags.c_contiguous, "arrays are contiguous"
-        others = self.n_machines - 1
-        self._sent(2 * others, 2 * array.nbytes * others // self.n_machines)
-        brought = self._exchange(array.copy(), watch)
-        assert {(one.dtype, one.size) for one in brought} == {(array.dtype, array.size)}
-        array[...] = reduce(UFUNCS[op], brought)
+    def start_send(self, array, machine, tag):
+        self._note(array.nbytes)
+        return self._meet(array, (self.machine, machine, tag), self._network.sent, self._network.wanted)
+
+    def start_receive(self, array, machine, tag):
+        return self._meet(array, (machine, self.machine, tag), self._network.wanted, self._network.sent)
+
+    def _meet(self, array, way, own, others):
+        """Let a transfer wait for the other machine's, or end both."""
+        assert 0 <= way[2] < self.n_tags
+        transfer = Transfer(array)
+        with self._network.arrays:
+            if not others[way]:
+                own[way].append(transfer)
+                return transfer
+            other = others[way].popleft()
+            one, another = (transfer, other) if own is self._network.sent else (other, transfer)
+            assert one.array.size == another.array.size, "a machine sends another length than is waited for"
+            np.copyto(another.array, one.array, casting="no")
+            transfer.done = other.done = True
+        for machine in way[:2]:
+            self._network.tell(machine)
+        return transfer
+
+    def done(self, transfers):
+        return all(transfer.done for transfer in transfers)
+
+    def give_up(self, transfers):
+        pass
+
+    def clear(self):
+        self._lively = time.monotonic()
+        with self._network.arrays:
+            for (_, receiver, _), waiting in self._network.sent.items():
+                if receiver == self.machine:
+                    waiting.clear()
+
+    def rest(self, seconds):
+        assert time.monotonic() - self._lively < DEADLINE, f"machine {self.machine} waits forever"
+        changed = self._network.changed[self.machine]
+        with changed:
+            if not self._network.messages[self.machine]:
+                changed.wait(max(seconds, 1e-3))
 
     def close(self):
         pass
 
-    def _sent(self, messages, nbytes):
-        self.messages += messages
+    def _note(self, nbytes):
+        self.messages += 1
         self.nbytes += nbytes
-
-    def _exchange(self, mine, watch):
-        """Lay something down; return what all machines have, once all have come."""
-        meeting, self._count = self._meeting, self._count + 1
-        began = time.monotonic()
-        with meeting.changed:
-            there = meeting.brought.setdefault((self._command, self._count), {})
-            there[self.machine] = mine
-            meeting.changed.notify_all()
-            while len(there) < self.n_machines:
-                late = [machine for machine in range(self.n_machines) if machine not in there]
-                if any(meeting.failed.get(machine) == self._command for machine in late):
-                    raise Aborted
-                meeting.changed.wait(LOOK_SECONDS)
-                watch()
-                assert time.monotonic() - began < DEADLINE, f"machine {self.machine} still waits for {late}"
-        return [there[machine] for machine in range(self.n_machines)]
+        self._lively = time.monotonic()

@@ -1,0 +1,130 @@
+"""Leaders that exchange messages: which goes when to whom, whatever carries them.
+
+H machines gather in log2 H rounds. In round r, each sends what it has so far, its own payload and those of the
+next 2^r - 1 machines, to the one that is 2^r before it [1]_. It sends no more bytes than it gets.
+
+    all_gather -> pack -> Links of one machine ... of another -> unpack -> all_gather
+
+A message says to which command, meeting and round it belongs, so leftovers of an aborted command are told from
+what is waited for, and what comes early is kept.
+
+.. [1] Bruck et al. (1997), doi:10.1109/71.642949.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
+
+from synk.machines.all_reduce import AllReduce
+from synk.machines.links import Links, Watch, wait
+from synk.transport.base import Aborted
+
+HEAD = struct.Struct("<qqqq")  # command, meeting, round or FAILED, number of payloads
+LENGTH = struct.Struct("<q")
+MEETINGS = 1000  # of a command, before the numbers of its all-reduces repeat
+FAILED = -1  # instead of a round: the sender will not come to this meeting of the command
+
+
+class Place(NamedTuple):
+    """The place of a message in the run."""
+
+    command: int
+    meeting: int
+    round: int
+
+
+class LinkedLeaders:
+    """The leaders of all machines, as one that has `Links` to them sees them: `Leaders`."""
+
+    def __init__(self, links: Links):
+        self.machine, self.n_machines = links.machine, links.n_machines
+        self._links = links
+        self._command = self._met = 0  # the command, and to how many meetings of it all have come
+        self._early: dict[tuple[int, Place], list[memoryview]] = {}  # payloads by sender
+        self._failures: dict[int, Place] = {}  # by machine, the last one
+        self._reduction = AllReduce(links)
+
+    def begin(self, command: int) -> None:
+        self._command, self._met = command, 0
+        self._early = {key: payloads for key, payloads in self._early.items() if key[1].command >= command}
+        self._take_in()
+        self._links.clear()
+
+    def fail(self) -> None:
+        message = pack(Place(self._command, self._met + 1, FAILED), ())
+        for distance in range(1, self.n_machines):
+            self._links.send((self.machine + distance) % self.n_machines, message)
+
+    def all_gather(self, payload: Any, watch: Watch) -> list[bytes]:
+        n = self.n_machines
+        payloads = [memoryview(payload).cast("B")]  # of this machine, the next, and so on
+        round = 0
+        while len(payloads) < n:
+            distance = len(payloads)
+            place = Place(self._command, self._met + 1, round)
+            sent = payloads[: n - distance]
+            self._links.send((self.machine - distance) % n, pack(place, sent))
+            payloads += self._receive((self.machine + distance) % n, place, watch)
+            round += 1
+        self._wait(lambda: not self._links.unsent(), watch)
+        self._met += 1
+        first = n - self.machine  # where machine 0 is
+        return [bytes(payloads[(first + machine) % n]) for machine in range(n)]
+
+    def all_reduce(self, array: NDArray[Any], op: str, watch: Watch) -> None:
+        self._met += 1
+        self._reduction.run(array, op, self._command * MEETINGS + self._met % MEETINGS, watch)
+
+    def close(self) -> None:
+        self._links.close()
+
+    def _receive(self, sender: int, place: Place, watch: Watch) -> list[memoryview]:
+        self._wait(lambda: (sender, place) in self._early, watch)
+        return self._early.pop((sender, place))
+
+    def _wait(self, is_over: Any, watch: Watch) -> None:
+        """Wait for a part of the next meeting; raise `Aborted` if a machine will not come to it."""
+
+        def look() -> bool:
+            self._take_in()
+            if is_over():
+                return True
+            for place in self._failures.values():
+                if place.command == self._command and place.meeting <= self._met + 1:
+                    raise Aborted
+            return False
+
+        wait(self._links, look, watch)
+
+    def _take_in(self) -> None:
+        """Take in all messages that have arrived; those of earlier commands are thrown away."""
+        while (arrived := self._links.receive()) is not None:
+            sender, message = arrived
+            place, payloads = unpack(message)
+            if place.command < self._command:
+                continue
+            if place.round == FAILED:
+                self._failures[sender] = place
+            else:
+                self._early[sender, place] = payloads
+
+
+def pack(place: Place, payloads: Sequence[memoryview]) -> bytes:
+    """Return the message that has these payloads."""
+    lengths = [LENGTH.pack(payload.nbytes) for payload in payloads]
+    return b"".join([HEAD.pack(*place, len(payloads)), *lengths, *payloads])
+
+
+def unpack(message: memoryview) -> tuple[Place, list[memoryview]]:
+    """Return the place of a message in the run, and its payloads."""
+    command, meeting, round, count = HEAD.unpack_from(message)
+    start = HEAD.size + count * LENGTH.size
+    payloads = []
+    for (length,) in LENGTH.iter_unpack(message[HEAD.size : start]):
+        payloads.append(message[start : start + length])
+        start += length
+    return Place(command, meeting, round), payloads
