@@ -32,7 +32,7 @@ FLOORS = (
     {"values", "native"},  # pure values; compiled code
     {"memory", "processes", "compile"},
     {"transport", "kernels"},
-    {"comm"},
+    {"comm", "machines"},
     {"arrays", "device"},
     {"ops", "rank"},
     {"functions", "gpu_speedups", "recording"},
