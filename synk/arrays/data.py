@@ -41,6 +41,7 @@ class Data:
         self._finalizer: Any = None
         self._ref: messages.ArrayRef | None = None  # as long as it holds
         self._changes = 0
+        self._handed_out: list[weakref.ref[Any]] = []  # arrays through which the script may write
 
     # --- what it is ------------------------------------------------------------------------
 
@@ -88,7 +89,9 @@ class Data:
     def data(self) -> NDArray[Any]:
         """The values: a NumPy array over the shared memory, not a copy."""
         self._changes += 1  # the caller may write to it
-        return self._array()
+        array = self._array()
+        self._handed_out = [one for one in self._handed_out if one() is not None] + [weakref.ref(array)]
+        return array
 
     def _array(self) -> NDArray[Any]:
         self._owner.check_open("Data")
@@ -117,6 +120,10 @@ class Data:
     def changes(self) -> int:
         """Number of times that values were handed out to be read or written: they may be new then."""
         return self._changes
+
+    def _stamp(self) -> int | None:
+        """Return what is the same as long as nobody writes to the values, None while somebody might."""
+        return None if any(one() is not None for one in self._handed_out) else self._changes
 
     # --- like an array -----------------------------------------------------------------------
 
@@ -252,6 +259,8 @@ class Data:
         """
         old, new = self._finalizer, weakref.finalize(self, self._owner.segments.release, number)
         new.atexit = False
+        stamp = weakref.WeakMethod(self._stamp)
+        self._owner.segments.vouch(number, lambda: (asked := stamp()) and asked())
         self._ref, self._segment, self._alloc_size, self._finalizer = None, number, size, new
         if old is not None:
             old()

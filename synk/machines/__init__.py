@@ -1,1 +1,1 @@
-"""Several machines: how their leaders exchange arrays over MPI, and how the MPI job is started and ended."""
+"""Several machines: which there are, how they find and trust each other, how their leaders exchange arrays."""

@@ -26,7 +26,7 @@ class SegmentTable:
 
     On the master, ``post(message, descriptor)`` reaches all workers at once, ``release(message)`` when the
     run is next at rest. With ``attachable`` segments keep their descriptors: for workers that are made
-    later and inherit nothing.
+    later and inherit nothing. Numbers count from ``first``.
     """
 
     def __init__(
@@ -34,13 +34,15 @@ class SegmentTable:
         post: Callable[..., None] | None = None,
         release: Callable[[Any], None] | None = None,
         attachable: bool = False,
+        first: int = 1,
     ):
         self._post = post
         self._release = release
         self._attachable = attachable
         self._segments: dict[int, Segment] = {}
+        self._stamps: dict[int, Callable[[], Any]] = {}
         self._lost: set[int] = set()
-        self._numbers = itertools.count(1)  # threads may allocate at the same time
+        self._numbers = itertools.count(first)  # threads may allocate at the same time
         self.before_drop: Callable[[], None] = lambda: None  # lets go of arrays
         self.before_allocation: Callable[[], None] = lambda: None  # gives back what was held on to
 
@@ -81,14 +83,28 @@ class SegmentTable:
             raise
         return number
 
-    @classmethod
-    def holding(cls, segments: Mapping[int, Segment]) -> SegmentTable:
-        """Return the table of a worker that has these segments mapped already."""
-        table = cls()
-        table._segments.update(segments)
+    def make(self, message: messages.Attach) -> None:
+        """Create a segment as long as one on another machine, under its number, and attach it in every worker.
+
+        Raises SharedMemoryFull if there is no room.
+        """
+        assert self._post is not None, "only leaders of machines make segments"
+        segment = self._segments[message.segment] = Segment.create(message.nbytes)
+        self._post(message, segment.descriptor)
+        segment.seal()
+
+    def hold(self, segments: Mapping[int, Segment]) -> None:
+        """Take segments that are mapped in this process and in its workers already."""
+        self._segments.update(segments)
         for segment in segments.values():
             segment.seal()  # descriptors of files are the master's
-        return table
+
+    def as_messages(self) -> list[messages.Attach]:
+        """Return the messages by which segments are made on another machine."""
+        return [
+            messages.Attach(number, segment.nbytes, segment.offset, segment.writable)
+            for number, segment in self._segments.items()
+        ]
 
     def mapped(self) -> dict[int, Segment]:
         """Return the segments by number."""
@@ -106,6 +122,15 @@ class SegmentTable:
         self._segments[message.segment] = segment
         return segment
 
+    def vouch(self, number: int, stamp: Callable[[], Any]) -> None:
+        """Let the owner of a segment say whether it was written to, for those who keep copies: see `stamp`."""
+        self._stamps[number] = stamp
+
+    def stamp(self, number: int) -> Any:
+        """Return what is the same as long as nobody writes to a segment; None if nobody knows."""
+        stamp = self._stamps.get(number)
+        return None if stamp is None else stamp()
+
     def release(self, number: int) -> None:
         """Drop a segment in every rank; safe in finalizers, at any moment."""
         assert self._release is not None, "only the master releases"
@@ -116,6 +141,7 @@ class SegmentTable:
         """Let go of a segment in this rank; the memory is freed when every rank has."""
         self.before_drop()
         self._lost.discard(number)
+        self._stamps.pop(number, None)
         segment = self._segments.pop(number, None)
         if segment is not None:
             segment.close()

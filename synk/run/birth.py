@@ -101,7 +101,8 @@ def _make_rank(spec: WorkerSpec, master: Process, channel: WorkerChannel) -> Ran
         on_late=lambda late: None,  # the master alone watches over deadlines
         machine=spec.machine,
     )
-    segments = SegmentTable.holding(dict(spec.segments))
+    segments = SegmentTable()
+    segments.hold(dict(spec.segments))
     variables = RankVariables(spec.rank, device.to_host, device.from_host)
     communicator = spec.connection.communicator(
         barrier, device, lambda nbytes: _follow_growth(channel, barrier, segments)

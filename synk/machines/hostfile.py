@@ -1,0 +1,75 @@
+"""Hosts with their slots, and the files that list them.
+
+text of a hostfile -> in_file -> (Host, Host, ...)
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+# A name or an IPv4 address. It begins with no dash, since programs would take it for an option.
+NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+
+
+@dataclass(frozen=True)
+class Host:
+    """A machine of a run."""
+
+    name: str
+    slots: int | None = None  # ranks on it; None where nobody said how many
+
+
+def make_host(name: str, slots: str | None, where: str) -> Host:
+    """Return a host as somebody wrote it ``where`` an error would say."""
+    if not NAME.fullmatch(name):
+        raise ValueError(
+            f"{where}: {name!r} is no name of a host: letters, digits, dots and dashes, as in 'node-1.lan'"
+        )
+    if slots is None:
+        return Host(name)
+    if not (slots.isascii() and slots.isdigit() and int(slots)):
+        raise ValueError(f"{where}: {name!r} has slots {slots!r}, which is no number of ranks above 0")
+    return Host(name, int(slots))
+
+
+def in_file(text: str, where: str) -> tuple[Host, ...]:
+    """Return the hosts of a hostfile, Open MPI's or MPICH's; several lines of one add up."""
+    found = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        words = line.partition("#")[0].split()
+        if words:
+            found.append(_of_line(words, f"{where}, line {number}"))
+    return merged(found, where)
+
+
+def _of_line(words: list[str], where: str) -> Host:
+    """Read ``host``, ``host:2``, or ``host slots=2 max_slots=4``, of which the last is for schedulers."""
+    name, colon, slots = words[0].partition(":")
+    said: str | None = slots if colon else None
+    for word in words[1:]:
+        key, equals, value = word.partition("=")
+        if not equals or key.replace("-", "_") not in ("slots", "max_slots"):
+            raise ValueError(f"{where}: {word!r} is not understood; write 'host', 'host:2' or 'host slots=2'")
+        if key == "slots":
+            said = value
+    return make_host(name, said, where)
+
+
+def merged(found: Sequence[Host], where: str) -> tuple[Host, ...]:
+    """Add up the slots of hosts that a machine's list repeats, once for each process."""
+    repeats = Counter(host.name for host in found)
+    slots = Counter[str]()
+    for host in found:
+        slots[host.name] += host.slots or 1
+    unsaid = {host.name for host in found if host.slots is None and repeats[host.name] == 1}
+    return some([Host(name, None if name in unsaid else slots[name]) for name in repeats], where)
+
+
+def some(found: Sequence[Host], where: str) -> tuple[Host, ...]:
+    """Return the hosts that were found, of which there must be one."""
+    if not found:
+        raise ValueError(f"{where} names no host; write one, as in hosts='h1,h2'")
+    return tuple(found)

@@ -1,0 +1,194 @@
+"""The first rank of a machine on which there is no script: a master whose script is a stream of frames.
+
+    LeaderSpec, frames -> Leader: this machine's workers, and its own part of each command -> replies, in one frame
+
+It keeps a crew, segments and an arena of its own, as the master does, and gives on what comes from there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from synk.arrays.variables import RankVariables
+from synk.device import Devices
+from synk.memory.segments import SegmentTable
+from synk.memory.shm import Segment
+from synk.processes.signals import ignore_signals
+from synk.rank.connection import Connection
+from synk.rank.failures import failure
+from synk.rank.loop import answer
+from synk.run.arena import Arena
+from synk.run.crew import Crew
+from synk.run.fork_source import ForkSource
+from synk.run.launch import launch
+from synk.run.run_state import RunState
+from synk.transport.base import CLOSE_SECONDS, Disconnected, Leaders
+from synk.transport.links import LeaderEnd, Loss
+from synk.transport.mirror import write
+from synk.values import messages
+from synk.values.errors import Failure
+from synk.values.machine import Machine
+
+OWN_NUMBERS = 1 << 40  # segments that this machine makes for itself count from here
+
+
+@dataclass
+class LeaderSpec:
+    """One machine of a run: what its leader starts from.
+
+    Attributes
+    ----------
+    machine : Machine
+    devices : Devices
+        Of its ranks.
+    connection : Connection
+        How arrays meet on each machine.
+    segments : sequence of Attach
+        Which there are; what is in them comes with the commands that read it.
+    state : RunState
+        Of its ranks, without segments.
+    folder : str
+        Of the master.
+    path : list of str
+        From which the master imports.
+    """
+
+    machine: Machine
+    devices: Devices
+    connection: Connection
+    segments: Sequence[messages.Attach]
+    state: RunState
+    folder: str
+    path: list[str]
+
+    def enter(self) -> None:
+        """Work where the master does, as far as that is here, and import from where it does."""
+        with contextlib.suppress(OSError):
+            os.chdir(self.folder)
+        sys.path += [folder for folder in self.path if folder not in sys.path]
+
+
+class WorkerLost(Exception):
+    """A worker of this machine has died, so the machine's part in the run is over."""
+
+
+class MasterGone(Exception):
+    """The master has ended, or asks for nothing more."""
+
+
+class Leader:
+    """The rank at place 0 of a machine, and the workers beside it.
+
+    ``meet()`` returns the leaders of all machines; it is called when the workers are forked, who are to inherit
+    nothing of it.
+    """
+
+    def __init__(self, end: LeaderEnd, spec: LeaderSpec, meet: Callable[[], Leaders]):
+        spec.enter()
+        self._end, self._machine = end, spec.machine
+        self._released: deque[Any] = deque()  # until the workers are at rest
+        self._trouble: Failure | None = None  # of a message without an answer; told with the next reply
+        segments = [(one.segment, Segment.create(one.nbytes)) for one in spec.segments]
+        state = RunState(dict(segments), spec.state.shares, spec.state.values, spec.state.storage, spec.state.functions)
+        self._crew = launch(ForkSource(), spec.devices, spec.connection, state, spec.machine, [end])
+        self._channel = self._crew.open_channel(self._on_death, self._on_late)
+        self._leaders = meet()
+        self._segments = SegmentTable(self._channel.post, self._released.append, first=OWN_NUMBERS)
+        self._segments.hold(state.segments)
+        device = spec.devices.make(0)
+        device.activate()
+        peers = self._crew.peers(self._on_death, self._on_late, self._leaders)
+        arena = Arena(self._segments, nullcontext)
+        communicator = spec.connection.communicator(peers, device, arena.grow)
+        variables = RankVariables(peers.rank, device.to_host, device.from_host)
+        self._rank = spec.connection.rank(peers, communicator, device, self._segments, variables)
+        for message in state.messages(peers.rank):
+            self._rank.prepare(message)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Process ids of this machine's ranks."""
+        return self._crew.pids()
+
+    def serve(self) -> None:
+        """Follow the master's frames until it says `Close`, is gone, or a worker is lost."""
+        with contextlib.suppress(Disconnected, MasterGone):
+            for message in self._messages():
+                if isinstance(message, messages.Relay):
+                    self._end.reply(self._replies(message))
+                else:
+                    self._prepare(message)
+
+    def _messages(self) -> Iterator[Any]:
+        while True:
+            message, _ = self._end.receive()
+            if isinstance(message, messages.Close):
+                return
+            yield message
+
+    def _replies(self, relay: messages.Relay) -> list[messages.Reply] | Loss:
+        """Run a command on all ranks of this machine."""
+        self._flush()
+        try:
+            write(relay.fills, self._segments)
+            self._channel.command(relay.command)
+            trouble, self._trouble = self._trouble, None
+            mine = answer(self._rank, relay.command, trouble)
+            return [mine, *self._channel.collect()]
+        except WorkerLost as lost:
+            self._rank.peers.abandon()
+            return lost.args[0]
+
+    def _prepare(self, message: Any) -> None:
+        """Follow a message without an answer, and give it on to the workers."""
+        try:
+            for one in message.messages if isinstance(message, messages.Several) else [message]:
+                self._follow(one)
+        except Exception as error:
+            self._trouble = self._trouble or failure(self._rank.rank, error)
+
+    def _follow(self, message: Any) -> None:
+        if isinstance(message, messages.Attach):
+            self._segments.make(message)
+        else:
+            self._channel.post(message)
+            self._rank.prepare(message)
+
+    def _flush(self) -> None:
+        while self._released:
+            self._channel.post(self._released.popleft())
+
+    def _on_death(self, rank: int) -> Any:
+        death = self._crew.death(rank)
+        host = self._machine.host
+        raise WorkerLost(Loss(self._machine.ranks[rank], death._replace(cause=f"{death.cause} on host {host}")))
+
+    def _on_late(self, late: Sequence[int]) -> None:
+        if self._end.hung_up():
+            raise MasterGone
+
+    def close(self) -> None:
+        """End the workers, and give up what links this machine to the others."""
+        self._crew.dismiss(CLOSE_SECONDS)
+        self._rank.end_threads()
+        self._rank.disconnect()
+        self._segments.close()
+
+
+def lead(end: LeaderEnd, meet: Callable[[], Leaders]) -> None:
+    """Be a leader until the end of the run."""
+    ignore_signals()
+    spec, _ = end.receive()
+    leader = Leader(end, spec, meet)
+    try:
+        end.reply(leader.pids)
+        leader.serve()
+    finally:
+        leader.close()

@@ -1,0 +1,117 @@
+"""The workers of a run on several machines: those of this one, and the leaders of the others with theirs.
+
+    Hosts.launch -> mpirun, handshakes -> the ranks of each machine are known -> Crew here, LeaderSpec to each leader
+                 -> Machines (`Workers`) ... dismiss
+
+The master stays outside of the MPI job, so that it outlives a machine. On its own machine an agent, a process of
+that job, exchanges for it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+from synk.device import Devices
+from synk.memory.segments import SegmentTable
+from synk.processes.process import Process
+from synk.rank.connection import Connection
+from synk.run.crew import Crew
+from synk.run.fork_source import ForkSource
+from synk.run.launch import launch
+from synk.run.leader import LeaderSpec
+from synk.run.run_state import RunState
+from synk.transport.base import Channel, Death, OnDeath, OnLate, Peers, Watched
+from synk.transport.frames import encode
+from synk.transport.links import LeaderLink, MachinesChannel, look_at
+from synk.transport.mirror import Mirror
+from synk.values import messages
+from synk.values.machine import machines
+
+START_SECONDS = 60.0  # for the leaders to have forked their workers
+
+
+class Machines:
+    """The workers of all machines: `Workers`."""
+
+    def __init__(self, crew: Crew, links: Sequence[LeaderLink], mirror: Mirror, job: Job):
+        self._crew, self._links, self._mirror, self._job = crew, links, mirror, job
+        self._on_death: OnDeath = lambda rank: None
+        self.show_output = crew.show_output
+
+    @property
+    def watched(self) -> Watched:
+        """As of `Workers`."""
+        return self._crew.watched
+
+    @watched.setter
+    def watched(self, watched: Watched) -> None:
+        self._crew.watched = watched
+
+    def open_channel(self, on_death: OnDeath, on_late: OnLate) -> Channel:
+        self._on_death = on_death
+        here = self._crew.open_channel(on_death, on_late)
+        return MachinesChannel(here, self._links, self._mirror, on_death, on_late)
+
+    def peers(self, on_death: OnDeath, on_late: OnLate) -> Peers:
+        return self._crew.peers(on_death, on_late, self._job.leaders)
+
+    def look(self, late: Sequence[int]) -> None:
+        look_at(self._links, self._on_death)
+        self._crew.look(late)
+
+    def death(self, rank: int) -> Death:
+        losses = [link.loss for link in self._links if link.loss is not None and rank in link.machine.ranks]
+        return losses[0].death if losses else self._crew.death(rank)
+
+    def pids(self) -> tuple[int, ...]:
+        return (*self._crew.pids(), *chain.from_iterable(link.pids for link in self._links))
+
+    def dismiss(self, seconds: float) -> dict[str, Process]:
+        farewell = encode(messages.Close())
+        for link in self._links if seconds else ():
+            link.send(farewell)
+        try:
+            return self._crew.dismiss(seconds)
+        finally:
+            for link in self._links:
+                link.close()
+            self._job.end(seconds)
+
+
+def launch_on_machines(
+    job: Job,
+    source: ForkSource,
+    devices: Devices,
+    connection: Connection,
+    state: RunState,
+    segments: SegmentTable,
+) -> Machines:
+    """Start the workers of all machines of a job, from a state, and return them; the calling process is rank 0.
+
+    ``devices`` are those of a rank.
+    """
+    of_hosts = machines(job.hosts, job.sizes)
+    here = of_hosts[0]
+    crew = launch(source, replace(devices, n_ranks=here.n_places), connection, state, here, job.ends)
+    links = []
+    try:
+        for machine, end in zip(of_hosts[1:], job.ends, strict=True):
+            link = LeaderLink(machine, end, ())
+            there = replace(devices, n_ranks=machine.n_places)
+            spec = LeaderSpec(
+                machine, there, connection, segments.as_messages(), replace(state, segments={}), os.getcwd(), sys.path
+            )
+            link.send(encode(spec))
+            links.append(link)
+        for link in links:
+            _await(link)
+    except BaseException:
+        crew.dismiss(0)
+        raise
+    return Machines(crew, links, Mirror(segments), job)

@@ -1,0 +1,184 @@
+"""Messages between the master and the leaders of other machines, over TCP.
+
+    MachinesChannel.command -> Relay -> LeaderEnd.receive -> a leader and its workers
+                                     <- LeaderEnd.reply <- replies of a machine, or a `Loss`
+
+A command is one frame to each machine, and its replies are one frame back. The ends are connected by a handshake
+that proves who they are (see ``synk.machines``): what comes here is unpickled.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any, NamedTuple
+
+from synk.transport.base import Channel, Death, Disconnected, OnDeath, OnLate
+from synk.transport.channel import SLEEP_SECONDS
+from synk.transport.frames import Frame, Receiver, encode, endless, send
+from synk.transport.mirror import Mirror
+from synk.values import messages
+from synk.values.machine import Machine
+
+UNKNOWN_PHASE = "lost"
+
+
+class Loss(NamedTuple):
+    """A worker that died on another machine."""
+
+    rank: int
+    death: Death
+
+
+class LeaderLink:
+    """The master's end of its connection to one leader.
+
+    Attributes
+    ----------
+    machine : Machine
+    pids : tuple of int
+        Of that machine's ranks.
+    replies : list of Reply, optional
+        To the present command, once they have come.
+    loss : Loss, optional
+        What has ended the machine's part in the run.
+    """
+
+    def __init__(self, machine: Machine, end: socket.socket, pids: tuple[int, ...]):
+        self.machine, self.pids = machine, pids
+        self.replies: list[messages.Reply] | None = None
+        self.loss: Loss | None = None
+        self._end = end
+        self._receiver = Receiver(end)
+        self._poll = select.poll()
+        self._poll.register(end, select.POLLIN)
+
+    def send(self, frame: Frame) -> None:
+        """Send a frame; a connection that is broken is found out by `look`."""
+        try:
+            send(self._end, frame, endless)
+        except (Disconnected, OSError):
+            self._lose()
+
+    def look(self, seconds: float = 0.0) -> None:
+        """Take in what has come, or comes within so many seconds."""
+        if self.loss is None and self._poll.poll(1000 * seconds):
+            try:
+                message, _ = self._receiver.receive()
+            except (Disconnected, OSError):
+                self._lose()
+                return
+            if isinstance(message, Loss):
+                self.loss = message
+            else:
+                self.replies = message
+
+    def _lose(self) -> None:
+        said = f"a lost connection to host {self.machine.host}"
+        self.loss = self.loss or Loss(self.machine.first, Death(self.pids[0], said, UNKNOWN_PHASE, ""))
+
+    def close(self) -> None:
+        self._end.close()
+
+
+class MachinesChannel:
+    """The master's way to the workers of its machine and to the leaders of others: a `Channel`.
+
+    Ranks of this machine answer ``here``.
+    """
+
+    def __init__(
+        self, here: Channel, links: Sequence[LeaderLink], mirror: Mirror, on_death: OnDeath, on_late: OnLate
+    ):
+        self._here, self._links, self._mirror = here, links, mirror
+        self._on_death, self._on_late = on_death, on_late
+        self._replies: list[messages.Reply] | None = None  # of this machine
+        self._torn = False
+        self.waiting = False
+
+    @property
+    def torn(self) -> bool:
+        return self._torn or self._here.torn
+
+    def command(self, command: messages.Command) -> None:
+        self._torn = self.waiting = True
+        self._replies = None
+        self._send(messages.Relay(self._mirror.fills(command.steps), command))
+        self._here.command(command)
+        self._torn = False
+
+    def _send(self, message: Any) -> None:
+        frame = encode(message)
+        for link in self._links:
+            link.replies = None
+            link.send(frame)
+
+    def post(self, message: Any, descriptor: int | None = None) -> None:
+        if not self.waiting:  # in the middle of a command it is what the workers of this machine wait for
+            self._torn = True
+            self._send(message)
+            self._torn = False
+        for dropped in message.messages if isinstance(message, messages.Several) else [message]:
+            if isinstance(dropped, messages.Detach):
+                self._mirror.forget(dropped.segment)
+        self._here.post(message, descriptor)
+
+    def collect(self, seconds: float | None = None) -> list[messages.Reply]:
+        deadline = None if seconds is None else time.monotonic() + seconds
+        if self._replies is None:
+            self._replies = self._here.collect(seconds)
+        for link in self._links:
+            while link.replies is None:
+                self._await(link, deadline)
+        self.waiting = False
+        return [*self._replies, *chain.from_iterable(link.replies or () for link in self._links)]
+
+    def _await(self, link: LeaderLink, deadline: float | None) -> None:
+        if deadline is not None and time.monotonic() >= deadline:
+            raise TimeoutError("not all machines have answered")
+        link.look(SLEEP_SECONDS)
+        look_at(self._links, self._on_death)
+        if link.replies is None:
+            self._on_late(link.machine.ranks)
+
+    def close(self) -> None:
+        self._here.close()
+
+
+def look_at(links: Sequence[LeaderLink], on_death: OnDeath) -> None:
+    """Take in what leaders have sent; report the first rank that is lost."""
+    for link in links:
+        link.look()
+        if link.loss is not None:
+            on_death(link.loss.rank)
+
+
+class LeaderEnd:
+    """A leader's end of its connection to the master: a `CommandSource`."""
+
+    def __init__(self, end: socket.socket):
+        self._end = end
+        self._receiver = Receiver(end)
+        self._poll = select.poll()
+        self._poll.register(end, select.POLLIN)
+
+    def receive(self) -> tuple[Any, int | None]:
+        return self._receiver.receive()
+
+    def pending(self) -> bool:
+        return bool(self._poll.poll(0))
+
+    def reply(self, message: Any) -> None:
+        send(self._end, encode(message))
+
+    def hung_up(self) -> bool:
+        """Return whether the master has closed its end, or is gone."""
+        try:
+            return not self._end.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True

@@ -1,0 +1,76 @@
+"""Find what has changed in the segments that a command reads, for machines that do not share their memory.
+
+    steps -> refs_in -> Mirror.fills: blocks whose digest is another -> Relay -> Mirror of a leader: written
+
+What scripts write into `Data` through arrays that were handed out, nobody is told of. So blocks are compared by
+their digests, unless their owner vouches that nothing was written: see `SegmentTable.stamps`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from synk.memory.segments import SegmentTable
+from synk.values.messages import ArrayRef, Fill, Step
+
+BLOCK_BYTES = 1 << 18
+
+
+class Mirror:
+    """The bytes of the master's segments that all other machines have."""
+
+    def __init__(self, segments: SegmentTable):
+        self._segments = segments
+        self._digests: dict[tuple[int, int], bytes] = {}  # by segment, and the offset of a block
+        self._stamps: dict[ArrayRef, Any] = {}  # under which it was last looked at
+        self._steps: tuple[Any, ...] = ()
+        self._refs: list[ArrayRef] = []
+
+    def fills(self, steps: tuple[Any, ...]) -> tuple[Fill, ...]:
+        """Return what the machines lack of the arrays that steps refer to, and take it that they get it."""
+        if steps is not self._steps:
+            self._steps, self._refs = steps, list(dict.fromkeys(refs_in(steps)))
+        return tuple([fill for ref in self._refs for fill in self._changed(ref)])
+
+    def _changed(self, ref: ArrayRef) -> Iterator[Fill]:
+        stamp = self._segments.stamp(ref.segment)
+        if stamp is not None and self._stamps.get(ref) == stamp:
+            return
+        content = self._segments.array(ref).reshape(-1).view(np.uint8)
+        for start in range(0, content.size, BLOCK_BYTES):
+            block = content[start : start + BLOCK_BYTES]
+            key, digest = (ref.segment, ref.offset + start), hashlib.blake2b(block, digest_size=16).digest()
+            if self._digests.get(key) != digest:
+                self._digests[key] = digest
+                yield Fill(ref.segment, ref.offset + start, block)
+        self._stamps[ref] = stamp
+
+    def forget(self, segment: int) -> None:
+        """Drop what is known of a segment that is no more."""
+        for key in [key for key in self._digests if key[0] == segment]:
+            del self._digests[key]
+        for ref in [ref for ref in self._stamps if ref.segment == segment]:
+            del self._stamps[ref]
+
+
+def refs_in(value: Any) -> Iterator[ArrayRef]:
+    """Yield the arrays in shared memory that steps of a command read."""
+    if isinstance(value, ArrayRef):
+        yield value
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from refs_in(item)
+    elif isinstance(value, Step):
+        for name in value.__slots__:
+            yield from refs_in(getattr(value, name))
+
+
+def write(fills: Iterable[Fill], segments: SegmentTable) -> None:
+    """Write what has changed into the segments of this machine."""
+    for fill in fills:
+        content = np.frombuffer(fill.bytes, np.uint8)
+        segments[fill.segment].array(np.uint8, (content.size,), fill.offset)[...] = content
