@@ -47,7 +47,7 @@ class Crew:
 
     def __init__(self, n_ranks: int, machine: Machine | None = None):
         open_standard_descriptors()
-        self.n_ranks, self.machine = n_ranks, machine
+        self.n_ranks, self.machine = n_ranks, machine  # here
         self.watched: Watched = "", None, 0.0
         self.spins = n_ranks <= count_cores()  # where ranks share cores, it keeps others from their work
         self.workers: list[Worker] = []  # from rank 1

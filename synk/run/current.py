@@ -9,12 +9,14 @@ import atexit
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from importlib import import_module
 from typing import Any
 
 from synk.processes.signals import hold_signals
 from synk.run.arguments import checked_devices, checked_timeout, checked_undeclared
 from synk.run.fork_source import ForkSource
+from synk.run.job import JoinedJob, follow, joined_world
 from synk.run.session import Session
 from synk.run.turns import Turns
 from synk.values.errors import SynkStateError
@@ -87,16 +89,20 @@ def _fork(
             # once, and all ranks share the memory.
             import_module("pytensor.sparse")
             _source.prepare(devices)
+            world = joined_world()
+            if world is not None and world.rank > 0:
+                follow(world, devices.n_ranks)
             _turns = Turns(seconds)
             try:
-                _session = Session(devices, _turns, _source, rule)
+                assemble = None if world is None else partial(JoinedJob, world, devices.n_ranks)
+                _session = Session(devices, _turns, _source, rule, assemble)
             except BaseException:
                 _turns = None
                 raise
     except BaseException:
         close()
         raise
-    return devices.n_ranks
+    return _session.n_ranks
 
 
 def close() -> None:

@@ -11,18 +11,16 @@ from __future__ import annotations
 
 import os
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any
-
 from synk.device import Devices
 from synk.memory.segments import SegmentTable
 from synk.processes.process import Process
 from synk.rank.connection import Connection
 from synk.run.crew import Crew
 from synk.run.fork_source import ForkSource
+from synk.run.job import Job
 from synk.run.launch import launch
 from synk.run.leader import LeaderSpec
 from synk.run.run_state import RunState
@@ -43,6 +41,7 @@ class Machines:
         self._crew, self._links, self._mirror, self._job = crew, links, mirror, job
         self._on_death: OnDeath = lambda rank: None
         self.show_output = crew.show_output
+        self.n_ranks = sum(job.sizes)
 
     @property
     def watched(self) -> Watched:
@@ -102,7 +101,7 @@ def launch_on_machines(
     links = []
     try:
         for machine, end in zip(of_hosts[1:], job.ends, strict=True):
-            link = LeaderLink(machine, end, ())
+            link = LeaderLink(machine, end)
             there = replace(devices, n_ranks=machine.n_places)
             spec = LeaderSpec(
                 machine, there, connection, segments.as_messages(), replace(state, segments={}), os.getcwd(), sys.path
@@ -110,7 +109,7 @@ def launch_on_machines(
             link.send(encode(spec))
             links.append(link)
         for link in links:
-            _await(link)
+            link.greet(START_SECONDS)
     except BaseException:
         crew.dismiss(0)
         raise

@@ -40,12 +40,14 @@ from synk.run.arena import Arena
 from synk.run.arguments import checked_fewer
 from synk.run.commands import Commands
 from synk.run.fork_source import ForkSource
+from synk.run.job import Job
 from synk.run.launch import launch
+from synk.run.machines import launch_on_machines
 from synk.run.remembered import RememberedCommands
 from synk.run.run_state import Recovery, RunState, warn_of
 from synk.run.timeline import Timeline
 from synk.run.turns import Turns
-from synk.transport.base import Peers
+from synk.transport.base import Peers, Workers
 from synk.values import messages
 from synk.values.errors import SegmentLost, SynkStateError
 from synk.values.rows import check_num_slices
@@ -54,8 +56,14 @@ from synk.values.rows import check_num_slices
 class Session:
     """One run, of one call at a time; the `Owner` of its Data, functions and collectives."""
 
-    def __init__(self, devices: Devices, turns: Turns, source: ForkSource, undeclared: str = "exact"):
-        self.n_ranks = devices.n_ranks
+    def __init__(
+        self,
+        devices: Devices,
+        turns: Turns,
+        source: ForkSource,
+        undeclared: str = "exact",
+        assemble: Callable[[], Job] | None = None,
+    ):
         self._undeclared = undeclared  # as of `synk.fork`
         self.on_gpus = on_gpus = bool(devices.gpus)
         self._devices, self._turns, self._source = devices, turns, source
@@ -63,16 +71,17 @@ class Session:
         self._termination = Termination()
         with ExitStack() as undo:
             undo.callback(self._connection.withdraw, os.environ)
-            self._workers = launch(source, devices, self._connection, RunState())
+            self.segments = segments = SegmentTable(self._post, self._release, on_gpus and devices.n_ranks > 1)
+            self._assemble = assemble
+            self._workers = self._launch(RunState())
             undo.callback(self._workers.dismiss, seconds=0)
+            self.n_ranks = self._workers.n_ranks
             self._commands = commands = Commands(self._workers, turns)
             self._device = device = devices.make(0)
             device.activate()
             self._variables = own = RankVariables(0, device.to_host, device.from_host)
 
             # Shared memory, and what is in it.
-            attachable = on_gpus and self.n_ranks > 1
-            self.segments = segments = SegmentTable(commands.post, commands.release, attachable)
             self._arena = Arena(segments, commands.growth)
             self._remembered = remembered = RememberedCommands()
             self.staging = StagingBuffers(segments, remembered.drop_segment)
@@ -84,7 +93,7 @@ class Session:
                 commands.post, commands.release_later, per_rank.note_set, own, self.n_ranks, read
             )
             self.shared_storage = SharedStorage(
-                segments, commands.post, own, self.n_ranks, not on_gpus, remembered.drop_variable
+                segments, commands.post, own, self.n_ranks, not on_gpus and assemble is None, remembered.drop_variable
             )
             self.lengths = Lengths(own, lambda unknown: self.run((ShapesStep(unknown),))[0])
             self._recovery = Recovery(self.shared, own, self.shared_storage, segments, per_rank)
@@ -101,6 +110,21 @@ class Session:
             self._timeline: Timeline | None = None  # the last one
             self._termination.install()
             undo.pop_all()
+
+    def _launch(self, state: RunState) -> Workers:
+        """Start the workers, on all machines."""
+        if self._assemble is None:
+            return launch(self._source, self._devices, self._connection, state)
+        job = self._assemble()
+        return launch_on_machines(
+            job, self._source, self._devices, self._connection, state, self.segments
+        )
+
+    def _post(self, message: Any, descriptor: int | None = None) -> None:
+        self._commands.post(message, descriptor)
+
+    def _release(self, message: Any) -> None:
+        self._commands.release(message)
 
     def _connected(self) -> tuple[Peers, Communicator]:
         """Connect rank 0 with the workers there are."""
@@ -183,7 +207,7 @@ class Session:
             self.lengths.clear()
             self._arena.drop()
             state = self._recovery.state(self._rank.builds())
-            self._workers = launch(self._source, self._devices, self._connection, state)
+            self._workers = self._launch(state)
             self._commands.use_workers(self._workers)
             self._rank.join(*self._connected())
             self._commands.note_usable()

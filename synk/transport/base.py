@@ -164,12 +164,15 @@ class Workers(Protocol):
 
     Attributes
     ----------
+    n_ranks : int
+        Of the run, with the master.
     watched : Watched
         What the present command is called, the seconds that it has, and when it began.
     show_output : callable or None
         Shows what workers have printed; None where they print by themselves.
     """
 
+    n_ranks: int
     watched: Watched
     show_output: Callable[[], None] | None
 

@@ -21,6 +21,7 @@ from synk.transport.channel import SLEEP_SECONDS
 from synk.transport.frames import Frame, Receiver, encode, endless, send
 from synk.transport.mirror import Mirror
 from synk.values import messages
+from synk.values.errors import SynkStateError
 from synk.values.machine import Machine
 
 UNKNOWN_PHASE = "lost"
@@ -42,14 +43,14 @@ class LeaderLink:
     pids : tuple of int
         Of that machine's ranks.
     replies : list of Reply, optional
-        To the present command, once they have come.
+        To the present command, or the greeting's, once they have come.
     loss : Loss, optional
         What has ended the machine's part in the run.
     """
 
-    def __init__(self, machine: Machine, end: socket.socket, pids: tuple[int, ...]):
-        self.machine, self.pids = machine, pids
-        self.replies: list[messages.Reply] | None = None
+    def __init__(self, machine: Machine, end: socket.socket):
+        self.machine, self.pids = machine, (0,) * machine.n_places
+        self.replies: list[Any] | None = None
         self.loss: Loss | None = None
         self._end = end
         self._receiver = Receiver(end)
@@ -62,6 +63,17 @@ class LeaderLink:
             send(self._end, frame, endless)
         except (Disconnected, OSError):
             self._lose()
+
+    def greet(self, seconds: float) -> None:
+        """Wait until the leader has forked its workers and says who they are.
+
+        Raises SynkStateError if it does not.
+        """
+        self.look(seconds)
+        if self.replies is None:
+            said = "has not" if self.loss is None else "could not"
+            raise SynkStateError(f"host {self.machine.host} {said} started its ranks within {seconds:g} s")
+        self.pids, self.replies = tuple(self.replies), None
 
     def look(self, seconds: float = 0.0) -> None:
         """Take in what has come, or comes within so many seconds."""
