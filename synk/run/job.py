@@ -90,7 +90,7 @@ def follow(world: Any, n_here: int) -> NoReturn:
     hello = {"machine": world.rank, "ranks": n_here, "pid": os.getpid()}
     end, _ = connect(address, token, hello, time.monotonic() + CALL_SECONDS)
     end.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 0)  # the master reads when it has computed
-    lead(LeaderEnd(end), lambda: MpiLeaders(world))
+    lead(LeaderEnd(end), MpiLeaders(world))
     sys.exit()
 
 

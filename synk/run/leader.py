@@ -11,7 +11,7 @@ import contextlib
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -84,13 +84,9 @@ class MasterGone(Exception):
 
 
 class Leader:
-    """The rank at place 0 of a machine, and the workers beside it.
+    """The rank at place 0 of a machine, and the workers beside it."""
 
-    ``meet()`` returns the leaders of all machines; it is called when the workers are forked, who are to inherit
-    nothing of it.
-    """
-
-    def __init__(self, end: LeaderEnd, spec: LeaderSpec, meet: Callable[[], Leaders]):
+    def __init__(self, end: LeaderEnd, spec: LeaderSpec, leaders: Leaders):
         spec.enter()
         self._end, self._machine = end, spec.machine
         self._released: deque[Any] = deque()  # until the workers are at rest
@@ -99,12 +95,11 @@ class Leader:
         state = RunState(dict(segments), spec.state.shares, spec.state.values, spec.state.storage, spec.state.functions)
         self._crew = launch(ForkSource(), spec.devices, spec.connection, state, spec.machine, [end])
         self._channel = self._crew.open_channel(self._on_death, self._on_late)
-        self._leaders = meet()
         self._segments = SegmentTable(self._channel.post, self._released.append, first=OWN_NUMBERS)
         self._segments.hold(state.segments)
         device = spec.devices.make(0)
         device.activate()
-        peers = self._crew.peers(self._on_death, self._on_late, self._leaders)
+        peers = self._crew.peers(self._on_death, self._on_late, leaders)
         arena = Arena(self._segments, nullcontext)
         communicator = spec.connection.communicator(peers, device, arena.grow)
         variables = RankVariables(peers.rank, device.to_host, device.from_host)
@@ -182,11 +177,11 @@ class Leader:
         self._segments.close()
 
 
-def lead(end: LeaderEnd, meet: Callable[[], Leaders]) -> None:
+def lead(end: LeaderEnd, leaders: Leaders) -> None:
     """Be a leader until the end of the run."""
     ignore_signals()
     spec, _ = end.receive()
-    leader = Leader(end, spec, meet)
+    leader = Leader(end, spec, leaders)
     try:
         end.reply(leader.pids)
         leader.serve()

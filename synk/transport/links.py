@@ -194,3 +194,6 @@ class LeaderEnd:
             return False
         except OSError:
             return True
+
+    def close(self) -> None:
+        self._end.close()
