@@ -1,8 +1,8 @@
 """Combine the arrays of all machines in place: each part by one machine, in machine order.
 
-Machine p combines the p-th part of all arrays, and sends the result to all. So every machine has the same bits,
-also where processors round differently, and terms come in the order of machines: MPI's own reductions promise
-neither. Each machine sends 2 (H - 1) / H times the array, as in a ring.
+Machine p combines the p-th part of all arrays, and sends the result to all. So every machine has the same
+bits, also where processors round differently, and terms come in the order of machines: MPI's own reductions
+promise neither. Each machine sends 2 (H - 1) / H times the array, as in a ring.
 
     terms of chunk k to their machines -> combine -> results of chunk k to all machines
 

@@ -1,12 +1,12 @@
 """Leaders that exchange messages: which goes when to whom, whatever carries them.
 
-H machines gather in log2 H rounds. In round r, each sends what it has so far, its own payload and those of the
-next 2^r - 1 machines, to the one that is 2^r before it [1]_. It sends no more bytes than it gets.
+H machines gather in log2 H rounds. In round r, each sends what it has so far, its own payload and those of
+the next 2^r - 1 machines, to the one that is 2^r before it [1]_. It sends no more bytes than it gets.
 
     all_gather -> pack -> Links of one machine ... of another -> unpack -> all_gather
 
-A message says to which command, meeting and round it belongs, so leftovers of an aborted command are told from
-what is waited for, and what comes early is kept.
+A message says to which command, meeting and round it belongs, so leftovers of an aborted command are told
+from what is waited for, and what comes early is kept.
 
 .. [1] Bruck et al. (1997), doi:10.1109/71.642949.
 """
@@ -14,7 +14,7 @@ what is waited for, and what comes early is kept.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
@@ -76,8 +76,15 @@ class LinkedLeaders:
         return [bytes(payloads[(first + machine) % n]) for machine in range(n)]
 
     def all_reduce(self, array: NDArray[Any], op: str, watch: Watch) -> None:
+        number = self._command * MEETINGS + self._met % MEETINGS
+
+        def look() -> None:
+            self._take_in()
+            self._look_for_failures()
+            watch()
+
+        self._reduction.run(array, op, number, look)
         self._met += 1
-        self._reduction.run(array, op, self._command * MEETINGS + self._met % MEETINGS, watch)
 
     def close(self) -> None:
         self._links.close()
@@ -86,19 +93,22 @@ class LinkedLeaders:
         self._wait(lambda: (sender, place) in self._early, watch)
         return self._early.pop((sender, place))
 
-    def _wait(self, is_over: Any, watch: Watch) -> None:
-        """Wait for a part of the next meeting; raise `Aborted` if a machine will not come to it."""
+    def _wait(self, is_over: Callable[[], bool], watch: Watch) -> None:
+        """Wait for a part of the present meeting; raise `Aborted` if a machine will not come to it."""
 
         def look() -> bool:
             self._take_in()
             if is_over():
                 return True
-            for place in self._failures.values():
-                if place.command == self._command and place.meeting <= self._met + 1:
-                    raise Aborted
+            self._look_for_failures()
             return False
 
         wait(self._links, look, watch)
+
+    def _look_for_failures(self) -> None:
+        for place in self._failures.values():
+            if place.command == self._command and place.meeting <= self._met + 1:
+                raise Aborted
 
     def _take_in(self) -> None:
         """Take in all messages that have arrived; those of earlier commands are thrown away."""

@@ -1,4 +1,4 @@
-"""Links between machines over MPI, by calls that return at once: a wait inside of MPI burns a core, without end.
+"""Links between machines over MPI, by calls that return at once: a wait inside of MPI burns a core.
 
 Messages are received as they come, whoever sends them. Arrays have a communicator of their own.
 """

@@ -1,0 +1,163 @@
+"""The leaders of all machines as rank 0 sees them, which is not in the MPI job: an agent beside it is.
+
+    all_gather, all_reduce -> question -> Agent ... -> Answer
+
+While rank 0 waits it sleeps, and looks up now and then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import select
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+from numpy.typing import NDArray
+
+from synk.machines.agent_messages import Answer, Fail, Gather, Reduce, Share, Unshare
+from synk.machines.links import Watch
+from synk.memory.shm import Segment
+from synk.transport.base import Aborted, Disconnected
+from synk.transport.frames import Outbox, Receiver, encode, send
+from synk.values.errors import SynkError
+
+WATCH_MILLISECONDS = 20
+
+
+class AgentFailed(SynkError, RuntimeError):
+    """The agent that speaks MPI for rank 0 has raised."""
+
+
+class AgentLeaders:
+    """The leaders of all machines, by way of the agent at the other end of a socket: `Leaders`.
+
+    All but ``close`` and ``fail`` raise `Disconnected` once the agent is gone.
+    """
+
+    machine = 0
+
+    def __init__(self, end: socket.socket, n_machines: int):
+        self.n_machines = n_machines
+        self._end = end
+        self._receiver, self._outbox = Receiver(end), Outbox()
+        self._ready = select.poll()
+        self._ready.register(end, select.POLLIN)
+        self._torn = False  # a message may have been sent or received in part
+        self._command = self._asked = self._n_shared = 0
+        self._shared: dict[int, tuple[int, Segment]] = {}  # by number: address, segment
+        self._room: int | None = None  # number of the segment for arrays that are in none
+
+    def begin(self, command: int) -> None:
+        self._command = command
+
+    def fail(self) -> None:
+        with contextlib.suppress(Disconnected):
+            self._send(Fail(self._command))
+
+    def share(self, segment: Segment) -> int:
+        """Let the agent combine arrays in a segment where they are; return its number, for `unshare`."""
+        self._n_shared += 1
+        self._send(Share(self._n_shared, segment.nbytes), segment.descriptor)
+        self._shared[self._n_shared] = address(segment.array("u1", (segment.nbytes,))), segment
+        return self._n_shared
+
+    def unshare(self, number: int) -> None:
+        """Let the agent drop a segment."""
+        self._send(Unshare(number))
+        del self._shared[number]
+
+    def all_gather(self, payload: Any, watch: Watch) -> list[bytes]:
+        self._asked += 1
+        result = self._ask(Gather(self._asked, self._command, pickle.PickleBuffer(payload)), watch)
+        return [bytes(one) for one in result]
+
+    def all_reduce(self, array: NDArray[Any], op: str, watch: Watch) -> None:
+        place = self._place(array)
+        if place is not None:
+            self._reduce(place, array, op, watch)
+            return
+        number, space = self._space_for(array)
+        space[...] = array
+        try:
+            self._reduce((number, 0), array, op, watch)
+        except BaseException:
+            self._room = None  # the old one may still be written to
+            raise
+        array[...] = space
+
+    def close(self) -> None:
+        self._end.close()
+        self._receiver.close()
+        self._outbox.close()
+        self._shared.clear()
+
+    # --- arrays ------------------------------------------------------------------------------------
+
+    def _place(self, array: NDArray[Any]) -> tuple[int, int] | None:
+        """Return the number of the shared segment that has an array, and where in it that begins."""
+        start = address(array)
+        for number, (first, segment) in self._shared.items():
+            if first <= start and start + array.nbytes <= first + segment.nbytes:
+                return number, start - first
+        return None
+
+    def _space_for(self, array: NDArray[Any]) -> tuple[int, NDArray[Any]]:
+        """Return a shared segment's number, and an array like this one at its start."""
+        if self._room is None or self._shared[self._room][1].nbytes < array.nbytes:
+            segment = Segment.create(array.nbytes)
+            if self._room is not None:
+                self.unshare(self._room)
+            self._room = self.share(segment)
+            segment.seal()
+        return self._room, self._shared[self._room][1].array(array.dtype, array.shape)
+
+    def _reduce(self, place: tuple[int, int], array: NDArray[Any], op: str, watch: Watch) -> None:
+        self._asked += 1
+        self._ask(Reduce(self._asked, self._command, op, *place, array.dtype.str, array.size), watch)
+
+    # --- messages ----------------------------------------------------------------------------------
+
+    def _ask(self, question: Gather | Reduce, watch: Watch) -> Any:
+        """Return the result of a meeting; whatever ends the wait for it, the agent leaves that meeting."""
+        try:
+            self._send(question)
+            answer = self._receive(watch)
+            while answer.number != question.number:  # of one that was given up
+                answer = self._receive(watch)
+        except BaseException:
+            self.fail()
+            raise
+        if answer.aborted:
+            raise Aborted
+        if answer.failure:
+            raise AgentFailed(f"the agent of rank 0 in the MPI job has failed:\n{answer.failure}")
+        return answer.result
+
+    def _receive(self, watch: Watch) -> Answer:
+        while not self._ready.poll(WATCH_MILLISECONDS):
+            watch()
+        with self._whole():
+            answer: Answer = self._receiver.receive()[0]
+        return answer
+
+    def _send(self, message: Any, descriptor: int | None = None) -> None:
+        with self._whole():
+            frame = encode(message, self._outbox)
+            send(self._end, frame if descriptor is None else frame._replace(descriptor=descriptor))
+        self._outbox.sent()
+
+    @contextlib.contextmanager
+    def _whole(self) -> Iterator[None]:
+        """Send or receive a whole message: after a part of one, none can be understood any more."""
+        if self._torn:
+            raise Disconnected
+        self._torn = True
+        yield
+        self._torn = False
+
+
+def address(array: NDArray[Any]) -> int:
+    """Return where in the memory of this process an array begins."""
+    return int(array.__array_interface__["data"][0])
