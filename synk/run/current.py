@@ -16,7 +16,7 @@ from typing import Any
 from synk.processes.signals import hold_signals
 from synk.run.arguments import checked_devices, checked_timeout, checked_undeclared
 from synk.run.fork_source import ForkSource
-from synk.run.job import JoinedJob, follow, joined_world
+from synk.run.job import JoinedWorld, joined_world
 from synk.run.session import Session
 from synk.run.turns import Turns
 from synk.values.errors import SynkStateError
@@ -24,6 +24,7 @@ from synk.values.errors import SynkStateError
 _turns: Turns | None = None  # of the run; a worker finds them too, and so knows that it is not the master
 _session: Session | None = None
 _source = ForkSource()  # of all runs, one after the other
+_world: JoinedWorld | None = None  # likewise
 _forking = threading.RLock()  # whoever forks a run
 
 
@@ -75,7 +76,7 @@ def _alone(what: str) -> Iterator[None]:
 def _fork(
     n_parallel: int | None, device: str | None, timeout: float | None, undeclared: str, **options: Any
 ) -> int:
-    global _turns, _session
+    global _turns, _session, _world
     if _turns is not None:
         _turns.check_open("fork")  # in a process that somebody forked of the master, this says so
         raise SynkStateError("fork: a run is open already; synk.close() it first")
@@ -89,12 +90,12 @@ def _fork(
             # once, and all ranks share the memory.
             import_module("pytensor.sparse")
             _source.prepare(devices)
-            world = joined_world()
-            if world is not None and world.rank > 0:
-                follow(world, devices.n_ranks)
+            _world = _world or joined_world()
+            if _world and not _world.is_first:
+                _world.follow(devices.n_ranks)
             _turns = Turns(seconds)
             try:
-                assemble = None if world is None else partial(JoinedJob, world, devices.n_ranks)
+                assemble = partial(_world.call, devices.n_ranks) if _world else None
                 _session = Session(devices, _turns, _source, rule, assemble)
             except BaseException:
                 _turns = None
