@@ -1,4 +1,4 @@
-"""The way of the agent to rank 0: a Unix socket without a file, and a token that only the run's processes know.
+"""The way of the agent to rank 0: a Unix socket without a file, and a token that only this run knows.
 
     Door (rank 0) -> address, token in the environment of the MPI job -> knock (agent) -> Door.open
 

@@ -13,25 +13,10 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from synk.values.errors import SynkError
+from synk.machines.mpi_library import load_mpi
 
 PIECE_BYTES = 1 << 30  # MPI counts in C's int
 LAST, MORE_FOLLOW = 0, 1  # tags of the pieces of a message
-
-
-class MpiMissing(SynkError, ImportError):
-    """Several machines are asked for, and mpi4py or an MPI library is missing."""
-
-
-def load_mpi() -> Any:
-    """Return mpi4py's module, which initialises MPI in this process when it is first imported."""
-    try:
-        from mpi4py import MPI
-    except (ImportError, RuntimeError) as error:  # the second where there is no MPI library
-        raise MpiMissing(
-            f"several machines need mpi4py and an MPI library: pip install synk[mpi] ({error})"
-        ) from error
-    return MPI
 
 
 class _Piece(NamedTuple):

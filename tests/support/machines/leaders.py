@@ -36,12 +36,12 @@ class ThreadLeaders(LinkedLeaders):
 
     @property
     def messages(self):
-        """How many messages and arrays this machine has sent."""
+        """The number of messages and arrays that this machine has sent."""
         return self.links.messages
 
     @property
     def nbytes(self):
-        """How many bytes this machine has sent, heads included."""
+        """The bytes that this machine has sent, heads included."""
         return self.links.nbytes
 
 

@@ -1,0 +1,103 @@
+"""Decide by which command one process a machine is started: pure, nothing is run.
+
+hosts, program -> launch -> Launch -> MpiJob
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+CONNECT_SECONDS = 5
+
+# Nobody is there to type a password. Keepalives end a connection to a machine that is gone.
+SSH_OPTIONS = (
+    "-o BatchMode=yes",
+    f"-o ConnectTimeout={CONNECT_SECONDS}",
+    "-o ServerAliveInterval=5",
+    "-o ServerAliveCountMax=2",
+)
+
+
+class Launch(NamedTuple):
+    """A command with its environment, and the folder in which it has one of its own while it runs."""
+
+    command: tuple[str, ...]
+    environment: dict[str, str]
+    folder: str
+
+
+def launch(
+    mpirun: str,
+    hosts: Sequence[str],
+    program: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    variables: Mapping[str, str],
+    folder: str,
+    as_root: bool,
+    interface: str | None = None,
+    ssh_options: Sequence[str] = (),
+) -> Launch:
+    """Return how Open MPI's ``mpirun`` starts one process on each host.
+
+    Parameters
+    ----------
+    mpirun : str
+        Its path.
+    hosts : sequence of str
+        Names or IPv4 addresses, in the order of machines; the first is this one.
+    program : sequence of str
+        What every machine runs: an absolute path, and arguments.
+    environment : mapping
+        Of this process, for ``mpirun`` and the first machine.
+    variables : mapping
+        Set on all machines. Values are not shown in the command, which every user of a machine can see.
+    folder : str
+        Where Open MPI makes a folder of its own on this machine.
+    as_root : bool
+        Whether this process may be one of root's, which Open MPI refuses unless told.
+    interface : str, optional
+        Of the network that Open MPI uses: ``"eth0"`` or ``"10.0.0.0/24"``.
+    ssh_options : sequence of str
+        ``"-F path"``, say.
+
+    Raises
+    ------
+    ValueError
+        If a name is not one of a host, or comes twice.
+    """
+    check_hosts(hosts)
+    command = [
+        mpirun,
+        *(["--allow-run-as-root"] if as_root else []),
+        *("--host", ",".join(f"{host}:1" for host in hosts)),
+        *("--map-by", "ppr:1:node", "--bind-to", "none"),
+        *("--prtemca", "plm_ssh_args", " ".join([*SSH_OPTIONS, *ssh_options])),
+        # All machines are reached from the first: they need no keys for each other.
+        *("--prtemca", "plm_ssh_no_tree_spawn", "1"),
+        *("--prtemca", "prte_local_tmpdir_base", folder),
+        # Open MPI's other ways have hung, and leave files in /dev/shm when they are killed.
+        *("--mca", "pml", "ob1", "--mca", "btl", "self,tcp"),
+        *(_only(interface) if interface else []),
+        *(word for name in variables for word in ("-x", name)),
+        *program,
+    ]
+    return Launch(tuple(command), {**environment, **variables}, folder)
+
+
+def check_hosts(hosts: Sequence[str]) -> None:
+    """Raise ValueError if a name is not one of a host, or comes twice."""
+    if not hosts:
+        raise ValueError("hosts names no host; give one or more, the first is this machine")
+    for host in hosts:
+        if not HOST.fullmatch(host):
+            raise ValueError(f"hosts names {host!r}, which is no name or IPv4 address of a host")
+        if hosts.count(host) > 1:
+            raise ValueError(f"hosts names {host!r} {hosts.count(host)} times; n says how many ranks it has")
+
+
+def _only(interface: str) -> list[str]:
+    return ["--prtemca", "prte_if_include", interface, "--mca", "btl_tcp_if_include", interface]
