@@ -12,6 +12,7 @@ Each function here is one thin line over the run that is open, `synk.run.current
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Sequence as _Sequence
 from contextlib import AbstractContextManager
 from os import PathLike as _PathLike
 from typing import Any, ParamSpec, TypeVar
@@ -115,6 +116,8 @@ def fork(
     threads: int | None = None,
     timeout: float | None = None,
     *,
+    hosts: str | _PathLike[str] | _Sequence[str] | None = None,
+    interface: str | None = None,
     undeclared: str = "exact",
     memory_limit: float | None = None,
     precision: str | None = None,
@@ -178,6 +181,8 @@ def fork(
         device,
         timeout,
         undeclared,
+        hosts,
+        interface,
         threads=threads,
         memory_limit=memory_limit,
         precision=precision,

@@ -13,7 +13,7 @@ large arrays go another way, by which each byte leaves a machine once:
 from __future__ import annotations
 
 from array import array as words_in
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np

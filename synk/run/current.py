@@ -9,14 +9,17 @@ import atexit
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 from importlib import import_module
 from typing import Any
 
+from synk.device import Devices
+from synk.machines.hosts import parse_hosts, refuse_under_mpi
 from synk.processes.signals import hold_signals
 from synk.run.arguments import checked_devices, checked_timeout, checked_undeclared
 from synk.run.fork_source import ForkSource
-from synk.run.job import JoinedWorld, joined_world
+from synk.run.hosts import StartedJobs
+from synk.run.job import Jobs
+from synk.run.joined import JoinedWorld, joined_world
 from synk.run.session import Session
 from synk.run.turns import Turns
 from synk.values.errors import SynkStateError
@@ -55,11 +58,17 @@ def timeout(seconds: float | None) -> AbstractContextManager[None]:
 
 
 def fork(
-    n_parallel: int | None, device: str | None, timeout: float | None, undeclared: str, **options: Any
+    n_parallel: int | None,
+    device: str | None,
+    timeout: float | None,
+    undeclared: str,
+    hosts: Any,
+    interface: str | None,
+    **options: Any,
 ) -> int:
     """Start a run; see `synk.fork`. The options are those of `checked_devices`."""
     with _alone("fork"):
-        return _fork(n_parallel, device, timeout, undeclared, **options)
+        return _fork(n_parallel, device, timeout, undeclared, hosts, interface, **options)
 
 
 @contextmanager
@@ -74,9 +83,15 @@ def _alone(what: str) -> Iterator[None]:
 
 
 def _fork(
-    n_parallel: int | None, device: str | None, timeout: float | None, undeclared: str, **options: Any
+    n_parallel: int | None,
+    device: str | None,
+    timeout: float | None,
+    undeclared: str,
+    hosts: Any,
+    interface: str | None,
+    **options: Any,
 ) -> int:
-    global _turns, _session, _world
+    global _turns, _session
     if _turns is not None:
         _turns.check_open("fork")  # in a process that somebody forked of the master, this says so
         raise SynkStateError("fork: a run is open already; synk.close() it first")
@@ -90,13 +105,10 @@ def _fork(
             # once, and all ranks share the memory.
             import_module("pytensor.sparse")
             _source.prepare(devices)
-            _world = _world or joined_world()
-            if _world and not _world.is_first:
-                _world.follow(devices.n_ranks)
+            jobs = _jobs(hosts, n_parallel, devices, interface)
             _turns = Turns(seconds)
             try:
-                assemble = partial(_world.call, devices.n_ranks) if _world else None
-                _session = Session(devices, _turns, _source, rule, assemble)
+                _session = Session(devices, _turns, _source, rule, jobs)
             except BaseException:
                 _turns = None
                 raise
@@ -104,6 +116,23 @@ def _fork(
         close()
         raise
     return _session.n_ranks
+
+
+def _jobs(hosts: Any, n_parallel: int | None, devices: Devices, interface: str | None) -> Jobs | None:
+    """Return what starts or finds the processes on other machines; None where there is only this one.
+
+    On all machines but the first, of those on which a launcher has started this script, it does not return.
+    """
+    global _world
+    if hosts is not None:
+        refuse_under_mpi(hosts)
+        return StartedJobs(parse_hosts(hosts, n_parallel), devices.n_ranks, interface)
+    _world = _world or joined_world()
+    if _world is not None:
+        _world.n_here = devices.n_ranks
+        if not _world.is_first:
+            _world.follow()
+    return _world
 
 
 def close() -> None:

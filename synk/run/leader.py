@@ -25,7 +25,6 @@ from synk.rank.connection import Connection
 from synk.rank.failures import failure
 from synk.rank.loop import answer
 from synk.run.arena import Arena
-from synk.run.crew import Crew
 from synk.run.fork_source import ForkSource
 from synk.run.launch import launch
 from synk.run.run_state import RunState
@@ -92,7 +91,9 @@ class Leader:
         self._released: deque[Any] = deque()  # until the workers are at rest
         self._trouble: Failure | None = None  # of a message without an answer; told with the next reply
         segments = [(one.segment, Segment.create(one.nbytes)) for one in spec.segments]
-        state = RunState(dict(segments), spec.state.shares, spec.state.values, spec.state.storage, spec.state.functions)
+        state = RunState(
+            dict(segments), spec.state.shares, spec.state.values, spec.state.storage, spec.state.functions
+        )
         self._crew = launch(ForkSource(), spec.devices, spec.connection, state, spec.machine, [end])
         self._channel = self._crew.open_channel(self._on_death, self._on_late)
         self._segments = SegmentTable(self._channel.post, self._released.append, first=OWN_NUMBERS)
@@ -163,7 +164,9 @@ class Leader:
     def _on_death(self, rank: int) -> Any:
         death = self._crew.death(rank)
         host = self._machine.host
-        raise WorkerLost(Loss(self._machine.ranks[rank], death._replace(cause=f"{death.cause} on host {host}")))
+        raise WorkerLost(
+            Loss(self._machine.ranks[rank], death._replace(cause=f"{death.cause} on host {host}"))
+        )
 
     def _on_late(self, late: Sequence[int]) -> None:
         if self._end.hung_up():

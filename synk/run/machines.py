@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
+
 from synk.device import Devices
 from synk.memory.segments import SegmentTable
 from synk.processes.process import Process
@@ -104,7 +105,13 @@ def launch_on_machines(
             link = LeaderLink(machine, end)
             there = replace(devices, n_ranks=machine.n_places)
             spec = LeaderSpec(
-                machine, there, connection, segments.as_messages(), replace(state, segments={}), os.getcwd(), sys.path
+                machine,
+                there,
+                connection,
+                segments.as_messages(),
+                replace(state, segments={}),
+                os.getcwd(),
+                sys.path,
             )
             link.send(encode(spec))
             links.append(link)

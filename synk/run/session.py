@@ -40,7 +40,7 @@ from synk.run.arena import Arena
 from synk.run.arguments import checked_fewer
 from synk.run.commands import Commands
 from synk.run.fork_source import ForkSource
-from synk.run.job import Job
+from synk.run.job import Jobs
 from synk.run.launch import launch
 from synk.run.machines import launch_on_machines
 from synk.run.remembered import RememberedCommands
@@ -62,7 +62,7 @@ class Session:
         turns: Turns,
         source: ForkSource,
         undeclared: str = "exact",
-        assemble: Callable[[], Job] | None = None,
+        jobs: Jobs | None = None,
     ):
         self._undeclared = undeclared  # as of `synk.fork`
         self.on_gpus = on_gpus = bool(devices.gpus)
@@ -71,8 +71,10 @@ class Session:
         self._termination = Termination()
         with ExitStack() as undo:
             undo.callback(self._connection.withdraw, os.environ)
-            self.segments = segments = SegmentTable(self._post, self._release, on_gpus and devices.n_ranks > 1)
-            self._assemble = assemble
+            self.segments = segments = SegmentTable(
+                self._post, self._release, on_gpus and devices.n_ranks > 1
+            )
+            self._jobs = jobs
             self._workers = self._launch(RunState())
             undo.callback(self._workers.dismiss, seconds=0)
             self.n_ranks = self._workers.n_ranks
@@ -93,7 +95,12 @@ class Session:
                 commands.post, commands.release_later, per_rank.note_set, own, self.n_ranks, read
             )
             self.shared_storage = SharedStorage(
-                segments, commands.post, own, self.n_ranks, not on_gpus and assemble is None, remembered.drop_variable
+                segments,
+                commands.post,
+                own,
+                self.n_ranks,
+                not on_gpus and jobs is None,
+                remembered.drop_variable,
             )
             self.lengths = Lengths(own, lambda unknown: self.run((ShapesStep(unknown),))[0])
             self._recovery = Recovery(self.shared, own, self.shared_storage, segments, per_rank)
@@ -113,11 +120,10 @@ class Session:
 
     def _launch(self, state: RunState) -> Workers:
         """Start the workers, on all machines."""
-        if self._assemble is None:
+        if self._jobs is None:
             return launch(self._source, self._devices, self._connection, state)
-        job = self._assemble()
         return launch_on_machines(
-            job, self._source, self._devices, self._connection, state, self.segments
+            self._jobs.call(), self._source, self._devices, self._connection, state, self.segments
         )
 
     def _post(self, message: Any, descriptor: int | None = None) -> None:

@@ -95,7 +95,10 @@ class WorkerSpec:
         files = self.log.fileno(), self.printout.fileno(), self.stacks.fileno()
         end.settimeout(SECONDS)
         with suppress(Disconnected):
-            _send(end, (self.place, self.machine, self.spins, self.devices, self.connection, Surroundings.present()))
+            _send(
+                end,
+                (self.place, self.machine, self.spins, self.devices, self.connection, Surroundings.present()),
+            )
             for descriptor in (*range(N_STANDARD), *files, *self.commons.descriptors()):
                 _send(end, None, descriptor)
             for number, segment in self.segments:

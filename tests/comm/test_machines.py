@@ -88,4 +88,6 @@ def test_parts_are_read_as_they_were_written(dtype, shape):
     identical(one.array, array)
     identical(other.array, array)
     assert empty.array is None
-    assert {str(part.header) for part in (one, other, empty)} == {f"all_gather 'sum' of {array.dtype}{list(shape)}"}
+    assert {str(part.header) for part in (one, other, empty)} == {
+        f"all_gather 'sum' of {array.dtype}{list(shape)}"
+    }

@@ -1,0 +1,43 @@
+"""A process of an MPI job that a script has started: the agent on its machine, a leader on any other.
+
+python -m synk.run.follower, by mpirun -> Agent.run, or lead
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+
+from synk.device.cpu import count_cores
+from synk.machines.agent import Agent
+from synk.machines.agent_door import knock
+from synk.machines.handshake import connect
+from synk.machines.mpi_job import end_own_job
+from synk.machines.mpi_leaders import MpiLeaders
+from synk.machines.mpi_library import load_mpi
+from synk.run.hosts import ADDRESS, FOLDER, TOKEN
+from synk.run.job import CALL_SECONDS, ready_for_commands
+from synk.run.leader import lead
+from synk.transport.base import Disconnected
+from synk.transport.links import LeaderEnd
+
+
+def follow() -> None:
+    """Be what this machine's process is, until the script has ended."""
+    world = load_mpi().COMM_WORLD
+    if world.rank == 0:
+        with contextlib.suppress(Disconnected):
+            Agent(MpiLeaders(world), knock()).run()
+        end_own_job(os.environ[FOLDER])
+        return
+    host, port = os.environ.pop(ADDRESS).rsplit(":", 1)
+    hello = {"machine": world.rank, "ranks": count_cores()}
+    token = bytes.fromhex(os.environ.pop(TOKEN))
+    end, _ = connect((host, int(port)), token, hello, time.monotonic() + CALL_SECONDS)
+    lead(LeaderEnd(ready_for_commands(end)), MpiLeaders(world))
+
+
+if __name__ == "__main__":
+    follow()
+    os._exit(0)  # MPI's end would wait for the others

@@ -1,0 +1,96 @@
+"""Start a process on every machine of a list by mpirun; the script itself stays outside of that job.
+
+StartedJobs.call -> mpirun -> on the first machine an agent, on the others a leader (``follower``) -> Job
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
+
+from synk.machines.agent_door import Door
+from synk.machines.agent_leaders import AgentLeaders
+from synk.machines.handshake import Listener
+from synk.machines.hostfile import Host
+from synk.machines.links import Watch
+from synk.machines.mpi_job import MpiJob
+from synk.machines.mpi_library import find_mpirun
+from synk.machines.mpirun import Launch, launch
+from synk.machines.proof import new_token
+from synk.run.job import CALL_SECONDS, Called, Job
+from synk.values.errors import SynkStateError
+
+ADDRESS, TOKEN, FOLDER = "SYNK_MASTER_ADDRESS", "SYNK_MASTER_TOKEN", "SYNK_JOB_FOLDER"  # of the environment
+SSH_OPTIONS = "SYNK_SSH_OPTIONS"
+HANDED_ON = ("PYTENSOR_FLAGS", "PYTHONPATH", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "LD_LIBRARY_PATH")
+PROGRAM = ("-m", "synk.run.follower")
+LOOK_SECONDS = 0.2  # between looks whether mpirun has failed
+
+
+class StartedJobs:
+    """The jobs of a run, one after the other: a restart ends one and starts the next.
+
+    ``n_here`` are ranks where neither a host nor the script says how many: those of this machine's cores.
+    """
+
+    def __init__(self, hosts: Sequence[Host], n_here: int, interface: str | None = None):
+        self.hosts = tuple(hosts)
+        self._n_here, self._interface = n_here, interface
+
+    def call(self) -> Job:
+        """Start one process on each machine; return the job when all have called.
+
+        Raises SynkStateError, with what mpirun has said, if they do not.
+        """
+        with ExitStack() as made:
+            listener = made.enter_context(closing(Listener(self.hosts[0].name)))
+            door, token = made.enter_context(closing(Door())), new_token()
+            place = ":".join(map(str, listener.address))
+            told = {**door.environment, ADDRESS: place, TOKEN: token.hex(), FOLDER: tempfile.gettempdir()}
+            job = MpiJob(self._launch(told))
+            failed = made.enter_context(ExitStack())
+            failed.callback(job.end)
+
+            def watch() -> None:
+                if job.exit_code() is not None:
+                    raise SynkStateError(
+                        f"mpirun has ended with exit code {job.exit_code()}:\n{job.log.tail()}"
+                    )
+
+            deadline = time.monotonic() + CALL_SECONDS
+            called = [self._accept(listener, token, deadline, watch) for _ in self.hosts[1:]]
+            leaders = AgentLeaders(door.open(watch), len(self.hosts))
+            failed.pop_all()
+        return Job(self.hosts[0].name, self.hosts[0].slots or self._n_here, called, leaders, job.end)
+
+    def _launch(self, told: Mapping[str, str]) -> Launch:
+        kept = {name: os.environ[name] for name in HANDED_ON if name in os.environ}
+        return launch(
+            find_mpirun(),
+            [host.name for host in self.hosts],
+            (sys.executable, *PROGRAM),
+            environment=os.environ,
+            variables={**kept, **told},
+            folder=tempfile.gettempdir(),
+            as_root=os.geteuid() == 0,
+            interface=self._interface,
+            ssh_options=shlex.split(os.environ.get(SSH_OPTIONS, "")),
+        )
+
+    def _accept(self, listener: Listener, token: bytes, deadline: float, watch: Watch) -> Called:
+        """Return the next leader that calls, with the ranks that its machine is to have."""
+        while True:
+            watch()
+            try:
+                end, hello = listener.accept(token, {}, min(deadline, time.monotonic() + LOOK_SECONDS))
+            except TimeoutError:
+                if time.monotonic() < deadline:
+                    continue
+                raise
+            host = self.hosts[hello["machine"]]
+            return end, {**hello, "host": host.name, "ranks": host.slots or hello["ranks"]}
