@@ -299,7 +299,9 @@ def commit(values: Any = None) -> None:
     _current.session("commit").commit(values)
 
 
-def restart(n_parallel: int | None = None) -> Any:
+def restart(
+    n_parallel: int | None = None, *, hosts: str | _PathLike[str] | _Sequence[str] | None = None
+) -> Any:
     """Bring a broken run back: end its workers at once, and fork new ones.
 
     Functions, sequences and Data keep working, and Data keep their contents. Every rank gets the values of
@@ -337,7 +339,7 @@ def restart(n_parallel: int | None = None) -> Any:
         except (synk.WorkerDied, synk.SynkTimeout):
             synk.restart()
     """
-    return _current.session("restart").restart(n_parallel)
+    return _current.session("restart").restart(n_parallel, hosts)
 
 
 def is_open() -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 from synk.device import MEMORY_LIMIT, Devices, choose_devices
 from synk.device.choose import KINDS
 from synk.device.cuda import PRECISIONS
+from synk.values.errors import SynkStateError
 
 
 def checked_devices(
@@ -69,6 +70,14 @@ def checked_fewer(n_parallel: Any, present: int) -> int:
     if n_parallel > present:
         raise ValueError(f"n_parallel={n_parallel} is more than the {present} ranks of this run; fork() more")
     return int(n_parallel)
+
+
+def refuse_hosts(hosts: Any) -> None:
+    """Raise SynkStateError if a run of one machine is to restart on several."""
+    if hosts is not None:
+        raise SynkStateError(
+            f"restart: hosts={hosts!r}, but this run has one machine; close it, and synk.fork(hosts={hosts!r})"
+        )
 
 
 def _check_count(name: str, value: Any) -> None:

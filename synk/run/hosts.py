@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 import shlex
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
+from typing import Any
 
 from synk.machines.agent_door import Door
 from synk.machines.agent_leaders import AgentLeaders
@@ -20,13 +22,14 @@ from synk.machines.hostfile import Host
 from synk.machines.links import Watch
 from synk.machines.mpi_job import MpiJob
 from synk.machines.mpi_library import find_mpirun
-from synk.machines.mpirun import Launch, launch
+from synk.machines.hosts import parse_hosts
+from synk.machines.mpirun import SSH_OPTIONS, Launch, launch
 from synk.machines.proof import new_token
 from synk.run.job import CALL_SECONDS, Called, Job
 from synk.values.errors import SynkStateError
 
 ADDRESS, TOKEN, FOLDER = "SYNK_MASTER_ADDRESS", "SYNK_MASTER_TOKEN", "SYNK_JOB_FOLDER"  # of the environment
-SSH_OPTIONS = "SYNK_SSH_OPTIONS"
+MORE_SSH_OPTIONS = "SYNK_SSH_OPTIONS"
 HANDED_ON = ("PYTENSOR_FLAGS", "PYTHONPATH", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "LD_LIBRARY_PATH")
 PROGRAM = ("-m", "synk.run.follower")
 LOOK_SECONDS = 0.2  # between looks whether mpirun has failed
@@ -68,6 +71,17 @@ class StartedJobs:
             failed.pop_all()
         return Job(self.hosts[0].name, self.hosts[0].slots or self._n_here, called, leaders, job.end)
 
+    def leave_out_lost(self) -> None:
+        """Go on without the machines that do not answer by ssh any more; this one stays."""
+        first, *others = self.hosts
+        options = [*SSH_OPTIONS, *_ssh_options()]
+        words = shlex.split(" ".join(options))
+        asked = [(host, _silent(["ssh", *words, host.name, "true"])) for host in others]
+        self.hosts = (first, *(host for host, process in asked if process.wait() == 0))
+
+    def use(self, hosts: Any) -> None:
+        self.hosts = parse_hosts(hosts)
+
     def _launch(self, told: Mapping[str, str]) -> Launch:
         kept = {name: os.environ[name] for name in HANDED_ON if name in os.environ}
         return launch(
@@ -79,7 +93,7 @@ class StartedJobs:
             folder=tempfile.gettempdir(),
             as_root=os.geteuid() == 0,
             interface=self._interface,
-            ssh_options=shlex.split(os.environ.get(SSH_OPTIONS, "")),
+            ssh_options=_ssh_options(),
         )
 
     def _accept(self, listener: Listener, token: bytes, deadline: float, watch: Watch) -> Called:
@@ -94,3 +108,13 @@ class StartedJobs:
                 raise
             host = self.hosts[hello["machine"]]
             return end, {**hello, "host": host.name, "ranks": host.slots or hello["ranks"]}
+
+
+def _ssh_options() -> list[str]:
+    """Return what the environment adds to the options of ssh."""
+    return shlex.split(os.environ.get(MORE_SSH_OPTIONS, ""))
+
+
+def _silent(command: Sequence[str]) -> subprocess.Popen[bytes]:
+    nothing = subprocess.DEVNULL
+    return subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True)

@@ -23,6 +23,12 @@ class Jobs(Protocol):
     def call(self) -> Job:
         """Return a job, once all its leaders have called."""
 
+    def leave_out_lost(self) -> None:
+        """Go on without the machines that do not answer any more."""
+
+    def use(self, hosts: Any) -> None:
+        """Go on with these machines, as of `synk.fork`."""
+
 
 class Job:
     """The leaders of all other machines, which have called, and what ends their processes.

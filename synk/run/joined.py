@@ -18,7 +18,9 @@ from synk.machines.proof import new_token
 from synk.run.job import CALL_SECONDS, Job, ready_for_commands
 from synk.run.leader import lead
 from synk.transport.links import LeaderEnd
+from synk.values.errors import SynkStateError
 
+LAUNCHED = "mpirun or srun has started this script on its machines"
 NEXT_RUN_SECONDS = 1e6  # for the script to fork again, or to end
 
 
@@ -44,6 +46,12 @@ class JoinedWorld:
         deadline = time.monotonic() + CALL_SECONDS
         called = [self._listener.accept(self._token, {}, deadline) for _ in range(self._n_machines - 1)]
         return Job(socket.gethostname(), self.n_here, called, self._leaders)
+
+    def leave_out_lost(self) -> None:
+        raise SynkStateError(f"restart: {LAUNCHED}, and it ends with each of them: start it again from a checkpoint")
+
+    def use(self, hosts: Any) -> None:
+        raise SynkStateError(f"restart: {LAUNCHED}, which are chosen: leave hosts out")
 
     def follow(self) -> NoReturn:
         """Be the leader of this machine, in one run after the other, until the script has ended."""

@@ -69,6 +69,10 @@ class Machines:
         losses = [link.loss for link in self._links if link.loss is not None and rank in link.machine.ranks]
         return losses[0].death if losses else self._crew.death(rank)
 
+    def has_lost_machines(self) -> bool:
+        """Tell whether a machine does not answer any more."""
+        return any(link.is_cut for link in self._links)
+
     def pids(self) -> tuple[int, ...]:
         return (*self._crew.pids(), *chain.from_iterable(link.pids for link in self._links))
 

@@ -37,17 +37,17 @@ from synk.processes.process import warn_of_survivors
 from synk.processes.signals import Termination, hold_signals
 from synk.rank.connection import decide
 from synk.run.arena import Arena
-from synk.run.arguments import checked_fewer
+from synk.run.arguments import checked_fewer, refuse_hosts
 from synk.run.commands import Commands
 from synk.run.fork_source import ForkSource
-from synk.run.job import Jobs
+from synk.run.job import Job, Jobs
 from synk.run.launch import launch
 from synk.run.machines import launch_on_machines
 from synk.run.remembered import RememberedCommands
 from synk.run.run_state import Recovery, RunState, warn_of
 from synk.run.timeline import Timeline
 from synk.run.turns import Turns
-from synk.transport.base import Peers, Workers
+from synk.transport.base import Peers
 from synk.values import messages
 from synk.values.errors import SegmentLost, SynkStateError
 from synk.values.rows import check_num_slices
@@ -75,7 +75,7 @@ class Session:
                 self._post, self._release, on_gpus and devices.n_ranks > 1
             )
             self._jobs = jobs
-            self._workers = self._launch(RunState())
+            self._workers = self._launch(RunState(), jobs and jobs.call())
             undo.callback(self._workers.dismiss, seconds=0)
             self.n_ranks = self._workers.n_ranks
             self._commands = commands = Commands(self._workers, turns)
@@ -118,12 +118,12 @@ class Session:
             self._termination.install()
             undo.pop_all()
 
-    def _launch(self, state: RunState) -> Workers:
-        """Start the workers, on all machines."""
-        if self._jobs is None:
+    def _launch(self, state: RunState, job: Job | None) -> Any:
+        """Start the workers, on all machines of a job if there is one."""
+        if job is None:
             return launch(self._source, self._devices, self._connection, state)
         return launch_on_machines(
-            self._jobs.call(), self._source, self._devices, self._connection, state, self.segments
+            job, self._source, self._devices, self._connection, state, self.segments
         )
 
     def _post(self, message: Any, descriptor: int | None = None) -> None:
@@ -197,23 +197,32 @@ class Session:
         self._timeline = made
         return made
 
-    def restart(self, n_parallel: int | None = None) -> Any:
-        """Put new workers, or fewer, in the place of the present ones; return what was committed beside."""
+    def restart(self, n_parallel: int | None = None, hosts: Any = None) -> Any:
+        """Put new workers in the place of the present ones; return what was committed beside.
+
+        They are as many as were, or fewer; on several machines, those of the machines that are left, or of others.
+        """
         n_ranks = checked_fewer(n_parallel, self.n_ranks)
+        if self._jobs is None:
+            refuse_hosts(hosts)
+        elif n_parallel is not None:
+            raise SynkStateError("restart: n_parallel is for one machine; on several, say hosts=\"h1:2,h2:1\"")
         self._source.check_restart(self._devices)
-        if n_ranks < self.n_ranks:
+        if n_ranks != self.n_ranks or hosts is not None:
             self._recovery.check_shareable()
         with self._commands.renewal("restart"), self.shared.held(), hold_signals():
             left = self._workers.dismiss(seconds=0)
             self._rank.end_threads()
             self._rank.disconnect()
-            if n_ranks < self.n_ranks:
-                self._shrink(n_ranks)
+            job = self._next_job(hosts)
+            n_ranks = n_ranks if job is None else sum(job.sizes)
+            if n_ranks != self.n_ranks:
+                self._resize(n_ranks)
             missing = self._recovery.restore()
             self.lengths.clear()
             self._arena.drop()
             state = self._recovery.state(self._rank.builds())
-            self._workers = self._launch(state)
+            self._workers = self._launch(state, job)
             self._commands.use_workers(self._workers)
             self._rank.join(*self._connected())
             self._commands.note_usable()
@@ -225,7 +234,17 @@ class Session:
         warn_of(missing)
         return self._recovery.beside
 
-    def _shrink(self, n_ranks: int) -> None:
+    def _next_job(self, hosts: Any) -> Job | None:
+        """Return the job of the machines that are left, or of others; None where there is only this one."""
+        if self._jobs is None:
+            return None
+        if hosts is not None:
+            self._jobs.use(hosts)
+        elif self._workers.has_lost_machines():
+            self._jobs.leave_out_lost()
+        return self._jobs.call()
+
+    def _resize(self, n_ranks: int) -> None:
         """Go on with so many ranks; functions stay, since in them ranks exchange with any number."""
         self._recovery.deal(n_ranks)
         self._variables.leave_storage()

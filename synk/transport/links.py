@@ -92,6 +92,11 @@ class LeaderLink:
         said = f"a lost connection to host {self.machine.host}"
         self.loss = self.loss or Loss(self.machine.first, Death(self.pids[0], said, UNKNOWN_PHASE, ""))
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether the machine, or the way to it, is lost, and not just a worker on it."""
+        return self.loss is not None and self.loss.death.phase == UNKNOWN_PHASE
+
     def close(self) -> None:
         self._end.close()
 
