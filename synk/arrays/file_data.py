@@ -8,6 +8,7 @@ Nothing is copied and no memory taken, so the file may be larger than all there 
 from __future__ import annotations
 
 import math
+import os
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,8 @@ class FileData(Data):
         self._mapped: int | None = None  # the segment over the file; another one when that was freed
         if array.size:  # else there is nothing to map
             file, self._offset = reopened(array)
-            self._mapped = owner.segments.map_file(file, array.nbytes, self._offset, self._writable)
+            path = os.path.abspath(self._filename) if self._filename is not None else str(file.name)
+            self._mapped = owner.segments.map_file(file, path, array.nbytes, self._offset, self._writable)
             self._hold(self._mapped, array.size)
         self._shape = array.shape
 

@@ -2,12 +2,12 @@
 
 Every rank says what it brings in a `Part`, its array behind it.
 
-    array -> part -> gathered at place 0 -> leaders exchange -> handed out on each machine -> parts of all ranks
+    array -> part -> gathered at place 0 -> leaders exchange -> handed out on each machine -> all parts
 
-So all ranks compare what all bring, and combine it in rank order: the same bits as on one machine. Reductions of
-large arrays go another way, by which each byte leaves a machine once:
+So all ranks compare what all bring, and combine it in rank order: the same bits as on one machine. Reductions
+of large arrays go another way, by which each byte leaves a machine once:
 
-    parts without arrays, compared -> reduced on each machine -> leaders reduce, in the order of machines -> handed out
+    parts without arrays, compared -> reduced on each machine -> leaders reduce, in order -> handed out
 """
 
 from __future__ import annotations
@@ -130,8 +130,10 @@ class MachinesCommunicator(Communicator):
         parts = self._exchanged(encoded(kind, op, array, small), shapes=True)
         if not small:
             return self._reduced_by_machines(array, op)
-        result = np.empty(array.shape, array.dtype)
-        Blocks([part.array.reshape(-1) for part in parts], op, [result.reshape(-1)], self._scratch).run()
+        result, arrays = np.empty(array.shape, array.dtype), [part.array for part in parts]
+        Blocks(
+            [one.reshape(-1) for one in arrays if one is not None], op, [result.reshape(-1)], self._scratch
+        ).run()
         return result
 
     def _reduced_by_machines(self, array: Array, op: str) -> Array:
@@ -160,7 +162,7 @@ def decoded(parts: NDArray[np.uint8]) -> Iterator[Part]:
     while start < parts.size:
         (n_words,) = parts[start : start + 8].view(np.int64)
         data = start + 8 + 8 * int(n_words)
-        header = Header.read(memoryview(parts[start + 8 : data]).cast("q"))
+        header = Header.read(parts[start + 8 : data].view(np.int64).data)
         stop = data + header.arena
         array = parts[data:stop].view(header.dtype).reshape(header.shape) if header.is_shared else None
         yield Part(header, array)

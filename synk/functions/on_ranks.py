@@ -36,10 +36,10 @@ class OnRanks:
         self._label = getattr(make, "__qualname__", repr(make))
         self._kept: list[Any] = []  # functions and Data that the objects refer to
         with owner.turn(self._label):
-            payload = self._travelling((make, arguments))
+            travelling = self._travelling((make, arguments))
             self._finalizer = weakref.finalize(self, owner.drop_object, number)
             self._finalizer.atexit = False
-            owner.run((MakeStep(number, payload),))
+            owner.run((MakeStep(number, *travelling),))
 
     def __call__(self, *arguments: Any) -> list[Any]:
         """Call the object of every rank with the same arguments; return the results, in rank order.
@@ -54,13 +54,14 @@ class OnRanks:
             If a worker died. The run is broken.
         """
         with self._owner.turn(self._label):
-            return list(self._owner.run((CallStep(self._number, self._travelling(arguments)),))[0])
+            return list(self._owner.run((CallStep(self._number, *self._travelling(arguments)),))[0])
 
     def close(self) -> None:
         """Drop the objects now, even if something still refers to this; without it they go with this."""
         self._finalizer()
 
-    def _travelling(self, what: Any) -> bytes:
+    def _travelling(self, what: Any) -> tuple[bytes, tuple[messages.ArrayRef, ...]]:
+        """Return what travels, and the `Data` in it."""
         file = io.BytesIO()
         pickler = _Pickler(file)
         try:
@@ -72,7 +73,7 @@ class OnRanks:
             ) from error
         self._owner.compile([(one.ready(), 1) for one in pickler.met if isinstance(one, GraphFunction)])
         self._kept += pickler.met
-        return file.getvalue()
+        return file.getvalue(), tuple([one.ref() for one in pickler.met if isinstance(one, Data)])
 
 
 class _Pickler(pickle.Pickler):
@@ -130,6 +131,7 @@ class MakeStep(Step):
 
     number: int
     payload: bytes
+    arrays: tuple[messages.ArrayRef, ...]  # that the payload names
 
     phase = messages.COMPUTING
 
@@ -144,6 +146,7 @@ class CallStep(Step):
 
     number: int
     payload: bytes
+    arrays: tuple[messages.ArrayRef, ...]
 
     phase = messages.COMPUTING
 

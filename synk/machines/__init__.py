@@ -1,1 +1,1 @@
-"""Several machines: which there are, how they find and trust each other, how their leaders exchange arrays."""
+"""Several machines: which there are, how they trust each other, how their leaders exchange arrays."""

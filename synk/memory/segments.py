@@ -6,7 +6,10 @@ SegmentTable.allocate, map_file -> Attach and a descriptor to every worker -> Se
 from __future__ import annotations
 
 import errno
+import hashlib
 import itertools
+import os
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from io import FileIO
 from typing import Any
@@ -18,6 +21,8 @@ from synk.values import messages
 from synk.values.errors import SegmentLost
 
 ALIGNMENT = 64  # bytes: arrays in one segment start on cache lines
+END_BYTES = 1 << 16  # of a file, that are compared
+ON_DISK = "on disk"  # instead of a stamp: every machine reads the file itself
 GROWTH = 1.25  # staging buffers are made larger than asked, so that few calls make a new one
 
 
@@ -41,6 +46,7 @@ class SegmentTable:
         self._attachable = attachable
         self._segments: dict[int, Segment] = {}
         self._stamps: dict[int, Callable[[], Any]] = {}
+        self._files: dict[int, messages.File | None] = {}
         self._lost: set[int] = set()
         self._numbers = itertools.count(first)  # threads may allocate at the same time
         self.before_drop: Callable[[], None] = lambda: None  # lets go of arrays
@@ -58,9 +64,10 @@ class SegmentTable:
             self._segments[number].seal()
         return number
 
-    def map_file(self, file: FileIO, nbytes: int, offset: int, writable: bool) -> int:
+    def map_file(self, file: FileIO, path: str, nbytes: int, offset: int, writable: bool) -> int:
         """Map a part of a file in every rank; it is closed with the segment, whose number is returned.
 
+        Other machines open ``path``.
         Raises OSError if it cannot be mapped; the file is closed then.
         """
         try:
@@ -69,13 +76,14 @@ class SegmentTable:
             file.close()
             raise
         # Not sealed: the master asks again and again how long the file is.
-        return self._hand_out(segment)
+        return self._hand_out(segment, described(file, path))
 
-    def _hand_out(self, segment: Segment) -> int:
+    def _hand_out(self, segment: Segment, file: messages.File | None = None) -> int:
         assert self._post is not None, "only the master hands out"
         number = next(self._numbers)
         self._segments[number] = segment
-        message = messages.Attach(number, segment.nbytes, segment.offset, segment.writable)
+        self._files[number] = file
+        message = self._as_message(number)
         try:
             self._post(message, segment.descriptor)
         except BaseException:
@@ -84,12 +92,12 @@ class SegmentTable:
         return number
 
     def make(self, message: messages.Attach) -> None:
-        """Create a segment as long as one on another machine, under its number, and attach it in every worker.
+        """Remake a segment of another machine, under its number, and attach it in every worker.
 
         Raises SharedMemoryFull if there is no room.
         """
         assert self._post is not None, "only leaders of machines make segments"
-        segment = self._segments[message.segment] = Segment.create(message.nbytes)
+        segment = self._segments[message.segment] = remade(message)
         self._post(message, segment.descriptor)
         segment.seal()
 
@@ -101,10 +109,13 @@ class SegmentTable:
 
     def as_messages(self) -> list[messages.Attach]:
         """Return the messages by which segments are made on another machine."""
-        return [
-            messages.Attach(number, segment.nbytes, segment.offset, segment.writable)
-            for number, segment in self._segments.items()
-        ]
+        return [self._as_message(number) for number in self._segments]
+
+    def _as_message(self, number: int) -> messages.Attach:
+        segment = self._segments[number]
+        return messages.Attach(
+            number, segment.nbytes, segment.offset, segment.writable, self._files.get(number)
+        )
 
     def mapped(self) -> dict[int, Segment]:
         """Return the segments by number."""
@@ -123,11 +134,13 @@ class SegmentTable:
         return segment
 
     def vouch(self, number: int, stamp: Callable[[], Any]) -> None:
-        """Let the owner of a segment say whether it was written to, for those who keep copies: see `stamp`."""
+        """Let the owner of a segment say whether it was written to: see `stamp`."""
         self._stamps[number] = stamp
 
     def stamp(self, number: int) -> Any:
         """Return what is the same as long as nobody writes to a segment; None if nobody knows."""
+        if self._files.get(number) is not None:
+            return ON_DISK
         stamp = self._stamps.get(number)
         return None if stamp is None else stamp()
 
@@ -142,6 +155,7 @@ class SegmentTable:
         self.before_drop()
         self._lost.discard(number)
         self._stamps.pop(number, None)
+        self._files.pop(number, None)
         segment = self._segments.pop(number, None)
         if segment is not None:
             segment.close()
@@ -159,6 +173,35 @@ class SegmentTable:
         """Let go of all segments in this rank."""
         for number in list(self._segments):
             self.drop(number)
+
+
+def remade(message: messages.Attach) -> Segment:
+    """Return a segment for one on the master's machine: a new one, or that part of the file on this one.
+
+    Raises OSError if the file is not there, ValueError if it is another.
+    """
+    if message.file is None:
+        return Segment.create(message.nbytes)
+    path = message.file.path
+    file = FileIO(path, "r+" if message.writable else "r")
+    try:
+        here, there = described(file, path), message.file
+        if here != there:
+            raise ValueError(
+                f"file {path!r} on {socket.gethostname()} is not that of the master's machine: {here.nbytes} "
+                f"bytes here, {there.nbytes} there, or other contents; copy it anew"
+            )
+        return Segment(file, message.nbytes, message.offset, message.writable)
+    except BaseException:
+        file.close()
+        raise
+
+
+def described(file: FileIO, path: str) -> messages.File:
+    """Return by what machines compare the files that they open: length, and digest of both ends."""
+    length = os.fstat(file.fileno()).st_size
+    ends = [os.pread(file.fileno(), END_BYTES, at) for at in (0, max(0, length - END_BYTES))]
+    return messages.File(path, length, hashlib.blake2b(b"".join(ends), digest_size=16).digest())
 
 
 def aligned(nbytes: int) -> int:

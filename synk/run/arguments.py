@@ -76,7 +76,7 @@ def refuse_hosts(hosts: Any) -> None:
     """Raise SynkStateError if a run of one machine is to restart on several."""
     if hosts is not None:
         raise SynkStateError(
-            f"restart: hosts={hosts!r}, but this run has one machine; close it, and synk.fork(hosts={hosts!r})"
+            f"restart: hosts={hosts!r}, but this run has one machine: close() it, and fork(hosts={hosts!r})"
         )
 
 

@@ -21,7 +21,7 @@ from synk.rank.rank import Rank
 from synk.run.turns import Turn, Turns
 from synk.transport.base import CLOSE_SECONDS, Workers
 from synk.values import messages
-from synk.values.errors import SynkStateError, SynkTimeout, WorkerDied
+from synk.values.errors import MachineLost, SynkStateError, SynkTimeout, WorkerDied
 
 RESULTS = attrgetter("results")
 NOTHING = "no command"
@@ -243,8 +243,11 @@ class Commands:
 
     def on_death(self, rank: int) -> Any:
         """Raise WorkerDied; let the other ranks out of whatever they wait for."""
-        pid, cause, phase, stderr = self._workers.death(rank)
-        error = WorkerDied(rank, pid, cause, phase, self._turns.label or NOTHING, stderr)
+        pid, cause, phase, stderr, lost = self._workers.death(rank)
+        label = self._turns.label or NOTHING
+        error = WorkerDied(rank, pid, cause, phase, label, stderr)
+        if lost is not None:
+            error = MachineLost(lost.host, tuple(lost.ranks), label)
         self._break(error)
         raise error
 

@@ -28,6 +28,7 @@ from synk.transport.frames import encode, send
 from synk.transport.mailbox import MasterPost
 from synk.transport.sync import Barrier, LeaderBarrier
 from synk.values import messages
+from synk.values.errors import RankState
 from synk.values.machine import Machine
 
 DEATH_SECONDS = 1.0  # between a closed socket and the end of its process
@@ -75,11 +76,15 @@ class Crew:
     def look(self, late: Sequence[int]) -> None:
         self._watchdog.look(self.watched, late)
 
-    def open_channel(self, on_death: OnDeath, on_late: OnLate) -> MasterChannel:
+    def open_channel(
+        self, on_death: OnDeath, on_late: OnLate, elsewhere: Sequence[RankState] = ()
+    ) -> MasterChannel:
+        """Return the channel to the workers; ``elsewhere`` are the ranks of other machines, to be named."""
         shared = self.commons
         post = MasterPost(shared.mailboxes, shared.control, shared.bells, self.spins)
         processes = [worker.process for worker in self.workers]
-        self._watchdog = Watchdog(processes, [worker.stacks for worker in self.workers], shared.control)
+        stacks = [worker.stacks for worker in self.workers]
+        self._watchdog = Watchdog(processes, stacks, shared.control, elsewhere)
         ends = [worker.end for worker in self.workers]
         return MasterChannel(ends, self._deaths(on_death), post, on_late)
 

@@ -17,7 +17,7 @@ from synk.machines.mpi_job import end_own_job
 from synk.machines.mpi_leaders import MpiLeaders
 from synk.machines.mpi_library import load_mpi
 from synk.run.hosts import ADDRESS, FOLDER, TOKEN
-from synk.run.job import CALL_SECONDS, ready_for_commands
+from synk.run.job import CALL_SECONDS
 from synk.run.leader import lead
 from synk.transport.base import Disconnected
 from synk.transport.links import LeaderEnd
@@ -35,7 +35,7 @@ def follow() -> None:
     hello = {"machine": world.rank, "ranks": count_cores()}
     token = bytes.fromhex(os.environ.pop(TOKEN))
     end, _ = connect((host, int(port)), token, hello, time.monotonic() + CALL_SECONDS)
-    lead(LeaderEnd(ready_for_commands(end)), MpiLeaders(world))
+    lead(LeaderEnd(end), MpiLeaders(world))
 
 
 if __name__ == "__main__":

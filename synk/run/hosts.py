@@ -19,10 +19,10 @@ from synk.machines.agent_door import Door
 from synk.machines.agent_leaders import AgentLeaders
 from synk.machines.handshake import Listener
 from synk.machines.hostfile import Host
+from synk.machines.hosts import parse_hosts
 from synk.machines.links import Watch
 from synk.machines.mpi_job import MpiJob
 from synk.machines.mpi_library import find_mpirun
-from synk.machines.hosts import parse_hosts
 from synk.machines.mpirun import SSH_OPTIONS, Launch, launch
 from synk.machines.proof import new_token
 from synk.run.job import CALL_SECONDS, Called, Job

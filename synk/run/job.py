@@ -60,12 +60,3 @@ class Job:
         self.hosts = [host, *(hello["host"] for _, hello in ordered)]
         self.sizes = [n_here, *(hello["ranks"] for _, hello in ordered)]
         self.leaders, self.end = leaders, end
-
-
-def ready_for_commands(end: socket.socket) -> socket.socket:
-    """Return a leader's connection to the master, as that may compute for long and not read a large reply.
-
-    With the time limit of a handshake, the kernel would cut it.
-    """
-    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 0)
-    return end

@@ -1,4 +1,4 @@
-"""A script that mpirun or srun has started on every machine: one run, in which leaders follow the first of them.
+"""A script that mpirun or srun has started on every machine: one run, in which leaders follow the first.
 
 fork -> joined_world -> on the first machine: call -> Job; on the others: follow, until the script has ended
 """
@@ -15,7 +15,7 @@ from synk.machines.hosts import under_mpi
 from synk.machines.mpi_leaders import MpiLeaders
 from synk.machines.mpi_library import load_mpi
 from synk.machines.proof import new_token
-from synk.run.job import CALL_SECONDS, Job, ready_for_commands
+from synk.run.job import CALL_SECONDS, Job
 from synk.run.leader import lead
 from synk.transport.links import LeaderEnd
 from synk.values.errors import SynkStateError
@@ -25,10 +25,11 @@ NEXT_RUN_SECONDS = 1e6  # for the script to fork again, or to end
 
 
 class JoinedWorld:
-    """The MPI job that has started this script on every machine, for all runs of the script, one after the other.
+    """The MPI job that has started this script on every machine, for all its runs, one after the other.
 
-    On the first machine it listens until the script ends, so that leaders call again for the next run, or after a
-    restart; on the others `follow` does not return. ``n_here`` are the ranks of this machine in the next run.
+    On the first machine it listens until the script ends, so that leaders call again for the next run, or
+    after a restart; on the others `follow` does not return. ``n_here`` are the ranks of this machine in the
+    next run.
     """
 
     def __init__(self, world: Any):
@@ -48,7 +49,9 @@ class JoinedWorld:
         return Job(socket.gethostname(), self.n_here, called, self._leaders)
 
     def leave_out_lost(self) -> None:
-        raise SynkStateError(f"restart: {LAUNCHED}, and it ends with each of them: start it again from a checkpoint")
+        raise SynkStateError(
+            f"restart: {LAUNCHED}, and it ends with each of them: start it again from a checkpoint"
+        )
 
     def use(self, hosts: Any) -> None:
         raise SynkStateError(f"restart: {LAUNCHED}, which are chosen: leave hosts out")
@@ -61,7 +64,7 @@ class JoinedWorld:
                 end, _ = connect(self._address, self._token, hello, time.monotonic() + NEXT_RUN_SECONDS)
             except OSError:  # nobody listens any more
                 sys.exit()
-            lead(LeaderEnd(ready_for_commands(end)), self._leaders)
+            lead(LeaderEnd(end), self._leaders)
 
 
 def joined_world() -> JoinedWorld | None:

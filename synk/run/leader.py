@@ -1,6 +1,6 @@
-"""The first rank of a machine on which there is no script: a master whose script is a stream of frames.
+"""The first rank of a machine that has no script: a master whose script is a stream of frames.
 
-    LeaderSpec, frames -> Leader: this machine's workers, and its own part of each command -> replies, in one frame
+    LeaderSpec, frames -> Leader: its workers, and its own part of each command -> replies, in one frame
 
 It keeps a crew, segments and an arena of its own, as the master does, and gives on what comes from there.
 """
@@ -13,13 +13,12 @@ import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from synk.arrays.variables import RankVariables
 from synk.device import Devices
-from synk.memory.segments import SegmentTable
-from synk.memory.shm import Segment
+from synk.memory.segments import SegmentTable, remade
 from synk.processes.signals import ignore_signals
 from synk.rank.connection import Connection
 from synk.rank.failures import failure
@@ -90,10 +89,7 @@ class Leader:
         self._end, self._machine = end, spec.machine
         self._released: deque[Any] = deque()  # until the workers are at rest
         self._trouble: Failure | None = None  # of a message without an answer; told with the next reply
-        segments = [(one.segment, Segment.create(one.nbytes)) for one in spec.segments]
-        state = RunState(
-            dict(segments), spec.state.shares, spec.state.values, spec.state.storage, spec.state.functions
-        )
+        state = replace(spec.state, segments={one.segment: remade(one) for one in spec.segments})
         self._crew = launch(ForkSource(), spec.devices, spec.connection, state, spec.machine, [end])
         self._channel = self._crew.open_channel(self._on_death, self._on_late)
         self._segments = SegmentTable(self._channel.post, self._released.append, first=OWN_NUMBERS)

@@ -1,10 +1,9 @@
 """The workers of a run on several machines: those of this one, and the leaders of the others with theirs.
 
-    Hosts.launch -> mpirun, handshakes -> the ranks of each machine are known -> Crew here, LeaderSpec to each leader
-                 -> Machines (`Workers`) ... dismiss
+    Job -> launch_on_machines -> a Crew here, a LeaderSpec to each leader -> Machines (`Workers`) ... dismiss
 
-The master stays outside of the MPI job, so that it outlives a machine. On its own machine an agent, a process of
-that job, exchanges for it.
+The master stays outside of an MPI job that it has started, so that it outlives a machine. On its own machine
+an agent, a process of that job, exchanges for it.
 """
 
 from __future__ import annotations
@@ -30,6 +29,7 @@ from synk.transport.frames import encode
 from synk.transport.links import LeaderLink, MachinesChannel, look_at
 from synk.transport.mirror import Mirror
 from synk.values import messages
+from synk.values.errors import RankState
 from synk.values.machine import machines
 
 START_SECONDS = 60.0  # for the leaders to have forked their workers
@@ -55,7 +55,12 @@ class Machines:
 
     def open_channel(self, on_death: OnDeath, on_late: OnLate) -> Channel:
         self._on_death = on_death
-        here = self._crew.open_channel(on_death, on_late)
+        elsewhere = [
+            RankState(rank, pid, f"on host {link.machine.host}", "not told", "")
+            for link in self._links
+            for rank, pid in zip(link.machine.ranks, link.pids, strict=True)
+        ]
+        here = self._crew.open_channel(on_death, on_late, elsewhere)
         return MachinesChannel(here, self._links, self._mirror, on_death, on_late)
 
     def peers(self, on_death: OnDeath, on_late: OnLate) -> Peers:
@@ -96,7 +101,7 @@ def launch_on_machines(
     state: RunState,
     segments: SegmentTable,
 ) -> Machines:
-    """Start the workers of all machines of a job, from a state, and return them; the calling process is rank 0.
+    """Start the workers of all machines of a job, from a state, and return them; this process is rank 0.
 
     ``devices`` are those of a rank.
     """

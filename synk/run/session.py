@@ -75,7 +75,7 @@ class Session:
                 self._post, self._release, on_gpus and devices.n_ranks > 1
             )
             self._jobs = jobs
-            self._workers = self._launch(RunState(), jobs and jobs.call())
+            self._workers = self._launch(RunState(), None if jobs is None else jobs.call())
             undo.callback(self._workers.dismiss, seconds=0)
             self.n_ranks = self._workers.n_ranks
             self._commands = commands = Commands(self._workers, turns)
@@ -122,9 +122,7 @@ class Session:
         """Start the workers, on all machines of a job if there is one."""
         if job is None:
             return launch(self._source, self._devices, self._connection, state)
-        return launch_on_machines(
-            job, self._source, self._devices, self._connection, state, self.segments
-        )
+        return launch_on_machines(job, self._source, self._devices, self._connection, state, self.segments)
 
     def _post(self, message: Any, descriptor: int | None = None) -> None:
         self._commands.post(message, descriptor)
@@ -200,13 +198,14 @@ class Session:
     def restart(self, n_parallel: int | None = None, hosts: Any = None) -> Any:
         """Put new workers in the place of the present ones; return what was committed beside.
 
-        They are as many as were, or fewer; on several machines, those of the machines that are left, or of others.
+        They are as many as were, or fewer; on several machines, those of the machines that are left, or of
+        others.
         """
         n_ranks = checked_fewer(n_parallel, self.n_ranks)
         if self._jobs is None:
             refuse_hosts(hosts)
         elif n_parallel is not None:
-            raise SynkStateError("restart: n_parallel is for one machine; on several, say hosts=\"h1:2,h2:1\"")
+            raise SynkStateError('restart: n_parallel is for one machine; on several, say hosts="h1:2,h2:1"')
         self._source.check_restart(self._devices)
         if n_ranks != self.n_ranks or hosts is not None:
             self._recovery.check_shareable()

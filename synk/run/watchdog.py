@@ -27,9 +27,19 @@ SERVING = Rank.run.__code__.co_filename  # through it every command reaches the 
 
 
 class Watchdog:
-    """Watches over one command at a time, of workers in rank order from rank 1."""
+    """Watches over one command at a time, of workers in rank order from rank 1.
 
-    def __init__(self, processes: Sequence[Process], stacks: Sequence[Stacks], control: ControlBlock):
+    ``elsewhere`` are ranks on other machines, of which no more is known.
+    """
+
+    def __init__(
+        self,
+        processes: Sequence[Process],
+        stacks: Sequence[Stacks],
+        control: ControlBlock,
+        elsewhere: Sequence[RankState] = (),
+    ):
+        self._elsewhere = {state.rank: state for state in elsewhere}
         self._processes = processes
         self._stacks = stacks
         self._control = control
@@ -57,7 +67,8 @@ class Watchdog:
                 self._warn(label, late, now - self._waits_since)
 
     def _warn(self, label: str, late: Sequence[int], waited: float) -> None:
-        stopped = [rank for rank in late if rank > 0 and self._processes[rank - 1].stopped()]
+        here = [rank for rank in late if rank not in self._elsewhere]
+        stopped = [rank for rank in here if rank > 0 and self._processes[rank - 1].stopped()]
         if stopped:
             said = "stopped by a signal; SIGCONT lets it go on"
         elif waited >= WARN_SECONDS:
@@ -65,11 +76,14 @@ class Watchdog:
         else:
             return
         self._warned = True
-        states = "; ".join(
-            f"rank {rank} (pid {self._processes[rank - 1].pid}, {self._control.phase(rank)})"
-            for rank in stopped or late
-        )
+        states = "; ".join(f"rank {rank} ({self._state(rank)})" for rank in stopped or late)
         warnings.warn(f"{label}: {states} is {said}", SynkWarning, stacklevel=stacklevel())
+
+    def _state(self, rank: int) -> str:
+        known = self._elsewhere.get(rank)
+        if known is not None:
+            return f"pid {known.pid} {known.state}"
+        return f"pid {self._processes[rank - 1].pid}, {self._control.phase(rank)}"
 
     def timeout(self, label: str, seconds: float, late: Sequence[int]) -> SynkTimeout:
         """Return the error of a command that is past its deadline, with every rank's stack."""
@@ -81,7 +95,7 @@ class Watchdog:
             RankState(rank, process.pid, _state(process), self._control.phase(rank), _above(stack.read()))
             for rank, (process, stack) in enumerate(workers, start=1)
         ]
-        return SynkTimeout(seconds, label, tuple(late), (mine, *others))
+        return SynkTimeout(seconds, label, tuple(late), (mine, *others, *self._elsewhere.values()))
 
 
 def _state(process: Process) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from synk.values.machine import Machine
 from synk.values.messages import Command, Reply
 
 CLOSE_SECONDS = 2.0  # for a worker to leave on its own
@@ -55,10 +56,10 @@ class Peers(Protocol):
 
 
 class Leaders(Protocol):
-    """The leaders of all machines of a run, as one of them sees them: each stands for the ranks of its machine.
+    """The leaders of all machines of a run, as one of them sees them: each stands for its machine's ranks.
 
-    All call the same methods in the same order. While one waits, it calls ``watch()`` now and then, which raises
-    to give up.
+    All call the same methods in the same order. While one waits, it calls ``watch()`` now and then, which
+    raises to give up.
 
     Attributes
     ----------
@@ -84,7 +85,9 @@ class Leaders(Protocol):
         """
 
     def all_reduce(self, array: Any, op: str, watch: Callable[[], Any]) -> None:
-        """Combine flat contiguous arrays in place: "sum", "prod", "min" or "max" (NaN wins), the same bits everywhere.
+        """Combine flat contiguous arrays in place, with the same bits everywhere.
+
+        ``op`` is "sum", "prod", "min" or "max", in which NaN wins.
 
         All machines bring one dtype and length, as they have told each other by `all_gather` before; so none
         fails in between, and this one does not look for failures.
@@ -106,7 +109,9 @@ class Channel(Protocol):
     """
 
     waiting: bool
-    torn: bool
+
+    @property
+    def torn(self) -> bool: ...
 
     def command(self, command: Command) -> None:
         """Send a command to all workers."""
@@ -157,6 +162,7 @@ class Death(NamedTuple):
     cause: str
     phase: str  # in which it died
     stderr: str  # the last lines
+    lost: Machine | None = None  # with all ranks on it
 
 
 class Workers(Protocol):

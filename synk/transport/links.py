@@ -3,8 +3,10 @@
     MachinesChannel.command -> Relay -> LeaderEnd.receive -> a leader and its workers
                                      <- LeaderEnd.reply <- replies of a machine, or a `Loss`
 
-A command is one frame to each machine, and its replies are one frame back. The ends are connected by a handshake
-that proves who they are (see ``synk.machines``): what comes here is unpickled.
+A command is one frame to each machine, and its replies are one frame back. A handshake has proven who is at
+the ends (see ``synk.machines``), so what comes here is unpickled. The kernel cuts a connection whose other
+end does not read for two seconds: a large reply waits until the master, which may compute for long, asks
+for it.
 """
 
 from __future__ import annotations
@@ -24,7 +26,15 @@ from synk.values import messages
 from synk.values.errors import SynkStateError
 from synk.values.machine import Machine
 
-UNKNOWN_PHASE = "lost"
+LARGE_BYTES = 1 << 16  # of a reply: fewer fit in the buffers of a socket
+
+
+class LargeReply(NamedTuple):
+    """A reply that waits until the master says `Go`."""
+
+
+class Go(NamedTuple):
+    """Send the large reply now."""
 
 
 class Loss(NamedTuple):
@@ -85,17 +95,19 @@ class LeaderLink:
                 return
             if isinstance(message, Loss):
                 self.loss = message
+            elif isinstance(message, LargeReply):
+                self.send(encode(Go()))
             else:
                 self.replies = message
 
     def _lose(self) -> None:
-        said = f"a lost connection to host {self.machine.host}"
-        self.loss = self.loss or Loss(self.machine.first, Death(self.pids[0], said, UNKNOWN_PHASE, ""))
+        death = Death(self.pids[0], "a lost connection", "", "", self.machine)
+        self.loss = self.loss or Loss(self.machine.first, death)
 
     @property
     def is_cut(self) -> bool:
         """Whether the machine, or the way to it, is lost, and not just a worker on it."""
-        return self.loss is not None and self.loss.death.phase == UNKNOWN_PHASE
+        return self.loss is not None and self.loss.death.lost is not None
 
     def close(self) -> None:
         self._end.close()
@@ -189,7 +201,13 @@ class LeaderEnd:
         return bool(self._poll.poll(0))
 
     def reply(self, message: Any) -> None:
-        send(self._end, encode(message))
+        frame = encode(message)
+        if sum(len(memoryview(part)) for part in frame.parts) > LARGE_BYTES:
+            send(self._end, encode(LargeReply()))
+            asked, _ = self.receive()
+            if not isinstance(asked, Go):  # the master has given up
+                raise Disconnected
+        send(self._end, frame)
 
     def hung_up(self) -> bool:
         """Return whether the master has closed its end, or is gone."""

@@ -2,8 +2,8 @@
 
     steps -> refs_in -> Mirror.fills: blocks whose digest is another -> Relay -> Mirror of a leader: written
 
-What scripts write into `Data` through arrays that were handed out, nobody is told of. So blocks are compared by
-their digests, unless their owner vouches that nothing was written: see `SegmentTable.stamps`.
+Of what scripts write into `Data` through arrays that were handed out, nobody is told. So blocks are compared
+by their digests, unless their owner vouches that nothing was written: see `SegmentTable.stamp`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from synk.memory.segments import SegmentTable
+from synk.memory.segments import ON_DISK, SegmentTable
 from synk.values.messages import ArrayRef, Fill, Step
 
 BLOCK_BYTES = 1 << 18
@@ -38,12 +38,15 @@ class Mirror:
 
     def _changed(self, ref: ArrayRef) -> Iterator[Fill]:
         stamp = self._segments.stamp(ref.segment)
-        if stamp is not None and self._stamps.get(ref) == stamp:
+        if stamp == ON_DISK or (stamp is not None and self._stamps.get(ref) == stamp):
             return
         content = self._segments.array(ref).reshape(-1).view(np.uint8)
         for start in range(0, content.size, BLOCK_BYTES):
             block = content[start : start + BLOCK_BYTES]
-            key, digest = (ref.segment, ref.offset + start), hashlib.blake2b(block, digest_size=16).digest()
+            key, digest = (
+                (ref.segment, ref.offset + start),
+                hashlib.blake2b(block.data, digest_size=16).digest(),
+            )
             if self._digests.get(key) != digest:
                 self._digests[key] = digest
                 yield Fill(ref.segment, ref.offset + start, block)

@@ -259,16 +259,16 @@ class LeaderBarrier(Barrier):
 
     def __init__(self, leaders: Leaders, *words: Any):
         super().__init__(*words)
-        self.leaders = leaders
+        self.leaders = self._leaders = leaders
 
     def begin(self, command: int) -> None:
         super().begin(command)
-        self.leaders.begin(command)
+        self._leaders.begin(command)
 
     def fail(self) -> None:
         super().fail()
-        self.leaders.fail()
+        self._leaders.fail()
 
     def abandon(self) -> None:
         super().abandon()
-        self.leaders.fail()
+        self._leaders.fail()

@@ -128,6 +128,29 @@ class WorkerDied(SynkError, RuntimeError):
         return type(self), (self.rank, self.pid, self.cause, self.phase, self.function, self.stderr)
 
 
+class MachineLost(WorkerDied):
+    """A machine does not answer any more: it has ended, or the way to it is cut.
+
+    Attributes
+    ----------
+    host : str
+    ranks : tuple of int
+        Its ranks; ``rank`` is the first.
+    """
+
+    def __init__(self, host: str, ranks: tuple[int, ...], function: str):
+        self.host, self.ranks, self.function = host, ranks, function
+        Exception.__init__(
+            self,
+            f"host {host}, with ranks {ranks[0]} to {ranks[-1]}, does not answer any more, running "
+            f"{function}; synk.restart() goes on with the machines that are left, synk.close() ends the run",
+        )
+        self.rank, self.pid, self.cause, self.phase, self.stderr = ranks[0], 0, "a lost machine", "", ""
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.host, self.ranks, self.function)
+
+
 class Failure(NamedTuple):
     """One rank's exception, in a form that always travels."""
 

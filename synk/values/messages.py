@@ -44,6 +44,14 @@ class Several(NamedTuple):
     messages: tuple[Any, ...]
 
 
+class File(NamedTuple):
+    """A file that every machine opens for itself."""
+
+    path: str
+    nbytes: int  # its length on the master's machine
+    digest: bytes  # of its ends there
+
+
 class Attach(NamedTuple):
     """A new segment; its descriptor travels beside the message."""
 
@@ -51,6 +59,7 @@ class Attach(NamedTuple):
     nbytes: int
     offset: int = 0  # bytes before it, in what the descriptor means
     writable: bool = True
+    file: File | None = None  # that it is a part of
 
 
 class Fill(NamedTuple):

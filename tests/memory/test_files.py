@@ -175,7 +175,7 @@ def test_a_file_that_cannot_be_mapped_is_closed_and_has_no_number(path):
     table, posted = SegmentTable(lambda *arguments: posted.append(arguments)), []
     file = FileIO(path, "a")
     with pytest.raises(PermissionError, match="cannot be mapped: Permission denied"):
-        table.map_file(file, 8, 0, writable=True)
+        table.map_file(file, str(path), 8, 0, writable=True)
     assert (file.closed, table.mapped(), posted) == (True, {}, [])
 
 

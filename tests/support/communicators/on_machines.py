@@ -1,4 +1,4 @@
-"""Ranks of several machines on threads of this process: a host communicator for each machine, leaders between."""
+"""Ranks of several machines on threads of this process: a host communicator each, leaders between them."""
 
 from itertools import chain
 
