@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from os import PathLike as _PathLike
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TextIO, TypeVar
 
 from synk.arrays.data import Data as Data
 from synk.arrays.variables import n_rows as n_rows
@@ -87,6 +87,7 @@ __all__ = [
     "set_value",
     "timeline",
     "timeout",
+    "topology",
     "turn",
 ]
 
@@ -348,6 +349,20 @@ def n_ranks() -> int:
 def pids() -> tuple[int, ...]:
     """Return the process ids of all ranks, in rank order; the first is this process."""
     return _current.session("pids").pids()
+
+
+def topology(file: TextIO | None = None) -> None:
+    """Print where the ranks of the run are: a tree of sockets, NUMA nodes with their cores and GPUs, and ranks.
+
+    A rank stands under the smallest of these that has all CPUs on which it may run, and has them and its GPU
+    beside it.
+
+    Parameters
+    ----------
+    file : text file, optional
+        By default standard output.
+    """
+    print(_current.session("topology").topology(), file=file)
 
 
 # --- data and functions ----------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from synk.doctor.cgroups import core_quota
 from synk.doctor.finding import NOTE, WARNING, Finding, grade
 from synk.doctor.machine import Machine
+from synk.machines.topology import parse_list, read_topology, write_list
 
 CPUS = "/sys/devices/system/cpu"
 
@@ -63,6 +64,19 @@ def core_sharing(machine: Machine) -> Finding:
     )
 
 
+def numa_nodes(machine: Machine) -> Finding:
+    """Check for cores on several NUMA nodes: one that reads another's memory waits longer."""
+    topology = read_topology(machine.root, machine.affinity)
+    usable = {cpu.node for cpu in topology.cpus if cpu.number in machine.affinity}
+    if len(usable) < 2:
+        return grade("NUMA nodes", "all usable cores are on one")
+    sockets = len({cpu.socket for cpu in topology.cpus if cpu.node in usable})
+    listed, first = write_list(usable), min(usable)
+    stay = f"numactl --cpunodebind={first} --membind={first} python ..."
+    remedy = f"ranks are not bound to cores; a run that fits on one node computes there: {stay}"
+    return Finding(NOTE, "NUMA nodes", f"usable cores are on nodes {listed}, in {sockets} sockets", remedy)
+
+
 def thread_variables(machine: Machine) -> Finding:
     """Check for variables that a run sets anew on every rank, because it divides the cores itself."""
     given = [f"{name}={machine.environ[name]}" for name in THREAD_VARIABLES if name in machine.environ]
@@ -82,13 +96,4 @@ def pinning_variables(machine: Machine) -> Finding:
     return grade("thread pinning", found, (bool(pinned), WARNING, remedy))
 
 
-def parse_list(text: str) -> set[int]:
-    """Return the numbers of a list as the kernel writes them: ``0-3,8``."""
-    numbers: set[int] = set()
-    for part in filter(None, text.split(",")):
-        first, _, last = part.partition("-")
-        numbers.update(range(int(first), int(last or first) + 1))
-    return numbers
-
-
-CHECKS = (affinity, quota, core_sharing, thread_variables, pinning_variables)
+CHECKS = (affinity, quota, core_sharing, numa_nodes, thread_variables, pinning_variables)

@@ -32,6 +32,7 @@ from synk.functions.on_ranks import OnRanks
 from synk.functions.prepared import PreparedCommand
 from synk.functions.sequence import SequenceFunction
 from synk.functions.symbolic import define
+from synk.machines.tree import tree
 from synk.memory.segments import SegmentTable, StagingBuffers
 from synk.processes.process import warn_of_survivors
 from synk.processes.signals import Termination, hold_signals
@@ -41,6 +42,7 @@ from synk.run.arguments import checked_fewer
 from synk.run.commands import Commands
 from synk.run.fork_source import ForkSource
 from synk.run.launch import launch
+from synk.run.placement import placement
 from synk.run.remembered import RememberedCommands
 from synk.run.run_state import Recovery, RunState, warn_of
 from synk.run.timeline import Timeline
@@ -117,6 +119,10 @@ class Session:
     def pids(self) -> tuple[int, ...]:
         """Return the process ids of all ranks, in rank order."""
         return self._workers.pids()
+
+    def topology(self) -> str:
+        """Return the tree of this machine with all ranks."""
+        return tree([placement(self._workers.pids(), self._devices)])
 
     def data(self, *args: Any, **kwargs: Any) -> Data:
         """Make a `Data`."""
