@@ -352,7 +352,7 @@ def pids() -> tuple[int, ...]:
 
 
 def topology(file: TextIO | None = None) -> None:
-    """Print where the ranks of the run are: a tree of sockets, NUMA nodes with their cores and GPUs, and ranks.
+    """Print where the ranks of the run are: a tree of sockets, NUMA nodes with cores and GPUs, and ranks.
 
     A rank stands under the smallest of these that has all CPUs on which it may run, and has them and its GPU
     beside it.

@@ -65,16 +65,21 @@ def core_sharing(machine: Machine) -> Finding:
 
 
 def numa_nodes(machine: Machine) -> Finding:
-    """Check for cores on several NUMA nodes: one that reads another's memory waits longer."""
+    """Check for cores on several NUMA nodes, of which each is slow to read another's memory, and far GPUs."""
     topology = read_topology(machine.root, machine.affinity)
     usable = {cpu.node for cpu in topology.cpus if cpu.number in machine.affinity}
-    if len(usable) < 2:
-        return grade("NUMA nodes", "all usable cores are on one")
-    sockets = len({cpu.socket for cpu in topology.cpus if cpu.node in usable})
-    listed, first = write_list(usable), min(usable)
-    stay = f"numactl --cpunodebind={first} --membind={first} python ..."
-    remedy = f"ranks are not bound to cores; a run that fits on one node computes there: {stay}"
-    return Finding(NOTE, "NUMA nodes", f"usable cores are on nodes {listed}, in {sockets} sockets", remedy)
+    far = [f"{gpu.address} (node {gpu.node})" for gpu in topology.gpus if gpu.node not in usable | {None}]
+    listed, one = write_list(usable), f"--cpunodebind={min(usable)} --membind={min(usable)}"
+    return grade(
+        "NUMA nodes",
+        f"usable cores are on nodes {listed}" if len(usable) > 1 else "all usable cores are on one",
+        (bool(far), WARNING, f"no usable core is near GPU {', '.join(far)}: start the script on cores there"),
+        (
+            len(usable) > 1,
+            NOTE,
+            f"ranks are not bound to cores; a run for which one node is enough: numactl {one} python ...",
+        ),
+    )
 
 
 def thread_variables(machine: Machine) -> Finding:

@@ -1,4 +1,4 @@
-"""The recipes of deploy/, read by the schema, the linters and the shell that know them; nothing is started."""
+"""The recipes of deploy/, read by the schema, linters and shell that know them; nothing is started."""
 
 import copy
 import json

@@ -206,8 +206,19 @@ def test_cores_of_several_numa_nodes(machine):
     make_sys(here.root, sockets=2, cores=4)
     assert cores.numa_nodes(here).level is Level.OK
     found = cores.numa_nodes(replace(here, affinity=frozenset({3, 4})))
-    assert found.found == "usable cores are on nodes 0-1, in 2 sockets"
+    assert (found.level, found.found) == (Level.NOTE, "usable cores are on nodes 0-1")
     assert "numactl --cpunodebind=0 --membind=0" in found.remedy
+
+
+def test_a_gpu_without_a_usable_core_near_it(machine):
+    here = machine(affinity=range(4))
+    make_sys(
+        here.root, sockets=2, cores=4, gpus=[("0000:3b:00.0", 0), ("0000:af:00.0", 1), ("0000:d8:00.0", -1)]
+    )
+    found = cores.numa_nodes(here)
+    assert found.level is Level.WARNING
+    assert "near GPU 0000:af:00.0 (node 1): start" in found.remedy
+    assert cores.numa_nodes(replace(here, affinity=frozenset(range(8)))).level is Level.NOTE
 
 
 def test_the_variables_of_threads_are_those_that_ranks_set():
