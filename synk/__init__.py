@@ -15,7 +15,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as _Sequence
 from contextlib import AbstractContextManager
 from os import PathLike as _PathLike
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TextIO, TypeVar
 
 from synk.arrays.data import Data as Data
 from synk.arrays.variables import n_rows as n_rows
@@ -89,6 +89,7 @@ __all__ = [
     "set_value",
     "timeline",
     "timeout",
+    "topology",
     "turn",
 ]
 
@@ -119,6 +120,7 @@ def fork(
     *,
     hosts: str | _PathLike[str] | _Sequence[str] | None = None,
     interface: str | None = None,
+    bind: str = "none",
     undeclared: str = "exact",
     memory_limit: float | None = None,
     precision: str | None = None,
@@ -142,6 +144,16 @@ def fork(
     timeout : float, optional
         Seconds that every command may take before `SynkTimeout` is raised; by default there is no limit.
         `timeout` sets another limit for some commands.
+    hosts : str, path or sequence of str, optional
+        Machines, of which this is the first: ``"h1,h2"`` or ``["h1:2", "h2:4"]`` with the ranks of each; a
+        hostfile, which is known by a slash in its path; ``"auto"`` for those of the batch system. ``mpirun``
+        starts a process on each, and ``n_parallel`` is the number of ranks on each machine. They need
+        ``pip install synk[mpi]``, and ssh without a password.
+    interface : str, optional
+        The network between the machines, where they have several: ``"eth0"`` or ``"10.0.0.0/24"``.
+    bind : {"none", "core", "numa"}
+        The CPUs that each rank is bound to, this process included until `close`: cores of its own, or those
+        of a NUMA node; `topology` shows them.
     undeclared : {"exact", "warn"}
         What outputs and updates without an operation are: by default the values of one process, for which
         ranks meet inside the graph where that needs it. "warn" makes them what they were before: averages of
@@ -185,6 +197,7 @@ def fork(
         hosts,
         interface,
         threads=threads,
+        bind=bind,
         memory_limit=memory_limit,
         precision=precision,
         cuda_graphs=cuda_graphs,
@@ -314,6 +327,8 @@ def restart(
     n_parallel : int, optional
         Go on with so many ranks, if no more can be had; by default as many as before, and never more. Each
         gets what all had alike, and of random states a stream of its own, made from that of rank 0.
+    hosts : str, path or sequence of str, optional
+        Of a run on several machines, those to go on with, as of `fork`; by default those that still answer.
 
     Returns
     -------
@@ -356,6 +371,20 @@ def n_ranks() -> int:
 def pids() -> tuple[int, ...]:
     """Return the process ids of all ranks, in rank order; the first is this process."""
     return _current.session("pids").pids()
+
+
+def topology(file: TextIO | None = None) -> None:
+    """Print where the ranks of the run are: a tree of sockets, NUMA nodes with cores and GPUs, and ranks.
+
+    A rank stands under the smallest of these that has all CPUs on which it may run, and has them and its GPU
+    beside it.
+
+    Parameters
+    ----------
+    file : text file, optional
+        By default standard output.
+    """
+    print(_current.session("topology").topology(), file=file)
 
 
 # --- data and functions ----------------------------------------------------------------------------

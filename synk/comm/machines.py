@@ -30,7 +30,7 @@ SMALL_BYTES = 1 << 12  # of an array: the leaders exchange such ones as they are
 
 
 class Part(NamedTuple):
-    """What one rank brings to a collective."""
+    """The contribution of one rank to a collective."""
 
     header: Header
     array: Array | None  # None where nobody asks for it
@@ -104,7 +104,7 @@ class MachinesCommunicator(Communicator):
     def _parts(
         self, kind: str, op: str, array: Array, shapes: bool = False, only: int | None = None
     ) -> list[Part]:
-        """Return what all ranks bring, in rank order; of arrays all, or that of ``only`` one rank.
+        """Return the parts of all ranks, in rank order, with their arrays, or that of ``only`` one rank.
 
         Raises CollectiveMismatch on every rank if that differs, up to the shapes unless ``shapes``.
         """
@@ -148,7 +148,7 @@ class MachinesCommunicator(Communicator):
 
 
 def encoded(kind: str, op: str, array: Array, brings: bool) -> NDArray[np.uint8]:
-    """Return what a rank brings as bytes: a `Header`, and the array behind it if it ``brings`` that."""
+    """Return the part of a rank as bytes: a `Header`, and the array behind it if it ``brings`` that."""
     data = np.ascontiguousarray(array).reshape(-1).view(np.uint8) if brings else np.empty(0, np.uint8)
     words = words_in("q", [data.size, *words_of(kind, op, array.dtype, array.shape, is_shared=brings)])
     length = np.array([len(words)], np.int64)

@@ -32,6 +32,8 @@ class Devices:
     n_ranks : int
     threads : int
         Of each rank, on cores.
+    bind : {"none", "core", "numa"}
+        The CPUs that ranks are bound to.
     gpus : tuple of Gpu
         Rank i has GPU i modulo their number; without any, ranks compute on cores.
     memory_limit : float
@@ -51,6 +53,7 @@ class Devices:
     gpu_device: type[CudaDevice] = CudaDevice
     communicator: type[NcclCommunicator] = NcclCommunicator
     rank: type[Any] | None = None
+    bind: str = "none"
 
     def make(self, rank: int) -> Device:
         """Return the device of one rank, not activated."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from synk.doctor.cgroups import core_quota
 from synk.doctor.finding import NOTE, WARNING, Finding, grade
 from synk.doctor.machine import Machine
+from synk.machines.topology import parse_list, read_topology, write_list
 
 CPUS = "/sys/devices/system/cpu"
 
@@ -63,6 +64,24 @@ def core_sharing(machine: Machine) -> Finding:
     )
 
 
+def numa_nodes(machine: Machine) -> Finding:
+    """Check for cores on several NUMA nodes, of which each is slow to read another's memory, and far GPUs."""
+    topology = read_topology(machine.root, machine.affinity)
+    usable = {cpu.node for cpu in topology.cpus if cpu.number in machine.affinity}
+    far = [f"{gpu.address} (node {gpu.node})" for gpu in topology.gpus if gpu.node not in usable | {None}]
+    listed, one = write_list(usable), f"--cpunodebind={min(usable)} --membind={min(usable)}"
+    return grade(
+        "NUMA nodes",
+        f"usable cores are on nodes {listed}" if len(usable) > 1 else "all usable cores are on one",
+        (bool(far), WARNING, f"no usable core is near GPU {', '.join(far)}: start the script on cores there"),
+        (
+            len(usable) > 1,
+            NOTE,
+            f"ranks are not bound to cores; a run for which one node is enough: numactl {one} python ...",
+        ),
+    )
+
+
 def thread_variables(machine: Machine) -> Finding:
     """Check for variables that a run sets anew on every rank, because it divides the cores itself."""
     given = [f"{name}={machine.environ[name]}" for name in THREAD_VARIABLES if name in machine.environ]
@@ -82,13 +101,4 @@ def pinning_variables(machine: Machine) -> Finding:
     return grade("thread pinning", found, (bool(pinned), WARNING, remedy))
 
 
-def parse_list(text: str) -> set[int]:
-    """Return the numbers of a list as the kernel writes them: ``0-3,8``."""
-    numbers: set[int] = set()
-    for part in filter(None, text.split(",")):
-        first, _, last = part.partition("-")
-        numbers.update(range(int(first), int(last or first) + 1))
-    return numbers
-
-
-CHECKS = (affinity, quota, core_sharing, thread_variables, pinning_variables)
+CHECKS = (affinity, quota, core_sharing, numa_nodes, thread_variables, pinning_variables)

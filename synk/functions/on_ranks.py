@@ -36,10 +36,10 @@ class OnRanks:
         self._label = getattr(make, "__qualname__", repr(make))
         self._kept: list[Any] = []  # functions and Data that the objects refer to
         with owner.turn(self._label):
-            travelling = self._travelling((make, arguments))
+            payload = self._travelling((make, arguments))
             self._finalizer = weakref.finalize(self, owner.drop_object, number)
             self._finalizer.atexit = False
-            owner.run((MakeStep(number, *travelling),))
+            owner.run((MakeStep(number, payload, self._arrays()),))
 
     def __call__(self, *arguments: Any) -> list[Any]:
         """Call the object of every rank with the same arguments; return the results, in rank order.
@@ -54,14 +54,18 @@ class OnRanks:
             If a worker died. The run is broken.
         """
         with self._owner.turn(self._label):
-            return list(self._owner.run((CallStep(self._number, *self._travelling(arguments)),))[0])
+            payload = self._travelling(arguments)
+            return list(self._owner.run((CallStep(self._number, payload, self._arrays()),))[0])
 
     def close(self) -> None:
         """Drop the objects now, even if something still refers to this; without it they go with this."""
         self._finalizer()
 
-    def _travelling(self, what: Any) -> tuple[bytes, tuple[messages.ArrayRef, ...]]:
-        """Return what travels, and the `Data` in it."""
+    def _arrays(self) -> tuple[messages.ArrayRef, ...]:
+        """Return where the values of all `Data` are that the objects, or arguments, refer to."""
+        return tuple([one.ref() for one in self._kept if isinstance(one, Data)])
+
+    def _travelling(self, what: Any) -> bytes:
         file = io.BytesIO()
         pickler = _Pickler(file)
         try:
@@ -73,7 +77,7 @@ class OnRanks:
             ) from error
         self._owner.compile([(one.ready(), 1) for one in pickler.met if isinstance(one, GraphFunction)])
         self._kept += pickler.met
-        return file.getvalue(), tuple([one.ref() for one in pickler.met if isinstance(one, Data)])
+        return file.getvalue()
 
 
 class _Pickler(pickle.Pickler):
@@ -131,7 +135,7 @@ class MakeStep(Step):
 
     number: int
     payload: bytes
-    arrays: tuple[messages.ArrayRef, ...]  # that the payload names
+    arrays: tuple[messages.ArrayRef, ...]  # that the objects read
 
     phase = messages.COMPUTING
 

@@ -20,7 +20,7 @@ from synk.machines.proof import Dialogue, HandshakeRefused, Hello, call, check_t
 from synk.machines.versions import compare, versions
 
 CALLER_SECONDS = 5.0  # from a connection to its proof; one that takes longer is dropped
-CALLERS = 64  # connections without a proof yet; the oldest makes way for one more
+CALLERS = 256  # connections without a proof yet, far more than leaders; the oldest makes way for one more
 
 # Without an answer for so long, a connection counts as cut. The kernel also cuts one whose other end reads
 # nothing for so long while the buffers are full: who sends much to a process that computes needs a reader
@@ -45,7 +45,7 @@ class Listener:
                 raise ValueError(
                     f"address={address!r} means all networks; name one of this machine's: `ip addr`"
                 )
-            self._socket = socket.create_server((number, 0), family=family)
+            self._socket = socket.create_server((number, 0), family=family, backlog=CALLERS)
         except OSError as error:
             raise _named(error, address) from None
         self._socket.setblocking(False)

@@ -59,7 +59,7 @@ def parse_hosts(
 
 
 def under_mpi(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Return what tells that mpirun or srun has started this process, such as ``PMI_SIZE=3``, or None."""
+    """Return the sign that mpirun or srun has started this process, such as ``PMI_SIZE=3``, or None."""
     return next((f"{name}={environ[name]}" for name in UNDER_MPI if name in environ), None)
 
 

@@ -138,7 +138,7 @@ class SegmentTable:
         self._stamps[number] = stamp
 
     def stamp(self, number: int) -> Any:
-        """Return what is the same as long as nobody writes to a segment; None if nobody knows."""
+        """Return a value that is another one after a write to a segment; None if nobody knows."""
         if self._files.get(number) is not None:
             return ON_DISK
         stamp = self._stamps.get(number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from synk.device import MEMORY_LIMIT, Devices, choose_devices
 from synk.device.choose import KINDS
 from synk.device.cuda import PRECISIONS
+from synk.machines.binding import BIND
 from synk.values.errors import SynkStateError
 
 
@@ -20,6 +22,7 @@ def checked_devices(
     precision: Any = None,
     cuda_graphs: Any = False,
     overlap: Any = False,
+    bind: Any = "none",
 ) -> Devices:
     """Return how many ranks there will be, and what they compute on.
 
@@ -39,11 +42,13 @@ def checked_devices(
             _check_count(name, value)
     if precision is not None and precision not in PRECISIONS:
         raise ValueError(f"precision={precision!r} is unknown; choose one of {', '.join(PRECISIONS)}")
+    if bind not in BIND:
+        raise ValueError(f"bind={bind!r} is unknown; choose one of {', '.join(BIND)}")
     for name, value in (("cuda_graphs", cuda_graphs), ("overlap", overlap)):
         if not isinstance(value, bool):
             raise TypeError(f"{name}={value!r} is neither True nor False")
     fraction = _checked_fraction(memory_limit)
-    devices = choose_devices(device, n_parallel, threads, fraction, precision)
+    devices = replace(choose_devices(device, n_parallel, threads, fraction, precision), bind=bind)
     if devices.gpus and (cuda_graphs or overlap):
         # Here and nowhere else: what else there is does not read this room, and works without it.
         from synk.gpu_speedups import speed_up

@@ -29,6 +29,7 @@ from synk.processes.signals import ignore_signals
 from synk.processes.stderr_log import STDERR
 from synk.rank.loop import serve
 from synk.rank.rank import Rank
+from synk.run.placement import Binding
 from synk.run.worker_spec import WorkerSpec
 from synk.transport.channel import WorkerChannel
 from synk.transport.deaths import Deaths
@@ -90,6 +91,7 @@ def _become_a_process(spec: WorkerSpec) -> None:
 
 
 def _make_rank(spec: WorkerSpec, master: Process, channel: WorkerChannel) -> Rank:
+    Binding(spec.devices, spec.place)
     device = spec.devices.make(spec.place)
     device.activate()
     barrier = Barrier(

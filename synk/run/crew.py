@@ -13,12 +13,15 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from synk.device import Devices
 from synk.device.cpu import count_cores
+from synk.machines.tree import Placement
 from synk.processes.printout import Printout
 from synk.processes.process import REAP_SECONDS, Process, open_standard_descriptors
 from synk.processes.signals import hold_signals
 from synk.processes.stacks import Stacks
 from synk.processes.stderr_log import StderrLog
+from synk.run.placement import placement
 from synk.run.watchdog import Watchdog
 from synk.transport.base import Death, Disconnected, Leaders, OnDeath, OnLate, Watched
 from synk.transport.channel import MasterChannel
@@ -62,6 +65,11 @@ class Crew:
 
     def pids(self) -> tuple[int, ...]:
         return (self._pid, *(worker.process.pid for worker in self.workers))
+
+    def placements(self, devices: Devices) -> list[Placement]:
+        """Return this machine with its ranks."""
+        host = None if self.machine is None else self.machine.host
+        return [placement(self.pids(), devices, host)]
 
     def process(self, rank: int) -> Process:
         return self.workers[rank - 1].process

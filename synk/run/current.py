@@ -119,7 +119,7 @@ def _fork(
 
 
 def _jobs(hosts: Any, n_parallel: int | None, devices: Devices, interface: str | None) -> Jobs | None:
-    """Return what starts or finds the processes on other machines; None where there is only this one.
+    """Return the source of processes on other machines; None where there is only this one.
 
     On all machines but the first, of those on which a launcher has started this script, it does not return.
     """

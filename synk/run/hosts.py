@@ -111,7 +111,7 @@ class StartedJobs:
 
 
 def _ssh_options() -> list[str]:
-    """Return what the environment adds to the options of ssh."""
+    """Return the options of ssh that stand in the environment."""
     return shlex.split(os.environ.get(MORE_SSH_OPTIONS, ""))
 
 

@@ -18,7 +18,7 @@ Called = tuple[socket.socket, Hello]  # a connection to a leader, and what it ha
 
 
 class Jobs(Protocol):
-    """Where the jobs of a run come from: one at its start, another at each restart."""
+    """The source of the jobs of a run: one at its start, another at each restart."""
 
     def call(self) -> Job:
         """Return a job, once all its leaders have called."""

@@ -18,6 +18,7 @@ from typing import Any
 
 from synk.arrays.variables import RankVariables
 from synk.device import Devices
+from synk.machines.tree import Placement
 from synk.memory.segments import SegmentTable, remade
 from synk.processes.signals import ignore_signals
 from synk.rank.connection import Connection
@@ -26,6 +27,7 @@ from synk.rank.loop import answer
 from synk.run.arena import Arena
 from synk.run.fork_source import ForkSource
 from synk.run.launch import launch
+from synk.run.placement import Binding, placement
 from synk.run.run_state import RunState
 from synk.transport.base import CLOSE_SECONDS, Disconnected, Leaders
 from synk.transport.links import LeaderEnd, Loss
@@ -86,7 +88,7 @@ class Leader:
 
     def __init__(self, end: LeaderEnd, spec: LeaderSpec, leaders: Leaders):
         spec.enter()
-        self._end, self._machine = end, spec.machine
+        self._end, self._machine, self._devices = end, spec.machine, spec.devices
         self._released: deque[Any] = deque()  # until the workers are at rest
         self._trouble: Failure | None = None  # of a message without an answer; told with the next reply
         state = replace(spec.state, segments={one.segment: remade(one) for one in spec.segments})
@@ -94,6 +96,7 @@ class Leader:
         self._channel = self._crew.open_channel(self._on_death, self._on_late)
         self._segments = SegmentTable(self._channel.post, self._released.append, first=OWN_NUMBERS)
         self._segments.hold(state.segments)
+        Binding(spec.devices, 0)
         device = spec.devices.make(0)
         device.activate()
         peers = self._crew.peers(self._on_death, self._on_late, leaders)
@@ -104,10 +107,10 @@ class Leader:
         for message in state.messages(peers.rank):
             self._rank.prepare(message)
 
-    @property
-    def pids(self) -> tuple[int, ...]:
-        """Process ids of this machine's ranks."""
-        return self._crew.pids()
+    def greeting(self) -> tuple[tuple[int, ...], Placement]:
+        """Return the process ids of this machine's ranks, and where these are."""
+        pids = self._crew.pids()
+        return pids, placement(pids, self._devices, self._machine.host, self._machine.first)
 
     def serve(self) -> None:
         """Follow the master's frames until it says `Close`, is gone, or a worker is lost."""
@@ -182,7 +185,7 @@ def lead(end: LeaderEnd, leaders: Leaders) -> None:
     spec, _ = end.receive()
     leader = Leader(end, spec, leaders)
     try:
-        end.reply(leader.pids)
+        end.reply(leader.greeting())
         leader.serve()
     finally:
         leader.close()

@@ -15,6 +15,7 @@ from dataclasses import replace
 from itertools import chain
 
 from synk.device import Devices
+from synk.machines.tree import Placement
 from synk.memory.segments import SegmentTable
 from synk.processes.process import Process
 from synk.rank.connection import Connection
@@ -38,8 +39,16 @@ START_SECONDS = 60.0  # for the leaders to have forked their workers
 class Machines:
     """The workers of all machines: `Workers`."""
 
-    def __init__(self, crew: Crew, links: Sequence[LeaderLink], mirror: Mirror, job: Job):
+    def __init__(
+        self,
+        crew: Crew,
+        links: Sequence[LeaderLink],
+        placements: Sequence[Placement],
+        mirror: Mirror,
+        job: Job,
+    ):
         self._crew, self._links, self._mirror, self._job = crew, links, mirror, job
+        self._placements = placements
         self._on_death: OnDeath = lambda rank: None
         self.show_output = crew.show_output
         self.n_ranks = sum(job.sizes)
@@ -78,6 +87,10 @@ class Machines:
         """Tell whether a machine does not answer any more."""
         return any(link.is_cut for link in self._links)
 
+    def placements(self, devices: Devices) -> list[Placement]:
+        """Return all machines with their ranks; others as they were when their ranks were forked."""
+        return [*self._crew.placements(devices), *self._placements]
+
     def pids(self) -> tuple[int, ...]:
         return (*self._crew.pids(), *chain.from_iterable(link.pids for link in self._links))
 
@@ -108,7 +121,8 @@ def launch_on_machines(
     of_hosts = machines(job.hosts, job.sizes)
     here = of_hosts[0]
     crew = launch(source, replace(devices, n_ranks=here.n_places), connection, state, here, job.ends)
-    links = []
+    links: list[LeaderLink] = []
+    placements: list[Placement] = []
     try:
         for machine, end in zip(of_hosts[1:], job.ends, strict=True):
             link = LeaderLink(machine, end)
@@ -125,8 +139,8 @@ def launch_on_machines(
             link.send(encode(spec))
             links.append(link)
         for link in links:
-            link.greet(START_SECONDS)
+            placements.append(link.greet(START_SECONDS))
     except BaseException:
         crew.dismiss(0)
         raise
-    return Machines(crew, links, Mirror(segments), job)
+    return Machines(crew, links, placements, Mirror(segments), job)

@@ -32,6 +32,7 @@ from synk.functions.on_ranks import OnRanks
 from synk.functions.prepared import PreparedCommand
 from synk.functions.sequence import SequenceFunction
 from synk.functions.symbolic import define
+from synk.machines.tree import tree
 from synk.memory.segments import SegmentTable, StagingBuffers
 from synk.processes.process import warn_of_survivors
 from synk.processes.signals import Termination, hold_signals
@@ -43,6 +44,7 @@ from synk.run.fork_source import ForkSource
 from synk.run.job import Job, Jobs
 from synk.run.launch import launch
 from synk.run.machines import launch_on_machines
+from synk.run.placement import Binding
 from synk.run.remembered import RememberedCommands
 from synk.run.run_state import Recovery, RunState, warn_of
 from synk.run.timeline import Timeline
@@ -79,6 +81,8 @@ class Session:
             undo.callback(self._workers.dismiss, seconds=0)
             self.n_ranks = self._workers.n_ranks
             self._commands = commands = Commands(self._workers, turns)
+            self._binding = Binding(devices, 0)
+            undo.callback(self._binding.release)
             self._device = device = devices.make(0)
             device.activate()
             self._variables = own = RankVariables(0, device.to_host, device.from_host)
@@ -145,6 +149,10 @@ class Session:
     def pids(self) -> tuple[int, ...]:
         """Return the process ids of all ranks, in rank order."""
         return self._workers.pids()
+
+    def topology(self) -> str:
+        """Return the tree of all machines with their ranks."""
+        return tree(self._workers.placements(self._devices))
 
     def data(self, *args: Any, **kwargs: Any) -> Data:
         """Make a `Data`."""
@@ -213,6 +221,7 @@ class Session:
             left = self._workers.dismiss(seconds=0)
             self._rank.end_threads()
             self._rank.disconnect()
+            self._binding.release()  # workers start where this process is
             job = self._next_job(hosts)
             n_ranks = n_ranks if job is None else sum(job.sizes)
             if n_ranks != self.n_ranks:
@@ -222,6 +231,7 @@ class Session:
             self._arena.drop()
             state = self._recovery.state(self._rank.builds())
             self._workers = self._launch(state, job)
+            self._binding = Binding(self._devices, 0)
             self._commands.use_workers(self._workers)
             self._rank.join(*self._connected())
             self._commands.note_usable()
@@ -349,6 +359,7 @@ class Session:
             self.segments.close()
             self.shared.close()
             self._device.deactivate()
+            self._binding.release()
             self._termination.restore()
             self._remembered.drop_all()
         warn_of_survivors(left)

@@ -53,14 +53,14 @@ class LeaderLink:
     pids : tuple of int
         Of that machine's ranks.
     replies : list of Reply, optional
-        To the present command, or the greeting's, once they have come.
+        To the present command, once they have come.
     loss : Loss, optional
         What has ended the machine's part in the run.
     """
 
     def __init__(self, machine: Machine, end: socket.socket):
         self.machine, self.pids = machine, (0,) * machine.n_places
-        self.replies: list[Any] | None = None
+        self.replies: Any = None
         self.loss: Loss | None = None
         self._end = end
         self._receiver = Receiver(end)
@@ -74,8 +74,8 @@ class LeaderLink:
         except (Disconnected, OSError):
             self._lose()
 
-    def greet(self, seconds: float) -> None:
-        """Wait until the leader has forked its workers and says who they are.
+    def greet(self, seconds: float) -> Any:
+        """Wait until the leader has forked its workers, and says who and, as is returned, where they are.
 
         Raises SynkStateError if it does not.
         """
@@ -83,7 +83,8 @@ class LeaderLink:
         if self.replies is None:
             said = "has not" if self.loss is None else "could not"
             raise SynkStateError(f"host {self.machine.host} {said} started its ranks within {seconds:g} s")
-        self.pids, self.replies = tuple(self.replies), None
+        (self.pids, placement), self.replies = self.replies, None
+        return placement
 
     def look(self, seconds: float = 0.0) -> None:
         """Take in what has come, or comes within so many seconds."""
@@ -106,7 +107,7 @@ class LeaderLink:
 
     @property
     def is_cut(self) -> bool:
-        """Whether the machine, or the way to it, is lost, and not just a worker on it."""
+        """Tell whether the machine, or the way to it, is lost, and not just a worker on it."""
         return self.loss is not None and self.loss.death.lost is not None
 
     def close(self) -> None:

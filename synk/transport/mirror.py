@@ -31,7 +31,7 @@ class Mirror:
         self._refs: list[ArrayRef] = []
 
     def fills(self, steps: tuple[Any, ...]) -> tuple[Fill, ...]:
-        """Return what the machines lack of the arrays that steps refer to, and take it that they get it."""
+        """Return the blocks that machines lack of the arrays in steps, and take it that they get them."""
         if steps is not self._steps:
             self._steps, self._refs = steps, list(dict.fromkeys(refs_in(steps)))
         return tuple([fill for ref in self._refs for fill in self._changed(ref)])

@@ -5,10 +5,12 @@ import resource
 import signal
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
 from support.cases.machines import MEMINFO, SHM, UNLIMITED, v2
+from support.cases.sys_tree import make_sys
 from synk.doctor import cores, memory, processes
 from synk.doctor.finding import NOTE, OK, PROBLEM, WARNING, Finding, Level
 from synk.doctor.machine import GIB, MIB
@@ -199,15 +201,30 @@ def test_hardware_threads_of_one_core(machine, affinity, physical):
     assert physical is None or f"synk.fork({physical}, threads=1)" in found.remedy
 
 
+def test_cores_of_several_numa_nodes(machine):
+    here = machine(affinity=range(4))
+    make_sys(here.root, sockets=2, cores=4)
+    assert cores.numa_nodes(here).level is Level.OK
+    found = cores.numa_nodes(replace(here, affinity=frozenset({3, 4})))
+    assert (found.level, found.found) == (Level.NOTE, "usable cores are on nodes 0-1")
+    assert "numactl --cpunodebind=0 --membind=0" in found.remedy
+
+
+def test_a_gpu_without_a_usable_core_near_it(machine):
+    here = machine(affinity=range(4))
+    make_sys(
+        here.root, sockets=2, cores=4, gpus=[("0000:3b:00.0", 0), ("0000:af:00.0", 1), ("0000:d8:00.0", -1)]
+    )
+    found = cores.numa_nodes(here)
+    assert found.level is Level.WARNING
+    assert "near GPU 0000:af:00.0 (node 1): start" in found.remedy
+    assert cores.numa_nodes(replace(here, affinity=frozenset(range(8)))).level is Level.NOTE
+
+
 def test_the_variables_of_threads_are_those_that_ranks_set():
     from synk.device.cpu import THREAD_VARIABLES
 
     assert cores.THREAD_VARIABLES == THREAD_VARIABLES
-
-
-@pytest.mark.parametrize(("text", "numbers"), [("", set()), ("0-2,8", {0, 1, 2, 8}), ("5", {5})])
-def test_lists_of_the_kernel(text, numbers):
-    assert cores.parse_list(text) == numbers
 
 
 # --- processes -------------------------------------------------------------------------------------

@@ -112,16 +112,21 @@ NOISES = {
 
 
 @pytest.mark.parametrize("noise", NOISES.values(), ids=NOISES)
-def test_strangers_keep_nobody_out(listener, elsewhere, noise):
-    # More than may wait at a time, all still connected.
-    with contextlib.ExitStack() as strangers:
-        for _ in range(handshake.CALLERS + 6):
-            stranger = strangers.enter_context(socket.create_connection(listener.address))
+def test_strangers_keep_nobody_out(listener, elsewhere, monkeypatch, noise):
+    monkeypatch.setattr(handshake, "CALLERS", 8)
+
+    def call_after_strangers():
+        for _ in range(20):  # more than may wait at a time, all still connected
+            stranger = strangers.enter_context(socket.create_connection(listener.address, timeout=20))
             stranger.sendall(noise)
-        end, heard, other, _ = meet(listener, elsewhere)
-        with end, other:
+        return connect(listener.address, TOKEN, {"rank": 1}, soon())
+
+    with contextlib.ExitStack() as strangers:
+        called = elsewhere(call_after_strangers)
+        end, heard = listener.accept(TOKEN, {}, soon())
+        with end, called.result()[0]:
             assert heard["rank"] == 1
-            assert len(listener._callers) <= handshake.CALLERS
+            assert len(listener._callers) <= 8
 
 
 def test_a_caller_that_takes_long_is_hung_up_on(listener, monkeypatch):

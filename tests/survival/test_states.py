@@ -479,7 +479,7 @@ def test_closing_while_another_thread_calls(ranks):
 # --- in the middle of a call -------------------------------------------------------------------------------
 
 # These do not go to the workers: in the middle of a call they say what is.
-READS = {"synk.timeout", "synk.pids", "synk.n_ranks", "synk.function"}
+READS = {"synk.timeout", "synk.pids", "synk.n_ranks", "synk.topology", "synk.function"}
 READS |= {"Data.data", "Data.__getitem__", "Data.__setitem__", "Data.__array__"}
 READS |= {"Data.__dlpack__", "Data.__dlpack_device__", "Data.set_length", "Data.set_shape", "Data.set_value"}
 READS |= {"Data.free_memory"}  # heard of at the end of the call
