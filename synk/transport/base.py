@@ -55,10 +55,10 @@ class Peers(Protocol):
 
 
 class Leaders(Protocol):
-    """The leaders of all machines of a run, as one of them sees them: each stands for the ranks of its machine.
+    """The leaders of all machines, as one of them sees them: each stands for the ranks of its machine.
 
-    All call the same methods in the same order. While one waits, it calls ``watch()`` now and then, which raises
-    to give up.
+    All call the same methods in the same order. While one waits, it calls ``watch()`` now and then, which
+    raises to give up.
 
     Attributes
     ----------
@@ -84,10 +84,15 @@ class Leaders(Protocol):
         """
 
     def all_reduce(self, array: Any, op: str, watch: Callable[[], Any]) -> None:
-        """Combine flat contiguous arrays in place: "sum", "prod", "min" or "max" (NaN wins), the same bits everywhere.
+        """Combine flat contiguous arrays in place, with the same bits everywhere.
 
-        All machines bring one dtype and length, as they have told each other by `all_gather` before; so none
-        fails in between, and this one does not look for failures.
+        ``op`` is "sum", "prod", "min" or "max" (NaN wins). All machines bring one dtype and length, as they
+        have told each other by `all_gather` in this command.
+
+        Raises
+        ------
+        Aborted
+            If another machine has failed before it came here, or in here; arrays are combined in part then.
         """
 
     def close(self) -> None:

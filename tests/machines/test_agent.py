@@ -1,4 +1,4 @@
-"""An agent that is a thread, as other machines are: the suite of all, and what it does when an end is gone."""
+"""An agent that is a thread, as other machines are: the suite of all, and the end of agent and rank 0."""
 
 import socket
 import threading
