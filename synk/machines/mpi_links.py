@@ -44,6 +44,13 @@ class MpiLinks:
         self._coming: defaultdict[int, deque[_Piece]] = defaultdict(deque)  # by sender
         self._come: defaultdict[int, bytearray] = defaultdict(bytearray)  # by sender, of a message in pieces
         self._unwanted: list[Any] = []  # requests that may never end
+        self._connect()
+
+    def _connect(self) -> None:
+        """Meet every other process once: else the first message to it leaves only with a later call of MPI."""
+        for distance in range(1, self.n_machines):
+            to, sender = (self.machine + distance) % self.n_machines, self.machine - distance
+            self._arrays.Sendrecv(b"", to, recvbuf=bytearray(), source=sender % self.n_machines)
 
     def send(self, machine: int, message: bytes) -> None:
         for start in range(0, len(message), PIECE_BYTES):
@@ -55,6 +62,12 @@ class MpiLinks:
     def unsent(self) -> bool:
         self._sends = [request for request in self._sends if not request.Test()]
         return bool(self._sends)
+
+    def push(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while (self.unsent() or self._unwanted) and time.monotonic() < deadline:
+            self._unwanted = [request for request in self._unwanted if not request.Test()]
+            self.rest(0)
 
     def receive(self) -> tuple[int, memoryview] | None:
         self._match()
