@@ -122,7 +122,7 @@ class Data:
         return self._changes
 
     def _stamp(self) -> int | None:
-        """Return a number that is another one after a write to the values; None while somebody might write."""
+        """Return a number that is another one after a write; None while somebody might write."""
         return None if any(one() is not None for one in self._handed_out) else self._changes
 
     # --- like an array -----------------------------------------------------------------------

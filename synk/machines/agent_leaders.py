@@ -143,8 +143,8 @@ class AgentLeaders:
         return answer
 
     def _send(self, message: Any, descriptor: int | None = None) -> None:
+        frame = encode(message, self._outbox)
         with self._whole():
-            frame = encode(message, self._outbox)
             send(self._end, frame if descriptor is None else frame._replace(descriptor=descriptor))
         self._outbox.sent()
 

@@ -25,6 +25,7 @@ from synk.transport.base import Aborted
 
 HEAD = struct.Struct("<qqqq")  # command, meeting, round or FAILED, number of payloads
 LENGTH = struct.Struct("<q")
+PUSH_SECONDS = 0.05  # for a failure to pass what was sent before it
 MEETINGS = 1000  # of a command, before the numbers of its all-reduces repeat
 FAILED = -1  # instead of a round: the sender will not come to this meeting of the command
 
@@ -58,6 +59,7 @@ class LinkedLeaders:
         message = pack(Place(self._command, self._met + 1, FAILED), ())
         for distance in range(1, self.n_machines):
             self._links.send((self.machine + distance) % self.n_machines, message)
+        self._links.push(PUSH_SECONDS)
 
     def all_gather(self, payload: Any, watch: Watch) -> list[bytes]:
         n = self.n_machines

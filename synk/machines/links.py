@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 WATCH_SECONDS = 0.01  # between looks at what else may end a wait
 SPIN_SECONDS = 200e-6  # a message between machines takes dozens of microseconds
 SHORT_NAP = 50e-6
-LONG_NAP = 1e-3
-NAP_SHARE = 0.1  # of what a wait has taken so far: so much later it may end than it could
+LONG_NAP = 1e-2  # with which a wait takes less than 1 % of a core
+NAP_SHARE = 0.02  # of what a wait has taken so far: it ends so much later than it could
 
 Watch = Callable[[], Any]
 
@@ -42,6 +42,9 @@ class Links(Protocol):
 
     def unsent(self) -> bool:
         """Return whether a message has not left yet, for which the other machine must receive."""
+
+    def push(self, seconds: float) -> None:
+        """Take so long at most to send on what has not left yet, also for those who do not come here again."""
 
     def receive(self) -> tuple[int, memoryview] | None:
         """Return the next message that has arrived and its sender, if there is one."""
@@ -71,7 +74,7 @@ class Links(Protocol):
 def wait(links: Links, is_over: Callable[[], bool], watch: Watch) -> None:
     """Wait until something is over, by looking again and again: MPI wakes nobody up.
 
-    Naps grow with the wait, so that long ones cost little: 1 % of a core.
+    Naps grow with the wait, so that long ones cost little.
     """
     began = watched = time.perf_counter()
     while not is_over():

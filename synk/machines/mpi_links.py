@@ -5,6 +5,7 @@ Messages are received as they come, whoever sends them. Arrays have a communicat
 
 from __future__ import annotations
 
+import ctypes
 import os
 import time
 from collections import defaultdict, deque
@@ -15,6 +16,8 @@ from numpy.typing import NDArray
 
 from synk.machines.mpi_library import load_mpi
 
+PR_SET_TIMERSLACK = 29
+SLACK_NANOSECONDS = 1000  # short naps would take twice as long as they are told to
 PIECE_BYTES = 1 << 30  # MPI counts in C's int
 LAST, MORE_FOLLOW = 0, 1  # tags of the pieces of a message
 
@@ -36,10 +39,18 @@ class MpiLinks:
         self.n_tags = communicator.Get_attr(self._mpi.TAG_UB) + 1
         self._messages, self._arrays = communicator.Dup(), communicator.Dup()
         self._status = self._mpi.Status()
+        ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, SLACK_NANOSECONDS, 0, 0, 0)  # of this thread
         self._sends: list[Any] = []  # requests, each of which keeps what it sends
         self._coming: defaultdict[int, deque[_Piece]] = defaultdict(deque)  # by sender
         self._come: defaultdict[int, bytearray] = defaultdict(bytearray)  # by sender, of a message in pieces
         self._unwanted: list[Any] = []  # requests that may never end
+        self._connect()
+
+    def _connect(self) -> None:
+        """Meet every other process once: else the first message to it leaves only with a later call of MPI."""
+        for distance in range(1, self.n_machines):
+            to, sender = (self.machine + distance) % self.n_machines, self.machine - distance
+            self._arrays.Sendrecv(b"", to, recvbuf=bytearray(), source=sender % self.n_machines)
 
     def send(self, machine: int, message: bytes) -> None:
         for start in range(0, len(message), PIECE_BYTES):
@@ -51,6 +62,12 @@ class MpiLinks:
     def unsent(self) -> bool:
         self._sends = [request for request in self._sends if not request.Test()]
         return bool(self._sends)
+
+    def push(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while (self.unsent() or self._unwanted) and time.monotonic() < deadline:
+            self._unwanted = [request for request in self._unwanted if not request.Test()]
+            self.rest(0)
 
     def receive(self) -> tuple[int, memoryview] | None:
         self._match()

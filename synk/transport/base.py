@@ -56,7 +56,7 @@ class Peers(Protocol):
 
 
 class Leaders(Protocol):
-    """The leaders of all machines of a run, as one of them sees them: each stands for its machine's ranks.
+    """The leaders of all machines, as one of them sees them: each stands for the ranks of its machine.
 
     All call the same methods in the same order. While one waits, it calls ``watch()`` now and then, which
     raises to give up.
@@ -87,10 +87,13 @@ class Leaders(Protocol):
     def all_reduce(self, array: Any, op: str, watch: Callable[[], Any]) -> None:
         """Combine flat contiguous arrays in place, with the same bits everywhere.
 
-        ``op`` is "sum", "prod", "min" or "max", in which NaN wins.
+        ``op`` is "sum", "prod", "min" or "max" (NaN wins). All machines bring one dtype and length, as they
+        have told each other by `all_gather` in this command.
 
-        All machines bring one dtype and length, as they have told each other by `all_gather` before; so none
-        fails in between, and this one does not look for failures.
+        Raises
+        ------
+        Aborted
+            If another machine has failed before it came here, or in here; arrays are combined in part then.
         """
 
     def close(self) -> None:

@@ -94,6 +94,9 @@ class ThreadLinks:
         ]
         return bool(self._large)
 
+    def push(self, seconds):
+        pass
+
     def receive(self):
         mine = self._network.messages[self.machine]
         if not mine:

@@ -1,0 +1,80 @@
+"""Leaders on links between threads: the suite of all, and messages and bytes as machines are added."""
+
+import math
+
+import numpy as np
+import pytest
+
+from support.machines.leaders import thread_leaders
+from support.machines.suite import LeadersSuite, reduce
+from support.transport.parts import nothing, on_threads
+from synk.machines.linked_leaders import HEAD, LENGTH
+
+
+class ThreadGroup:
+    """Machines that are threads."""
+
+    def __init__(self, n_machines):
+        self.n_machines = n_machines
+        self.leaders = thread_leaders(n_machines)
+        self._command = 0
+
+    def outcomes(self, work, *arguments):
+        """Run one command; return what each machine returned or raised."""
+        self._command += 1
+
+        def run(machine):
+            self.leaders[machine].begin(self._command)
+            return work(self.leaders[machine], nothing, *arguments)
+
+        return on_threads(self.n_machines, run)
+
+
+class TestThreads(LeadersSuite):
+    @pytest.fixture(params=[1, 2, 3, 5], ids="{}-machines".format)
+    def group(self, request):
+        return ThreadGroup(request.param)
+
+
+@pytest.mark.parametrize("n_machines", [2, 3, 8, 13, 64])
+def test_a_gather_takes_log_n_messages_and_no_more_bytes_than_it_brings(n_machines):
+    group, rounds = ThreadGroup(n_machines), math.ceil(math.log2(n_machines))
+    group.outcomes(lambda leaders, watch: leaders.all_gather(bytes(1000), watch))
+    for leaders in group.leaders:
+        assert leaders.messages == rounds
+        assert leaders.nbytes == rounds * HEAD.size + (n_machines - 1) * (LENGTH.size + 1000)
+
+
+@pytest.mark.parametrize("n_machines", [2, 3, 8, 64])
+def test_a_reduction_sends_as_much_as_a_ring(n_machines):
+    group, n_items = ThreadGroup(n_machines), 1000 * n_machines
+    group.outcomes(reduce, "sum", "float32", [])
+    before = [(leaders.messages, leaders.nbytes) for leaders in group.leaders]
+    group.outcomes(reduce, "sum", "float32", [n_items])
+    for leaders, (messages, nbytes) in zip(group.leaders, before, strict=True):
+        assert leaders.messages - 2 * messages == 2 * (n_machines - 1)
+        assert leaders.nbytes - 2 * nbytes == 2 * (n_machines - 1) * n_items * 4 // n_machines
+
+
+def test_what_an_aborted_command_has_left_is_thrown_away():
+    one, other = thread_leaders(2)
+    one.begin(1)
+    one.links.send(1, b"".join([HEAD.pack(1, 1, 0, 1), LENGTH.pack(4), b"left"]))
+    one.links.start_send(np.ones(3), 1, 0)
+    for leaders in (one, other):
+        leaders.begin(2)
+    gathered = on_threads(2, lambda machine: (one, other)[machine].all_gather(b"new%d" % machine, nothing))
+    assert gathered == [[b"new0", b"new1"]] * 2
+    assert other.links.receive() is None
+    assert not any(other.links._network.sent.values())
+
+
+def test_a_failure_of_an_earlier_command_is_forgotten():
+    one, other = thread_leaders(2)
+    for leaders in (one, other):
+        leaders.begin(1)
+    one.fail()
+    one.begin(2)
+    other.begin(2)
+    gathered = on_threads(2, lambda machine: (one, other)[machine].all_gather(b"", nothing))
+    assert gathered == [[b"", b""]] * 2

@@ -1,0 +1,136 @@
+"""An MPI job ends with all that it has on this machine: processes, folders, segments."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from support.machines.mpi_group import MpiGroup, launch_here, missing
+from support.processes.leaks import processes
+from synk.machines.mpi_job import MpiJob
+from synk.transport.base import Disconnected
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
+
+SLEEP = "import time; print('ready', file=__import__('sys').stderr, flush=True); time.sleep(100)"
+PATIENCE = 30.0  # seconds
+
+
+@pytest.fixture
+def start():
+    """Start a job of two processes that run a program."""
+    jobs = []
+
+    def start(program):
+        jobs.append(MpiJob(launch_here(2, [sys.executable, "-c", program], {})))
+        return jobs[-1]
+
+    yield start
+    for job in jobs:
+        job.end()
+
+
+@pytest.fixture
+def job(start):
+    """A job of two processes that both run."""
+    job = start(SLEEP)
+    until(lambda: job.log.tail().count("ready") == 2)
+    return job
+
+
+def until(condition):
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def left_of(pid):
+    """Return what is there of a job: folders of its mpirun, and pids of its session."""
+    sessions = [
+        process.pid for process in processes() if not process.zombie and session_of(process.pid) == pid
+    ]
+    return [*Path(tempfile.gettempdir()).glob(f"*{pid}*"), *sessions]
+
+
+def session_of(pid):
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return None
+
+
+def test_a_job_that_is_ended_leaves_nothing(job):
+    assert job.exit_code() is None
+    assert len(left_of(job.pid)) >= 4, "mpirun, two processes and a folder"
+    job.end()
+    assert left_of(job.pid) == []
+    assert job.exit_code() is not None
+    job.end()  # once more does nothing
+
+
+def test_a_job_that_hangs_is_killed(job):
+    os.kill(job.pid, signal.SIGSTOP)  # as deaf to SIGTERM as an mpirun whose link is dead
+    job.end(seconds=0.1)
+    assert job.exit_code() == -signal.SIGKILL
+    assert left_of(job.pid) == []
+
+
+def test_the_end_of_a_job_is_noticed_with_its_last_words(start):
+    job = start("import sys; sys.exit('the reason')")
+    assert select.select([job], [], [], PATIENCE)[0]
+    until(lambda: job.exit_code() is not None)
+    assert job.exit_code() == 1
+    assert "the reason" in job.log.tail()
+    assert left_of(job.pid) == []
+
+
+MASTER = """
+import os, signal, sys
+from support.machines.mpi_group import MpiGroup
+from support.machines.suite import agree
+group = MpiGroup(2, with_agent=True)
+group.outcomes(agree)
+if sys.argv[1] == "hanging":
+    os.kill(group.job.pid, signal.SIGSTOP)
+print(group.job.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("mpirun", ["well", "hanging"])
+def test_a_job_ends_with_its_master(mpirun):
+    told = subprocess.run(
+        [sys.executable, "-c", MASTER, mpirun],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        stdout=subprocess.PIPE,
+        timeout=PATIENCE + 60,
+    )
+    assert told.returncode == -signal.SIGKILL
+    pid = int(told.stdout)
+    until(lambda: left_of(pid) == [])
+
+
+def pid(leaders, watch):
+    return os.getpid()
+
+
+@pytest.mark.parametrize("victim", ["agent", "leader"])
+def test_rank_0_is_told_when_processes_die(victim):
+    group = MpiGroup(2, with_agent=True)
+    try:
+        _, leader = group.outcomes(pid)
+        (agent,) = {*left_of(group.job.pid)[-2:]} - {leader}
+        os.kill(agent if victim == "agent" else leader, signal.SIGKILL)
+        group.leaders.begin(10)
+        with pytest.raises(Disconnected):
+            group.leaders.all_gather(b"", lambda: None)
+    finally:
+        group.close()
+    assert left_of(group.job.pid) == []

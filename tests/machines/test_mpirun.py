@@ -1,0 +1,98 @@
+"""Commands that start one process a machine: nothing is run."""
+
+import pytest
+
+from synk.machines import mpi_library
+from synk.machines.mpi_library import MpiMissing, find_mpirun, load_mpi
+from synk.machines.mpirun import launch
+
+USUAL = {
+    "mpirun": "/usr/bin/mpirun",
+    "hosts": ["alpha", "10.0.0.2"],
+    "program": ["/usr/bin/python", "-m", "synk"],
+    "environment": {"HOME": "/home/me"},
+    "variables": {"SYNK_TOKEN": "secret"},
+    "folder": "/tmp",
+    "as_root": False,
+}
+
+
+def words(**changes):
+    """Return the command, with a word that no argument has at either end."""
+    return " ".join(["^", *launch(**USUAL | changes).command, "$"])
+
+
+def test_one_process_a_host_is_started_in_their_order():
+    command = words()
+    assert command.startswith("^ /usr/bin/mpirun ")
+    assert " --host alpha:1,10.0.0.2:1 --map-by ppr:1:node --bind-to none " in command
+    assert command.endswith(" /usr/bin/python -m synk $")
+
+
+def test_values_of_variables_are_not_in_the_command():
+    found = launch(**USUAL)
+    assert "secret" not in " ".join(found.command)
+    assert " -x SYNK_TOKEN " in words()
+    assert found.environment == {"HOME": "/home/me", "SYNK_TOKEN": "secret"}
+
+
+def test_ssh_never_asks():
+    (arguments,) = [word for word in launch(**USUAL, ssh_options=["-F /etc/mine"]).command if "-o" in word]
+    assert "-o BatchMode=yes" in arguments
+    assert "-o ConnectTimeout=5" in arguments
+    assert arguments.endswith(" -F /etc/mine")
+
+
+def test_root_is_said_only_where_it_is():
+    assert "--allow-run-as-root" not in words()
+    assert " --allow-run-as-root " in words(as_root=True)
+
+
+def test_an_interface_is_for_launching_and_for_arrays():
+    assert "if_include" not in words()
+    told = words(interface="10.0.0.0/24")
+    assert " --prtemca prte_if_include 10.0.0.0/24 " in told
+    assert " --mca btl_tcp_if_include 10.0.0.0/24 " in told
+
+
+@pytest.mark.parametrize(
+    "host", ["", "-h", "a,b", "a:2", "a b", "a;b", "$(a)", "a\n", "a/b", "user@a", ".a", "a-"]
+)
+def test_names_that_are_none_are_refused(host):
+    with pytest.raises(ValueError, match="is no name or IPv4 address of a host"):
+        launch(**USUAL | {"hosts": ["alpha", host]})
+
+
+def test_no_host_and_double_ones_are_refused():
+    with pytest.raises(ValueError, match="names no host"):
+        launch(**USUAL | {"hosts": []})
+    with pytest.raises(ValueError, match="names 'alpha' 2 times"):
+        launch(**USUAL | {"hosts": ["alpha", "beta", "alpha"]})
+
+
+def test_the_environments_own_mpirun_is_taken_first(tmp_path, monkeypatch):
+    for folder in ("own", "path"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mpirun").touch(0o755)
+    monkeypatch.setattr(mpi_library.sys, "executable", str(tmp_path / "own" / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
+    assert find_mpirun() == str(tmp_path / "own" / "mpirun")
+    (tmp_path / "own" / "mpirun").unlink()
+    assert find_mpirun() == str(tmp_path / "path" / "mpirun")
+    (tmp_path / "path" / "mpirun").unlink()
+    with pytest.raises(MpiMissing, match=r"pip install synk\[mpi\]"):
+        find_mpirun()
+
+
+@pytest.mark.parametrize("error", [ModuleNotFoundError("no mpi4py"), RuntimeError("cannot load MPI library")])
+def test_what_is_missing_is_named_with_the_remedy(monkeypatch, error):
+    class Refusing:
+        def find_spec(self, name, path=None, target=None):
+            if name.startswith("mpi4py"):
+                raise error
+
+    monkeypatch.setattr(mpi_library.sys, "meta_path", [Refusing()])
+    for name in [name for name in mpi_library.sys.modules if name.startswith("mpi4py")]:
+        monkeypatch.delitem(mpi_library.sys.modules, name)
+    with pytest.raises(MpiMissing, match=r"pip install synk\[mpi\] \(.*MPI|mpi4py"):
+        load_mpi()

@@ -1,0 +1,131 @@
+"""Machines that are processes of one MPI job on this machine, with an agent for the first of them or without.
+
+Each process runs this file, connects to the tests and waits for work; see ``suite.py``.
+"""
+
+import os
+import secrets
+import sys
+import tempfile
+import time
+from multiprocessing.connection import Client, Listener
+from pathlib import Path
+
+from synk.machines.mpi_library import find_mpirun, load_mpi
+
+TESTS = Path(__file__).parents[2]
+START_SECONDS = 60.0
+AGENT = "agent"  # to the process that is no machine of its own
+
+
+def missing():
+    """Return the reason why there is no MPI here, or ""; MPI is not initialised."""
+    try:
+        import mpi4py  # noqa: F401
+
+        find_mpirun()
+    except ImportError as error:
+        return str(error)
+    return ""
+
+
+def launch_here(n_processes, program, variables):
+    """Return how so many processes are started on this machine: as if it were so many."""
+    from synk.machines.mpirun import launch
+
+    one = launch(
+        find_mpirun(),
+        ["localhost"],
+        program,
+        environment=os.environ,
+        variables={"PYTHONPATH": str(TESTS), **variables},
+        folder=tempfile.gettempdir(),
+        as_root=os.geteuid() == 0,
+    )
+    many = {"localhost:1": f"localhost:{n_processes}", "ppr:1:node": f"ppr:{n_processes}:node"}
+    return one._replace(command=tuple(many.get(word, word) for word in one.command))
+
+
+class MpiGroup:
+    """Machines that are processes of an MPI job; with an agent, this process is the first machine."""
+
+    def __init__(self, n_machines, with_agent=False):
+        from synk.machines.agent_door import Door
+        from synk.machines.agent_leaders import AgentLeaders
+        from synk.machines.mpi_job import MpiJob
+
+        self.n_machines = n_machines
+        self._command = 0
+        door, key, name = Door(), secrets.token_hex(16), f"\0synk-tests-{secrets.token_hex(16)}"
+        program = [sys.executable, __file__, name[1:], *([AGENT] if with_agent else [])]
+        with Listener(name, "AF_UNIX", authkey=key.encode()) as listener:
+            variables = {**door.environment, "KEY": key}
+            self.job = MpiJob(launch_here(n_machines, program, variables))
+            self._deadline = time.monotonic() + START_SECONDS
+            try:
+                listener._listener._socket.settimeout(START_SECONDS)
+                n_connections = n_machines - with_agent
+                connections = [listener.accept() for _ in range(n_connections)]
+                self.machines = dict(sorted((connection.recv(), connection) for connection in connections))
+                self.leaders = AgentLeaders(door.open(self._watch), n_machines) if with_agent else None
+            except BaseException:
+                print(self.job.log.tail(), file=sys.stderr)
+                self.job.end()
+                raise
+            finally:
+                door.close()
+
+    def _watch(self):
+        assert self.job.exit_code() is None, self.job.log.tail()
+        assert time.monotonic() < self._deadline, "processes of MPI do not start"
+
+    def outcomes(self, work, *arguments):
+        """Run one command; return what each machine returned or raised."""
+        self._command += 1
+        for connection in self.machines.values():
+            connection.send((self._command, work, arguments))
+        mine = [] if self.leaders is None else [outcome(self.leaders, self._command, work, arguments)]
+        for machine, connection in self.machines.items():
+            assert connection.poll(START_SECONDS), f"machine {machine} does not answer"
+        return mine + [connection.recv() for connection in self.machines.values()]
+
+    def close(self):
+        if self.leaders is not None:
+            self.leaders.close()
+        self.job.end()
+        for connection in self.machines.values():
+            connection.close()
+
+
+def outcome(leaders, command, work, arguments):
+    """Return what ``work`` of one machine returns or raises."""
+    leaders.begin(command)
+    try:
+        return work(leaders, lambda: None, *arguments)
+    except Exception as error:
+        return error
+
+
+def serve(name, agent):
+    """Do the work of one machine until the tests are gone."""
+    from synk.machines.agent import Agent
+    from synk.machines.agent_door import knock
+    from synk.machines.mpi_job import end_own_job
+    from synk.machines.mpi_leaders import MpiLeaders
+    from synk.transport.base import Disconnected
+
+    leaders = MpiLeaders(load_mpi().COMM_WORLD)
+    try:
+        if agent and leaders.machine == 0:
+            Agent(leaders, knock()).run()
+        with Client(f"\0{name}", "AF_UNIX", authkey=os.environ["KEY"].encode()) as tests:
+            tests.send(leaders.machine)
+            while True:
+                tests.send(outcome(leaders, *tests.recv()))
+    except (Disconnected, EOFError, OSError):
+        end_own_job(tempfile.gettempdir())
+        os._exit(0)  # no farewell to processes that may be gone
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], AGENT in sys.argv)
