@@ -106,7 +106,7 @@ def sample(
     settings = {("maxdepth" if k == "max_treedepth" else k): v for k, v in settings.items() if v is not None}
     prepared = Prepared(model, initvals)
     expansion = Expansion(prepared.model, prepared.layout, var_names)
-    with run_of(cores, chains, shard):
+    with run_of(cores, chains, together=bool(shard)):
         chains = _checked_chains(chains, shard)
         poll = _chains_here_or_there(prepared, shard, _starts(prepared, chains, random_seed), settings)
         record = Record(chains, prepared.layout.size)

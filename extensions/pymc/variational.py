@@ -16,7 +16,7 @@ from synk.extensions.fit.signals import StoppedBySignals
 from synk.extensions.pymc.density import Prepared
 from synk.extensions.pymc.record import Drawn
 from synk.extensions.pymc.results import Expansion, tree
-from synk.extensions.pymc.runs import evaluating
+from synk.extensions.pymc.runs import Stop, evaluating
 
 DECAYS = (0.9, 0.999)  # of Adam's averages of gradients and of their squares
 
@@ -44,16 +44,6 @@ class MeanField:
         drawn = Drawn([0], self.mean + self.std * noise, {})
         expansion = Expansion(self.prepared.model, self.prepared.layout, None)
         return tree(self.prepared.model, expansion, drawn, None, {})
-
-
-class Steps:
-    """The steps of a fit, which an interrupt ends."""
-
-    stopped = False
-
-    def interrupt(self, why: str) -> None:
-        """End after the step that runs."""
-        self.stopped = True
 
 
 def fit(
@@ -95,10 +85,10 @@ def fit(
     prepared = Prepared(pm.modelcontext(model))
     generator = get_random_generator(random_seed)
     position = np.stack([prepared.layout.join(prepared.start(0)), np.full(prepared.layout.size, -1.0)])
-    averages, squares, losses, steps = np.zeros_like(position), np.zeros_like(position), [], Steps()
-    with evaluating(prepared, shard, cores) as evaluate, StoppedBySignals(steps):
+    averages, squares, losses, stop = np.zeros_like(position), np.zeros_like(position), [], Stop()
+    with evaluating(prepared, shard, cores) as evaluate, StoppedBySignals(stop):
         for step in range(n):
-            if steps.stopped:
+            if stop.stopped:
                 break
             mean, log_std = position
             noise = generator.normal(size=mean.size)

@@ -94,9 +94,12 @@ def custom():
     def log_density(value, centre):
         return -((value - centre) ** 2)
 
+    def draw(centre, rng=None, size=None):
+        return rng.normal(centre, 0.5**0.5, size=size)
+
     with pm.Model(coords={"obs": range(N)}) as model:
         centre = pm.Normal("centre")
-        pm.CustomDist("y", centre, logp=log_density, observed=Y, dims="obs")
+        pm.CustomDist("y", centre, logp=log_density, random=draw, observed=Y, dims="obs")
     return model
 
 
