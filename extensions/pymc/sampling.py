@@ -12,6 +12,7 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 import numpy as np
+import nutpie
 import pymc as pm
 from pymc.progress_bar import NutpieProgressBarManager
 from pymc.stats.convergence import log_warnings, run_convergence_checks
@@ -118,7 +119,12 @@ def sample(
                 raise _sampling_error(prepared, error) from None
             except synk.WorkerDied as error:
                 _warn_of_death(error, record)
-        attributes = {"sampling_time": time.perf_counter() - began, "tuning_steps": record.n_tune(draws)}
+        attributes = {
+            "inference_library": "nutpie",
+            "inference_library_version": nutpie.__version__,
+            "sampling_time": time.perf_counter() - began,
+            "tuning_steps": record.n_tune(draws),
+        }
     drawn = record.kept(tuning=False)
     if not drawn.chains:
         raise pm.exceptions.SamplingError("sampling ended before any chain had drawn after its warm-up")

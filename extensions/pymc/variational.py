@@ -14,8 +14,7 @@ from pymc.util import get_random_generator
 
 from synk.extensions.fit.signals import StoppedBySignals
 from synk.extensions.pymc.density import Prepared
-from synk.extensions.pymc.record import Drawn
-from synk.extensions.pymc.results import Expansion, tree
+from synk.extensions.pymc.results import tree_of_points
 from synk.extensions.pymc.runs import Stop, evaluating
 
 DECAYS = (0.9, 0.999)  # of Adam's averages of gradients and of their squares
@@ -41,9 +40,7 @@ class MeanField:
     def sample(self, draws: int = 1000, random_seed: Any = None) -> Any:
         """Return draws, as `sample` returns them, as one chain."""
         noise = get_random_generator(random_seed).normal(size=(1, draws, self.mean.size))
-        drawn = Drawn([0], self.mean + self.std * noise, {})
-        expansion = Expansion(self.prepared.model, self.prepared.layout, None)
-        return tree(self.prepared.model, expansion, drawn, None, {})
+        return tree_of_points(self.prepared.model, self.prepared.layout, self.mean + self.std * noise)
 
 
 def fit(

@@ -103,6 +103,18 @@ def test_vectors_and_points_are_the_same():
         density.join({"slopes": np.zeros(3)})
 
 
+def test_vectors_become_a_tree_of_variables_and_deterministics():
+    density = compile_logp_dlogp(models.regression())
+    vectors = np.arange(24.0).reshape(2, 3, 4)
+    found = density.tree(vectors).posterior
+    assert found["slopes"].dims == ("chain", "draw", "column")
+    assert np.array_equal(found["slopes"], vectors[..., :3])
+    assert np.array_equal(found["total"], vectors[..., :3].sum(axis=2))
+    assert np.allclose(found["noise"], np.exp(vectors[..., 3]))
+    with pytest.raises(ValueError, match=r"vectors have shape \(3, 4\), not \(chains, draws, 4\)"):
+        density.tree(vectors[0])
+
+
 # --- bad input ---------------------------------------------------------------------------------------------
 
 
