@@ -23,6 +23,7 @@ from synk.extensions.pymc import compute_log_likelihood, parts, sample_posterior
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::pymc.exceptions.ImputationWarning",
+    "ignore:Scan return signature:DeprecationWarning",  # as loops of CustomDist are written
     "ignore:The effect of Potentials:UserWarning",
     "ignore:PyTensor could not link to a BLAS:UserWarning",
 )

@@ -18,7 +18,9 @@ from synk.compile import array_mode
 from synk.extensions.pymc import compile_logp_dlogp
 
 pytestmark = pytest.mark.filterwarnings(
-    "ignore::pymc.exceptions.ImputationWarning", "ignore:PyTensor could not link to a BLAS:UserWarning"
+    "ignore::pymc.exceptions.ImputationWarning",
+    "ignore:Scan return signature:DeprecationWarning",  # as loops of CustomDist are written
+    "ignore:PyTensor could not link to a BLAS:UserWarning",
 )
 module_ranks = runs_of(1, 3)
 
