@@ -398,7 +398,7 @@ def test_an_integer_has_no_negative_zero():
 
 
 def test_a_text_is_the_same_in_each_process():
-    # Its name is a hash of it, by which other processes find what was compiled; sets come in another order there.
+    # Libraries are kept by it, and in another process sets come in another order.
     calls = [
         ("fabs", "float64", 1),
         ("log1p", "float64", 1),
