@@ -150,6 +150,8 @@ def in_a_process(cell: str, way: str, name: str, caches: str, options: argparse.
         **os.environ,
         "SYNK_CACHE": f"{caches}/synk",
         "NUMBA_CACHE_DIR": f"{caches}/numba",
+        "OPENBLAS_NUM_THREADS": "1",  # chains have a core each
+        "OMP_NUM_THREADS": "1",
         "PYTENSOR_FLAGS": f"base_compiledir={caches}/pytensor",
         "JAX_COMPILATION_CACHE_DIR": f"{caches}/jax",
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",

@@ -180,6 +180,15 @@ def test_nan_in_data_is_refused_by_name_and_place():
         compile_logp_dlogp(model)
 
 
+def test_ragged_lengths_are_refused_by_the_variable():
+    with pm.Model() as model:
+        slope = pm.Normal("slope")
+        pm.Normal("y", slope * pm.Data("x", np.ones(5)), observed=pm.Data("observed", np.zeros(5)))
+        pm.set_data({"x": np.ones(6)})
+    with pytest.raises(ValueError, match=r"'y': data and parameters do not fit each other: .*\(5,\), \(6,\)"):
+        compile_logp_dlogp(model)
+
+
 def test_random_rows_are_refused():
     with pm.Model() as model:
         x, y = pm.Minibatch(models.X[:, 0], models.Y, batch_size=10)
