@@ -89,7 +89,8 @@ def sample_posterior_predictive(
     Raises
     ------
     TypeError, ValueError
-        If the trace has no draws, or is of another kind, or the model cannot be sent to the ranks.
+        If the trace has no draws or none of the model's variables, or is of another kind, or the model cannot
+        be sent to the ranks.
     KeyboardInterrupt
         After ^C, when the parts that run have ended.
     """
@@ -103,6 +104,10 @@ def sample_posterior_predictive(
     model = pm.modelcontext(model)
     posterior = _posterior(trace)
     known = [one.name for one in [*model.free_RVs, *model.deterministics] if one.name in posterior]
+    if not known:
+        raise ValueError(
+            f"the trace has none of the model's variables, only {', '.join(posterior) or 'nothing'}"
+        )
     groups = trace.children if isinstance(trace, xarray.DataTree) else {}
     task = Task(
         Predictive,

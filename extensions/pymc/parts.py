@@ -30,6 +30,7 @@ LATER = (
     "if PyMC itself can do this: ranks do not know densities that were defined after the fork, as those of "
     "pm.CustomDist(logp=); call synk.restart(), and then this again"
 )
+ALIKE: Any = {"data_vars": "minimal", "coords": "minimal", "compat": "override", "join": "override"}
 WHOLE = ("constant_data", "observed_data")  # groups of a trace that each part comes with
 
 Evaluate = Callable[..., Mapping[str, Any]]
@@ -164,14 +165,7 @@ def split(n_draws: int, seeds: Sequence[int]) -> list[Part]:
 def joined(found: Sequence[Mapping[str, Any]], dimension: str) -> dict[str, Any]:
     """Return the groups of all parts, which follow each other along a dimension."""
     return {
-        name: xarray.concat(
-            [one[name] for one in found],
-            dimension,
-            data_vars="minimal",
-            coords="minimal",
-            compat="override",
-            join="override",
-        )
+        name: xarray.concat([one[name] for one in found], dimension, **ALIKE)
         if dimension in group.dims
         else group
         for name, group in found[0].items()

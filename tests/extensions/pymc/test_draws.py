@@ -247,6 +247,8 @@ def test_a_posterior_without_a_variable_is_refused():
     trace = trace_of(models.normal_mean())
     with pytest.raises(ValueError, match="the posterior has no noise, slopes, which the model needs"):
         compute_log_likelihood(trace, model=models.regression())
+    with pytest.raises(ValueError, match="the trace has none of the model's variables, only mean"):
+        sample_posterior_predictive(trace, models.regression())
 
 
 def test_a_model_that_cannot_be_sent_is_refused():
