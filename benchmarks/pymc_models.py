@@ -1,11 +1,16 @@
 """Compare the ways to sample PyMC's models: seconds to the first draw, microseconds a gradient, ESS a second.
 
-    python benchmarks/pymc_models.py [--models schools radon ...] [--ways synk nutpie ...] [--rounds 1]
+    python benchmarks/pymc_models.py [--models schools glm_1k ...] [--ways synk nutpie ...] [--quick]
 
-Each measurement is a process of its own, with caches of its own: the first with empty ones, the second with
-those that the first has left. Imports and the building of the model are left out of the time; the first draw
-is one after one step of warm-up, compilation included. ESS is the least of all variables; its seconds are
-those of sampling alone, with as many cores as chains. Ways take turns, so a busy machine is busy for all.
+``synk`` is `synk.extensions.pymc`; ``nutpie`` and ``jax`` are nutpie's sampler on Numba and on JAX; ``pymc``
+and ``c`` are PyMC's own sampler in its default mode, which is Numba's, and in C.
+
+Each number is of a process of its own, with a time limit, and with the caches of its model and way: the first
+draw with empty ones (cold), then with full ones (warm). Imports and the building of the model are left out;
+the first draw is one after one step of warm-up, compilation included. ESS is the least of all variables; its
+seconds are those of sampling alone, with as many cores as chains. The last column is the largest difference
+between a posterior mean and PyMC's own, in Monte-Carlo standard errors of the difference: beyond 4 it is
+marked. Ways take turns, so a busy machine is busy for all.
 """
 
 from __future__ import annotations
@@ -13,112 +18,20 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
+from pymc_ten import MODELS, built
 
-CHAINS, DRAWS, TUNE = 2, 300, 300
-SECONDS = 900  # for one process
-
-
-# --- models ----------------------------------------------------------------------------------------------
-
-
-def schools(pm):
-    effects, errors = np.array([28.0, 8, -3, 7, -1, 1, 18, 12]), np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
-    mean, spread, offset = pm.Normal("mean", 0, 5), pm.HalfCauchy("spread", 5), pm.Normal("offset", shape=8)
-    pm.Normal("y", mean + spread * offset, errors, observed=effects)
-
-
-def radon(pm, n=1000, counties=85):
-    rng = np.random.default_rng(0)
-    county, floor = rng.integers(0, counties, n), rng.integers(0, 2, n)
-    y = rng.normal(1.3, 0.4, counties)[county] - 0.6 * floor + rng.normal(0, 0.7, n)
-    centre, spread, offset = pm.Normal("centre"), pm.HalfNormal("spread"), pm.Normal("offset", shape=counties)
-    effect, noise = pm.Normal("effect"), pm.HalfNormal("noise")
-    pm.Normal("y", centre + spread * offset[county] + effect * floor, noise, observed=y)
-
-
-def regression(pm, n=1000, k=10):
-    rng = np.random.default_rng(1)
-    x = rng.normal(size=(n, k))
-    slopes, noise = pm.Normal("slopes", shape=k), pm.HalfNormal("noise")
-    pm.Normal("y", x @ slopes, noise, observed=x @ rng.normal(size=k) + rng.normal(size=n))
-
-
-def logistic(pm, n=20_000, k=10):
-    rng = np.random.default_rng(2)
-    x = rng.normal(size=(n, k))
-    slopes = pm.Normal("slopes", shape=k)
-    p = 1 / (1 + np.exp(-x @ rng.normal(0, 0.3, size=k)))
-    pm.Bernoulli("y", logit_p=x @ slopes, observed=rng.uniform(size=n) < p)
-
-
-def counts(pm, n=2000):
-    rng = np.random.default_rng(3)
-    x = rng.normal(size=(n, 4))
-    slopes, shape = pm.Normal("slopes", 0, 0.5, shape=4), pm.HalfNormal("shape", 2)
-    pm.NegativeBinomial(
-        "y", mu=pm.math.exp(x @ slopes), alpha=shape, observed=rng.poisson(np.exp(0.3 * x[:, 0]))
-    )
-
-
-def mixture(pm, n=1000):
-    rng = np.random.default_rng(4)
-    y = np.where(rng.uniform(size=n) < 0.3, rng.normal(-2, 1, n), rng.normal(2, 1, n))
-    weights = pm.Dirichlet("weights", np.ones(2))
-    ordered = pm.distributions.transforms.ordered
-    centres = pm.Normal("centres", 0, 3, shape=2, transform=ordered, initval=[-1.0, 1.0])
-    pm.NormalMixture("y", w=weights, mu=centres, sigma=1.0, observed=y)
-
-
-def ordinal(pm, n=1000):
-    rng = np.random.default_rng(5)
-    x = rng.normal(size=(n, 3))
-    ordered = pm.distributions.transforms.ordered
-    cuts = pm.Normal("cuts", 0, 2, shape=3, transform=ordered, initval=[-1.0, 0.0, 1.0])
-    slopes = pm.Normal("slopes", shape=3)
-    pm.OrderedLogistic("y", eta=x @ slopes, cutpoints=cuts, observed=rng.integers(0, 4, n))
-
-
-def volatility(pm, n=500):
-    returns = np.random.default_rng(6).normal(0, np.exp(np.sin(np.arange(n) / 40)))
-    step = pm.Exponential("step", 10)
-    path = pm.GaussianRandomWalk("path", sigma=step, init_dist=pm.Normal.dist(0, 1), shape=n)
-    pm.StudentT("y", nu=5, sigma=pm.math.exp(path), observed=returns)
-
-
-def process(pm, n=60):
-    x = np.linspace(0, 1, n)
-    scale, noise = pm.Gamma("scale", 2, 4), pm.HalfNormal("noise")
-    gp = pm.gp.Marginal(cov_func=pm.gp.cov.ExpQuad(1, scale))
-    gp.marginal_likelihood("y", X=x[:, None], y=np.sin(6 * x), sigma=noise)
-
-
-def correlated(pm, n=500):
-    y = np.random.default_rng(7).multivariate_normal(np.zeros(3), np.eye(3) + 0.5, n)
-    factor, _, _ = pm.LKJCholeskyCov("factor", n=3, eta=2, sd_dist=pm.HalfNormal.dist(2, shape=3))
-    pm.MvNormal("y", pm.Normal("centre", shape=3), chol=factor, observed=y)
-
-
-MODELS = (
-    schools,
-    radon,
-    regression,
-    logistic,
-    counts,
-    mixture,
-    ordinal,
-    volatility,
-    process,
-    correlated,
-)
-
+REFERENCE = "pymc"  # whose posterior means the others are held against
+LIMIT = 4  # standard errors
 
 # --- ways ------------------------------------------------------------------------------------------------
 
@@ -171,7 +84,7 @@ WAYS = {"synk": by_synk, "nutpie": by_nutpie, "pymc": by_pymc, "c": by_c, "jax":
 MODES = {"nutpie": "NUMBA", "pymc": "NUMBA", "c": "CVM", "jax": "JAX"}
 
 
-def gradient_of(way: str, model: Any) -> Any:
+def gradient_of(way: str, model: Any) -> Callable[[], Any]:
     """Return a function without arguments that evaluates the log-density and its gradient."""
     if way == "synk":
         from synk.extensions.pymc import compile_logp_dlogp
@@ -179,85 +92,162 @@ def gradient_of(way: str, model: Any) -> Any:
         density = compile_logp_dlogp(model)
         vector = density.initial_point(1)
         return lambda: density(vector)
-    function = model.logp_dlogp_function(mode=MODES[way], ravel_inputs=True)
-    function.set_extra_values({})
     from pymc.blocking import DictToArrayBijection
 
+    function = model.logp_dlogp_function(mode=MODES[way], ravel_inputs=True)
+    function.set_extra_values({})
     vector = DictToArrayBijection.map(model.initial_point()).data
     return lambda: function._pytensor_function(vector)
 
 
-def measure(way: str, name: str, warm: bool) -> dict[str, float]:
-    """Measure one model in this process; a warm one also its gradients and draws."""
-    import arviz as az
-    import pymc as pm
+# --- what one process measures ----------------------------------------------------------------------------
 
-    with pm.Model() as model:
-        next(one for one in MODELS if one.__name__ == name)(pm)
+
+def first(way: str, model: Any, options: argparse.Namespace) -> dict[str, Any]:
+    """Measure the seconds to the first draw."""
     began = time.perf_counter()
     WAYS[way](model, 1, 1, 1)
-    found = {"first": time.perf_counter() - began}
-    if warm:
-        evaluate = gradient_of(way, model)
-        evaluate()
-        times = []
-        for _ in range(5):
-            began = time.perf_counter()
-            for _ in range(100):
-                evaluate()
-            times.append((time.perf_counter() - began) / 100)
-        found["gradient"] = min(times)
-        draws = WAYS[way](model, DRAWS, TUNE, CHAINS)
-        ess = min(float(values.min()) for values in az.ess(draws).dataset.data_vars.values())
-        found["ess"] = ess / draws.posterior.attrs["sampling_time"]
-    return found
+    return {"seconds": time.perf_counter() - began}
 
 
-def in_a_process(way: str, name: str, caches: str, warm: bool) -> dict[str, float] | str:
-    """Measure in a process of its own; return what went wrong if it did."""
+def gradient(way: str, model: Any, options: argparse.Namespace) -> dict[str, Any]:
+    """Measure the microseconds of a gradient: the best of five times a tenth of a second."""
+    evaluate = gradient_of(way, model)
+    evaluate()
+    times = []
+    for _ in range(5):
+        count, began = 0, time.perf_counter()
+        while time.perf_counter() - began < 0.1:
+            evaluate()
+            count += 1
+        times.append((time.perf_counter() - began) / count)
+    return {"microseconds": min(times) * 1e6}
+
+
+def posterior(way: str, model: Any, options: argparse.Namespace) -> dict[str, Any]:
+    """Measure effective samples a second; return means and their standard errors too."""
+    import arviz as az
+
+    draws = WAYS[way](model, options.draws, options.tune, options.chains)
+    found = {name: values for name, values in draws.posterior.data_vars.items() if not name.endswith("__")}
+    means = {name: values.mean(("chain", "draw")).values for name, values in found.items()}
+    ess, errors = az.ess(draws).dataset, az.mcse(draws).dataset
+    return {
+        "ess": min(float(ess[name].min()) for name in found) / draws.posterior.attrs["sampling_time"],
+        "means": {name: values.ravel().tolist() for name, values in means.items()},
+        "errors": {name: errors[name].values.ravel().tolist() for name in found},
+    }
+
+
+CELLS = {"cold": first, "warm": first, "gradient": gradient, "posterior": posterior}
+
+# --- the table -------------------------------------------------------------------------------------------
+
+
+def in_a_process(cell: str, way: str, name: str, caches: str, options: argparse.Namespace) -> Any:
+    """Measure in a process of its own; return a dictionary, or in a word what went wrong."""
     environment = {
         **os.environ,
         "SYNK_CACHE": f"{caches}/synk",
         "NUMBA_CACHE_DIR": f"{caches}/numba",
+        "OPENBLAS_NUM_THREADS": "1",  # chains have a core each
+        "OMP_NUM_THREADS": "1",
         "PYTENSOR_FLAGS": f"base_compiledir={caches}/pytensor",
+        "JAX_COMPILATION_CACHE_DIR": f"{caches}/jax",
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
-    command = [sys.executable, "-W", "ignore", __file__, "--one", way, name, "warm" if warm else "cold"]
+    command = [sys.executable, "-W", "ignore", __file__, "--one", cell, way, name]
+    command += [f"--{one}={getattr(options, one)}" for one in ("draws", "tune", "chains")]
+    started = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    )
     try:
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=SECONDS)
+        out, err = started.communicate(timeout=options.seconds)
     except subprocess.TimeoutExpired:
-        return f"more than {SECONDS} s"
-    if done.returncode:
-        return (done.stderr.strip().splitlines() or ["failed"])[-1][:60]
-    return json.loads(done.stdout.splitlines()[-1])
+        os.killpg(started.pid, signal.SIGKILL)  # and what it has forked
+        started.communicate()
+        return f"> {options.seconds} s"
+    if started.returncode:
+        print((err.strip().splitlines() or ["no word"])[-1][:110], file=sys.stderr)
+        return "failed"
+    return json.loads(out.splitlines()[-1])
+
+
+def furthest(found: Mapping[str, Any], reference: Mapping[str, Any]) -> float:
+    """Return the largest difference of means, in standard errors of the difference."""
+    largest = 0.0
+    for name, means in found["means"].items():
+        if name in reference["means"]:
+            difference = np.subtract(means, reference["means"][name])
+            error = np.hypot(found["errors"][name], reference["errors"][name])
+            largest = max(largest, float(np.abs(difference / error).max()))
+    return largest
+
+
+def in_words(cells: Mapping[str, Any], reference: Any) -> list[str]:
+    """Return the columns of a row; a cell that went wrong says how."""
+    columns = [
+        one if isinstance(one, str) else f"{one[unit]:.{digits}f}"
+        for cell, unit, digits in (
+            ("cold", "seconds", 1),
+            ("warm", "seconds", 1),
+            ("gradient", "microseconds", 0),
+            ("posterior", "ess", 0),
+        )
+        for one in [cells[cell]]
+    ]
+    if isinstance(cells["posterior"], str) or not isinstance(reference, dict):
+        return [*columns, "-"]
+    off = furthest(cells["posterior"], reference)
+    return [*columns, f"{off:.1f}" + (" !" if off > LIMIT else "")]
+
+
+def measured(name: str, ways: list[str], options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Return the cells of each way of one model; the ways take turns."""
+    found: dict[str, dict[str, Any]] = {way: {} for way in ways}
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as caches:
+        for cell in CELLS:
+            for way in ways:
+                found[way][cell] = in_a_process(cell, way, name, f"{caches}/{way}", options)
+    return found
 
 
 def main() -> None:
+    """Measure the cells and print a row for each model and way, as soon as its model is done."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    names = [one.__name__ for one in MODELS]
-    parser.add_argument("--models", nargs="+", choices=names, default=names)
-    parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=["synk", "nutpie"])
-    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
+    parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
+    parser.add_argument("--draws", type=int, default=1000)
+    parser.add_argument("--tune", type=int, default=1000)
+    parser.add_argument("--chains", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=900, help="the limit of a process")
+    parser.add_argument("--quick", action="store_true", help="so few draws that only failures tell something")
+    parser.add_argument("--one", nargs=3, metavar=("CELL", "WAY", "MODEL"), help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.quick:
+        options.draws, options.tune, options.seconds = 10, 10, min(options.seconds, 120)
     if options.one:
-        way, name, warm = options.one
-        print(json.dumps(measure(way, name, warm == "warm")))
+        cell, way, name = options.one
+        print(json.dumps(CELLS[cell](way, built(MODELS[name]), options)))
         return
-    ways = [way for way in options.ways if way != "jax" or find_spec("jax")]
-    print(f"{'model':12}{'way':8}{'cold s':>8}{'warm s':>8}{'us/gradient':>13}{'ESS/s':>8}")
+    ways = options.ways
+    if "jax" in ways and not find_spec("jax"):
+        ways = [way for way in ways if way != "jax"]
+        print("jax is not installed: its column is left out")
+    row = "{:10} {:7} {:>8} {:>8} {:>9} {:>8} {:>8}".format
+    print(row("model", "way", "cold s", "warm s", "gradient", "ESS/s", "off"))
     for name in options.models:
+        found = measured(name, ways, options)
+        reference = found.get(REFERENCE, {}).get("posterior")
         for way in ways:
-            with tempfile.TemporaryDirectory() as caches:
-                cold, warm = (in_a_process(way, name, caches, warm) for warm in (False, True))
-            if isinstance(cold, str) or isinstance(warm, str):
-                print(f"{name:12}{way:8}  {cold if isinstance(cold, str) else warm}", flush=True)
-                continue
-            print(
-                f"{name:12}{way:8}{cold['first']:8.1f}{warm['first']:8.1f}{warm['gradient'] * 1e6:13.0f}"
-                f"{warm['ess']:8.0f}",
-                flush=True,
-            )
+            print(row(name, way, *in_words(found[way], reference)), flush=True)
 
 
 if __name__ == "__main__":

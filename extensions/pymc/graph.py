@@ -6,7 +6,7 @@ Model -> frozen, its data as constants -> Layout of the free variables in a vect
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
@@ -116,7 +116,12 @@ def initial_points(model: Any, initvals: Any, jitter: bool) -> Any:
 def log_density(model: Any, factors: Sequence[Any] | None = None, jacobian: bool = True) -> Variable:
     """Return the log-density of a frozen model, or that of some of its variables, as a scalar."""
     broken: list[Variable] = []
-    (total,) = rebuilt([model.logp(factors, jacobian=jacobian)], partial(by_rows, broken=broken))
+    try:
+        written = model.logp(factors, jacobian=jacobian)
+    except ValueError as error:
+        named = ", ".join(_without_density(model)) or "the model"
+        raise ValueError(f"{named}: data and parameters do not fit each other: {error}") from error
+    (total,) = rebuilt([written], partial(by_rows, broken=broken))
     total = sum(broken, start=total)
     if any(isinstance(one.type, RandomType) for one in ancestors([total])):
         raise NotImplementedError(
@@ -125,6 +130,15 @@ def log_density(model: Any, factors: Sequence[Any] | None = None, jacobian: bool
         )
     _check_numbers(total)
     return total
+
+
+def _without_density(model: Any) -> Iterator[str]:
+    """Yield the variables whose density cannot be written."""
+    for rv in model.basic_RVs:
+        try:
+            pm.logp(rv, model.rvs_to_values[rv] if rv in model.observed_RVs else rv.type())
+        except ValueError:
+            yield repr(rv.name)
 
 
 def by_rows(node: Apply, inputs: list[Any], broken: list[Variable]) -> list[Variable] | None:

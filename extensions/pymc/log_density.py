@@ -1,6 +1,6 @@
 """The log-density of a model and its gradient as a function of a vector, for samplers of one's own.
 
-compile_logp_dlogp -> LogDensity(vector) -> value, gradient
+compile_logp_dlogp -> LogDensity(vector) -> value, gradient;  LogDensity.tree(vectors) -> DataTree
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import pymc as pm
 
 import synk
 from synk.extensions.pymc.density import Prepared
+from synk.extensions.pymc.results import tree_of_points
 
 
 class LogDensity:
@@ -68,6 +69,18 @@ class LogDensity:
     def join(self, point: dict[str, Any]) -> np.ndarray:
         """Return the vector of a point of PyMC."""
         return self._prepared.layout.join(point)
+
+    def tree(self, vectors: Any) -> Any:
+        """Return vectors as `sample` returns draws: a DataTree with variables and deterministics.
+
+        Parameters
+        ----------
+        vectors : array_like, shape (chains, draws, size)
+        """
+        vectors = np.asarray(vectors, dtype="float64")
+        if vectors.ndim != 3 or vectors.shape[2] != self.size:
+            raise ValueError(f"vectors have shape {vectors.shape}, not (chains, draws, {self.size})")
+        return tree_of_points(self._prepared.model, self._prepared.layout, vectors)
 
 
 def compile_logp_dlogp(model: Any = None, shard: str | bool | None = None) -> LogDensity:

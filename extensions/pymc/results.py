@@ -1,6 +1,6 @@
 """Make what `pm.sample` returns of unconstrained draws: a tree of data sets, with coordinates.
 
-Drawn -> expanded: values of variables and deterministics -> tree
+Drawn -> expanded: values of variables and deterministics -> tree;  vectors alone -> tree_of_points
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from typing import Any
 
 import arviz_base
 import numpy as np
-import nutpie
 import pymc as pm
 import pytensor
 from pymc.backends.arviz import coords_and_dims_for_inferencedata, find_constants, find_observations
@@ -56,9 +55,16 @@ class Expansion:
 
 
 def tree(
-    model: Any, expansion: Expansion, drawn: Drawn, warmup: Drawn | None, attributes: Mapping[str, Any]
+    model: Any,
+    expansion: Expansion,
+    drawn: Drawn,
+    warmup: Drawn | None = None,
+    attributes: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Return posterior, sample_stats, observed_data and constant_data, and the warm-up if there is one."""
+    """Return posterior, sample_stats, observed_data and constant_data, and the warm-up if there is one.
+
+    The attributes are those of the posterior.
+    """
     coords, dims = coords_and_dims_for_inferencedata(model)
     groups = {"posterior": expansion.of(drawn.points), "sample_stats": stats_of(drawn)}
     if warmup is not None:
@@ -73,13 +79,14 @@ def tree(
         save_warmup=True,
     )
     found.posterior.attrs.update(
-        inference_library="nutpie",
-        inference_library_version=nutpie.__version__,
-        modeling_interface="pymc",
-        modeling_interface_version=pm.__version__,
-        **attributes,
+        modeling_interface="pymc", modeling_interface_version=pm.__version__, **(attributes or {})
     )
     return found
+
+
+def tree_of_points(model: Any, layout: Layout, points: np.ndarray) -> Any:
+    """Return a posterior and the data, of unconstrained points of shape (chains, draws, size)."""
+    return tree(model, Expansion(model, layout, None), Drawn(list(range(len(points))), points, {}))
 
 
 def stats_of(drawn: Drawn) -> dict[str, np.ndarray]:

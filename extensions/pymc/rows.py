@@ -1,7 +1,7 @@
 """Split the data of a log-density over the ranks: which arrays have rows, and what does not split.
 
+a model, a dimension  -> length_of -> its length, if data have it
 log-density, a length -> with_rows: arrays of that length become inputs, whose rows are scattered
-a model, a dimension  -> rows_of -> its length;  refusal -> each term that does not split, and why
 """
 
 from __future__ import annotations

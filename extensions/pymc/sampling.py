@@ -12,6 +12,7 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 import numpy as np
+import nutpie
 import pymc as pm
 from pymc.progress_bar import NutpieProgressBarManager
 from pymc.stats.convergence import log_warnings, run_convergence_checks
@@ -106,7 +107,7 @@ def sample(
     settings = {("maxdepth" if k == "max_treedepth" else k): v for k, v in settings.items() if v is not None}
     prepared = Prepared(model, initvals)
     expansion = Expansion(prepared.model, prepared.layout, var_names)
-    with run_of(cores, chains, shard):
+    with run_of(cores, chains, together=bool(shard)):
         chains = _checked_chains(chains, shard)
         poll = _chains_here_or_there(prepared, shard, _starts(prepared, chains, random_seed), settings)
         record = Record(chains, prepared.layout.size)
@@ -118,7 +119,12 @@ def sample(
                 raise _sampling_error(prepared, error) from None
             except synk.WorkerDied as error:
                 _warn_of_death(error, record)
-        attributes = {"sampling_time": time.perf_counter() - began, "tuning_steps": record.n_tune(draws)}
+        attributes = {
+            "inference_library": "nutpie",
+            "inference_library_version": nutpie.__version__,
+            "sampling_time": time.perf_counter() - began,
+            "tuning_steps": record.n_tune(draws),
+        }
     drawn = record.kept(tuning=False)
     if not drawn.chains:
         raise pm.exceptions.SamplingError("sampling ended before any chain had drawn after its warm-up")

@@ -14,11 +14,35 @@ from pymc.util import get_random_generator
 
 from synk.extensions.fit.signals import StoppedBySignals
 from synk.extensions.pymc.density import Prepared
-from synk.extensions.pymc.record import Drawn
-from synk.extensions.pymc.results import Expansion, tree
-from synk.extensions.pymc.runs import evaluating
+from synk.extensions.pymc.results import tree_of_points
+from synk.extensions.pymc.runs import Stop, evaluating
 
-DECAYS = (0.9, 0.999)  # of Adam's averages of gradients and of their squares
+
+class Adam:
+    """Adam's direction, from decaying averages of gradients and of their squares.
+
+    References
+    ----------
+    Kingma and Ba (2015), Adam: a method for stochastic optimization, ICLR.
+    """
+
+    decays = (0.9, 0.999)
+
+    def __init__(self, shape: tuple[int, ...]):
+        self._averages = np.zeros((2, *shape))
+        self._n_steps = 0
+
+    def direction(self, gradient: np.ndarray) -> np.ndarray:
+        """Return where to go, given one more gradient."""
+        self._n_steps += 1
+        for average, decay, new in zip(self._averages, self.decays, (gradient, gradient**2), strict=True):
+            average += (1 - decay) * (new - average)
+        mean, square = (
+            average / (1 - decay**self._n_steps)
+            for average, decay in zip(self._averages, self.decays, strict=True)
+        )
+        direction: np.ndarray = mean / (np.sqrt(square) + 1e-8)
+        return direction
 
 
 @dataclass
@@ -41,19 +65,7 @@ class MeanField:
     def sample(self, draws: int = 1000, random_seed: Any = None) -> Any:
         """Return draws, as `sample` returns them, as one chain."""
         noise = get_random_generator(random_seed).normal(size=(1, draws, self.mean.size))
-        drawn = Drawn([0], self.mean + self.std * noise, {})
-        expansion = Expansion(self.prepared.model, self.prepared.layout, None)
-        return tree(self.prepared.model, expansion, drawn, None, {})
-
-
-class Steps:
-    """The steps of a fit, which an interrupt ends."""
-
-    stopped = False
-
-    def interrupt(self, why: str) -> None:
-        """End after the step that runs."""
-        self.stopped = True
+        return tree_of_points(self.prepared.model, self.prepared.layout, self.mean + self.std * noise)
 
 
 def fit(
@@ -95,21 +107,17 @@ def fit(
     prepared = Prepared(pm.modelcontext(model))
     generator = get_random_generator(random_seed)
     position = np.stack([prepared.layout.join(prepared.start(0)), np.full(prepared.layout.size, -1.0)])
-    averages, squares, losses, steps = np.zeros_like(position), np.zeros_like(position), [], Steps()
-    with evaluating(prepared, shard, cores) as evaluate, StoppedBySignals(steps):
+    adam, losses, stop = Adam(position.shape), [], Stop()
+    with evaluating(prepared, shard, cores) as evaluate, StoppedBySignals(stop):
         for step in range(n):
-            if steps.stopped:
+            if stop.stopped:
                 break
             mean, log_std = position
             noise = generator.normal(size=mean.size)
             value, gradient = evaluate(mean + np.exp(log_std) * noise)
             losses.append(-value - log_std.sum() - mean.size * 0.5 * np.log(2 * np.pi * np.e))
-            if not np.isfinite(value) or not np.isfinite(gradient).all():
-                continue
-            ascent = np.stack([gradient, gradient * np.exp(log_std) * noise + 1])
-            averages += (1 - DECAYS[0]) * (ascent - averages)
-            squares += (1 - DECAYS[1]) * (ascent**2 - squares)
-            rate = learning_rate * (0.505 + 0.495 * np.cos(np.pi * step / n))
-            corrected = averages / (1 - DECAYS[0] ** (step + 1)), squares / (1 - DECAYS[1] ** (step + 1))
-            position = position + rate * corrected[0] / (np.sqrt(corrected[1]) + 1e-8)
+            if np.isfinite(value) and np.isfinite(gradient).all():
+                ascent = np.stack([gradient, gradient * np.exp(log_std) * noise + 1])
+                rate = learning_rate * (0.505 + 0.495 * np.cos(np.pi * step / n))
+                position = position + rate * adam.direction(ascent)
     return MeanField(position[0], np.exp(position[1]), np.array(losses), prepared)

@@ -22,7 +22,6 @@ from synk.arrays.variables import describe
 from synk.compile.observe.profile import Profile
 from synk.compile.observe.report import Report
 from synk.functions.calls import CallOptions, as_input, check_subset, in_order, positions
-from synk.functions.exact.explain import gathers_in
 from synk.functions.prepared import PreparedCommand, PreparedStep
 from synk.values.rows import check_num_slices
 
@@ -245,13 +244,13 @@ class Function(ABC):
         """
         print("\n".join(self.explanation()), file=file)
 
+    @abstractmethod
     def gathers(self) -> list[str]:
         """Return a line for each collective in the graph that gives every rank all rows of something.
 
         It costs each call an exchange of that size, and each rank computes with all of them from there on;
         `explain` tells of the other collectives too.
         """
-        return gathers_in(self.explanation())
 
     def build_inputs(
         self,

@@ -31,7 +31,7 @@ from synk.functions.calls import (
 )
 from synk.functions.exact.alone import without_collectives
 from synk.functions.exact.check import FirstCall, checked
-from synk.functions.exact.explain import explain
+from synk.functions.exact.explain import explain, gathers
 from synk.functions.function import Function
 from synk.functions.prepared import KnownInput, Lasting, PreparedStep
 from synk.functions.spec import to_spec
@@ -155,6 +155,9 @@ class GraphFunction(Function):
 
     def explanation(self) -> list[str]:
         return explain(self._written, self._definition)
+
+    def gathers(self) -> list[str]:
+        return gathers(self._written, self._definition)
 
     def graph_text(self) -> list[str]:
         written = self._written

@@ -86,6 +86,9 @@ class SequenceFunction(Function):
         # What collectives return counts too, and is known only when they have.
         return values if self.returns == "none" and values else super().as_written(values)
 
+    def gathers(self) -> list[str]:
+        return [line for function in self._functions for line in function.gathers()]
+
     def explanation(self) -> list[str]:
         lines = []
         for number, item in enumerate(self._items, start=1):

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pymc as pm
+import pytensor
+import pytensor.tensor as pt
 
 N = 103  # rows, which divide evenly by no number of ranks
 X = np.random.default_rng(0).normal(size=(N, 3))
@@ -94,9 +96,12 @@ def custom():
     def log_density(value, centre):
         return -((value - centre) ** 2)
 
+    def draw(centre, rng=None, size=None):
+        return rng.normal(centre, 0.5**0.5, size=size)
+
     with pm.Model(coords={"obs": range(N)}) as model:
         centre = pm.Normal("centre")
-        pm.CustomDist("y", centre, logp=log_density, observed=Y, dims="obs")
+        pm.CustomDist("y", centre, logp=log_density, random=draw, observed=Y, dims="obs")
     return model
 
 
@@ -117,6 +122,42 @@ def truncated():
     return model
 
 
+def loop_of_each_row():
+    def step(level, x, decay):
+        return decay * level + x
+
+    with pm.Model(coords={"obs": range(N)}) as model:
+        decay = pm.Normal("decay", 0, 0.2)
+        x = pm.Data("x", X[:, 0], dims="obs")
+        levels = pytensor.scan(
+            step,
+            outputs_info=[pt.zeros_like(x)],
+            non_sequences=[x, decay],
+            n_steps=4,
+            return_updates=False,
+        )
+        pm.Normal("y", levels[-1], 1, observed=Y, dims="obs")
+    return model
+
+
+def inflated():
+    with pm.Model(coords={"obs": range(N)}) as model:
+        share = pm.Beta("share", 2, 2)
+        slopes = pm.Normal("slopes", shape=3)
+        pm.ZeroInflatedPoisson("y", share, pm.math.exp(X @ slopes), observed=COUNTS, dims="obs")
+    return model
+
+
+def responses():
+    with pm.Model(coords={"obs": range(N), "item": list("abc")}) as model:
+        ability = pm.Normal("ability", dims="obs")
+        difficulty = pm.Normal("difficulty", dims="item")
+        slope = pm.LogNormal("slope", 0, 0.3, dims="item")
+        logit = slope * (ability[:, None] - difficulty)
+        pm.Bernoulli("y", logit_p=logit, observed=X > 0, dims=("obs", "item"))
+    return model
+
+
 SPLIT = (
     regression,
     counts,
@@ -130,6 +171,9 @@ SPLIT = (
     custom,
     vectors,
     truncated,
+    loop_of_each_row,
+    inflated,
+    responses,
 )
 
 
@@ -158,7 +202,49 @@ def gaussian_process():
     return model
 
 
-NOT_SPLIT = {missing: "y_observed", autoregression: "y", gaussian_process: "y"}
+def loop_over_rows():
+    def step(before, decay):
+        new = pm.Normal.dist(decay * before, 1)
+        return new, pm.pytensorf.collect_default_updates([new])
+
+    def series(decay, size):
+        return pytensor.scan(step, outputs_info=[pt.zeros(())], non_sequences=[decay], n_steps=N)[0]
+
+    with pm.Model(coords={"obs": range(N)}) as model:
+        decay = pm.Normal("decay", 0, 0.2)
+        pm.CustomDist("y", decay, dist=series, observed=Y, dims="obs")
+    return model
+
+
+def loop_in_potential():
+    def step(now, before, decay):
+        return decay * before + now
+
+    with pm.Model(coords={"obs": range(N)}) as model:
+        decay = pm.Normal("decay", 0, 0.2)
+        y = pm.Data("y", Y, dims="obs")
+        levels = pytensor.scan(
+            step, sequences=[y], outputs_info=[pt.zeros(())], non_sequences=[decay], return_updates=False
+        )
+        pm.Potential("smooth", -(levels**2).sum())
+    return model
+
+
+def volatility():
+    with pm.Model(coords={"obs": range(N)}) as model:
+        share = pm.Beta("share", 2, 2)
+        pm.GARCH11("y", omega=1.0, alpha_1=share, beta_1=0.3, initial_vol=1.0, observed=Y, dims="obs")
+    return model
+
+
+NOT_SPLIT = {
+    missing: "y_observed",
+    autoregression: "y",
+    gaussian_process: "y",
+    loop_over_rows: "y",
+    loop_in_potential: "smooth",
+    volatility: "y",
+}
 
 
 def schools():

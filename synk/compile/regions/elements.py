@@ -120,7 +120,7 @@ def _folds(region: RegionWriter, variable: Variable) -> tuple[bool, list[tuple[A
 
 def declare(region: RegionWriter, body: Body) -> None:
     """Declare the functions of the mathematical library that a body calls."""
-    for function, dtype, n_arguments in body.functions:
+    for function, dtype, n_arguments in sorted(body.functions):  # libraries are kept by their text
         kind, suffix = type_name(dtype), "f" if dtype == "float32" else ""
         if function in SPECIAL:
             region.declarations[TABLE] = None

@@ -25,7 +25,6 @@ from synk.ops.collectives import AllGather, AllReduce
 
 N_PLACES = 3  # of the script, that are named for one collective
 
-GATHERED = "gathered on every rank"
 COMBINED = {
     "sum": "a sum over each rank's rows; they are added up as the call returns",
     "prod": "a product over each rank's rows; they are multiplied as the call returns",
@@ -54,9 +53,9 @@ def explain(written: Definition, computed: Definition) -> list[str]:
     ]
 
 
-def gathers_in(lines: Sequence[str]) -> list[str]:
-    """Return the lines of an explanation that tell of gathered rows."""
-    return [line.partition(": ")[2] for line in lines if GATHERED in line]
+def gathers(written: Definition, computed: Definition) -> list[str]:
+    """Return a line for each collective that gives every rank all rows of something."""
+    return list(Explanation(written, computed).gathers())
 
 
 class Explanation:
@@ -160,12 +159,7 @@ class Explanation:
 
     def cost(self) -> Iterator[str]:
         """Yield what each collective in the graph is there for, and how many bytes each rank gives it."""
-        computed = self._computed
-        updated = {update.value: shape_of(update.variable) for update in computed.updates}
-        known = {value: shape for value, shape in updated.items() if shape is not None}
-        of_rank = {*computed.inputs, *computed.sliceables}
-        given = {value for node in self._inserted for value in node.inputs[:-1]}
-        shapes = known_shapes(self._results, known, of_rank, given) if given else {}
+        shapes = self._shapes()
         for number, node in enumerate(self._inserted, start=1):
             yield f"collective {number}: {self._collective(node, shapes)}"
         if self._of_user:
@@ -173,6 +167,22 @@ class Explanation:
             yield f"{counted(len(self._of_user))} as written: {written}"
         n = len(self._inserted) + len(self._of_user)
         yield f"a call has {counted(n)} in the graph" if n else "a call has no collective in the graph"
+
+    def gathers(self) -> Iterator[str]:
+        """Yield what is gathered on every rank, and for what."""
+        shapes = self._shapes()
+        yield from (
+            self._collective(node, shapes) for node in self._inserted if isinstance(node.op, AllGather)
+        )
+
+    def _shapes(self) -> dict[Variable, Shape]:
+        """Return the shapes of what ranks give to collectives, as far as they are known."""
+        computed = self._computed
+        updated = {update.value: shape_of(update.variable) for update in computed.updates}
+        known = {value: shape for value, shape in updated.items() if shape is not None}
+        of_rank = {*computed.inputs, *computed.sliceables}
+        given = {value for node in self._inserted for value in node.inputs[:-1]}
+        return known_shapes(self._results, known, of_rank, given) if given else {}
 
     def _collective(self, node: Apply, shapes: dict[Variable, Shape]) -> str:
         values = node.inputs[:-1]
@@ -183,7 +193,7 @@ class Explanation:
         if isinstance(node.op, AllGather):
             name = f" of {describe(values[0])}" if values[0].name else ""
             size = row_size(values[0], shapes, node.op.axis)
-            return f"all rows{name} {GATHERED}, {size}, for {why}"
+            return f"all rows{name} gathered on every rank, {size}, for {why}"
         op = node.op.op if isinstance(node.op, AllReduce) else str(node.op)
         sizes = [n_bytes(value, shapes.get(value)) for value in values]
         unknown = sum(size is None for size in sizes)

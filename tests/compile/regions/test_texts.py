@@ -1,6 +1,7 @@
 """What regions compute, against the same nodes in Python: numbers, shapes, dtypes, and that they do run."""
 
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytensor
@@ -10,6 +11,8 @@ from pytensor.scan.basic import scan
 from pytensor.tensor.signal import convolve1d
 
 from synk.compile import ArrayLinker, array_mode
+from synk.compile.elementwise.dialect import native_dialect
+from synk.compile.regions.elements import declare
 from synk.compile.regions.region import Region
 
 NATIVE, PYTHON = array_mode(), array_mode(ArrayLinker(native=False))
@@ -392,3 +395,19 @@ def test_an_integer_has_no_negative_zero():
         with np.errstate(all="ignore"):
             results = function(np.zeros((3, 40)), np.full(40, -0.5))
         assert [float(result.flat[0]) for result in results] == [np.inf, np.inf, np.inf, -np.inf]
+
+
+def test_a_text_is_the_same_in_each_process():
+    # Libraries are kept by it, and in another process sets come in another order.
+    calls = [
+        ("fabs", "float64", 1),
+        ("log1p", "float64", 1),
+        ("exp", "float32", 1),
+        ("scipy_betainc", "float64", 1),
+    ]
+    texts = set()
+    for functions in itertools.permutations(calls):
+        region = SimpleNamespace(declarations={}, dialect=native_dialect())
+        declare(region, SimpleNamespace(functions=functions))
+        texts.add(tuple(region.declarations))
+    assert len(texts) == 1

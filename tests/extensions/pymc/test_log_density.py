@@ -18,7 +18,9 @@ from synk.compile import array_mode
 from synk.extensions.pymc import compile_logp_dlogp
 
 pytestmark = pytest.mark.filterwarnings(
-    "ignore::pymc.exceptions.ImputationWarning", "ignore:PyTensor could not link to a BLAS:UserWarning"
+    "ignore::pymc.exceptions.ImputationWarning",
+    "ignore:Scan return signature:DeprecationWarning",  # as loops of CustomDist are written
+    "ignore:PyTensor could not link to a BLAS:UserWarning",
 )
 module_ranks = runs_of(1, 3)
 
@@ -103,6 +105,18 @@ def test_vectors_and_points_are_the_same():
         density.join({"slopes": np.zeros(3)})
 
 
+def test_vectors_become_a_tree_of_variables_and_deterministics():
+    density = compile_logp_dlogp(models.regression())
+    vectors = np.arange(24.0).reshape(2, 3, 4)
+    found = density.tree(vectors).posterior
+    assert found["slopes"].dims == ("chain", "draw", "column")
+    assert np.array_equal(found["slopes"], vectors[..., :3])
+    assert np.array_equal(found["total"], vectors[..., :3].sum(axis=2))
+    assert np.allclose(found["noise"], np.exp(vectors[..., 3]))
+    with pytest.raises(ValueError, match=r"vectors have shape \(3, 4\), not \(chains, draws, 4\)"):
+        density.tree(vectors[0])
+
+
 # --- bad input ---------------------------------------------------------------------------------------------
 
 
@@ -163,6 +177,15 @@ def test_nan_in_data_is_refused_by_name_and_place():
         pm.Normal("y", mean * pm.Data("x", np.ones((2, 2))), observed=np.zeros((2, 2)))
         pm.set_data({"x": [[1.0, 2.0], [np.nan, 1.0]]})
     with pytest.raises(ValueError, match=r"x of shape \(2, 2\) has 1 NaN, the first at \(1, 0\)"):
+        compile_logp_dlogp(model)
+
+
+def test_ragged_lengths_are_refused_by_the_variable():
+    with pm.Model() as model:
+        slope = pm.Normal("slope")
+        pm.Normal("y", slope * pm.Data("x", np.ones(5)), observed=pm.Data("observed", np.zeros(5)))
+        pm.set_data({"x": np.ones(6)})
+    with pytest.raises(ValueError, match=r"'y': data and parameters do not fit each other: .*\(5,\), \(6,\)"):
         compile_logp_dlogp(model)
 
 

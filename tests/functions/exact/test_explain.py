@@ -28,10 +28,12 @@ def said(outputs=None, updates=None, undeclared="exact", **options):
 
 def test_functions_tell_which_rows_they_gather(ranks):
     ranks(2)
-    gathers = synk.function([x], [pt.sort(x, axis=0)[0], x.std(axis=0)]).gathers()
-    assert len(gathers) == 1
-    assert gathers[0].startswith("all rows of 'x' gathered on every rank")
-    assert synk.function([x], [x.std(axis=0), x * 2]).gathers() == []
+    f = synk.function([x], [pt.sort(x, axis=0)[0], x.std(axis=0)])
+    none = synk.function([x], [x.std(axis=0), x * 2])
+    assert len(f.gathers()) == 1
+    assert f.gathers()[0].startswith("all rows of 'x' gathered on every rank")
+    assert none.gathers() == []
+    assert synk.sequence(none, f).gathers() == f.gathers()
 
 
 def test_outputs_tell_how_they_are_combined():
