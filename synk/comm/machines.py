@@ -8,6 +8,8 @@ So all ranks compare what all bring, and combine it in rank order: the same bits
 of large arrays go another way, by which each byte leaves a machine once:
 
     parts without arrays, compared -> reduced on each machine -> leaders reduce, in order -> handed out
+
+Where they live in shared memory they are reduced there, and leaders exchange straight from it.
 """
 
 from __future__ import annotations
@@ -59,8 +61,8 @@ class MachinesCommunicator(Communicator):
         self._scratch: Scratch = {}
 
     def all_reduce(self, array: Array, op: str, shared: Shared = None) -> Array:
-        result = self._reduced("all_reduce", array, op)
-        if not array.flags.writeable:
+        result = self._reduced("all_reduce", array, op, shared, in_place=shared is not None)
+        if not array.flags.writeable or result is array:
             return result
         array[...] = result
         return array
@@ -68,7 +70,7 @@ class MachinesCommunicator(Communicator):
     def reduce(
         self, array: Array, op: str, root: int = 0, shared: Shared = None, in_place: bool = False
     ) -> Any:
-        result = self._reduced("reduce in place" if in_place else "reduce", array, op)
+        result = self._reduced("reduce in place" if in_place else "reduce", array, op, shared)
         if self.rank != root:
             return None
         if not in_place:
@@ -79,7 +81,7 @@ class MachinesCommunicator(Communicator):
     def broadcast(self, array: Array, root: int = 0, shared: Shared = None) -> Array:
         sent = self._parts("broadcast", "sum", array, only=root)[root].array
         assert sent is not None, "the root sends its array"
-        if shared is None:
+        if shared is None or sent.shape != array.shape:
             return sent.copy()
         array[...] = sent
         return array
@@ -124,26 +126,33 @@ class MachinesCommunicator(Communicator):
 
     # --- reductions ----------------------------------------------------------------------------------
 
-    def _reduced(self, kind: str, array: Array, op: str) -> Array:
-        """Return the combination of the arrays of all ranks, in memory of its own."""
+    def _reduced(
+        self, kind: str, array: Array, op: str, shared: Shared = None, in_place: bool = False
+    ) -> Array:
+        """Return the combination of the arrays of all ranks: ``array`` itself, where it may be ``in_place``.
+
+        Arrays that are ``shared`` may be overwritten then, and a small result is not in them.
+        """
         small = array.nbytes <= SMALL_BYTES
         parts = self._exchanged(encoded(kind, op, array, small), shapes=True)
         if not small:
-            return self._reduced_by_machines(array, op)
+            return self._reduced_by_machines(array, op, shared, in_place)
         result, arrays = np.empty(array.shape, array.dtype), [part.array for part in parts]
         Blocks(
             [one.reshape(-1) for one in arrays if one is not None], op, [result.reshape(-1)], self._scratch
         ).run()
         return result
 
-    def _reduced_by_machines(self, array: Array, op: str) -> Array:
+    def _reduced_by_machines(self, array: Array, op: str, shared: Shared, in_place: bool) -> Array:
         """Combine large arrays machine by machine; all ranks bring the same."""
-        total = self._local.reduce(np.ascontiguousarray(array), op)
+        total = self._local.reduce(np.ascontiguousarray(array), op, shared=shared, in_place=in_place)
         if self._leaders is not None:
             if op == "avg":  # of averages; their weights come first, so that no sum overflows
                 total *= np.asarray(self._machine.n_places / self.n_ranks, total.dtype)
                 op = "sum"
             self._leaders.all_reduce(total.reshape(-1), op, self._watch)
+        if in_place:
+            return self._local.broadcast(array, shared=shared)
         return self._local.broadcast(array[:0].reshape(-1) if total is None else total).reshape(array.shape)
 
 

@@ -94,7 +94,7 @@ class Unshare(NamedTuple):
 
 
 class UseStorage(NamedTuple):
-    """Keep a shared variable in shared memory: an array for each rank, of a shape of its own."""
+    """Keep a shared variable in shared memory: an array for each rank, in the memory of its machine."""
 
     identity: int
     arrays: tuple[ArrayRef, ...]
