@@ -84,9 +84,9 @@ def _reserved(nbytes: int) -> int:
 class SharedStorage:
     """The master's record of which shared variables are stored in shared memory, and where.
 
-    ``post(message)`` reaches all workers; machines have ``sizes`` ranks each, the master's first. Variables on GPUs are not ``wanted`` there: NCCL moves them, or
-    they are staged, and a copy here would cost memory and time. ``on_release`` is called with each variable
-    whose storage is given up.
+    ``post(message)`` reaches all workers; machines have ``sizes`` ranks, the master's first. Variables on
+    GPUs are not ``wanted`` there: NCCL moves them, or they are staged, and a copy here would cost memory and
+    time. ``on_release`` is called with each variable whose storage is given up.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class SharedStorage:
         return [self._arrays(n) if self._has(n, shapes) else None for n, shapes in wanted.items()]
 
     def _arrays(self, identity: int) -> list[NDArray[Any] | None]:
-        here = self._own.storage(identity) or []
+        here = list(self._own.storage(identity) or ())
         return [*here, *[None] * (self._n_ranks - len(here))]
 
     def _has(self, identity: int, shapes: Shapes) -> bool:

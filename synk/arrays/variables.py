@@ -189,7 +189,7 @@ class RankVariables:
         self._storage[identity] = SharedArrays(arrays, place)
 
     def shared_arrays(self, identity: int) -> SharedArrays | None:
-        """Return the arrays in which the ranks of this machine hold the variable, or None if it does not fit."""
+        """Return the arrays in which the ranks of this machine hold the variable; None if it does not fit."""
         shared = self._storage.get(identity)
         if shared is None:
             return None
@@ -204,7 +204,7 @@ class RankVariables:
         return shared
 
     def storage(self, identity: int) -> SharedArrays | None:
-        """Return the arrays that are there for the ranks of this machine, whether the values are in them or not."""
+        """Return the arrays that are there for this machine's ranks, whether values are in them or not."""
         return self._storage.get(identity)
 
     def take_stored(self, identity: int) -> None:

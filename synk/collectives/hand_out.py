@@ -93,7 +93,7 @@ class Given:
         return first is not None and all(rows is first for rows in others)
 
     def can_be_written(self, places: Sequence[NDArray[Any] | None]) -> bool:
-        """Tell whether the master can write it to where it is to be, by rank, or to where they copy it from."""
+        """Tell whether the master can write it to where it is to be, or to where ranks copy it from."""
         needed = places[:1] if self.is_same_for_all() else places
         pairs = zip(self.rows, needed, strict=False)
         is_reached = all(place is not None for rows, place in pairs if rows is not None)

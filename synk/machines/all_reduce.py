@@ -125,7 +125,10 @@ class _OneReduction:
         mine = self._chunk(self._me, chunk)
         receive, send = self._links.start_receive, self._links.start_send
         return self._note(
-            [receive(space, other, self._tag + RESULTS) for other, space in self._results(chunk, room).items()]
+            [
+                receive(space, other, self._tag + RESULTS)
+                for other, space in self._results(chunk, room).items()
+            ]
             + [send(mine, other, self._tag + RESULTS) for other in self._others]
         )
 

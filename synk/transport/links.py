@@ -22,6 +22,7 @@ from synk.transport.base import Channel, Death, Disconnected, Leaders, OnDeath, 
 from synk.transport.channel import SLEEP_SECONDS
 from synk.transport.frames import Frame, Receiver, encode, endless, send
 from synk.transport.mirror import Mirror
+from synk.transport.steps import PickledSteps
 from synk.values import messages
 from synk.values.errors import SynkStateError
 from synk.values.machine import Machine
@@ -131,6 +132,7 @@ class MachinesChannel:
     ):
         self._here, self._links, self._mirror, self._leaders = here, links, mirror, leaders
         self._on_death, self._on_late = on_death, on_late
+        self._pickled = PickledSteps()
         self._replies: list[messages.Reply] | None = None  # of this machine
         self._torn = False
         self.waiting = False
@@ -142,7 +144,8 @@ class MachinesChannel:
     def command(self, command: messages.Command) -> None:
         self._torn = self.waiting = True
         self._replies = None
-        self._send(messages.Relay(self._mirror.fills(command.steps), command))
+        fills, steps = self._mirror.fills(command.steps), self._pickled.of(command.steps)
+        self._send(messages.Relay(fills, command.number, steps, command.start, command.stop))
         self._here.command(command)
         self._torn = False
 

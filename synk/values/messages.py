@@ -197,7 +197,10 @@ class Relay(NamedTuple):
     """A command for the ranks of another machine, with what has changed in the segments that it reads."""
 
     fills: tuple[Fill, ...]
-    command: Command
+    number: int  # of the command
+    steps: bytes  # its steps, pickled once as long as they are the same
+    start: int
+    stop: int
 
 
 @dataclass(slots=True, eq=False)

@@ -115,7 +115,9 @@ class TestHost(CommunicatorSuite):
         for root in range(group.n_ranks):
             shared = [values("float32", (3, 4), rank) for rank in range(group.n_ranks)]
             results = group.run(
-                lambda comm, shared=shared, root=root: comm.broadcast(shared[comm.rank], root, seen(shared, comm.rank))
+                lambda comm, shared=shared, root=root: comm.broadcast(
+                    shared[comm.rank], root, seen(shared, comm.rank)
+                )
             )
             for result, array in zip(results, shared, strict=True):
                 assert result is array
@@ -220,7 +222,9 @@ class TestHost(CommunicatorSuite):
         expected = reduced([values("float32", (50,), rank) for rank in range(group.n_ranks)], "sum")
 
         def work(comm):
-            return comm.all_reduce(shared[comm.rank], "sum", None if comm.rank == 0 else seen(shared, comm.rank))
+            return comm.all_reduce(
+                shared[comm.rank], "sum", None if comm.rank == 0 else seen(shared, comm.rank)
+            )
 
         for result in group.run(work):
             identical(result, expected)
@@ -228,7 +232,9 @@ class TestHost(CommunicatorSuite):
 
     def test_ranks_that_see_all_arrays_may_still_disagree(self, group):
         shared = [np.ones(3 + rank) for rank in range(group.n_ranks)]
-        outcomes = group.outcomes(lambda comm: comm.all_reduce(shared[comm.rank], "sum", seen(shared, comm.rank)))
+        outcomes = group.outcomes(
+            lambda comm: comm.all_reduce(shared[comm.rank], "sum", seen(shared, comm.rank))
+        )
         agree = group.n_ranks == 1
         assert [isinstance(outcome, CollectiveMismatch) for outcome in outcomes] == [
             not agree
