@@ -127,7 +127,9 @@ class MachinesCommunicator(Communicator):
         return parts
 
     def _met(self, mine: bytes, shapes: bool, finish: Callable[[bytes, list[Part]], bytes]) -> bytes:
-        """Return on every rank what leaders make of all parts, by ``finish(bytes, decoded)``; arrays are small.
+        """Return on every rank what leaders make of all parts, whose arrays are small, by ``finish``.
+
+        That is called with the bytes of all parts, and the decoded parts.
 
         Raises CollectiveMismatch on every rank if parts differ, up to the shapes unless ``shapes``.
         """
