@@ -49,7 +49,7 @@ class Echo:
 
 
 def round_trips(n_ranks: int, host: str, times: int) -> Callable[[], float]:
-    """Return what measures a round trip to the last rank, which is on ``host``."""
+    """Return a measurement: seconds of a round trip to the last rank, which is on ``host``."""
     echo = synk.on_ranks(Echo, n_ranks - 1, host)
     address = echo(None, times)[-1]
     return lambda: float(echo(address, times)[0])
