@@ -4,6 +4,9 @@ A variable is stored there at its first collective and stays: programs update it
 all ranks' values without copying them anywhere first. Each rank's array has its own shape, since what
 is scattered need not divide evenly.
 
+Of several machines each has a block of the same number and length, with the arrays of its own ranks: those at
+the same place in their machines are at the same place in the blocks.
+
     SharedStorage.ensure (master) -> Attach per block, UseStorage per variable -> RankVariables.use_storage
 
 Variables that are stored at the same time share segments, blocks of two MiB at most: a segment costs a
@@ -32,7 +35,7 @@ Shapes = Sequence[tuple[int, ...]]  # by rank
 
 
 class Extent(NamedTuple):
-    """Bytes of a block that are set aside for one rank's value of a variable."""
+    """Bytes of a block that are set aside for the value of a variable at one place of a machine."""
 
     offset: int
     nbytes: int
@@ -42,20 +45,20 @@ class Placement(NamedTuple):
     """The memory of one variable."""
 
     segment: int
-    extents: tuple[Extent, ...]  # by rank
+    extents: tuple[Extent, ...]  # by place
     refs: tuple[messages.ArrayRef, ...]  # by rank, the arrays in them
 
 
 def divide_among_blocks(
     sizes: Mapping[int, Sequence[int]],
 ) -> Iterator[tuple[int, dict[int, tuple[Extent, ...]]]]:
-    """Divide variables, of so many bytes by rank, among blocks.
+    """Divide variables, of so many bytes by place, among blocks.
 
-    Yields the bytes of each block, and the extents of the variables in it, by rank.
+    Yields the bytes of each block, and the extents of the variables in it, by place.
     """
     end, block = 0, dict[int, tuple[Extent, ...]]()
-    for identity, of_ranks in sizes.items():
-        reserved = [_reserved(nbytes) for nbytes in of_ranks]
+    for identity, of_places in sizes.items():
+        reserved = [_reserved(nbytes) for nbytes in of_places]
         total = sum(reserved)
         if total >= BLOCK_BYTES:
             yield total, {identity: _extents(0, reserved)}
@@ -81,9 +84,9 @@ def _reserved(nbytes: int) -> int:
 class SharedStorage:
     """The master's record of which shared variables are stored in shared memory, and where.
 
-    ``post(message)`` reaches all workers. Variables on GPUs are not ``wanted`` there: NCCL moves them, or
-    they are staged, and a copy here would cost memory and time. ``on_release`` is called with each variable
-    whose storage is given up.
+    ``post(message)`` reaches all workers; machines have ``sizes`` ranks, the master's first. Variables on
+    GPUs are not ``wanted`` there: NCCL moves them, or they are staged, and a copy here would cost memory and
+    time. ``on_release`` is called with each variable whose storage is given up.
     """
 
     def __init__(
@@ -91,14 +94,14 @@ class SharedStorage:
         segments: SegmentTable,
         post: Callable[..., None],
         own: RankVariables,
-        n_ranks: int,
+        sizes: Sequence[int],
         wanted: bool,
         on_release: Callable[[int], None],
     ):
         self._segments = segments
         self._post = post
         self._own = own
-        self.n_ranks = n_ranks
+        self.use_sizes(sizes)
         self._is_wanted = wanted
         self._on_release = on_release
         self._placements: dict[int, Placement] = {}  # by variable
@@ -106,9 +109,14 @@ class SharedStorage:
         self._reshaped: set[int] = set()
         own.on_drop = self.release
 
+    def use_sizes(self, sizes: Sequence[int]) -> None:
+        """Go on with machines of so many ranks, while nothing is stored."""
+        self._sizes, self._n_ranks = sizes, sum(sizes)
+        self._places = [place for size in sizes for place in range(size)]  # by rank
+
     @property
     def _wanted(self) -> bool:
-        return self._is_wanted and self.n_ranks > 1
+        return self._is_wanted and self._n_ranks > 1
 
     def ensure(self, identities: Iterable[int], alike: bool = True) -> None:
         """Store variables in shared memory, unless they are there or there is no room.
@@ -122,7 +130,7 @@ class SharedStorage:
             whole = alike or identity in self._reshaped
             compared = () if known is None else known.refs if whole else known.refs[:1]
             if not compared or any(ref.shape != shape for ref in compared):
-                wanted[identity] = [shape] * self.n_ranks
+                wanted[identity] = [shape] * self._n_ranks
         self._store(wanted)
 
     def watched(self, identities: Iterable[int]) -> list[tuple[list[Any], Any]] | None:
@@ -148,18 +156,22 @@ class SharedStorage:
         """Return the shapes of all ranks' arrays; where there are none, those they would usually have."""
         known = self._placements.get(identity)
         if known is None:
-            return [self._own.value(identity).shape] * self.n_ranks
+            return [self._own.value(identity).shape] * self._n_ranks
         return [ref.shape for ref in known.refs]
 
-    def place(self, wanted: Mapping[int, Shapes]) -> list[list[NDArray[Any]] | None]:
+    def place(self, wanted: Mapping[int, Shapes]) -> list[list[NDArray[Any] | None] | None]:
         """Give variables arrays of these shapes; return by variable its arrays, by rank.
 
-        None where there are to be none, or there is no room.
+        None where there are to be none, or there is no room; of ranks on other machines the arrays are None.
         """
         if self._wanted:
             self._reshaped.difference_update(wanted)
             self._store({n: shapes for n, shapes in wanted.items() if not self._has(n, shapes)})
-        return [self._own.storage(n) if self._has(n, shapes) else None for n, shapes in wanted.items()]
+        return [self._arrays(n) if self._has(n, shapes) else None for n, shapes in wanted.items()]
+
+    def _arrays(self, identity: int) -> list[NDArray[Any] | None]:
+        here = list(self._own.storage(identity) or ())
+        return [*here, *[None] * (self._n_ranks - len(here))]
 
     def _has(self, identity: int, shapes: Shapes) -> bool:
         known = self._placements.get(identity)
@@ -172,7 +184,7 @@ class SharedStorage:
     def _store(self, wanted: Mapping[int, Shapes]) -> None:
         """Store variables in arrays of other shapes, as far as there is room."""
         self._reshaped.difference_update(wanted)
-        sizes = {n: self._sizes(n, shapes) for n, shapes in wanted.items()}
+        sizes = {n: self._sizes_of(n, shapes) for n, shapes in wanted.items()}
         placed = {n: self._placements[n] for n in wanted if self._suits(n, sizes[n])}
         others = {n: of_ranks for n, of_ranks in sizes.items() if n not in placed}
         for nbytes, extents in divide_among_blocks(others):
@@ -184,16 +196,22 @@ class SharedStorage:
         if told:
             self._post(messages.Several(told))
         for message in told:
-            self._own.use_storage(message.identity, [self._segments.array(ref) for ref in message.arrays])
+            here = message.arrays[: self._sizes[0]]
+            self._own.use_storage(message.identity, [self._segments.array(ref) for ref in here], place=0)
 
     def _refs(self, identity: int, placement: Placement, shapes: Shapes) -> tuple[messages.ArrayRef, ...]:
         dtype, segment = self._own.value(identity).dtype.str, placement.segment
-        places = zip(placement.extents, shapes, strict=True)
-        return tuple([messages.ArrayRef(segment, dtype, shape, extent.offset) for extent, shape in places])
+        offsets = [placement.extents[place].offset for place in self._places]
+        both = zip(shapes, offsets, strict=True)
+        return tuple([messages.ArrayRef(segment, dtype, shape, offset) for shape, offset in both])
 
-    def _sizes(self, identity: int, shapes: Shapes) -> list[int]:
+    def _sizes_of(self, identity: int, shapes: Shapes) -> list[int]:
+        """Return the bytes of a variable by place: those of the largest array that any machine has there."""
         itemsize = self._own.value(identity).dtype.itemsize
-        return [math.prod(shape) * itemsize for shape in shapes]
+        sizes = [0] * max(self._sizes)
+        for place, shape in zip(self._places, shapes, strict=True):
+            sizes[place] = max(sizes[place], math.prod(shape) * itemsize)
+        return sizes
 
     def _suits(self, identity: int, sizes: Sequence[int]) -> bool:
         """Tell whether values of these sizes have room where a variable is stored, and not much too much."""
@@ -211,9 +229,12 @@ class SharedStorage:
         self._in_segment[segment] = set(extents)
         return {identity: Placement(segment, extents[identity], ()) for identity in extents}
 
-    def has(self, identity: int) -> bool:
-        """Return whether a variable is stored here; only the master's word on it is the same for all."""
-        return identity in self._placements
+    def is_seen(self, identity: int) -> bool:
+        """Return whether a variable is stored where rank 0 sees the arrays of all ranks.
+
+        Only the master's word on it is the same for all.
+        """
+        return identity in self._placements and len(self._sizes) == 1
 
     def as_messages(self) -> list[messages.UseStorage]:
         """Return the messages that tell a new worker where variables are stored."""

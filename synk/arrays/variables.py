@@ -87,7 +87,7 @@ class RankVariables:
         self._to_host = to_host
         self._from_host = from_host
         self._variables: dict[int, SharedVariable] = {}
-        self._storage: dict[int, SharedArrays] = {}  # by identity, the arrays of all ranks
+        self._storage: dict[int, SharedArrays] = {}  # by identity, of this machine's ranks
         self._last_places: dict[int, weakref.ref[Any]] = {}  # by identity, on the device
         self.on_drop: Callable[[int], None] = lambda identity: None
 
@@ -172,7 +172,7 @@ class RankVariables:
         """Return the array that a new value belongs into, if one fits: the stored before the present one."""
         value = self._variables[identity].container.storage[0]
         shared = self._storage.get(identity)
-        for array in (value,) if shared is None else (shared[self._rank], value):
+        for array in (value,) if shared is None else (shared.mine, value):
             fits = isinstance(array, np.ndarray) and (array.dtype, array.shape) == (dtype, shape)
             if fits and is_writeable(array):
                 return array
@@ -180,20 +180,20 @@ class RankVariables:
 
     # --- shared memory ---------------------------------------------------------------------------
 
-    def use_storage(self, identity: int, arrays: list[Any]) -> None:
-        """Keep a variable in shared memory from now on, in its rank's one of ``arrays``.
+    def use_storage(self, identity: int, arrays: list[Any], place: int) -> None:
+        """Keep a variable in shared memory from now on, in its rank's one of ``arrays``, by place.
 
         Its value is copied there when it next takes part in a collective, not at once: messages like
         this one are followed at any time, but only commands may write to what others see.
         """
-        self._storage[identity] = SharedArrays(arrays)
+        self._storage[identity] = SharedArrays(arrays, place)
 
     def shared_arrays(self, identity: int) -> SharedArrays | None:
-        """Return the arrays in which all ranks hold the variable, or None if this rank's does not fit."""
+        """Return the arrays in which the ranks of this machine hold the variable; None if it does not fit."""
         shared = self._storage.get(identity)
         if shared is None:
             return None
-        storage, mine = self._variables[identity].container.storage, shared[self._rank]
+        storage, mine = self._variables[identity].container.storage, shared.mine
         value = storage[0]
         if value is not mine:
             if (value.dtype, value.shape) != (mine.dtype, mine.shape):
@@ -204,12 +204,12 @@ class RankVariables:
         return shared
 
     def storage(self, identity: int) -> SharedArrays | None:
-        """Return the arrays that are there for all ranks, whether the values are in them or not."""
+        """Return the arrays that are there for this machine's ranks, whether values are in them or not."""
         return self._storage.get(identity)
 
     def take_stored(self, identity: int) -> None:
         """Take what is in this rank's shared storage as its value."""
-        self._variables[identity].container.storage[0] = self._storage[identity][self._rank]
+        self._variables[identity].container.storage[0] = self._storage[identity].mine
 
     def leave_storage(self) -> None:
         """Copy all variables into this process's own memory again."""

@@ -16,11 +16,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import synk
-from synk.bench import all_reduce, batches, calls, machine
+from synk.bench import all_reduce, batches, calls, machine, on_hosts
 from synk.bench.crew import CrewLost
 from synk.bench.figures import Section, plain, table
 from synk.bench.rivals import MEMCPY, versions
 from synk.bench.workbench import Workbench, opened, show
+from synk.machines.hosts import parse_hosts
 
 CROWD = (4, 2)  # ranks on cores: more than there are
 
@@ -57,6 +58,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--rounds", type=positive, default=15, help="in which everything is measured once; by default 15")
     beside = "measure calls beside a process that keeps a core busy, and no more"
     add("--busy", action="store_true", help=beside)
+    add("--hosts", help="measure across these machines instead: h1,h2; see synk.fork")
+    add("--interface", help="of the network between them")
     add("--json", action="store_true", help="print JSON, times in seconds")
     add("--quick", action="store_true", help="small sizes, to see that it runs; the figures mean nothing")
     return parser.parse_args(argv)
@@ -73,18 +76,44 @@ def positive(text: str) -> int:
 def run(options: argparse.Namespace) -> None:
     """Measure everything, and print tables as they come or JSON at the end."""
     found: list[Section] = []
+    if options.hosts is not None:
+        run_on_hosts(options)
+        return
     with opened(options.ranks, options.rounds, options.quick) as bench:
-        described = machine.describe(versions(bench.crews))
-        if not options.json:
-            show("")
-            print("\n".join([*described.lines(), *bench.left_out]), flush=True)
+        described = introduce(bench, options)
         for measure in (calls.beside_a_busy_process,) if options.busy else MEASURES:
             found.append(finish(measure(bench), options))
     if not options.busy:
         found.append(finish(shared_cores(options), options))
     if options.json:
-        whole = {"machine": described._asdict(), "left_out": bench.left_out}
-        print(json.dumps(whole | {"sections": [plain(section) for section in found]}, indent=1))
+        print_json(described, bench.left_out, found)
+
+
+def run_on_hosts(options: argparse.Namespace) -> None:
+    """Measure what crosses the network, and print tables as they come or JSON at the end."""
+    hosts = [host.name for host in parse_hosts(options.hosts)]
+    asked = hosts, options.ranks, options.interface, options.rounds, options.quick
+    with on_hosts.across(*asked) as (bench, sections):
+        described = introduce(bench, options)
+        found = [finish(section, options) for section in sections]
+    found.append(finish(on_hosts.scaling(*asked), options))
+    if options.json:
+        print_json(described, bench.left_out, found)
+
+
+def introduce(bench: Workbench, options: argparse.Namespace) -> machine.Machine:
+    """Describe the machine, and say who does not take part, if tables are wanted."""
+    described = machine.describe(versions(bench.crews))
+    if not options.json:
+        show("")
+        print("\n".join([*described.lines(), *bench.left_out]), flush=True)
+    return described
+
+
+def print_json(described: machine.Machine, left_out: list[str], found: list[Section]) -> None:
+    """Print all that was found as JSON."""
+    whole = {"machine": described._asdict(), "left_out": left_out}
+    print(json.dumps(whole | {"sections": [plain(section) for section in found]}, indent=1))
 
 
 def shared_cores(options: argparse.Namespace) -> Section:

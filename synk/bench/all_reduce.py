@@ -51,18 +51,29 @@ def small(bench: Workbench) -> Section:
     """Measure a vector so short that only latency counts."""
     n_items = bench.sizes.small
     title = f"All-reduce of {in_bytes(4 * n_items)} of float32, {bench.n_ranks} ranks"
-    comparison = compare(bench, title, n_items, bench.sizes.repeats)
+    repeats = bench.sizes.repeats
+    comparison = compare(bench, title, n_items, repeats, one_copy(bench, n_items, repeats))
     asked = {VERB: Asked(40e-6), IN_STEP: Asked(15e-6)}
     return Section(title, rows(comparison, RATIOS, asked if bench.has_cores() else {}))
 
 
-def compare(bench: Workbench, title: str, n_items: int, times: int) -> Comparison:
-    """Time a sum as a command of its own, inside a step, and by the rivals, who repeat it ``times`` times."""
+def one_copy(bench: Workbench, n_items: int, times: int) -> dict[str, Callable[[], float]]:
+    """Return the copying of as many items by one process, which repeats it ten times as often."""
+    return {ONE_COPY: lambda: bench.crews[MEMCPY].ask_first("copy", n_items, 10 * times)}
+
+
+def compare(
+    bench: Workbench, title: str, n_items: int, times: int, beside: Mapping[str, Callable[[], float]]
+) -> Comparison:
+    """Time a sum as a command of its own, inside a step, and by the rivals, who repeat it ``times`` times.
+
+    ``beside`` are timed as well.
+    """
     variable = summed(n_items, bench.n_ranks)
     reduce = (synk.all_reduce, variable, "sum")
     one, eleven = synk.sequence(reduce), synk.sequence(*[reduce] * 11)
     ours: dict[str, Callable[[], float]] = {
-        ONE_COPY: lambda: bench.crews[MEMCPY].ask_first("copy", n_items, 10 * times),
+        **beside,
         VERB: lambda: repeat(lambda: synk.all_reduce(variable, "sum"), times),
         "one": lambda: repeat(one, times),
         "eleven": lambda: repeat(eleven, max(1, times // 3)),

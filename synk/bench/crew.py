@@ -149,6 +149,14 @@ class Crew:
         self._kept.close()
 
 
+class GroupCrew(Crew):
+    """A crew on several machines, whose rank 0 receives requests for all, and answers for all."""
+
+    def ask(self, *request: Any) -> list[Any]:
+        (answers,) = super().ask(*request)
+        return list(answers)
+
+
 def address(folder: str) -> str:
     """Return the path of the socket in a crew's folder."""
     return f"{folder}/door"

@@ -1,8 +1,11 @@
 """One rank of a rival, in a process of its own: it waits for a request, serves it, and answers with the time.
 
     python rival_rank.py {memcpy,gloo,mpi} SOCKET [RANK N_RANKS STORE]
+    mpirun ... python rival_rank.py {group-gloo,group-mpi} SOCKET [ADDRESS]
 
     Crew -> (verb, *arguments) -> Member.verb -> answer -> Crew
+
+On several machines only rank 0 is connected, which hands requests on by the rival's own means.
 
 Between requests it sleeps, so that rivals leave the cores to each other. It runs as a script that does not
 load synk, which would set up the rival's process.
@@ -10,13 +13,18 @@ load synk, which would set up the rival's process.
 
 from __future__ import annotations
 
+import os
+import pickle
 import sys
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from multiprocessing.connection import Client
 from typing import Any
 
 import numpy as np
+
+NAP_SECONDS = 1e-3  # between looks whether a request has come: MPI's own waiting takes a core
 
 
 class Member:
@@ -60,15 +68,14 @@ class Member:
 class Gloo(Member):
     """A rank of torch.distributed."""
 
-    def __init__(self, rank: str, n_ranks: str, store: str):
+    def __init__(self, rank: str, n_ranks: str, store: Any):
         import torch
 
         torch.set_num_threads(1)
         super().__init__(int(rank), f"torch {torch.__version__}")
         self._torch = torch
-        torch.distributed.init_process_group(
-            "gloo", init_method=f"file://{store}", rank=self.rank, world_size=int(n_ranks)
-        )
+        found = {"init_method": f"file://{store}"} if isinstance(store, str) else {"store": store}
+        torch.distributed.init_process_group("gloo", rank=self.rank, world_size=int(n_ranks), **found)
 
     def sum_of(self, array: np.ndarray) -> None:
         self._torch.distributed.all_reduce(self._torch.from_numpy(array))
@@ -94,6 +101,54 @@ class Memcpy(Member):
         super().__init__(int(rank), f"numpy {np.__version__}")
 
 
+class GlooGroup(Gloo):
+    """A rank of torch.distributed on one of several machines."""
+
+    def __init__(self, address: str):
+        import torch
+
+        rank, n_ranks = (os.environ[f"OMPI_COMM_WORLD_{name}"] for name in ("RANK", "SIZE"))
+        host, port = address.split(":")
+        self._store = torch.distributed.TCPStore(
+            host, int(port), int(n_ranks), rank == "0", timedelta(days=1)
+        )
+        self._n_requests = 0
+        super().__init__(rank, n_ranks, self._store)
+
+    def hand_on(self, request: Any) -> Any:
+        """Return rank 0's request on every rank; the others sleep until it comes."""
+        self._n_requests += 1
+        key = f"request {self._n_requests}"
+        if self.rank == 0:
+            self._store.set(key, pickle.dumps(request))
+        return pickle.loads(self._store.get(key))
+
+    def collect(self, answer: Any) -> Any:
+        """Return the answers of all ranks on rank 0."""
+        answers = [None] * self._torch.distributed.get_world_size() if self.rank == 0 else None
+        self._torch.distributed.gather_object(answer, answers)
+        return answers
+
+
+class MpiGroup(Mpi):
+    """A rank of MPI on one of several machines."""
+
+    def hand_on(self, request: Any) -> Any:
+        """Return rank 0's request on every rank; the others nap until it comes."""
+        world = self._mpi.COMM_WORLD
+        if self.rank == 0:
+            for other in range(1, world.size):
+                world.send(request, other)
+            return request
+        while not world.Iprobe(source=0):
+            time.sleep(NAP_SECONDS)
+        return world.recv(source=0)
+
+    def collect(self, answer: Any) -> Any:
+        """Return the answers of all ranks on rank 0."""
+        return self._mpi.COMM_WORLD.gather(answer)
+
+
 def repeat(action: Callable[[], Any], times: int) -> float:
     """Return the mean seconds of an action, after some that wake everybody up and fill the caches."""
     for _ in range(1 + times // 10):
@@ -105,10 +160,14 @@ def repeat(action: Callable[[], Any], times: int) -> float:
 
 
 MEMBERS: dict[str, Callable[..., Member]] = {"memcpy": Memcpy, "gloo": Gloo, "mpi": Mpi}
+GROUPS: dict[str, Callable[..., Any]] = {"group-gloo": GlooGroup, "group-mpi": MpiGroup}
 
 
 def main(kind: str, address: str, *arguments: str) -> None:
     """Serve requests until the other end of the connection closes."""
+    if kind in GROUPS:
+        serve_group(GROUPS[kind](*arguments), address)
+        return
     member = MEMBERS[kind](*arguments)
     # Open to the end of the process: errors are printed before it closes.
     connection = Client(address, "AF_UNIX")
@@ -119,6 +178,26 @@ def main(kind: str, address: str, *arguments: str) -> None:
         except EOFError:
             return
         connection.send(getattr(member, verb)(*values))
+
+
+def serve_group(member: Any, address: str) -> None:
+    """Serve requests that rank 0 receives for all."""
+    connection = Client(address, "AF_UNIX") if member.rank == 0 else None
+    if connection:
+        connection.send((0, member.about))
+    while (request := member.hand_on(connection and received(connection))) is not None:
+        verb, *values = request
+        answers = member.collect(getattr(member, verb)(*values))
+        if connection:
+            connection.send(answers)
+
+
+def received(connection: Any) -> Any:
+    """Return the next request; None at the end."""
+    try:
+        return connection.recv()
+    except EOFError:
+        return None
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ class BroadcastStep(messages.Step):
         with rank.communicator.at_once("broadcast", "sum", shared, shapes=False):
             for variable, known in zip(self.variables, shared, strict=True):
                 # Where it is shared, the value of another rank does not matter.
-                array = rank.value(variable) if known is None else known[rank.rank]
+                array = rank.value(variable) if known is None else known.mine
                 result = rank.communicator.broadcast(array, shared=known)
                 if rank.rank > 0:
                     rank.variables.assign(variable, result)
@@ -76,7 +76,7 @@ def _shared_with_rank_0(rank: Rank, variable: int) -> SharedArrays | None:
     if rank.rank == 0:
         return rank.variables.shared_arrays(variable)
     shared = rank.variables.storage(variable)
-    return shared if shared is not None and shared[0].shape == shared[rank.rank].shape else None
+    return shared if shared is not None and shared[0].shape == shared.mine.shape else None
 
 
 @dataclass(eq=False)
@@ -91,6 +91,13 @@ class Given:
         """Tell whether all ranks get the same rows: then they copy them from rank 0, at the same time."""
         first, *others = self.rows
         return first is not None and all(rows is first for rows in others)
+
+    def can_be_written(self, places: Sequence[NDArray[Any] | None]) -> bool:
+        """Tell whether the master can write it to where it is to be, or to where ranks copy it from."""
+        needed = places[:1] if self.is_same_for_all() else places
+        pairs = zip(self.rows, needed, strict=False)
+        is_reached = all(place is not None for rows, place in pairs if rows is not None)
+        return is_reached and not isinstance(self.array, Data)
 
     def shapes(self, present: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
         """Return the shapes of all ranks' values when they have theirs."""
@@ -121,7 +128,7 @@ def write_now(run: Owner, given: Sequence[Given]) -> list[messages.Step]:
     storage = run.shared_storage
     places = storage.place({one.variable: one.shapes(storage.shapes(one.variable)) for one in given})
     pairs = zip(given, places, strict=True)
-    written = {one: known for one, known in pairs if known is not None and not isinstance(one.array, Data)}
+    written = {one: known for one, known in pairs if known is not None and one.can_be_written(known)}
     same = [one for one in written if one.is_same_for_all()]
     rest = [one for one in given if one not in same]
     # Staged first: where there is no room for it, nothing has changed.
@@ -142,7 +149,7 @@ def _unshared(written: Mapping[Given, Any]) -> list[NDArray[Any]]:
     arrays = [one.array for one in written]
     if all(array.base is None for array in arrays):  # they have memory of their own
         return arrays
-    shared = sorted(byte_bounds(place) for known in written.values() for place in known)
+    shared = sorted(byte_bounds(place) for known in written.values() for place in known if place is not None)
     return [np.array(array) if _overlaps(byte_bounds(array), shared) else array for array in arrays]
 
 

@@ -60,7 +60,7 @@ class AllReduceStep(Step):
     def _all_reduce(self, rank: Rank, variable: int, shared: SharedArrays | None) -> None:
         communicator = rank.communicator
         if shared is not None:
-            communicator.all_reduce(shared[rank.rank], self.op, shared)
+            communicator.all_reduce(shared.mine, self.op, shared)
             return
         rank.variables.assign(variable, communicator.all_reduce(rank.value(variable), self.op))
 

@@ -19,10 +19,17 @@ from synk.values.rows import split
 
 
 class SharedArrays(list[Any]):
-    """The arrays of all ranks, in memory that every rank sees."""
+    """The arrays of all ranks of this machine, by place, in memory that every one of them sees.
 
-    def __init__(self, arrays: Iterable[Any]):
+    Attributes
+    ----------
+    mine : array
+        This rank's.
+    """
+
+    def __init__(self, arrays: Iterable[Any], place: int):
         super().__init__(arrays)
+        self.mine = self[place]
         self.plans: dict[Any, Any] = {}  # what a communicator has worked out about them, to be used again
 
 
@@ -42,9 +49,9 @@ class Collectives(ABC):
     gives the same bits, and all ranks receive the same bits: rank order, or with NCCL its own. ``op``
     is one of `OPERATIONS`; an average of finite values is finite.
 
-    All take ``shared``: where the arrays of all ranks are, seen from here; ``shared[rank]`` is the
-    array given. Where every rank has them, nothing is copied on the way. What is read through
-    ``read`` holds still only until that returns.
+    All take ``shared``: where the arrays of all ranks of this machine are, seen from here;
+    ``shared.mine`` is the array given. Where every rank has them, nothing is copied on the way
+    within a machine. What is read through ``read`` holds still only until that returns.
     """
 
     rank: int

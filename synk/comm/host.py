@@ -49,7 +49,7 @@ class HostCommunicator(Communicator):
         self._barrier = barrier
         self._grow = grow
         self._arena: Segment | None = None
-        self._arena_nbytes = 0
+        self._arena_nbytes = self._front = 0  # bytes before the first slot: those of `at_first`
         self._scratch: Scratch = {}
         self._met = False  # all ranks bring the same to all collectives from now on, in shared memory
         # Views are taken anew each time: kept, they would keep the words mapped beyond the run.
@@ -148,6 +148,43 @@ class HostCommunicator(Communicator):
             self._part()
         return result
 
+    def at_first(
+        self, payload: bytes, room: int, work: Callable[[Sequence[bytes]], bytes], result_room: int
+    ) -> bytes:
+        """Bring all payloads to rank 0, which does ``work`` of them; return what that returns, on every rank.
+
+        A payload has ``room`` bytes, the result ``result_room``. Ranks meet twice, so it is the fastest way
+        for few bytes, but they do not compare what they do.
+        """
+        self._front = self.n_ranks * room + result_room
+        while not self._brought(payload, room):
+            self._barrier.wait()  # before a rank says again how long its arena is
+        if self.rank == 0:
+            self._put(self.n_ranks, room, work([self._bytes(rank, room) for rank in range(self.n_ranks)]))
+        self._barrier.wait()
+        return self._bytes(self.n_ranks, room)
+
+    def _brought(self, payload: bytes, room: int) -> bool:
+        """Put a payload where rank 0 reads it; return False where the arena was too small, and has grown."""
+        words = self._control.words
+        words[self._mine + ARENA] = self._arena_nbytes
+        if self._arena_nbytes >= self._front:
+            self._put(self.rank, room, payload)
+        self._barrier.wait()
+        arenas = {words[start + ARENA] for start in (self._mine, *self._others)}
+        return not self._has_grown(arenas, self._front)
+
+    def _put(self, number: int, room: int, payload: bytes) -> None:
+        assert self._arena is not None, "payloads have room"
+        place = self._arena.array("u1", (8 + len(payload),), number * room)
+        place[:8].view(np.int64)[...] = len(payload)
+        place[8:] = np.frombuffer(payload, "u1")
+
+    def _bytes(self, number: int, room: int) -> bytes:
+        assert self._arena is not None, "payloads were put there"
+        length = int(self._arena.array(np.int64, (1,), number * room)[0])
+        return self._arena.array("u1", (length,), number * room + 8).tobytes()
+
     # --- headers -----------------------------------------------------------------------------------
 
     def _same(self, words: memoryview) -> bool:
@@ -222,15 +259,12 @@ class HostCommunicator(Communicator):
 
     def _fill_slots(self, headers: list[Header], array: Array, only: int | None = None) -> list[Array]:
         """Copy this rank's array to its slot and return all slots once all are filled, or ``only`` one."""
-        offsets = [0]
+        offsets = [self._front]
         for rank, header in enumerate(headers):
             nbytes = header.nbytes if only in (None, rank) else 0
             offsets.append(offsets[-1] + -(-nbytes // ALIGNMENT) * ALIGNMENT)
-        arenas = {header.arena for header in headers}
-        # They differ where a growth was interrupted; decided by headers, all ranks decide the same.
-        if self._arena is None or len(arenas) > 1 or min(arenas) < offsets[-1]:
-            self._arena = self._grow(max(offsets[-1], max(arenas) + 1))
-            self._arena_nbytes = self._arena.nbytes
+        self._has_grown({header.arena for header in headers}, offsets[-1])
+        assert self._arena is not None
         slots = [
             self._arena.array(header.dtype, header.shape if only in (None, rank) else (0,), offset)
             for rank, (header, offset) in enumerate(zip(headers, offsets, strict=False))
@@ -239,6 +273,15 @@ class HostCommunicator(Communicator):
             slots[self.rank][...] = array
         self._barrier.wait()
         return slots
+
+    def _has_grown(self, arenas: set[int], nbytes: int) -> bool:
+        """Grow the arena, unless all ranks have one of so many bytes; return whether it has grown."""
+        # They differ where a growth was interrupted. All ranks see the same, so all decide the same.
+        if self._arena is not None and len(arenas) == 1 and min(arenas) >= nbytes:
+            return False
+        self._arena = self._grow(max(nbytes, max(arenas) + 1))
+        self._arena_nbytes = self._arena.nbytes
+        return True
 
 
 def _digest(parts: Sequence[memoryview]) -> memoryview:

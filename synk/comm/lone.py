@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from synk.comm.base import Communicator, Read, Shared, copies
@@ -12,6 +13,12 @@ class LoneCommunicator(Communicator):
 
     def __init__(self) -> None:
         super().__init__(rank=0, n_ranks=1)
+
+    def at_first(
+        self, payload: bytes, room: int, work: Callable[[Sequence[bytes]], bytes], result_room: int
+    ) -> bytes:
+        """Return ``work([payload])``: see `HostCommunicator`."""
+        return work([payload])
 
     def all_reduce(self, array: Any, op: str, shared: Shared = None) -> Any:
         return array

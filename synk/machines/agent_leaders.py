@@ -24,6 +24,7 @@ from synk.transport.frames import Outbox, Receiver, encode, send
 from synk.values.errors import SynkError
 
 WATCH_MILLISECONDS = 20
+ROOM = 0  # number of the segment for arrays that are in none
 
 
 class AgentFailed(SynkError, RuntimeError):
@@ -33,7 +34,7 @@ class AgentFailed(SynkError, RuntimeError):
 class AgentLeaders:
     """The leaders of all machines, by way of the agent at the other end of a socket: `Leaders`.
 
-    All but ``close`` and ``fail`` raise `Disconnected` once the agent is gone.
+    ``all_gather`` and ``all_reduce`` raise `Disconnected` once the agent is gone.
     """
 
     machine = 0
@@ -45,9 +46,8 @@ class AgentLeaders:
         self._ready = select.poll()
         self._ready.register(end, select.POLLIN)
         self._torn = False  # a message may have been sent or received in part
-        self._command = self._asked = self._n_shared = 0
+        self._command = self._asked = 0
         self._shared: dict[int, tuple[int, Segment]] = {}  # by number: address, segment
-        self._room: int | None = None  # number of the segment for arrays that are in none
 
     def begin(self, command: int) -> None:
         self._command = command
@@ -56,17 +56,15 @@ class AgentLeaders:
         with contextlib.suppress(Disconnected):
             self._send(Fail(self._command))
 
-    def share(self, segment: Segment) -> int:
-        """Let the agent combine arrays in a segment where they are; return its number, for `unshare`."""
-        self._n_shared += 1
-        self._send(Share(self._n_shared, segment.nbytes), segment.descriptor)
-        self._shared[self._n_shared] = address(segment.array("u1", (segment.nbytes,))), segment
-        return self._n_shared
+    def share(self, number: int, segment: Segment) -> None:
+        with contextlib.suppress(Disconnected):  # the next meeting tells
+            self._send(Share(number, segment.nbytes), segment.descriptor)
+        self._shared[number] = address(segment.array("u1", (segment.nbytes,))), segment
 
     def unshare(self, number: int) -> None:
-        """Let the agent drop a segment."""
-        self._send(Unshare(number))
-        del self._shared[number]
+        if self._shared.pop(number, None) is not None:
+            with contextlib.suppress(Disconnected):
+                self._send(Unshare(number))
 
     def all_gather(self, payload: Any, watch: Watch) -> list[bytes]:
         self._asked += 1
@@ -78,13 +76,9 @@ class AgentLeaders:
         if place is not None:
             self._reduce(place, array, op, watch)
             return
-        number, space = self._space_for(array)
+        space = self._space_for(array)
         space[...] = array
-        try:
-            self._reduce((number, 0), array, op, watch)
-        except BaseException:
-            self._room = None  # the old one may still be written to
-            raise
+        self._reduce((ROOM, 0), array, op, watch)
         array[...] = space
 
     def close(self) -> None:
@@ -103,15 +97,14 @@ class AgentLeaders:
                 return number, start - first
         return None
 
-    def _space_for(self, array: NDArray[Any]) -> tuple[int, NDArray[Any]]:
-        """Return a shared segment's number, and an array like this one at its start."""
-        if self._room is None or self._shared[self._room][1].nbytes < array.nbytes:
+    def _space_for(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return an array like this one, at the start of the segment for such."""
+        if ROOM not in self._shared or self._shared[ROOM][1].nbytes < array.nbytes:
             segment = Segment.create(array.nbytes)
-            if self._room is not None:
-                self.unshare(self._room)
-            self._room = self.share(segment)
+            self.unshare(ROOM)
+            self.share(ROOM, segment)
             segment.seal()
-        return self._room, self._shared[self._room][1].array(array.dtype, array.shape)
+        return self._shared[ROOM][1].array(array.dtype, array.shape)
 
     def _reduce(self, place: tuple[int, int], array: NDArray[Any], op: str, watch: Watch) -> None:
         self._asked += 1

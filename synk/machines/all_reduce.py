@@ -6,7 +6,8 @@ promise neither. Each machine sends 2 (H - 1) / H times the array, as in a ring.
 
     terms of chunk k to their machines -> combine -> results of chunk k to all machines
 
-A part is sent in chunks; the terms of the next few are under way while one is combined.
+A part is sent in chunks; the terms of the next few are under way while one is combined. What others send
+arrives in room of its own: where a reduction was given up it may come later, when the array is in use again.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class _OneReduction:
     started : list
         All its transfers.
     room_bytes : int
-        What it needs for the terms of the other machines.
+        What it needs for the terms and the results of the other machines.
     """
 
     def __init__(self, links: Links, array: Array, op: str, tag: int, watch: Watch):
@@ -72,54 +73,69 @@ class _OneReduction:
         self._length = max(min(longest, max(CHUNK_BYTES // (n - 1), LEAST_BYTES) // itemsize), 1)
         self._n_chunks = -(-longest // self._length)
         self._in_flight = min(IN_FLIGHT, self._n_chunks)
-        self.room_bytes = self._in_flight * (n - 1) * self._length * itemsize
+        self.room_bytes = 2 * self._in_flight * (n - 1) * self._length * itemsize
         self.started: list[Any] = []
 
     def run(self, room: Array, scratch: Scratch) -> None:
-        """Combine chunk by chunk, in ``room`` for the terms of those that are under way."""
-        rooms = room.reshape(-1, len(self._others), self._length)
+        """Combine chunk by chunk, in ``room`` for those that are under way."""
+        of_terms, of_results = room.reshape(2, self._in_flight, len(self._others), self._length)
         terms: list[Any] = []
         results: list[Any] = []
-        for chunk in range(self._n_chunks + self._in_flight):
-            ready = chunk - self._in_flight
-            if ready >= 0:
+        for chunk in range(self._n_chunks + 2 * self._in_flight):
+            n = chunk % self._in_flight
+            ready, last = chunk - self._in_flight, chunk - 2 * self._in_flight
+            if last >= 0:
+                self._finish(results[last])
+                self._take_results(last, of_results[n])
+            if 0 <= ready < self._n_chunks:
                 self._finish(terms[ready])
-                self._combine(ready, rooms[ready % len(rooms)], scratch)
-                results.append(self._exchange_results(ready))
+                self._combine(ready, of_terms[n], scratch)
+                results.append(self._exchange_results(ready, of_results[n]))
             if chunk < self._n_chunks:
-                terms.append(self._exchange_terms(chunk, rooms[chunk % len(rooms)]))
-        for transfers in results:
-            self._finish(transfers)
+                terms.append(self._exchange_terms(chunk, of_terms[n]))
 
     def _chunk(self, part: int, chunk: int) -> Array:
         return self._parts[part][chunk * self._length : (chunk + 1) * self._length]
 
-    def _spaces(self, chunk: int, room: Array) -> list[tuple[int, Array]]:
-        """Return where the terms of each other machine go, with its number."""
+    def _terms(self, chunk: int, room: Array) -> dict[int, Array]:
+        """Return where the terms of each other machine go."""
         size = self._chunk(self._me, chunk).size
-        return [(other, space[:size]) for other, space in zip(self._others, room, strict=True)]
+        return {other: space[:size] for other, space in zip(self._others, room, strict=True)}
+
+    def _results(self, chunk: int, room: Array) -> dict[int, Array]:
+        """Return where the results of each other machine go at first."""
+        spaces = zip(self._others, room, strict=True)
+        return {other: space[: self._chunk(other, chunk).size] for other, space in spaces}
 
     def _exchange_terms(self, chunk: int, room: Array) -> list[Any]:
         """Start to send the terms of others' parts, and to receive those of this machine's."""
         receive, send = self._links.start_receive, self._links.start_send
         return self._note(
-            [receive(space, other, self._tag + TERMS) for other, space in self._spaces(chunk, room)]
+            [receive(space, other, self._tag + TERMS) for other, space in self._terms(chunk, room).items()]
             + [send(self._chunk(other, chunk), other, self._tag + TERMS) for other in self._others]
         )
 
     def _combine(self, chunk: int, room: Array, scratch: Scratch) -> None:
         mine = self._chunk(self._me, chunk)
-        terms = {self._me: mine, **dict(self._spaces(chunk, room))}
+        terms = {self._me: mine, **self._terms(chunk, room)}
         Blocks([terms[machine] for machine in sorted(terms)], self._op, [mine], scratch).run()
 
-    def _exchange_results(self, chunk: int) -> list[Any]:
-        """Start to send this machine's results, and to receive others' over the terms that were sent."""
+    def _exchange_results(self, chunk: int, room: Array) -> list[Any]:
+        """Start to send this machine's results, and to receive others'."""
         mine = self._chunk(self._me, chunk)
         receive, send = self._links.start_receive, self._links.start_send
         return self._note(
-            [receive(self._chunk(other, chunk), other, self._tag + RESULTS) for other in self._others]
+            [
+                receive(space, other, self._tag + RESULTS)
+                for other, space in self._results(chunk, room).items()
+            ]
             + [send(mine, other, self._tag + RESULTS) for other in self._others]
         )
+
+    def _take_results(self, chunk: int, room: Array) -> None:
+        """Put others' results in the place of the terms that were sent."""
+        for other, result in self._results(chunk, room).items():
+            self._chunk(other, chunk)[...] = result
 
     def _note(self, transfers: list[Any]) -> list[Any]:
         self.started += transfers

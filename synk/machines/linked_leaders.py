@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from synk.machines.all_reduce import AllReduce
 from synk.machines.links import Links, Watch, wait
+from synk.memory.shm import Segment
 from synk.transport.base import Aborted
 
 HEAD = struct.Struct("<qqqq")  # command, meeting, round or FAILED, number of payloads
@@ -87,6 +88,12 @@ class LinkedLeaders:
 
         self._reduction.run(array, op, number, look)
         self._met += 1
+
+    def share(self, number: int, segment: Segment) -> None:
+        pass  # this process combines arrays itself
+
+    def unshare(self, number: int) -> None:
+        pass
 
     def close(self) -> None:
         self._links.close()

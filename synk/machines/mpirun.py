@@ -40,8 +40,10 @@ def launch(
     as_root: bool,
     interface: str | None = None,
     ssh_options: Sequence[str] = (),
+    n_each: int = 1,
+    ways: str = "self,tcp",
 ) -> Launch:
-    """Return how Open MPI's ``mpirun`` starts one process on each host.
+    """Return how Open MPI's ``mpirun`` starts ``n_each`` processes on each host.
 
     Parameters
     ----------
@@ -63,6 +65,10 @@ def launch(
         Of the network that Open MPI uses: ``"eth0"`` or ``"10.0.0.0/24"``.
     ssh_options : sequence of str
         ``"-F path"``, say.
+    n_each : int
+    ways : str
+        Open MPI's ways between processes. Others than these have hung, and leave files in /dev/shm when they
+        are killed.
 
     Raises
     ------
@@ -73,14 +79,13 @@ def launch(
     command = [
         mpirun,
         *(["--allow-run-as-root"] if as_root else []),
-        *("--host", ",".join(f"{host}:1" for host in hosts)),
-        *("--map-by", "ppr:1:node", "--bind-to", "none"),
+        *("--host", ",".join(f"{host}:{n_each}" for host in hosts)),
+        *("--map-by", f"ppr:{n_each}:node", "--bind-to", "none"),
         *("--prtemca", "plm_ssh_args", " ".join([*SSH_OPTIONS, *ssh_options])),
         # All machines are reached from the first: they need no keys for each other.
         *("--prtemca", "plm_ssh_no_tree_spawn", "1"),
         *("--prtemca", "prte_local_tmpdir_base", folder),
-        # Open MPI's other ways have hung, and leave files in /dev/shm when they are killed.
-        *("--mca", "pml", "ob1", "--mca", "btl", "self,tcp"),
+        *("--mca", "pml", "ob1", "--mca", "btl", ways),
         *(_only(interface) if interface else []),
         *(word for name in variables for word in ("-x", name)),
         *program,

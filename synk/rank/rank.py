@@ -105,8 +105,9 @@ class Rank:
         self.objects.pop(message.number, None)
 
     def use_storage(self, message: messages.UseStorage) -> None:
-        arrays = [self.segments.array(ref) for ref in message.arrays]
-        self.variables.use_storage(message.identity, arrays)
+        first, place = self.rank - self.peers.place, self.peers.place
+        mine = message.arrays[first : first + self.peers.n_places]
+        self.variables.use_storage(message.identity, [self.segments.array(ref) for ref in mine], place)
 
     def unshare(self, message: messages.Unshare) -> None:
         self.variables.drop(message.identity)

@@ -32,6 +32,7 @@ from synk.run.run_state import RunState
 from synk.transport.base import CLOSE_SECONDS, Disconnected, Leaders
 from synk.transport.links import LeaderEnd, Loss
 from synk.transport.mirror import write
+from synk.transport.steps import KnownSteps
 from synk.values import messages
 from synk.values.errors import Failure
 from synk.values.machine import Machine
@@ -90,6 +91,7 @@ class Leader:
         spec.enter()
         self._end, self._machine, self._devices = end, spec.machine, spec.devices
         self._released: deque[Any] = deque()  # until the workers are at rest
+        self._steps = KnownSteps()
         self._trouble: Failure | None = None  # of a message without an answer; told with the next reply
         state = replace(spec.state, segments={one.segment: remade(one) for one in spec.segments})
         self._crew = launch(ForkSource(), spec.devices, spec.connection, state, spec.machine, [end])
@@ -133,9 +135,10 @@ class Leader:
         self._flush()
         try:
             write(relay.fills, self._segments)
-            self._channel.command(relay.command)
+            command = messages.Command(relay.number, self._steps.of(relay.steps), relay.start, relay.stop)
+            self._channel.command(command)
             trouble, self._trouble = self._trouble, None
-            mine = answer(self._rank, relay.command, trouble)
+            mine = answer(self._rank, command, trouble)
             return [mine, *self._channel.collect()]
         except WorkerLost as lost:
             self._rank.peers.abandon()

@@ -70,7 +70,7 @@ class Machines:
             for rank, pid in zip(link.machine.ranks, link.pids, strict=True)
         ]
         here = self._crew.open_channel(on_death, on_late, elsewhere)
-        return MachinesChannel(here, self._links, self._mirror, on_death, on_late)
+        return MachinesChannel(here, self._links, self._mirror, self._job.leaders, on_death, on_late)
 
     def peers(self, on_death: OnDeath, on_late: OnLate) -> Peers:
         return self._crew.peers(on_death, on_late, self._job.leaders)

@@ -78,7 +78,8 @@ class Session:
                 self._post, self._release, on_gpus and devices.n_ranks > 1
             )
             self._jobs = jobs
-            self._workers = self._launch(RunState(), None if jobs is None else jobs.call())
+            job = None if jobs is None else jobs.call()
+            self._workers = self._launch(RunState(), job)
             undo.callback(self._workers.dismiss, seconds=0)
             self.n_ranks = self._workers.n_ranks
             self._commands = commands = Commands(self._workers, turns)
@@ -103,8 +104,8 @@ class Session:
                 segments,
                 commands.post,
                 own,
-                self.n_ranks,
-                not on_gpus and jobs is None,
+                (self.n_ranks,) if job is None else job.sizes,
+                not on_gpus,
                 remembered.drop_variable,
             )
             self.lengths = Lengths(own, lambda unknown: self.run((ShapesStep(unknown),))[0])
@@ -224,9 +225,9 @@ class Session:
             self._rank.disconnect()
             self._binding.release()  # workers start where this process is
             job = self._next_job(hosts)
-            n_ranks = n_ranks if job is None else sum(job.sizes)
-            if n_ranks != self.n_ranks:
-                self._resize(n_ranks)
+            sizes = (n_ranks,) if job is None else job.sizes
+            if job is not None or sum(sizes) != self.n_ranks:
+                self._resize(sizes)
             missing = self._recovery.restore()
             self.lengths.clear()
             self._arena.drop()
@@ -254,13 +255,16 @@ class Session:
             self._jobs.leave_out_lost()
         return self._jobs.call()
 
-    def _resize(self, n_ranks: int) -> None:
-        """Go on with so many ranks; functions stay, since in them ranks exchange with any number."""
-        self._recovery.deal(n_ranks)
+    def _resize(self, sizes: Sequence[int]) -> None:
+        """Go on with so many ranks on each machine; functions stay, since in them any number exchange."""
+        n_ranks = sum(sizes)
+        if n_ranks != self.n_ranks:
+            self._recovery.deal(n_ranks)
         self._variables.leave_storage()
         self.shared_storage.release_all()
+        self.shared_storage.use_sizes(sizes)
         self._devices = replace(self._devices, n_ranks=n_ranks, gpus=self._devices.gpus[:n_ranks])
-        self.n_ranks = self.per_rank.n_ranks = self.shared.n_ranks = self.shared_storage.n_ranks = n_ranks
+        self.n_ranks = self.per_rank.n_ranks = self.shared.n_ranks = n_ranks
 
     # --- what functions, Data and collectives ask for: see `Owner` -------------------------------------
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from synk.memory.shm import Segment
 from synk.values.machine import Machine
 from synk.values.messages import Command, Reply
 
@@ -37,12 +38,16 @@ class Peers(Protocol):
     Attributes
     ----------
     rank, n_ranks : int
+    place, n_places : int
+        The same among the ranks of this machine.
     phase : mutable sequence of one int
         What this rank is doing, one of `messages.PHASES`, for the others to read.
     """
 
     rank: int
     n_ranks: int
+    place: int
+    n_places: int
     phase: Any
 
     def begin(self, command: int) -> None:
@@ -95,6 +100,12 @@ class Leaders(Protocol):
         Aborted
             If another machine has failed before it came here, or in here; arrays are combined in part then.
         """
+
+    def share(self, number: int, segment: Segment) -> None:
+        """Let arrays in a segment, which still has its descriptor, be combined where they are."""
+
+    def unshare(self, number: int) -> None:
+        """Forget the segment of this number, if there is one."""
 
     def close(self) -> None:
         """Give up what links this machine to the others; their leaders may have ended."""

@@ -18,10 +18,11 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
-from synk.transport.base import Channel, Death, Disconnected, OnDeath, OnLate
+from synk.transport.base import Channel, Death, Disconnected, Leaders, OnDeath, OnLate
 from synk.transport.channel import SLEEP_SECONDS
 from synk.transport.frames import Frame, Receiver, encode, endless, send
 from synk.transport.mirror import Mirror
+from synk.transport.steps import PickledSteps
 from synk.values import messages
 from synk.values.errors import SynkStateError
 from synk.values.machine import Machine
@@ -121,10 +122,17 @@ class MachinesChannel:
     """
 
     def __init__(
-        self, here: Channel, links: Sequence[LeaderLink], mirror: Mirror, on_death: OnDeath, on_late: OnLate
+        self,
+        here: Channel,
+        links: Sequence[LeaderLink],
+        mirror: Mirror,
+        leaders: Leaders,
+        on_death: OnDeath,
+        on_late: OnLate,
     ):
-        self._here, self._links, self._mirror = here, links, mirror
+        self._here, self._links, self._mirror, self._leaders = here, links, mirror, leaders
         self._on_death, self._on_late = on_death, on_late
+        self._pickled = PickledSteps()
         self._replies: list[messages.Reply] | None = None  # of this machine
         self._torn = False
         self.waiting = False
@@ -136,7 +144,8 @@ class MachinesChannel:
     def command(self, command: messages.Command) -> None:
         self._torn = self.waiting = True
         self._replies = None
-        self._send(messages.Relay(self._mirror.fills(command.steps), command))
+        fills, steps = self._mirror.fills(command.steps), self._pickled.of(command.steps)
+        self._send(messages.Relay(fills, command.number, steps, command.start, command.stop))
         self._here.command(command)
         self._torn = False
 
@@ -151,9 +160,12 @@ class MachinesChannel:
             self._torn = True
             self._send(message)
             self._torn = False
-        for dropped in message.messages if isinstance(message, messages.Several) else [message]:
-            if isinstance(dropped, messages.Detach):
-                self._mirror.forget(dropped.segment)
+        for one in message.messages if isinstance(message, messages.Several) else [message]:
+            if isinstance(one, messages.Attach) and one.file is None:
+                self._leaders.share(one.segment, self._mirror.segments[one.segment])
+            elif isinstance(one, messages.Detach):
+                self._mirror.forget(one.segment)
+                self._leaders.unshare(one.segment)
         self._here.post(message, descriptor)
 
     def collect(self, seconds: float | None = None) -> list[messages.Reply]:

@@ -9,12 +9,12 @@ until its doorbell rings. What does not fit goes over the channel.
 
 from __future__ import annotations
 
-import pickle
 from typing import Any, NamedTuple
 
 from synk.memory.shm import Segment
 from synk.transport.replies import decode_reply, encode_reply
 from synk.transport.spin import Spin
+from synk.transport.steps import KnownSteps, PickledSteps
 from synk.transport.sync import SLEEPING, ControlBlock, Doorbells
 from synk.values import messages
 
@@ -22,7 +22,6 @@ NUMBER, NBYTES, FRAMES, EDITION, START, STOP = range(6)
 HEAD_WORDS = 8  # a cache line
 AREA = 1 << 14  # bytes of the longest message
 STRIDE = 8 * HEAD_WORDS + AREA
-REMEMBERED = 64  # commands whose pickle a worker knows; training repeats one
 
 
 class Mailboxes:
@@ -93,9 +92,7 @@ class MasterPost:
         self._control = control
         self._bells = bells
         self.spin = Spin(spins)
-        self._kinds: list[type] | None = None  # of what is in the box
-        self._steps: tuple[Any, ...] | None = None
-        self._payload, self._is_long = b"", False
+        self._pickled = PickledSteps()
         self._number = 0
         self._workers = list(range(1, control.n_ranks))
         self._missing: list[int] = []  # ranks whose replies have not been seen
@@ -108,26 +105,16 @@ class MasterPost:
 
     def send(self, command: messages.Command, frames: int) -> bool:
         """Put a command into the box, unless it is too long; workers that sleep are not woken up."""
-        if command.steps is not self._steps:
-            self._encode(command.steps)
-        if self._is_long:
+        payload = self._pickled.of(command.steps)
+        if len(payload) > AREA:
             self._missing = []
             return False
         self._number = command.number
         self._missing = self._workers
         words = self._command.words
         words[START], words[STOP] = command.start, command.stop
-        self._command.write(command.number, self._payload, frames)
+        self._command.write(command.number, payload, frames)
         return True
-
-    def _encode(self, steps: tuple[Any, ...]) -> None:
-        """Pickle steps, if they are not what the box holds: training sends the same ones again and again."""
-        # Steps of different classes may be equal: they are tuples.
-        kinds = list(map(type, steps))
-        if kinds != self._kinds or steps != self._steps:
-            self._kinds, self._payload = kinds, pickle.dumps(steps, protocol=5)
-            self._is_long = len(self._payload) > AREA
-        self._steps = steps
 
     def spun(self) -> bool:
         """Look for replies for a moment; return whether all are there, and `arrived` has told of none."""
@@ -184,7 +171,7 @@ class WorkerPost:
         self.spin = Spin(spins, moves=True)
         self._last = 0
         self._now = LastSteps(0, ())
-        self._known: dict[bytes, tuple[Any, ...]] = {}
+        self._known = KnownSteps()
 
     def fileno(self) -> int:
         """Descriptor that becomes readable when a command has come to a sleeping worker."""
@@ -220,16 +207,8 @@ class WorkerPost:
         words = self._command.words
         self._last = words[NUMBER]
         if words[EDITION] != self._now.edition:
-            self._now = LastSteps(words[EDITION], self._loaded(bytes(self._command.content())))
+            self._now = LastSteps(words[EDITION], self._known.of(bytes(self._command.content())))
         return messages.Command(self._last, self._now.steps, words[START], words[STOP])
-
-    def _loaded(self, payload: bytes) -> tuple[Any, ...]:
-        steps = self._known.get(payload)
-        if steps is None:
-            if len(self._known) >= REMEMBERED:
-                self._known.clear()
-            steps = self._known[payload] = pickle.loads(payload)
-        return steps
 
     def reply(self, message: messages.Reply) -> bool:
         """Put the reply to the command that was taken last into the box, unless it is too long."""

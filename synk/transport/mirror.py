@@ -24,7 +24,7 @@ class Mirror:
     """The bytes of the master's segments that all other machines have."""
 
     def __init__(self, segments: SegmentTable):
-        self._segments = segments
+        self.segments = segments
         self._digests: dict[tuple[int, int], bytes] = {}  # by segment, and the offset of a block
         self._stamps: dict[ArrayRef, Any] = {}  # under which it was last looked at
         self._steps: tuple[Any, ...] = ()
@@ -37,10 +37,10 @@ class Mirror:
         return tuple([fill for ref in self._refs for fill in self._changed(ref)])
 
     def _changed(self, ref: ArrayRef) -> Iterator[Fill]:
-        stamp = self._segments.stamp(ref.segment)
+        stamp = self.segments.stamp(ref.segment)
         if stamp == ON_DISK or (stamp is not None and self._stamps.get(ref) == stamp):
             return
-        content = self._segments.array(ref).reshape(-1).view(np.uint8)
+        content = self.segments.array(ref).reshape(-1).view(np.uint8)
         for start in range(0, content.size, BLOCK_BYTES):
             block = content[start : start + BLOCK_BYTES]
             key, digest = (

@@ -94,7 +94,7 @@ class Unshare(NamedTuple):
 
 
 class UseStorage(NamedTuple):
-    """Keep a shared variable in shared memory: an array for each rank, of a shape of its own."""
+    """Keep a shared variable in shared memory: an array for each rank, in the memory of its machine."""
 
     identity: int
     arrays: tuple[ArrayRef, ...]
@@ -197,7 +197,10 @@ class Relay(NamedTuple):
     """A command for the ranks of another machine, with what has changed in the segments that it reads."""
 
     fills: tuple[Fill, ...]
-    command: Command
+    number: int  # of the command
+    steps: bytes  # its steps, pickled once as long as they are the same
+    start: int
+    stop: int
 
 
 @dataclass(slots=True, eq=False)

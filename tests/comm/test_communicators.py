@@ -103,7 +103,7 @@ class TestHost(CommunicatorSuite):
             shared = [values(dtype, shape, rank) for rank in range(group.n_ranks)]
             expected = reduced([values(dtype, shape, rank) for rank in range(group.n_ranks)], op)
             results = group.run(
-                lambda comm, shared=shared: comm.all_reduce(shared[comm.rank], op, seen(shared))
+                lambda comm, shared=shared: comm.all_reduce(shared[comm.rank], op, seen(shared, comm.rank))
             )
             for result, array in zip(results, shared, strict=True):
                 assert result is array
@@ -115,7 +115,9 @@ class TestHost(CommunicatorSuite):
         for root in range(group.n_ranks):
             shared = [values("float32", (3, 4), rank) for rank in range(group.n_ranks)]
             results = group.run(
-                lambda comm, shared=shared, root=root: comm.broadcast(shared[comm.rank], root, seen(shared))
+                lambda comm, shared=shared, root=root: comm.broadcast(
+                    shared[comm.rank], root, seen(shared, comm.rank)
+                )
             )
             for result, array in zip(results, shared, strict=True):
                 assert result is array
@@ -132,7 +134,7 @@ class TestHost(CommunicatorSuite):
         for barrier in group.barriers:
             barrier.wait = counted(barrier.wait, waits)
         ranks = range(group.n_ranks)
-        shared = [[seen(one) for one in of_all] for _ in ranks]
+        shared = [[seen(one, rank) for one in of_all] for rank in ranks]
         if lost is not None:
             shared[lost][7] = None  # one array of one rank is elsewhere
 
@@ -160,7 +162,7 @@ class TestHost(CommunicatorSuite):
                 before = [array.copy() for array in shared]
 
                 def work(comm, shared=shared, root=root, in_place=in_place):
-                    return comm.reduce(shared[comm.rank], op, root, seen(shared), in_place)
+                    return comm.reduce(shared[comm.rank], op, root, seen(shared, comm.rank), in_place)
 
                 for rank, result in enumerate(group.run(work)):
                     if rank == root:
@@ -176,7 +178,7 @@ class TestHost(CommunicatorSuite):
         shared = [values("float32", (2 + rank, 4), rank) for rank in range(group.n_ranks)]
 
         def work(comm):
-            mine, all_ = shared[comm.rank], seen(shared)
+            mine, all_ = shared[comm.rank], seen(shared, comm.rank)
             results = [
                 comm.all_gather(mine, all_),
                 comm.gather(mine, 0, all_),
@@ -199,7 +201,7 @@ class TestHost(CommunicatorSuite):
         shared = [np.zeros(4) for _ in range(group.n_ranks)]
 
         def work(comm):
-            mine, all_, results = shared[comm.rank], seen(shared), []
+            mine, all_, results = shared[comm.rank], seen(shared, comm.rank), []
 
             def read(arrays):
                 time.sleep(0.001)  # the others would be gone by then
@@ -220,7 +222,9 @@ class TestHost(CommunicatorSuite):
         expected = reduced([values("float32", (50,), rank) for rank in range(group.n_ranks)], "sum")
 
         def work(comm):
-            return comm.all_reduce(shared[comm.rank], "sum", None if comm.rank == 0 else seen(shared))
+            return comm.all_reduce(
+                shared[comm.rank], "sum", None if comm.rank == 0 else seen(shared, comm.rank)
+            )
 
         for result in group.run(work):
             identical(result, expected)
@@ -228,7 +232,9 @@ class TestHost(CommunicatorSuite):
 
     def test_ranks_that_see_all_arrays_may_still_disagree(self, group):
         shared = [np.ones(3 + rank) for rank in range(group.n_ranks)]
-        outcomes = group.outcomes(lambda comm: comm.all_reduce(shared[comm.rank], "sum", seen(shared)))
+        outcomes = group.outcomes(
+            lambda comm: comm.all_reduce(shared[comm.rank], "sum", seen(shared, comm.rank))
+        )
         agree = group.n_ranks == 1
         assert [isinstance(outcome, CollectiveMismatch) for outcome in outcomes] == [
             not agree

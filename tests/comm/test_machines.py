@@ -84,7 +84,7 @@ def test_messages_grow_with_the_logarithm_and_bytes_not_at_all(n_machines):
 def test_parts_are_read_as_they_were_written(dtype, shape):
     array = values(dtype, shape, 1) if dtype in ("float32", "bool") else np.ones(shape, dtype)
     bring = functools.partial(encoded, "all_gather", "sum", array)
-    one, other, empty = decoded(np.concatenate([bring(True), bring(True), bring(False)]))
+    one, other, empty = decoded(bring(True) + bring(True) + bring(False))
     identical(one.array, array)
     identical(other.array, array)
     assert empty.array is None

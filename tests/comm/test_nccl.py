@@ -156,8 +156,8 @@ class TestWhereResultsAre:
             def work(comm, arrays=arrays, turned=turned):
                 one, other = arrays[comm.rank], turned[comm.rank]
                 return (
-                    comm.inner.broadcast(one, 1, SharedArrays([one])),
-                    comm.inner.broadcast(other, 1, SharedArrays([other])),
+                    comm.inner.broadcast(one, 1, SharedArrays([one], 0)),
+                    comm.inner.broadcast(other, 1, SharedArrays([other], 0)),
                 )
 
             for rank, (one, other) in enumerate(two.run(work)):

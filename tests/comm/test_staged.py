@@ -76,7 +76,7 @@ def test_results_stay_where_the_array_is(group):
         return (
             inner.all_reduce(one, "sum"),
             inner.reduce(two, "sum", in_place=True),
-            inner.broadcast(three, n_ranks - 1, SharedArrays([three])),
+            inner.broadcast(three, n_ranks - 1, SharedArrays([three], 0)),
             inner.all_reduce(turned[comm.rank], "sum"),
             inner.all_reduce(apart[comm.rank], "sum"),
         )

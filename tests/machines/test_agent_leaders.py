@@ -21,7 +21,7 @@ class TestAgent(LeadersSuite):
     @pytest.mark.parametrize("n_items", [70_001, LARGE])
     def test_arrays_in_shared_segments_are_combined_where_they_are(self, group, n_items, monkeypatch):
         segment = Segment.create(4 * n_items + 40)
-        number = group.leaders.share(segment)
+        group.leaders.share(7, segment)
         segment.seal()
         array = segment.array("float32", (n_items,), offset=20)
         monkeypatch.setattr("support.machines.suite.values", lambda dtype, shape, seed: fill(array, seed))
@@ -29,7 +29,7 @@ class TestAgent(LeadersSuite):
         try:
             outcomes = self.results(group, reduce, "sum", "float32", [n_items])
         finally:
-            group.leaders.unshare(number)
+            group.leaders.unshare(7)
         expected = reduced([values("float32", (n_items,), machine) for machine in range(3)], "sum")
         for (result,) in outcomes:
             identical(result, expected)

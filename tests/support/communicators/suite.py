@@ -117,9 +117,9 @@ def reduced(arrays, op):
     return np.asarray(total / len(arrays) if op == "avg" else total, arrays[0].dtype)
 
 
-def seen(shared):
+def seen(shared, rank):
     """Return the places of all ranks' arrays, as one rank knows them."""
-    return None if shared is None else SharedArrays(shared)
+    return None if shared is None else SharedArrays(shared, rank)
 
 
 def identical(one, other):

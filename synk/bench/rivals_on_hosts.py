@@ -1,0 +1,71 @@
+"""Start the rivals on several machines, by mpirun, which brings gloo's processes there too.
+
+assemble_on_hosts -> a Crew of which rank 0 speaks for all -> answers of all ranks
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
+
+from synk.bench.crew import Crew, CrewLost, GroupCrew, address
+from synk.bench.rivals import ENVIRONMENT, GLOO, MPI, SCRIPT, check, launcher, missing_gloo, missing_mpi
+from synk.machines.mpirun import launch
+from synk.run.hosts import MORE_SSH_OPTIONS
+
+MISSING = {MPI: missing_mpi, GLOO: lambda: missing_mpi() or missing_gloo()}
+
+
+def assemble_on_hosts(
+    hosts: Sequence[str], n_each: int, interface: str | None, stack: ExitStack
+) -> tuple[dict[str, Crew], list[str]]:
+    """Start Open MPI and gloo with ``n_each`` processes on each host; `rivals.assemble` on one machine."""
+    crews: dict[str, Crew] = {}
+    left_out = []
+    for name, missing in MISSING.items():
+        if reason := missing():
+            left_out.append(f"without {name}: {reason}")
+            continue
+        commands = partial(start, name, hosts, n_each, interface)
+        environment = {name: value for name, value in ENVIRONMENT.items() if not name.startswith("GLOO")}
+        crew = stack.enter_context(GroupCrew(name, commands, 1, environment))
+        try:
+            crew.meet()
+            check(crew, len(hosts) * n_each)
+            crews[name] = crew
+        except CrewLost as error:
+            crew.close()
+            left_out.append(f"without {name}: {error}")
+    return crews, left_out
+
+
+def start(
+    name: str, hosts: Sequence[str], n_each: int, interface: str | None, folder: str
+) -> list[Sequence[str]]:
+    """Return the one command line that starts all ranks."""
+    kind = ["group-mpi"] if name == MPI else ["group-gloo", f"{hosts[0]}:{free_port(hosts[0])}"]
+    made = launch(
+        str(launcher()),
+        hosts,
+        [*SCRIPT, kind[0], address(folder), *kind[1:]],
+        environment={},
+        variables=dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
+        folder=folder,
+        as_root=os.geteuid() == 0,
+        interface=interface,
+        ssh_options=shlex.split(os.environ.get(MORE_SSH_OPTIONS, "")),
+        n_each=n_each,
+        ways="self,sm,tcp",
+    )
+    return [made.command]
+
+
+def free_port(host: str) -> int:
+    """Return a port that nobody listens at."""
+    with socket.socket() as found:
+        found.bind((host, 0))
+        return int(found.getsockname()[1])
