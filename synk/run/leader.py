@@ -136,10 +136,14 @@ class Leader:
             self._channel.command(relay.command)
             trouble, self._trouble = self._trouble, None
             mine = answer(self._rank, relay.command, trouble)
-            return [mine, *self._channel.collect()]
+            replies = [mine, *self._channel.collect()]
         except WorkerLost as lost:
             self._rank.peers.abandon()
             return lost.args[0]
+        for reply in replies:
+            if reply.failure is not None:
+                reply.failure = reply.failure._replace(host=self._machine.host)
+        return replies
 
     def _prepare(self, message: Any) -> None:
         """Follow a message without an answer, and give it on to the workers."""
