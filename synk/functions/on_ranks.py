@@ -23,6 +23,7 @@ from synk.functions.graph_function import GraphFunction
 from synk.rank.program import UNKNOWN, RankProgram
 from synk.rank.rank import Rank
 from synk.values import messages
+from synk.values.by_value import reduced
 from synk.values.errors import SynkStateError
 from synk.values.messages import Step
 
@@ -68,6 +69,8 @@ class OnRanks:
     def _travelling(self, what: Any) -> bytes:
         file = io.BytesIO()
         pickler = _Pickler(file)
+        if self._owner.by_value:
+            pickler.reducer_override = reduced  # type: ignore[method-assign]
         try:
             pickler.dump(what)
         except (pickle.PicklingError, TypeError, AttributeError) as error:

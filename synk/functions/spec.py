@@ -21,11 +21,14 @@ from synk.values.reduction import check_mode
 
 
 def to_spec(
-    definition: Definition, identify_all: Callable[[Sequence[SharedVariable]], Sequence[int]]
+    definition: Definition,
+    identify_all: Callable[[Sequence[SharedVariable]], Sequence[int]],
+    by_value: bool = False,
 ) -> ProgramSpec:
     """Turn a definition into the form that travels.
 
-    ``identify_all`` gives shared variables their identities, sending them to the workers if need be.
+    ``identify_all`` gives shared variables their identities, sending them to the workers if need be;
+    ``by_value`` is that of `serialize.dumps`.
 
     Inputs of the graph: scattered, broadcast, rows of sliceables, then n_rows, total_rows, first_row, leads,
     ranks.
@@ -48,7 +51,7 @@ def to_spec(
     identify = dict(zip(variables, identify_all(variables), strict=True)).__getitem__
     return ProgramSpec(
         name=definition.name,
-        graph=serialize.dumps(graph_inputs, results, identify),
+        graph=serialize.dumps(graph_inputs, results, identify, by_value),
         n_scattered=len(definition.inputs),
         n_broadcast=len(definition.bcast_inputs),
         sliceables=tuple(identify(variable) for variable in definition.sliceables),

@@ -44,7 +44,7 @@ class Links(Protocol):
         """Return whether a message has not left yet, for which the other machine must receive."""
 
     def push(self, seconds: float) -> None:
-        """Take so long at most to send on what has not left yet, also for those who do not come here again."""
+        """Take so long at most to send on what has not left yet: no other call may follow for a while."""
 
     def receive(self) -> tuple[int, memoryview] | None:
         """Return the next message that has arrived and its sender, if there is one."""

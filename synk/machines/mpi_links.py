@@ -47,7 +47,7 @@ class MpiLinks:
         self._connect()
 
     def _connect(self) -> None:
-        """Meet every other process once: else the first message to it leaves only with a later call of MPI."""
+        """Meet every other process: the first message to each would leave with a later call of MPI only."""
         for distance in range(1, self.n_machines):
             to, sender = (self.machine + distance) % self.n_machines, self.machine - distance
             self._arrays.Sendrecv(b"", to, recvbuf=bytearray(), source=sender % self.n_machines)

@@ -124,10 +124,15 @@ def _jobs(hosts: Any, n_parallel: int | None, devices: Devices, interface: str |
     On all machines but the first, of those on which a launcher has started this script, it does not return.
     """
     global _world
+    if hosts is None:
+        _world = _world or joined_world()
+    if devices.gpus and not (hosts is None and _world is None):
+        raise NotImplementedError(
+            "fork: several machines compute on cores so far, and GPUs on one machine: pass device='cpu'"
+        )
     if hosts is not None:
         refuse_under_mpi(hosts)
         return StartedJobs(parse_hosts(hosts, n_parallel), devices.n_ranks, interface)
-    _world = _world or joined_world()
     if _world is not None:
         _world.n_here = devices.n_ranks
         if not _world.is_first:

@@ -68,6 +68,7 @@ class Session:
     ):
         self._undeclared = undeclared  # as of `synk.fork`
         self.on_gpus = on_gpus = bool(devices.gpus)
+        self.by_value = jobs is not None
         self._devices, self._turns, self._source = devices, turns, source
         self._connection = decide(devices, os.environ)
         self._termination = Termination()

@@ -128,6 +128,11 @@ class WorkerDied(SynkError, RuntimeError):
         return type(self), (self.rank, self.pid, self.cause, self.phase, self.function, self.stderr)
 
 
+def named(ranks: tuple[int, ...]) -> str:
+    """Return ranks that follow each other in words."""
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
+
+
 class MachineLost(WorkerDied):
     """A machine does not answer any more: it has ended, or the way to it is cut.
 
@@ -142,7 +147,7 @@ class MachineLost(WorkerDied):
         self.host, self.ranks, self.function = host, ranks, function
         Exception.__init__(
             self,
-            f"host {host}, with ranks {ranks[0]} to {ranks[-1]}, does not answer any more, running "
+            f"host {host}, with {named(ranks)}, does not answer any more, running "
             f"{function}; synk.restart() goes on with the machines that are left, synk.close() ends the run",
         )
         self.rank, self.pid, self.cause, self.phase, self.stderr = ranks[0], 0, "a lost machine", "", ""

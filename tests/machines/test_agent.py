@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from support.machines.leaders import thread_leaders
-from support.machines.suite import LeadersSuite, agree, reduce
+from support.machines.suite import LARGE, LeadersSuite, agree, fail_in_reduction, reduce
 from support.transport.parts import nothing, on_threads
 from synk.machines import agent_leaders
 from synk.machines.agent import Agent
@@ -146,13 +146,22 @@ def test_after_a_part_of_a_message_nothing_is_said(silent, monkeypatch, name):
 
 
 def test_the_agent_leaves_a_meeting_as_soon_as_rank_0_does():
-    group = AgentGroup(2)
-    leaders = group.leaders[0]
-    leaders.begin(1)
+    group = AgentGroup(3)
+    first, second, _ = group.leaders  # the third does not come, so nothing else ends the meeting
+    for leaders in (first, second):
+        leaders.begin(1)
     with pytest.raises(KeyboardInterrupt):
-        leaders.all_gather(b"", interrupt)
-    group.leaders[1].begin(1)
-    group.leaders[1].all_gather(b"", nothing)  # to which it had come
+        first.all_gather(b"", interrupt)
     with pytest.raises(Aborted):
-        group.leaders[1].all_gather(b"", nothing)
+        second.all_gather(b"", nothing)
+    group.close()
+
+
+def test_no_array_goes_where_one_that_was_given_up_may_still_be_written():
+    group = AgentGroup(2)
+    group.outcomes(reduce, "sum", "float64", [LARGE])  # no more room is needed later
+    (before,) = group.leaders[0]._shared
+    group.outcomes(fail_in_reduction, 1)
+    group.outcomes(reduce, "sum", "float32", [100])
+    assert group.leaders[0]._room not in (None, before)
     group.close()

@@ -44,6 +44,7 @@ def test_whoever_does_not_know_the_token_stays_outside(door, monkeypatch):
     strangers = [visit(door, word) for word in wrong]
     with knock() as agent, door.open(nothing) as end:
         agent.sendall(b"it is me")
+        end.settimeout(10)
         assert end.recv(100) == b"it is me"
     for stranger in strangers:
         with stranger, contextlib.suppress(ConnectionResetError):  # where it had said more than was read

@@ -1,6 +1,7 @@
 """Leaders on links between threads: the suite of all, and messages and bytes as machines are added."""
 
 import math
+import time
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from support.machines.leaders import thread_leaders
 from support.machines.suite import LeadersSuite, reduce
 from support.transport.parts import nothing, on_threads
 from synk.machines.linked_leaders import HEAD, LENGTH
+from synk.transport.base import Aborted
 
 
 class ThreadGroup:
@@ -74,7 +76,13 @@ def test_a_failure_of_an_earlier_command_is_forgotten():
     for leaders in (one, other):
         leaders.begin(1)
     one.fail()
+    with pytest.raises(Aborted):
+        other.all_gather(b"", nothing)
     one.begin(2)
     other.begin(2)
-    gathered = on_threads(2, lambda machine: (one, other)[machine].all_gather(b"", nothing))
-    assert gathered == [[b"", b""]] * 2
+
+    def gather(machine):
+        time.sleep(0 if machine else 0.05)  # the other has to wait
+        return (one, other)[machine].all_gather(b"", nothing)
+
+    assert on_threads(2, gather) == [[b"", b""]] * 2

@@ -24,6 +24,7 @@ from pytensor.graph.op import Op
 from pytensor.link.c.op import ExternalCOp
 
 from synk.compile.graphs.origin import pack, unpack
+from synk.values.by_value import reduced
 
 Variables = list[Variable]
 
@@ -32,7 +33,12 @@ Variables = list[Variable]
 MADE_HERE: dict[str, Any] = {"_fn": None, "_lop_op_cache": {}, "_rop_op_cache": None}
 
 
-def dumps(inputs: Sequence[Variable], outputs: Sequence[Variable], share: Callable[[Any], int]) -> bytes:
+def dumps(
+    inputs: Sequence[Variable],
+    outputs: Sequence[Variable],
+    share: Callable[[Any], int],
+    by_value: bool = False,
+) -> bytes:
     """Serialise the graph that leads to ``outputs``.
 
     Parameters
@@ -43,6 +49,8 @@ def dumps(inputs: Sequence[Variable], outputs: Sequence[Variable], share: Callab
         Any variables: repeats, inputs, constants and shared variables included.
     share : callable
         Called once for each shared variable met; returns the integer that stands for it.
+    by_value : bool
+        Whether classes and functions of the script go by value, for a process that does not know them.
 
     Raises
     ------
@@ -50,7 +58,7 @@ def dumps(inputs: Sequence[Variable], outputs: Sequence[Variable], share: Callab
         If something in the graph cannot be pickled; the message names the node and its Op.
     """
     file = io.BytesIO()
-    pickler = _GraphPickler(file, inputs, share)
+    pickler = _GraphPickler(file, inputs, share, by_value)
     try:
         nodes = topological(outputs, inputs)
         pickler.dump((list(inputs), nodes, list(outputs), pack(nodes)))
@@ -96,10 +104,11 @@ def topological(outputs: Iterable[Variable], roots: Iterable[Variable] = ()) -> 
 class _GraphPickler(pickle.Pickler):
     """Reduce variables, nodes and graphs to calls of the small functions below."""
 
-    def __init__(self, file, roots: Iterable[Variable], share: Callable[[Any], int]):
+    def __init__(self, file, roots: Iterable[Variable], share: Callable[[Any], int], by_value: bool):
         super().__init__(file, protocol=5)
         self.node: Apply | None = None  # the last one begun, to blame
         self._share = share
+        self._by_value = by_value
         self._roots = set(roots)
         self._begun: set[Apply] = set()
         self._types: dict = {}
@@ -127,7 +136,7 @@ class _GraphPickler(pickle.Pickler):
                 k: self._texts.setdefault(text, text) for k, text in obj.code_sections.items()
             }
             return obj.__reduce_ex__(5)
-        return NotImplemented
+        return reduced(obj) if self._by_value else NotImplemented
 
     def _reduce_variable(self, variable):
         if isinstance(variable, SharedVariable):
