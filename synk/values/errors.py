@@ -167,7 +167,7 @@ class Failure(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Where the rank is, as it follows its number."""
+        """Return where the rank is, in words that follow its number."""
         return f" on host {self.host}" if self.host else ""
 
 
