@@ -18,6 +18,7 @@ from pathlib import Path
 NETWORK = "10.77.0"
 INTERFACE = f"{NETWORK}.0/24"  # for `synk.fork`
 START_SECONDS = 20.0
+WORDS = 200  # characters of a command
 PR_SET_PDEATHSIG = 1
 
 SSHD = """
@@ -124,7 +125,7 @@ class Hosts:
         self._await(lambda: self._is_apart(host) and self.first_process(name))
         port = f"p{number}-{host.pid}"[:15]
         self._in_bridge(
-            f"ip link add {port} type veth peer name eth0 netns {host.pid} && "
+            f"ip link add {port} type veth peer name eth0 address 02:00:00:00:00:{number:02x} netns {host.pid} && "
             f"ip link set {port} master br0 up"
         )
         own = f"ip addr add {self.address(name)}/24 dev eth0 && ip link set eth0 up && ip link set lo up"
@@ -218,17 +219,19 @@ class Hosts:
             with contextlib.suppress(OSError):
                 words = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                 if os.readlink(folder / "ns" / "pid") == own and words and not words.startswith("sshd:"):
-                    found[int(folder.name)] = words
+                    found[int(folder.name)] = words[:WORDS]
         found.pop(first, None)
         return found
 
+    def files(self, name):
+        """Return the files in a host's shared memory and temporary folder."""
+        root = Path(f"/proc/{self.first_process(name)}/root")
+        folders = ("/dev/shm", "/run/tmp")
+        return [f"{folder}/{file}" for folder in folders for file in os.listdir(f"{root}{folder}")]
+
     def left(self, name):
         """Return what is on a host that was not there at its start, in words."""
-        root = Path(f"/proc/{self.first_process(name)}/root")
-        files = [
-            f"{place}/{file}" for place in ("/dev/shm", "/run/tmp") for file in os.listdir(f"{root}{place}")
-        ]
-        return [*files, *self._listeners(name), *self.processes(name).values()]
+        return [*self.files(name), *self._listeners(name), *self.processes(name).values()]
 
     def _listeners(self, name):
         """Return the TCP ports on which others than the sshd listen."""
