@@ -39,14 +39,18 @@ class JoinedWorld:
         self._listener = Listener(address) if self.is_first else None
         told = (self._listener.address, new_token()) if self._listener else None
         self._address, self._token = world.bcast(told)
-        self._leaders = MpiLeaders(world)
+        self._world = world
 
     def call(self) -> Job:
         """Return the leaders of the other machines, once all have called."""
         assert self._listener is not None, "leaders call the first machine"
         deadline = time.monotonic() + CALL_SECONDS
         called = [self._listener.accept(self._token, {}, deadline) for _ in range(self._n_machines - 1)]
-        return Job(socket.gethostname(), self.n_here, called, self._leaders)
+        return Job(socket.gethostname(), self.n_here, called, self._leaders())
+
+    def _leaders(self) -> MpiLeaders:
+        """Return the leaders of a new run, whose commands count from 1 again; all machines call it."""
+        return MpiLeaders(self._world)
 
     def leave_out_lost(self) -> None:
         raise SynkStateError(
@@ -64,7 +68,7 @@ class JoinedWorld:
                 end, _ = connect(self._address, self._token, hello, time.monotonic() + NEXT_RUN_SECONDS)
             except OSError:  # nobody listens any more
                 sys.exit()
-            lead(LeaderEnd(end), self._leaders)
+            lead(LeaderEnd(end), self._leaders())
 
 
 def joined_world() -> JoinedWorld | None:
