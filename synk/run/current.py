@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any
 
 from synk.device import Devices
-from synk.machines.hosts import parse_hosts, refuse_under_mpi
+from synk.machines.hosts import refuse_under_mpi
 from synk.processes.signals import hold_signals
 from synk.run.arguments import checked_devices, checked_timeout, checked_undeclared
 from synk.run.fork_source import ForkSource
@@ -132,7 +132,7 @@ def _jobs(hosts: Any, n_parallel: int | None, devices: Devices, interface: str |
         )
     if hosts is not None:
         refuse_under_mpi(hosts)
-        return StartedJobs(parse_hosts(hosts, n_parallel), devices.n_ranks, interface)
+        return StartedJobs(hosts, n_parallel, devices.n_ranks, interface)
     if _world is not None:
         _world.n_here = devices.n_ranks
         if not _world.is_first:

@@ -187,7 +187,11 @@ def lead(end: LeaderEnd, leaders: Leaders) -> None:
     """Be a leader until the end of the run."""
     ignore_signals()
     spec, _ = end.receive()
-    leader = Leader(end, spec, leaders)
+    try:
+        leader = Leader(end, spec, leaders)
+    except Exception as error:
+        end.reply(failure(spec.machine.first, error))
+        raise
     try:
         end.reply(leader.greeting())
         leader.serve()

@@ -23,7 +23,7 @@ from synk.transport.channel import SLEEP_SECONDS
 from synk.transport.frames import Frame, Receiver, encode, endless, send
 from synk.transport.mirror import Mirror
 from synk.values import messages
-from synk.values.errors import SynkStateError
+from synk.values.errors import Failure, SynkStateError
 from synk.values.machine import Machine
 
 LARGE_BYTES = 1 << 16  # of a reply: fewer fit in the buffers of a socket
@@ -80,9 +80,15 @@ class LeaderLink:
         Raises SynkStateError if it does not.
         """
         self.look(seconds)
+        host = self.machine.host
+        if self.loss is not None:
+            raise SynkStateError(f"host {host} was lost while its ranks started")
         if self.replies is None:
-            said = "has not" if self.loss is None else "could not"
-            raise SynkStateError(f"host {self.machine.host} {said} started its ranks within {seconds:g} s")
+            raise SynkStateError(f"host {host} has not started its ranks within {seconds:g} s")
+        if isinstance(self.replies, Failure):
+            raise SynkStateError(
+                f"host {host} could not start its ranks: {self.replies.summary}\n\n{self.replies.traceback}"
+            )
         (self.pids, placement), self.replies = self.replies, None
         return placement
 

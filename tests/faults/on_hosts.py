@@ -26,7 +26,18 @@ from summary import machine, spread  # noqa: E402
 from support.machines.hosts import INTERFACE, Hosts, missing  # noqa: E402
 
 PHASES = ("idle", "computing", "collective", "compiling", "committing", "restarting")
-INJURIES = ("worker", "far worker", "leader", "agent", "mpirun", "daemon", "host", "link", "master", "first host")
+INJURIES = (
+    "worker",
+    "far worker",
+    "leader",
+    "agent",
+    "mpirun",
+    "daemon",
+    "host",
+    "link",
+    "master",
+    "first host",
+)
 FATAL = ("master", "first host")  # to the voyage
 LOST = ("host", "link")  # the machine
 LEGS = 8  # of a voyage
