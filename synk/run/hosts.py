@@ -71,9 +71,8 @@ class StartedJobs:
         except JobEnded as ended:
             others = [host.name for host in self.hosts[1:]]
             found = complaints(others, DIAGNOSIS_SECONDS, _ssh_options())
-            raise SynkStateError(
-                "\n".join(["the ranks on other hosts do not start", *found, *ended.args])
-            ) from None
+            said = ["the ranks on other hosts do not start", *found, *ended.args]
+            raise SynkStateError("\n".join(said)) from None
 
     def _call(self) -> Job:
         with ExitStack() as made:
@@ -145,18 +144,14 @@ class StartedJobs:
             except TimeoutError as error:
                 if time.monotonic() < deadline:
                     continue
-                silent = [
-                    host.name for number, host in enumerate(self.hosts) if number and number not in called
-                ]
+                silent = [host.name for number, host in enumerate(self.hosts) if number not in {0, *called}]
                 raise SynkStateError(
-                    f"host {', '.join(silent)} has not called within {CALL_SECONDS:g} s ({error}): a firewall "
-                    "may be between, or the network is another: interface= chooses it"
+                    f"host {', '.join(silent)} has not called within {CALL_SECONDS:g} s: a firewall may be "
+                    f"between, or the network is another, which interface= chooses ({error})"
                 ) from None
             host = self.hosts[hello["machine"]]
-            called[hello["machine"]] = (
-                end,
-                {**hello, "host": host.name, "ranks": host.slots or hello["ranks"]},
-            )
+            told = {**hello, "host": host.name, "ranks": host.slots or hello["ranks"]}
+            called[hello["machine"]] = end, told
         return list(called.values())
 
 

@@ -57,8 +57,8 @@ class JoinedWorld:
         """Call again; raise SynkStateError if a machine is lost, which ends the job."""
         if lost:
             raise SynkStateError(
-                f"restart: {LAUNCHED}, and it ends with each of them ({', '.join(lost)}): start it again from "
-                "a checkpoint"
+                f"restart: {LAUNCHED}, and it ends with each of them ({', '.join(lost)} is lost): start it "
+                "again from a checkpoint"
             )
         return self.call()
 

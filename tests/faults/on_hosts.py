@@ -1,6 +1,7 @@
-"""Inflict faults on runs over several hosts, which are name spaces of this machine, and count how each was survived.
+"""Inflict faults on runs over several hosts, name spaces of this machine, and count how each was survived.
 
-    hosts, voyages (masters on h1) -> legs, each with one injury -> records -> summary, exit status 1 if anything is wrong
+    hosts, voyages (masters on h1) -> legs, each with one injury -> records -> report, exit status 1 if
+    anything is wrong
 
 python tests/faults/on_hosts.py --hosts 3 --faults 200 --seconds 3000
 """
@@ -58,7 +59,7 @@ class Master:
     """A voyage on the first host."""
 
     def __init__(self, hosts, ranks, seed):
-        self._log = tempfile.TemporaryFile("w+")
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 closed by `end`
         command = hosts.command("h1", [sys.executable, HERE / "voyage.py"])
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, env=hosts.environment()
@@ -118,7 +119,7 @@ class Crew:
         self.found = {name: hosts.processes(name) for name in hosts.names}
 
     def on(self, name, word, child_of_same=False):
-        """Return the pids on a host whose command has a word; of those the children of such, or the others."""
+        """Return pids on a host whose commands have a word; of those the children of such, or the others."""
         pids = {pid for pid, words in self.found[name].items() if word in words}
         return sorted(pid for pid in pids if (parent(pid) in pids) == child_of_same)
 
@@ -225,7 +226,7 @@ class Referee:
                 self.hosts.link(host, "up")
 
     def _look_for_leaks(self, record, lived, before):
-        """All processes of before are gone where they could end; segments and folders are those of one run."""
+        """Find processes of before, and segments and folders beyond those of one run."""
         deadline = time.monotonic() + GONE_SECONDS
         while leaks := list(self._leaks(lived, before)):
             if time.monotonic() > deadline:

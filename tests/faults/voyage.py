@@ -1,9 +1,10 @@
 """The master on several machines: it works in the phase it is told, is hit by a fault, restarts and goes on.
 
-    on_hosts.py: {"phase": ..., "hosts": ...} -> work until something fails -> restart -> compare -> {"done": ...}
+    on_hosts.py: {"phase": ..., "hosts": ...} -> work until something fails -> restart -> compare
+        -> {"done": ...}
 
-All numbers are whole, so that sums are exact: the same bits come out however rows are split, and a model in NumPy
-tells them.
+All numbers are whole, so that sums are exact: the same bits come out however rows are split, and a model in
+NumPy tells them.
 """
 
 import faulthandler

@@ -125,7 +125,8 @@ class Hosts:
         self._await(lambda: self._is_apart(host) and self.first_process(name))
         port = f"p{number}-{host.pid}"[:15]
         self._in_bridge(
-            f"ip link add {port} type veth peer name eth0 address 02:00:00:00:00:{number:02x} netns {host.pid} && "
+            f"ip link add {port} type veth "
+            f"peer name eth0 address 02:00:00:00:00:{number:02x} netns {host.pid} && "
             f"ip link set {port} master br0 up"
         )
         own = f"ip addr add {self.address(name)}/24 dev eth0 && ip link set eth0 up && ip link set lo up"
