@@ -15,7 +15,7 @@ from typing import Any
 from synk.device import Devices
 from synk.machines.hosts import refuse_under_mpi
 from synk.processes.signals import hold_signals
-from synk.run.arguments import checked_devices, checked_timeout, checked_undeclared
+from synk.run.arguments import checked_devices, checked_timeout, checked_undeclared, completed
 from synk.run.fork_source import ForkSource
 from synk.run.hosts import StartedJobs
 from synk.run.job import Jobs
@@ -96,6 +96,7 @@ def _fork(
         _turns.check_open("fork")  # in a process that somebody forked of the master, this says so
         raise SynkStateError("fork: a run is open already; synk.close() it first")
     seconds, rule = checked_timeout(timeout), checked_undeclared(undeclared)
+    n_parallel, hosts, interface = completed(n_parallel, hosts, interface)
     devices = checked_devices(n_parallel, device, **options)
     if device != "cpu" and devices.n_ranks > 1:
         _source.check("fork", devices)

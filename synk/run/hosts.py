@@ -136,7 +136,8 @@ class StartedJobs:
 
     def _all_called(self, listener: Listener, token: bytes, watch: Watch) -> list[Called]:
         """Return all leaders as they call, with the ranks that their machines are to have."""
-        deadline, called = time.monotonic() + CALL_SECONDS, {}
+        deadline = time.monotonic() + CALL_SECONDS
+        called: dict[int, Called] = {}
         while len(called) < len(self.hosts) - 1:
             watch()
             try:

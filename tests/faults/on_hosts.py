@@ -7,6 +7,7 @@ python tests/faults/on_hosts.py --hosts 3 --faults 200 --seconds 3000
 """
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -41,7 +42,9 @@ INJURIES = (
 )
 FATAL = ("master", "first host")  # to the voyage
 LOST = ("host", "link")  # the machine
+FAR = (*LOST, "far worker", "leader", "daemon")  # on another host than the master
 LEGS = 8  # of a voyage
+START_SECONDS = 20.0  # in which a run that restarts has the process that is to be hit
 HANG_SECONDS = 60.0  # without a word from the master
 GONE_SECONDS = 6.0  # for all to have ended after the master's death, or a link's
 PROMISES = {"lost_s": 3.0, "report_s": 3.0, "restart_s": 5.0}  # of the 99th percentile
@@ -123,21 +126,18 @@ class Crew:
         pids = {pid for pid, words in self.found[name].items() if word in words}
         return sorted(pid for pid in pids if (parent(pid) in pids) == child_of_same)
 
-    def victim(self, injury, others):
-        """Return a host and the pid on it that an injury is meant for; no pid is the host itself."""
-        far = random.choice(others)
-        pids = {
-            "worker": ("h1", self.on("h1", "voyage.py", child_of_same=True)),
-            "far worker": (far, self.on(far, "synk.run.follower", child_of_same=True)),
-            "leader": (far, self.on(far, "synk.run.follower")),
-            "agent": ("h1", self.on("h1", "synk.run.follower")),
-            "mpirun": ("h1", self.on("h1", "bin/mpirun")[:1]),
-            "daemon": (far, self.on(far, "prted")),
-            "master": ("h1", self.on("h1", "voyage.py")),
-            "first host": ("h1", [None]),
-        }
-        host, choice = pids.get(injury, (far, [None]))
-        return host, random.choice(choice or [None])
+    def victims(self, injury, host):
+        """Return the pids on a host that an injury may be meant for."""
+        word, child_of_same = {
+            "worker": ("voyage.py", True),
+            "master": ("voyage.py", False),
+            "agent": ("synk.run.follower", False),
+            "mpirun": ("bin/prterun", False),
+            "far worker": ("synk.run.follower", True),
+            "leader": ("synk.run.follower", False),
+            "daemon": ("prted", False),
+        }[injury]
+        return self.on(host, word, child_of_same)
 
 
 def parent(pid):
@@ -180,13 +180,9 @@ class Referee:
         self._missing = False
         master.hear("ready")
         before = Crew(self.hosts)
-        host, pid = before.victim(injury, names[1:])
-        record["host"] = host
-        if pid is None and injury not in (*LOST, "first host"):
-            record["wrong"].append(f"there is no {injury} on {host}: {before.found[host]}")
         time.sleep(random.uniform(0, 0.6))
-        hit = time.monotonic()
-        self._inflict(injury, host, pid)
+        record["host"] = host = random.choice(names[1:]) if injury in FAR else names[0]
+        hit = self._inflict(injury, host)
         if injury in FATAL:
             self._after_death(record)
             return
@@ -209,13 +205,19 @@ class Referee:
         lived = [name for name in names if name != host or injury != "host"]
         self._look_for_leaks(record, lived, before)
 
-    def _inflict(self, injury, host, pid):
+    def _inflict(self, injury, host):
+        """Hit, as soon as there is what is to be hit; return when that was."""
         if injury in ("host", "first host"):
             self.hosts.kill(host)
         elif injury == "link":
             self.hosts.link(host, "down")
-        elif pid is not None:
-            os.kill(pid, signal.SIGKILL)
+        else:
+            deadline = time.monotonic() + START_SECONDS
+            while time.monotonic() < deadline:
+                with contextlib.suppress(ProcessLookupError, IndexError):
+                    os.kill(random.choice(Crew(self.hosts).victims(injury, host)), signal.SIGKILL)
+                    break
+        return time.monotonic()
 
     def _mend(self, injury, host):
         if injury in LOST:
