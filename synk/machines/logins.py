@@ -16,16 +16,17 @@ from typing import NamedTuple
 from synk.machines.mpirun import SSH_OPTIONS
 from synk.values.errors import SynkStateError
 
+READ_SECONDS = 0.1
 SSH_FAILED = 255  # ssh's exit code for what is its own
 NEEDED = ("synk", "mpi4py", "numpy", "pytensor")
 LOOK = (
     "import importlib.util as found, sys; "
-    f"sys.exit(', '.join(name for name in {NEEDED} if not found.find_spec(name)))"
+    f"sys.exit(', '.join(name for name in {NEEDED} if not found.find_spec(name)) or 0)"
 )
 
 
 class Answer(NamedTuple):
-    """What a command on a machine has said, on both outputs, and its exit code."""
+    """The output of a command on a machine, and its exit code."""
 
     code: int | None  # None where there was no answer in time
     said: str
@@ -61,7 +62,8 @@ def _start(command: Sequence[str]) -> subprocess.Popen[str]:
 
 def _answer(process: subprocess.Popen[str], deadline: float) -> Answer:
     try:
-        said, _ = process.communicate(timeout=max(0.0, deadline - time.monotonic()))
+        # One that has ended while others were waited for is still to be read.
+        said, _ = process.communicate(timeout=max(READ_SECONDS, deadline - time.monotonic()))
         return Answer(process.returncode, said.strip())
     except subprocess.TimeoutExpired:
         process.kill()
@@ -78,7 +80,7 @@ def complaints(hosts: Sequence[str], seconds: float, options: Sequence[str] = ()
 
 
 def complaint_of(host: str, answer: Answer, seconds: float) -> str:
-    """Return what an answer to `LOOK` says of a host, with the remedy; "" where all is well."""
+    """Describe what is wrong with a host that has answered `LOOK`, with the remedy; "" where nothing is."""
     last = (answer.said.splitlines() or [""])[-1]
     if answer.code is None:
         return f"host {host} does not answer within {seconds:g} s: see whether it runs, and `ssh {host} true`"

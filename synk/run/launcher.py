@@ -1,6 +1,6 @@
 """``python -m synk run``: run a script whose ``fork()`` means the ranks and machines that are named here.
 
--np, -H -> told -> variables of the environment, which `synk.fork` reads -> the script, in this process's place
+-np, -H -> told -> variables of the environment, which `synk.fork` reads -> the script, as this process
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def told(n: int | None, hosts: str | None, interface: str | None) -> dict[str, s
 
 
 def deal(n: int, hosts: tuple[Host, ...]) -> tuple[Host, ...]:
-    """Deal out so many ranks: over the slots in the order of hosts, or evenly where no host says its slots."""
+    """Deal out so many ranks: over the slots, in the order of hosts, or evenly where no host has slots."""
     if all(host.slots is None for host in hosts):
         sizes = [stop - start for start, stop in split(n, len(hosts))]
     else:

@@ -140,6 +140,11 @@ class Crew:
         return self.on(host, word, child_of_same)
 
 
+def counts(left):
+    """Tell whether something that is left counts: folders of compilers stay where these are killed."""
+    return "/synk-cc-" not in left
+
+
 def parent(pid):
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1])
@@ -243,7 +248,7 @@ class Referee:
             for pid in before.found[name].keys() & now.keys():
                 if not (name == "h1" and "voyage.py" in now[pid] and parent(pid) not in now):
                     yield f"{name}: {pid} {now[pid]}"
-            files = self.hosts.files(name)
+            files = list(filter(counts, self.hosts.files(name)))
             if len(files) > 1:  # that of the present job
                 yield f"{name}: {files}"
 
@@ -259,7 +264,7 @@ class Referee:
 
     def _await_nothing(self, record):
         deadline = time.monotonic() + GONE_SECONDS
-        while left := {name: found for name in self.hosts.names if (found := self.hosts.left(name))}:
+        while left := [one for name in self.hosts.names for one in self.hosts.left(name) if counts(one)]:
             if time.monotonic() > deadline:
                 record["leak"] = True
                 record["wrong"].append(f"left: {left}")
