@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+import traceback
 
 from synk.device.cpu import count_cores
 from synk.machines.agent import Agent
@@ -39,5 +40,11 @@ def follow() -> None:
 
 
 if __name__ == "__main__":
-    follow()
-    os._exit(0)  # MPI's end would wait for the others
+    code = 1
+    try:
+        follow()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)  # MPI's end would wait for the others

@@ -113,8 +113,8 @@ class Leader:
         return pids, placement(pids, self._devices, self._machine.host, self._machine.first)
 
     def serve(self) -> None:
-        """Follow the master's frames until it says `Close`, is gone, or a worker is lost."""
-        with contextlib.suppress(Disconnected, MasterGone):
+        """Follow the master's frames until it says `Close`, or is gone: then `Disconnected` may be raised."""
+        with contextlib.suppress(MasterGone):
             for message in self._messages():
                 if isinstance(message, messages.Relay):
                     self._end.reply(self._replies(message))
@@ -193,7 +193,8 @@ def lead(end: LeaderEnd, leaders: Leaders) -> None:
         end.reply(failure(spec.machine.first, error))
         raise
     try:
-        end.reply(leader.greeting())
-        leader.serve()
+        with contextlib.suppress(Disconnected):
+            end.reply(leader.greeting())
+            leader.serve()
     finally:
         leader.close()

@@ -202,7 +202,10 @@ class LeaderEnd:
         self._poll.register(end, select.POLLIN)
 
     def receive(self) -> tuple[Any, int | None]:
-        return self._receiver.receive()
+        try:
+            return self._receiver.receive()
+        except OSError:  # the way to the master is cut
+            raise Disconnected from None
 
     def pending(self) -> bool:
         return bool(self._poll.poll(0))
@@ -210,11 +213,17 @@ class LeaderEnd:
     def reply(self, message: Any) -> None:
         frame = encode(message)
         if sum(len(memoryview(part)) for part in frame.parts) > LARGE_BYTES:
-            send(self._end, encode(LargeReply()))
+            self._send(encode(LargeReply()))
             asked, _ = self.receive()
             if not isinstance(asked, Go):  # the master has given up
                 raise Disconnected
-        send(self._end, frame)
+        self._send(frame)
+
+    def _send(self, frame: Frame) -> None:
+        try:
+            send(self._end, frame)
+        except OSError:
+            raise Disconnected from None
 
     def hung_up(self) -> bool:
         """Return whether the master has closed its end, or is gone."""
