@@ -79,10 +79,6 @@ class WorkerLost(Exception):
     """A worker of this machine has died, so the machine's part in the run is over."""
 
 
-class MasterGone(Exception):
-    """The master has ended, or asks for nothing more."""
-
-
 class Leader:
     """The rank at place 0 of a machine, and the workers beside it."""
 
@@ -113,13 +109,12 @@ class Leader:
         return pids, placement(pids, self._devices, self._machine.host, self._machine.first)
 
     def serve(self) -> None:
-        """Follow the master's frames until it says `Close`, or is gone: then `Disconnected` may be raised."""
-        with contextlib.suppress(MasterGone):
-            for message in self._messages():
-                if isinstance(message, messages.Relay):
-                    self._end.reply(self._replies(message))
-                else:
-                    self._prepare(message)
+        """Follow the master's frames until it says `Close`; raise `Disconnected` if it is gone."""
+        for message in self._messages():
+            if isinstance(message, messages.Relay):
+                self._end.reply(self._replies(message))
+            else:
+                self._prepare(message)
 
     def _messages(self) -> Iterator[Any]:
         while True:
@@ -173,7 +168,7 @@ class Leader:
 
     def _on_late(self, late: Sequence[int]) -> None:
         if self._end.hung_up():
-            raise MasterGone
+            raise Disconnected
 
     def close(self) -> None:
         """End the workers, and give up what links this machine to the others."""
@@ -183,8 +178,8 @@ class Leader:
         self._segments.close()
 
 
-def lead(end: LeaderEnd, leaders: Leaders) -> None:
-    """Be a leader until the end of the run."""
+def lead(end: LeaderEnd, leaders: Leaders) -> bool:
+    """Be a leader until the end of the run; return whether the master has said that it is the end."""
     ignore_signals()
     spec, _ = end.receive()
     try:
@@ -193,8 +188,10 @@ def lead(end: LeaderEnd, leaders: Leaders) -> None:
         end.reply(failure(spec.machine.first, error))
         raise
     try:
-        with contextlib.suppress(Disconnected):
-            end.reply(leader.greeting())
-            leader.serve()
+        end.reply(leader.greeting())
+        leader.serve()
+        return True
+    except Disconnected:
+        return False
     finally:
         leader.close()
