@@ -1,4 +1,4 @@
-"""The command line: ``python -m synk doctor``, ``python -m synk bench`` and ``python -m synk cache``.
+"""The command line: ``python -m synk`` with ``doctor``, ``bench``, ``cache`` or ``run``.
 
     arguments -> main -> the main() of one module, imported only when it is chosen -> exit status
 
@@ -18,7 +18,9 @@ COMMANDS = {
     "doctor": "check this machine, and say what to do about each finding",
     "bench": "measure collectives and calls on this machine",
     "cache": "show the compiled libraries that processes share, or remove them",
+    "run": "run a script with so many ranks, on these machines",
 }
+MODULES = {"run": "run.launcher"}  # where that is not a room of its own
 
 
 def main(argv: list[str]) -> int:
@@ -31,7 +33,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("command", choices=COMMANDS, help="what to do")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its own: see COMMAND --help")
     chosen = parser.parse_args(argv)
-    return import_module(f"synk.{chosen.command}").main(chosen.arguments)
+    return import_module(f"synk.{MODULES.get(chosen.command, chosen.command)}").main(chosen.arguments)
 
 
 def stand_alone() -> None:

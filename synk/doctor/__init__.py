@@ -28,13 +28,26 @@ def main(argv: list[str]) -> int:
     """Check this machine and print the findings; return 0, or 1 where one is a problem."""
     parser = argparse.ArgumentParser(prog="python -m synk doctor", description=DESCRIPTION)
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    parser.add_argument("--hosts", help="check these machines instead, this one first: h1,h2")
+    parser.add_argument("--interface", help="the network between them: eth0, say, or 10.0.0.0/24")
     options = parser.parse_args(argv)
-    findings = list(check_up(Machine.here()))
+    findings = list(findings_of(options.hosts, options.interface))
     if options.json:
         print(as_json(findings))
     else:
         print(table(findings, shutil.get_terminal_size((100, 24)).columns, wants_colours(sys.stdout)))
     return int(worst(findings) is PROBLEM)
+
+
+def findings_of(hosts: str | None, interface: str | None) -> Iterator[Finding]:
+    """Yield the findings about this machine, or about hosts and the way between them."""
+    if hosts is None:
+        yield from check_up(Machine.here())
+        return
+    # As little is imported as for this machine.
+    from synk.doctor.hosts import check_hosts, ssh_options
+
+    yield from check_hosts(hosts, interface, ssh_options())
 
 
 def check_up(machine: Machine) -> Iterator[Finding]:

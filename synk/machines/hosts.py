@@ -92,13 +92,17 @@ def _listed(names: Iterable[str], where: str, n: int | None) -> tuple[Host, ...]
 
 
 def check_known(hosts: Iterable[Host], find: Callable[[str], object] = socket.gethostbyname) -> None:
-    """Raise ValueError if the system finds no address for some host."""
-    unknown = []
+    """Raise ValueError if the system finds no address for some host, or the same for two."""
+    unknown, names = [], dict[object, str]()
     for host in hosts:
         try:
-            find(host.name)
+            address = find(host.name)
         except OSError as error:
             unknown.append(f"{host.name!r} ({error.strerror or error})")
+            continue
+        if address in names:
+            raise ValueError(f"hosts {names[address]!r} and {host.name!r} are one machine: {address}")
+        names[address] = host.name
     if unknown:
         raise ValueError(
             f"no address is known for host {', '.join(unknown)}: check the spelling, DNS and /etc/hosts; "

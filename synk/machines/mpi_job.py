@@ -1,7 +1,7 @@
 """Start an MPI job as a child, and end it for sure, with all that it has on this machine.
 
     Launch -> MpiJob (master) ... end
-    master is gone -> agent -> end_own_job
+    master is gone -> agent, leaders -> end_own_job
 
 An ``mpirun`` whose link to a machine is dead ignores SIGTERM; one that is killed leaves its processes and a
 folder. All its processes on this machine are of one session, which has the number of its pid.
@@ -82,9 +82,9 @@ class MpiJob:
 
 
 def end_own_job(folder: str, seconds: float = TERM_SECONDS) -> None:
-    """End the job that this process is of, on the first machine: its parent is gone.
+    """End the part of a job that is on this machine, which this process is of: the master is gone.
 
-    ``folder`` is that of its `Launch`. It returns if that takes longer than ``seconds``.
+    ``folder`` is where Open MPI has made one of its own. It returns if that takes longer than ``seconds``.
     """
     job = os.getsid(0)
     with contextlib.suppress(ProcessLookupError):
@@ -115,9 +115,10 @@ def _members(session: int) -> Iterator[int]:
 
 
 def remove_folder(folder: str, pid: int) -> None:
-    """Remove what an ``mpirun`` that was killed has left in a folder."""
-    for left in Path(folder).glob(f"*mpi.{pid}"):
-        shutil.rmtree(left, ignore_errors=True)
+    """Remove what a killed ``mpirun``, or its daemon on another machine, has left in a folder."""
+    for name in (f"*mpi.{pid}", f"prted.{pid}"):
+        for left in Path(folder).glob(name):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def _end_with_parent() -> Callable[[], None] | None:

@@ -20,6 +20,9 @@ SSH_OPTIONS = (
     "-o ServerAliveCountMax=2",
 )
 
+# By default the daemons of a job outlive a link that is cut for minutes: seconds, seconds, times.
+KEEPALIVE = (("time", "1"), ("intvl", "1"), ("probes", "3"))
+
 
 class Launch(NamedTuple):
     """A command with its environment, and the folder in which it has one of its own while it runs."""
@@ -85,6 +88,7 @@ def launch(
         # All machines are reached from the first: they need no keys for each other.
         *("--prtemca", "plm_ssh_no_tree_spawn", "1"),
         *("--prtemca", "prte_local_tmpdir_base", folder),
+        *(word for name, value in KEEPALIVE for word in ("--prtemca", f"oob_tcp_keepalive_{name}", value)),
         *("--mca", "pml", "ob1", "--mca", "btl", ways),
         *(_only(interface) if interface else []),
         *(word for name in variables for word in ("-x", name)),

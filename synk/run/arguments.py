@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +14,25 @@ from synk.device.choose import KINDS
 from synk.device.cuda import PRECISIONS
 from synk.machines.binding import BIND
 from synk.values.errors import SynkStateError
+
+# Of the environment, where the script does not say it: see `synk.run.launcher`.
+HOSTS, INTERFACE, RANKS = "SYNK_HOSTS", "SYNK_INTERFACE", "SYNK_RANKS"
+
+
+def completed(
+    n_parallel: Any, hosts: Any, interface: Any, environ: Mapping[str, str] = os.environ
+) -> tuple[Any, Any, Any]:
+    """Return ranks, hosts and interface, those that are None as the environment says.
+
+    Raises ValueError if that is no number.
+    """
+    if hosts is None:
+        hosts, interface = environ.get(HOSTS) or None, interface or environ.get(INTERFACE)
+    if n_parallel is None and hosts is None and environ.get(RANKS):
+        if not environ[RANKS].isdecimal():
+            raise ValueError(f"{RANKS}={environ[RANKS]!r} of the environment is no number of ranks")
+        n_parallel = int(environ[RANKS])
+    return n_parallel, hosts, interface
 
 
 def checked_devices(

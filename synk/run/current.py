@@ -13,9 +13,9 @@ from importlib import import_module
 from typing import Any
 
 from synk.device import Devices
-from synk.machines.hosts import parse_hosts, refuse_under_mpi
+from synk.machines.hosts import refuse_under_mpi
 from synk.processes.signals import hold_signals
-from synk.run.arguments import checked_devices, checked_timeout, checked_undeclared
+from synk.run.arguments import checked_devices, checked_timeout, checked_undeclared, completed
 from synk.run.fork_source import ForkSource
 from synk.run.hosts import StartedJobs
 from synk.run.job import Jobs
@@ -96,6 +96,7 @@ def _fork(
         _turns.check_open("fork")  # in a process that somebody forked of the master, this says so
         raise SynkStateError("fork: a run is open already; synk.close() it first")
     seconds, rule = checked_timeout(timeout), checked_undeclared(undeclared)
+    n_parallel, hosts, interface = completed(n_parallel, hosts, interface)
     devices = checked_devices(n_parallel, device, **options)
     if device != "cpu" and devices.n_ranks > 1:
         _source.check("fork", devices)
@@ -132,7 +133,7 @@ def _jobs(hosts: Any, n_parallel: int | None, devices: Devices, interface: str |
         )
     if hosts is not None:
         refuse_under_mpi(hosts)
-        return StartedJobs(parse_hosts(hosts, n_parallel), devices.n_ranks, interface)
+        return StartedJobs(hosts, n_parallel, devices.n_ranks, interface)
     if _world is not None:
         _world.n_here = devices.n_ranks
         if not _world.is_first:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 import time
+import traceback
 
 from synk.device.cpu import count_cores
 from synk.machines.agent import Agent
@@ -35,9 +37,16 @@ def follow() -> None:
     hello = {"machine": world.rank, "ranks": count_cores()}
     token = bytes.fromhex(os.environ.pop(TOKEN))
     end, _ = connect((host, int(port)), token, hello, time.monotonic() + CALL_SECONDS)
-    lead(LeaderEnd(end), MpiLeaders(world))
+    if not lead(LeaderEnd(end), MpiLeaders(world)):
+        end_own_job(tempfile.gettempdir())
 
 
 if __name__ == "__main__":
-    follow()
-    os._exit(0)  # MPI's end would wait for the others
+    code = 1
+    try:
+        follow()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)  # MPI's end would wait for the others

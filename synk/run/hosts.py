@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
 import sys
 import tempfile
 import time
@@ -19,11 +18,13 @@ from synk.machines.agent_door import Door
 from synk.machines.agent_leaders import AgentLeaders
 from synk.machines.handshake import Listener
 from synk.machines.hostfile import Host
-from synk.machines.hosts import parse_hosts
+from synk.machines.hosts import check_known, parse_hosts
 from synk.machines.links import Watch
+from synk.machines.logins import ask, check_ssh, complaints
 from synk.machines.mpi_job import MpiJob
 from synk.machines.mpi_library import find_mpirun
-from synk.machines.mpirun import SSH_OPTIONS, Launch, launch
+from synk.machines.mpirun import Launch, launch
+from synk.machines.networks import own_address
 from synk.machines.proof import new_token
 from synk.run.job import CALL_SECONDS, Called, Job
 from synk.values.errors import SynkStateError
@@ -33,25 +34,49 @@ MORE_SSH_OPTIONS = "SYNK_SSH_OPTIONS"
 HANDED_ON = ("PYTENSOR_FLAGS", "PYTHONPATH", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "LD_LIBRARY_PATH")
 PROGRAM = ("-m", "synk.run.follower")
 LOOK_SECONDS = 0.2  # between looks whether mpirun has failed
+ALIVE_SECONDS = 2.0  # for a machine whose leader is lost to say by ssh that it runs
+DIAGNOSIS_SECONDS = 6.0
+
+
+class JobEnded(Exception):
+    """The job has ended before all of its processes have called."""
 
 
 class StartedJobs:
     """The jobs of a run, one after the other: a restart ends one and starts the next.
 
-    ``n_here`` are ranks where neither a host nor the script says how many: those of this machine's cores.
+    ``n`` are the ranks of a host that does not say how many, by default one for each core; ``n_here`` those
+    of this machine.
     """
 
-    def __init__(self, hosts: Sequence[Host], n_here: int, interface: str | None = None):
-        self.hosts = tuple(hosts)
-        self._n_here, self._interface = n_here, interface
+    def __init__(self, hosts: Any, n: int | None, n_here: int, interface: str | None = None):
+        self._n, self._n_here, self._interface = n, n_here, interface
+        self.hosts = parse_hosts(hosts, n)
+        self._check()
+
+    def _check(self) -> None:
+        find_mpirun()
+        check_known(self.hosts)
+        if len(self.hosts) > 1:
+            check_ssh()
+        self._address = own_address(self.hosts[0].name, self._interface, alone=len(self.hosts) == 1)
 
     def call(self) -> Job:
         """Start one process on each machine; return the job when all have called.
 
-        Raises SynkStateError, with what mpirun has said, if they do not.
+        Raises SynkStateError, with what is wrong on which host, if they do not.
         """
+        try:
+            return self._call()
+        except JobEnded as ended:
+            others = [host.name for host in self.hosts[1:]]
+            found = complaints(others, DIAGNOSIS_SECONDS, _ssh_options())
+            said = ["the ranks on other hosts do not start", *found, *ended.args]
+            raise SynkStateError("\n".join(said)) from None
+
+    def _call(self) -> Job:
         with ExitStack() as made:
-            listener = made.enter_context(closing(Listener(self.hosts[0].name)))
+            listener = made.enter_context(closing(Listener(self._address)))
             door, token = made.enter_context(closing(Door())), new_token()
             place = ":".join(map(str, listener.address))
             told = {**door.environment, ADDRESS: place, TOKEN: token.hex(), FOLDER: tempfile.gettempdir()}
@@ -61,26 +86,39 @@ class StartedJobs:
 
             def watch() -> None:
                 if job.exit_code() is not None:
-                    raise SynkStateError(
-                        f"mpirun has ended with exit code {job.exit_code()}:\n{job.log.tail()}"
-                    )
+                    raise JobEnded(f"mpirun has ended with exit code {job.exit_code()}:\n{job.log.tail()}")
 
-            deadline = time.monotonic() + CALL_SECONDS
-            called = [self._accept(listener, token, deadline, watch) for _ in self.hosts[1:]]
+            called = self._all_called(listener, token, watch)
             leaders = AgentLeaders(door.open(watch), len(self.hosts))
             failed.pop_all()
         return Job(self.hosts[0].name, self.hosts[0].slots or self._n_here, called, leaders, job.end)
 
-    def leave_out_lost(self) -> None:
-        """Go on without the machines that do not answer by ssh any more; this one stays."""
-        first, *others = self.hosts
-        options = [*SSH_OPTIONS, *_ssh_options()]
-        words = shlex.split(" ".join(options))
-        asked = [(host, _silent(["ssh", *words, host.name, "true"])) for host in others]
-        self.hosts = (first, *(host for host, process in asked if process.wait() == 0))
+    def call_left(self, lost: Sequence[str]) -> Job:
+        """Return a job of the machines that are left: without the lost ones, unless they answer by ssh.
+
+        Others may have been lost meanwhile, so they are asked, too, if their processes do not call.
+        """
+        self._leave_out(lost)
+        try:
+            return self._call()
+        except (JobEnded, SynkStateError):
+            self._leave_out([host.name for host in self.hosts[1:]])
+            return self.call()
+
+    def _leave_out(self, hosts: Sequence[str]) -> None:
+        answers = ask(hosts, ["true"], ALIVE_SECONDS, _ssh_options())
+        self.hosts = tuple(
+            host for host in self.hosts if host.name not in answers or answers[host.name].code == 0
+        )
 
     def use(self, hosts: Any) -> None:
-        self.hosts = parse_hosts(hosts)
+        before = self.hosts
+        self.hosts = tuple(Host(host.name, host.slots or self._n) for host in parse_hosts(hosts))
+        try:
+            self._check()
+        except BaseException:
+            self.hosts = before
+            raise
 
     def _launch(self, told: Mapping[str, str]) -> Launch:
         kept = {name: os.environ[name] for name in HANDED_ON if name in os.environ}
@@ -96,25 +134,28 @@ class StartedJobs:
             ssh_options=_ssh_options(),
         )
 
-    def _accept(self, listener: Listener, token: bytes, deadline: float, watch: Watch) -> Called:
-        """Return the next leader that calls, with the ranks that its machine is to have."""
-        while True:
+    def _all_called(self, listener: Listener, token: bytes, watch: Watch) -> list[Called]:
+        """Return all leaders as they call, with the ranks that their machines are to have."""
+        deadline = time.monotonic() + CALL_SECONDS
+        called: dict[int, Called] = {}
+        while len(called) < len(self.hosts) - 1:
             watch()
             try:
                 end, hello = listener.accept(token, {}, min(deadline, time.monotonic() + LOOK_SECONDS))
-            except TimeoutError:
+            except TimeoutError as error:
                 if time.monotonic() < deadline:
                     continue
-                raise
+                silent = [host.name for number, host in enumerate(self.hosts) if number not in {0, *called}]
+                raise SynkStateError(
+                    f"host {', '.join(silent)} has not called within {CALL_SECONDS:g} s: a firewall may be "
+                    f"between, or the network is another, which interface= chooses ({error})"
+                ) from None
             host = self.hosts[hello["machine"]]
-            return end, {**hello, "host": host.name, "ranks": host.slots or hello["ranks"]}
+            told = {**hello, "host": host.name, "ranks": host.slots or hello["ranks"]}
+            called[hello["machine"]] = end, told
+        return list(called.values())
 
 
 def _ssh_options() -> list[str]:
     """Return the options of ssh that stand in the environment."""
     return shlex.split(os.environ.get(MORE_SSH_OPTIONS, ""))
-
-
-def _silent(command: Sequence[str]) -> subprocess.Popen[bytes]:
-    nothing = subprocess.DEVNULL
-    return subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True)

@@ -23,8 +23,8 @@ class Jobs(Protocol):
     def call(self) -> Job:
         """Return a job, once all its leaders have called."""
 
-    def leave_out_lost(self) -> None:
-        """Go on without the machines that do not answer any more."""
+    def call_left(self, lost: Sequence[str]) -> Job:
+        """Return a job of the machines that are left; of those ``lost`` some may answer again."""
 
     def use(self, hosts: Any) -> None:
         """Go on with these machines, as of `synk.fork`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from synk.machines.handshake import Listener, connect
@@ -52,10 +53,14 @@ class JoinedWorld:
         """Return the leaders of a new run, whose commands count from 1 again; all machines call it."""
         return MpiLeaders(self._world)
 
-    def leave_out_lost(self) -> None:
-        raise SynkStateError(
-            f"restart: {LAUNCHED}, and it ends with each of them: start it again from a checkpoint"
-        )
+    def call_left(self, lost: Sequence[str]) -> Job:
+        """Call again; raise SynkStateError if a machine is lost, which ends the job."""
+        if lost:
+            raise SynkStateError(
+                f"restart: {LAUNCHED}, and it ends with each of them ({', '.join(lost)} is lost): start it "
+                "again from a checkpoint"
+            )
+        return self.call()
 
     def use(self, hosts: Any) -> None:
         raise SynkStateError(f"restart: {LAUNCHED}, which are chosen: leave hosts out")

@@ -80,10 +80,6 @@ class WorkerLost(Exception):
     """A worker of this machine has died, so the machine's part in the run is over."""
 
 
-class MasterGone(Exception):
-    """The master has ended, or asks for nothing more."""
-
-
 class Leader:
     """The rank at place 0 of a machine, and the workers beside it."""
 
@@ -115,13 +111,12 @@ class Leader:
         return pids, placement(pids, self._devices, self._machine.host, self._machine.first)
 
     def serve(self) -> None:
-        """Follow the master's frames until it says `Close`, is gone, or a worker is lost."""
-        with contextlib.suppress(Disconnected, MasterGone):
-            for message in self._messages():
-                if isinstance(message, messages.Relay):
-                    self._end.reply(self._replies(message))
-                else:
-                    self._prepare(message)
+        """Follow the master's frames until it says `Close`; raise `Disconnected` if it is gone."""
+        for message in self._messages():
+            if isinstance(message, messages.Relay):
+                self._end.reply(self._replies(message))
+            else:
+                self._prepare(message)
 
     def _messages(self) -> Iterator[Any]:
         while True:
@@ -139,10 +134,14 @@ class Leader:
             self._channel.command(command)
             trouble, self._trouble = self._trouble, None
             mine = answer(self._rank, command, trouble)
-            return [mine, *self._channel.collect()]
+            replies = [mine, *self._channel.collect()]
         except WorkerLost as lost:
             self._rank.peers.abandon()
             return lost.args[0]
+        for reply in replies:
+            if reply.failure is not None:
+                reply.failure = reply.failure._replace(host=self._machine.host)
+        return replies
 
     def _prepare(self, message: Any) -> None:
         """Follow a message without an answer, and give it on to the workers."""
@@ -172,7 +171,7 @@ class Leader:
 
     def _on_late(self, late: Sequence[int]) -> None:
         if self._end.hung_up():
-            raise MasterGone
+            raise Disconnected
 
     def close(self) -> None:
         """End the workers, and give up what links this machine to the others."""
@@ -182,13 +181,20 @@ class Leader:
         self._segments.close()
 
 
-def lead(end: LeaderEnd, leaders: Leaders) -> None:
-    """Be a leader until the end of the run."""
+def lead(end: LeaderEnd, leaders: Leaders) -> bool:
+    """Be a leader until the end of the run; return whether the master has said that it is the end."""
     ignore_signals()
     spec, _ = end.receive()
-    leader = Leader(end, spec, leaders)
+    try:
+        leader = Leader(end, spec, leaders)
+    except Exception as error:
+        end.reply(failure(spec.machine.first, error))
+        raise
     try:
         end.reply(leader.greeting())
         leader.serve()
+        return True
+    except Disconnected:
+        return False
     finally:
         leader.close()

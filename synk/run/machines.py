@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import chain
 
@@ -83,9 +84,9 @@ class Machines:
         losses = [link.loss for link in self._links if link.loss is not None and rank in link.machine.ranks]
         return losses[0].death if losses else self._crew.death(rank)
 
-    def has_lost_machines(self) -> bool:
-        """Tell whether a machine does not answer any more."""
-        return any(link.is_cut for link in self._links)
+    def lost_hosts(self) -> list[str]:
+        """Return the machines whose leaders do not answer any more."""
+        return [link.machine.host for link in self._links if link.is_cut]
 
     def placements(self, devices: Devices) -> list[Placement]:
         """Return all machines with their ranks; others as they were when their ranks were forked."""
@@ -120,27 +121,17 @@ def launch_on_machines(
     """
     of_hosts = machines(job.hosts, job.sizes)
     here = of_hosts[0]
-    crew = launch(source, replace(devices, n_ranks=here.n_places), connection, state, here, job.ends)
-    links: list[LeaderLink] = []
-    placements: list[Placement] = []
-    try:
-        for machine, end in zip(of_hosts[1:], job.ends, strict=True):
-            link = LeaderLink(machine, end)
-            there = replace(devices, n_ranks=machine.n_places)
-            spec = LeaderSpec(
-                machine,
-                there,
-                connection,
-                segments.as_messages(),
-                replace(state, segments={}),
-                os.getcwd(),
-                sys.path,
-            )
-            link.send(encode(spec))
-            links.append(link)
+    with ExitStack() as undo:
+        undo.callback(job.end, 0)
+        crew = launch(source, replace(devices, n_ranks=here.n_places), connection, state, here, job.ends)
+        undo.callback(crew.dismiss, 0)
+        links = [LeaderLink(machine, end) for machine, end in zip(of_hosts[1:], job.ends, strict=True)]
         for link in links:
-            placements.append(link.greet(START_SECONDS))
-    except BaseException:
-        crew.dismiss(0)
-        raise
+            undo.callback(link.close)
+            there = replace(devices, n_ranks=link.machine.n_places)
+            empty = replace(state, segments={})
+            known = segments.as_messages(), empty, os.getcwd(), sys.path
+            link.send(encode(LeaderSpec(link.machine, there, connection, *known)))
+        placements = [link.greet(START_SECONDS) for link in links]
+        undo.pop_all()
     return Machines(crew, links, placements, Mirror(segments), job)

@@ -219,6 +219,8 @@ class Session:
         self._source.check_restart(self._devices)
         if n_ranks != self.n_ranks or hosts is not None:
             self._recovery.check_shareable()
+        if self._jobs is not None and hosts is not None:
+            self._jobs.use(hosts)
         with self._commands.renewal("restart"), self.shared.held(), hold_signals():
             left = self._workers.dismiss(seconds=0)
             self._rank.end_threads()
@@ -249,11 +251,7 @@ class Session:
         """Return the job of the machines that are left, or of others; None where there is only this one."""
         if self._jobs is None:
             return None
-        if hosts is not None:
-            self._jobs.use(hosts)
-        elif self._workers.has_lost_machines():
-            self._jobs.leave_out_lost()
-        return self._jobs.call()
+        return self._jobs.call() if hosts is not None else self._jobs.call_left(self._workers.lost_hosts())
 
     def _resize(self, sizes: Sequence[int]) -> None:
         """Go on with so many ranks on each machine; functions stay, since in them any number exchange."""

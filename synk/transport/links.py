@@ -24,7 +24,7 @@ from synk.transport.frames import Frame, Receiver, encode, endless, send
 from synk.transport.mirror import Mirror
 from synk.transport.steps import PickledSteps
 from synk.values import messages
-from synk.values.errors import SynkStateError
+from synk.values.errors import Failure, SynkStateError
 from synk.values.machine import Machine
 
 LARGE_BYTES = 1 << 16  # of a reply: fewer fit in the buffers of a socket
@@ -81,9 +81,15 @@ class LeaderLink:
         Raises SynkStateError if it does not.
         """
         self.look(seconds)
+        host = self.machine.host
+        if self.loss is not None:
+            raise SynkStateError(f"host {host} was lost while its ranks started")
         if self.replies is None:
-            said = "has not" if self.loss is None else "could not"
-            raise SynkStateError(f"host {self.machine.host} {said} started its ranks within {seconds:g} s")
+            raise SynkStateError(f"host {host} has not started its ranks within {seconds:g} s")
+        if isinstance(self.replies, Failure):
+            raise SynkStateError(
+                f"host {host} could not start its ranks: {self.replies.summary}\n\n{self.replies.traceback}"
+            )
         (self.pids, placement), self.replies = self.replies, None
         return placement
 
@@ -208,7 +214,10 @@ class LeaderEnd:
         self._poll.register(end, select.POLLIN)
 
     def receive(self) -> tuple[Any, int | None]:
-        return self._receiver.receive()
+        try:
+            return self._receiver.receive()
+        except OSError:  # the way to the master is cut
+            raise Disconnected from None
 
     def pending(self) -> bool:
         return bool(self._poll.poll(0))
@@ -216,11 +225,17 @@ class LeaderEnd:
     def reply(self, message: Any) -> None:
         frame = encode(message)
         if sum(len(memoryview(part)) for part in frame.parts) > LARGE_BYTES:
-            send(self._end, encode(LargeReply()))
+            self._send(encode(LargeReply()))
             asked, _ = self.receive()
             if not isinstance(asked, Go):  # the master has given up
                 raise Disconnected
-        send(self._end, frame)
+        self._send(frame)
+
+    def _send(self, frame: Frame) -> None:
+        try:
+            send(self._end, frame)
+        except OSError:
+            raise Disconnected from None
 
     def hung_up(self) -> bool:
         """Return whether the master has closed its end, or is gone."""

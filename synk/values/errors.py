@@ -163,6 +163,12 @@ class Failure(NamedTuple):
     kind: type[BaseException] | None  # None where the class itself cannot travel
     summary: str  # "ValueError: x is negative"
     traceback: str
+    host: str = ""  # in a run on several machines, if it is not the first
+
+    @property
+    def place(self) -> str:
+        """Return where the rank is, in words that follow its number."""
+        return f" on host {self.host}" if self.host else ""
 
 
 class RemoteError(SynkError, RuntimeError):
@@ -186,9 +192,9 @@ class RemoteError(SynkError, RuntimeError):
     def report(self) -> str:
         """Each failing rank with its own traceback."""
         first = self.failures[0]
-        lines = [f"rank {first.rank}: {first.summary}"]
+        lines = [f"rank {first.rank}{first.place}: {first.summary}"]
         for failure in self.failures:
-            lines.append(f"\n--- rank {failure.rank} ---\n{failure.traceback.rstrip()}")
+            lines.append(f"\n--- rank {failure.rank}{failure.place} ---\n{failure.traceback.rstrip()}")
         return "\n".join(lines)
 
 
@@ -196,7 +202,7 @@ def remote_error(failures: Sequence[Failure], n_ranks: int) -> RemoteError:
     """Build the exception that tells of ``failures``, in rank order, typed like the first of them."""
     error = _typed_like(failures[0].kind)
     error.failures = tuple(
-        failure._replace(traceback=f"Worker {failure.rank} of {n_ranks}:\n{failure.traceback}")
+        failure._replace(traceback=f"Worker {failure.rank} of {n_ranks}{failure.place}:\n{failure.traceback}")
         for failure in failures
     )
     return error

@@ -222,10 +222,16 @@ def test_hosts_that_nobody_knows_are_named():
     def find(name):
         if name != "h1":
             raise OSError(-2, "Name or service not known")
+        return "10.0.0.1"
 
     check_known([Host("h1")], find)
     with pytest.raises(ValueError, match=r"'h2' \(Name or service not known\), 'h3'.*`getent hosts 'h2'`"):
         check_known([Host("h1"), Host("h2"), Host("h3")], find)
+
+
+def test_one_machine_under_two_names_is_no_two_hosts():
+    with pytest.raises(ValueError, match="hosts 'h1' and 'h1.lan' are one machine: 10.0.0.1"):
+        check_known([Host("h1"), Host("h1.lan")], lambda name: "10.0.0.1")
 
 
 @pytest.mark.parametrize("sign", ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK"])

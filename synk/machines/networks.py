@@ -1,0 +1,64 @@
+"""The addresses of this machine, and the one by which others are to reach it.
+
+first host, interface -> own_address -> Listener
+"""
+
+from __future__ import annotations
+
+import fcntl
+import socket
+import struct
+from ipaddress import ip_address, ip_network
+
+from synk.values.errors import SynkStateError
+
+SIOCGIFADDR = 0x8915  # of Linux: see netdevice(7)
+
+
+def addresses() -> dict[str, str]:
+    """Return the IPv4 address of each network interface that has one."""
+    found = {}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
+        for _, name in socket.if_nameindex():
+            try:
+                told = fcntl.ioctl(asker.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()))
+            except OSError:  # it has none
+                continue
+            found[name] = socket.inet_ntoa(told[20:24])
+    return found
+
+
+def own_address(host: str, interface: str | None, alone: bool) -> str:
+    """Return the address at which this machine, the first host, listens for the others.
+
+    ``alone`` means that there are no others. Raises SynkStateError if the first host is another machine, or
+    others could not reach it, or it has no such interface.
+    """
+    mine = addresses()
+    if interface is not None:
+        return _of_interface(interface, mine)
+    address = socket.gethostbyname(host)
+    is_loopback = ip_address(address).is_loopback
+    if not is_loopback and address not in mine.values():
+        raise SynkStateError(
+            f"the first host is the one on which the script runs, and {host} ({address}) is not this machine "
+            f"({', '.join(mine.values())}): put {socket.gethostname()} first"
+        )
+    if is_loopback and not alone:
+        raise SynkStateError(
+            f"host {host} is {address} on this machine, where others cannot reach it: give its address "
+            "instead of its name, or interface=, or correct /etc/hosts"
+        )
+    return address
+
+
+def _of_interface(interface: str, mine: dict[str, str]) -> str:
+    if interface in mine:
+        return mine[interface]
+    if "/" in interface:
+        network = ip_network(interface, strict=False)
+        for address in mine.values():
+            if ip_address(address) in network:
+                return address
+    known = ", ".join(f"{name} ({address})" for name, address in mine.items())
+    raise SynkStateError(f"interface={interface!r} is none of this machine, which has {known}")

@@ -1,0 +1,47 @@
+"""The address at which the first host listens."""
+
+import socket
+
+import pytest
+
+from synk.machines import networks
+from synk.machines.networks import addresses, own_address
+from synk.values.errors import SynkStateError
+
+
+@pytest.fixture(autouse=True)
+def two_networks(monkeypatch):
+    """Give this machine two networks, and names to some hosts."""
+    known = {"h1": "10.0.0.1", "h2": "10.0.0.2", "loop": "127.0.1.1"}
+    mine = {"lo": "127.0.0.1", "eth0": "10.0.0.1", "ib0": "10.9.0.1"}
+    monkeypatch.setattr(networks, "addresses", lambda: mine)
+    monkeypatch.setattr(socket, "gethostbyname", known.__getitem__)
+
+
+def test_this_machine_has_an_address():
+    assert addresses()["lo"] == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("interface", "address"),
+    [(None, "10.0.0.1"), ("ib0", "10.9.0.1"), ("10.9.0.0/16", "10.9.0.1"), ("10.9.7.7/16", "10.9.0.1")],
+)
+def test_the_interface_says_where_to_listen(interface, address):
+    assert own_address("h1", interface, alone=False) == address
+
+
+@pytest.mark.parametrize("interface", ["eth1", "10.8.0.0/16"])
+def test_an_interface_that_is_not_here_is_named_with_those_that_are(interface):
+    with pytest.raises(SynkStateError, match=rf"{interface}.* eth0 \(10.0.0.1\), ib0"):
+        own_address("h1", interface, alone=False)
+
+
+def test_the_first_host_is_this_machine():
+    with pytest.raises(SynkStateError, match=r"h2 \(10.0.0.2\) is not this machine .*: put .* first"):
+        own_address("h2", None, alone=False)
+
+
+def test_others_cannot_call_a_loopback():
+    assert own_address("loop", None, alone=True) == "127.0.1.1"
+    with pytest.raises(SynkStateError, match="host loop is 127.0.1.1 on this machine, where others"):
+        own_address("loop", None, alone=False)
