@@ -31,6 +31,11 @@ class FileData(Data):
         self, owner: Owner, array: np.memmap[Any, Any], minibatch: bool = False, name: str | None = None
     ):
         super().__init__(owner, array.dtype, array.ndim, minibatch, name)
+        if owner.on_machines and array.flags.writeable:
+            raise ValueError(
+                f"{file_label(array.filename)} is open for writing, which other machines would not "
+                "see; open it read-only: mmap_mode='r', or give its path"
+            )
         self._filename = array.filename
         self._writable = array.flags.writeable
         self._offset = 0  # bytes

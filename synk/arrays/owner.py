@@ -21,7 +21,7 @@ class Owner(Protocol):
     """A run, as `session.Session` is one."""
 
     n_ranks: int
-    by_value: bool  # what the script defines travels so: other machines do not run it
+    on_machines: bool  # several: what the script defines travels by value, and memory is copied
     on_gpus: bool  # else ranks read rows where they are, if those are next to each other
     segments: SegmentTable
     staging: StagingBuffers

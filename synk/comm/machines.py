@@ -183,6 +183,9 @@ class MachinesCommunicator(Communicator):
 
     def _reduced_by_machines(self, array: Array, op: str, shared: Shared, in_place: bool) -> Array:
         """Combine large arrays machine by machine; all ranks bring the same."""
+        if array.dtype == np.float16:  # whose sums are rounded once
+            wide = array.astype(np.float32)
+            return self._reduced_by_machines(wide, op, None, in_place=False).astype(np.float16)
         total = self._local.reduce(np.ascontiguousarray(array), op, shared=shared, in_place=in_place)
         if self._leaders is not None:
             if op == "avg":  # of averages; their weights come first, so that no sum overflows

@@ -6,7 +6,7 @@ fork -> choose_devices -> probe, find_cupy -> Devices -> make(rank), in each ran
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from synk.comm import NcclCommunicator
@@ -32,6 +32,8 @@ class Devices:
     n_ranks : int
     threads : int
         Of each rank, on cores.
+    asks_threads : bool
+        Whether the script has said how many.
     bind : {"none", "core", "numa"}
         The CPUs that ranks are bound to.
     gpus : tuple of Gpu
@@ -54,6 +56,12 @@ class Devices:
     communicator: type[NcclCommunicator] = NcclCommunicator
     rank: type[Any] | None = None
     bind: str = "none"
+    asks_threads: bool = False
+
+    def with_ranks(self, n_ranks: int) -> Devices:
+        """Return the devices of so many ranks on this machine."""
+        threads = self.threads if self.asks_threads else max(1, count_cores() // n_ranks)
+        return replace(self, n_ranks=n_ranks, threads=threads, gpus=self.gpus[:n_ranks])
 
     def make(self, rank: int) -> Device:
         """Return the device of one rank, not activated."""

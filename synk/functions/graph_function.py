@@ -111,7 +111,7 @@ class GraphFunction(Function):
         if self._spec is None:
             alone = self._owner.n_ranks == 1
             definition = without_collectives(self._definition) if alone else self._definition
-            spec = to_spec(definition, self._owner.shared.identify_all, self._owner.by_value)
+            spec = to_spec(definition, self._owner.shared.identify_all, self._owner.on_machines)
             self._owner.install(messages.Build(self._number, spec))
             self._effect = self._effect_of(self._definition)
             self._spec = spec

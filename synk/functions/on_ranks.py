@@ -69,7 +69,7 @@ class OnRanks:
     def _travelling(self, what: Any) -> bytes:
         file = io.BytesIO()
         pickler = _Pickler(file)
-        if self._owner.by_value:
+        if self._owner.on_machines:
             pickler.reducer_override = reduced  # type: ignore[method-assign]
         try:
             pickler.dump(what)
@@ -112,7 +112,12 @@ class _Unpickler(pickle.Unpickler):
 
     def persistent_load(self, named: Any) -> Any:
         kind, what = named
-        return self._rank.segments.array(what) if kind == "array" else RankFunction(self._rank.program(what))
+        if kind == "function":
+            return RankFunction(self._rank.program(what))
+        array = self._rank.segments.array(what)
+        # What one machine wrote there, the others would not see.
+        array.flags.writeable &= self._rank.peers.machine is None
+        return array
 
     def load(self) -> Any:
         try:

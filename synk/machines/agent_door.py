@@ -69,16 +69,22 @@ class Door:
         self._socket.close()
 
 
+def forget_the_way() -> tuple[str, str]:
+    """Return address and token from the environment, in which they are no longer."""
+    return os.environ.pop(ADDRESS), os.environ.pop(TOKEN)
+
+
 def knock() -> socket.socket:
-    """Return the agent's end of the connection to rank 0, of whom the environment tells.
+    """Return the agent's end of the connection to rank 0, of whom the environment tells for the last time.
 
     Raises `Disconnected` if rank 0 is gone.
     """
+    name, token = forget_the_way()
     end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        end.connect(f"\0{os.environ[ADDRESS]}")
+        end.connect(f"\0{name}")
         if is_own(end):
-            end.sendall(bytes.fromhex(os.environ[TOKEN]))
+            end.sendall(bytes.fromhex(token))
             return end
     except OSError:
         pass

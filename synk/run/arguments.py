@@ -69,7 +69,11 @@ def checked_devices(
         if not isinstance(value, bool):
             raise TypeError(f"{name}={value!r} is neither True nor False")
     fraction = _checked_fraction(memory_limit)
-    devices = replace(choose_devices(device, n_parallel, threads, fraction, precision), bind=bind)
+    devices = replace(
+        choose_devices(device, n_parallel, threads, fraction, precision),
+        bind=bind,
+        asks_threads=threads is not None,
+    )
     if devices.gpus and (cuda_graphs or overlap):
         # Here and nowhere else: what else there is does not read this room, and works without it.
         from synk.gpu_speedups import speed_up

@@ -56,7 +56,6 @@ def live(spec: WorkerSpec, others: Iterable[Any] = ()) -> NoReturn:
     status = 1
     try:
         die_with(spec.parent, by_kernel=spec.by_main_thread)
-        forbid_core_dumps()
         _become_a_process(spec)
         for other in others:
             other.close()
@@ -83,11 +82,17 @@ def _become_a_process(spec: WorkerSpec) -> None:
     spec.printout.take_over(spec.rank)
     spec.log.take_over()
     spec.stacks.answer()
+    become_rank(spec.rank)
+    gc.freeze()  # what the master had made is no garbage of this process
+
+
+def become_rank(rank: int) -> None:
+    """Give the process of a rank words at a fault, and random numbers of its own."""
+    forbid_core_dumps()
     faulthandler.enable(file=STDERR)  # a segmentation fault says where
     # Else all ranks would draw the same numbers.
-    random.seed(spec.rank)
-    np.random.seed(spec.rank)
-    gc.freeze()  # what the master had made is no garbage of this process
+    random.seed(rank)
+    np.random.seed(rank)
 
 
 def _make_rank(spec: WorkerSpec, master: Process, channel: WorkerChannel) -> Rank:

@@ -126,7 +126,7 @@ def _jobs(hosts: Any, n_parallel: int | None, devices: Devices, interface: str |
     """
     global _world
     if hosts is None:
-        _world = _world or joined_world()
+        _world = _world or joined_world(interface)
     if devices.gpus and not (hosts is None and _world is None):
         raise NotImplementedError(
             "fork: several machines compute on cores so far, and GPUs on one machine: pass device='cpu'"
@@ -135,7 +135,7 @@ def _jobs(hosts: Any, n_parallel: int | None, devices: Devices, interface: str |
         refuse_under_mpi(hosts)
         return StartedJobs(hosts, n_parallel, devices.n_ranks, interface)
     if _world is not None:
-        _world.n_here = devices.n_ranks
+        _world.n = n_parallel
         if not _world.is_first:
             _world.follow()
     return _world

@@ -13,7 +13,7 @@ import traceback
 
 from synk.device.cpu import count_cores
 from synk.machines.agent import Agent
-from synk.machines.agent_door import knock
+from synk.machines.agent_door import forget_the_way, knock
 from synk.machines.handshake import connect
 from synk.machines.mpi_job import end_own_job
 from synk.machines.mpi_leaders import MpiLeaders
@@ -28,14 +28,15 @@ from synk.transport.links import LeaderEnd
 def follow() -> None:
     """Be what this machine's process is, until the script has ended."""
     world = load_mpi().COMM_WORLD
+    host, port = os.environ.pop(ADDRESS).rsplit(":", 1)
+    token, folder = bytes.fromhex(os.environ.pop(TOKEN)), os.environ.pop(FOLDER)
     if world.rank == 0:
         with contextlib.suppress(Disconnected):
             Agent(MpiLeaders(world), knock()).run()
-        end_own_job(os.environ[FOLDER])
+        end_own_job(folder)
         return
-    host, port = os.environ.pop(ADDRESS).rsplit(":", 1)
+    forget_the_way()  # programs that a rank starts need not know it
     hello = {"machine": world.rank, "ranks": count_cores()}
-    token = bytes.fromhex(os.environ.pop(TOKEN))
     end, _ = connect((host, int(port)), token, hello, time.monotonic() + CALL_SECONDS)
     if not lead(LeaderEnd(end), MpiLeaders(world)):
         end_own_job(tempfile.gettempdir())

@@ -31,7 +31,10 @@ from synk.values.errors import SynkStateError
 
 ADDRESS, TOKEN, FOLDER = "SYNK_MASTER_ADDRESS", "SYNK_MASTER_TOKEN", "SYNK_JOB_FOLDER"  # of the environment
 MORE_SSH_OPTIONS = "SYNK_SSH_OPTIONS"
-HANDED_ON = ("PYTENSOR_FLAGS", "PYTHONPATH", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "LD_LIBRARY_PATH")
+HANDED_ON = (
+    *("PYTENSOR_FLAGS", "PYTHONPATH", "LD_LIBRARY_PATH", "CC"),
+    *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "SYNK_CACHE", "SYNK_CACHE_LIMIT"),
+)
 PROGRAM = ("-m", "synk.run.follower")
 LOOK_SECONDS = 0.2  # between looks whether mpirun has failed
 ALIVE_SECONDS = 2.0  # for a machine whose leader is lost to say by ssh that it runs
@@ -84,14 +87,23 @@ class StartedJobs:
             failed = made.enter_context(ExitStack())
             failed.callback(job.end)
 
+            deadline = time.monotonic() + CALL_SECONDS
+
             def watch() -> None:
                 if job.exit_code() is not None:
                     raise JobEnded(f"mpirun has ended with exit code {job.exit_code()}:\n{job.log.tail()}")
 
+            def watch_agent() -> None:
+                watch()
+                if time.monotonic() >= deadline:
+                    raise SynkStateError(f"the agent of rank 0 has not come within {CALL_SECONDS:g} s")
+
             called = self._all_called(listener, token, watch)
-            leaders = AgentLeaders(door.open(watch), len(self.hosts))
+            leaders = AgentLeaders(door.open(watch_agent), len(self.hosts))
             failed.pop_all()
-        return Job(self.hosts[0].name, self.hosts[0].slots or self._n_here, called, leaders, job.end)
+        n_here = self.hosts[0].slots or self._n_here
+        name = self.hosts[0].name
+        return Job(name, n_here, called, leaders, job.end, watch, job.log.deliver, [job.log])
 
     def call_left(self, lost: Sequence[str]) -> Job:
         """Return a job of the machines that are left: without the lost ones, unless they answer by ssh.

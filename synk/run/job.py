@@ -45,6 +45,12 @@ class Job:
         As this machine sees them.
     end : callable
         Ends the processes; ``end(seconds)`` gives those that were asked to leave so long.
+    watch : callable
+        Raises if the processes have ended already.
+    show : callable
+        Shows what they have written to standard error.
+    held : list
+        What workers inherit and are to close.
     """
 
     def __init__(
@@ -54,9 +60,13 @@ class Job:
         called: Sequence[Called],
         leaders: Leaders,
         end: Callable[[float], Any] = lambda seconds: None,
+        watch: Callable[[], Any] = lambda: None,
+        show: Callable[[], Any] = lambda: None,
+        held: Sequence[Any] = (),
     ):
         ordered = sorted(called, key=lambda one: one[1]["machine"])
         self.ends = [connection for connection, _ in ordered]
         self.hosts = [host, *(hello["host"] for _, hello in ordered)]
         self.sizes = [n_here, *(hello["ranks"] for _, hello in ordered)]
-        self.leaders, self.end = leaders, end
+        self.leaders, self.end, self.watch, self.show = leaders, end, watch, show
+        self.held = [leaders, *held]

@@ -5,53 +5,92 @@ fork -> joined_world -> on the first machine: call -> Job; on the others: follow
 
 from __future__ import annotations
 
+import atexit
+import json
 import socket
 import sys
 import time
+import warnings
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from synk.device.cpu import count_cores
 from synk.machines.handshake import Listener, connect
 from synk.machines.hosts import under_mpi
 from synk.machines.mpi_leaders import MpiLeaders
 from synk.machines.mpi_library import load_mpi
+from synk.machines.networks import addresses, own_address
 from synk.machines.proof import new_token
-from synk.run.job import CALL_SECONDS, Job
+from synk.run.job import CALL_SECONDS, Called, Job
 from synk.run.leader import lead
 from synk.transport.links import LeaderEnd
-from synk.values.errors import SynkStateError
+from synk.values.errors import SynkStateError, SynkWarning
+from synk.values.script_frames import stacklevel
 
 LAUNCHED = "mpirun or srun has started this script on its machines"
 NEXT_RUN_SECONDS = 1e6  # for the script to fork again, or to end
+LAST_SECONDS = 5.0  # for leaders to have ended their workers when the script ends
+NAME_BYTES = 64
+TOLD_BYTES = 256  # that the first machine tells all others
 
 
 class JoinedWorld:
     """The MPI job that has started this script on every machine, for all its runs, one after the other.
 
     On the first machine it listens until the script ends, so that leaders call again for the next run, or
-    after a restart; on the others `follow` does not return. ``n_here`` are the ranks of this machine in the
-    next run.
+    after a restart; on the others `follow` does not return.
+
+    Attributes
+    ----------
+    is_first : bool
+        Whether this is the first machine.
+    n : int, optional
+        Ranks of each machine in the next run; by default one for each core.
+    interface : str, optional
+        The network at which the first machine listens.
     """
 
-    def __init__(self, world: Any):
-        self.is_first, self.n_here = world.rank == 0, 1
-        self._number, self._n_machines = world.rank, world.size
-        address = world.allgather(socket.gethostbyname(socket.gethostname()))[0]
-        self._listener = Listener(address) if self.is_first else None
-        told = (self._listener.address, new_token()) if self._listener else None
-        self._address, self._token = world.bcast(told)
-        self._world = world
+    def __init__(self, world: Any, interface: str | None):
+        self.is_first = world.rank == 0
+        self.n: int | None = None
+        self._world, self._others = world, world.size - 1
+        hosts, said = _names(world), b""
+        try:
+            if self.is_first:
+                self._listener = Listener(_own_address(hosts, interface))
+                said = json.dumps([*self._listener.address, new_token().hex()]).encode()
+        finally:  # else the others wait for it
+            told = _told(world, said)
+        if not told:
+            sys.exit(1)
+        host, port, token = json.loads(told)
+        self._address, self._token = (host, port), bytes.fromhex(token)
+        if self.is_first:
+            _warn_of_neighbours(hosts)
+            atexit.register(self._end)
 
     def call(self) -> Job:
         """Return the leaders of the other machines, once all have called."""
-        assert self._listener is not None, "leaders call the first machine"
-        deadline = time.monotonic() + CALL_SECONDS
-        called = [self._listener.accept(self._token, {}, deadline) for _ in range(self._n_machines - 1)]
-        return Job(socket.gethostname(), self.n_here, called, self._leaders())
+        called = self._called(time.monotonic() + CALL_SECONDS)
+        sized = [(end, {**hello, "ranks": self.n or hello["cores"]}) for end, hello in called]
+        n_here, leaders = self.n or count_cores(), MpiLeaders(self._world)
+        return Job(socket.gethostname(), n_here, sized, leaders, held=[self._listener])
 
-    def _leaders(self) -> MpiLeaders:
-        """Return the leaders of a new run, whose commands count from 1 again; all machines call it."""
-        return MpiLeaders(self._world)
+    def _called(self, deadline: float) -> list[Called]:
+        called: list[Called] = []
+        try:
+            while len(called) < self._others:
+                called.append(self._listener.accept(self._token, {}, deadline))
+        except TimeoutError as error:
+            for end, _ in called:
+                end.close()
+            there = ", ".join(hello["host"] for _, hello in called) or "none"
+            raise SynkStateError(
+                f"only {len(called)} of {self._others} other machines have called ({there}): on one a rank "
+                f"may hang, or the script does not come to synk.fork(); or a firewall is between ({error})"
+            ) from None
+        return called
 
     def call_left(self, lost: Sequence[str]) -> Job:
         """Call again; raise SynkStateError if a machine is lost, which ends the job."""
@@ -67,18 +106,71 @@ class JoinedWorld:
 
     def follow(self) -> NoReturn:
         """Be the leader of this machine, in one run after the other, until the script has ended."""
-        hello = {"machine": self._number, "ranks": self.n_here}
+        hello = {"machine": self._world.rank, "cores": count_cores()}
         while True:
             try:
                 end, _ = connect(self._address, self._token, hello, time.monotonic() + NEXT_RUN_SECONDS)
             except OSError:  # nobody listens any more
                 sys.exit()
-            lead(LeaderEnd(end), self._leaders())
+            lead(LeaderEnd(end), MpiLeaders(self._world))
+
+    def _end(self) -> None:
+        """End the job when the script ends, also where a leader hangs: MPI would wait for it."""
+        try:
+            for end, _ in self._called(time.monotonic() + LAST_SECONDS):
+                end.close()
+        except SynkStateError:
+            self._world.Abort(1)
+        finally:
+            self._listener.close()
 
 
-def joined_world() -> JoinedWorld | None:
+def joined_world(interface: str | None) -> JoinedWorld | None:
     """Return the MPI job that has started this script, if a launcher of MPI did so on several machines."""
     if under_mpi() in (None, "OMPI_COMM_WORLD_SIZE=1", "PMI_SIZE=1"):
         return None
     world = load_mpi().COMM_WORLD
-    return JoinedWorld(world) if world.size > 1 else None
+    return JoinedWorld(world, interface) if world.size > 1 else None
+
+
+# Nothing that comes over MPI, which proves nothing, is unpickled: it is bytes, of one length.
+
+
+def _names(world: Any) -> list[str]:
+    """Return the names of all machines."""
+    names = bytearray(NAME_BYTES * world.size)
+    world.Allgather(socket.gethostname().encode()[:NAME_BYTES].ljust(NAME_BYTES, b"\0"), names)
+    starts = range(0, len(names), NAME_BYTES)
+    return [names[start : start + NAME_BYTES].rstrip(b"\0").decode() for start in starts]
+
+
+def _told(world: Any, said: bytes) -> bytes:
+    """Return on every machine what the first says."""
+    told = bytearray(said.ljust(TOLD_BYTES, b"\0"))
+    world.Bcast(told)
+    return bytes(told.rstrip(b"\0"))
+
+
+def _own_address(hosts: Sequence[str], interface: str | None) -> str:
+    """Return where the first machine listens, whose name may mean itself only."""
+    if len(set(hosts)) == 1 and interface is None:
+        return "127.0.0.1"
+    try:
+        return own_address(hosts[0], interface, alone=False)
+    except SynkStateError:
+        seen_by_others = [address for address in addresses().values() if not address.startswith("127.")]
+        if interface is not None or len(seen_by_others) != 1:
+            raise
+        return seen_by_others[0]
+
+
+def _warn_of_neighbours(hosts: Sequence[str]) -> None:
+    """Warn if processes of one machine are taken for several."""
+    (host, count), *_ = Counter(hosts).most_common(1)
+    if count > 1:
+        warnings.warn(
+            f"fork: the launcher has started {count} processes on {host}, each of which counts as a machine "
+            "with ranks of its own; start one on each machine: --map-by ppr:1:node, --ntasks-per-node=1",
+            SynkWarning,
+            stacklevel=stacklevel(),
+        )

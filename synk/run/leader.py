@@ -7,12 +7,12 @@ It keeps a crew, segments and an arena of its own, as the master does, and gives
 
 from __future__ import annotations
 
-import contextlib
+import gc
 import os
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from synk.rank.connection import Connection
 from synk.rank.failures import failure
 from synk.rank.loop import answer
 from synk.run.arena import Arena
+from synk.run.birth import become_rank
 from synk.run.fork_source import ForkSource
 from synk.run.launch import launch
 from synk.run.placement import Binding, placement
@@ -34,6 +35,7 @@ from synk.transport.links import LeaderEnd, Loss
 from synk.transport.mirror import write
 from synk.transport.steps import KnownSteps
 from synk.values import messages
+from synk.values.by_value import dumps
 from synk.values.errors import Failure
 from synk.values.machine import Machine
 
@@ -48,7 +50,7 @@ class LeaderSpec:
     ----------
     machine : Machine
     devices : Devices
-        Of its ranks.
+        Of the master's machine.
     connection : Connection
         How arrays meet on each machine.
     segments : sequence of Attach
@@ -71,7 +73,7 @@ class LeaderSpec:
 
     def enter(self) -> None:
         """Work where the master does, as far as that is here, and import from where it does."""
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             os.chdir(self.folder)
         sys.path += [folder for folder in self.path if folder not in sys.path]
 
@@ -79,23 +81,28 @@ class LeaderSpec:
 class WorkerLost(Exception):
     """A worker of this machine has died, so the machine's part in the run is over."""
 
+    def __init__(self, loss: Loss):
+        self.loss = loss
+
 
 class Leader:
     """The rank at place 0 of a machine, and the workers beside it."""
 
     def __init__(self, end: LeaderEnd, spec: LeaderSpec, leaders: Leaders):
         spec.enter()
-        self._end, self._machine, self._devices = end, spec.machine, spec.devices
+        devices = spec.devices.with_ranks(spec.machine.n_places)
+        self._end, self._machine, self._devices = end, spec.machine, devices
         self._released: deque[Any] = deque()  # until the workers are at rest
         self._steps = KnownSteps()
         self._trouble: Failure | None = None  # of a message without an answer; told with the next reply
+        become_rank(spec.machine.first)
         state = replace(spec.state, segments={one.segment: remade(one) for one in spec.segments})
-        self._crew = launch(ForkSource(), spec.devices, spec.connection, state, spec.machine, [end])
+        self._crew = launch(ForkSource(), devices, spec.connection, state, spec.machine, [end, leaders])
         self._channel = self._crew.open_channel(self._on_death, self._on_late)
         self._segments = SegmentTable(self._channel.post, self._released.append, first=OWN_NUMBERS)
         self._segments.hold(state.segments)
-        Binding(spec.devices, 0)
-        device = spec.devices.make(0)
+        Binding(devices, 0)
+        device = devices.make(0)
         device.activate()
         peers = self._crew.peers(self._on_death, self._on_late, leaders)
         arena = Arena(self._segments, nullcontext)
@@ -113,41 +120,70 @@ class Leader:
     def serve(self) -> None:
         """Follow the master's frames until it says `Close`; raise `Disconnected` if it is gone."""
         for message in self._messages():
-            if isinstance(message, messages.Relay):
-                self._end.reply(self._replies(message))
-            else:
-                self._prepare(message)
+            try:
+                if isinstance(message, messages.Relay):
+                    self._reply(self._replies(message))
+                else:
+                    self._prepare(message)
+            except WorkerLost as lost:
+                self._rank.peers.abandon()
+                self._end.reply(lost.loss)
 
     def _messages(self) -> Iterator[Any]:
         while True:
+            if self._rank.has_garbage and not self._end.pending():
+                gc.collect()  # as `serve` does in a worker
+                self._rank.has_garbage = False
             message, _ = self._end.receive()
             if isinstance(message, messages.Close):
                 return
             yield message
 
-    def _replies(self, relay: messages.Relay) -> list[messages.Reply] | Loss:
+    def _replies(self, relay: messages.Relay) -> list[messages.Reply]:
         """Run a command on all ranks of this machine."""
-        self._flush()
-        try:
+        while self._released:
+            self._channel.post(self._released.popleft())
+        with self._troubling():
             write(relay.fills, self._segments)
-            command = messages.Command(relay.number, self._steps.of(relay.steps), relay.start, relay.stop)
-            self._channel.command(command)
-            trouble, self._trouble = self._trouble, None
-            mine = answer(self._rank, command, trouble)
-            replies = [mine, *self._channel.collect()]
-        except WorkerLost as lost:
-            self._rank.peers.abandon()
-            return lost.args[0]
+        command = messages.Command(relay.number, self._steps.of(relay.steps), relay.start, relay.stop)
+        self._channel.command(command)
+        trouble, self._trouble = self._trouble, None
+        replies = [answer(self._rank, command, trouble)]
+        try:
+            replies += self._channel.collect()
+        except WorkerLost:
+            raise
+        except Exception as error:  # what a worker sent cannot be read here
+            told = messages.Reply((), failure(self._rank.rank, error))
+            replies += [told] * (self._machine.n_places - 1)
         for reply in replies:
             if reply.failure is not None:
                 reply.failure = reply.failure._replace(host=self._machine.host)
         return replies
 
+    def _reply(self, replies: list[messages.Reply]) -> None:
+        """Send replies; of one that cannot be pickled, the reason."""
+        try:
+            self._end.reply(replies)
+        except Disconnected:
+            raise
+        except Exception:
+            ranks = self._machine.ranks
+            self._end.reply([readable(*one) for one in zip(ranks, replies, strict=True)])
+
     def _prepare(self, message: Any) -> None:
         """Follow a message without an answer, and give it on to the workers."""
-        try:
-            for one in message.messages if isinstance(message, messages.Several) else [message]:
+        for one in message.messages if isinstance(message, messages.Several) else [message]:
+            with self._troubling():
                 self._follow(one)
+
+    @contextmanager
+    def _troubling(self) -> Iterator[None]:
+        """Keep what is raised for the next reply, but the end of a worker."""
+        try:
+            yield
+        except WorkerLost:
+            raise
         except Exception as error:
             self._trouble = self._trouble or failure(self._rank.rank, error)
 
@@ -157,10 +193,6 @@ class Leader:
         else:
             self._channel.post(message)
             self._rank.prepare(message)
-
-    def _flush(self) -> None:
-        while self._released:
-            self._channel.post(self._released.popleft())
 
     def _on_death(self, rank: int) -> Any:
         death = self._crew.death(rank)
@@ -184,17 +216,27 @@ class Leader:
 def lead(end: LeaderEnd, leaders: Leaders) -> bool:
     """Be a leader until the end of the run; return whether the master has said that it is the end."""
     ignore_signals()
-    spec, _ = end.receive()
-    try:
-        leader = Leader(end, spec, leaders)
-    except Exception as error:
-        end.reply(failure(spec.machine.first, error))
-        raise
-    try:
+    with suppress(Disconnected), ExitStack() as made:
+        made.callback(end.close)
+        made.callback(leaders.close)
+        spec, _ = end.receive()
+        try:
+            leader = Leader(end, spec, leaders)
+        except Exception as error:
+            end.reply(failure(spec.machine.first, error))
+            return False
+        made.callback(leader.close)
         end.reply(leader.greeting())
         leader.serve()
         return True
-    except Disconnected:
-        return False
-    finally:
-        leader.close()
+    return False
+
+
+def readable(rank: int, reply: messages.Reply) -> messages.Reply:
+    """Return a reply as it is if it can be sent, else one that says why not."""
+    try:
+        dumps(reply)
+        return reply
+    except Exception as error:
+        told = reply.failure or failure(rank, error)
+        return messages.Reply((), told._replace(kind=None), reply.aborted)

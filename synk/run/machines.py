@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import chain
+from time import monotonic
 
 from synk.device import Devices
 from synk.machines.tree import Placement
@@ -28,10 +29,11 @@ from synk.run.leader import LeaderSpec
 from synk.run.run_state import RunState
 from synk.transport.base import Channel, Death, OnDeath, OnLate, Peers, Watched
 from synk.transport.frames import encode
-from synk.transport.links import LeaderLink, MachinesChannel, look_at
+from synk.transport.links import LeaderLink
+from synk.transport.machines import MachinesChannel, look_at
 from synk.transport.mirror import Mirror
 from synk.values import messages
-from synk.values.errors import RankState
+from synk.values.errors import RankState, SynkStateError
 from synk.values.machine import machines
 
 START_SECONDS = 60.0  # for the leaders to have forked their workers
@@ -51,8 +53,13 @@ class Machines:
         self._crew, self._links, self._mirror, self._job = crew, links, mirror, job
         self._placements = placements
         self._on_death: OnDeath = lambda rank: None
-        self.show_output = crew.show_output
+        self.show_output = self._show_output
         self.n_ranks = sum(job.sizes)
+
+    def _show_output(self) -> None:
+        if self._crew.show_output is not None:
+            self._crew.show_output()
+        self._job.show()
 
     @property
     def watched(self) -> Watched:
@@ -102,9 +109,9 @@ class Machines:
         try:
             return self._crew.dismiss(seconds)
         finally:
+            self._job.end(seconds)
             for link in self._links:
                 link.close()
-            self._job.end(seconds)
 
 
 def launch_on_machines(
@@ -117,21 +124,28 @@ def launch_on_machines(
 ) -> Machines:
     """Start the workers of all machines of a job, from a state, and return them; this process is rank 0.
 
-    ``devices`` are those of a rank.
+    ``devices`` are those of this machine.
     """
     of_hosts = machines(job.hosts, job.sizes)
     here = of_hosts[0]
     with ExitStack() as undo:
         undo.callback(job.end, 0)
-        crew = launch(source, replace(devices, n_ranks=here.n_places), connection, state, here, job.ends)
+        crew = launch(source, devices, connection, state, here, [*job.ends, *job.held])
         undo.callback(crew.dismiss, 0)
         links = [LeaderLink(machine, end) for machine, end in zip(of_hosts[1:], job.ends, strict=True)]
+        deadline = monotonic() + START_SECONDS
+
+        def watch() -> None:
+            job.watch()
+            if monotonic() >= deadline:
+                raise SynkStateError(f"not all machines have started their ranks within {START_SECONDS:g} s")
+
         for link in links:
+            link.patience = watch
             undo.callback(link.close)
-            there = replace(devices, n_ranks=link.machine.n_places)
             empty = replace(state, segments={})
             known = segments.as_messages(), empty, os.getcwd(), sys.path
-            link.send(encode(LeaderSpec(link.machine, there, connection, *known)))
-        placements = [link.greet(START_SECONDS) for link in links]
+            link.send(encode(LeaderSpec(link.machine, devices, connection, *known)))
+        placements = [link.greet(max(0.0, deadline - monotonic())) for link in links]
         undo.pop_all()
     return Machines(crew, links, placements, Mirror(segments), job)

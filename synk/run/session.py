@@ -11,7 +11,6 @@ import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import replace
 from typing import Any, cast
 
 from synk.arrays.data import Data
@@ -68,7 +67,7 @@ class Session:
     ):
         self._undeclared = undeclared  # as of `synk.fork`
         self.on_gpus = on_gpus = bool(devices.gpus)
-        self.by_value = jobs is not None
+        self.on_machines = jobs is not None
         self._devices, self._turns, self._source = devices, turns, source
         self._connection = decide(devices, os.environ)
         self._termination = Termination()
@@ -79,6 +78,8 @@ class Session:
             )
             self._jobs = jobs
             job = None if jobs is None else jobs.call()
+            if job is not None:
+                self._devices = devices = devices.with_ranks(job.sizes[0])
             self._workers = self._launch(RunState(), job)
             undo.callback(self._workers.dismiss, seconds=0)
             self.n_ranks = self._workers.n_ranks
@@ -200,6 +201,10 @@ class Session:
         """Record what all ranks do, from now on."""
         if self._timeline is not None and self._timeline.is_open:
             raise SynkStateError(f"timeline: {self._timeline.path!r} is being recorded; close it first")
+        if self.on_machines:
+            raise NotImplementedError(
+                "timeline: the clocks of several machines differ; record on one machine"
+            )
         made = Timeline(self, self._rank, self._commands, self._turns, path)
         made.resume()
         self._timeline = made
@@ -229,7 +234,7 @@ class Session:
             job = self._next_job(hosts)
             sizes = (n_ranks,) if job is None else job.sizes
             if job is not None or sum(sizes) != self.n_ranks:
-                self._resize(sizes)
+                self._resize(sizes, job)
             missing = self._recovery.restore()
             self.lengths.clear()
             self._arena.drop()
@@ -253,15 +258,24 @@ class Session:
             return None
         return self._jobs.call() if hosts is not None else self._jobs.call_left(self._workers.lost_hosts())
 
-    def _resize(self, sizes: Sequence[int]) -> None:
-        """Go on with so many ranks on each machine; functions stay, since in them any number exchange."""
+    def _resize(self, sizes: Sequence[int], job: Job | None) -> None:
+        """Go on with so many ranks on each machine; functions stay, since in them any number exchange.
+
+        Raises SynkStateError if ranks have arrays of their own and become fewer; the job ends then.
+        """
         n_ranks = sum(sizes)
         if n_ranks != self.n_ranks:
+            try:
+                self._recovery.check_shareable()
+            except BaseException:
+                if job is not None:
+                    job.end(0)
+                raise
             self._recovery.deal(n_ranks)
         self._variables.leave_storage()
         self.shared_storage.release_all()
         self.shared_storage.use_sizes(sizes)
-        self._devices = replace(self._devices, n_ranks=n_ranks, gpus=self._devices.gpus[:n_ranks])
+        self._devices = self._devices.with_ranks(sizes[0])
         self.n_ranks = self.per_rank.n_ranks = self.shared.n_ranks = n_ranks
 
     # --- what functions, Data and collectives ask for: see `Owner` -------------------------------------

@@ -38,6 +38,8 @@ class Peers(Protocol):
     Attributes
     ----------
     rank, n_ranks : int
+    machine : Machine, optional
+        Of several, that of this rank.
     place, n_places : int
         The same among the ranks of this machine.
     phase : mutable sequence of one int
@@ -46,6 +48,7 @@ class Peers(Protocol):
 
     rank: int
     n_ranks: int
+    machine: Machine | None
     place: int
     n_places: int
     phase: Any

@@ -1,10 +1,10 @@
-"""Messages of any size over a socket pair that nobody else can reach.
+"""Messages of any size over a socket that nobody else can reach: a pair, or one that a handshake has proven.
 
     encode(message) -> Frame -> send ... Receiver.receive -> message
 
 A frame is a head, a pickle, and the buffers of the arrays in it. A reply whose buffers are
 large leaves them in the worker's outbox, a segment that the master has attached. Pickle is
-safe here because both ends are one program, and the pair was inherited across ``fork``.
+safe here because both ends are one program: a pair was inherited across ``fork``.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from synk.memory.shm import Segment
 from synk.transport.base import Disconnected
+from synk.values.by_value import dumps
 
 HEAD = struct.Struct("<QQQ")  # bytes of pickle, number of buffers, bytes of the outbox or 0
 SIZE = struct.Struct("<Q")
@@ -97,7 +98,7 @@ def encode(message: Any, outbox: Outbox | None = None) -> Frame:
             pickled.append(buffer)
         return small
 
-    payload = pickle.dumps(message, protocol=5, buffer_callback=is_small)
+    payload = dumps(message, pickled.clear, buffer_callback=is_small)
     buffers = [buffer.raw() for buffer in pickled]
     sizes = b"".join(SIZE.pack(buffer.nbytes) for buffer in buffers)
     if outbox is None or sum(buffer.nbytes for buffer in buffers) <= INLINE_BYTES:

@@ -1,41 +1,34 @@
-"""Messages between the master and the leaders of other machines, over TCP.
+"""Both ends of the connection between the master and the leader of another machine, over TCP.
 
-    MachinesChannel.command -> Relay -> LeaderEnd.receive -> a leader and its workers
-                                     <- LeaderEnd.reply <- replies of a machine, or a `Loss`
+    LeaderLink.send -> LeaderEnd.receive -> a leader and its workers -> LeaderEnd.reply -> LeaderLink.look
 
-A command is one frame to each machine, and its replies are one frame back. A handshake has proven who is at
-the ends (see ``synk.machines``), so what comes here is unpickled. The kernel cuts a connection whose other
-end does not read for two seconds: a large reply waits until the master, which may compute for long, asks
-for it.
+A handshake has proven who is at the ends (see ``synk.machines``), so what comes here is unpickled. The kernel
+cuts a connection whose other end does not read for two seconds. So a large frame is announced, and sent when
+the other end says that it reads: it may compute, or make memory, for long.
 """
 
 from __future__ import annotations
 
 import select
 import socket
-import time
-from collections.abc import Sequence
-from itertools import chain
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from synk.transport.base import Channel, Death, Disconnected, Leaders, OnDeath, OnLate
+from synk.transport.base import Death, Disconnected
 from synk.transport.channel import SLEEP_SECONDS
 from synk.transport.frames import Frame, Receiver, encode, endless, send
-from synk.transport.mirror import Mirror
-from synk.transport.steps import PickledSteps
-from synk.values import messages
 from synk.values.errors import Failure, SynkStateError
 from synk.values.machine import Machine
 
-LARGE_BYTES = 1 << 16  # of a reply: fewer fit in the buffers of a socket
+LARGE_BYTES = 1 << 16  # of a frame: fewer fit in the buffers of a socket
 
 
-class LargeReply(NamedTuple):
-    """A reply that waits until the master says `Go`."""
+class Large(NamedTuple):
+    """A large frame, which waits until the other end says `Go`."""
 
 
 class Go(NamedTuple):
-    """Send the large reply now."""
+    """Send the large frame now."""
 
 
 class Loss(NamedTuple):
@@ -43,6 +36,11 @@ class Loss(NamedTuple):
 
     rank: int
     death: Death
+
+
+def is_large(frame: Frame) -> bool:
+    """Return whether a frame must be announced."""
+    return sum(memoryview(part).nbytes for part in frame.parts) > LARGE_BYTES
 
 
 class LeaderLink:
@@ -54,26 +52,49 @@ class LeaderLink:
     pids : tuple of int
         Of that machine's ranks.
     replies : list of Reply, optional
-        To the present command, once they have come.
+        To the present command, once they have come; or what unpickling them has raised.
     loss : Loss, optional
         What has ended the machine's part in the run.
+    torn : bool
+        Whether something may have been sent or read in part only.
+    patience : callable
+        Called now and then while the leader does not read, or is in the middle of a frame; raises to give up.
     """
 
     def __init__(self, machine: Machine, end: socket.socket):
         self.machine, self.pids = machine, (0,) * machine.n_places
         self.replies: Any = None
         self.loss: Loss | None = None
+        self.torn = False
+        self.patience: Callable[[], Any] = endless
         self._end = end
-        self._receiver = Receiver(end)
+        self._may_send = False
+        self._receiver = Receiver(end, self._be_patient)
         self._poll = select.poll()
         self._poll.register(end, select.POLLIN)
+        end.settimeout(SLEEP_SECONDS)  # a leader that is stopped neither reads nor writes
+
+    def _be_patient(self) -> None:
+        self.patience()
 
     def send(self, frame: Frame) -> None:
         """Send a frame; a connection that is broken is found out by `look`."""
-        try:
-            send(self._end, frame, endless)
-        except (Disconnected, OSError):
-            self._lose()
+        self.torn = True
+        if is_large(frame):
+            self._may_send = False
+            self._send(encode(Large()))
+            while not self._may_send and self.loss is None:
+                self._take(SLEEP_SECONDS)
+                self.patience()
+        self._send(frame)
+        self.torn = False
+
+    def _send(self, frame: Frame) -> None:
+        if self.loss is None:
+            try:
+                send(self._end, frame, self._be_patient)
+            except (Disconnected, OSError):
+                self._lose()
 
     def greet(self, seconds: float) -> Any:
         """Wait until the leader has forked its workers, and says who and, as is returned, where they are.
@@ -85,7 +106,7 @@ class LeaderLink:
         if self.loss is not None:
             raise SynkStateError(f"host {host} was lost while its ranks started")
         if self.replies is None:
-            raise SynkStateError(f"host {host} has not started its ranks within {seconds:g} s")
+            raise SynkStateError(f"host {host} has not started its ranks within {seconds:.0f} s")
         if isinstance(self.replies, Failure):
             raise SynkStateError(
                 f"host {host} could not start its ranks: {self.replies.summary}\n\n{self.replies.traceback}"
@@ -94,19 +115,32 @@ class LeaderLink:
         return placement
 
     def look(self, seconds: float = 0.0) -> None:
-        """Take in what has come, or comes within so many seconds."""
-        if self.loss is None and self._poll.poll(1000 * seconds):
-            try:
-                message, _ = self._receiver.receive()
-            except (Disconnected, OSError):
-                self._lose()
-                return
-            if isinstance(message, Loss):
-                self.loss = message
-            elif isinstance(message, LargeReply):
-                self.send(encode(Go()))
-            else:
-                self.replies = message
+        """Take in what has come, or comes within so many seconds; but in the middle of a frame, nothing."""
+        if not self.torn:
+            self.torn = True
+            self._take(seconds)
+            self.torn = False
+
+    def _take(self, seconds: float) -> None:
+        if self.loss is not None or not self._poll.poll(1000 * seconds):
+            return
+        try:
+            unpickle = self._receiver.read()
+        except (Disconnected, OSError):
+            self._lose()
+            return
+        try:
+            message, _ = unpickle()
+        except Exception as error:  # of a class that is not known here
+            message = error
+        if isinstance(message, Loss):
+            self.loss = message
+        elif isinstance(message, Large):
+            self._send(encode(Go()))
+        elif isinstance(message, Go):
+            self._may_send = True
+        else:
+            self.replies = message
 
     def _lose(self) -> None:
         death = Death(self.pids[0], "a lost connection", "", "", self.machine)
@@ -117,91 +151,12 @@ class LeaderLink:
         """Tell whether the machine, or the way to it, is lost, and not just a worker on it."""
         return self.loss is not None and self.loss.death.lost is not None
 
+    def hung_up(self) -> bool:
+        """Return whether the leader has closed its end, or is gone."""
+        return hung_up(self._end)
+
     def close(self) -> None:
         self._end.close()
-
-
-class MachinesChannel:
-    """The master's way to the workers of its machine and to the leaders of others: a `Channel`.
-
-    Ranks of this machine answer ``here``.
-    """
-
-    def __init__(
-        self,
-        here: Channel,
-        links: Sequence[LeaderLink],
-        mirror: Mirror,
-        leaders: Leaders,
-        on_death: OnDeath,
-        on_late: OnLate,
-    ):
-        self._here, self._links, self._mirror, self._leaders = here, links, mirror, leaders
-        self._on_death, self._on_late = on_death, on_late
-        self._pickled = PickledSteps()
-        self._replies: list[messages.Reply] | None = None  # of this machine
-        self._torn = False
-        self.waiting = False
-
-    @property
-    def torn(self) -> bool:
-        return self._torn or self._here.torn
-
-    def command(self, command: messages.Command) -> None:
-        self._torn = self.waiting = True
-        self._replies = None
-        fills, steps = self._mirror.fills(command.steps), self._pickled.of(command.steps)
-        self._send(messages.Relay(fills, command.number, steps, command.start, command.stop))
-        self._here.command(command)
-        self._torn = False
-
-    def _send(self, message: Any) -> None:
-        frame = encode(message)
-        for link in self._links:
-            link.replies = None
-            link.send(frame)
-
-    def post(self, message: Any, descriptor: int | None = None) -> None:
-        if not self.waiting:  # in the middle of a command it is what the workers of this machine wait for
-            self._torn = True
-            self._send(message)
-            self._torn = False
-        for one in message.messages if isinstance(message, messages.Several) else [message]:
-            if isinstance(one, messages.Attach) and one.file is None:
-                self._leaders.share(one.segment, self._mirror.segments[one.segment])
-            elif isinstance(one, messages.Detach):
-                self._mirror.forget(one.segment)
-                self._leaders.unshare(one.segment)
-        self._here.post(message, descriptor)
-
-    def collect(self, seconds: float | None = None) -> list[messages.Reply]:
-        deadline = None if seconds is None else time.monotonic() + seconds
-        if self._replies is None:
-            self._replies = self._here.collect(seconds)
-        for link in self._links:
-            while link.replies is None:
-                self._await(link, deadline)
-        self.waiting = False
-        return [*self._replies, *chain.from_iterable(link.replies or () for link in self._links)]
-
-    def _await(self, link: LeaderLink, deadline: float | None) -> None:
-        if deadline is not None and time.monotonic() >= deadline:
-            raise TimeoutError("not all machines have answered")
-        link.look(SLEEP_SECONDS)
-        look_at(self._links, self._on_death)
-        if link.replies is None:
-            self._on_late(link.machine.ranks)
-
-    def close(self) -> None:
-        self._here.close()
-
-
-def look_at(links: Sequence[LeaderLink], on_death: OnDeath) -> None:
-    """Take in what leaders have sent; report the first rank that is lost."""
-    for link in links:
-        link.look()
-        if link.loss is not None:
-            on_death(link.loss.rank)
 
 
 class LeaderEnd:
@@ -214,18 +169,23 @@ class LeaderEnd:
         self._poll.register(end, select.POLLIN)
 
     def receive(self) -> tuple[Any, int | None]:
-        try:
-            return self._receiver.receive()
-        except OSError:  # the way to the master is cut
-            raise Disconnected from None
+        while True:
+            try:
+                message, _ = self._receiver.receive()
+            except OSError:  # the way to the master is cut
+                raise Disconnected from None
+            if not isinstance(message, Large):
+                return message, None
+            self._send(encode(Go()))
 
     def pending(self) -> bool:
         return bool(self._poll.poll(0))
 
     def reply(self, message: Any) -> None:
+        """Send a message; raise what pickling it raised, and nothing was sent then."""
         frame = encode(message)
-        if sum(len(memoryview(part)) for part in frame.parts) > LARGE_BYTES:
-            self._send(encode(LargeReply()))
+        if is_large(frame):
+            self._send(encode(Large()))
             asked, _ = self.receive()
             if not isinstance(asked, Go):  # the master has given up
                 raise Disconnected
@@ -239,12 +199,14 @@ class LeaderEnd:
 
     def hung_up(self) -> bool:
         """Return whether the master has closed its end, or is gone."""
-        try:
-            return not self._end.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True
+        return hung_up(self._end)
 
     def close(self) -> None:
         self._end.close()
+
+
+def hung_up(end: socket.socket) -> bool:
+    """Return whether the other end of a connection was closed, whatever has come before and was not read."""
+    ended = select.poll()
+    ended.register(end, select.POLLRDHUP)
+    return bool(ended.poll(0))

@@ -19,24 +19,34 @@ from synk.values.messages import ArrayRef, Fill, Step
 
 BLOCK_BYTES = 1 << 18
 
+Digests = dict[tuple[int, int], bytes]  # by segment, and the offset of a block
+
 
 class Mirror:
     """The bytes of the master's segments that all other machines have."""
 
     def __init__(self, segments: SegmentTable):
         self.segments = segments
-        self._digests: dict[tuple[int, int], bytes] = {}  # by segment, and the offset of a block
+        self._digests: Digests = {}
         self._stamps: dict[ArrayRef, Any] = {}  # under which it was last looked at
         self._steps: tuple[Any, ...] = ()
         self._refs: list[ArrayRef] = []
 
     def fills(self, steps: tuple[Any, ...]) -> tuple[Fill, ...]:
-        """Return the blocks that machines lack of the arrays in steps, and take it that they get them."""
-        if steps is not self._steps:
-            self._steps, self._refs = steps, list(dict.fromkeys(refs_in(steps)))
-        return tuple([fill for ref in self._refs for fill in self._changed(ref)])
+        """Return the blocks that machines lack of the arrays in steps, and take it that they get them.
 
-    def _changed(self, ref: ArrayRef) -> Iterator[Fill]:
+        Left by an exception, it takes nothing.
+        """
+        if steps is not self._steps:
+            self._refs, self._steps = list(dict.fromkeys(refs_in(steps))), steps
+        digests: Digests = {}
+        stamps: dict[ArrayRef, Any] = {}
+        fills = [fill for ref in self._refs for fill in self._changed(ref, digests, stamps)]
+        self._digests.update(digests)
+        self._stamps.update(stamps)
+        return tuple(fills)
+
+    def _changed(self, ref: ArrayRef, digests: Digests, stamps: dict[ArrayRef, Any]) -> Iterator[Fill]:
         stamp = self.segments.stamp(ref.segment)
         if stamp == ON_DISK or (stamp is not None and self._stamps.get(ref) == stamp):
             return
@@ -48,9 +58,9 @@ class Mirror:
                 hashlib.blake2b(block.data, digest_size=16).digest(),
             )
             if self._digests.get(key) != digest:
-                self._digests[key] = digest
+                digests[key] = digest
                 yield Fill(ref.segment, ref.offset + start, block)
-        self._stamps[ref] = stamp
+        stamps[ref] = stamp
 
     def forget(self, segment: int) -> None:
         """Drop what is known of a segment that is no more."""

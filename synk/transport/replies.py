@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from synk.values import messages
+from synk.values.by_value import dumps
 
 PICKLED, MARSHALLED = b"pm"
 SIMPLE = frozenset("biufc")  # kinds of dtypes that are told by their name
@@ -71,9 +72,9 @@ def _pickled(message: messages.Reply, room: int) -> bytes | None:
     """Return the pickle of a reply, arrays included, or None if it is too long."""
     plain = message.results, message.failure, message.aborted
     arrays: list[pickle.PickleBuffer] = []
-    payload = pickle.dumps(plain, protocol=5, buffer_callback=arrays.append)
+    payload = dumps(plain, arrays.clear, buffer_callback=arrays.append)
     if arrays:
         if sum(array.raw().nbytes for array in arrays) > room:
             return None
-        payload = pickle.dumps(plain, protocol=5)
+        payload = dumps(plain)
     return b"p" + payload if len(payload) < room else None

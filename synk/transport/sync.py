@@ -184,7 +184,10 @@ class Barrier:
         failed = [self.control.get(other, FAILED) for other in self._others]
         if self._command in failed or ABANDONED in failed:
             raise Aborted
-        self._on_late(self._others)
+        self._on_late(self._waited_for())
+
+    def _waited_for(self) -> list[int]:
+        return self._others
 
     def wait(self) -> None:
         """Return once every rank has called ``wait`` equally often in this command.
@@ -260,6 +263,11 @@ class LeaderBarrier(Barrier):
     def __init__(self, leaders: Leaders, *words: Any):
         super().__init__(*words)
         self.leaders = self._leaders = leaders
+        here = range(self.n_ranks) if self.machine is None else self.machine.ranks
+        self._elsewhere = [rank for rank in range(self.n_ranks) if rank not in here]
+
+    def _waited_for(self) -> list[int]:
+        return self._elsewhere
 
     def begin(self, command: int) -> None:
         super().begin(command)

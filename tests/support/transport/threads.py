@@ -43,7 +43,7 @@ class ThreadPeers:
     """The other ranks, as one rank sees them: `Peers`."""
 
     def __init__(self, rank, meeting, on_late=lambda late: None, on_death=None):
-        self.rank, self.n_ranks = rank, meeting.n_ranks
+        self.rank, self.n_ranks, self.machine = rank, meeting.n_ranks, None
         self.phase = [messages.IDLE]
         self._meeting = meeting
         self._on_late, self._on_death = on_late, on_death

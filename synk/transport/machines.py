@@ -1,0 +1,118 @@
+"""Messages to all machines: the master's way to its own workers, and to the leaders of the others.
+
+MachinesChannel.command -> a Relay to each leader, a command to the workers here
+                collect <- replies of all ranks, in one frame from each machine
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+from synk.transport.base import Channel, Leaders, OnDeath, OnLate
+from synk.transport.channel import SLEEP_SECONDS
+from synk.transport.frames import encode
+from synk.transport.links import LeaderLink
+from synk.transport.mirror import Mirror
+from synk.transport.steps import PickledSteps
+from synk.values import messages
+
+
+class MachinesChannel:
+    """The master's way to the workers of its machine and to the leaders of others: a `Channel`.
+
+    Ranks of this machine answer ``here``.
+    """
+
+    def __init__(
+        self,
+        here: Channel,
+        links: Sequence[LeaderLink],
+        mirror: Mirror,
+        leaders: Leaders,
+        on_death: OnDeath,
+        on_late: OnLate,
+    ):
+        self._here, self._links, self._mirror, self._leaders = here, links, mirror, leaders
+        self._on_death, self._on_late = on_death, on_late
+        self._pickled = PickledSteps()
+        self._replies: list[messages.Reply] | None = None  # of this machine
+        self._deadline: float | None = None  # of `collect`
+        self._torn = False
+        self.waiting = False
+        for link in links:
+            link.patience = self._be_patient
+
+    @property
+    def torn(self) -> bool:
+        return self._torn or self._here.torn or any(link.torn for link in self._links)
+
+    def command(self, command: messages.Command) -> None:
+        fills, steps = self._mirror.fills(command.steps), self._pickled.of(command.steps)
+        self._torn = self.waiting = True
+        self._replies = None
+        self._send(messages.Relay(fills, command.number, steps, command.start, command.stop))
+        self._here.command(command)
+        self._torn = False
+
+    def _send(self, message: Any) -> None:
+        frame = encode(message)
+        self._deadline = None
+        for link in self._links:
+            link.replies = None
+            link.send(frame)
+
+    def post(self, message: Any, descriptor: int | None = None) -> None:
+        if not self.waiting:  # in the middle of a command it is what the workers of this machine wait for
+            self._torn = True
+            self._send(message)
+            self._torn = False
+        for one in message.messages if isinstance(message, messages.Several) else [message]:
+            if isinstance(one, messages.Attach) and one.file is None:
+                self._leaders.share(one.segment, self._mirror.segments[one.segment])
+            elif isinstance(one, messages.Detach):
+                self._mirror.forget(one.segment)
+                self._leaders.unshare(one.segment)
+        self._here.post(message, descriptor)
+
+    def collect(self, seconds: float | None = None) -> list[messages.Reply]:
+        self._deadline = None if seconds is None else time.monotonic() + seconds
+        if self._replies is None:
+            self._replies = self._here.collect(seconds)
+        for link in self._links:
+            while link.replies is None:
+                self._await(link)
+        self.waiting = False
+        for link in self._links:
+            if isinstance(link.replies, Exception):
+                raise link.replies
+        return [*self._replies, *chain.from_iterable(link.replies for link in self._links)]
+
+    def _await(self, link: LeaderLink) -> None:
+        self._check_deadline()
+        link.look(SLEEP_SECONDS)
+        look_at(self._links, self._on_death)
+        if link.replies is None:
+            self._on_late(link.machine.ranks)
+
+    def _be_patient(self) -> None:
+        """Wait in the middle of a frame, or for a leader that does not read."""
+        self._check_deadline()
+        self._on_late([rank for link in self._links for rank in link.machine.ranks if link.torn])
+
+    def _check_deadline(self) -> None:
+        if self._deadline is not None and time.monotonic() >= self._deadline:
+            raise TimeoutError("not all machines have answered")
+
+    def close(self) -> None:
+        self._here.close()
+
+
+def look_at(links: Sequence[LeaderLink], on_death: OnDeath) -> None:
+    """Take in what leaders have sent; report the first rank that is lost."""
+    for link in links:
+        link.look()
+        if link.loss is not None:
+            on_death(link.loss.rank)
