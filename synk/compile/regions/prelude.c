@@ -298,7 +298,7 @@ static void move(long size, long n, char *to, long by_to, const char *from, long
         else if (by_to == size && by_from == 0)                                                                 \
             INDEPENDENT EACH(, sizeof(kind), 0)                                                                 \
         else                                                                                                    \
-            EACH(SCALAR, by_to, by_from)                                                                        \
+            EACH(__asm__(""), by_to, by_from) /* vectors of elements far apart take longer */                   \
         return;                                                                                                 \
     }
     MOVE(long) MOVE(int) MOVE(short) MOVE(char)
@@ -349,7 +349,7 @@ static int way_for(const Loop *loop, const long *s, int *most)
 }
 
 /* Compute a row by blocks; what lies otherwise than it expects is copied. */
-SHARED void by_blocks(const Loop *loop, int way, long length, char *const *p, const long *s)
+static void by_blocks(const Loop *loop, int way, long length, char *const *p, const long *s)
 {
     const int n = loop->n;
     const long *const expected = loop->strides + way * n, *const sizes = loop->sizes;
@@ -361,7 +361,7 @@ SHARED void by_blocks(const Loop *loop, int way, long length, char *const *p, co
             if (q[k] == room[k] && (k < loop->inputs || k >= n - loop->folds))
                 move(sizes[k], m, q[k], sizes[k], p[k] + at * s[k], s[k]);
         }
-        loop->rows[way](m, q, expected, loop->constants);
+        loop->rows[way](m, q, loop->constants);
         for (int k = loop->inputs; k < n; k++)
             if (q[k] == room[k])
                 move(sizes[k], m, p[k] + at * s[k], s[k], q[k], sizes[k]);
@@ -383,11 +383,10 @@ SHARED void run(const Loop *loop, const long *whole, const View *const *views)
     int same;
     const long length = shape[axes - 1], *const s = stride[axes - 1];
     const int way = way_for(loop, s, &same);
-    Row *const row = same == n || length == 1 ? loop->rows[way] : loop->any;
     void *const others = let_others(elements(loop->ndim, whole));
     do
-        if (row)
-            row(length, p, s, loop->constants);
+        if (same == n || length == 1)
+            loop->rows[way](length, p, loop->constants);
         else
             by_blocks(loop, way, length, p, s);
     while (axes > 1 && next_row(n, axes - 1, shape, index, stride, p));

@@ -45,9 +45,6 @@ typedef struct {
 #define ROLLED _Pragma("GCC unroll 1")
 #endif
 
-/* Keeps a loop from becoming vector instructions, which would take as long again to compile. */
-#define SCALAR __asm__("")
-
 /* One copy serves all: a copy in each function would take most of the time to compile. */
 #define SHARED __attribute__((noinline, noclone)) static
 
@@ -55,7 +52,7 @@ typedef struct {
    than linearly for them, above all to tell where its many pointers lead. */
 #define ONCE __attribute__((optimize("O1", "no-tree-pta")))
 
-#define BLOCK 256 /* elements that are folded at a time: they stay in the nearest cache */
+#define BLOCK 256 /* elements that are folded or copied at a time: they stay in the nearest cache */
 
 extern char _Py_NoneStruct[];
 extern void Py_IncRef(void *), Py_DecRef(void *);
@@ -83,15 +80,15 @@ typedef struct {
     long left, every, last;
 } Watch;
 
-/* Compute a row of n elements, of which the first ones lie at p, and the next ones each s further; c are numbers. */
-typedef void Row(long n, char *const *p, const long *s, const double *c);
+/* Compute a row of n elements, of which the first ones lie at p; c are numbers. */
+typedef void Row(long n, char *const *p, const double *c);
 
 /* What happens to each element of n views, of which the first ones are read, and the last ones folded to. */
 typedef struct {
     int n, inputs, folds, ndim, model, ways; /* the walk has the model's order of axes */
     const long *sizes, *fixed; /* by view: bytes of an element; bits of axes along which one element serves all */
     const long *strides; /* by way and view, those that a row is made for: 0, or the size of an element */
-    Row *const *rows, *any; /* by way; for any strides, or 0 if elements are copied to where a row expects them */
+    Row *const *rows; /* by way */
     const double *constants; /* that rows get */
 } Loop;
 
