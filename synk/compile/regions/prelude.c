@@ -467,51 +467,21 @@ SHARED int fill_in(int n, long *shape, long total)
 
 /* --- BLAS ------------------------------------------------------------------------------------------ */
 
-#define MANY 4096 /* elements of a matrix, from which on BLAS is faster than a loop */
-
 /* Tell whether BLAS can read a matrix as it lies: by rows, its transpose, 'N' or by columns, 'T'; 0 if not. */
-SHARED char lies(const View *x, long size, int *lead)
+SHARED int lies(const View *x, long size, int *lead)
 {
-    const long most = 1L << 30, rows = x->shape[0], columns = x->shape[1];
+    const long rows = x->shape[0], columns = x->shape[1];
     for (int by_columns = 0; by_columns < 2; by_columns++) {
         const long outer = by_columns ? columns : rows, inner = by_columns ? rows : columns;
         const long far = outer > 1 ? x->strides[by_columns] : inner * size;
-        if ((inner > 1 && x->strides[1 - by_columns] != size) || far < inner * size || far % size || far > most
-            || outer > most || inner > most)
+        if ((inner > 1 && x->strides[1 - by_columns] != size) || far < inner * size || far % size
+            || far / size >= COUNTABLE)
             continue;
-        *lead = far / size;
+        *lead = far ? far / size : 1;
         return by_columns ? 'T' : 'N';
     }
     return 0;
 }
-
-/* Set y to a @ x, if BLAS can read them as they lie; return whether it did. */
-#define GEMV(T, k)                                                                                              \
-    SHARED int gemv_##T(const View *a, const View *x, const View *y)                                            \
-    {                                                                                                           \
-        typedef void Gemv(char *, int *, int *, T *, T *, int *, T *, int *, T *, T *, int *);                  \
-        const long rows = a->shape[0], columns = a->shape[1], size = sizeof(T);                                 \
-        const long in = x->strides[0], out = y->strides[0];                                                     \
-        int lead, in_step = in / size, out_step = out / size;                                                   \
-        if (rows * columns < MANY || !in_step || !out_step || in % size || out % size)                          \
-            return 0;                                                                                           \
-        const char by = lies(a, size, &lead);                                                                   \
-        if (!by)                                                                                                \
-            return 0;                                                                                           \
-        /* Of a vector that it walks backwards, BLAS takes the first element in memory. */                      \
-        char *const from = x->data + (in < 0 ? (columns - 1) * in : 0);                                         \
-        char *const to = y->data + (out < 0 ? (rows - 1) * out : 0);                                            \
-        int m = by == 'N' ? columns : rows, n = by == 'N' ? rows : columns;                                     \
-        T alpha = 1, beta = 0;                                                                                  \
-        void *const others = let_others(rows * columns);                                                        \
-        ((Gemv *)routines[k])(by == 'N' ? "T" : "N", &m, &n, &alpha, (T *)a->data, &lead, (T *)from, &in_step,  \
-                              &beta, (T *)to, &out_step);                                                       \
-        if (others)                                                                                             \
-            PyEval_RestoreThread(others);                                                                       \
-        return 1;                                                                                               \
-    }
-GEMV(double, 0)
-GEMV(float, 1)
 
 /* What oneDNN computes in less time than BLAS; set before the library is used, see `synk.native.products`. */
 struct {
@@ -536,27 +506,36 @@ SHARED int by_onednn(char by_x, char by_y, const View *x, int of_x, const View *
     return !status;
 }
 
-/* Set z to x @ y, if BLAS can read them as they lie; return whether it did. */
-#define GEMM(T, k)                                                                                              \
-    SHARED int gemm_##T(const View *x, const View *y, const View *z)                                            \
+/* Set z, which lies by rows, to x @ y, which BLAS can read as they lie. */
+#define MULTIPLY(T, k)                                                                                          \
+    SHARED void multiply_##T(const View *x, const View *y, const View *z)                                       \
     {                                                                                                           \
+        typedef void Gemv(char *, int *, int *, T *, T *, int *, T *, int *, T *, T *, int *);                  \
         typedef void Gemm(char *, char *, int *, int *, int *, T *, T *, int *, T *, int *, T *, T *, int *);   \
-        const long rows = x->shape[0], inner = x->shape[1], columns = y->shape[1];                              \
-        int m = columns, n = rows, l = inner, of_x, of_y, of_z;                                                 \
+        int rows = x->shape[0], inner = x->shape[1], columns = y->shape[1], of_x, of_y, of_z, one = 1;          \
+        if (!rows || !columns)                                                                                  \
+            return;                                                                                             \
         T alpha = 1, beta = 0;                                                                                  \
         char by_x = lies(x, sizeof(T), &of_x), by_y = lies(y, sizeof(T), &of_y);                                \
-        if (!by_x || !by_y || !inner || lies(z, sizeof(T), &of_z) != 'N')                                       \
-            return 0;                                                                                           \
-        void *const others = let_others(rows * inner / 16 * columns);                                           \
-        if (sizeof(T) != sizeof(float) || !by_onednn(by_x, by_y, x, of_x, y, of_y, z, of_z))                    \
-            ((Gemm *)routines[k])(&by_y, &by_x, &m, &n, &l, &alpha, (T *)y->data, &of_y, (T *)x->data, &of_x,   \
-                                  &beta, (T *)z->data, &of_z);                                                  \
+        of_z = rows > 1 ? z->strides[0] / (long)sizeof(T) : columns;                                            \
+        void *const others = let_others((long)rows * inner / 16 * columns);                                     \
+        /* BLAS takes columns for rows: a transpose is how a matrix lies by rows. */                            \
+        if (columns == 1 && inner)                                                                              \
+            ((Gemv *)routines[k])(by_x == 'N' ? "T" : "N", by_x == 'N' ? &inner : &rows,                        \
+                                  by_x == 'N' ? &rows : &inner, &alpha, (T *)x->data, &of_x, (T *)y->data,      \
+                                  &of_y, &beta, (T *)z->data, &of_z);                                           \
+        else if (rows == 1 && inner)                                                                            \
+            ((Gemv *)routines[k])(by_y == 'N' ? "N" : "T", by_y == 'N' ? &columns : &inner,                     \
+                                  by_y == 'N' ? &inner : &columns, &alpha, (T *)y->data, &of_y, (T *)x->data,   \
+                                  by_x == 'N' ? &one : &of_x, &beta, (T *)z->data, &one);                       \
+        else if (sizeof(T) != sizeof(float) || !by_onednn(by_x, by_y, x, of_x, y, of_y, z, of_z))               \
+            ((Gemm *)routines[k + 2])(&by_y, &by_x, &columns, &rows, &inner, &alpha, (T *)y->data, &of_y,       \
+                                      (T *)x->data, &of_x, &beta, (T *)z->data, &of_z);                         \
         if (others)                                                                                             \
             PyEval_RestoreThread(others);                                                                       \
-        return 1;                                                                                               \
     }
-GEMM(double, 2)
-GEMM(float, 3)
+MULTIPLY(double, 0)
+MULTIPLY(float, 1)
 
 #define ADDRESS(type, name, arguments) , name
 void *const functions[] = {routines FUNCTIONS(ADDRESS)};

@@ -92,6 +92,7 @@ typedef struct {
     const double *constants; /* that rows get */
 } Loop;
 
+#define COUNTABLE (1L << 30) /* elements, which BLAS and LAPACK count in int */
 #define ABSENT (-__LONG_MAX__ - 1)
 
 static long magnitude(long x)
@@ -170,10 +171,9 @@ static long end(long x)
     _(long, dense_rows, (const View *x, int first, const View *y, int ndim, long size))                         \
     _(int, regroup, (int ndim, const View *view, long size, int n, const long *shape, long *strides))           \
     _(int, fill_in, (int n, long *shape, long total))                                                           \
-    _(int, gemv_double, (const View *a, const View *x, const View *y))                                          \
-    _(int, gemv_float, (const View *a, const View *x, const View *y))                                           \
-    _(int, gemm_double, (const View *x, const View *y, const View *z))                                          \
-    _(int, gemm_float, (const View *x, const View *y, const View *z))
+    _(int, lies, (const View *x, long size, int *lead))                                                         \
+    _(void, multiply_double, (const View *x, const View *y, const View *z))                                     \
+    _(void, multiply_float, (const View *x, const View *y, const View *z))
 
 #ifndef PRELUDE
 

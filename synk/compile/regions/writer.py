@@ -295,24 +295,32 @@ class RegionWriter:
     def know_regrouped(self, variable: Variable, source: Variable, shape: Sequence[str]) -> None:
         """Say that a variable has the elements of another in C order: as a view or a copy, as they lie."""
         view, n = self.view(source), len(shape)
-        size, place = np.dtype(view.dtype).itemsize, self._places.take(self._at)
+        size = np.dtype(view.dtype).itemsize
         lengths, strides = self.let_array(shape), self.let_array(["0"] * n)
         total = self.let("long", f"elements({view.ndim}, {view}.shape)" if view.ndim else "1")
         self.demand(f"fill_in({n}, {lengths}, {total})")
-        in_order = self.let("int", f"regroup({view.ndim}, &{view}, {size}, {n}, {lengths}, {strides})")
-        self.line(f"if (!{in_order}) {{")
-        own = self.let_array(["0"] * view.ndim)
-        self._take(place, f"dense({view.ndim}, {view}.shape, {size}, {own})")
-        copy(self, view, self._view(view.dtype, view.ndim, f"m[{place}]", f"{view}.shape", own))
+        in_order = f"regroup({view.ndim}, &{view}, {size}, {n}, {lengths}, {strides})"
+        dense = self.copied_unless(in_order, view)
+        if n:
+            made = self._view(view.dtype, n, f"{dense}.data", lengths, strides)
+            self._places.put(made.name, self._places.of(dense.name))
+            self._know(variable, made)
+        else:
+            self.know_number(variable, f"*({view.kind} *){dense}.data")
+
+    def copied_unless(self, condition: str, view: View) -> View:
+        """Return a view if a condition holds, or else that of a copy in C order."""
+        holds, place = self.let("int", condition), self._places.take(self._at)
+        strides = self.let_array(["0"] * view.ndim)
+        self.line(f"if (!{holds}) {{")
+        self._take(place, f"dense({view.ndim}, {view}.shape, {np.dtype(view.dtype).itemsize}, {strides})")
+        copy(self, view, self._view(view.dtype, view.ndim, f"m[{place}]", f"{view}.shape", strides))
         self.line("}")
-        data = f"{in_order} ? {view}.data : m[{place}]"
-        if not n:
-            self.know_number(variable, f"*({view.kind} *)({data})")
-            return
-        made = self._view(view.dtype, n, data, lengths, strides)
+        data, steps = f"{holds} ? {view}.data : m[{place}]", f"{holds} ? {view}.strides : {strides}"
+        made = self._view(view.dtype, view.ndim, data, f"{view}.shape", steps)
         # The memory of the source is kept too.
         self._places.put(made.name, self._places.of(view.name) | {place})
-        self._know(variable, made)
+        return made
 
     def same(self, variable: Variable, source: Variable) -> None:
         """Say that a variable is another one."""
@@ -348,48 +356,31 @@ class RegionWriter:
             view = self._of_our_own(ndim, dtype, lengths, like, whole=True)
         else:
             strides, _ = self._dense(ndim, dtype, lengths, like)
-            k, make = self._result(variable, lengths, strides)
+            k = self.outputs.index(variable)
+            at, number = len(self.inputs) + k, np.dtype(dtype).num
+            given = f"n_given > {at} ? given[{at}] : 0"
+            self.line(f"r[{k}] = result({given}, {ndim}, {lengths}, {strides}, {number});")
             # Of a node with several results none is written before all of them are there.
-            self._lines.append(f"    {make}")
+            self._lines.append(f"    if (!r[{k}]) goto give_up;")
+            self._placed.add(variable)
             view = self._view(dtype, ndim, f"r[{k}]->data", lengths, f"r[{k}]->strides")
         self._know(variable, view)
         return view
 
-    def _result(self, variable: Variable, lengths: str, strides: str) -> tuple[int, str]:
-        """Return the number of a result that now has a place, and the line that makes its array."""
-        self._placed.add(variable)
-        k, number = self.outputs.index(variable), np.dtype(variable.type.dtype).num
-        at = len(self.inputs) + k
-        given = f"n_given > {at} ? given[{at}] : 0"
-        made = f"r[{k}] = result({given}, {variable.type.ndim}, {lengths}, {strides}, {number});"
-        return k, f"{made} if (!r[{k}]) goto give_up;"
-
-    def new_later(self, variable: Variable, shape: Sequence[str], apart: bool) -> tuple[View, str, str]:
+    def new_later(self, dtype: str, shape: Sequence[str]) -> tuple[View, str, str]:
         """Return the view of memory that is there when a line has run, its array of lengths, and that line.
 
-        The line gets the lengths that are in the array when it runs. Memory that stands ``apart`` is of no
-        variable, and is kept until the region ends.
+        The line gets the lengths that are in the array when it runs.
         """
-        ndim, dtype = variable.type.ndim, variable.type.dtype
+        ndim, place = len(shape), self._places.take(self._at)
         lengths, strides = self.let_array(shape), self.let_array(["0"] * ndim)
         view = View(self._name("v"), dtype, ndim)
         self.line(f"View {view} = {{0, {lengths}, {strides}}};")
+        self._places.put(view.name, {place})
         n_bytes = f"dense({ndim}, {lengths}, {np.dtype(dtype).itemsize}, {strides})"
-        if variable in self.outputs and variable not in self._placed and not apart:
-            k, make = self._result(variable, lengths, strides)
-            lies = f"{view}.data = r[{k}]->data; {view}.strides = r[{k}]->strides;"
-            take = f"come_back(); (void){n_bytes}; {make} {lies}"
-        else:
-            place = self._places.take(len(self.nodes) if apart else self._at)
-            self._places.put(view.name, {place})
-            # Of the heap: what the frame has is given back at the end of the block in which the line is.
-            take = (
-                f"m[{place}] = take(&(char *){{frame + sizeof frame}}, frame + sizeof frame, {n_bytes}); "
-                f"if (!m[{place}]) goto give_up; {view}.data = m[{place}];"
-            )
-        if not apart:
-            self._know(variable, view)
-        return view, lengths, take
+        # Of the heap: what the frame has is given back at the end of the block in which the line is.
+        take = f"m[{place}] = take(&(char *){{frame + sizeof frame}}, frame + sizeof frame, {n_bytes});"
+        return view, lengths, f"{take} if (!m[{place}]) goto give_up; {view}.data = m[{place}];"
 
     def take_over(self, variable: Variable, source: Variable, node: Apply) -> View | None:
         """Return the view of ``source`` for a variable, if it is new memory that nobody reads later."""
@@ -404,25 +395,16 @@ class RegionWriter:
         self._know(variable, view)
         return view
 
-    def scratch(
-        self, dtype: str, shape: Sequence[str], to_the_end: bool = False, like: View | None = None
-    ) -> View:
-        """Return the view of memory that is needed for this node only, or until the region ends."""
-        view = self._of_our_own(len(shape), dtype, self.let_array(shape), like)
-        if to_the_end:
-            self._places.keep(view.name, len(self.nodes))
-        return view
-
-    def is_made(self, variable: Variable) -> bool:
-        """Tell whether a view of a variable is there."""
-        return variable in self._views
+    def scratch(self, dtype: str, shape: Sequence[str]) -> View:
+        """Return the view of memory that is needed for this node only, if no variable is bound to it."""
+        return self._of_our_own(len(shape), dtype, self.let_array(shape))
 
     def is_kept(self, variable: Variable) -> bool:
         """Tell whether a variable is read when all nodes have run."""
         return variable in self._kept
 
     def _of_our_own(
-        self, ndim: int, dtype: str, lengths: str, like: View | None, whole: bool = False
+        self, ndim: int, dtype: str, lengths: str, like: View | None = None, whole: bool = False
     ) -> View:
         place = self._places.take(self._at)
         strides, n_bytes = self._dense(ndim, dtype, lengths, like)
