@@ -36,13 +36,11 @@ WANTED = (
     "scan_save_mem_no_prealloc",  # else Scan keeps every row of what is read at the end only
 )
 
-ELEMWISE_IN_PLACE = "inplace_elemwise"
-
 UNWANTED = (
     "cxx_only",  # makes Ops that exist in C alone
     "fusion",  # fuses what PyTensor's C linker can compute; kernels have a rewrite of their own
     "local_careduce_fusion",
-    ELEMWISE_IN_PLACE,  # quadratic in the size of the graph; programs do it themselves (`reuse`)
+    "inplace_elemwise",  # quadratic in the size of the graph; programs do it themselves (`reuse`)
     "scan_reduce_trace_prealloc",  # asks for the virtual machine's own Scan
 )
 

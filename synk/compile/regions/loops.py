@@ -62,7 +62,7 @@ def scan(op: Scan, node: Apply, region: RegionWriter) -> None:
     region.demand(f"{steps} >= 0")
     for sequence in sequences:
         region.demand(f"{region.view(sequence)}.shape[0] >= {steps}")
-    traces = traces_of(op, node)
+    traces = traces_of(op)
     outputs = node.outputs[: len(traces)]
     arrays = []
     for k, (start, out, trace) in enumerate(zip(initial, outputs, traces, strict=False)):
