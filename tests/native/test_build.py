@@ -154,7 +154,7 @@ def test_a_folder_that_cannot_be_made_does_no_harm(tmp_path):
 def test_other_flags_or_compilers_are_other_kernels(tmp_path):
     command = find_compiler().command
     made = [compilation(Compiler((*command, *more))) for more in ([], ["-DX"])]
-    names = {one.name(one.function(SOURCE, set())) for one in made}
+    names = {one.function(SOURCE, set()).name for one in made}
     assert len(names) == 2
 
 

@@ -23,7 +23,7 @@ from synk.compile.regions.table import NoText
 from synk.compile.regions.views import View, listed
 
 if TYPE_CHECKING:
-    from synk.compile.regions.writer import RegionWriter
+    from synk.compile.regions.text import Text
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Fold:
 
 
 def call(
-    region: RegionWriter,
+    region: Text,
     body: Body,
     stored: Sequence[int],
     folds: Sequence[tuple[int, Fold]],
@@ -59,7 +59,7 @@ def call(
     return f"run(&{name}, {shape}, {listed(views)});"
 
 
-def run(region: RegionWriter, body: Body, views: list[View]) -> None:
+def run(region: Text, body: Body, views: list[View]) -> None:
     """Add a loop over views that have the shape of the last of them, which it writes."""
     region.line(call(region, body, [0], [], f"{views[-1]}.shape", views))
 
@@ -75,12 +75,12 @@ def copy_call(source: View, target: View, fixed: int = 0) -> str:
     return f"copy({target.ndim}, {target}.shape, {size}, &{source}, {fixed}, &{target});"
 
 
-def copy(region: RegionWriter, source: View, target: View) -> None:
+def copy(region: Text, source: View, target: View) -> None:
     """Copy the elements of one view to another of the same shape."""
     region.line(copy_call(source, target))
 
 
-def fill(region: RegionWriter, target: View, number: str = "0") -> None:
+def fill(region: Text, target: View, number: str = "0") -> None:
     """Set all elements of a view to one number."""
     region.line(copy_call(region.number_view(target.dtype, number), target, fixed=-1))
 
