@@ -15,7 +15,8 @@ import pytest
 from synk.compile.regions.compilation import NativeCompilation
 from synk.native import libraries
 from synk.native.compiler import Compiler, find_compiler
-from synk.native.libraries import Libraries, SourceText, layout_is_known
+from synk.native.libraries import Libraries, SourceText
+from synk.native.methods import layout_is_known
 from synk.native.store import Store, default_folder
 
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")

@@ -21,7 +21,8 @@ import numpy as np
 from synk.compile.regions.frame import prelude_file, source_file
 from synk.native.compilation import CompileError
 from synk.native.compiler import vector_functions
-from synk.native.libraries import Libraries, SourceText, has_method, method_of, native_libraries
+from synk.native.libraries import Libraries, SourceText, native_libraries
+from synk.native.methods import has_method, method_of
 from synk.native.store import name_of
 
 # Characters of a file, from which on there is one more: files are compiled at the same time, but in each what

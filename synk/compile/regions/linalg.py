@@ -17,7 +17,7 @@ from synk.compile.elementwise.templates import is_float
 from synk.compile.regions.table import NoText, c_text
 from synk.compile.regions.walks import copy, fill
 from synk.compile.regions.writer import RegionWriter, type_of
-from synk.native.libraries import ROUTINES
+from synk.native.methods import ROUTINES
 
 FEW = 32  # rows, up to which a loop takes less time than LAPACK
 

@@ -5,7 +5,7 @@
 #define SHARED __attribute__((noinline, noclone, optimize("O1"))) static
 
 void *ndarray, **numpy, *scalars[24]; /* the type of arrays, NumPy's table of functions, the types of its scalars */
-/* What SciPy exports: see `ROUTINES` in `synk.native.libraries`. */
+/* What SciPy exports: see `ROUTINES` in `synk.native.methods`. */
 void *routines[16];
 
 /* --- long runs ------------------------------------------------------------------------------------- */

@@ -2,7 +2,7 @@
    of prelude.c, which is a library of its own: compiled with each region, it would take longer than most.
 
    The headers of Python and NumPy would take ten times as long to compile as a region. HEAD is the size of a
-   Python object's head, whose last member is its type; `synk.native.libraries` has compared these layouts with a
+   Python object's head, whose last member is its type; `synk.native.methods` has compared these layouts with a
    real array. */
 
 typedef struct {
@@ -180,7 +180,7 @@ static long end(long x)
 #define POINTER(type, name, arguments) static type(*name) arguments;
 #define CONNECT(type, name, arguments) name = *from++;
 FUNCTIONS(POINTER)
-static void **routines; /* of BLAS and LAPACK: see `ROUTINES` in `synk.native.libraries` */
+static void **routines; /* of BLAS and LAPACK: see `ROUTINES` in `synk.native.methods` */
 
 /* Take over where the functions of prelude.c are; called before a library is used. */
 void connect(void **from)
