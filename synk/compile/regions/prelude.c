@@ -475,9 +475,9 @@ SHARED int lies(const View *x, long size, int *lead)
         const long outer = by_columns ? columns : rows, inner = by_columns ? rows : columns;
         const long far = outer > 1 ? x->strides[by_columns] : inner * size;
         if ((inner > 1 && x->strides[1 - by_columns] != size) || far < inner * size || far % size
-            || far / size >= COUNTABLE)
+            || far / size >= COUNTABLE || outer >= COUNTABLE)
             continue;
-        *lead = far ? far / size : 1;
+        *lead = far / size;
         return by_columns ? 'T' : 'N';
     }
     return 0;
@@ -506,25 +506,33 @@ SHARED int by_onednn(char by_x, char by_y, const View *x, int of_x, const View *
     return !status;
 }
 
-/* Set z, which lies by rows, to x @ y, which BLAS can read as they lie. */
+#define AT(T, x, i, j) (*(T *)((x)->data + (i) * (x)->strides[0] + (j) * (x)->strides[1]))
+
+/* Set z to x @ y: by BLAS, if that can read and write them as they lie. */
 #define MULTIPLY(T, k)                                                                                          \
     SHARED void multiply_##T(const View *x, const View *y, const View *z)                                       \
     {                                                                                                           \
         typedef void Gemv(char *, int *, int *, T *, T *, int *, T *, int *, T *, T *, int *);                  \
         typedef void Gemm(char *, char *, int *, int *, int *, T *, T *, int *, T *, int *, T *, T *, int *);   \
+        const long all = z->shape[0] * z->shape[1];                                                             \
         int rows = x->shape[0], inner = x->shape[1], columns = y->shape[1], of_x, of_y, of_z, one = 1;          \
-        if (!rows || !columns)                                                                                  \
-            return;                                                                                             \
         T alpha = 1, beta = 0;                                                                                  \
         char by_x = lies(x, sizeof(T), &of_x), by_y = lies(y, sizeof(T), &of_y);                                \
-        of_z = rows > 1 ? z->strides[0] / (long)sizeof(T) : columns;                                            \
-        void *const others = let_others((long)rows * inner / 16 * columns);                                     \
+        void *const others = let_others(all / 16 * x->shape[1]);                                                \
         /* BLAS takes columns for rows: a transpose is how a matrix lies by rows. */                            \
-        if (columns == 1 && inner)                                                                              \
+        if (!by_x || !by_y || lies(z, sizeof(T), &of_z) != 'N' || !inner || !all)                               \
+            for (long i = 0; i < all; i++) {                                                                    \
+                const long row = i / columns, column = i % columns;                                             \
+                T sum = 0;                                                                                      \
+                for (long j = 0; j < x->shape[1]; j++)                                                          \
+                    sum += AT(T, x, row, j) * AT(T, y, j, column);                                              \
+                AT(T, z, row, column) = sum;                                                                    \
+            }                                                                                                   \
+        else if (columns == 1)                                                                                  \
             ((Gemv *)routines[k])(by_x == 'N' ? "T" : "N", by_x == 'N' ? &inner : &rows,                        \
                                   by_x == 'N' ? &rows : &inner, &alpha, (T *)x->data, &of_x, (T *)y->data,      \
                                   &of_y, &beta, (T *)z->data, &of_z);                                           \
-        else if (rows == 1 && inner)                                                                            \
+        else if (rows == 1)                                                                                     \
             ((Gemv *)routines[k])(by_y == 'N' ? "N" : "T", by_y == 'N' ? &columns : &inner,                     \
                                   by_y == 'N' ? &inner : &columns, &alpha, (T *)y->data, &of_y, (T *)x->data,   \
                                   by_x == 'N' ? &one : &of_x, &beta, (T *)z->data, &one);                       \

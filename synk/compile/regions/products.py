@@ -25,7 +25,7 @@ from synk.compile.regions.views import View
 from synk.compile.regions.walks import fill, run, whole
 from synk.compile.regions.writer import RegionWriter, type_of
 
-# Products of numbers, up to which a product of matrices takes less time in a loop than its call in Python.
+# Products of numbers, up to which a product of matrices takes less time than its call in Python.
 FEW = 32**3
 
 
@@ -127,8 +127,6 @@ def product(region: RegionWriter, left: Variable, right: Variable, out: Variable
             raise NoText("a product for BLAS")
     a, b = region.view(left), region.view(right)
     region.demand(f"{a.shape[-1]} == {b.shape[0]}")
-    for length in (*a.shape, *b.shape):
-        region.demand(f"{length} < COUNTABLE")
     lengths = a.shape[:-1] + b.shape[1:]
     factors = [_as_blas_reads(region, one) for one in (_matrix(region, a, 0), _matrix(region, b, 1))]
     if lengths:
@@ -136,8 +134,8 @@ def product(region: RegionWriter, left: Variable, right: Variable, out: Variable
     else:
         region.bind(out, region.let_later(TYPES[dtype]))
         target = region.number_view(dtype, region.number(out))
-    whole = _matrix(region, _matrix(region, target, 0) if n_left == 1 else target, 1)
-    region.line(f"multiply_{TYPES[dtype]}(&{factors[0]}, &{factors[1]}, &{whole});")
+    place = _matrix(region, _matrix(region, target, 0) if n_left == 1 else target, 1)
+    region.line(f"multiply_{TYPES[dtype]}(&{factors[0]}, &{factors[1]}, &{place});")
     return target
 
 
