@@ -3,7 +3,7 @@
 The way of a graph through ``pytensor.function(..., mode=array_mode())``; names are modules and rooms here:
 
     linker           pairs itself with rewrites, and runs the program when the function is called
-    rewrites         PyTensor's and ours; elementwise/ joins chains of elementwise Ops, and compiles them as C
+    rewrites         PyTensor's and ours; elementwise/ joins elementwise Ops, and writes them in C or CUDA
     emit             has the passes decide about the program, one by one, and writes it down:
       passes/          decisions; ``plan`` has the list of them
       tables           what the passes ask about an Op: its entries, all of which may be added to

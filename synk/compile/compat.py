@@ -4,7 +4,7 @@ An Op that one version lacks is replaced here by an empty class, so that entries
 without asking which version runs. Imports PyTensor only.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import copy
@@ -37,32 +37,20 @@ LazyIfElse = optional_class("LazyIfElse", "pytensor.conditional.op")
 
 
 def inner_graph(op: Any, rewriter: GraphRewriter) -> FunctionGraph:
-    """Return the optimised inner graph of an ``OpFromGraph``, in an order that is safe in place.
+    """Return the optimised inner graph of an ``OpFromGraph`` or ``Scan``, in an order that is safe in place.
 
     From 3.1 the outer compilation has rewritten it already; before, ``rewriter`` does it here.
     Either way the graph destroys none of its inputs and its outputs alias nothing outside.
     """
-    graph, baked, inputs = _protected_graph(op, ())
-    if not baked:
+    frozen = isinstance(op.fgraph, FrozenFunctionGraph)
+    graph = op.fgraph.unfreeze() if frozen else op.fgraph.clone()
+    inputs = [In(variable, borrow=True, mutable=False) for variable in graph.inputs]
+    # The supervisor brings the destroy handler, which sorts readers before destroyers.
+    add_supervisor_to_fgraph(fgraph=graph, input_specs=inputs, accept_inplace=True)
+    if not frozen or _as_written.get():
         rewriter.rewrite(graph)
     outputs = [Out(variable, borrow=False) for variable in graph.outputs]
     insert_deepcopy(graph, wrapped_inputs=inputs, wrapped_outputs=outputs)
-    return graph
-
-
-def step_graph(
-    op: Scan, rewriter: GraphRewriter, inplace: GraphRewriter, disposable: Collection[int]
-) -> FunctionGraph:
-    """Return the optimised inner graph of a ``Scan``, in an order that is safe in place.
-
-    It may destroy the inputs at the positions ``disposable``, and its outputs may alias its inputs.
-    From 3.1 the outer compilation has rewritten it, but knew of fewer inputs that may be destroyed:
-    ``inplace`` makes up for that.
-    """
-    graph, baked, _ = _protected_graph(op, disposable)
-    if not baked:
-        rewriter.rewrite(graph)
-    inplace.rewrite(graph)
     return graph
 
 
@@ -77,16 +65,6 @@ def as_written() -> Iterator[None]:
         yield
     finally:
         _as_written.reset(token)
-
-
-def _protected_graph(op: Any, disposable: Collection[int]) -> tuple[FunctionGraph, bool, list[In]]:
-    """Return a copy of an inner graph, whether it has been rewritten, and what may be done to its inputs."""
-    frozen = isinstance(op.fgraph, FrozenFunctionGraph)
-    graph = op.fgraph.unfreeze() if frozen else op.fgraph.clone()
-    inputs = [In(v, borrow=True, mutable=k in disposable) for k, v in enumerate(graph.inputs)]
-    # The supervisor brings the destroy handler, which sorts readers before destroyers.
-    add_supervisor_to_fgraph(fgraph=graph, input_specs=inputs, accept_inplace=True)
-    return graph, frozen and not _as_written.get(), inputs
 
 
 def plain_graph(op: Any) -> FunctionGraph:

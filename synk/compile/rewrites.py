@@ -27,8 +27,10 @@ from pytensor.graph.utils import InconsistencyError
 from pytensor.tensor.rewriting.shape import ShapeFeature
 
 from synk.compile.elementwise import dialect_of
+from synk.compile.elementwise.dialect import CUDA
 from synk.compile.elementwise.fusion import TAGS, register_fusion
 from synk.compile.passes.place import wanted_on_host
+from synk.native.libraries import native_libraries
 
 WANTED = (
     "fast_run",
@@ -36,13 +38,11 @@ WANTED = (
     "scan_save_mem_no_prealloc",  # else Scan keeps every row of what is read at the end only
 )
 
-ELEMWISE_IN_PLACE = "inplace_elemwise"
-
 UNWANTED = (
     "cxx_only",  # makes Ops that exist in C alone
     "fusion",  # fuses what PyTensor's C linker can compute; kernels have a rewrite of their own
     "local_careduce_fusion",
-    ELEMWISE_IN_PLACE,  # quadratic in the size of the graph; programs do it themselves (`reuse`)
+    "inplace_elemwise",  # quadratic in the size of the graph; programs do it themselves (`reuse`)
     "scan_reduce_trace_prealloc",  # asks for the virtual machine's own Scan
 )
 
@@ -57,11 +57,9 @@ NEEDS_NEAR_SHAPES = hasattr(ShapeFeature, "update_shape")  # later versions keep
 
 
 def array_query(xp: ModuleType, native: bool = False) -> RewriteDatabaseQuery:
-    """Return the query that selects the rewrites: in place too, and fusion where ``xp`` has kernels."""
-    dialect = dialect_of(xp)
-    fusion = () if dialect is None else (TAGS[dialect.name],)
-    if native and dialect is not None:
-        fusion = (*fusion, NATIVE)
+    """Return the query that selects the rewrites, in place too: fusion into kernels, or regions if wanted."""
+    in_c = native and native_libraries() is not None
+    fusion = (TAGS["CUDA"],) if dialect_of(xp) is CUDA else (TAGS["C"], NATIVE) if in_c else ()
     near = NEEDS_NEAR_SHAPES
     return RewriteDatabaseQuery(
         include=(*WANTED, *fusion),
@@ -90,7 +88,7 @@ def _inner_rewriter(xp: ModuleType, native: bool) -> GraphRewriter:
 @cache
 def step_rewriter() -> GraphRewriter:
     """Return the rewriter for the step of a loop in C: with nothing in place, and products alone."""
-    return optdb.query(_inner_query(np).excluding("inplace", "BlasOpt"))
+    return optdb.query(_inner_query(np, native=True).excluding("inplace", "BlasOpt", NATIVE))
 
 
 def _inner_query(xp: ModuleType, native: bool = False) -> RewriteDatabaseQuery:

@@ -44,7 +44,7 @@ def _reason(error: Exception) -> str:
 
 def array_layout(machine: Machine) -> Finding:
     """Check that NumPy lays out arrays as compiled loops read them, in place."""
-    known = import_module("synk.native.libraries").layout_is_known()
+    known = import_module("synk.native.methods").layout_is_known()
     return grade(
         "layout of arrays",
         "as compiled loops expect" if known else "not as compiled loops expect",

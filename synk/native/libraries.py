@@ -1,4 +1,4 @@
-"""Machine code of this process: taken from the store, or compiled and kept there; how arrays lie in memory.
+"""Machine code of this process: taken from the store, or compiled and kept there.
 
     name -> Libraries.find -> a library, or None
     texts -> Libraries.make -> a library for each, or why there is none
@@ -12,20 +12,16 @@ import hashlib
 import itertools
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import cython_blas, cython_lapack
 
-from synk.native import draws
-from synk.native import special as special_functions
-from synk.native.capsules import pointer_in
 from synk.native.compilation import CompileError
 from synk.native.compiler import Compiler, find_compiler, why_none
-from synk.native.products import Pointers, faster_products
+from synk.native.methods import layout_is_known
 from synk.native.store import Store
 
 
@@ -115,13 +111,6 @@ def keep_freed_memory() -> None:
         np.empty(LARGEST_OF_HEAP - (1 << 16), "uint8")  # none of its pages is touched
 
 
-HEAD = object.__basicsize__
-ROUTINES = (  # of BLAS and LAPACK, as regions number them
-    *("dgemv", "sgemv", "dgemm", "sgemm"),
-    *("dtrsm", "strsm", "dpotrf", "spotrf"),
-    *("dtrsv", "strsv"),
-)
-
 _numbers = itertools.count(1)
 
 
@@ -137,77 +126,3 @@ def load(content: bytes) -> ctypes.CDLL:
         # For one path the C library gives what it loaded first, and descriptors come again: slashes count.
         path = f"{next(_numbers):b}".replace("1", "./").replace("0", "/")
         return ctypes.CDLL(f"/proc/self/fd/{path}{file.fileno()}")
-
-
-class _Method(ctypes.Structure):
-    """Python's description of a function in C."""
-
-    _fields_ = (
-        ("name", ctypes.c_char_p),
-        ("function", ctypes.c_void_p),
-        ("flags", ctypes.c_int),
-        ("doc", ctypes.c_char_p),
-    )
-
-
-def has_method(library: ctypes.CDLL | None, name: str) -> bool:
-    """Tell whether there is a library, and the region ``name`` in it."""
-    return hasattr(library, f"{name}_method")
-
-
-def method_of(library: ctypes.CDLL, name: str, prelude: ctypes.CDLL) -> Callable[..., Any]:
-    """Return the region ``name`` of a library as a function of Python, connected to those that it calls.
-
-    AttributeError or ValueError if one of the libraries has no such function.
-    """
-    method = _Method.in_dll(library, f"{name}_method")
-    ctypes.c_void_p.in_dll(prelude, "ndarray").value = id(np.ndarray)
-    ctypes.c_void_p.in_dll(prelude, "numpy").value = _numpy_functions()
-    scalars = (ctypes.c_void_p * 24).in_dll(prelude, "scalars")
-    for letter in "?bhilqBHILQfd":
-        dtype = np.dtype(letter)
-        scalars[dtype.num] = id(dtype.type)
-    routines = (ctypes.c_void_p * len(ROUTINES)).in_dll(prelude, "routines")
-    exported = cython_blas.__pyx_capi__ | cython_lapack.__pyx_capi__
-    routines[:] = [pointer_in(exported[name]) for name in ROUTINES]
-    with suppress(ValueError):  # which says that no region of the library calls any
-        special = (ctypes.c_void_p * len(special_functions.FUNCTIONS)).in_dll(library, "special")
-        special[:] = [*special_functions.pointers()]
-    with suppress(ValueError):
-        drawing = (ctypes.c_void_p * len(draws.NAMES)).in_dll(library, "drawing")
-        drawing[:] = [*draws.pointers()]
-    faster = faster_products()
-    if faster is not None:
-        onednn = Pointers.in_dll(prelude, "onednn")
-        ctypes.pointer(onednn)[0] = faster.pointers
-    library["connect"](ctypes.byref(ctypes.c_void_p.in_dll(prelude, "functions")))
-    make = ctypes.pythonapi.PyCFunction_NewEx
-    make.argtypes, make.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p), ctypes.py_object
-    return make(ctypes.addressof(method), None, None)
-
-
-def _numpy_functions() -> int:
-    """Return where NumPy's table of functions is, which extensions of other languages call."""
-    core: Any = np._core if hasattr(np, "_core") else np.core
-    return pointer_in(core._multiarray_umath._ARRAY_API)
-
-
-def layout_is_known() -> bool:
-    """Compare a real array with the declarations in ``prelude.h``."""
-    array = np.zeros((2, 3), "float32")[:, ::2]
-    _, data, ndim, shape, strides, _, dtype, flags = _words(id(array) + HEAD - 8, 8)
-    numbers = (ctypes.c_int32 * 2).from_address(id(array.dtype) + HEAD + 8)
-    byteorder = numbers[0].to_bytes(4, "little")[2:3]
-    return (
-        _words(id(array) + HEAD - 8, 1) == [id(np.ndarray)]
-        and data == array.ctypes.data
-        and ndim & 0xFFFFFFFF == array.ndim
-        and (dtype, flags & 0xFFFFFFFF) == (id(array.dtype), array.flags.num)
-        and _words(shape, 2) == list(array.shape)
-        and _words(strides, 2) == list(array.strides)
-        and (byteorder, numbers[1]) == (b"=", array.dtype.num)
-    )
-
-
-def _words(address: int, count: int) -> list[int]:
-    return list((ctypes.c_ssize_t * count).from_address(address))

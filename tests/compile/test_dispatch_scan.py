@@ -15,7 +15,6 @@ from pytensor.tensor.elemwise import Elemwise
 from support.cases.unary_op import UnaryOp
 from synk.compile import ArrayLinker, array_funcify, array_mode
 from synk.compile.compat import optional_class
-from synk.compile.graphs.scan_traces import Trace, disposable, traces_of
 from synk.compile.rewrites import array_query
 
 ifelse = optional_class("ifelse", "pytensor.conditional.op", "pytensor.ifelse")
@@ -226,43 +225,15 @@ def test_initial_values_stay_as_they_are(compare):
     compare([h], [total, h * 2, h], [np.zeros(2)])
 
 
-def test_a_step_may_destroy_what_it_replaces():
-    row, rows = pt.tensor("row", shape=(1, 3)), pt.tensor("rows", shape=(2, 3))
-    one = scan(lambda h: h * 2, outputs_info=row[0], n_steps=4)
-    two = scan(lambda a, b: a * b, outputs_info={"initial": rows, "taps": [-2, -1]}, n_steps=4)
-    for states, start, disposed in [(one, row, {0}), (two, rows, {0}), (one, rows, set())]:
-        op = states.owner.inputs[0].owner.op
-        node = op.make_node(pt.constant(np.int64(4)), start)
-        assert disposable(op, traces_of(op, node)) == disposed
-
-
-def test_state_is_changed_in_place_but_not_its_initial_value():
+def test_states_change_but_not_their_initial_values():
     h = pt.tensor("h", shape=(3,))
-    last = scan(lambda h: h + 1, outputs_info=h, n_steps=4)[-1]
+    last = scan(lambda h: h[:1].inc(1) * 2, outputs_info=h, n_steps=4)[-1]
     function = pytensor.function([h], [last], mode=PYTHON)
     (node,) = scans_of(function)
     assert node.op.info.n_untraced_sit_sot == 1
-    (loop,) = loops_of(function.vm.jit_fn)
-    start, state = np.zeros(3), np.zeros(3)
-    assert loop.step(state)[0] is state
-    np.testing.assert_array_equal(function(start)[0], [4, 4, 4])
+    start = np.zeros(3)
+    np.testing.assert_array_equal(function(start)[0], [30, 0, 0])
     np.testing.assert_array_equal(start, 0)
-
-
-def test_gradients_are_summed_in_their_rows():
-    x, w = pt.tensor("x", shape=(4, 3)), pt.tensor("w", shape=(3, 3))
-    states = scan(
-        lambda row, h, w: pt.tanh(row + h @ w), sequences=x, outputs_info=pt.zeros(3), non_sequences=w
-    )
-    function = pytensor.function([x, w], pytensor.grad((states**2).sum(), w), mode=PYTHON)
-    backward = loops_of(function.vm.jit_fn)[-1]
-    assert backward.n_mit_mot == 1
-    result, *_ = backward.memory.replaced
-    assert result is not None
-
-
-def loops_of(program):
-    return [value for value in program.function.__globals__.values() if type(value).__name__ == "Loop"]
 
 
 def test_intermediates_of_a_step_die():
@@ -372,7 +343,7 @@ def test_error_in_a_step_names_its_node():
     with pytest.raises(ValueError, match="lengths 3 and 2 differ along axis 0") as caught:
         function(np.ones((2, 3)), np.ones(2))
     notes = "\n".join([str(caught.value), *caught.value.__notes__])
-    assert "tanh" in notes
+    assert "Mul(" in notes
     assert "Scan{" in notes
 
 
@@ -388,17 +359,6 @@ def test_host_nodes_of_a_step_are_reported():
     np.testing.assert_array_equal(function(np.ones((2, 3))), 2 * np.ones((2, 3)))
     with pytest.raises(NotImplementedError, match="Unknown"):
         pytensor.function([x], outputs, mode=array_mode(ArrayLinker(host_ops="raise")))
-
-
-# --- pure decisions
-
-
-@pytest.mark.parametrize(
-    ("length", "read", "write", "answer"),
-    [(None, 1, 1, True), (None, 0, 2, False), (2, 0, 2, True), (3, 0, 2, False), (1, 0, 1, True)],
-)
-def test_a_write_replaces_a_read(length, read, write, answer):
-    assert Trace(write, (read,), (write,), length).overwrites(read, write) is answer
 
 
 # --- loops over elements

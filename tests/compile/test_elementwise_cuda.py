@@ -14,6 +14,7 @@ from synk.compile import ArrayLinker, array_mode
 from synk.compile.elementwise import cuda_source, has_template, philox_source
 from synk.compile.elementwise.body import elemwise_body
 from synk.compile.elementwise.dialect import CUDA
+from synk.compile.elementwise.fusion import TAGS
 from synk.extensions import updates
 
 
@@ -96,7 +97,7 @@ def test_kernels_of_training(rule):
             [x, mask, y],
             [],
             updates=[entry[:2] for entry in pairs],
-            mode=array_mode(ArrayLinker(native=False)),
+            mode=array_mode(ArrayLinker(native=False)).including(TAGS["C"]),
             on_unused_input="ignore",
         )
         for node in function.maker.fgraph.apply_nodes:

@@ -12,7 +12,7 @@ from pytensor.tensor.type import TensorType
 from support.cases.kernels import ALL, CASES, EXACT, MIXED, MIXED_OPS, ROUNDED, arguments, arity, awkward
 from support.cuda import emulator
 from support.cupy import stand_in
-from synk.compile import array_funcify
+from support.regions.alone import region_of
 from synk.compile.elementwise import CupyKernels, NoTemplate, has_template, template
 from synk.compile.elementwise.body import elemwise_body
 from synk.compile.elementwise.dialect import CUDA, native_dialect
@@ -49,7 +49,7 @@ def in_c():
         pytest.skip("there is no C compiler")
 
     def make(node):
-        function = array_funcify(node.op, node, np)
+        function = region_of(node)
         return function if len(node.outputs) > 1 else lambda *values: (function(*values),)
 
     return Batch(native_dialect(), make)
@@ -168,10 +168,3 @@ def test_the_table_is_open(run):
     half = Half()
     run.add([half], "float32")
     assert run(half, ("float32",), [np.array([1, 3], "float32")]).tolist() == [0.5, 1.5]
-
-
-def test_the_former_name_of_the_room_still_serves():
-    from synk.compile import kernels
-
-    with pytest.warns(DeprecationWarning, match=r"synk\.compile\.elementwise now: use its template"):
-        assert kernels.template is template

@@ -261,7 +261,6 @@ def test_a_region_is_timed_as_a_whole_and_its_nodes_are_listed_with_their_lines(
     line = int(inside["Mul"].rpartition(":")[2])
     assert inside["AdvancedSubtensor"] == inside["Mul"] == f"{__file__}:{line}"
     assert inside["Gemv"] == f"{__file__}:{line + 2}"
-    assert row["flops"] == 2 * 4 * (100 + 50 + 100)
     (listed,) = [text for text in str(report).splitlines() if text.startswith("  Mul ")]
     assert listed.endswith(f"test_profile.py:{line}")
 

@@ -179,7 +179,7 @@ def test_a_compiler_that_makes_no_library(machine, monkeypatch):
 
 @pytest.mark.parametrize(("known", "level"), [(True, Level.OK), (False, Level.WARNING)])
 def test_the_layout_of_arrays(machine, monkeypatch, known, level):
-    monkeypatch.setattr("synk.native.libraries.layout_is_known", lambda: known)
+    monkeypatch.setattr("synk.native.methods.layout_is_known", lambda: known)
     assert compiling.array_layout(machine()).level is level
 
 

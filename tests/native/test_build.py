@@ -15,7 +15,8 @@ import pytest
 from synk.compile.regions.compilation import NativeCompilation
 from synk.native import libraries
 from synk.native.compiler import Compiler, find_compiler
-from synk.native.libraries import Libraries, SourceText, layout_is_known
+from synk.native.libraries import Libraries, SourceText
+from synk.native.methods import layout_is_known
 from synk.native.store import Store, default_folder
 
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
@@ -154,7 +155,7 @@ def test_a_folder_that_cannot_be_made_does_no_harm(tmp_path):
 def test_other_flags_or_compilers_are_other_kernels(tmp_path):
     command = find_compiler().command
     made = [compilation(Compiler((*command, *more))) for more in ([], ["-DX"])]
-    names = {one.name(one.function(SOURCE, set())) for one in made}
+    names = {one.function(SOURCE, set()).name for one in made}
     assert len(names) == 2
 
 

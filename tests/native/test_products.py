@@ -11,7 +11,7 @@ import pytest
 from support.cases.draws import draw
 from synk.compile import ArrayLinker, array_mode
 from synk.compile.dispatch import blas
-from synk.native import libraries, products
+from synk.native import methods, products
 from synk.native.find_onednn import find
 from synk.native.products import Pointers, Products, Sizes, faster_products, sizes_for
 
@@ -144,7 +144,7 @@ def test_a_region_calls_it_for_its_sizes(monkeypatch, status, rows, taken):
     kept.append(functions)
     addresses = [ctypes.cast(function, ctypes.c_void_p) for function in functions]
     fake = SimpleNamespace(pointers=Pointers(*addresses, 8, 24, 1, 1 << 20))
-    monkeypatch.setattr(libraries, "faster_products", lambda: fake)
+    monkeypatch.setattr(methods, "faster_products", lambda: fake)
 
     state, weights = pt.fmatrix("state"), pt.fmatrix("weights")
     unlike = np.float32(len(kept))  # every case compiles a region of its own

@@ -11,6 +11,7 @@ from pytensor.tensor.extra_ops import CpuContiguous
 
 from synk import ops
 from synk.compile import ArrayLinker, array_mode
+from synk.compile.elementwise.fusion import TAGS
 from synk.ops.image import ImageOp
 
 RNG = np.random.default_rng(5)
@@ -26,7 +27,8 @@ def images(*shape):
 
 
 def compiled(inputs, outputs):
-    return pytensor.function(inputs, outputs, mode=array_mode(ArrayLinker(native=False)))
+    mode = array_mode(ArrayLinker(native=False)).including(TAGS["C"])
+    return pytensor.function(inputs, outputs, mode=mode)
 
 
 def as_written(inputs, outputs):

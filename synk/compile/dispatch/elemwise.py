@@ -1,8 +1,9 @@
 """Elemwise: a scalar Op over whole arrays, in place where the graph allows it.
 
-A Composite is computed by a kernel, and so is a scalar Op that NumPy is slow at; ``array_scalar`` says how
-to compute any other. This file chooses, and adds the check of lengths and the ``out=`` of in-place patterns.
-Where no kernel can be had, a Composite's scalar Ops run one after another on whole arrays:
+On a GPU a Composite is computed by a kernel, and so is a scalar Op that array functions are slow at;
+``array_scalar`` says how to compute any other. This file chooses, and adds the check of lengths and the
+``out=`` of in-place patterns. Where no kernel can be had, a Composite's scalar Ops run one after another
+on whole arrays:
 
     node -> expand: a graph with an Elemwise for each scalar Op -> emit -> Unfused
 """

@@ -1,9 +1,9 @@
-"""Elemwise nodes as one loop, compiled for the node, in place and into given outputs too.
+"""Elemwise nodes as one kernel of a GPU, in place and into given outputs too.
 
-    node -> fused: NumPy: a region of the node (`synk.compile.regions`); CuPy: a kernel
-         -> an implementation; None -> `elemwise` does without
+    node -> fused: a kernel -> an implementation; None -> `elemwise` does without
 
-Kernels of GPUs read and write arrays of 16 bits, and take NumPy's scalars along.
+Kernels read and write arrays of 16 bits, and take NumPy's scalars along. On NumPy elementwise nodes are in
+regions (`synk.compile.regions`).
 """
 
 from collections.abc import Callable, Sequence
@@ -13,14 +13,10 @@ from typing import Any
 
 import numpy as np
 from pytensor.graph.basic import Apply
-from pytensor.graph.fg import FunctionGraph
-from pytensor.tensor.elemwise import Elemwise
 
 from synk.compile.dispatch.broadcast import length_check
 from synk.compile.elementwise import NoTemplate, cupy_kernels, dialect_of
 from synk.compile.elementwise.dialect import CUDA
-from synk.compile.regions.functions import RegionFunction
-from synk.compile.regions.table import NoText
 from synk.compile.tables import takes_out
 
 
@@ -33,47 +29,12 @@ def fused(
 ) -> Callable | None:
     """Return an implementation of an Elemwise node by a kernel, or None if it cannot have one.
 
-    ``instead`` makes the implementation to use should the loop turn out not to compile; ``reads`` and
-    ``gives`` say which inputs and outputs are stored in 16 bits, and as what, "" for others: GPUs have
-    kernels for that.
+    ``instead`` makes the implementation to use should the kernel turn out not to compile; ``reads`` and
+    ``gives`` say which inputs and outputs are stored in 16 bits, and as what, "" for others.
     """
-    dialect, narrow = dialect_of(xp), any((*reads, *gives))
-    try:
-        if dialect is CUDA:
-            return _kernel(node, xp, cache(instead), reads, gives)
-        return None if dialect is None or narrow else _region(node, instead)
-    except (NoTemplate, NoText):
+    if dialect_of(xp) is not CUDA:
         return None
-
-
-def _region(node: Apply, instead: Callable[[], Callable]) -> Callable:
-    """Return the C function of a node, which writes over inputs as the node does."""
-    inputs = [variable.type() for variable in node.inputs]
-    fgraph = FunctionGraph(inputs, Elemwise(node.op.scalar_op)(*inputs, return_list=True), clone=False)
-
-    def in_python() -> Callable[..., Sequence]:
-        function = instead()
-        return function if len(node.outputs) > 1 else lambda *arrays: (function(*arrays),)
-
-    function = RegionFunction(fgraph, in_python)
-    # A 0-d array may arrive as a NumPy scalar, which nothing can be written to.
-    destinations = node.op.inplace_pattern if node.outputs[0].type.ndim else {}
-    if not destinations:
-        return function
-    places = [destinations.get(k) for k in range(len(node.outputs))]
-
-    def in_place(*inputs, out=None):
-        if out is None:
-            out = tuple([None if place is None else inputs[place] for place in places])
-        return function(*inputs, out=out)
-
-    return takes_out(in_place)
-
-
-def _kernel(
-    node: Apply, xp: ModuleType, instead: Callable[[], Callable], reads: Sequence[str], gives: Sequence[str]
-) -> Callable:
-    """Return the kernel of a node on a GPU."""
+    instead = cache(instead)
 
     def without_kernel(*arrays):
         outputs = arrays[len(node.inputs) :]
@@ -81,7 +42,10 @@ def _kernel(
         return 0
 
     stored = (reads, gives) if any((*reads, *gives)) else ()
-    kernel = cupy_kernels(xp).kernel(node, without_kernel, *stored)
+    try:
+        kernel = cupy_kernels(xp).kernel(node, without_kernel, *stored)
+    except NoTemplate:
+        return None
     return _implementation(kernel, node, xp, *_dtypes(node, reads, gives))
 
 

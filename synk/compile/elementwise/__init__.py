@@ -5,7 +5,7 @@
                   -> cuda_source (cuda_access, cuda_packs)
                   -> cuda_kernels (CuPy's compiler and store, cuda_layout), for NVIDIA GPUs
 
-`dialect_of` tells in which language an array module's loops are written, if it has any.
+`dialect_of` tells in which language an array module's kernels are written, if it has any.
 """
 
 from functools import cache
@@ -13,10 +13,9 @@ from types import ModuleType
 
 from synk.compile.elementwise.body import has_template
 from synk.compile.elementwise.cuda_kernels import CupyKernels
-from synk.compile.elementwise.dialect import CUDA, Dialect, native_dialect
+from synk.compile.elementwise.dialect import CUDA, Dialect
 from synk.compile.elementwise.templates import template
 from synk.compile.elementwise.writer import NoTemplate
-from synk.native.libraries import native_libraries
 
 __all__ = [
     "CupyKernels",
@@ -31,7 +30,5 @@ cupy_kernels = cache(CupyKernels)
 
 
 def dialect_of(xp: ModuleType) -> Dialect | None:
-    """Return the language of an array module's loops, or None if it has none."""
-    if xp.__name__ == "cupy":
-        return CUDA
-    return native_dialect() if xp.__name__ == "numpy" and native_libraries() is not None else None
+    """Return the language of an array module's kernels, or None if it has none."""
+    return CUDA if xp.__name__ == "cupy" else None

@@ -21,7 +21,8 @@ import numpy as np
 from synk.compile.regions.frame import prelude_file, source_file
 from synk.native.compilation import CompileError
 from synk.native.compiler import vector_functions
-from synk.native.libraries import Libraries, SourceText, has_method, method_of, native_libraries
+from synk.native.libraries import Libraries, SourceText, native_libraries
+from synk.native.methods import has_method, method_of
 from synk.native.store import name_of
 
 # Characters of a file, from which on there is one more: files are compiled at the same time, but in each what
@@ -34,25 +35,28 @@ class NativeFunction:
 
     Attributes
     ----------
+    name : str
+        A digest of all that its machine code depends on.
     source : str
         Its text; ``REGION`` stands for its name.
     declarations : sequence of str
         What stands before it, in this order: functions that it calls, its own and the C library's.
-    length : int
-        Characters of both.
     call : callable
         Takes the arguments and, if that is wanted, arrays for the results; returns the results, or None where
         it gives up. Read it at each call: the first one replaces it.
     """
 
-    def __init__(self, compilation: NativeCompilation, source: str, declarations: Iterable[str]):
-        self.source, self.declarations = source, tuple(declarations)
-        self.length = sum(map(len, (source, *self.declarations)))
+    def __init__(self, compilation: NativeCompilation, name: str, source: str, declarations: Sequence[str]):
+        self.name, self.source, self.declarations = name, source, declarations
         self.call: Callable[..., Any] = self._first_call
         self._compilation = compilation
 
+    def __len__(self) -> int:
+        """Count the characters of all of it."""
+        return sum(map(len, (self.source, *self.declarations)))
+
     def _first_call(self, *arguments: Any) -> Any:
-        self._compilation.compile(self)
+        self._compilation.compile()
         return self.call(*arguments)
 
 
@@ -65,50 +69,45 @@ class NativeCompilation:
         self._environment = "\n".join([libraries.compiler.fingerprint, *sorted(vector_functions()), prelude])
         self._prelude_text = SourceText(prelude, (name_of(self._environment),))
         self._prelude: Any = None  # the library of what all functions call
-        self._waiting: list[weakref.ref[NativeFunction]] = []
-        self._compiled: list[weakref.ref[NativeFunction]] = []
+        self._functions: weakref.WeakSet[NativeFunction] = weakref.WeakSet()
         self._known: dict[str, Callable[..., Any]] = {}
         self._given_up = False  # because other ranks compile otherwise
         self._failed = False  # which is said once
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal's handler may come in the middle
 
     def function(self, source: str, declarations: Iterable[str]) -> NativeFunction:
         """Return a function that waits for its first call."""
-        function = NativeFunction(self, source, declarations)
-        self._waiting.append(weakref.ref(function))
+        declarations = tuple(declarations)
+        name = name_of(self._environment, source, *declarations)
+        function = NativeFunction(self, name, source, declarations)
+        with self._lock:
+            self._functions.add(function)
         return function
 
-    def compile(self, wanted: NativeFunction) -> None:
-        """Compile a function, and all that wait, at the same time; or take them from the store."""
+    def compile(self) -> None:
+        """Compile all functions that wait, at the same time, or take them from the store."""
         with self._lock:
-            self._compile(wanted)
+            waiting = {f.name: f for f in self._functions if f.name not in self._known}
+            self._known |= self._made(waiting)
+            self._connect()
 
     def outcome(self) -> str:
         """Compile all that wait; return a text that is the same on all ranks where all goes the same way."""
-        with self._lock:
-            self._compile()
-            failed = sorted(name for name, function in self._known.items() if function is gives_up)
+        self.compile()
+        failed = sorted(name for name, function in self._known.items() if function is gives_up)
         return name_of(self._environment, *failed)
 
     def give_up(self) -> None:
         """Run everything in Python from now on."""
         with self._lock:
             self._given_up = True
-            self._known = dict.fromkeys(self._known, gives_up)
-            for function in filter(None, [ref() for ref in self._compiled]):
-                function.call = gives_up
+            self._known = {function.name: gives_up for function in self._functions}
+            self._connect()
         self._say(CompileError("not all ranks compile C alike"))
 
-    def _compile(self, *wanted: NativeFunction) -> None:
-        # They may not wait any more: an interrupt may have ended what was to compile them.
-        everyone = [*wanted, *(f for ref in self._waiting if (f := ref()) is not None)]
-        waiting = {self.name(f): f for f in everyone}
-        self._waiting.clear()
-        self._known |= self._made({name: f for name, f in waiting.items() if name not in self._known})
-        for function in everyone:
-            function.call = self._known[self.name(function)]
-        held = [ref for ref in self._compiled if ref() is not None]
-        self._compiled = [*held, *map(weakref.ref, everyone)]
+    def _connect(self) -> None:
+        for function in self._functions:
+            function.call = self._known.get(function.name, function.call)
 
     def _made(self, functions: dict[str, NativeFunction]) -> dict[str, Callable[..., Any]]:
         """Take functions from the store, or compile them; what they call at the same time, once."""
@@ -121,10 +120,6 @@ class NativeCompilation:
             found |= dict.fromkeys(text.names, library)
         self._prelude = found.pop(self._prelude_text.names[0], self._prelude)
         return {name: self._method(library, name) for name, library in found.items()}
-
-    def name(self, function: NativeFunction) -> str:
-        """Return the name of a function: a digest of all that its machine code depends on."""
-        return name_of(self._environment, function.source, *function.declarations)
 
     def _method(self, library: Any, name: str) -> Callable[..., Any]:
         try:
@@ -147,12 +142,10 @@ class NativeCompilation:
 
 def grouped(functions: dict[str, NativeFunction]) -> list[SourceText]:
     """Return the C files of regions by name: as many as are long and there are cores, of like lengths."""
-    length = sum(function.length for function in functions.values())
-    n_files = min(length // LONG + 1, len(functions), len(os.sched_getaffinity(0)))
+    n_files = min(sum(map(len, functions.values())) // LONG + 1, len(functions), len(os.sched_getaffinity(0)))
     groups: list[dict[str, NativeFunction]] = [{} for _ in range(n_files)]
-    for name in sorted(functions, key=lambda name: -functions[name].length):
-        least = min(groups, key=lambda group: sum(one.length for one in group.values()))
-        least[name] = functions[name]
+    for name, function in sorted(functions.items(), key=lambda pair: (-len(pair[1]), pair[0])):
+        min(groups, key=lambda group: sum(map(len, group.values())))[name] = function
     return [_file(group) for group in groups]
 
 

@@ -17,7 +17,7 @@ from synk.compile.elementwise.templates import is_float
 from synk.compile.regions.table import NoText, c_text
 from synk.compile.regions.walks import copy, fill
 from synk.compile.regions.writer import RegionWriter, type_of
-from synk.native.libraries import ROUTINES
+from synk.native.methods import ROUTINES
 
 FEW = 32  # rows, up to which a loop takes less time than LAPACK
 
@@ -27,7 +27,7 @@ SHARED int NAME(const long n, const char *a, const long a0, const long a1, char 
 {
 #define A(i, j) (*(const $kind *)(a + (i) * a0 + (j) * a1))
 #define L(i, j) (*($kind *)(l + (i) * l0 + (j) * l1))
-    if (n > $few && n < 1 << 30) {
+    if (n > $few && n < COUNTABLE) {
         /* LAPACK takes columns for rows. */
         const int by_rows = l1 == sizeof($kind);
         int m = n, info = 0, lead = (by_rows ? l0 : l1) / sizeof($kind);
@@ -72,8 +72,8 @@ SHARED int NAME(const long n, const long m, const char *a, const long a0, const 
     for (long i = 0; i < n; i++)
         if (!$unit && A(i, i) == 0)
             return 0;
-    if (n > $few && m > 0 && m < 1 << 30 && x0 == m * size && (a0 == size || a1 == size) && lead >= n * size
-        && lead % size == 0 && lead < 1L << 30) {
+    if (n > $few && m > 0 && m < COUNTABLE && x0 == m * size && (a0 == size || a1 == size) && lead >= n * size
+        && lead % size == 0 && lead < COUNTABLE) {
         /* BLAS takes rows for columns, so the matrix is on the right; of one column it makes less by trsv. */
         int rows = m, columns = n, step = lead / size;
         $kind one = 1;

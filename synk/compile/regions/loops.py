@@ -21,7 +21,6 @@ from pytensor.tensor.random.type import RandomType
 
 from synk.compile.compat import plain_graph
 from synk.compile.graphs.scan_traces import traces_of
-from synk.compile.regions.making import bear_pieces
 from synk.compile.regions.table import NoText, c_text
 from synk.compile.regions.views import View
 from synk.compile.regions.walks import copy, fill
@@ -63,7 +62,7 @@ def scan(op: Scan, node: Apply, region: RegionWriter) -> None:
     region.demand(f"{steps} >= 0")
     for sequence in sequences:
         region.demand(f"{region.view(sequence)}.shape[0] >= {steps}")
-    traces = traces_of(op, node)
+    traces = traces_of(op)
     outputs = node.outputs[: len(traces)]
     arrays = []
     for k, (start, out, trace) in enumerate(zip(initial, outputs, traces, strict=False)):
@@ -94,7 +93,6 @@ def scan(op: Scan, node: Apply, region: RegionWriter) -> None:
         # Of the traces that no step reads rows are written at once.
         first = len(places) - info.n_nit_sot
         written = _written_at_once(region, results[first : len(places)], places[first:])
-        bear_pieces(region, graph)
         region.write_nodes(graph.toposort())
         if info.as_while:
             ends = region.let("char", f"{region.number(graph.outputs[-1])} != 0")
@@ -136,7 +134,7 @@ def _new(region: RegionWriter, op: Scan, out: Variable, shape: Sequence[str]) ->
     """Return the view of new memory: of an output's, if it is known how many rows that has."""
     if not op.info.as_while:
         return region.new(out, shape)
-    return region.scratch(out.type.dtype, shape, to_the_end=True)
+    return region.scratch(out.type.dtype, shape)
 
 
 def _fresh(region: RegionWriter, op: Scan, steps: str, length: Variable, out: Variable) -> Array:
@@ -144,7 +142,7 @@ def _fresh(region: RegionWriter, op: Scan, steps: str, length: Variable, out: Va
     shape = [f"{steps} ? {region.number(length)} : 0", *(f"{n or 0}" for n in out.type.shape[1:])]
     lengths = take = ""
     if None in out.type.shape[1:]:
-        found, lengths, take = region.new_later(out, shape, op.info.as_while)
+        found, lengths, take = region.new_later(out.type.dtype, shape)
     else:
         found = _new(region, op, out, shape)
     return Array(found, region.let("long", found.shape[0]), take, lengths)
@@ -169,12 +167,12 @@ def _state(region: RegionWriter, node: Apply, state: Variable) -> str | View:
         return region.generator(state, node)
     if not getattr(state.type, "ndim", 0):
         return region.let_later(type_of(state), region.number(state))
-    return _copied(region, region.view(state), to_the_end=True)
+    return _copied(region, region.view(state))
 
 
-def _copied(region: RegionWriter, source: View, to_the_end: bool = False) -> View:
+def _copied(region: RegionWriter, source: View) -> View:
     """Return the view of a copy."""
-    own = region.scratch(source.dtype, source.shape, to_the_end)
+    own = region.scratch(source.dtype, source.shape)
     copy(region, source, own)
     return own
 
@@ -254,6 +252,7 @@ def _in_order(region: RegionWriter, array: Array, out: Variable, filled: str, as
     if as_while:
         region.bind(out, rows(view, "0", f"{filled} < {n} ? {filled} : {n}"))
         return
+    region.bind(out, view)
     region.line(f"if ({filled} < {n}) {{")
     fill(region, rows(view, filled, f"{n} - {filled}"))
     region.line("}")

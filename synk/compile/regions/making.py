@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
-from itertools import accumulate
-
-from pytensor.graph.basic import Apply, Variable
-from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.basic import Apply
 from pytensor.tensor.basic import Alloc, AllocEmpty, ARange, Join
-from pytensor.tensor.elemwise import Elemwise
 
 from synk.compile.compat import join_pieces
 from synk.compile.regions.movement import spread
@@ -22,8 +17,6 @@ def join(op: Join, node: Apply, region: RegionWriter) -> None:
     """Arrays one after another along an axis."""
     axis, pieces = join_pieces(node)
     out = node.outputs[0]
-    if region.is_made(out):
-        return
     if axis is None:
         raise NoText("joined along nobody knows which axis")
     views = [region.view(piece) for piece in pieces]
@@ -39,36 +32,6 @@ def join(op: Join, node: Apply, region: RegionWriter) -> None:
     for view in views:
         copy(region, view, region.let_view(view.dtype, target.at(*start), view.shape, target.strides))
         region.line(f"{at} += {view.shape[axis]};")
-
-
-def bear_pieces(region: RegionWriter, graph: FunctionGraph) -> None:
-    """Let elementwise nodes in a block make pieces of joins in their places, if types tell the lengths."""
-    for node in graph.apply_nodes:
-        axis, pieces = join_pieces(node) if isinstance(node.op, Join) else (None, ())
-        if axis is None or not all(_is_born_in(node, piece, axis, graph) for piece in pieces):
-            continue
-        ends = [*accumulate(piece.type.shape[axis] for piece in pieces)]
-
-        def part(lengths, out=node.outputs[0], axis=axis, at=0, total=ends[-1]):
-            shape = [f"{lengths}[{k}]" for k in range(out.type.ndim)]
-            if not region.is_made(out):
-                region.new(out, [*shape[:axis], str(total), *shape[axis + 1 :]])
-            whole = region.view(out)
-            others = [*whole.shape[:axis], shape[axis], *whole.shape[axis + 1 :]]
-            return region.let_part(whole, whole.at(*["0"] * axis, str(at)), others, whole.strides)
-
-        for piece, start in zip(pieces, [0, *ends], strict=False):
-            region.destine(piece, partial(part, at=start))
-
-
-def _is_born_in(node: Apply, piece: Variable, axis: int, graph: FunctionGraph) -> bool:
-    """Tell whether an elementwise node makes a piece of a join for that alone, of known length."""
-    return (
-        isinstance(piece.owner and piece.owner.op, Elemwise)
-        and [reader for reader, _ in graph.clients[piece]] == [node]
-        and piece.type.dtype == node.outputs[0].type.dtype
-        and piece.type.shape[axis] is not None
-    )
 
 
 @c_text.register(Alloc)

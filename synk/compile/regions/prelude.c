@@ -5,7 +5,7 @@
 #define SHARED __attribute__((noinline, noclone, optimize("O1"))) static
 
 void *ndarray, **numpy, *scalars[24]; /* the type of arrays, NumPy's table of functions, the types of its scalars */
-/* What SciPy exports: see `ROUTINES` in `synk.native.libraries`. */
+/* What SciPy exports: see `ROUTINES` in `synk.native.methods`. */
 void *routines[16];
 
 /* --- long runs ------------------------------------------------------------------------------------- */
@@ -298,7 +298,7 @@ static void move(long size, long n, char *to, long by_to, const char *from, long
         else if (by_to == size && by_from == 0)                                                                 \
             INDEPENDENT EACH(, sizeof(kind), 0)                                                                 \
         else                                                                                                    \
-            EACH(SCALAR, by_to, by_from)                                                                        \
+            EACH(__asm__(""), by_to, by_from) /* vectors of elements far apart take longer */                   \
         return;                                                                                                 \
     }
     MOVE(long) MOVE(int) MOVE(short) MOVE(char)
@@ -349,7 +349,7 @@ static int way_for(const Loop *loop, const long *s, int *most)
 }
 
 /* Compute a row by blocks; what lies otherwise than it expects is copied. */
-SHARED void by_blocks(const Loop *loop, int way, long length, char *const *p, const long *s)
+static void by_blocks(const Loop *loop, int way, long length, char *const *p, const long *s)
 {
     const int n = loop->n;
     const long *const expected = loop->strides + way * n, *const sizes = loop->sizes;
@@ -361,7 +361,7 @@ SHARED void by_blocks(const Loop *loop, int way, long length, char *const *p, co
             if (q[k] == room[k] && (k < loop->inputs || k >= n - loop->folds))
                 move(sizes[k], m, q[k], sizes[k], p[k] + at * s[k], s[k]);
         }
-        loop->rows[way](m, q, expected, loop->constants);
+        loop->rows[way](m, q, loop->constants);
         for (int k = loop->inputs; k < n; k++)
             if (q[k] == room[k])
                 move(sizes[k], m, p[k] + at * s[k], s[k], q[k], sizes[k]);
@@ -383,11 +383,10 @@ SHARED void run(const Loop *loop, const long *whole, const View *const *views)
     int same;
     const long length = shape[axes - 1], *const s = stride[axes - 1];
     const int way = way_for(loop, s, &same);
-    Row *const row = same == n || length == 1 ? loop->rows[way] : loop->any;
     void *const others = let_others(elements(loop->ndim, whole));
     do
-        if (row)
-            row(length, p, s, loop->constants);
+        if (same == n || length == 1)
+            loop->rows[way](length, p, loop->constants);
         else
             by_blocks(loop, way, length, p, s);
     while (axes > 1 && next_row(n, axes - 1, shape, index, stride, p));
@@ -468,51 +467,21 @@ SHARED int fill_in(int n, long *shape, long total)
 
 /* --- BLAS ------------------------------------------------------------------------------------------ */
 
-#define MANY 4096 /* elements of a matrix, from which on BLAS is faster than a loop */
-
 /* Tell whether BLAS can read a matrix as it lies: by rows, its transpose, 'N' or by columns, 'T'; 0 if not. */
-SHARED char lies(const View *x, long size, int *lead)
+SHARED int lies(const View *x, long size, int *lead)
 {
-    const long most = 1L << 30, rows = x->shape[0], columns = x->shape[1];
+    const long rows = x->shape[0], columns = x->shape[1];
     for (int by_columns = 0; by_columns < 2; by_columns++) {
         const long outer = by_columns ? columns : rows, inner = by_columns ? rows : columns;
         const long far = outer > 1 ? x->strides[by_columns] : inner * size;
-        if ((inner > 1 && x->strides[1 - by_columns] != size) || far < inner * size || far % size || far > most
-            || outer > most || inner > most)
+        if ((inner > 1 && x->strides[1 - by_columns] != size) || far < inner * size || far % size
+            || far / size >= COUNTABLE || outer >= COUNTABLE)
             continue;
         *lead = far / size;
         return by_columns ? 'T' : 'N';
     }
     return 0;
 }
-
-/* Set y to a @ x, if BLAS can read them as they lie; return whether it did. */
-#define GEMV(T, k)                                                                                              \
-    SHARED int gemv_##T(const View *a, const View *x, const View *y)                                            \
-    {                                                                                                           \
-        typedef void Gemv(char *, int *, int *, T *, T *, int *, T *, int *, T *, T *, int *);                  \
-        const long rows = a->shape[0], columns = a->shape[1], size = sizeof(T);                                 \
-        const long in = x->strides[0], out = y->strides[0];                                                     \
-        int lead, in_step = in / size, out_step = out / size;                                                   \
-        if (rows * columns < MANY || !in_step || !out_step || in % size || out % size)                          \
-            return 0;                                                                                           \
-        const char by = lies(a, size, &lead);                                                                   \
-        if (!by)                                                                                                \
-            return 0;                                                                                           \
-        /* Of a vector that it walks backwards, BLAS takes the first element in memory. */                      \
-        char *const from = x->data + (in < 0 ? (columns - 1) * in : 0);                                         \
-        char *const to = y->data + (out < 0 ? (rows - 1) * out : 0);                                            \
-        int m = by == 'N' ? columns : rows, n = by == 'N' ? rows : columns;                                     \
-        T alpha = 1, beta = 0;                                                                                  \
-        void *const others = let_others(rows * columns);                                                        \
-        ((Gemv *)routines[k])(by == 'N' ? "T" : "N", &m, &n, &alpha, (T *)a->data, &lead, (T *)from, &in_step,  \
-                              &beta, (T *)to, &out_step);                                                       \
-        if (others)                                                                                             \
-            PyEval_RestoreThread(others);                                                                       \
-        return 1;                                                                                               \
-    }
-GEMV(double, 0)
-GEMV(float, 1)
 
 /* What oneDNN computes in less time than BLAS; set before the library is used, see `synk.native.products`. */
 struct {
@@ -537,27 +506,44 @@ SHARED int by_onednn(char by_x, char by_y, const View *x, int of_x, const View *
     return !status;
 }
 
-/* Set z to x @ y, if BLAS can read them as they lie; return whether it did. */
-#define GEMM(T, k)                                                                                              \
-    SHARED int gemm_##T(const View *x, const View *y, const View *z)                                            \
+#define AT(T, x, i, j) (*(T *)((x)->data + (i) * (x)->strides[0] + (j) * (x)->strides[1]))
+
+/* Set z to x @ y: by BLAS, if that can read and write them as they lie. */
+#define MULTIPLY(T, k)                                                                                          \
+    SHARED void multiply_##T(const View *x, const View *y, const View *z)                                       \
     {                                                                                                           \
+        typedef void Gemv(char *, int *, int *, T *, T *, int *, T *, int *, T *, T *, int *);                  \
         typedef void Gemm(char *, char *, int *, int *, int *, T *, T *, int *, T *, int *, T *, T *, int *);   \
-        const long rows = x->shape[0], inner = x->shape[1], columns = y->shape[1];                              \
-        int m = columns, n = rows, l = inner, of_x, of_y, of_z;                                                 \
+        const long all = z->shape[0] * z->shape[1];                                                             \
+        int rows = x->shape[0], inner = x->shape[1], columns = y->shape[1], of_x, of_y, of_z, one = 1;          \
         T alpha = 1, beta = 0;                                                                                  \
         char by_x = lies(x, sizeof(T), &of_x), by_y = lies(y, sizeof(T), &of_y);                                \
-        if (!by_x || !by_y || !inner || lies(z, sizeof(T), &of_z) != 'N')                                       \
-            return 0;                                                                                           \
-        void *const others = let_others(rows * inner / 16 * columns);                                           \
-        if (sizeof(T) != sizeof(float) || !by_onednn(by_x, by_y, x, of_x, y, of_y, z, of_z))                    \
-            ((Gemm *)routines[k])(&by_y, &by_x, &m, &n, &l, &alpha, (T *)y->data, &of_y, (T *)x->data, &of_x,   \
-                                  &beta, (T *)z->data, &of_z);                                                  \
+        void *const others = let_others(all / 16 * x->shape[1]);                                                \
+        /* BLAS takes columns for rows: a transpose is how a matrix lies by rows. */                            \
+        if (!by_x || !by_y || lies(z, sizeof(T), &of_z) != 'N' || !inner || !all)                               \
+            for (long i = 0; i < all; i++) {                                                                    \
+                const long row = i / columns, column = i % columns;                                             \
+                T sum = 0;                                                                                      \
+                for (long j = 0; j < x->shape[1]; j++)                                                          \
+                    sum += AT(T, x, row, j) * AT(T, y, j, column);                                              \
+                AT(T, z, row, column) = sum;                                                                    \
+            }                                                                                                   \
+        else if (columns == 1)                                                                                  \
+            ((Gemv *)routines[k])(by_x == 'N' ? "T" : "N", by_x == 'N' ? &inner : &rows,                        \
+                                  by_x == 'N' ? &rows : &inner, &alpha, (T *)x->data, &of_x, (T *)y->data,      \
+                                  &of_y, &beta, (T *)z->data, &of_z);                                           \
+        else if (rows == 1)                                                                                     \
+            ((Gemv *)routines[k])(by_y == 'N' ? "N" : "T", by_y == 'N' ? &columns : &inner,                     \
+                                  by_y == 'N' ? &inner : &columns, &alpha, (T *)y->data, &of_y, (T *)x->data,   \
+                                  by_x == 'N' ? &one : &of_x, &beta, (T *)z->data, &one);                       \
+        else if (sizeof(T) != sizeof(float) || !by_onednn(by_x, by_y, x, of_x, y, of_y, z, of_z))               \
+            ((Gemm *)routines[k + 2])(&by_y, &by_x, &columns, &rows, &inner, &alpha, (T *)y->data, &of_y,       \
+                                      (T *)x->data, &of_x, &beta, (T *)z->data, &of_z);                         \
         if (others)                                                                                             \
             PyEval_RestoreThread(others);                                                                       \
-        return 1;                                                                                               \
     }
-GEMM(double, 2)
-GEMM(float, 3)
+MULTIPLY(double, 0)
+MULTIPLY(float, 1)
 
 #define ADDRESS(type, name, arguments) , name
 void *const functions[] = {routines FUNCTIONS(ADDRESS)};

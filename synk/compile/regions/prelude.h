@@ -2,7 +2,7 @@
    of prelude.c, which is a library of its own: compiled with each region, it would take longer than most.
 
    The headers of Python and NumPy would take ten times as long to compile as a region. HEAD is the size of a
-   Python object's head, whose last member is its type; `synk.native.libraries` has compared these layouts with a
+   Python object's head, whose last member is its type; `synk.native.methods` has compared these layouts with a
    real array. */
 
 typedef struct {
@@ -45,9 +45,6 @@ typedef struct {
 #define ROLLED _Pragma("GCC unroll 1")
 #endif
 
-/* Keeps a loop from becoming vector instructions, which would take as long again to compile. */
-#define SCALAR __asm__("")
-
 /* One copy serves all: a copy in each function would take most of the time to compile. */
 #define SHARED __attribute__((noinline, noclone)) static
 
@@ -55,7 +52,7 @@ typedef struct {
    than linearly for them, above all to tell where its many pointers lead. */
 #define ONCE __attribute__((optimize("O1", "no-tree-pta")))
 
-#define BLOCK 256 /* elements that are folded at a time: they stay in the nearest cache */
+#define BLOCK 256 /* elements that are folded or copied at a time: they stay in the nearest cache */
 
 extern char _Py_NoneStruct[];
 extern void Py_IncRef(void *), Py_DecRef(void *);
@@ -83,18 +80,19 @@ typedef struct {
     long left, every, last;
 } Watch;
 
-/* Compute a row of n elements, of which the first ones lie at p, and the next ones each s further; c are numbers. */
-typedef void Row(long n, char *const *p, const long *s, const double *c);
+/* Compute a row of n elements, of which the first ones lie at p; c are numbers. */
+typedef void Row(long n, char *const *p, const double *c);
 
 /* What happens to each element of n views, of which the first ones are read, and the last ones folded to. */
 typedef struct {
     int n, inputs, folds, ndim, model, ways; /* the walk has the model's order of axes */
     const long *sizes, *fixed; /* by view: bytes of an element; bits of axes along which one element serves all */
     const long *strides; /* by way and view, those that a row is made for: 0, or the size of an element */
-    Row *const *rows, *any; /* by way; for any strides, or 0 if elements are copied to where a row expects them */
+    Row *const *rows; /* by way */
     const double *constants; /* that rows get */
 } Loop;
 
+#define COUNTABLE (1L << 30) /* elements, which BLAS and LAPACK count in int */
 #define ABSENT (-__LONG_MAX__ - 1)
 
 static long magnitude(long x)
@@ -173,17 +171,16 @@ static long end(long x)
     _(long, dense_rows, (const View *x, int first, const View *y, int ndim, long size))                         \
     _(int, regroup, (int ndim, const View *view, long size, int n, const long *shape, long *strides))           \
     _(int, fill_in, (int n, long *shape, long total))                                                           \
-    _(int, gemv_double, (const View *a, const View *x, const View *y))                                          \
-    _(int, gemv_float, (const View *a, const View *x, const View *y))                                           \
-    _(int, gemm_double, (const View *x, const View *y, const View *z))                                          \
-    _(int, gemm_float, (const View *x, const View *y, const View *z))
+    _(int, lies, (const View *x, long size, int *lead))                                                         \
+    _(void, multiply_double, (const View *x, const View *y, const View *z))                                     \
+    _(void, multiply_float, (const View *x, const View *y, const View *z))
 
 #ifndef PRELUDE
 
 #define POINTER(type, name, arguments) static type(*name) arguments;
 #define CONNECT(type, name, arguments) name = *from++;
 FUNCTIONS(POINTER)
-static void **routines; /* of BLAS and LAPACK: see `ROUTINES` in `synk.native.libraries` */
+static void **routines; /* of BLAS and LAPACK: see `ROUTINES` in `synk.native.methods` */
 
 /* Take over where the functions of prelude.c are; called before a library is used. */
 void connect(void **from)

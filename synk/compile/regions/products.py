@@ -1,7 +1,7 @@
-"""C texts of products: sums of products of elements, by BLAS where it is faster than a loop.
+"""C texts of products: sums of products of elements, by BLAS, and convolutions.
 
-A product of a matrix and a vector reads each element once, so a loop is as fast as memory; it goes along the
-matrix as it lies there. A large product of matrices is a line of Python's, but not in the step of a loop.
+A vector is a matrix with an axis of length 1. A large product of matrices is a line of Python's, but not in
+the step of a loop.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from math import prod
 from string import Template
 
+import numpy as np
 from pytensor.graph.basic import Apply, Variable
 from pytensor.tensor.blas import Dot22, Gemv
 from pytensor.tensor.math import Dot
@@ -18,14 +19,13 @@ from pytensor.tensor.signal.conv import Convolve1d
 from synk.compile.compat import Ger
 from synk.compile.elementwise.body import Body, Operand
 from synk.compile.elementwise.dialect import TYPES
-from synk.compile.elementwise.templates import arithmetic, is_float
-from synk.compile.elementwise.writer import Value
+from synk.compile.elementwise.templates import is_float
 from synk.compile.regions.table import NoText, c_text
 from synk.compile.regions.views import View
-from synk.compile.regions.walks import Fold, call, fill, run, sum_of, whole
+from synk.compile.regions.walks import fill, run, whole
 from synk.compile.regions.writer import RegionWriter, type_of
 
-# Products of numbers, up to which a product of matrices takes less time in a loop than its call in Python.
+# Products of numbers, up to which a product of matrices takes less time than its call in Python.
 FEW = 32**3
 
 
@@ -125,43 +125,31 @@ def product(region: RegionWriter, left: Variable, right: Variable, out: Variable
         sizes = [*left.type.shape, right.type.shape[1]]
         if None in sizes or prod(sizes) > FEW:
             raise NoText("a product for BLAS")
-    a, b, kind = region.view(left), region.view(right), TYPES[dtype]
-    inner = a.shape[-1]
-    region.demand(f"{inner} == {b.shape[0]}")
+    a, b = region.view(left), region.view(right)
+    region.demand(f"{a.shape[-1]} == {b.shape[0]}")
     lengths = a.shape[:-1] + b.shape[1:]
+    factors = [_as_blas_reads(region, one) for one in (_matrix(region, a, 0), _matrix(region, b, 1))]
     if lengths:
         target = region.new(out, lengths)
-        by_blas = f"gem{'v' if len(lengths) == 1 else 'm'}_{kind}"
-        factors = [a, b]
-        if n_left < n_right:  # of a vector and a matrix, the matrix transposed
-            factors = [region.let_view(dtype, b.at(), b.shape[::-1], b.strides[::-1]), a]
-        region.line(f"if (!{by_blas}(&{factors[0]}, &{factors[1]}, &{target})) {{")
-        fill(region, target)
     else:
-        region.bind(out, region.let_later(kind))
+        region.bind(out, region.let_later(TYPES[dtype]))
         target = region.number_view(dtype, region.number(out))
-    # All axes there are: of the rows of the first, of what is summed, of the columns of the second.
-    rows, columns = ["0"] * (n_left - 1), ["0"] * (n_right - 1)
-    shape = [*a.shape[:-1], inner, *b.shape[1:]]
-    factors = [
-        region.let_view(dtype, a.at(), shape, a.strides + columns),
-        region.let_view(dtype, b.at(), shape, rows + b.strides),
-    ]
-    patterns = [(False,) * n_left + (True,) * len(columns), (True,) * len(rows) + (False,) * n_right]
-    if n_left < n_right:  # The walk goes along the first operand as it lies: along the matrix.
-        factors, patterns = factors[::-1], patterns[::-1]
-    kept = target.strides
-    kept.insert(len(rows), "0")
-    total = region.let_view(dtype, target.at(), shape, kept)
-    body = Body(
-        tuple(Operand(dtype, pattern) for pattern in patterns),
-        (whole(total),),
-        (),
-        (arithmetic("*", Value("x0", dtype), Value("x1", dtype)),),
-        frozenset(),
-    )
-    fold = Fold(dtype, (len(rows),), sum_of("a", "b", dtype), "0")
-    region.line(call(region, body, [], [(0, fold)], f"{total}.shape", [*factors, total]))
-    if lengths:
-        region.line("}")
+    place = _matrix(region, _matrix(region, target, 0) if n_left == 1 else target, 1)
+    region.line(f"multiply_{TYPES[dtype]}(&{factors[0]}, &{factors[1]}, &{place});")
     return target
+
+
+def _matrix(region: RegionWriter, view: View, axis: int) -> View:
+    """Return a view with two axes: of a vector with another one of length 1."""
+    if view.ndim == 2:
+        return view
+    shape, strides = view.shape, view.strides
+    shape.insert(axis, "1")
+    strides.insert(axis, "0")
+    return region.let_view(view.dtype, view.at(), shape, strides)
+
+
+def _as_blas_reads(region: RegionWriter, matrix: View) -> View:
+    """Return a matrix if BLAS can read it as it lies, or else a copy."""
+    lead, size = region.let_later("int"), np.dtype(matrix.dtype).itemsize
+    return region.copied_unless(f"lies(&{matrix}, {size}, &{lead})", matrix)

@@ -5,9 +5,7 @@ Region(graph of nodes) -> array entry -> RegionFunction
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytensor
@@ -20,7 +18,7 @@ from synk.compile.compat import as_written
 from synk.compile.emit import emit
 from synk.compile.programs.program import OfNodes, Program
 from synk.compile.regions.functions import RegionFunction
-from synk.compile.tables import array_funcify, flops_of
+from synk.compile.tables import array_funcify
 
 
 class Region(OfNodes, Op):
@@ -59,37 +57,6 @@ class Region(OfNodes, Op):
 def nodes_of(node: Apply) -> list[Apply]:
     """Return the nodes that a region stands for, in order; none of another node."""
     return node.op.fgraph.toposort() if isinstance(node.op, Region) else []
-
-
-@flops_of.register(Region)
-def flops_of_region(op):
-    """Count operations of the nodes, which run in Python for that, once for all inputs of the same shapes."""
-    if all(flops_of(node.op) is None for node in op.fgraph.apply_nodes):
-        return None
-    found: list[int] = []
-    known: dict[Any, int] = {}
-
-    def observe(node: Apply, implementation: Callable) -> Callable:
-        count = flops_of(node.op)
-
-        def counted(*inputs, **keywords):
-            result = implementation(*inputs, **keywords)
-            found.append(count(inputs, result if isinstance(result, tuple) else (result,)))
-            return result
-
-        return implementation if count is None else counted
-
-    program = emit(op.fgraph, np, observe=observe)
-
-    def count(inputs: Sequence[Any], results: Sequence[Any]) -> int:
-        shapes = tuple(map(np.shape, inputs))
-        if shapes not in known:
-            found.clear()
-            program(*inputs)
-            known[shapes] = sum(found)
-        return known[shapes]
-
-    return count
 
 
 @array_funcify.register(Region)

@@ -3,8 +3,8 @@
     Body, the results that are stored, the folds -> a Loop, and its rows -> ``run`` in prelude.c
 
 A loop has rows for the strides that its patterns lead to expect, which the compiler turns into vector
-instructions, and one for any strides. A fold along rows takes a block of elements at a time, in eight parts,
-always in the same order.
+instructions; what lies otherwise is copied, a block of elements at a time. A fold along rows takes such a
+block in eight parts, always in the same order.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from synk.compile.elementwise.dialect import TYPES
 from synk.compile.elementwise.templates import carrier, is_float
 from synk.compile.regions.table import NoText
 from synk.compile.regions.views import View, listed
-from synk.native.compiler import ELEMENTARY
 
 if TYPE_CHECKING:
-    from synk.compile.regions.writer import RegionWriter
+    from synk.compile.regions.text import Text
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class Fold:
 
 
 def call(
-    region: RegionWriter,
+    region: Text,
     body: Body,
     stored: Sequence[int],
     folds: Sequence[tuple[int, Fold]],
@@ -60,7 +59,7 @@ def call(
     return f"run(&{name}, {shape}, {listed(views)});"
 
 
-def run(region: RegionWriter, body: Body, views: list[View]) -> None:
+def run(region: Text, body: Body, views: list[View]) -> None:
     """Add a loop over views that have the shape of the last of them, which it writes."""
     region.line(call(region, body, [0], [], f"{views[-1]}.shape", views))
 
@@ -76,12 +75,12 @@ def copy_call(source: View, target: View, fixed: int = 0) -> str:
     return f"copy({target.ndim}, {target}.shape, {size}, &{source}, {fixed}, &{target});"
 
 
-def copy(region: RegionWriter, source: View, target: View) -> None:
+def copy(region: Text, source: View, target: View) -> None:
     """Copy the elements of one view to another of the same shape."""
     region.line(copy_call(source, target))
 
 
-def fill(region: RegionWriter, target: View, number: str = "0") -> None:
+def fill(region: Text, target: View, number: str = "0") -> None:
     """Set all elements of a view to one number."""
     region.line(copy_call(region.number_view(target.dtype, number), target, fixed=-1))
 
@@ -98,12 +97,12 @@ def one_element(body: Body, name: str = "NAME") -> str:
 
 
 ROW = Template("""\
-static void $name(const long n, char *const *p, const long *s, const double *c)
+static void $name(const long n, char *const *p, const double *c)
 {
 $before
     for (long at = 0; at < n; at += $block) {
         const long m = n - at < $block ? n - at : $block;
-        $how
+        INDEPENDENT
         for (long i = 0; i < m; i++) {
 $steps
         }
@@ -116,8 +115,8 @@ $after
 LOOP = Template("""\
 static const Loop NAME = {
     $n, $n_inputs, $n_folds, $ndim, $model, $n_ways,
-    (const long[]){$sizes}, (const long[]){$masks}, (const long[]){$strides}, (Row *const[]){$rows}, $any,
-    $constants
+    (const long[]){$sizes}, (const long[]){$masks}, (const long[]){$strides},
+    (Row *const[]){$rows}, $constants
 };
 """)
 
@@ -178,14 +177,10 @@ def loop_texts(body: Body, stored: Sequence[int], folds: Sequence[tuple[int, Fol
     masks += [sum(1 << axis for axis in fold.axes) for _, fold, _ in folds]
     dtypes = [*(operand.dtype for operand in operands), *(fold.dtype for _, fold, _ in folds)]
     sizes = [np.dtype(dtype).itemsize for dtype in dtypes]
-    # Rows lie along any axis. What takes long has a row that fits once all is copied that lies otherwise.
-    fixed = [tuple(mask >> axis & 1 for mask in masks) for axis in reversed(range(ndim))]
-    slow = any(function in ELEMENTARY for function, *_ in body.functions)
-    ways = dict.fromkeys(fixed if folds else [fixed[0], (0,) * len(masks)] if slow else fixed[:1])
+    # Rows lie along any axis.
+    ways = dict.fromkeys(tuple(mask >> axis & 1 for mask in masks) for axis in reversed(range(ndim)))
     strides = [[0 if one else size for one, size in zip(way, sizes, strict=True)] for way in ways]
     rows = [_row(f"NAME_row{k}", body, stored, folds, way) for k, way in enumerate(strides)]
-    if not slow:
-        rows.append(_row("NAME_any", body, stored, folds, [f"s[{k}]" for k in range(len(masks))]))
     # A whole array first: the results' order of axes, if they have all.
     order = (*range(n_inputs, n_inputs + n_stored), *range(n_inputs))
     constants = ", ".join(text for _, text in body.constants)
@@ -200,7 +195,6 @@ def loop_texts(body: Body, stored: Sequence[int], folds: Sequence[tuple[int, Fol
         masks=", ".join(map(str, masks)),
         strides=", ".join(str(stride) for way in strides for stride in way),
         rows=", ".join(f"ROWS_row{k}" for k in range(len(ways))),
-        any="0" if slow else "ROWS_any",
         constants=f"(const double[]){{{constants}}}" if constants else "0",
     )
     return "\n".join([one_element(body, "NAME_element"), *rows]), loop
@@ -211,16 +205,15 @@ def _row(
     body: Body,
     stored: Sequence[int],
     folds: Sequence[tuple[int, Fold, str]],
-    strides: Sequence[int] | Sequence[str],
+    strides: Sequence[int],
 ) -> str:
-    """Return the function of a row whose elements lie at given distances, or at any: then they are names."""
+    """Return the function of a row whose elements lie at given distances."""
     n_inputs, first_fold = len(body.inputs), len(body.inputs) + len(stored)
     before = [f"char *const p{k} = p[{k}];" for k in range(len(strides))]
     before += [f"const {TYPES[dtype]} c{k} = c[{k}];" for k, (dtype, _) in enumerate(body.constants)]
-    if any_strides := isinstance(strides[0], str):
-        before += [f"const long s{k} = {stride};" for k, stride in enumerate(strides)]
-        strides = [f"s{k}" for k in range(len(strides))]
-    steps, folded, after = ["SCALAR;"] if any_strides else [], [], []
+    steps: list[str] = []
+    folded: list[str] = []
+    after: list[str] = []
     blocks = not all(strides[first_fold:])
     i = "(at + i)" if blocks else "i"
 
@@ -246,7 +239,6 @@ def _row(
             after.append(f"{total} = sum{k};")
     return ROW.substitute(
         name=name,
-        how="" if any_strides else "INDEPENDENT",
         block="BLOCK" if blocks else "n",
         before=_indented(1, before),
         steps=_indented(3, steps),

@@ -9,7 +9,6 @@ lies in memory of the region's own is given back after its last use.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -22,7 +21,7 @@ from pytensor.tensor.type import DenseTensorType
 
 from synk.compile.elementwise.dialect import TYPES, Dialect
 from synk.compile.regions.frame import function_text
-from synk.compile.regions.places import Places
+from synk.compile.regions.memory import OwnMemory
 from synk.compile.regions.table import NoText, c_text
 from synk.compile.regions.views import View
 from synk.compile.regions.walks import copy
@@ -31,7 +30,7 @@ from synk.native.draws import BITS
 LARGEST = 256  # elements of a constant in a text
 
 
-class RegionWriter:
+class RegionWriter(OwnMemory):
     """The text of a region in the making.
 
     Parameters
@@ -42,11 +41,6 @@ class RegionWriter:
         What the region takes and returns.
     dialect : Dialect
         C, with the elementary functions that there are.
-
-    Attributes
-    ----------
-    declarations : dict of str to None
-        What stands before the text, in order: functions of the mathematical library and of its own.
     """
 
     def __init__(
@@ -56,18 +50,13 @@ class RegionWriter:
         outputs: Sequence[Variable],
         dialect: Dialect,
     ):
+        super().__init__()
         self.dialect = dialect
         self.inputs, self.outputs, self.nodes = inputs, list(outputs), nodes
-        self.declarations: dict[str, None] = {}
-        self._lines: list[str] = []
         self._numbers: dict[Variable, str] = {}
         self._views: dict[Variable, View] = {}
         self._lengths: dict[Variable, Sequence[str]] = {}  # of vectors of lengths, as expressions
-        self._places = Places()
-        self._in_block: int | None = None  # the first place that was taken in the open block, if one is
         self._loops = False  # whether there has been a block
-        self._n_names = 0
-        self._at = 0  # the node that is being written
         self._readers: dict[Variable, int] = {}
         self.uses: dict[Variable, list[Apply]] = {}
         for k, node in enumerate(nodes):
@@ -76,7 +65,6 @@ class RegionWriter:
                 self.uses.setdefault(variable, []).append(node)
         self._kept: frozenset[Variable] = frozenset(outputs)  # read when all nodes have run
         self._placed: set[Variable] = set()  # outputs that lie where they are returned
-        self.fails_late = False  # whether it may give up when results have been begun
         self._destined: dict[Variable, View | Callable[[str], View]] = {}
         self.done: set[Apply] = set()  # nodes that were written with one before them
 
@@ -123,84 +111,6 @@ class RegionWriter:
         view = self.view(variable)
         return [f"(long)*({view.kind} *)({view.at(str(k))})" for k in range(count)]
 
-    def line(self, text: str) -> None:
-        """Add a line."""
-        self.fails_late |= "goto" in text and bool(self._placed)
-        self._lines.append(f"    {text}")
-
-    def demand(self, condition: str) -> None:
-        """Give up the region's call unless ``condition`` holds."""
-        self.line(f"if (!({condition})) goto give_up;")
-
-    def demand_same(self, lengths: Sequence[str], others: Sequence[str]) -> None:
-        """Give up the region's call unless lengths are the same as others."""
-        for one, other in zip(lengths, others, strict=True):
-            self.demand(f"{one} == {other}")
-
-    def let(self, kind: str, expression: str) -> str:
-        """Name the value of an expression."""
-        name = self._name("t")
-        self.line(f"const {kind} {name} = {expression};")
-        return name
-
-    def let_later(self, kind: str, start: str = "0") -> str:
-        """Name a number that functions write."""
-        name = self._name("t")
-        self.line(f"{kind} {name} = {start};")
-        return name
-
-    def let_array(self, values: Sequence[str]) -> str:
-        """Name an array of lengths."""
-        name = self._name("n")
-        self.line(f"long {name}[{max(len(values), 1)}] = {{{', '.join(values) or 0}}};")
-        return name
-
-    def let_view(self, dtype: str, data: str, shape: Sequence[str], strides: Sequence[str]) -> View:
-        """Name a view."""
-        lengths, steps = self.let_array(shape), self.let_array(strides)
-        return self._view(dtype, len(shape), f"(char *)({data})", lengths, steps)
-
-    def let_rest(self, view: View, *steps: str) -> View:
-        """Name the view of what lies so many steps away in another one, along its first axes."""
-        n = len(steps)
-        return self._view(
-            view.dtype, view.ndim - n, view.at(*steps), f"{view}.shape + {n}", f"{view}.strides + {n}"
-        )
-
-    def let_part(self, source: View, data: str, shape: Sequence[str], strides: Sequence[str]) -> View:
-        """Name a view of some of another one's elements."""
-        view = self.let_view(source.dtype, data, shape, strides)
-        self._places.put(view.name, self._places.of(source.name))
-        return view
-
-    def number_view(self, dtype: str, number: str) -> View:
-        """Return the view of one number."""
-        place = number if number.isidentifier() else self.let(TYPES[dtype], number)
-        return self._view(dtype, 0, f"(char *)&{place}", "0", "0")
-
-    def _view(self, dtype: str, ndim: int, data: str, lengths: str, strides: str) -> View:
-        view = View(self._name("v"), dtype, ndim)
-        self.line(f"const View {view} = {{{data}, {lengths}, {strides}}};")
-        return view
-
-    def function(self, text: str) -> str:
-        """Return the name of a function with ``text``, in which ``NAME`` stands for it.
-
-        All regions of a file share it.
-        """
-        name = f"f{hashlib.sha256(text.encode()).hexdigest()[:12]}"
-        self.declarations[text.replace("NAME", name)] = None
-        return name
-
-    def is_own(self, view: View) -> bool:
-        """Tell whether a view lies in memory that was taken in this block."""
-        return self._places.is_own_since(view.name, self._in_block or 0)
-
-    @property
-    def in_block(self) -> bool:
-        """Tell whether the node that is written runs again and again."""
-        return self._in_block is not None
-
     # --- loops ---------------------------------------------------------------------------------------
 
     @contextmanager
@@ -210,23 +120,19 @@ class RegionWriter:
         What is known in it is forgotten at its end. ``count`` may go on with a condition.
         """
         names = self._views, self._numbers, self._lengths
-        saved = self._at, self._kept, self._in_block, self.uses
+        saved = self._at, self._kept, self.uses
         self._views, self._numbers, self._lengths = (dict(table) for table in names)
         self._kept, self.uses = self._kept.union(graph.outputs), {}  # graphs may share their inputs
-        mark, watch = self._name("room"), self._name("watch")
+        self._loops = True
+        watch = self._name("watch")
         self.line(f"Watch {watch} = {{1, 1, milliseconds()}};")
         self.line(f"for (long i = 0; i < {count}; i++) {{")
         self.line(f"if (!{watch}.left-- && !look(&{watch})) goto interrupted;")
-        self.line(f"char *const {mark} = room;")
-        first = self._in_block = len(self._places)
-        self._loops = True
-        yield
-        for place in range(first, len(self._places)):
-            self._give(place)
-        self.line(f"room = {mark};")
+        with self._room():
+            yield
         self.line("}")
         self._views, self._numbers, self._lengths = names
-        self._at, self._kept, self._in_block, self.uses = saved
+        self._at, self._kept, self.uses = saved
         if not self.in_block:
             self.line("come_back();")
 
@@ -295,24 +201,18 @@ class RegionWriter:
     def know_regrouped(self, variable: Variable, source: Variable, shape: Sequence[str]) -> None:
         """Say that a variable has the elements of another in C order: as a view or a copy, as they lie."""
         view, n = self.view(source), len(shape)
-        size, place = np.dtype(view.dtype).itemsize, self._places.take(self._at)
+        size = np.dtype(view.dtype).itemsize
         lengths, strides = self.let_array(shape), self.let_array(["0"] * n)
         total = self.let("long", f"elements({view.ndim}, {view}.shape)" if view.ndim else "1")
         self.demand(f"fill_in({n}, {lengths}, {total})")
-        in_order = self.let("int", f"regroup({view.ndim}, &{view}, {size}, {n}, {lengths}, {strides})")
-        self.line(f"if (!{in_order}) {{")
-        own = self.let_array(["0"] * view.ndim)
-        self._take(place, f"dense({view.ndim}, {view}.shape, {size}, {own})")
-        copy(self, view, self._view(view.dtype, view.ndim, f"m[{place}]", f"{view}.shape", own))
-        self.line("}")
-        data = f"{in_order} ? {view}.data : m[{place}]"
-        if not n:
-            self.know_number(variable, f"*({view.kind} *)({data})")
-            return
-        made = self._view(view.dtype, n, data, lengths, strides)
-        # The memory of the source is kept too.
-        self._places.put(made.name, self._places.of(view.name) | {place})
-        self._know(variable, made)
+        in_order = f"regroup({view.ndim}, &{view}, {size}, {n}, {lengths}, {strides})"
+        dense = self.copied_unless(in_order, view)
+        if n:
+            made = self._view(view.dtype, n, f"{dense}.data", lengths, strides)
+            self._places.put(made.name, self._places.of(dense.name))
+            self._know(variable, made)
+        else:
+            self.know_number(variable, f"*({view.kind} *){dense}.data")
 
     def same(self, variable: Variable, source: Variable) -> None:
         """Say that a variable is another one."""
@@ -348,48 +248,17 @@ class RegionWriter:
             view = self._of_our_own(ndim, dtype, lengths, like, whole=True)
         else:
             strides, _ = self._dense(ndim, dtype, lengths, like)
-            k, make = self._result(variable, lengths, strides)
+            k = self.outputs.index(variable)
+            at, number = len(self.inputs) + k, np.dtype(dtype).num
+            given = f"n_given > {at} ? given[{at}] : 0"
+            self.line(f"r[{k}] = result({given}, {ndim}, {lengths}, {strides}, {number});")
             # Of a node with several results none is written before all of them are there.
-            self._lines.append(f"    {make}")
+            self._lines.append(f"    if (!r[{k}]) goto give_up;")
+            self._placed.add(variable)
+            self.begun = True
             view = self._view(dtype, ndim, f"r[{k}]->data", lengths, f"r[{k}]->strides")
         self._know(variable, view)
         return view
-
-    def _result(self, variable: Variable, lengths: str, strides: str) -> tuple[int, str]:
-        """Return the number of a result that now has a place, and the line that makes its array."""
-        self._placed.add(variable)
-        k, number = self.outputs.index(variable), np.dtype(variable.type.dtype).num
-        at = len(self.inputs) + k
-        given = f"n_given > {at} ? given[{at}] : 0"
-        made = f"r[{k}] = result({given}, {variable.type.ndim}, {lengths}, {strides}, {number});"
-        return k, f"{made} if (!r[{k}]) goto give_up;"
-
-    def new_later(self, variable: Variable, shape: Sequence[str], apart: bool) -> tuple[View, str, str]:
-        """Return the view of memory that is there when a line has run, its array of lengths, and that line.
-
-        The line gets the lengths that are in the array when it runs. Memory that stands ``apart`` is of no
-        variable, and is kept until the region ends.
-        """
-        ndim, dtype = variable.type.ndim, variable.type.dtype
-        lengths, strides = self.let_array(shape), self.let_array(["0"] * ndim)
-        view = View(self._name("v"), dtype, ndim)
-        self.line(f"View {view} = {{0, {lengths}, {strides}}};")
-        n_bytes = f"dense({ndim}, {lengths}, {np.dtype(dtype).itemsize}, {strides})"
-        if variable in self.outputs and variable not in self._placed and not apart:
-            k, make = self._result(variable, lengths, strides)
-            lies = f"{view}.data = r[{k}]->data; {view}.strides = r[{k}]->strides;"
-            take = f"come_back(); (void){n_bytes}; {make} {lies}"
-        else:
-            place = self._places.take(len(self.nodes) if apart else self._at)
-            self._places.put(view.name, {place})
-            # Of the heap: what the frame has is given back at the end of the block in which the line is.
-            take = (
-                f"m[{place}] = take(&(char *){{frame + sizeof frame}}, frame + sizeof frame, {n_bytes}); "
-                f"if (!m[{place}]) goto give_up; {view}.data = m[{place}];"
-            )
-        if not apart:
-            self._know(variable, view)
-        return view, lengths, take
 
     def take_over(self, variable: Variable, source: Variable, node: Apply) -> View | None:
         """Return the view of ``source`` for a variable, if it is new memory that nobody reads later."""
@@ -404,47 +273,9 @@ class RegionWriter:
         self._know(variable, view)
         return view
 
-    def scratch(
-        self, dtype: str, shape: Sequence[str], to_the_end: bool = False, like: View | None = None
-    ) -> View:
-        """Return the view of memory that is needed for this node only, or until the region ends."""
-        view = self._of_our_own(len(shape), dtype, self.let_array(shape), like)
-        if to_the_end:
-            self._places.keep(view.name, len(self.nodes))
-        return view
-
-    def is_made(self, variable: Variable) -> bool:
-        """Tell whether a view of a variable is there."""
-        return variable in self._views
-
     def is_kept(self, variable: Variable) -> bool:
         """Tell whether a variable is read when all nodes have run."""
         return variable in self._kept
-
-    def _of_our_own(
-        self, ndim: int, dtype: str, lengths: str, like: View | None, whole: bool = False
-    ) -> View:
-        place = self._places.take(self._at)
-        strides, n_bytes = self._dense(ndim, dtype, lengths, like)
-        self._take(place, n_bytes)
-        view = self._view(dtype, ndim, f"m[{place}]", lengths, strides)
-        self._places.put(view.name, {place}, whole)
-        return view
-
-    def _take(self, place: int, n_bytes: str) -> None:
-        self.line(f"m[{place}] = take(&room, frame + sizeof frame, {n_bytes});")
-        self.demand(f"m[{place}]")
-
-    def _give(self, place: int) -> None:
-        self.line(f"give(frame, frame + sizeof frame, &m[{place}]);")
-
-    def _dense(self, ndim: int, dtype: str, lengths: str, like: View | None) -> tuple[str, str]:
-        """Return the names of strides and of a number of bytes."""
-        strides, n_bytes = self.let_array(["0"] * ndim), self._name("b")
-        how, model = ("dense", "") if like is None else ("dense_like", f", &{like}")
-        size = np.dtype(dtype).itemsize
-        self.line(f"const long {n_bytes} = {how}({ndim}, {lengths}, {size}, {strides}{model});")
-        return strides, n_bytes
 
     def _know(self, variable: Variable, view: View) -> None:
         self._views[variable] = view
@@ -466,10 +297,6 @@ class RegionWriter:
         view = self._view(dtype, variable.type.ndim, f"(char *){name}d", f"{name}n", f"{name}s")
         self._know(variable, view)
         return view
-
-    def _name(self, letter: str) -> str:
-        self._n_names += 1
-        return f"{letter}{self._n_names}"
 
     # --- the whole -----------------------------------------------------------------------------------
 

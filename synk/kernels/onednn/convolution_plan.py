@@ -17,7 +17,7 @@ import numpy as np
 
 from synk.kernels.onednn.binding import failure
 from synk.kernels.onednn.engine import Engine
-from synk.native.libraries import HEAD, layout_is_known
+from synk.native.methods import HEAD, layout_is_known
 
 
 class Step(NamedTuple):

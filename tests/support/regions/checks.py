@@ -31,9 +31,8 @@ NOISE = 12  # trials
 def modes() -> dict[bool, tuple[Mode, Mode]]:
     """Return modes of NumPy's functions and of regions: of graphs as they are written, and rewritten."""
     native, python = ArrayLinker(native=True), ArrayLinker(native=False)
-    full = array_mode(python)
     written = Mode(python, None), Mode(native, RewriteDatabaseQuery(include=(TAG, NATIVE)))
-    return {False: written, True: (Mode(python, full.provided_optimizer.excluding(TAG)), array_mode(native))}
+    return {False: written, True: (array_mode(python), array_mode(native))}
 
 
 MODES = modes()  # before anything stands for what they ask

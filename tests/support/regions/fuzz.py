@@ -73,11 +73,9 @@ def chunk(seeds: Iterable[tuple[int, ...]], compilation: NativeCompilation, repo
                 report.differences.append(f"graph {seed}: {traceback.format_exc()[-1500:]}")
     report.seconds["built"] += time.process_time() - began
     began = time.perf_counter()
-    waiting = [function for ref in compilation._waiting if (function := ref()) is not None]
-    if waiting:
-        compilation.compile(waiting[0])
+    report.regions += sum(one.name not in compilation._known for one in compilation._functions)
+    compilation.compile()
     assert not compilation._failed
-    report.regions += len(waiting)
     report.seconds["compiled"] += time.perf_counter() - began
     began = time.perf_counter()
     for pair in pairs:

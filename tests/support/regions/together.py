@@ -1,10 +1,8 @@
-"""Compile what waits together, keep nothing, and let Python's programs be NumPy's functions alone."""
+"""Compile what waits together, and keep nothing."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from synk.compile import rewrites
-from synk.compile.dispatch import elemwise
 from synk.compile.regions import functions
 from synk.compile.regions.compilation import NativeCompilation
 from synk.native.compiler import find_compiler
@@ -24,16 +22,10 @@ class NoStore(Store):
 
 @contextmanager
 def compiled_together() -> Iterator[NativeCompilation]:
-    """Compile regions with an empty store; where none are asked for, run NumPy's functions, one by one."""
+    """Compile regions with an empty store."""
     compilation = NativeCompilation(Libraries(find_compiler(), NoStore()))
-    native, dialect_of, fused = functions.native_compilation, rewrites.dialect_of, elemwise.fused
-    rewrites.step_rewriter()  # knows of fusion
-    functions.native_compilation = lambda: compilation
-    rewrites.dialect_of = lambda xp: dialect_of(xp) if rewrites._native.get() else None
-    elemwise.fused = lambda *given: fused(*given) if rewrites._native.get() else None
-    rewrites._inner_rewriter.cache_clear()
+    native, functions.native_compilation = functions.native_compilation, lambda: compilation
     try:
         yield compilation
     finally:
-        functions.native_compilation, rewrites.dialect_of, elemwise.fused = native, dialect_of, fused
-        rewrites._inner_rewriter.cache_clear()
+        functions.native_compilation = native

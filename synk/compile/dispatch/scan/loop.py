@@ -3,40 +3,27 @@
     sequences[i], rows of traces, untraced states, constants
         -> step -> rows of traces, untraced states[, whether to stop]
 
-`traces` says what a trace is and which values a step may overwrite.
+`synk.compile.graphs.scan_traces` says what a trace is. All that a step returns is its own.
 """
 
-from functools import cache
 from itertools import accumulate, pairwise
 
-from pytensor.compile.mode import optdb
-from pytensor.graph.rewriting.basic import GraphRewriter
-from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 from pytensor.scan.op import Scan
 
-from synk.compile.compat import step_graph
-from synk.compile.dispatch.graph import copy_value
+from synk.compile.compat import inner_graph
 from synk.compile.emit import emit
-from synk.compile.graphs.scan_traces import TraceMemory, disposable, plan_memory, traces_of
-from synk.compile.rewrites import ELEMWISE_IN_PLACE, UNWANTED, inner_rewriter
+from synk.compile.graphs.scan_traces import traces_of
+from synk.compile.rewrites import inner_rewriter
 from synk.compile.tables import array_funcify
 
 
 @array_funcify.register(Scan)
 def scan(op, node, xp):
     """A loop over the rows of arrays."""
-    traces = traces_of(op, node)
-    graph = step_graph(op, inner_rewriter(xp), _inplace_rewriter(), disposable(op, traces))
+    graph = inner_graph(op, inner_rewriter(xp))
     # Python reads whether to stop.
     fetched = [len(graph.outputs) - 1] if op.info.as_while else []
-    return Loop(op, node, plan_memory(op, graph, traces), emit(graph, xp, fetched=fetched), xp)
-
-
-@cache
-def _inplace_rewriter() -> GraphRewriter:
-    """Return the rewriter that lets a step work in place, elementwise nodes too: they may take its state."""
-    unwanted = [tag for tag in UNWANTED if tag != ELEMWISE_IN_PLACE]
-    return optdb.query(RewriteDatabaseQuery(include=("inplace",), exclude=unwanted))
+    return Loop(op, node, emit(graph, xp, fetched=fetched), xp)
 
 
 class Loop:
@@ -47,18 +34,18 @@ class Loop:
     Parameters
     ----------
     op, node : Scan and its Apply
-    memory : TraceMemory
-        What to do with the results of a step.
     step : Program
         The inner graph of the Op.
     xp : module
     """
 
-    def __init__(self, op, node, memory: TraceMemory, step, xp):
+    def __init__(self, op, node, step, xp):
         info, n_states = op.info, op.info.n_untraced_sit_sot
-        n_initial, n_written = len(memory.traces) - info.n_nit_sot, len(memory.replaced)
+        self.traces = traces_of(op)
+        n_initial, n_written = len(self.traces) - info.n_nit_sot, sum(len(t.writes) for t in self.traces)
+        self.owned = [k in op.destroy_map for k in range(n_initial)]  # arrays that it may write over
         self.host_nodes = step.host_nodes
-        self.memory, self.step, self.xp = memory, step, xp
+        self.step, self.xp = step, xp
         self.as_while, self.n_mit_mot = info.as_while, info.n_mit_mot
         self.parts = _slices(info.n_seqs, n_initial, n_states, info.n_nit_sot, info.n_non_seqs)
         self.made = slice(n_written - info.n_nit_sot, n_written)  # results for traces without initial values
@@ -72,16 +59,13 @@ class Loop:
         n_steps = int(n_steps)
         sequences, initial, states, lengths, constants = [inputs[part] for part in self.parts]
         check_steps(n_steps, sequences)
-        memory = self.memory
-        arrays = [x if owned else self.xp.array(x) for x, owned in zip(initial, memory.owned, strict=False)]
+        arrays = [x if owned else self.xp.array(x) for x, owned in zip(initial, self.owned, strict=True)]
         if n_steps == 0:
             arrays += [self.xp.empty((0, *shape), dtype) for dtype, shape in self.new]
         else:
-            pairs = zip(states, memory.changed, strict=True)
-            states = [copy_value(state) if changed else state for state, changed in pairs]
             done, states = self._run(n_steps, sequences, arrays, states, lengths, constants)
             ordered = slice(self.n_mit_mot, None)  # the others have a row per step
-            pairs = zip(arrays[ordered], memory.traces[ordered], strict=True)
+            pairs = zip(arrays[ordered], self.traces[ordered], strict=True)
             arrays[ordered] = [self._in_order(array, done + trace.reach) for array, trace in pairs]
         results = *arrays, *states
         return results[0] if len(results) == 1 else results
@@ -90,20 +74,23 @@ class Loop:
         """Take up to ``n_steps`` steps; return how many, and the last states. New traces join ``arrays``."""
         reads = [
             (array, offset, len(array))
-            for array, trace in zip(arrays, self.memory.traces, strict=False)
+            for array, trace in zip(arrays, self.traces, strict=False)
             for offset in trace.reads
         ]
         writes = []
         for i in range(n_steps):
             rows = [sequence[i] for sequence in sequences]
             rows += [array[(i + offset) % length] for array, offset, length in reads]
-            results = self._results(rows, states, constants)
+            results = self.step(*rows, *states, *constants)
             if i == 0:
                 arrays += self._new_arrays(lengths, results[self.made])
-                writes = self._writes(arrays)
-            for (array, offset, length, source), row in zip(writes, results, strict=False):
-                if source is None or row is not rows[source]:
-                    array[(i + offset) % length] = row
+                writes = [
+                    (array, offset, len(array))
+                    for array, trace in zip(arrays, self.traces, strict=True)
+                    for offset in trace.writes
+                ]
+            for (array, offset, length), row in zip(writes, results, strict=False):
+                array[(i + offset) % length] = row
             states, stops = results[self.kept], self.as_while and results[-1]
             # Kept here, they would lie beside those of the next step.
             del rows, results
@@ -111,27 +98,12 @@ class Loop:
                 break
         return i + 1, states
 
-    def _results(self, rows, states, constants):
-        results = [*self.step(*rows, *states, *constants)]
-        for k in self.memory.copied:
-            results[k] = copy_value(results[k])
-        return results
-
     def _new_arrays(self, lengths, rows):
         """Make the traces without initial values; their rows are like the first ones."""
         return [
             self.xp.empty((int(length), *row.shape), dtype)
             for length, row, (dtype, _) in zip(lengths, rows, self.new, strict=True)
         ]
-
-    def _writes(self, arrays):
-        """Return array, offset and length for each row to write, and the input that may be there already."""
-        targets = [
-            (array, offset, len(array))
-            for array, trace in zip(arrays, self.memory.traces, strict=True)
-            for offset in trace.writes
-        ]
-        return [(*target, source) for target, source in zip(targets, self.memory.replaced, strict=True)]
 
     def _in_order(self, array, filled):
         """Return the rows of a trace in the order of their steps, of which ``filled`` have been in use."""

@@ -1,0 +1,103 @@
+"""Regions as functions of Python: what they call, and how arrays lie in memory.
+
+library, name -> method_of: the functions of NumPy, SciPy and oneDNN that it calls -> a function
+"""
+
+import ctypes
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+from scipy.linalg import cython_blas, cython_lapack
+
+from synk.native import draws
+from synk.native import special as special_functions
+from synk.native.capsules import pointer_in
+from synk.native.products import Pointers, faster_products
+
+HEAD = object.__basicsize__
+ROUTINES = (  # of BLAS and LAPACK, as regions number them
+    *("dgemv", "sgemv", "dgemm", "sgemm"),
+    *("dtrsm", "strsm", "dpotrf", "spotrf"),
+    *("dtrsv", "strsv"),
+)
+
+
+class _Method(ctypes.Structure):
+    """Python's description of a function in C."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+def has_method(library: ctypes.CDLL | None, name: str) -> bool:
+    """Tell whether there is a library, and the region ``name`` in it."""
+    return hasattr(library, f"{name}_method")
+
+
+def method_of(library: ctypes.CDLL, name: str, prelude: ctypes.CDLL) -> Callable[..., Any]:
+    """Return the region ``name`` of a library as a function of Python, connected to those that it calls.
+
+    AttributeError or ValueError if one of the libraries has no such function.
+    """
+    method = _Method.in_dll(library, f"{name}_method")
+    _tell(prelude)
+    with suppress(ValueError):  # which says that no region of the library calls any
+        special = (ctypes.c_void_p * len(special_functions.FUNCTIONS)).in_dll(library, "special")
+        special[:] = [*special_functions.pointers()]
+    with suppress(ValueError):
+        drawing = (ctypes.c_void_p * len(draws.NAMES)).in_dll(library, "drawing")
+        drawing[:] = [*draws.pointers()]
+    library["connect"](ctypes.byref(ctypes.c_void_p.in_dll(prelude, "functions")))
+    make = ctypes.pythonapi.PyCFunction_NewEx
+    make.argtypes, make.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p), ctypes.py_object
+    return make(ctypes.addressof(method), None, None)
+
+
+def _tell(prelude: ctypes.CDLL) -> None:
+    """Tell the library of what all regions call where NumPy's, BLAS's and oneDNN's functions are."""
+    ctypes.c_void_p.in_dll(prelude, "ndarray").value = id(np.ndarray)
+    ctypes.c_void_p.in_dll(prelude, "numpy").value = _numpy_functions()
+    scalars = (ctypes.c_void_p * 24).in_dll(prelude, "scalars")
+    for letter in "?bhilqBHILQfd":
+        dtype = np.dtype(letter)
+        scalars[dtype.num] = id(dtype.type)
+    routines = (ctypes.c_void_p * len(ROUTINES)).in_dll(prelude, "routines")
+    exported = cython_blas.__pyx_capi__ | cython_lapack.__pyx_capi__
+    routines[:] = [pointer_in(exported[name]) for name in ROUTINES]
+    faster = faster_products()
+    if faster is not None:
+        onednn = Pointers.in_dll(prelude, "onednn")
+        ctypes.pointer(onednn)[0] = faster.pointers
+
+
+def _numpy_functions() -> int:
+    """Return where NumPy's table of functions is, which extensions of other languages call."""
+    core: Any = np._core if hasattr(np, "_core") else np.core
+    return pointer_in(core._multiarray_umath._ARRAY_API)
+
+
+def layout_is_known() -> bool:
+    """Compare a real array with the declarations in ``prelude.h``."""
+    array = np.zeros((2, 3), "float32")[:, ::2]
+    _, data, ndim, shape, strides, _, dtype, flags = _words(id(array) + HEAD - 8, 8)
+    numbers = (ctypes.c_int32 * 2).from_address(id(array.dtype) + HEAD + 8)
+    byteorder = numbers[0].to_bytes(4, "little")[2:3]
+    return (
+        _words(id(array) + HEAD - 8, 1) == [id(np.ndarray)]
+        and data == array.ctypes.data
+        and ndim & 0xFFFFFFFF == array.ndim
+        and (dtype, flags & 0xFFFFFFFF) == (id(array.dtype), array.flags.num)
+        and _words(shape, 2) == list(array.shape)
+        and _words(strides, 2) == list(array.strides)
+        and (byteorder, numbers[1]) == (b"=", array.dtype.num)
+    )
+
+
+def _words(address: int, count: int) -> list[int]:
+    return list((ctypes.c_ssize_t * count).from_address(address))

@@ -1,0 +1,50 @@
+"""Products of vectors and matrices, which BLAS computes where it can read them."""
+
+import itertools
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+
+from synk.compile import array_funcify, array_mode
+
+LENGTHS = list(itertools.product((0, 1, 5), (0, 1, 7), (0, 1, 4)))
+
+
+def laid_out(shape, dtype):
+    """Yield arrays of a shape that lie in many ways."""
+    rng = np.random.default_rng(sum(shape))
+    large = rng.normal(size=[2 * n + 1 for n in shape]).astype(dtype)
+    part = large[tuple(slice(n) for n in shape)]
+    yield part.copy("C")
+    yield part.copy("F")
+    yield part
+    yield large[tuple(slice(None, 2 * n, 2) for n in shape)]
+    yield part[tuple(slice(None, None, -1) for _ in shape)]
+    yield np.broadcast_to(part[:1], shape) if shape[0] else part
+
+
+def compiled(left, right, dtype):
+    """Return the C function of a product of arrays with so many axes, which takes the result's array too."""
+    x, y = (pt.tensor(shape=(None,) * ndim, dtype=dtype) for ndim in (left, right))
+    function = pytensor.function([x, y], pt.matmul(x, y), mode=array_mode())
+    (node,) = function.maker.fgraph.apply_nodes
+    order = [function.maker.fgraph.inputs.index(variable) for variable in node.inputs]
+    native = array_funcify(node.op, node, np).native
+    return lambda *given: native.call(*(given[k] for k in order), given[-1])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(("left", "right"), [(1, 1), (1, 2), (2, 1), (3, 3)])
+def test_factors_and_results_may_lie_in_any_way(left, right, dtype, capfd):
+    region = compiled(left, right, dtype)
+    for m, k, n in LENGTHS:
+        first, second = (m, k)[-left:] if left < 3 else (2, m, k), (k, n)[:right] if right < 3 else (2, k, n)
+        for x, y in itertools.product(laid_out(first, dtype), laid_out(second, dtype)):
+            expected = x @ y
+            tolerance = {"rtol": 1e-4, "atol": 1e-5} if dtype == "float32" else {"rtol": 1e-10, "atol": 1e-12}
+            places = [None, *laid_out(expected.shape, dtype)][:-1] if expected.ndim else [None]
+            for place in places:
+                np.testing.assert_allclose(region(x, y, place), expected, **tolerance)
+    assert "illegal value" not in "".join(capfd.readouterr())  # which BLAS would say
