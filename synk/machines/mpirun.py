@@ -1,11 +1,13 @@
 """Decide by which command one process a machine is started: pure, nothing is run.
 
 hosts, program -> launch -> Launch -> MpiJob
+host -> reach -> command
 """
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -19,6 +21,10 @@ SSH_OPTIONS = (
     "-o ServerAliveInterval=5",
     "-o ServerAliveCountMax=2",
 )
+
+# In a job of Slurm mpirun reaches the other machines by srun. A step that has lost a machine holds the others
+# until Slurm gives that one up; the step of a restart shares them with it.
+IN_SLURM, SHARE = "SLURM_JOBID", {"SLURM_OVERLAP": "1"}
 
 
 class Launch(NamedTuple):
@@ -85,7 +91,14 @@ def launch(
         *(word for name in variables for word in ("-x", name)),
         *program,
     ]
-    return Launch(tuple(command), {**environment, **variables}, folder)
+    return Launch(tuple(command), {**environment, **SHARE, **variables}, folder)
+
+
+def reach(host: str, environment: Mapping[str, str], ssh_options: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return a command that succeeds if ``mpirun`` can start a process on a host, by srun or by ssh."""
+    if IN_SLURM in environment:
+        return ("srun", "--overlap", "--mpi=none", "--nodes=1", "--ntasks=1", f"--nodelist={host}", "true")
+    return ("ssh", *shlex.split(" ".join([*SSH_OPTIONS, *ssh_options])), host, "true")
 
 
 def check_hosts(hosts: Sequence[str]) -> None:

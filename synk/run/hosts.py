@@ -23,7 +23,7 @@ from synk.machines.hosts import parse_hosts
 from synk.machines.links import Watch
 from synk.machines.mpi_job import MpiJob
 from synk.machines.mpi_library import find_mpirun
-from synk.machines.mpirun import SSH_OPTIONS, Launch, launch
+from synk.machines.mpirun import Launch, launch, reach
 from synk.machines.proof import new_token
 from synk.run.job import CALL_SECONDS, Called, Job
 from synk.values.errors import SynkStateError
@@ -72,11 +72,9 @@ class StartedJobs:
         return Job(self.hosts[0].name, self.hosts[0].slots or self._n_here, called, leaders, job.end)
 
     def leave_out_lost(self) -> None:
-        """Go on without the machines that do not answer by ssh any more; this one stays."""
+        """Go on without the machines that mpirun cannot reach any more; this one stays."""
         first, *others = self.hosts
-        options = [*SSH_OPTIONS, *_ssh_options()]
-        words = shlex.split(" ".join(options))
-        asked = [(host, _silent(["ssh", *words, host.name, "true"])) for host in others]
+        asked = [(host, _silent(reach(host.name, os.environ, _ssh_options()))) for host in others]
         self.hosts = (first, *(host for host, process in asked if process.wait() == 0))
 
     def use(self, hosts: Any) -> None:
