@@ -5,8 +5,10 @@ StartedJobs.call -> mpirun -> on the first machine an agent, on the others a lea
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
+import socket
 import subprocess
 import sys
 import tempfile
@@ -51,7 +53,7 @@ class StartedJobs:
         Raises SynkStateError, with what mpirun has said, if they do not.
         """
         with ExitStack() as made:
-            listener = made.enter_context(closing(Listener(self.hosts[0].name)))
+            listener = made.enter_context(closing(_listen(self.hosts[0].name)))
             door, token = made.enter_context(closing(Door())), new_token()
             place = ":".join(map(str, listener.address))
             told = {**door.environment, ADDRESS: place, TOKEN: token.hex(), FOLDER: tempfile.gettempdir()}
@@ -106,6 +108,19 @@ class StartedJobs:
                 raise
             host = self.hosts[hello["machine"]]
             return end, {**hello, "host": host.name, "ranks": host.slots or hello["ranks"]}
+
+
+def _listen(first: str) -> Listener:
+    """Listen for leaders at this machine, which must be the first of the hosts."""
+    try:
+        return Listener(first)
+    except OSError as error:
+        if error.errno != errno.EADDRNOTAVAIL:
+            raise
+        raise SynkStateError(
+            f"fork: the first of the hosts is {first!r}, and the script runs on {socket.gethostname()!r}: "
+            "start it on the first, as sbatch does, or name this machine first"
+        ) from None
 
 
 def _ssh_options() -> list[str]:
