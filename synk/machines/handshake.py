@@ -12,7 +12,7 @@ import errno
 import selectors
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from ipaddress import ip_address
 from typing import Any
 
@@ -28,6 +28,23 @@ CALLERS = 256  # connections without a proof yet, far more than leaders; the old
 SILENCE_SECONDS = 2
 
 Address = tuple[str, int]
+
+
+def own_address(name: str, others: Sequence[str]) -> str:
+    """Return the address of this machine at which others reach it.
+
+    It is that of its name; where this is for the machine alone, as the 127.0.1.1 of Debian's /etc/hosts, that
+    from which it reaches the first of the others.
+    """
+    try:
+        address = socket.gethostbyname(name)
+    except OSError as error:
+        raise _named(error, name) from None
+    if not others or not ip_address(address).is_loopback:
+        return address
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
+        way.connect((others[0], 9))  # sends nothing
+        return str(way.getsockname()[0])
 
 
 class Listener:

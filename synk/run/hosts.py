@@ -19,7 +19,7 @@ from typing import Any
 
 from synk.machines.agent_door import Door
 from synk.machines.agent_leaders import AgentLeaders
-from synk.machines.handshake import Listener
+from synk.machines.handshake import Listener, own_address
 from synk.machines.hostfile import Host
 from synk.machines.hosts import parse_hosts
 from synk.machines.links import Watch
@@ -53,7 +53,7 @@ class StartedJobs:
         Raises SynkStateError, with what mpirun has said, if they do not.
         """
         with ExitStack() as made:
-            listener = made.enter_context(closing(_listen(self.hosts[0].name)))
+            listener = made.enter_context(closing(_listen([host.name for host in self.hosts])))
             door, token = made.enter_context(closing(Door())), new_token()
             place = ":".join(map(str, listener.address))
             told = {**door.environment, ADDRESS: place, TOKEN: token.hex(), FOLDER: tempfile.gettempdir()}
@@ -110,10 +110,11 @@ class StartedJobs:
             return end, {**hello, "host": host.name, "ranks": host.slots or hello["ranks"]}
 
 
-def _listen(first: str) -> Listener:
+def _listen(names: Sequence[str]) -> Listener:
     """Listen for leaders at this machine, which must be the first of the hosts."""
+    first, *others = names
     try:
-        return Listener(first)
+        return Listener(own_address(first, others))
     except OSError as error:
         if error.errno != errno.EADDRNOTAVAIL:
             raise

@@ -10,7 +10,7 @@ import sys
 import time
 from typing import Any, NoReturn
 
-from synk.machines.handshake import Listener, connect
+from synk.machines.handshake import Listener, connect, own_address
 from synk.machines.hosts import under_mpi
 from synk.machines.mpi_leaders import MpiLeaders
 from synk.machines.mpi_library import load_mpi
@@ -35,8 +35,8 @@ class JoinedWorld:
     def __init__(self, world: Any):
         self.is_first, self.n_here = world.rank == 0, 1
         self._number, self._n_machines = world.rank, world.size
-        address = world.allgather(socket.gethostbyname(socket.gethostname()))[0]
-        self._listener = Listener(address) if self.is_first else None
+        name, *others = world.allgather(socket.gethostname())
+        self._listener = Listener(own_address(name, others)) if self.is_first else None
         told = (self._listener.address, new_token()) if self._listener else None
         self._address, self._token = world.bcast(told)
         self._world = world

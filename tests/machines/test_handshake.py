@@ -69,6 +69,14 @@ def test_all_networks_are_no_address(address):
         Listener(address)
 
 
+def test_a_name_for_this_machine_alone_is_no_address_for_others(monkeypatch):
+    names = {"mine": "127.0.1.1", "known": "192.0.2.1"}
+    monkeypatch.setattr(handshake.socket, "gethostbyname", names.get)
+    assert handshake.own_address("known", ["127.0.0.1"]) == "192.0.2.1"
+    assert handshake.own_address("mine", []) == "127.0.1.1"
+    assert handshake.own_address("mine", ["127.0.0.1"]) == "127.0.0.1"  # from where that is reached
+
+
 def test_an_address_of_another_machine_is_named():
     with pytest.raises(OSError, match=r"192\.0\.2\.1"):
         Listener("192.0.2.1")
