@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
+import traceback
+from typing import NoReturn
 
 from synk.device.cpu import count_cores
 from synk.machines.agent import Agent
@@ -38,6 +41,18 @@ def follow() -> None:
     lead(LeaderEnd(end), MpiLeaders(world))
 
 
+def main() -> NoReturn:
+    """Follow, then end this process, after an error too; the end of MPI would wait for the others."""
+    code = 1
+    try:
+        follow()
+        code = 0
+    except Exception:
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
 if __name__ == "__main__":
-    follow()
-    os._exit(0)  # MPI's end would wait for the others
+    main()
