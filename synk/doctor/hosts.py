@@ -70,7 +70,7 @@ def check_hosts(hosts: str, interface: str | None, ssh_options: str = "") -> Ite
         check_known(parse_hosts(hosts))
         if len(names) > 1:
             check_ssh()
-        address = own_address(names[0], interface, alone=len(names) == 1)
+        address = own_address(names[0], names[1:], interface)
     except Exception as error:
         yield Finding(PROBLEM, "hosts", str(error))
         return

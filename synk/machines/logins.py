@@ -1,11 +1,11 @@
-"""Log in to machines by ssh, to all at the same time, and find out what is wrong with them.
+"""Run a command on machines, on all at the same time, and find out what is wrong with them.
 
 hosts, command -> ask -> {host: Answer} -> complaints, each with its host and a remedy
 """
 
 from __future__ import annotations
 
-import shlex
+import os
 import shutil
 import subprocess
 import sys
@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from synk.machines.mpirun import SSH_OPTIONS
+from synk.machines.mpirun import IN_SLURM, on
 from synk.values.errors import SynkStateError
 
 READ_SECONDS = 0.1
@@ -34,7 +34,7 @@ class Answer(NamedTuple):
 
 def check_ssh() -> None:
     """Raise SynkStateError if this machine cannot log in to others."""
-    if shutil.which("ssh") is None:
+    if IN_SLURM not in os.environ and shutil.which("ssh") is None:
         raise SynkStateError("there is no ssh on this machine: install it (openssh-client)")
 
 
@@ -42,10 +42,8 @@ def ask(
     hosts: Sequence[str], command: Sequence[str], seconds: float, options: Sequence[str] = ()
 ) -> dict[str, Answer]:
     """Run a command on hosts, which have so many seconds together; nobody is asked for a password."""
-    connect = f"-o ConnectTimeout={max(1, round(seconds))}"  # of several the first counts
-    words = shlex.split(" ".join([connect, *SSH_OPTIONS, *options]))
     deadline = time.monotonic() + seconds
-    asked = {host: _start(["ssh", *words, host, shlex.join(command)]) for host in hosts}
+    asked = {host: _start(on(host, command, os.environ, options)) for host in hosts}
     return {host: _answer(process, deadline) for host, process in asked.items()}
 
 

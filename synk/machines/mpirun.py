@@ -1,11 +1,13 @@
 """Decide by which command one process a machine is started: pure, nothing is run.
 
 hosts, program -> launch -> Launch -> MpiJob
+host -> reach -> command
 """
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -22,6 +24,9 @@ SSH_OPTIONS = (
 
 # By default the daemons of a job outlive a link that is cut for minutes: seconds, seconds, times.
 KEEPALIVE = (("time", "1"), ("intvl", "1"), ("probes", "3"))
+# In a job of Slurm mpirun reaches the other machines by srun. A step that has lost a machine holds the others
+# until Slurm gives that one up; the step of a restart shares them with it.
+IN_SLURM, SHARE = "SLURM_JOBID", {"SLURM_OVERLAP": "1"}
 
 
 class Launch(NamedTuple):
@@ -94,7 +99,17 @@ def launch(
         *(word for name in variables for word in ("-x", name)),
         *program,
     ]
-    return Launch(tuple(command), {**environment, **variables}, folder)
+    return Launch(tuple(command), {**environment, **SHARE, **variables}, folder)
+
+
+def on(
+    host: str, command: Sequence[str], environment: Mapping[str, str], ssh_options: Sequence[str] = ()
+) -> list[str]:
+    """Return how a command runs on a host by the way that ``mpirun`` takes there: srun, or ssh."""
+    if IN_SLURM in environment:
+        step = "--overlap", "--mpi=none", "--nodes=1", "--ntasks=1", f"--nodelist={host}"
+        return ["srun", *step, *command]
+    return ["ssh", *shlex.split(" ".join([*SSH_OPTIONS, *ssh_options])), host, shlex.join(command)]
 
 
 def check_hosts(hosts: Sequence[str]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import socket
 import struct
+from collections.abc import Sequence
 from ipaddress import ip_address, ip_network
 
 from synk.values.errors import SynkStateError
@@ -28,28 +29,33 @@ def addresses() -> dict[str, str]:
     return found
 
 
-def own_address(host: str, interface: str | None, alone: bool) -> str:
+def own_address(host: str, others: Sequence[str], interface: str | None = None) -> str:
     """Return the address at which this machine, the first host, listens for the others.
 
-    ``alone`` means that there are no others. Raises SynkStateError if the first host is another machine, or
-    others could not reach it, or it has no such interface.
+    It is that of its name; where this is for the machine alone, as the 127.0.1.1 of Debian's /etc/hosts, that
+    from which it reaches the first of the others. Raises SynkStateError if the first host is another machine,
+    or it has no such interface.
     """
     mine = addresses()
     if interface is not None:
         return _of_interface(interface, mine)
     address = socket.gethostbyname(host)
-    is_loopback = ip_address(address).is_loopback
-    if not is_loopback and address not in mine.values():
+    if ip_address(address).is_loopback:
+        return _towards(others[0]) if others else address
+    if address not in mine.values():
         raise SynkStateError(
-            f"the first host is the one on which the script runs, and {host} ({address}) is not this machine "
-            f"({', '.join(mine.values())}): put {socket.gethostname()} first"
-        )
-    if is_loopback and not alone:
-        raise SynkStateError(
-            f"host {host} is {address} on this machine, where others cannot reach it: give its address "
-            "instead of its name, or interface=, or correct /etc/hosts"
+            f"the first host is the one on which the script runs, and {host} ({address}) is not this "
+            f"machine ({', '.join(mine.values())}): put {socket.gethostname()} first, or start the script on "
+            f"{host}, as sbatch does"
         )
     return address
+
+
+def _towards(other: str) -> str:
+    """Return the address of this machine from which it reaches another."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
+        way.connect((other, 9))  # sends nothing
+        return str(way.getsockname()[0])
 
 
 def _of_interface(interface: str, mine: dict[str, str]) -> str:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import tempfile
 import time
 import traceback
+from typing import NoReturn
 
 from synk.device.cpu import count_cores
 from synk.machines.agent import Agent
@@ -42,12 +44,18 @@ def follow() -> None:
         end_own_job(tempfile.gettempdir())
 
 
-if __name__ == "__main__":
+def main() -> NoReturn:
+    """Follow, then end this process, after an error too; the end of MPI would wait for the others."""
     code = 1
     try:
         follow()
         code = 0
-    except BaseException:
+    except Exception:
         traceback.print_exc()
+        sys.stderr.flush()
     finally:
-        os._exit(code)  # MPI's end would wait for the others
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

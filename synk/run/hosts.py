@@ -60,9 +60,10 @@ class StartedJobs:
     def _check(self) -> None:
         find_mpirun()
         check_known(self.hosts)
-        if len(self.hosts) > 1:
+        first, *others = [host.name for host in self.hosts]
+        if others:
             check_ssh()
-        self._address = own_address(self.hosts[0].name, self._interface, alone=len(self.hosts) == 1)
+        self._address = own_address(first, others, self._interface)
 
     def call(self) -> Job:
         """Start one process on each machine; return the job when all have called.
@@ -106,7 +107,7 @@ class StartedJobs:
         return Job(name, n_here, called, leaders, job.end, watch, job.log.deliver, [job.log])
 
     def call_left(self, lost: Sequence[str]) -> Job:
-        """Return a job of the machines that are left: without the lost ones, unless they answer by ssh.
+        """Return a job of the machines that are left: without the lost ones, unless they answer.
 
         Others may have been lost meanwhile, so they are asked, too, if their processes do not call.
         """

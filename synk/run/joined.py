@@ -20,7 +20,7 @@ from synk.machines.handshake import Listener, connect
 from synk.machines.hosts import under_mpi
 from synk.machines.mpi_leaders import MpiLeaders
 from synk.machines.mpi_library import load_mpi
-from synk.machines.networks import addresses, own_address
+from synk.machines.networks import own_address
 from synk.machines.proof import new_token
 from synk.run.job import CALL_SECONDS, Called, Job
 from synk.run.leader import lead
@@ -58,7 +58,7 @@ class JoinedWorld:
         hosts, said = _names(world), b""
         try:
             if self.is_first:
-                self._listener = Listener(_own_address(hosts, interface))
+                self._listener = Listener(_address(hosts, interface))
                 said = json.dumps([*self._listener.address, new_token().hex()]).encode()
         finally:  # else the others wait for it
             told = _told(world, said)
@@ -151,17 +151,10 @@ def _told(world: Any, said: bytes) -> bytes:
     return bytes(told.rstrip(b"\0"))
 
 
-def _own_address(hosts: Sequence[str], interface: str | None) -> str:
-    """Return where the first machine listens, whose name may mean itself only."""
-    if len(set(hosts)) == 1 and interface is None:
-        return "127.0.0.1"
-    try:
-        return own_address(hosts[0], interface, alone=False)
-    except SynkStateError:
-        seen_by_others = [address for address in addresses().values() if not address.startswith("127.")]
-        if interface is not None or len(seen_by_others) != 1:
-            raise
-        return seen_by_others[0]
+def _address(hosts: Sequence[str], interface: str | None) -> str:
+    """Return where the first machine listens for the others, all of which may be processes of one."""
+    first, *others = hosts
+    return own_address(first, [host for host in others if host != first], interface)
 
 
 def _warn_of_neighbours(hosts: Sequence[str]) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from synk.machines import mpi_library
 from synk.machines.mpi_library import MpiMissing, find_mpirun, load_mpi
-from synk.machines.mpirun import launch
+from synk.machines.mpirun import launch, on
 
 USUAL = {
     "mpirun": "/usr/bin/mpirun",
@@ -33,7 +33,24 @@ def test_values_of_variables_are_not_in_the_command():
     found = launch(**USUAL)
     assert "secret" not in " ".join(found.command)
     assert " -x SYNK_TOKEN " in words()
-    assert found.environment == {"HOME": "/home/me", "SYNK_TOKEN": "secret"}
+    assert found.environment.items() >= {"HOME": "/home/me", "SYNK_TOKEN": "secret"}.items()
+
+
+def test_a_restart_in_slurm_does_not_wait_for_the_step_of_a_lost_machine():
+    assert launch(**USUAL).environment["SLURM_OVERLAP"] == "1"
+
+
+def test_a_machine_is_asked_by_ssh_without_a_question():
+    command = on("beta", ["true"], {"HOME": "/home/me"}, ["-F /etc/mine", "-v"])
+    assert command[:3] == ["ssh", "-o", "BatchMode=yes"]
+    assert command[-5:] == ["-F", "/etc/mine", "-v", "beta", "true"]
+
+
+def test_in_slurm_a_machine_is_asked_by_a_step_as_mpirun_starts_there():
+    command = on("beta", ["true"], {"SLURM_JOBID": "7"}, ["-F /etc/mine"])
+    assert command[0] == "srun"
+    assert {"--overlap", "--nodelist=beta", "--ntasks=1"} < set(command)
+    assert command[-1] == "true"
 
 
 def test_ssh_never_asks():

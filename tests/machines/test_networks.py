@@ -27,21 +27,20 @@ def test_this_machine_has_an_address():
     [(None, "10.0.0.1"), ("ib0", "10.9.0.1"), ("10.9.0.0/16", "10.9.0.1"), ("10.9.7.7/16", "10.9.0.1")],
 )
 def test_the_interface_says_where_to_listen(interface, address):
-    assert own_address("h1", interface, alone=False) == address
+    assert own_address("h1", ["h2"], interface) == address
 
 
 @pytest.mark.parametrize("interface", ["eth1", "10.8.0.0/16"])
 def test_an_interface_that_is_not_here_is_named_with_those_that_are(interface):
     with pytest.raises(SynkStateError, match=rf"{interface}.* eth0 \(10.0.0.1\), ib0"):
-        own_address("h1", interface, alone=False)
+        own_address("h1", ["h2"], interface)
 
 
 def test_the_first_host_is_this_machine():
     with pytest.raises(SynkStateError, match=r"h2 \(10.0.0.2\) is not this machine .*: put .* first"):
-        own_address("h2", None, alone=False)
+        own_address("h2", ["h3"])
 
 
-def test_others_cannot_call_a_loopback():
-    assert own_address("loop", None, alone=True) == "127.0.1.1"
-    with pytest.raises(SynkStateError, match="host loop is 127.0.1.1 on this machine, where others"):
-        own_address("loop", None, alone=False)
+def test_a_name_for_this_machine_alone_is_no_address_for_others():
+    assert own_address("loop", []) == "127.0.1.1"
+    assert own_address("loop", ["127.0.0.1"]) == "127.0.0.1"  # from where that is reached
