@@ -72,16 +72,17 @@ class JoinedWorld:
 
     def call(self) -> Job:
         """Return the leaders of the other machines, once all have called."""
-        called = self._called(time.monotonic() + CALL_SECONDS)
+        called = self._called(time.monotonic() + CALL_SECONDS, is_over=False)
         sized = [(end, {**hello, "ranks": self.n or hello["cores"]}) for end, hello in called]
         n_here, leaders = self.n or count_cores(), MpiLeaders(self._world)
         return Job(socket.gethostname(), n_here, sized, leaders, held=[self._listener])
 
-    def _called(self, deadline: float) -> list[Called]:
+    def _called(self, deadline: float, is_over: bool) -> list[Called]:
+        """Return the connections to all others, who are told whether the script is over."""
         called: list[Called] = []
         try:
             while len(called) < self._others:
-                called.append(self._listener.accept(self._token, {}, deadline))
+                called.append(self._listener.accept(self._token, {"is_over": is_over}, deadline))
         except TimeoutError as error:
             for end, _ in called:
                 end.close()
@@ -109,15 +110,17 @@ class JoinedWorld:
         hello = {"machine": self._world.rank, "cores": count_cores()}
         while True:
             try:
-                end, _ = connect(self._address, self._token, hello, time.monotonic() + NEXT_RUN_SECONDS)
+                end, said = connect(self._address, self._token, hello, time.monotonic() + NEXT_RUN_SECONDS)
             except OSError:  # nobody listens any more
+                sys.exit()
+            if said["is_over"]:
                 sys.exit()
             lead(LeaderEnd(end), MpiLeaders(self._world))
 
     def _end(self) -> None:
         """End the job when the script ends, also where a leader hangs: MPI would wait for it."""
         try:
-            for end, _ in self._called(time.monotonic() + LAST_SECONDS):
+            for end, _ in self._called(time.monotonic() + LAST_SECONDS, is_over=True):
                 end.close()
         except SynkStateError:
             self._world.Abort(1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -216,6 +217,7 @@ class Leader:
 def lead(end: LeaderEnd, leaders: Leaders) -> bool:
     """Be a leader until the end of the run; return whether the master has said that it is the end."""
     ignore_signals()
+    signal.signal(signal.SIGTERM, lambda *_: end.say_ended())  # by MPI's launcher, before it kills
     with suppress(Disconnected), ExitStack() as made:
         made.callback(end.close)
         made.callback(leaders.close)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import select
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from synk.transport.base import Death, Disconnected
@@ -29,6 +30,10 @@ class Large(NamedTuple):
 
 class Go(NamedTuple):
     """Send the large frame now."""
+
+
+class Ended(NamedTuple):
+    """The launcher ends this machine's processes, as another one's have ended."""
 
 
 class Loss(NamedTuple):
@@ -55,6 +60,8 @@ class LeaderLink:
         To the present command, once they have come; or what unpickling them has raised.
     loss : Loss, optional
         What has ended the machine's part in the run.
+    is_ended : bool
+        Whether its launcher has ended it, because of another machine.
     torn : bool
         Whether something may have been sent or read in part only.
     patience : callable
@@ -65,7 +72,7 @@ class LeaderLink:
         self.machine, self.pids = machine, (0,) * machine.n_places
         self.replies: Any = None
         self.loss: Loss | None = None
-        self.torn = False
+        self.is_ended = self.torn = False
         self.patience: Callable[[], Any] = endless
         self._end = end
         self._may_send = False
@@ -135,6 +142,8 @@ class LeaderLink:
             message = error
         if isinstance(message, Loss):
             self.loss = message
+        elif isinstance(message, Ended):
+            self.is_ended = True
         elif isinstance(message, Large):
             self._send(encode(Go()))
         elif isinstance(message, Go):
@@ -164,6 +173,7 @@ class LeaderEnd:
 
     def __init__(self, end: socket.socket):
         self._end = end
+        self._sending = False
         self._receiver = Receiver(end)
         self._poll = select.poll()
         self._poll.register(end, select.POLLIN)
@@ -192,10 +202,19 @@ class LeaderEnd:
         self._send(frame)
 
     def _send(self, frame: Frame) -> None:
+        self._sending = True
         try:
             send(self._end, frame)
         except OSError:
             raise Disconnected from None
+        finally:
+            self._sending = False
+
+    def say_ended(self) -> None:
+        """Tell the master that the launcher ends this process; safe in a signal handler."""
+        if not self._sending:
+            with suppress(Disconnected):
+                self._send(encode(Ended()))
 
     def hung_up(self) -> bool:
         """Return whether the master has closed its end, or is gone."""

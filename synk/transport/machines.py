@@ -111,8 +111,16 @@ class MachinesChannel:
 
 
 def look_at(links: Sequence[LeaderLink], on_death: OnDeath) -> None:
-    """Take in what leaders have sent; report the first rank that is lost."""
+    """Take in what leaders have sent; report the first rank that is lost.
+
+    Where a launcher has ended the others because one was lost, that one is reported, as soon as it is known.
+    """
     for link in links:
         link.look()
-        if link.loss is not None:
-            on_death(link.loss.rank)
+    losses = [link for link in links if link.loss is not None]
+    first = next((link for link in losses if not link.is_ended), None)
+    if first is None and len(losses) == len(links):
+        first = next(iter(losses), None)
+    if first is not None:
+        assert first.loss is not None
+        on_death(first.loss.rank)
