@@ -31,7 +31,7 @@ from synk.run.placement import Binding, placement
 from synk.run.run_state import RunState
 from synk.transport.base import CLOSE_SECONDS, Disconnected, Leaders
 from synk.transport.links import LeaderEnd, Loss
-from synk.transport.mirror import write
+from synk.transport.mirror import refs_in, write
 from synk.values import messages
 from synk.values.errors import Failure
 from synk.values.machine import Machine
@@ -87,6 +87,7 @@ class Leader:
         self._end, self._machine, self._devices = end, spec.machine, spec.devices
         self._released: deque[Any] = deque()  # until the workers are at rest
         self._trouble: Failure | None = None  # of a message without an answer; told with the next reply
+        self._not_made: dict[int, Failure] = {}  # by segment, of which there are no two with one number
         state = replace(spec.state, segments={one.segment: remade(one) for one in spec.segments})
         self._crew = launch(ForkSource(), spec.devices, spec.connection, state, spec.machine, [end])
         self._channel = self._crew.open_channel(self._on_death, self._on_late)
@@ -127,7 +128,7 @@ class Leader:
         """Run a command on all ranks of this machine."""
         self._flush()
         try:
-            write(relay.fills, self._segments)
+            self._write(relay)
             self._channel.command(relay.command)
             trouble, self._trouble = self._trouble, None
             mine = answer(self._rank, relay.command, trouble)
@@ -140,6 +141,14 @@ class Leader:
                 reply.failure = reply.failure._replace(host=self._machine.host)
         return replies
 
+    def _write(self, relay: messages.Relay) -> None:
+        """Write what has changed; a segment that could not be made is the failure of all that read it."""
+        if self._not_made:
+            for ref in refs_in(relay.command.steps):
+                self._trouble = self._trouble or self._not_made.get(ref.segment)
+        if self._trouble is None:
+            write(relay.fills, self._segments)
+
     def _prepare(self, message: Any) -> None:
         """Follow a message without an answer, and give it on to the workers."""
         try:
@@ -150,10 +159,17 @@ class Leader:
 
     def _follow(self, message: Any) -> None:
         if isinstance(message, messages.Attach):
-            self._segments.make(message)
+            self._make(message)
         else:
             self._channel.post(message)
             self._rank.prepare(message)
+
+    def _make(self, message: messages.Attach) -> None:
+        try:
+            self._segments.make(message)
+        except Exception as error:
+            self._not_made[message.segment] = failure(self._rank.rank, error)
+            raise
 
     def _flush(self) -> None:
         while self._released:

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from itertools import product
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -46,7 +47,7 @@ FAR = (*LOST, "far worker", "leader", "daemon")  # on another host than the mast
 LEGS = 8  # of a voyage
 START_SECONDS = 20.0  # in which a run that restarts has the process that is to be hit
 HANG_SECONDS = 60.0  # without a word from the master
-GONE_SECONDS = 6.0  # for all to have ended after the master's death, or a link's
+GONE_SECONDS = 12.0  # for all to have ended after the master's death, or a link's
 PROMISES = {"lost_s": 3.0, "report_s": 3.0, "restart_s": 5.0}  # of the 99th percentile
 
 
@@ -324,9 +325,9 @@ def report(records, seconds):
     return reasons
 
 
-def deal(only):
+def deal(injuries, phases):
     """Yield injuries and phases for ever, every pair once before any comes again."""
-    pairs = [(injury, phase) for injury in INJURIES for phase in PHASES if not only or injury in only]
+    pairs = list(product(injuries, phases))
     while True:
         yield from random.sample(pairs, len(pairs))
 
@@ -339,6 +340,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=3600, help="begin none after so many")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="default: the time")
     parser.add_argument("--only", action="append", choices=INJURIES)
+    parser.add_argument("--phase", action="append", choices=PHASES)
     parser.add_argument("--json", type=Path, help="where to write all records")
     options = parser.parse_args()
     if reason := missing():
@@ -349,7 +351,7 @@ def main():
         hosts = Hosts(options.hosts, folder)
         referee = Referee(options, hosts)
         try:
-            for number, (injury, phase) in zip(range(options.faults), deal(options.only), strict=False):
+            for number, (injury, phase) in zip(range(options.faults), deal(options.only or INJURIES, options.phase or PHASES), strict=False):
                 if time.monotonic() - began > options.seconds:
                     break
                 show(began, referee.play(injury, phase))
