@@ -351,7 +351,8 @@ def main():
         hosts = Hosts(options.hosts, folder)
         referee = Referee(options, hosts)
         try:
-            for number, (injury, phase) in zip(range(options.faults), deal(options.only or INJURIES, options.phase or PHASES), strict=False):
+            dealt = deal(options.only or INJURIES, options.phase or PHASES)
+            for number, (injury, phase) in zip(range(options.faults), dealt, strict=False):
                 if time.monotonic() - began > options.seconds:
                     break
                 show(began, referee.play(injury, phase))
