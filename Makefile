@@ -16,7 +16,7 @@ export PIP_NO_INPUT := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup mnist resnet test test-serial check slow faults chaos linker-suite pytensor-bench torch-suite \
+.PHONY: help setup mnist resnet test test-serial check slow faults machines-suite chaos linker-suite pytensor-bench torch-suite \
     gpu-plans gpu-plans-ready other-processors bench figures gpu-wheels gpu-test gpu-bench clean
 
 help:  ## list the targets
@@ -76,8 +76,15 @@ other-processors: $(DEV)  ## compare ranks with one process as other processors 
 slow: $(DEV)  ## run the slow tests
 	$(BIN)/python -m pytest -m slow
 
-faults: $(DEV)  ## inflict 300 faults on runs, within a quarter of an hour
-	$(BIN)/python tests/faults/campaign.py --faults 300 --seconds 900 --jobs 2
+HOSTS ?=
+FAULTS := $(if $(HOSTS),on_hosts.py --hosts $(HOSTS) --faults 200,campaign.py --faults 300 --seconds 900 --jobs 2)
+
+faults: $(DEV)  ## inflict 300 faults on runs, within a quarter of an hour; HOSTS=3: 200 on several machines
+	$(BIN)/python tests/faults/$(FAULTS)
+
+machines-suite: $(DEV)  ## run the tests of what functions, Data and collectives mean on 2 and on 3 hosts
+	$(BIN)/python tests/support/machines/run_suite.py --hosts 2
+	$(BIN)/python tests/support/machines/run_suite.py --hosts 3
 
 SECONDS ?= 6000
 

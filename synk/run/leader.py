@@ -33,7 +33,7 @@ from synk.run.placement import Binding, placement
 from synk.run.run_state import RunState
 from synk.transport.base import CLOSE_SECONDS, Disconnected, Leaders
 from synk.transport.links import LeaderEnd, Loss
-from synk.transport.mirror import write
+from synk.transport.mirror import refs_in, write
 from synk.transport.steps import KnownSteps
 from synk.values import messages
 from synk.values.by_value import dumps
@@ -96,6 +96,7 @@ class Leader:
         self._released: deque[Any] = deque()  # until the workers are at rest
         self._steps = KnownSteps()
         self._trouble: Failure | None = None  # of a message without an answer; told with the next reply
+        self._not_made: dict[int, Failure] = {}  # by segment, of which there are no two with one number
         become_rank(spec.machine.first)
         state = replace(spec.state, segments={one.segment: remade(one) for one in spec.segments})
         self._crew = launch(ForkSource(), devices, spec.connection, state, spec.machine, [end, leaders])
@@ -144,9 +145,10 @@ class Leader:
         """Run a command on all ranks of this machine."""
         while self._released:
             self._channel.post(self._released.popleft())
+        steps = self._steps.of(relay.steps)
         with self._troubling():
-            write(relay.fills, self._segments)
-        command = messages.Command(relay.number, self._steps.of(relay.steps), relay.start, relay.stop)
+            self._write(relay.fills, steps)
+        command = messages.Command(relay.number, steps, relay.start, relay.stop)
         self._channel.command(command)
         trouble, self._trouble = self._trouble, None
         replies = [answer(self._rank, command, trouble)]
@@ -172,6 +174,14 @@ class Leader:
             ranks = self._machine.ranks
             self._end.reply([readable(*one) for one in zip(ranks, replies, strict=True)])
 
+    def _write(self, fills: Sequence[messages.Fill], steps: Sequence[Any]) -> None:
+        """Write what has changed; a segment that could not be made is the failure of all that read it."""
+        if self._not_made:
+            for ref in refs_in(tuple(steps)):
+                self._trouble = self._trouble or self._not_made.get(ref.segment)
+        if self._trouble is None:
+            write(fills, self._segments)
+
     def _prepare(self, message: Any) -> None:
         """Follow a message without an answer, and give it on to the workers."""
         for one in message.messages if isinstance(message, messages.Several) else [message]:
@@ -190,10 +200,17 @@ class Leader:
 
     def _follow(self, message: Any) -> None:
         if isinstance(message, messages.Attach):
-            self._segments.make(message)
+            self._make(message)
         else:
             self._channel.post(message)
             self._rank.prepare(message)
+
+    def _make(self, message: messages.Attach) -> None:
+        try:
+            self._segments.make(message)
+        except Exception as error:
+            self._not_made[message.segment] = failure(self._rank.rank, error)
+            raise
 
     def _on_death(self, rank: int) -> Any:
         death = self._crew.death(rank)

@@ -50,7 +50,7 @@ from synk.run.timeline import Timeline
 from synk.run.turns import Turns
 from synk.transport.base import Peers
 from synk.values import messages
-from synk.values.errors import SegmentLost, SynkStateError
+from synk.values.errors import SegmentLost, SharedMemoryFull, SynkStateError
 from synk.values.rows import check_num_slices
 
 
@@ -291,7 +291,7 @@ class Session:
             if self._profile is not None:
                 return self._watched(self._profile, steps, start, stop)
             return self._commands.run(steps, start, stop)
-        except SegmentLost:
+        except (SegmentLost, SharedMemoryFull):  # the latter of another machine
             # Some rank lacks one of these. Those that come next may be attached by all.
             self._remembered.drop_all()
             self.staging.drop_all()

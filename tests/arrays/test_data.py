@@ -270,6 +270,7 @@ def test_old_views_outlive_growth():
 # --- memory -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_machine(reason="looks at a worker's own memory and descriptors")
 @pytest.mark.parametrize("how", ["dropped", "freed", "replaced"])
 def test_memory_goes_from_every_rank(total, how):
     gc.collect()  # what earlier tests dropped may still be in cycles
@@ -304,6 +305,7 @@ def test_dropped_memory_lives_on_in_views():
     np.testing.assert_array_equal(view, [0, 1, 2])
 
 
+@pytest.mark.one_machine(reason="looks at a worker's own memory and descriptors")
 def test_many_short_lived_data_leave_nothing(total):
     gc.collect()  # what earlier tests dropped may still be in cycles
     settle()

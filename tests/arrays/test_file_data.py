@@ -154,6 +154,7 @@ def bytes_mapped(pid, name):
     return sum(int(stop, 16) - int(start, 16) for start, stop in spans)
 
 
+@pytest.mark.one_machine(reason="looks at a worker's own memory and descriptors")
 def test_nothing_is_copied_to_shared_memory_and_all_goes_when_it_is_dropped(ranks, path):
     ranks(3)
     read_only = mapped(path)
@@ -353,6 +354,7 @@ def test_a_name_is_not_needed_any_more(ranks, path, fate):
     assert_same(f(data, y), f(VALUES, y))
 
 
+@pytest.mark.one_machine(reason="looks at a worker's own memory and descriptors")
 def test_a_file_lives_through_the_death_of_workers_and_restarts(tmp_path):
     np.save(tmp_path / "rows.npy", np.arange(100_000.0))
     in_world(

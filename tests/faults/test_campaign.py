@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from support.machines.hosts import missing
+
 HERE = Path(__file__).parent
 DEADLINE = 280  # seconds for one script; how long faults take depends on what else the machine does
 
@@ -32,6 +34,15 @@ def test_faults_at_random_moments_are_survived(seed, tmp_path):
     summary = json.loads((tmp_path / "all.json").read_text())["summary"]
     assert summary["faults"] >= 16, said
     assert summary["hangs"] == summary["leaks"] == summary["wrong"] == 0
+
+
+def test_faults_of_machines_are_survived(tmp_path):
+    if reason := missing():
+        pytest.skip(reason)
+    injuries = ("--only", "leader", "--only", "host", "--only", "master")
+    code, said = run("on_hosts.py", "--hosts", 2, "--ranks", 1, "--faults", 3, "--seed", 1, *injuries)
+    assert code == 0, said
+    assert "hangs 0, leaks 0, wrong 0" in said
 
 
 def test_training_disturbed_by_faults_ends_with_the_same_bits(tmp_path):

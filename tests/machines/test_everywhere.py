@@ -34,16 +34,6 @@ NO_HOSTS, NO_MPI = name_spaces.missing(), missing()
 if not NO_MPI:
     MPIRUN[:1] = [find_mpirun(), *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
 
-needs_hosts = pytest.mark.skipif(bool(NO_HOSTS), reason=NO_HOSTS)
-
-
-@pytest.fixture(scope="module")
-def hosts(tmp_path_factory):
-    """Return two hosts."""
-    made = name_spaces.Hosts(2, tmp_path_factory.mktemp("hosts"))
-    yield made
-    made.close()
-
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory):
@@ -92,7 +82,6 @@ def test_one_process_has_the_numbers_of_three_ranks(rows, tmp_path, three_ranks)
     same_numbers(three_ranks, read(tmp_path / "out.npz"), OF_RANKS)
 
 
-@needs_hosts
 def test_a_script_that_forks_over_hosts_has_the_numbers_of_one_machine(rows, tmp_path, three_ranks, hosts):
     options = {"hosts": "h1:1,h2:2", "interface": name_spaces.INTERFACE}
     ended = hosts.run("h1", words(rows, tmp_path / "out.npz", **options), SECONDS)
