@@ -41,7 +41,6 @@ def launch(
     interface: str | None = None,
     ssh_options: Sequence[str] = (),
     n_each: int = 1,
-    ways: str = "self,tcp",
 ) -> Launch:
     """Return how Open MPI's ``mpirun`` starts ``n_each`` processes on each host.
 
@@ -66,9 +65,6 @@ def launch(
     ssh_options : sequence of str
         ``"-F path"``, say.
     n_each : int
-    ways : str
-        Open MPI's ways between processes. Others than these have hung, and leave files in /dev/shm when they
-        are killed.
 
     Raises
     ------
@@ -85,7 +81,8 @@ def launch(
         # All machines are reached from the first: they need no keys for each other.
         *("--prtemca", "plm_ssh_no_tree_spawn", "1"),
         *("--prtemca", "prte_local_tmpdir_base", folder),
-        *("--mca", "pml", "ob1", "--mca", "btl", ways),
+        # Open MPI's other ways have hung, and leave files in /dev/shm when they are killed.
+        *("--mca", "pml", "ob1", "--mca", "btl", "self,tcp"),
         *(_only(interface) if interface else []),
         *(word for name in variables for word in ("-x", name)),
         *program,
