@@ -35,7 +35,8 @@ def assemble_on_hosts(
             left_out.append(f"without {name}: {reason}")
             continue
         commands = partial(start, name, hosts, n_each, interface)
-        environment = {name: value for name, value in ENVIRONMENT.items() if not name.startswith("GLOO")}
+        environment = {name: ENVIRONMENT[name] for name in ENVIRONMENT if not name.startswith("GLOO")}
+        environment |= dict.fromkeys(VARIABLES, "1")
         crew = stack.enter_context(GroupCrew(name, commands, 1, environment))
         try:
             crew.meet()
