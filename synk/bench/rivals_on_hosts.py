@@ -17,6 +17,10 @@ from synk.bench.rivals import ENVIRONMENT, GLOO, MPI, SCRIPT, check, launcher, m
 from synk.machines.mpirun import launch
 from synk.run.hosts import MORE_SSH_OPTIONS
 
+# Where processes of hosts share cores, as in containers of one machine, MPI's waiting would stop the others.
+YIELD = "OMPI_MCA_mpi_yield_when_idle"
+VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", YIELD)
+
 MISSING = {MPI: missing_mpi, GLOO: lambda: missing_mpi() or missing_gloo()}
 
 
@@ -31,7 +35,8 @@ def assemble_on_hosts(
             left_out.append(f"without {name}: {reason}")
             continue
         commands = partial(start, name, hosts, n_each, interface)
-        environment = {name: value for name, value in ENVIRONMENT.items() if not name.startswith("GLOO")}
+        environment = {name: ENVIRONMENT[name] for name in ENVIRONMENT if not name.startswith("GLOO")}
+        environment |= dict.fromkeys(VARIABLES, "1")
         crew = stack.enter_context(GroupCrew(name, commands, 1, environment))
         try:
             crew.meet()
@@ -53,13 +58,12 @@ def start(
         hosts,
         [*SCRIPT, kind[0], address(folder), *kind[1:]],
         environment={},
-        variables=dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
+        variables=dict.fromkeys(VARIABLES, "1"),
         folder=folder,
         as_root=os.geteuid() == 0,
         interface=interface,
         ssh_options=shlex.split(os.environ.get(MORE_SSH_OPTIONS, "")),
         n_each=n_each,
-        ways="self,sm,tcp",
     )
     return [made.command]
 

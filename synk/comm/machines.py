@@ -172,7 +172,7 @@ class MachinesCommunicator(Communicator):
         result = self._met(mine, True, lambda _, parts: self._combined(parts, op) if small else b"")
         if not small:
             return self._reduced_by_machines(array, op, shared, in_place)
-        return np.frombuffer(bytearray(result), array.dtype).reshape(array.shape)
+        return np.ndarray(array.shape, array.dtype, result).copy()
 
     def _combined(self, parts: list[Part], op: str) -> bytes:
         """Return the bytes of the arrays of all parts combined in rank order."""

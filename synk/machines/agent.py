@@ -13,6 +13,7 @@ import traceback
 from typing import Any
 
 from synk.machines.agent_messages import Answer, Fail, Gather, Reduce, Share, Unshare
+from synk.machines.links import spin
 from synk.memory.shm import Segment
 from synk.transport.base import Aborted, Leaders
 from synk.transport.frames import Outbox, Receiver, encode, send
@@ -63,6 +64,7 @@ class Agent:
             answer = Answer(question.number, None, failure=traceback.format_exc())
         send(self._end, encode(answer, self._outbox))
         self._outbox.sent()
+        spin(self._ready)  # collectives of a step follow each other
 
     def _begin(self, command: int) -> None:
         if command != self._command:

@@ -17,7 +17,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from synk.machines.agent_messages import Answer, Fail, Gather, Reduce, Share, Unshare
-from synk.machines.links import Watch
+from synk.machines.links import Watch, spin
 from synk.memory.shm import Segment
 from synk.transport.base import Aborted, Disconnected
 from synk.transport.frames import Outbox, Receiver, encode, send
@@ -129,8 +129,9 @@ class AgentLeaders:
         return answer.result
 
     def _receive(self, watch: Watch) -> Answer:
-        while not self._ready.poll(WATCH_MILLISECONDS):
-            watch()
+        if not spin(self._ready):
+            while not self._ready.poll(WATCH_MILLISECONDS):
+                watch()
         with self._whole():
             answer: Answer = self._receiver.receive()[0]
         return answer

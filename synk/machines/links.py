@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+import os
+import select
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -69,6 +71,16 @@ class Links(Protocol):
 
     def close(self) -> None:
         """Give up the ways; the other machines may have ended."""
+
+
+def spin(ready: select.poll) -> bool:
+    """Look for a moment whether something can be read; a sleeper would wake up later."""
+    until = time.perf_counter() + SPIN_SECONDS
+    while not ready.poll(0):
+        if time.perf_counter() >= until:
+            return False
+        os.sched_yield()
+    return True
 
 
 def wait(links: Links, is_over: Callable[[], bool], watch: Watch) -> None:

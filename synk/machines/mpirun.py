@@ -49,7 +49,6 @@ def launch(
     interface: str | None = None,
     ssh_options: Sequence[str] = (),
     n_each: int = 1,
-    ways: str = "self,tcp",
 ) -> Launch:
     """Return how Open MPI's ``mpirun`` starts ``n_each`` processes on each host.
 
@@ -74,9 +73,6 @@ def launch(
     ssh_options : sequence of str
         ``"-F path"``, say.
     n_each : int
-    ways : str
-        Open MPI's ways between processes. Others than these have hung, and leave files in /dev/shm when they
-        are killed.
 
     Raises
     ------
@@ -94,7 +90,8 @@ def launch(
         *("--prtemca", "plm_ssh_no_tree_spawn", "1"),
         *("--prtemca", "prte_local_tmpdir_base", folder),
         *(word for name, value in KEEPALIVE for word in ("--prtemca", f"oob_tcp_keepalive_{name}", value)),
-        *("--mca", "pml", "ob1", "--mca", "btl", ways),
+        # Open MPI's other ways have hung, and leave files in /dev/shm when they are killed.
+        *("--mca", "pml", "ob1", "--mca", "btl", "self,tcp"),
         *(_only(interface) if interface else []),
         *(word for name in variables for word in ("-x", name)),
         *program,

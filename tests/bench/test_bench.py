@@ -18,6 +18,7 @@ from synk.bench.crew import Crew, CrewLost
 from synk.bench.figures import Asked, Row, Section
 from synk.bench.pairs import Comparison, Spread, spread
 from synk.bench.rivals import GLOO, MEMCPY, MPI
+from synk.bench.rivals_on_hosts import MISSING, assemble_on_hosts
 
 SECONDS = 200  # for the command to end
 MAIN = "import sys; from synk.bench import main; sys.exit(main(sys.argv[1:]))"
@@ -255,6 +256,18 @@ def test_rivals_that_are_installed_take_part(stack, name):
     assert left_out == []  # its sums are right, too
     assert crews[name].slowest("all_reduce", 100, 3) > 0
     assert len(rivals.versions(crews)) == 1
+
+
+def test_rivals_on_hosts_answer_by_their_first_rank(stack):
+    """This machine is the only host: processes of several are started in the same way."""
+    if reason := rivals.missing_mpi():
+        pytest.skip(reason)
+    crews, left_out = assemble_on_hosts(["localhost"], 2, None, stack)
+    for name, missing in MISSING.items():
+        assert missing() or name in crews, left_out  # its sums are right, too
+    for one in crews.values():
+        assert len(one.ask("all_reduce", 100, 3)) == 2
+        assert one.slowest("all_reduce", 100, 3) > 0
 
 
 # --- the whole ---------------------------------------------------------------------------------------

@@ -240,6 +240,23 @@ class TestHost(CommunicatorSuite):
             not agree
         ] * group.n_ranks
 
+    def test_rank_0_works_on_what_all_bring(self, group):
+        def work(comm):
+            results = []
+            for number in range(20):
+                mine = bytes([comm.rank]) * (number * comm.rank)
+                results.append(comm.at_first(mine, 100, b"|".join, 400))
+                if number % 5 == 0:
+                    results.append(comm.all_reduce(np.full(number, 1), "sum").tolist())
+            return results
+
+        expected = []
+        for number in range(20):
+            expected.append(b"|".join(bytes([rank]) * (number * rank) for rank in range(group.n_ranks)))
+            if number % 5 == 0:
+                expected.append([group.n_ranks] * number)
+        assert group.run(work) == [expected] * group.n_ranks
+
     def test_results_outlive_the_arena(self):
         group = HostGroup(2)
         results = group.run(lambda comm: (comm.all_reduce(np.ones(5), "sum"), comm.all_gather(np.ones(2))))

@@ -7,6 +7,7 @@ import pytest
 
 from support.communicators.on_machines import MachinesGroup
 from support.communicators.suite import CommunicatorSuite, DisagreementSuite, identical, reduced, values
+from synk.comm import SharedArrays
 from synk.comm.machines import SMALL_BYTES, decoded, encoded
 from synk.transport.base import Aborted
 
@@ -91,3 +92,24 @@ def test_parts_are_read_as_they_were_written(dtype, shape):
     assert {str(part.header) for part in (one, other, empty)} == {
         f"all_gather 'sum' of {array.dtype}{list(shape)}"
     }
+
+
+@pytest.mark.parametrize("op", ["sum", "avg", "max"])
+@pytest.mark.parametrize("length", [7, LARGE])
+def test_arrays_in_shared_memory_are_reduced_where_they_are(group, length, op):
+    """Every machine has the arrays of its own ranks, by place."""
+    of_machines = [
+        [values("float32", (length,), rank) for rank in machine.ranks] for machine in group.machines
+    ]
+    arrays = [array for of_machine in of_machines for array in of_machine]
+    expected = reduced([array.copy() for array in arrays], op)
+
+    def work(comm):
+        machine = next(machine for machine in group.machines if comm.rank in machine.ranks)
+        shared = SharedArrays(of_machines[machine.number], comm.rank - machine.first)
+        return comm.all_reduce(shared.mine, op, shared)
+
+    for result, array in zip(group.run(work), arrays, strict=True):
+        assert result is array
+        np.testing.assert_allclose(array, expected, rtol=1e-5, atol=1e-6)
+        identical(array, arrays[0])

@@ -6,9 +6,10 @@ import time
 import numpy as np
 import pytest
 
-from support.machines.leaders import thread_leaders
-from support.machines.suite import LeadersSuite, reduce
+from support.machines.leaders import Transfer, thread_leaders
+from support.machines.suite import GaveUp, LeadersSuite, reduce
 from support.transport.parts import nothing, on_threads
+from synk.machines.all_reduce import RESULTS
 from synk.machines.linked_leaders import HEAD, LENGTH
 from synk.transport.base import Aborted
 
@@ -56,6 +57,33 @@ def test_a_reduction_sends_as_much_as_a_ring(n_machines):
     for leaders, (messages, nbytes) in zip(group.leaders, before, strict=True):
         assert leaders.messages - 2 * messages == 2 * (n_machines - 1)
         assert leaders.nbytes - 2 * nbytes == 2 * (n_machines - 1) * n_items * 4 // n_machines
+
+
+def test_results_that_come_after_a_reduction_was_given_up_are_not_written():
+    """The array may be in use again by then."""
+    one, other = thread_leaders(2)
+    send, held = other.links.start_send, []
+
+    def start_send(array, machine, tag):
+        if tag % 2 != RESULTS:
+            return send(array, machine, tag)
+        held.append((array, machine, tag))
+        return Transfer(array)
+
+    def watch():
+        if held:
+            raise GaveUp
+
+    other.links.start_send = start_send
+    arrays = [np.ones(10), np.ones(10)]
+    for leaders in (one, other):
+        leaders.begin(1)
+    outcomes = on_threads(2, lambda n: (one, other)[n].all_reduce(arrays[n], "sum", watch))
+    assert [type(outcome) for outcome in outcomes] == [GaveUp, GaveUp]
+    arrays[0][...] = 7
+    ((array, machine, tag),) = held
+    assert send(array, machine, tag).done, "machine 0 has waited for it"
+    assert arrays[0].tolist() == [7] * 10
 
 
 def test_what_an_aborted_command_has_left_is_thrown_away():

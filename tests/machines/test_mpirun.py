@@ -29,6 +29,10 @@ def test_one_process_a_host_is_started_in_their_order():
     assert command.endswith(" /usr/bin/python -m synk $")
 
 
+def test_several_processes_may_be_started_on_each_host():
+    assert " --host alpha:3,10.0.0.2:3 --map-by ppr:3:node " in words(n_each=3)
+
+
 def test_values_of_variables_are_not_in_the_command():
     found = launch(**USUAL)
     assert "secret" not in " ".join(found.command)

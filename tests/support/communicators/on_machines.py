@@ -15,9 +15,9 @@ class MachinesGroup:
     def __init__(self, sizes):
         self.n_ranks = sum(sizes)
         self.leaders = thread_leaders(len(sizes))
-        self._machines = machines([f"h{number}" for number in range(len(sizes))], sizes)
+        self.machines = machines([f"h{number}" for number in range(len(sizes))], sizes)
         self._locals = [HostGroup(size) for size in sizes]
-        self._seats = list(chain.from_iterable(map(self._seats_of, self._machines)))
+        self._seats = list(chain.from_iterable(map(self._seats_of, self.machines)))
         self._command = 0
 
     def _seats_of(self, machine):

@@ -1,0 +1,45 @@
+"""Steps are pickled once, and unpickled once, as long as they are the same."""
+
+from typing import NamedTuple
+
+from synk.transport.steps import REMEMBERED, KnownSteps, PickledSteps
+
+
+class One(NamedTuple):
+    """A step."""
+
+    value: int
+
+
+class Other(NamedTuple):
+    """A step that equals one of the other class."""
+
+    value: int
+
+
+def test_equal_steps_have_one_pickle():
+    pickled = PickledSteps()
+    payload = pickled.of((One(1),))
+    assert pickled.of((One(1),)) is payload
+    assert pickled.of((One(2),)) != payload
+    assert pickled.of((One(1),)) == payload
+
+
+def test_steps_of_different_classes_differ():
+    pickled, known = PickledSteps(), KnownSteps()
+    for step in (One(1), Other(1), One(1)):
+        (found,) = known.of(pickled.of((step,)))
+        assert type(found) is type(step)
+
+
+def test_a_payload_is_unpickled_once():
+    pickled, known = PickledSteps(), KnownSteps()
+    payload = pickled.of((One(1),))
+    assert known.of(payload) is known.of(bytes(bytearray(payload)))
+
+
+def test_the_steps_of_a_few_payloads_are_remembered():
+    pickled, known = PickledSteps(), KnownSteps()
+    for value in range(3 * REMEMBERED):
+        assert known.of(pickled.of((One(value),))) == (One(value),)
+    assert len(known._known) <= REMEMBERED
