@@ -93,7 +93,7 @@ class LeaderLink:
         if self.loss is None:
             try:
                 send(self._end, frame, self._be_patient)
-            except (Disconnected, OSError):
+            except Disconnected:
                 self._lose()
 
     def greet(self, seconds: float) -> Any:
@@ -126,7 +126,7 @@ class LeaderLink:
             return
         try:
             unpickle = self._receiver.read()
-        except (Disconnected, OSError):
+        except Disconnected:
             self._lose()
             return
         try:
@@ -170,13 +170,10 @@ class LeaderEnd:
 
     def receive(self) -> tuple[Any, int | None]:
         while True:
-            try:
-                message, _ = self._receiver.receive()
-            except OSError:  # the way to the master is cut
-                raise Disconnected from None
+            message, _ = self._receiver.receive()
             if not isinstance(message, Large):
                 return message, None
-            self._send(encode(Go()))
+            send(self._end, encode(Go()))
 
     def pending(self) -> bool:
         return bool(self._poll.poll(0))
@@ -185,17 +182,11 @@ class LeaderEnd:
         """Send a message; raise what pickling it raised, and nothing was sent then."""
         frame = encode(message)
         if is_large(frame):
-            self._send(encode(Large()))
+            send(self._end, encode(Large()))
             asked, _ = self.receive()
             if not isinstance(asked, Go):  # the master has given up
                 raise Disconnected
-        self._send(frame)
-
-    def _send(self, frame: Frame) -> None:
-        try:
-            send(self._end, frame)
-        except OSError:
-            raise Disconnected from None
+        send(self._end, frame)
 
     def hung_up(self) -> bool:
         """Return whether the master has closed its end, or is gone."""
