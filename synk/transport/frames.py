@@ -33,6 +33,23 @@ APART_BYTES = (
 INLINE_BYTES = 1 << 16  # larger replies go through the outbox, which saves two copies by the kernel
 
 
+# The other end of a connection, or the way to it, is gone. An error without a number is no connection's, but
+# that of a deadline.
+GONE = frozenset(
+    {
+        errno.EPIPE,
+        errno.ECONNRESET,
+        errno.ECONNABORTED,
+        errno.ETIMEDOUT,
+        errno.EHOSTDOWN,
+        errno.EHOSTUNREACH,
+        errno.ENETDOWN,
+        errno.ENETUNREACH,
+        errno.ENETRESET,
+        errno.ENOTCONN,
+    }
+)
+
 # Called where the other end keeps this one waiting, about every so often as the socket's timeout says; raises
 # to give up. A socket without a timeout never calls it.
 Patience = Callable[[], None]
@@ -116,7 +133,9 @@ def send(end: socket.socket, frame: Frame, patience: Patience = endless) -> None
             while left:
                 sent = patiently(patience, _send_some, end, left, descriptors)
                 left, descriptors = left[sent:], []
-    except (BrokenPipeError, ConnectionResetError):
+    except OSError as error:
+        if error.errno not in GONE:
+            raise
         raise Disconnected from None
 
 
@@ -176,7 +195,9 @@ class Receiver:
                 if descriptor is not None:
                     os.close(descriptor)
                 raise
-        except ConnectionResetError:
+        except OSError as error:
+            if error.errno not in GONE:
+                raise
             raise Disconnected from None
         if not n_outbox:
             return lambda: (pickle.loads(payload, buffers=inline), descriptor)

@@ -100,7 +100,7 @@ class LeaderLink:
         if self.loss is None:
             try:
                 send(self._end, frame, self._be_patient)
-            except (Disconnected, OSError):
+            except Disconnected:
                 self._lose()
 
     def greet(self, seconds: float) -> Any:
@@ -133,7 +133,7 @@ class LeaderLink:
             return
         try:
             unpickle = self._receiver.read()
-        except (Disconnected, OSError):
+        except Disconnected:
             self._lose()
             return
         try:
@@ -180,13 +180,10 @@ class LeaderEnd:
 
     def receive(self) -> tuple[Any, int | None]:
         while True:
-            try:
-                message, _ = self._receiver.receive()
-            except OSError:  # the way to the master is cut
-                raise Disconnected from None
+            message, _ = self._receiver.receive()
             if not isinstance(message, Large):
                 return message, None
-            self._send(encode(Go()))
+            send(self._end, encode(Go()))
 
     def pending(self) -> bool:
         return bool(self._poll.poll(0))
@@ -195,7 +192,7 @@ class LeaderEnd:
         """Send a message; raise what pickling it raised, and nothing was sent then."""
         frame = encode(message)
         if is_large(frame):
-            self._send(encode(Large()))
+            send(self._end, encode(Large()))
             asked, _ = self.receive()
             if not isinstance(asked, Go):  # the master has given up
                 raise Disconnected

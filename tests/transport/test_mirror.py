@@ -1,0 +1,176 @@
+"""Arrays in two tables of segments, whose memory is as far apart as that of two machines."""
+
+import os
+import pickle
+from io import FileIO
+
+import numpy as np
+import pytest
+
+from support.transport.parts import nothing
+from synk.memory.segments import SegmentTable
+from synk.transport.mirror import BLOCK_BYTES, Mirror, refs_in, write
+from synk.values.messages import ArrayRef, Call, Compile, Span
+
+
+class Machines:
+    """The master's segments, those of another machine, and the mirror between them."""
+
+    def __init__(self):
+        self.here, self.there = (SegmentTable(nothing, nothing) for _ in range(2))
+        self.mirror = Mirror(self.here)
+
+    def array(self, n, dtype="f8"):
+        """Make an array on both machines; return a reference, and the master's."""
+        nbytes = n * np.dtype(dtype).itemsize
+        number = self.here.allocate(nbytes)
+        assert self.there.allocate(nbytes) == number
+        ref = ArrayRef(number, np.dtype(dtype).str, (n,))
+        return ref, self.here.array(ref)
+
+    def send(self, *steps):
+        """Bring the other machine what it lacks for these steps; return how many blocks that were."""
+        fills = pickle.loads(pickle.dumps(self.mirror.fills(steps)))
+        write(fills, self.there)
+        return len(fills)
+
+    def agree(self, ref):
+        return np.array_equal(self.here.array(ref), self.there.array(ref))
+
+    def close(self):
+        self.here.close()
+        self.there.close()
+
+
+@pytest.fixture
+def machines():
+    machines = Machines()
+    yield machines
+    machines.close()
+
+
+def call(*refs):
+    """Return a step that reads arrays."""
+    return Call(1, refs, Span(0, 4, False), (False,) * len(refs), None, None, 1)
+
+
+def test_what_has_changed_is_filled_and_what_has_not_is_not(machines):
+    per_block = BLOCK_BYTES // 8
+    ref, array = machines.array(3 * per_block + 5)
+    array[:] = np.arange(array.size)
+    step = call(ref)
+    assert machines.send(step) == 4
+    assert machines.agree(ref)
+    assert machines.send(step) == 0
+    array[per_block] = -1  # the first of the second block
+    array[-1] = -2
+    assert machines.send(step) == 2
+    assert machines.agree(ref)
+
+
+def test_only_what_the_steps_read_is_filled(machines):
+    (ref, array), (other, others) = machines.array(10), machines.array(10)
+    array[:] = others[:] = 1
+    assert machines.send(call(ref)) == 1
+    assert machines.agree(ref)
+    assert not machines.agree(other)
+    assert machines.send(call(ref, other)) == 1
+    assert machines.agree(other)
+
+
+def test_a_part_of_a_segment_is_filled_where_it_lies(machines):
+    ref, array = machines.array(100)
+    array[:] = 7
+    part = ArrayRef(ref.segment, "<f8", (5,), offset=160)
+    assert machines.send(call(part)) == 1
+    assert np.flatnonzero(machines.there.array(ref)).tolist() == [20, 21, 22, 23, 24]
+
+
+def test_an_array_without_elements_or_dimensions_is_no_trouble(machines):
+    ref, array = machines.array(4)
+    array[:] = 3
+    assert machines.send(call(ArrayRef(ref.segment, "<f8", (0, 3)))) == 0
+    assert machines.send(call(ArrayRef(ref.segment, "<f8", ()))) == 1
+    assert machines.there.array(ref)[0] == 3
+
+
+def test_what_its_owner_vouches_for_is_not_looked_at_again(machines):
+    ref, array = machines.array(10)
+    stamp = [1]
+    machines.here.vouch(ref.segment, lambda: stamp[0])
+    array[:] = 1
+    assert machines.send(call(ref)) == 1
+    array[:] = 2
+    assert machines.send(call(ref)) == 0  # it was told that nothing was written
+    stamp[0] += 1
+    assert machines.send(call(ref)) == 1
+    assert machines.agree(ref)
+
+
+def test_arrays_whose_owner_cannot_vouch_are_compared_each_time(machines):
+    """As those that a script may write to, through views that it was handed out."""
+    ref, array = machines.array(10)
+    stamp = [1]
+    machines.here.vouch(ref.segment, lambda: stamp[0])
+    machines.send(call(ref))
+    stamp[0] = None
+    for value in (1, 2):
+        array[:] = value
+        assert machines.send(call(ref)) == 1
+        assert machines.agree(ref)
+
+
+def test_another_part_of_a_segment_with_the_same_stamp_is_looked_at(machines):
+    ref, array = machines.array(100)
+    machines.here.vouch(ref.segment, lambda: 1)
+    array[:] = 4
+    assert machines.send(call(ref._replace(shape=(10,)))) == 1
+    assert machines.send(call(ref)) == 1
+    assert machines.agree(ref)
+
+
+def test_left_by_an_exception_it_takes_nothing(machines):
+    (ref, array), (other, others) = machines.array(10), machines.array(10)
+    array[:] = others[:] = 1
+    machines.here.vouch(ref.segment, lambda: 1)
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    machines.here.vouch(other.segment, interrupt)
+    step = call(ref, other)
+    with pytest.raises(KeyboardInterrupt):
+        machines.mirror.fills((step,))
+    machines.here.vouch(other.segment, lambda: 1)
+    assert machines.send(step) == 2
+    assert machines.agree(ref)
+    assert machines.agree(other)
+
+
+def test_what_is_forgotten_is_filled_again(machines):
+    (ref, array), (other, others) = machines.array(10), machines.array(10)
+    array[:] = others[:] = 1
+    for one in (ref, other):
+        machines.here.vouch(one.segment, lambda: 1)
+    step = call(ref, other)
+    machines.send(step)
+    machines.mirror.forget(ref.segment)
+    assert machines.send(step) == 1
+
+
+def test_files_are_left_out(tmp_path):
+    path = tmp_path / "numbers"
+    path.write_bytes(np.ones(10).tobytes())
+    table = SegmentTable(nothing, nothing)
+    number = table.map_file(FileIO(path, "r"), os.fspath(path), 80, 0, writable=False)
+    try:
+        assert Mirror(table).fills((call(ArrayRef(number, "<f8", (10,))),)) == ()
+    finally:
+        table.close()
+
+
+def test_arrays_are_found_however_deep_steps_are_nested():
+    refs = [ArrayRef(number, "<f8", (3,)) for number in range(5)]
+    steps = (call(refs[0], refs[1]), [Compile(((1, 1),)), (call(refs[2]), {"not": "looked at"})])
+    listed = Call(1, (refs[3],), Span(0, 4, True), (False,), (Span(0, 1, False),), refs[4], 1)
+    assert list(refs_in((*steps, listed))) == refs
