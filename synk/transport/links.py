@@ -183,7 +183,7 @@ class LeaderEnd:
             message, _ = self._receiver.receive()
             if not isinstance(message, Large):
                 return message, None
-            send(self._end, encode(Go()))
+            self._send(encode(Go()))
 
     def pending(self) -> bool:
         return bool(self._poll.poll(0))
@@ -192,7 +192,7 @@ class LeaderEnd:
         """Send a message; raise what pickling it raised, and nothing was sent then."""
         frame = encode(message)
         if is_large(frame):
-            send(self._end, encode(Large()))
+            self._send(encode(Large()))
             asked, _ = self.receive()
             if not isinstance(asked, Go):  # the master has given up
                 raise Disconnected
