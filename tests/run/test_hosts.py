@@ -20,9 +20,7 @@ def answers(monkeypatch):
     monkeypatch.setattr(
         hosts, "ask", lambda those, *rest: {host: Answer(0 if host in found else 255, "") for host in those}
     )
-    monkeypatch.setattr(
-        hosts, "complaints", lambda those, *rest: [f"host {host} is silent" for host in those]
-    )
+    monkeypatch.setattr(hosts, "complaints", lambda those, *rest: [f"{host} is silent" for host in those])
     return found
 
 
@@ -60,9 +58,7 @@ def test_a_machine_that_was_lost_meanwhile_is_left_out_too(jobs, answers):
 
 def test_a_first_job_that_cannot_start_names_the_hosts(jobs, answers):
     answers.discard("h3")
-    with pytest.raises(
-        SynkStateError, match="do not start\nh2 is silent\nh3 is silent\nmpirun has"
-    ):
+    with pytest.raises(SynkStateError, match="do not start\nh2 is silent\nh3 is silent\nmpirun has"):
         jobs.call()
 
 
