@@ -210,3 +210,9 @@ def test_errors_are_caught_as_the_built_in_ones_they_are(kind, base):
     assert issubclass(kind, SynkError)
     assert not issubclass(errors.SynkWarning, SynkError)
     assert issubclass(errors.SynkWarning, UserWarning)
+
+
+def test_a_rank_on_another_machine_is_told_with_its_host():
+    error = remote_error([told(ValueError), told(ValueError, rank=2)._replace(host="h2")], n_ranks=3)
+    assert str(error).startswith("rank 1: it broke\n")
+    assert "--- rank 2 on host h2 ---\nWorker 2 of 3 on host h2:\n" in str(error)

@@ -1,0 +1,77 @@
+"""The machines of one job after the other; nothing is started."""
+
+import pytest
+
+from synk.machines.hostfile import Host
+from synk.machines.logins import Answer
+from synk.run import hosts
+from synk.run.hosts import JobEnded, StartedJobs
+from synk.values.errors import SynkStateError
+
+
+@pytest.fixture
+def answers(monkeypatch):
+    """Return the hosts that answer by ssh; all of any name are known."""
+    found = {"h2", "h3"}
+    monkeypatch.setattr(hosts, "find_mpirun", lambda: "/bin/mpirun")
+    monkeypatch.setattr(hosts, "check_known", lambda those: None)
+    monkeypatch.setattr(hosts, "check_ssh", lambda: None)
+    monkeypatch.setattr(hosts, "own_address", lambda host, interface, alone: "10.0.0.1")
+    monkeypatch.setattr(
+        hosts, "ask", lambda those, *rest: {host: Answer(0 if host in found else 255, "") for host in those}
+    )
+    monkeypatch.setattr(hosts, "complaints", lambda those, *rest: [f"{host} is silent" for host in those])
+    return found
+
+
+@pytest.fixture
+def jobs(answers, monkeypatch):
+    """Return jobs on three hosts, which end at once where one of these does not answer."""
+    made = StartedJobs("h1,h2,h3", 2, 2)
+
+    def call():
+        if not {host.name for host in made.hosts[1:]} <= answers:
+            raise JobEnded("mpirun has ended")
+        return made.hosts
+
+    monkeypatch.setattr(made, "_call", call)
+    return made
+
+
+def names(those):
+    return [host.name for host in those]
+
+
+def test_a_job_goes_on_without_the_machines_that_are_lost(jobs, answers):
+    answers.discard("h2")
+    assert names(jobs.call_left(["h2"])) == ["h1", "h3"]
+
+
+def test_a_machine_whose_leader_alone_was_lost_stays(jobs):
+    assert names(jobs.call_left(["h2"])) == ["h1", "h2", "h3"]
+
+
+def test_a_machine_that_was_lost_meanwhile_is_left_out_too(jobs, answers):
+    answers.clear()
+    assert names(jobs.call_left(["h2"])) == ["h1"]
+
+
+def test_a_first_job_that_cannot_start_names_the_hosts(jobs, answers):
+    answers.discard("h3")
+    with pytest.raises(SynkStateError, match="do not start\nh2 is silent\nh3 is silent\nmpirun has"):
+        jobs.call()
+
+
+def test_other_hosts_have_as_many_ranks_as_the_script_said(jobs):
+    jobs.use("h1,h4:3")
+    assert jobs.hosts == (Host("h1", 2), Host("h4", 3))
+
+
+def test_hosts_that_cannot_be_used_leave_things_as_they_were(jobs, monkeypatch):
+    def unknown(those):
+        raise ValueError("no address is known")
+
+    monkeypatch.setattr(hosts, "check_known", unknown)
+    with pytest.raises(ValueError, match="no address"):
+        jobs.use("h1,nohost")
+    assert names(jobs.hosts) == ["h1", "h2", "h3"]
