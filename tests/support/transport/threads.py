@@ -183,6 +183,7 @@ class ThreadWorkers:
     show_output = None
 
     def __init__(self, n_ranks):
+        self.n_ranks = n_ranks
         self.watched = "", None, 0.0
         self.meeting = Meeting(n_ranks)
         self._peers = [ThreadPeers(rank, self.meeting) for rank in range(1, n_ranks)]
