@@ -44,6 +44,7 @@ class ThreadPeers:
 
     def __init__(self, rank, meeting, on_late=lambda late: None, on_death=None):
         self.rank, self.n_ranks, self.machine = rank, meeting.n_ranks, None
+        self.place, self.n_places = rank, meeting.n_ranks
         self.phase = [messages.IDLE]
         self._meeting = meeting
         self._on_late, self._on_death = on_late, on_death
