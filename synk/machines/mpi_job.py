@@ -20,6 +20,10 @@ from synk.machines.mpirun import Launch
 from synk.machines.sessions import TERM_SECONDS, end_session, kill_session, remove_folder
 from synk.processes.stderr_log import StderrLog
 
+# Open MPI kills a process of its own, such as this, after a second, and then tidies up: both at the same
+# moment would leave its folder.
+PATIENCE_SECONDS = 3.0
+
 
 class MpiJob:
     """A running ``mpirun`` with its processes.
@@ -85,4 +89,4 @@ def end_own_job(folder: str) -> None:
 
     ``folder`` is where Open MPI has made one of its own.
     """
-    end_session(os.getsid(0), folder)
+    end_session(os.getsid(0), folder, PATIENCE_SECONDS)

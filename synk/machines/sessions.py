@@ -23,11 +23,11 @@ ENOUGH_SECONDS = 2.0  # for the kernel to end what was killed
 FAREWELL = b"end"  # to the guard: the session has ended
 
 
-def end_session(session: int, folder: str) -> None:
-    """Tell the leader of a session to end; kill all of it but this process a second later."""
+def end_session(session: int, folder: str, seconds: float = TERM_SECONDS) -> None:
+    """Tell the leader of a session to end; kill all of it but this process if that takes longer."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(session, signal.SIGTERM)
-    deadline = time.monotonic() + TERM_SECONDS  # mpirun ends this process, too, unless it hangs
+    deadline = time.monotonic() + seconds
     while any(_members(session)) and time.monotonic() < deadline:
         time.sleep(LOOK_SECONDS)
     kill_session(session)
