@@ -65,10 +65,12 @@ def of_scalar(op: ScalarOp, out: Variable, inputs: list[Variable], levels: list[
         first = levels[0] if isinstance(op, ps.Switch) else worst
         if first > EXACT:
             return OTHER
-        return worst if is_float(out) else WHOLE
+        if not is_float(out):
+            return WHOLE
     if isinstance(op, MOVING):
-        narrowed = is_float(inputs[0]) and out.type.dtype != inputs[0].type.dtype
-        return max(worst, LOOSE if narrowed and worst > EXACT else worst)
+        # A unit in the last place of what comes in is another one in what goes out.
+        recast = any(is_float(one) and one.type.dtype != out.type.dtype for one in inputs)
+        return max(worst, LOOSE if recast and worst > EXACT else worst)
     if isinstance(op, EXACT_OPS):
         if worst <= EXACT:
             return worst if isinstance(op, WHOLE_STAYS) else EXACT
