@@ -153,7 +153,7 @@ class LeaderLink:
 
     def _lose(self) -> None:
         death = Death(self.pids[0], "a lost connection", "", "", self.machine)
-        self.loss = self.loss or Loss(self.machine.first, death)
+        self.loss = Loss(self.machine.first, death)
 
     @property
     def is_cut(self) -> bool:
