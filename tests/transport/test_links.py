@@ -334,6 +334,21 @@ def reply_often(leader, message):
         leader.reply(message)
 
 
+def test_a_leader_is_told_the_end_once(link, leader):
+    link.dismiss()
+    link.close()
+    link.dismiss()
+    assert leader.receive()[0] == messages.Close()
+    assert link.loss is None
+
+
+def test_a_leader_that_does_not_read_is_not_waited_for_at_the_end(link):
+    link.patience = give_up
+    with pytest.raises(GivenUp):
+        send_often(link, b"x" * 1000)
+    link.dismiss()
+
+
 # --- the greeting ----------------------------------------------------------------------------------
 
 
