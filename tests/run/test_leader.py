@@ -105,6 +105,9 @@ def test_a_segment_that_cannot_be_made_is_told_with_the_next_reply(master):
     failures = [reply.failure for reply in master.replies(Give())]
     assert failures[0].kind is SharedMemoryFull
     assert results(master.replies(Give())) == [1, 2]
+    reads_it = Give(arrays=(messages.ArrayRef(1, "<f8", (3,)),))
+    assert master.replies(reads_it)[0].failure.kind is SharedMemoryFull  # and no KeyError
+    assert results(master.replies(Give())) == [1, 2]
 
 
 def test_a_worker_that_dies_is_a_loss_and_its_leader_lives(master):

@@ -22,10 +22,11 @@ class Unreadable:
 
 @dataclass(slots=True)
 class Give(Step):
-    """Return its rank; but an instance of a class on one rank."""
+    """Return its rank; but an instance of a class on one rank. It is said to read arrays."""
 
     rank: int = -1
     kind: type = object
+    arrays: tuple = ()
 
     def run(self, rank):
         return self.kind() if rank.rank == self.rank else rank.rank
