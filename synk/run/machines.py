@@ -32,7 +32,6 @@ from synk.transport.frames import encode
 from synk.transport.links import LeaderLink
 from synk.transport.machines import MachinesChannel, look_at
 from synk.transport.mirror import Mirror
-from synk.values import messages
 from synk.values.errors import RankState, SynkStateError
 from synk.values.machine import machines
 
@@ -103,10 +102,9 @@ class Machines:
         return (*self._crew.pids(), *chain.from_iterable(link.pids for link in self._links))
 
     def dismiss(self, seconds: float) -> dict[str, Process]:
-        farewell = encode(messages.Close())
-        for link in self._links if seconds else ():
-            link.send(farewell)
         try:
+            for link in self._links if seconds else ():
+                link.dismiss()
             return self._crew.dismiss(seconds)
         finally:
             self._job.end(seconds)

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from synk.transport.base import Death, Disconnected
 from synk.transport.channel import SLEEP_SECONDS
 from synk.transport.frames import Frame, Receiver, encode, endless, send
+from synk.values import messages
 from synk.values.errors import Failure, SynkStateError
 from synk.values.machine import Machine
 
@@ -41,6 +42,11 @@ class Loss(NamedTuple):
 
     rank: int
     death: Death
+
+
+def give_up() -> None:
+    """Wait no longer for the other end."""
+    raise Disconnected
 
 
 def is_large(frame: Frame) -> bool:
@@ -153,7 +159,7 @@ class LeaderLink:
 
     def _lose(self) -> None:
         death = Death(self.pids[0], "a lost connection", "", "", self.machine)
-        self.loss = self.loss or Loss(self.machine.first, death)
+        self.loss = Loss(self.machine.first, death)
 
     @property
     def is_cut(self) -> bool:
@@ -163,6 +169,12 @@ class LeaderLink:
     def hung_up(self) -> bool:
         """Return whether the leader has closed its end, or is gone."""
         return hung_up(self._end)
+
+    def dismiss(self) -> None:
+        """Tell the leader that it is the end, unless that is closed, or it does not read."""
+        if self._end.fileno() >= 0:
+            self.patience = give_up
+            self._send(encode(messages.Close()))
 
     def close(self) -> None:
         self._end.close()

@@ -38,7 +38,8 @@ class MachinesChannel:
         self._here, self._links, self._mirror, self._leaders = here, links, mirror, leaders
         self._on_death, self._on_late = on_death, on_late
         self._pickled = PickledSteps()
-        self._replies: list[messages.Reply] | None = None  # of this machine
+        # Of this machine, or what unpickling them has raised.
+        self._replies: list[messages.Reply] | Exception | None = None
         self._deadline: float | None = None  # of `collect`
         self._torn = False
         self.waiting = False
@@ -80,15 +81,24 @@ class MachinesChannel:
     def collect(self, seconds: float | None = None) -> list[messages.Reply]:
         self._deadline = None if seconds is None else time.monotonic() + seconds
         if self._replies is None:
-            self._replies = self._here.collect(seconds)
+            self._replies = self._collect_here(seconds)
         for link in self._links:
             while link.replies is None:
                 self._await(link)
         self.waiting = False
-        for link in self._links:
-            if isinstance(link.replies, Exception):
-                raise link.replies
-        return [*self._replies, *chain.from_iterable(link.replies for link in self._links)]
+        replies = [self._replies, *(link.replies for link in self._links)]
+        for one in replies:
+            if isinstance(one, Exception):
+                raise one
+        return list(chain.from_iterable(replies))
+
+    def _collect_here(self, seconds: float | None) -> list[messages.Reply] | Exception:
+        try:
+            return self._here.collect(seconds)
+        except Exception as error:
+            if self._here.waiting:  # not all have answered
+                raise
+            return error
 
     def _await(self, link: LeaderLink) -> None:
         self._check_deadline()

@@ -1,4 +1,4 @@
-"""Both ends of the connection to another machine's leader, over a socket pair."""
+"""Both ends of the connection to another machine's leader, over TCP."""
 
 import errno
 import os
@@ -28,7 +28,9 @@ class GivenUp(Exception):
 
 @pytest.fixture
 def ends():
-    ours, theirs = socket.socketpair()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ours = socket.create_connection(listener.getsockname())
+        theirs, _ = listener.accept()
     theirs.settimeout(PATIENCE)
     yield ours, theirs
     ours.close()
@@ -103,7 +105,7 @@ def test_a_leader_that_is_gone_is_a_lost_machine(link, ends):
 
 def test_a_leader_that_is_gone_is_found_out_by_sending_too(link, ends):
     ends[1].close()
-    link.send(encode("anyone?"))
+    send_often(link, "anyone?")  # the first goes out: only its answer says that nobody is there
     assert link.is_cut
 
 
@@ -322,9 +324,29 @@ def test_the_master_sees_a_close_behind_bytes_that_it_has_not_read(link, leader)
 def test_a_leader_learns_that_the_master_is_gone(ends, leader, large):
     ends[0].close()
     with pytest.raises(Disconnected):
-        leader.reply(LARGE if large else REPLY)
+        reply_often(leader, LARGE if large else REPLY)
     with pytest.raises(Disconnected):
         leader.receive()
+
+
+def reply_often(leader, message):
+    for _ in range(10_000):
+        leader.reply(message)
+
+
+def test_a_leader_is_told_the_end_once(link, leader):
+    link.dismiss()
+    link.close()
+    link.dismiss()
+    assert leader.receive()[0] == messages.Close()
+    assert link.loss is None
+
+
+def test_a_leader_that_does_not_read_is_not_waited_for_at_the_end(link):
+    link.patience = give_up
+    with pytest.raises(GivenUp):
+        send_often(link, b"x" * 1000)
+    link.dismiss()
 
 
 # --- the greeting ----------------------------------------------------------------------------------

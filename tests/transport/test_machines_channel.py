@@ -26,6 +26,7 @@ class Here:
 
     def __init__(self):
         self.told = []
+        self.answer = reply(1)
 
     def command(self, command):
         self.waiting = True
@@ -37,7 +38,9 @@ class Here:
     def collect(self, seconds=None):
         assert self.waiting, "the replies of one command are collected once"
         self.waiting = False
-        return [reply(1)]
+        if isinstance(self.answer, Exception):  # as of unpickling it
+            raise self.answer
+        return [self.answer]
 
     def close(self):
         self.told.append("closed")
@@ -83,9 +86,8 @@ class Run:
         self.ends = [LeaderEnd(theirs) for _, theirs in pairs]
         self.here, self.leaders, self.late = Here(), OtherLeaders(), []
         self.segments = SegmentTable(lambda *what: self.channel.post(*what), lambda what: None)
-        self.channel = MachinesChannel(
-            self.here, self.links, Mirror(self.segments), self.leaders, die, self.on_late
-        )
+        self.mirror = Mirror(self.segments)
+        self.channel = MachinesChannel(self.here, self.links, self.mirror, self.leaders, die, self.on_late)
         self._number = 0
 
     def on_late(self, ranks):
@@ -147,11 +149,14 @@ def test_a_relay_brings_what_has_changed(run):
     there.close()
 
 
-def test_segments_are_shared_between_machines_until_they_are_detached(run):
+def test_segments_are_shared_between_machines_until_they_are_detached(run, monkeypatch):
+    forgotten = []
+    monkeypatch.setattr(run.mirror, "forget", forgotten.append)
     number = run.segments.allocate(80)
     assert run.leaders.shared == {number}
     run.channel.post(messages.Several((messages.Forget(1), messages.Detach(number))))
     assert run.leaders.shared == set()
+    assert forgotten == [number]
 
 
 def test_a_message_in_the_middle_of_a_command_stays_on_this_machine(run):
@@ -210,14 +215,18 @@ def test_a_loss_calls_on_death_with_its_rank(run, lost):
         run.channel.collect()
 
 
-def test_replies_that_do_not_unpickle_are_raised_once_all_have_answered(run):
+@pytest.mark.parametrize("where", ["here", "elsewhere"])
+def test_replies_that_do_not_unpickle_are_raised_once_all_have_answered(run, where):
     run.command(messages.Compile(()))
-    run.ends[0].reply(Explosive())
+    if where == "here":
+        run.here.answer = ZeroDivisionError("as of unpickling")
+    run.ends[0].reply([reply(2)] if where == "here" else Explosive())
     run.ends[1].reply([reply(3), reply(4)])
     with pytest.raises(ZeroDivisionError):
         run.channel.collect()
     assert not run.channel.waiting
     assert not run.channel.torn
+    run.here.answer = reply(1)
     run.command(messages.Compile(()))
     for machine, end in zip(OTHERS, run.ends, strict=True):
         end.reply([reply(rank) for rank in machine.ranks])

@@ -1,0 +1,125 @@
+"""A leader and its worker in processes of their own; the test is their master."""
+
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.machines.leader_steps import Give, Release, Unreadable, Unsendable
+from synk.device import Devices
+from synk.rank.connection import Connection
+from synk.run.leader import LeaderSpec
+from synk.run.run_state import RunState
+from synk.transport.frames import encode
+from synk.transport.links import LeaderLink
+from synk.values import messages
+from synk.values.errors import SharedMemoryFull
+from synk.values.machine import machines
+
+MACHINE = machines(["one", "two"], [1, 2])[1]
+PATIENCE = 30.0  # seconds
+TESTS = Path(__file__).parents[1]
+
+LEADER = """
+import socket, sys
+from support.machines.leaders import thread_leaders
+from synk.run.leader import lead
+from synk.transport.links import LeaderEnd
+lead(LeaderEnd(socket.socket(fileno=int(sys.argv[1]))), thread_leaders(2)[1])
+"""
+
+
+class Master:
+    """The master of one other machine, whose ranks are 1 and 2."""
+
+    def __init__(self):
+        ours, theirs = socket.socketpair()
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", LEADER, str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)])},
+        )
+        theirs.close()
+        self.link = LeaderLink(MACHINE, ours)
+        spec = LeaderSpec(MACHINE, Devices(1, 1), Connection(), (), RunState(), os.getcwd(), [])
+        self.link.send(encode(spec))
+        self.link.greet(PATIENCE)
+        self._number = 0
+
+    def replies(self, *steps):
+        """Run a command; return the machine's replies, or None if it has lost a worker."""
+        self._number += 1
+        self.link.replies = None
+        self.link.send(encode(messages.Relay((), self._number, pickle.dumps(steps), 0, 0)))
+        self.link.look(PATIENCE)
+        return self.link.replies
+
+    def close(self):
+        self.link.dismiss()
+        self.link.close()
+        assert self.process.wait(PATIENCE) == 0
+
+
+@pytest.fixture
+def master():
+    master = Master()
+    yield master
+    master.close()
+
+
+def results(replies):
+    assert [reply.failure for reply in replies] == [None, None]
+    return [reply.results[0] for reply in replies]
+
+
+def test_replies_come_from_all_ranks_of_the_machine(master):
+    assert results(master.replies(Give())) == [1, 2]
+    assert len(set(results(master.replies(Release())))) == 2
+    assert results(master.replies(Release())) == list(master.link.pids)
+
+
+@pytest.mark.parametrize("rank", [1, 2])
+def test_a_result_that_does_not_pickle_is_its_rank_s_failure(master, rank):
+    replies = master.replies(Give(rank, Unsendable))
+    failures = {reply.failure.rank: reply.failure for reply in replies if reply.failure}
+    assert list(failures) == [rank]
+    assert "not to be sent" in failures[rank].summary
+    assert results(master.replies(Give())) == [1, 2]
+
+
+def test_a_worker_s_result_that_does_not_unpickle_is_told(master):
+    replies = master.replies(Give(2, Unreadable))
+    assert list(replies[0].results) == [1]
+    assert "not to be read" in replies[1].failure.summary
+    assert replies[1].failure.host == "two"
+    assert results(master.replies(Give())) == [1, 2]
+
+
+def test_a_segment_that_cannot_be_made_is_told_with_the_next_reply(master):
+    master.link.send(encode(messages.Attach(1, 1 << 60)))
+    failures = [reply.failure for reply in master.replies(Give())]
+    assert failures[0].kind is SharedMemoryFull
+    assert results(master.replies(Give())) == [1, 2]
+    reads_it = Give(arrays=(messages.ArrayRef(1, "<f8", (3,)),))
+    assert master.replies(reads_it)[0].failure.kind is SharedMemoryFull  # and no KeyError
+    assert results(master.replies(Give())) == [1, 2]
+
+
+def test_a_worker_that_dies_is_a_loss_and_its_leader_lives(master):
+    os.kill(master.link.pids[1], signal.SIGKILL)
+    assert master.replies(Give()) is None
+    assert (master.link.loss.rank, master.link.loss.death.pid) == (2, master.link.pids[1])
+    assert "SIGKILL on host two" in master.link.loss.death.cause
+    assert not master.link.is_cut
+
+
+def test_a_worker_that_dies_before_it_hears_of_a_release_is_a_loss_too(master):
+    master.replies(Release())
+    os.kill(master.link.pids[1], signal.SIGKILL)
+    assert master.replies(Give()) is None
+    assert master.link.loss.rank == 2

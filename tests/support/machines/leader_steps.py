@@ -1,0 +1,42 @@
+"""Steps of commands that bring a leader and its workers into trouble."""
+
+import os
+from dataclasses import dataclass
+
+from synk.values.messages import Step
+
+
+class Unsendable:
+    """A result that no process can pickle."""
+
+    def __reduce__(self):
+        raise RuntimeError("not to be sent")
+
+
+class Unreadable:
+    """A result that no process can unpickle."""
+
+    def __reduce__(self):
+        return int, ("not to be read",)
+
+
+@dataclass(slots=True)
+class Give(Step):
+    """Return its rank; but an instance of a class on one rank. It is said to read arrays."""
+
+    rank: int = -1
+    kind: type = object
+    arrays: tuple = ()
+
+    def run(self, rank):
+        return self.kind() if rank.rank == self.rank else rank.rank
+
+
+@dataclass(slots=True)
+class Release(Step):
+    """Let the leader make a segment for its machine and release it: workers hear of that later."""
+
+    def run(self, rank):
+        if rank.peers.place == 0:
+            rank.segments.release(rank.segments.allocate(64))
+        return os.getpid()
