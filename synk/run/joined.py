@@ -73,7 +73,9 @@ class JoinedWorld:
     def call(self) -> Job:
         """Return the leaders of the other machines, once all have called."""
         called = self._called(time.monotonic() + CALL_SECONDS, is_over=False)
-        sized = [(end, {**hello, "ranks": self.n or hello["cores"]}) for end, hello in called]
+        sized = [
+            (end, {**hello, "ranks": hello["ranks"] or self.n or hello["cores"]}) for end, hello in called
+        ]
         n_here, leaders = self.n or count_cores(), MpiLeaders(self._world)
         return Job(socket.gethostname(), n_here, sized, leaders, held=[self._listener])
 
@@ -107,7 +109,8 @@ class JoinedWorld:
 
     def follow(self) -> NoReturn:
         """Be the leader of this machine, in one run after the other, until the script has ended."""
-        hello = {"machine": self._world.rank, "cores": count_cores()}
+        # What this machine was told counts for its first run only: later ones are forked on the first machine.
+        hello = {"machine": self._world.rank, "cores": count_cores(), "ranks": self.n}
         while True:
             try:
                 end, said = connect(self._address, self._token, hello, time.monotonic() + NEXT_RUN_SECONDS)
@@ -115,7 +118,8 @@ class JoinedWorld:
                 sys.exit()
             if said["is_over"]:
                 sys.exit()
-            lead(LeaderEnd(end), MpiLeaders(self._world))
+            if lead(LeaderEnd(end), MpiLeaders(self._world)):
+                hello["ranks"] = None
 
     def _end(self) -> None:
         """End the job when the script ends, also where a leader hangs: MPI would wait for it."""
