@@ -109,7 +109,7 @@ class JoinedWorld:
 
     def follow(self) -> NoReturn:
         """Be the leader of this machine, in one run after the other, until the script has ended."""
-        # What this machine was told counts for its first run only: later ones are forked on the first machine.
+        # What this machine was told counts for its first run: later ones are forked on the first machine.
         hello = {"machine": self._world.rank, "cores": count_cores(), "ranks": self.n}
         while True:
             try:
