@@ -58,6 +58,8 @@ def run_on_hosts(command, folder):
     with closing(hosts.Hosts(2, folder)) as made:
         done = made.run("h1", command)
     done.stderr = done.stdout
+    # What Open MPI says of itself begins with a host and a process, [h1:00011], and comes or does not.
+    done.stdout = re.sub(r"^\[\w+:\d+\].*\n", "", done.stdout, flags=re.MULTILINE)
     return done
 
 
