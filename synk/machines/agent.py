@@ -18,6 +18,8 @@ from synk.memory.shm import Segment
 from synk.transport.base import Aborted, Leaders
 from synk.transport.frames import Outbox, Receiver, encode, send
 
+PUSH_SECONDS = 0.01  # between looks whether rank 0 has said something
+
 
 class Interrupted(Exception):
     """Rank 0 has given up what it had asked for."""
@@ -37,6 +39,8 @@ class Agent:
     def run(self) -> None:
         """Do as rank 0 says, until it is gone: then `Disconnected` is raised."""
         while True:
+            while not self._ready.poll(0) and self._leaders.push(PUSH_SECONDS):
+                pass
             self._do(*self._receiver.receive())
 
     def _do(self, message: Any, descriptor: int | None) -> None:

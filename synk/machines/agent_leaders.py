@@ -81,6 +81,9 @@ class AgentLeaders:
         self._reduce((ROOM, 0), array, op, watch)
         array[...] = space
 
+    def push(self, seconds: float) -> bool:
+        return False  # the agent does
+
     def close(self) -> None:
         self._end.close()
         self._receiver.close()

@@ -95,6 +95,9 @@ class LinkedLeaders:
     def unshare(self, number: int) -> None:
         pass
 
+    def push(self, seconds: float) -> bool:
+        return self._links.push(seconds)
+
     def close(self) -> None:
         self._links.close()
 

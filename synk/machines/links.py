@@ -45,8 +45,8 @@ class Links(Protocol):
     def unsent(self) -> bool:
         """Return whether a message has not left yet, for which the other machine must receive."""
 
-    def push(self, seconds: float) -> None:
-        """Take so long at most to send on what has not left yet: no other call may follow for a while."""
+    def push(self, seconds: float) -> bool:
+        """Take so long at most to send on what has not left yet; return whether something still has not."""
 
     def receive(self) -> tuple[int, memoryview] | None:
         """Return the next message that has arrived and its sender, if there is one."""

@@ -63,11 +63,14 @@ class MpiLinks:
         self._sends = [request for request in self._sends if not request.Test()]
         return bool(self._sends)
 
-    def push(self, seconds: float) -> None:
+    def push(self, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
-        while (self.unsent() or self._unwanted) and time.monotonic() < deadline:
+        while left := bool(self.unsent() or self._unwanted):
+            if time.monotonic() >= deadline:
+                break
             self._unwanted = [request for request in self._unwanted if not request.Test()]
             self.rest(0)
+        return left
 
     def receive(self) -> tuple[int, memoryview] | None:
         self._match()

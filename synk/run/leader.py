@@ -40,6 +40,7 @@ from synk.values.by_value import dumps
 from synk.values.errors import Failure
 from synk.values.machine import Machine
 
+PUSH_SECONDS = 0.01  # between looks whether the master has said something
 OWN_NUMBERS = 1 << 40  # segments that this machine makes for itself count from here
 
 
@@ -93,6 +94,7 @@ class Leader:
         spec.enter()
         devices = spec.devices.with_ranks(spec.machine.n_places)
         self._end, self._machine, self._devices = end, spec.machine, devices
+        self._leaders = leaders
         self._released: deque[Any] = deque()  # until the workers are at rest
         self._steps = KnownSteps()
         self._trouble: Failure | None = None  # of a message without an answer; told with the next reply
@@ -136,6 +138,8 @@ class Leader:
             if self._rank.has_garbage and not self._end.pending():
                 gc.collect()  # as `serve` does in a worker
                 self._rank.has_garbage = False
+            while not self._end.pending() and self._leaders.push(PUSH_SECONDS):
+                pass
             message, _ = self._end.receive()
             if isinstance(message, messages.Close):
                 return

@@ -83,6 +83,12 @@ class Leaders(Protocol):
     def fail(self) -> None:
         """Tell the others that no rank of this machine will come to any further meeting of this command."""
 
+    def push(self, seconds: float) -> bool:
+        """Take so long at most to let leave what was sent, a failure, say; return whether something has not.
+
+        Then it is to be called again before long, since nothing leaves while this process does something else.
+        """
+
     def all_gather(self, payload: Any, watch: Callable[[], Any]) -> list[Any]:
         """Return the bytes that each machine brings, in the order of machines; their lengths may differ.
 

@@ -121,6 +121,8 @@ def serve(name, agent):
         with Client(f"\0{name}", "AF_UNIX", authkey=os.environ["KEY"].encode()) as tests:
             tests.send(leaders.machine)
             while True:
+                while not tests.poll() and leaders.push(0.01):
+                    pass
                 tests.send(outcome(leaders, *tests.recv()))
     except (Disconnected, EOFError, OSError):
         end_own_job(tempfile.gettempdir())
