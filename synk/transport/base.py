@@ -86,7 +86,7 @@ class Leaders(Protocol):
     def push(self, seconds: float) -> bool:
         """Take so long at most to let leave what was sent, a failure, say; return whether something has not.
 
-        Then it is to be called again before long, since nothing leaves while this process does something else.
+        Then it is to be called again before long: nothing leaves while this process does something else.
         """
 
     def all_gather(self, payload: Any, watch: Callable[[], Any]) -> list[Any]:
