@@ -54,21 +54,6 @@ def plan_binding(n_ranks: int, bind: str, topology: Topology, allowed: Iterable[
     return _by_core(n_ranks, _grouped(cpus, "core"))
 
 
-def gpu_binding(addresses: Sequence[str], topology: Topology, allowed: Iterable[int]) -> tuple[CpuSet, ...]:
-    """Return for each rank, by the PCI address of its GPU, the CPUs next to that.
-
-    Those are the CPUs of its NUMA node that are allowed; all that are allowed where the node is not known, or
-    has none of them.
-    """
-    usable = _numbers(cpu for cpu in topology.cpus if cpu.number in set(allowed))
-    node_of = {gpu.address: gpu.node for gpu in topology.gpus}
-    near = [
-        usable & _numbers(cpu for cpu in topology.cpus if cpu.node == node_of.get(address))
-        for address in addresses
-    ]
-    return tuple(cpus or usable for cpus in near)
-
-
 def _by_core(n_ranks: int, cores: list[list[Cpu]]) -> tuple[CpuSet, ...]:
     if n_ranks <= len(cores):
         return tuple(_numbers(cpu for core in part for cpu in core) for part in _parts(cores, n_ranks))

@@ -6,12 +6,10 @@ host -> reach -> command
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 CONNECT_SECONDS = 5
 
 # Nobody is there to type a password. Keepalives end a connection to a machine that is gone.
@@ -57,7 +55,7 @@ def launch(
     mpirun : str
         Its path.
     hosts : sequence of str
-        Names or IPv4 addresses, in the order of machines; the first is this one.
+        As `parse_hosts` lets them pass, in the order of machines; the first is this one.
     program : sequence of str
         What every machine runs: an absolute path, and arguments.
     environment : mapping
@@ -73,13 +71,8 @@ def launch(
     ssh_options : sequence of str
         ``"-F path"``, say.
     n_each : int
-
-    Raises
-    ------
-    ValueError
-        If a name is not one of a host, or comes twice.
+        Processes on each host.
     """
-    check_hosts(hosts)
     command = [
         mpirun,
         *(["--allow-run-as-root"] if as_root else []),
@@ -107,17 +100,6 @@ def on(
         step = "--overlap", "--mpi=none", "--nodes=1", "--ntasks=1", f"--nodelist={host}"
         return ["srun", *step, *command]
     return ["ssh", *shlex.split(" ".join([*SSH_OPTIONS, *ssh_options])), host, shlex.join(command)]
-
-
-def check_hosts(hosts: Sequence[str]) -> None:
-    """Raise ValueError if a name is not one of a host, or comes twice."""
-    if not hosts:
-        raise ValueError("hosts names no host; give one or more, the first is this machine")
-    for host in hosts:
-        if not HOST.fullmatch(host):
-            raise ValueError(f"hosts names {host!r}, which is no name or IPv4 address of a host")
-        if hosts.count(host) > 1:
-            raise ValueError(f"hosts names {host!r} {hosts.count(host)} times; n says how many ranks it has")
 
 
 def _only(interface: str) -> list[str]:

@@ -57,18 +57,10 @@ def timeout(seconds: float | None) -> AbstractContextManager[None]:
     return _turns.timeout(checked_timeout(seconds))
 
 
-def fork(
-    n_parallel: int | None,
-    device: str | None,
-    timeout: float | None,
-    undeclared: str,
-    hosts: Any,
-    interface: str | None,
-    **options: Any,
-) -> int:
-    """Start a run; see `synk.fork`. The options are those of `checked_devices`."""
+def fork(*arguments: Any, **options: Any) -> int:
+    """Start a run; see `synk.fork`. The arguments are those of `_fork`."""
     with _alone("fork"):
-        return _fork(n_parallel, device, timeout, undeclared, hosts, interface, **options)
+        return _fork(*arguments, **options)
 
 
 @contextmanager
@@ -91,6 +83,7 @@ def _fork(
     interface: str | None,
     **options: Any,
 ) -> int:
+    """Start a run, while no other thread does; the options are those of `checked_devices`."""
     global _turns, _session
     if _turns is not None:
         _turns.check_open("fork")  # in a process that somebody forked of the master, this says so

@@ -76,21 +76,6 @@ def test_an_interface_is_for_launching_and_for_arrays():
     assert " --mca btl_tcp_if_include 10.0.0.0/24 " in told
 
 
-@pytest.mark.parametrize(
-    "host", ["", "-h", "a,b", "a:2", "a b", "a;b", "$(a)", "a\n", "a/b", "user@a", ".a", "a-"]
-)
-def test_names_that_are_none_are_refused(host):
-    with pytest.raises(ValueError, match="is no name or IPv4 address of a host"):
-        launch(**USUAL | {"hosts": ["alpha", host]})
-
-
-def test_no_host_and_double_ones_are_refused():
-    with pytest.raises(ValueError, match="names no host"):
-        launch(**USUAL | {"hosts": []})
-    with pytest.raises(ValueError, match="names 'alpha' 2 times"):
-        launch(**USUAL | {"hosts": ["alpha", "beta", "alpha"]})
-
-
 def test_the_environments_own_mpirun_is_taken_first(tmp_path, monkeypatch):
     for folder in ("own", "path"):
         (tmp_path / folder).mkdir()
