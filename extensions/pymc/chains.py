@@ -57,7 +57,7 @@ class StartError(ValueError):
 
 
 class RankChains:
-    """The chains of one rank."""
+    """The chains of one rank, of which the first has begun: so the log-density is compiled."""
 
     def __init__(
         self, rank: int, evaluate: Any, starts: Sequence[Sequence[Start]], settings: Mapping[str, Any]
@@ -65,6 +65,11 @@ class RankChains:
         self._running: Chain | None = None
         self._evaluate, self._settings = evaluate, settings
         self._waiting = deque(starts[rank])
+        self._begin_next()
+
+    def _begin_next(self) -> None:
+        if self._running is None and self._waiting:
+            self._running = Chain(self._waiting.popleft(), self._evaluate, self._settings)
 
     def close(self) -> None:
         """End the chain that runs."""
@@ -80,8 +85,7 @@ class RankChains:
         """
         if stop:
             self._waiting.clear()
-        if self._running is None and self._waiting:
-            self._running = Chain(self._waiting.popleft(), self._evaluate, self._settings)
+        self._begin_next()
         if self._running is None:
             return []
         report = self._running.report(known, stop)

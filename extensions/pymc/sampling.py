@@ -109,16 +109,19 @@ def sample(
     expansion = Expansion(prepared.model, prepared.layout, var_names)
     with run_of(cores, chains, together=bool(shard)):
         chains = _checked_chains(chains, shard)
-        poll = _chains_here_or_there(prepared, shard, _starts(prepared, chains, random_seed), settings)
+        starts = _starts(prepared, chains, random_seed)
         record = Record(chains, prepared.layout.size)
-        began = time.perf_counter()
-        with closing(poll), _display(chains, draws, progressbar) as show:
-            try:
+        try:
+            poll = _chains_here_or_there(prepared, shard, starts, settings)
+            began = time.perf_counter()  # what is compiled is compiled
+            with (
+                closing(poll),
+                _display(chains, draws, progressbar) as show,
+                _returning_what_is_drawn(record),
+            ):
                 _follow(poll, record, show)
-            except StartError as error:
-                raise _sampling_error(prepared, error) from None
-            except synk.WorkerDied as error:
-                _warn_of_death(error, record)
+        except StartError as error:
+            raise _sampling_error(prepared, error) from None
         attributes = {
             "inference_library": "nutpie",
             "inference_library_version": nutpie.__version__,
@@ -220,11 +223,16 @@ def _sampling_error(prepared: Prepared, error: StartError) -> Exception:
     return pm.exceptions.SamplingError(f"{error}; its terms at one such point:\n{listed}")
 
 
-def _warn_of_death(error: synk.WorkerDied, record: Record) -> None:
-    drawn = ", ".join(f"{count} of chain {chain}" for chain, count in record.known().items()) or "none"
-    warnings.warn(
-        f"{error}\nSampling has ended early, and returns the draws until then; with the warm-up, {drawn}. "
-        "A run of yours goes on after synk.restart().",
-        synk.SynkWarning,
-        stacklevel=3,
-    )
+@contextmanager
+def _returning_what_is_drawn(record: Record) -> Iterator[None]:
+    """Warn of a rank that has died, which ends sampling early."""
+    try:
+        yield
+    except synk.WorkerDied as error:
+        drawn = ", ".join(f"{count} of chain {chain}" for chain, count in record.known().items()) or "none"
+        warnings.warn(
+            f"{error}\nSampling has ended early, and returns the draws until then; with the warm-up, {drawn}. "
+            "A run of yours goes on after synk.restart().",
+            synk.SynkWarning,
+            stacklevel=5,
+        )

@@ -59,6 +59,12 @@ def test_a_rank_runs_its_chains_one_after_the_other_to_their_ends():
     assert not drawn.stats["diverging"].any()
 
 
+def test_the_density_is_compiled_before_anybody_counts_seconds():
+    density = Normal()
+    RankChains(0, density, [starts(0)], SETTINGS)
+    assert density.count > 0
+
+
 def test_a_seed_gives_the_same_draws_however_often_they_are_asked_for():
     at_once, bit_by_bit = Record(1, 3), Record(1, 3)
     chains = RankChains(0, Normal(), [starts(0)], SETTINGS)
@@ -90,6 +96,5 @@ def test_a_chain_begins_at_the_first_point_with_a_finite_density():
     chains = RankChains(0, Half(), [[Start(0, 1, points)]], SETTINGS)
     assert [one.chain for one in chains({}, False)] == [0]
     assert chains({}, True)[0].done
-    nowhere = RankChains(0, Half(), [[Start(3, 1, points[:1])]], SETTINGS)
     with pytest.raises(StartError, match="chain 3: the log-density is not finite"):
-        nowhere({}, False)
+        RankChains(0, Half(), [[Start(3, 1, points[:1])]], SETTINGS)
