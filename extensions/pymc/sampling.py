@@ -231,8 +231,8 @@ def _returning_what_is_drawn(record: Record) -> Iterator[None]:
     except synk.WorkerDied as error:
         drawn = ", ".join(f"{count} of chain {chain}" for chain, count in record.known().items()) or "none"
         warnings.warn(
-            f"{error}\nSampling has ended early, and returns the draws until then; with the warm-up, {drawn}. "
-            "A run of yours goes on after synk.restart().",
+            f"{error}\nSampling has ended early, and returns the draws until then; with the warm-up, {drawn}."
+            " A run of yours goes on after synk.restart().",
             synk.SynkWarning,
             stacklevel=5,
         )
