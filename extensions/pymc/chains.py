@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import nutpie
 import pyarrow
-from nutpie.compiled_pyfunc import from_pyfunc
+
+from synk.extensions.pymc.compiled import in_c, in_python
 
 PROGRESS_MILLISECONDS = 50
 COPYING_SHARE = 20  # the draws so far are copied after so many times the seconds that it took
@@ -125,15 +126,9 @@ class Chain:
         raise StartError(f"chain {start.chain}: the log-density is not finite at any initial point")
 
     def _model(self) -> Any:
-        return from_pyfunc(
-            self._size,
-            make_logp_fn=lambda: self._log_density,
-            make_expand_fn=lambda *seeds_and_chain: lambda point: {"point": point},
-            expanded_dtypes=[np.dtype("float64")],
-            expanded_shapes=[(self._size,)],
-            expanded_names=["point"],
-            make_initial_point_fn=lambda seed: self._point,
-        )
+        make_callback = getattr(self._evaluate, "callback", None)
+        callback = make_callback and make_callback(self._log_density)
+        return in_c(callback, self._point) if callback else in_python(self._log_density, self._point)
 
     def _log_density(self, point: np.ndarray) -> tuple[float, np.ndarray]:
         if self._error is None:

@@ -8,8 +8,9 @@ Model -> Prepared: frozen, laid out, pieces of a graph
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,7 @@ class Evaluation:
     apart: Sequence[int] = ()  # variables whose gradients have the rows of the data, and are joined
 
     def __call__(self, vector: Any) -> tuple[float, np.ndarray]:
-        flat, *others = self.function(*self.before, vector, *self.after)
+        flat, *others = self._outputs(vector)
         if not self.apart:
             return float(flat[0]), flat[1:]
         gradient, start = np.empty(self.slices[-1].stop), 1
@@ -62,6 +63,34 @@ class Evaluation:
             else:
                 gradient[place] = flat[start : (start := start + place.stop - place.start)]
         return float(flat[0]), gradient
+
+    @cached_property
+    def _outputs(self) -> Callable[[Any], Sequence[Any]]:
+        if not hasattr(self.function, "bound"):
+            return lambda vector: self.function(*self.before, vector, *self.after)
+        # On a rank alone, where a gradient may take less time than a call with other arrays each time.
+        point, run = self._bound
+
+        def outputs(vector: Any) -> Sequence[Any]:
+            point[...] = vector
+            return run()
+
+        return outputs
+
+    @cached_property
+    def _bound(self) -> tuple[np.ndarray, Any]:
+        point = np.empty(self.slices[-1].stop)
+        return point, self.function.bound(*self.before, point, *self.after)
+
+    def callback(self, otherwise: Callable[[np.ndarray], tuple[float, np.ndarray]]) -> Any:
+        """Return this as a function in C with an ``address`` and ``data``, or None where it is none.
+
+        ``otherwise`` is called where C gives up.
+        """
+        if self.apart or not hasattr(self.function, "bound"):
+            return None
+        point, run = self._bound
+        return run.callback(point, lambda: np.hstack(otherwise(point)))
 
 
 class Prepared:

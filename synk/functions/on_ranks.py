@@ -20,6 +20,7 @@ from synk.arrays.data import Data
 from synk.arrays.owner import Owner
 from synk.functions.function import Function
 from synk.functions.graph_function import GraphFunction
+from synk.rank.calling import Bound
 from synk.rank.program import UNKNOWN, RankProgram
 from synk.rank.rank import Rank
 from synk.values import messages
@@ -134,7 +135,11 @@ class RankFunction:
         self._program = program
 
     def __call__(self, *arrays: Any) -> list[Any]:
-        return self._program.run_alone(arrays)
+        return list(self.bound(*arrays)())
+
+    def bound(self, *arrays: Any) -> Bound:
+        """Return a function that takes nothing: a call on these very arrays, whatever they hold then."""
+        return self._program.alone(arrays)
 
 
 @dataclass(slots=True)

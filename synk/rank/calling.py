@@ -1,6 +1,7 @@
 """Call compiled functions of PyTensor so that what they hold and return is no memory that others share.
 
 Program -> Direct(compiled) -> values
+        -> Bound(call, arguments) -> values, again and again; Callback, which C calls
         -> called_on_host, in a mode that the function was given
         -> Absent, in the place of the communicator in slices without rows
 """
@@ -16,6 +17,7 @@ from pytensor.link.utils import raise_with_op
 
 from synk.comm import Communicator
 from synk.comm.base import Read, copies
+from synk.compile.regions.callback import Callback, RegionCall, only_region
 from synk.values.reduction import identity
 
 
@@ -26,7 +28,7 @@ class Direct:
     """
 
     def __init__(self, compiled: Any, n_outputs: int):
-        self.run = compiled.vm.run
+        self.run, self._program = compiled.vm.run, compiled.vm.jit_fn
         self._n_outputs = n_outputs
         storage = [container.storage for container in compiled.input_storage]
         self._updated = [(k, storage[at]) for k, at in compiled.maker.fgraph.update_mapping.items()]
@@ -41,6 +43,28 @@ class Direct:
         for k, storage in self._updated:
             storage[0] = values[k]
         return values[: self._n_outputs]
+
+    def only_region(self, arguments: Sequence[Any]) -> RegionCall | None:
+        """Return the call of a region in C that is all that a call does, if it is."""
+        return None if self._updated else only_region(self._program, arguments)
+
+
+class Bound:
+    """A call of a compiled function on arguments that stay the same arrays, whatever they hold."""
+
+    def __init__(self, call: Callable[[Sequence[Any]], Sequence[Any]], arguments: Sequence[Any]):
+        self._call, self._arguments = call, arguments
+
+    def __call__(self) -> Sequence[Any]:
+        return self._call(self._arguments)
+
+    def callback(self, point: np.ndarray, otherwise: Callable[[], np.ndarray]) -> Callback | None:
+        """Return a function in C that computes the one output, a value and its gradient at a point.
+
+        None where the function is more than one region in C; see `Callback` for the parameters.
+        """
+        call = self._call.only_region(self._arguments) if isinstance(self._call, Direct) else None
+        return None if call is None else Callback(call, point, otherwise)
 
 
 def called_on_host(compiled: Any, to_host: Callable[[Any], Any], arguments: Sequence[Any]) -> Any:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,7 +35,7 @@ from synk.compile.observe.profile import observed_mode
 from synk.compile.passes.finish import Announcer
 from synk.device import Device
 from synk.rank.arguments import RowInput, numbers_of_rows, stand_in
-from synk.rank.calling import Absent, Direct, called_on_host
+from synk.rank.calling import Absent, Bound, Direct, called_on_host
 from synk.rank.spec import ProgramSpec, UpdateSpec
 from synk.rank.sums import Sums, small_stay
 from synk.values import messages
@@ -75,9 +75,6 @@ class RankProgram:
         self._mode, self._whole_mode = self._chosen_modes(observe)
         self._last_numbers = (-1, -1, -1)  # of rows, in the last call of one slice; as arrays:
         self._last_arrays: list[Any] = []
-        self._alone: tuple[int, list[Any], Any] | None = (
-            None  # rows of the last call alone, as arrays; no ranks
-        )
 
     def compile(self, num_slices: int = 1) -> None:
         """Compile what most calls in so many slices need, if that has not happened yet."""
@@ -137,15 +134,19 @@ class RankProgram:
             self._attend(self._absent_arguments(row_inputs, broadcast, total_rows, end), absent)
         return results
 
-    def run_alone(self, arrays: Sequence[Any]) -> list[Any]:
-        """Run as one process would, on all rows of ``arrays``; return all outputs."""
+    def alone(self, arrays: Sequence[Any]) -> Bound:
+        """Return a call as one process would make it, on all rows of what ``arrays`` hold then.
+
+        It returns all outputs.
+        """
         scattered, broadcast = arrays[: self.spec.n_scattered], arrays[self.spec.n_scattered :]
         rows = [*scattered, *(self._variables.on_host(identity) for identity in self.spec.sliceables)]
         n_rows = len(rows[0]) if rows else 1
-        if self._alone is None or self._alone[0] != n_rows:
-            self._alone = n_rows, numbers_of_rows(n_rows, n_rows, 0, True), LoneCommunicator()
-        values = self._whole(self._arguments(rows, broadcast, *self._alone[1:]))
-        return [self._device.to_host(value) for value in values]
+        call = self._whole if self._computes_with_numpy else self._whole_on_host
+        return Bound(call, self._arguments(rows, broadcast, *of_one_process(n_rows)))
+
+    def _whole_on_host(self, arguments: Sequence[Any]) -> list[Any]:
+        return [self._device.to_host(value) for value in self._whole(arguments)]
 
     # --- the variants ------------------------------------------------------------------
 
@@ -358,6 +359,12 @@ class RankProgram:
         if self.on_device:
             return Direct(compiled, len(outputs))
         return partial(called_on_host, compiled, self._device.to_host)
+
+
+@lru_cache(maxsize=8)  # a call of microseconds would take half as long again
+def of_one_process(n_rows: int) -> tuple[list[Any], LoneCommunicator]:
+    """Return the numbers of rows, and the ranks, where one process has all rows."""
+    return numbers_of_rows(n_rows, n_rows, 0, True), LoneCommunicator()
 
 
 def in_dtype(value: Any, dtype: Any) -> Any:

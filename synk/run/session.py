@@ -323,7 +323,7 @@ class Session:
 
     def run_alone(self, function: int, arrays: Sequence[Any]) -> list[Any]:
         self._device.bind()
-        return self._rank.program(function).run_alone(arrays)
+        return list(self._rank.program(function).alone(arrays)())
 
     def install(self, message: messages.Build) -> None:
         self._commands.post(message)

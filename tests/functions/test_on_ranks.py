@@ -48,6 +48,18 @@ class Caller:
         return float(total)
 
 
+class BoundCaller:
+    """Binds a function to an array of its own, and writes into that."""
+
+    def __init__(self, rank, function, array):
+        self.scale = np.zeros(2)
+        self.call = function.bound(self.scale, array)
+
+    def __call__(self, scale):
+        self.scale[...] = scale
+        return float(self.call()[0])
+
+
 class Background:
     """Works in a thread, between the calls."""
 
@@ -97,6 +109,14 @@ def test_functions_and_data_arrive_as_what_the_rank_has(module_ranks):
     gc.collect()
     assert weak() is not None  # for as long as the objects may call it
     del caller
+
+
+def test_a_bound_function_computes_with_what_its_arrays_hold(module_ranks):
+    x, rows = pt.dvector("x"), pt.dmatrix("rows")
+    total = synk.function([], (rows @ x).sum(), bcast_inputs=[x, rows])
+    caller = synk.on_ranks(BoundCaller, total, synk.data(np.ones((3, 2))))
+    assert caller(1) == [6.0] * synk.n_ranks()
+    assert caller(2) == [12.0] * synk.n_ranks()
 
 
 def test_work_goes_on_between_calls(module_ranks):

@@ -34,6 +34,11 @@ class RegionFunction:
 
     takes_out = True  # see `synk.compile.tables.takes_out`
 
+    @property
+    def is_pure(self) -> bool:
+        """Tell whether it only reads its arguments: generators draw."""
+        return not self._generators
+
     def __init__(self, fgraph: FunctionGraph, in_python: Callable[[], Callable[..., Sequence[Any]]]):
         self._make_program = in_python
         self._dtypes = [getattr(variable.type, "dtype", None) for variable in fgraph.inputs]

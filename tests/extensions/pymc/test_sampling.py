@@ -16,7 +16,8 @@ import pymc as pm
 
 import synk
 from support import pymc_models as models
-from synk.extensions.pymc import record, sample
+from synk.extensions.pymc import chains, record, sample
+from synk.extensions.pymc.density import Evaluation
 
 pytestmark = pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS:UserWarning")
 
@@ -36,6 +37,19 @@ def test_a_seed_gives_the_same_draws_on_any_number_of_ranks(ranks):
     assert same(alone, sample(models.schools(), chains=3, random_seed=4, **SHORT))
     assert synk.is_open()
     assert not same(alone, sample(models.schools(), chains=3, random_seed=5, **SHORT))
+
+
+def test_a_gradient_in_c_is_that_in_python(monkeypatch):
+    found = sample(models.schools(), chains=2, cores=1, random_seed=4, **SHORT)
+    asked = []
+    monkeypatch.setattr(Evaluation, "callback", lambda self, otherwise: asked.append(self))
+    assert same(found, sample(models.schools(), chains=2, cores=1, random_seed=4, **SHORT))
+    assert len(asked) == 2
+
+
+def test_chains_need_no_python_for_a_gradient(monkeypatch):
+    monkeypatch.setattr(chains, "in_python", None)
+    sample(models.schools(), chains=1, cores=1, random_seed=4, **SHORT)
 
 
 def test_it_returns_what_pymc_does():
