@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from math import prod
-from typing import Any
 
 import numpy as np
 from pytensor.compile.builders import OpFromGraph
@@ -21,7 +20,6 @@ from pytensor.graph.rewriting.basic import GraphRewriter
 from pytensor.graph.traversal import vars_between
 from pytensor.raise_op import CheckAndRaise
 from pytensor.tensor.basic import AllocEmpty, ExtractDiag, Join, Split
-from pytensor.tensor.blas import Gemv
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.reshape import JoinDims, SplitDims
 from pytensor.tensor.shape import Reshape, SpecifyShape
@@ -34,6 +32,7 @@ from synk.compile.elementwise.writer import NoTemplate
 from synk.compile.graphs.substitute import substitute
 from synk.compile.passes.lazy import plan_lazy
 from synk.compile.regions.functions import written
+from synk.compile.regions.making import is_unread
 from synk.compile.regions.region import Region
 from synk.compile.regions.table import NoText
 from synk.compile.regions.writer import LARGEST, RegionWriter
@@ -52,6 +51,7 @@ MOVING = (
 )  # views of their first input
 LONGEST = 400  # nodes of a region: compilers take longer for one function of many lines than for two
 SMALL = 256  # elements, which are copied in less time than a view takes in Python
+FEW = 4096  # elements, which are set to zero in less time than a call from Python takes
 
 
 def has_text(node: Apply) -> bool:
@@ -144,8 +144,9 @@ def stays_out(node: Apply, made: Collection[Variable], fgraph: FunctionGraph) ->
         source = before_moving(node.inputs[0])
         return source not in made and not is_small(node.inputs[0])
     if isinstance(node.op, AllocEmpty):
-        # Its elements are what was there: only where nobody reads them they are the same again.
-        return any(not is_unread(reader) for reader, _ in fgraph.clients[node.outputs[0]])
+        # Its elements are what was there: where somebody reads them, zeros, so that they are the same again.
+        (empty,) = node.outputs
+        return any(not is_unread(reader) for reader, _ in fgraph.clients[empty]) and not is_small(empty, FEW)
     if isinstance(node.op, Join):
         pieces = [before_moving(piece) for piece in join_pieces(node)[1]]
         return any(piece.owner is not None and piece not in made for piece in pieces) and not is_small(
@@ -160,14 +161,6 @@ def updates_much(node: Apply, fgraph: FunctionGraph) -> bool:
         return False
     new = [fgraph.outputs[k] for k in fgraph.update_mapping or ()]
     return any(variable in new and not is_small(variable) for variable in node.outputs)
-
-
-def is_unread(reader: Any) -> bool:
-    """Tell whether a node takes its first input for memory only."""
-    if not isinstance(getattr(reader, "op", None), Gemv):
-        return False
-    beta = reader.inputs[4]
-    return isinstance(beta, Constant) and not beta.data.any()
 
 
 def before_moving(variable: Variable) -> Variable:
@@ -241,10 +234,10 @@ def results(fgraph: FunctionGraph, inside: set[Apply], group: Sequence[Apply]) -
     return list(found)
 
 
-def is_small(variable: Variable) -> bool:
+def is_small(variable: Variable, most: int = SMALL) -> bool:
     """Tell whether a variable is known to have few elements."""
     shape = getattr(variable.type, "shape", ())
-    return None not in shape and prod(shape) <= SMALL
+    return None not in shape and prod(shape) <= most
 
 
 def needed_for(outputs: Sequence[Variable], inside: set[Apply]) -> set[Apply]:

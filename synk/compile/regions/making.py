@@ -1,15 +1,34 @@
-"""C texts of Ops that make arrays: joins, values again and again, whole numbers."""
+"""C texts of Ops that make arrays: joins, values again and again, whole numbers, running sums."""
 
 from __future__ import annotations
 
-from pytensor.graph.basic import Apply
+from typing import Any
+
+from pytensor.graph.basic import Apply, Constant
 from pytensor.tensor.basic import Alloc, AllocEmpty, ARange, Join
+from pytensor.tensor.blas import Gemv
+from pytensor.tensor.extra_ops import CumOp
 
 from synk.compile.compat import join_pieces
+from synk.compile.elementwise.templates import carrier
 from synk.compile.regions.movement import spread
 from synk.compile.regions.table import NoText, c_text
-from synk.compile.regions.walks import copy
+from synk.compile.regions.walks import copy, fill
 from synk.compile.regions.writer import RegionWriter
+
+# Each element of a line but the first from the one before.
+RUNNING = """\
+SHARED void NAME(char *x, const long n, const long step)
+{{
+    void *const others = let_others(n);
+    for (long k = 1; k < n; k++) {{
+        const {kind} before = *({kind} *)(x + (k - 1) * step), now = *({kind} *)(x + k * step);
+        *({kind} *)(x + k * step) = {up}before {sign} {up}now;
+    }}
+    if (others)
+        PyEval_RestoreThread(others);
+}}
+"""
 
 
 @c_text.register(Join)
@@ -50,13 +69,23 @@ def alloc(op: Alloc, node: Apply, region: RegionWriter) -> None:
 
 @c_text.register(AllocEmpty)
 def alloc_empty(op: AllocEmpty, node: Apply, region: RegionWriter) -> None:
-    """Memory."""
+    """Memory, of zeros where somebody reads it."""
     lengths = [region.number(length) for length in node.inputs]
     for length in lengths:
         region.demand(f"{length} >= 0")
     if not lengths:
         raise NoText("a number that nobody sets")
-    region.new(node.outputs[0], lengths)
+    target = region.new(node.outputs[0], lengths)
+    if not all(map(is_unread, region.uses.get(node.outputs[0], ()))):
+        fill(region, target)
+
+
+def is_unread(reader: Any) -> bool:
+    """Tell whether a node takes its first input for memory only."""
+    if not isinstance(getattr(reader, "op", None), Gemv):
+        return False
+    beta = reader.inputs[4]
+    return isinstance(beta, Constant) and not beta.data.any()
 
 
 @c_text.register(ARange)
@@ -72,3 +101,23 @@ def arange(op: ARange, node: Apply, region: RegionWriter) -> None:
     target = region.new(out, [count])
     region.line(f"for (long i = 0; i < {count}; i++)")
     region.line(f"    *({target.kind} *)({target.at('i')}) = {start} + i * {step};")
+
+
+@c_text.register(CumOp)
+def cumulative(op: CumOp, node: Apply, region: RegionWriter) -> None:
+    """Running sums or products, in a copy."""
+    (x,), (out,) = node.inputs, node.outputs
+    ndim, dtype = x.type.ndim, out.type.dtype
+    if (op.axis is None and ndim > 1) or x.type.dtype != dtype or dtype == "bool":
+        raise NoText("a running sum of all axes, or in another dtype")
+    view, axis = region.view(x), (op.axis or 0) % ndim
+    target = region.new(out, view.shape)
+    copy(region, view, target)
+    run = region.function(
+        RUNNING.format(kind=target.kind, up=carrier(dtype), sign="+" if op.mode == "add" else "*")
+    )
+    start = ["0" if k == axis else f"i{k}" for k in range(ndim)]
+    for k in range(ndim):
+        if k != axis:
+            region.line(f"for (long i{k} = 0; i{k} < {target.shape[k]}; i{k}++)")
+    region.line(f"{run}({target.at(*start)}, {target.shape[axis]}, {target.strides[axis]});")

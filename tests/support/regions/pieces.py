@@ -199,6 +199,14 @@ def shapes(g):
     return g.one_of(makes)()
 
 
+@piece(2)
+def running(g):
+    x = g.any(1, 2, 3)
+    axis = g.number(0, x.ndim - 1)
+    makes = [lambda: pt.cumsum(x, axis=axis), lambda: pt.cumsum(x[::-1]), lambda: pt.cumprod(x, axis=axis)]
+    return g.one_of(makes)()
+
+
 @piece(6)
 def joined(g):
     x = g.any(1, 2, 3)
