@@ -33,7 +33,6 @@ from synk.compile.elementwise.dialect import native_dialect
 from synk.compile.elementwise.writer import NoTemplate
 from synk.compile.graphs.substitute import substitute
 from synk.compile.passes.lazy import plan_lazy
-from synk.compile.regions.functions import written
 from synk.compile.regions.region import Region
 from synk.compile.regions.table import NoText
 from synk.compile.regions.writer import LARGEST, RegionWriter
@@ -208,12 +207,11 @@ def replace(fgraph: FunctionGraph, group: Sequence[Apply]) -> None:
             if variable.owner not in needed and not in_text(variable)
         )
     )
-    inner = inner_graph(nodes, inputs, outputs)
     try:
-        written(inner)
+        region = Region(inner_graph(nodes, inputs, outputs))
     except NoText:
         return  # each could be written, but not so
-    made = Region(inner)(*inputs, return_list=True)
+    made = region(*inputs, return_list=True)
     for old, new in zip(outputs, made, strict=True):
         new.tag.trace = getattr(old.tag, "trace", [])
     fgraph.replace_all(list(zip(outputs, made, strict=True)), reason="regions", import_missing=False)
