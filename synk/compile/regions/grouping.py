@@ -81,7 +81,7 @@ def groups(
     for node in nodes:
         depends = any(variable in later for variable in node.inputs)
         alone = updates_much(node, fgraph)
-        if alone or not has_text(node) or stays_out(node, made, fgraph):
+        if alone or stays_out(node, made, fgraph) or not has_text(node):
             if alone and has_text(node):
                 yield [node]
             if depends or any(variable in made for variable in node.inputs):
