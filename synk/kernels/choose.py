@@ -7,6 +7,8 @@ arrays of NumPy, convolutions are oneDNN's where the extra is installed, and all
 is a compiler; for those of CuPy, convolutions are cuDNN's where that is installed, and all else kernels in
 CUDA. All fall back by themselves to the providers that are written in array operations. These serve every
 other module.
+
+A provider is imported when it is chosen: no program reads them all, and most read none.
 """
 
 from types import ModuleType
@@ -14,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from synk.kernels import cuda, cudnn, loops, onednn
 from synk.kernels.im2col import Im2col
 from synk.kernels.plain_norm import PlainNorm
 from synk.kernels.plain_pool import PlainPool
@@ -24,20 +25,31 @@ def convolution_kernels(xp: ModuleType, dtype: str) -> Any:
     """Return a provider of ``forward``, ``input_gradient`` and ``weight_gradient`` of convolutions."""
     plain = Im2col(xp)
     if xp is np:
+        from synk.kernels import onednn
+
         return onednn.OneDnn(plain) if dtype == "float32" and onednn.available() else plain
+    from synk.kernels import cudnn
+
     # It looks at the dtype of each array itself: programs may hold 16 bits where graphs say float32.
     return cudnn.CuDnn(xp, plain) if cudnn.serves(xp) else plain
 
 
 def pooling_kernels(xp: ModuleType, dtype: str) -> Any:
     """Return a provider of ``max_pool``, ``avg_pool``, their gradients and ``global_avg_pool``."""
-    if xp is np:
-        return loops.LoopKernels(xp)
-    return cuda.CudaKernels(xp) if cuda.serves(xp) else PlainPool(xp)
+    return _loops(xp) or PlainPool(xp)
 
 
 def norm_kernels(xp: ModuleType, dtype: str) -> Any:
     """Return a provider of batch norm, layer norm, cross-entropy, and their gradients."""
+    return _loops(xp) or PlainNorm(xp)
+
+
+def _loops(xp: ModuleType) -> Any:
+    """Return the provider of loops in C or in CUDA; None for an array module that has none."""
     if xp is np:
+        from synk.kernels import loops
+
         return loops.LoopKernels(xp)
-    return cuda.CudaKernels(xp) if cuda.serves(xp) else PlainNorm(xp)
+    from synk.kernels import cuda
+
+    return cuda.CudaKernels(xp) if cuda.serves(xp) else None

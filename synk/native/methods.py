@@ -5,23 +5,20 @@ library, name -> method_of: the functions of NumPy, SciPy and oneDNN that it cal
 
 import ctypes
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
-from scipy.linalg import cython_blas, cython_lapack
 
-from synk.native import draws
-from synk.native import special as special_functions
+from synk.native import draws, routines, special
 from synk.native.capsules import pointer_in
 from synk.native.products import Pointers, faster_products
 
 HEAD = object.__basicsize__
-ROUTINES = (  # of BLAS and LAPACK, as regions number them
-    *("dgemv", "sgemv", "dgemm", "sgemm"),
-    *("dtrsm", "strsm", "dpotrf", "spotrf"),
-    *("dtrsv", "strsv"),
-)
+TABLES: dict[str, Callable[[], list[Any]]] = {
+    "special": special.pointers,
+    "drawing": draws.pointers,
+    "routines": routines.pointers,
+}
 
 
 class _Method(ctypes.Structure):
@@ -47,12 +44,10 @@ def method_of(library: ctypes.CDLL, name: str, prelude: ctypes.CDLL) -> Callable
     """
     method = _Method.in_dll(library, f"{name}_method")
     _tell(prelude)
-    with suppress(ValueError):  # which says that no region of the library calls any
-        special = (ctypes.c_void_p * len(special_functions.FUNCTIONS)).in_dll(library, "special")
-        special[:] = [*special_functions.pointers()]
-    with suppress(ValueError):
-        drawing = (ctypes.c_void_p * len(draws.NAMES)).in_dll(library, "drawing")
-        drawing[:] = [*draws.pointers()]
+    for table, pointers in TABLES.items():
+        if hasattr(library, table):  # else no region of the library calls any
+            found = pointers()
+            (ctypes.c_void_p * len(found)).in_dll(library, table)[:] = found
     library["connect"](ctypes.byref(ctypes.c_void_p.in_dll(prelude, "functions")))
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.argtypes, make.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p), ctypes.py_object
@@ -60,16 +55,13 @@ def method_of(library: ctypes.CDLL, name: str, prelude: ctypes.CDLL) -> Callable
 
 
 def _tell(prelude: ctypes.CDLL) -> None:
-    """Tell the library of what all regions call where NumPy's, BLAS's and oneDNN's functions are."""
+    """Tell the library of what all regions call where NumPy's and oneDNN's functions are."""
     ctypes.c_void_p.in_dll(prelude, "ndarray").value = id(np.ndarray)
     ctypes.c_void_p.in_dll(prelude, "numpy").value = _numpy_functions()
     scalars = (ctypes.c_void_p * 24).in_dll(prelude, "scalars")
     for letter in "?bhilqBHILQfd":
         dtype = np.dtype(letter)
         scalars[dtype.num] = id(dtype.type)
-    routines = (ctypes.c_void_p * len(ROUTINES)).in_dll(prelude, "routines")
-    exported = cython_blas.__pyx_capi__ | cython_lapack.__pyx_capi__
-    routines[:] = [pointer_in(exported[name]) for name in ROUTINES]
     faster = faster_products()
     if faster is not None:
         onednn = Pointers.in_dll(prelude, "onednn")

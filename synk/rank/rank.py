@@ -16,7 +16,7 @@ import numpy as np
 
 from synk.arrays.variables import RankVariables
 from synk.comm import Communicator
-from synk.compile.regions.compilation import agree
+from synk.compile.regions.compilation import agree, begin
 from synk.device import Device
 from synk.memory.segments import SegmentTable
 from synk.rank.program import ProgramContext, RankProgram
@@ -71,6 +71,11 @@ class Rank:
         self.peers, self.communicator, self.n_ranks = peers, communicator, peers.n_ranks
         self._shards = Shards(self.rank, self.n_ranks)
         self._bound.clear()  # they read their rows by the shards before
+
+    def get_ready(self) -> None:
+        """Compile what all programs call, while nothing is asked of this rank; one of a machine's does so."""
+        if self.device.xp is np and self.peers.place == 1:
+            begin()
 
     # --- messages without an answer ----------------------------------------------------------
 

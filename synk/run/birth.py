@@ -63,7 +63,9 @@ def live(spec: WorkerSpec, others: Iterable[Any] = ()) -> NoReturn:
         shared = spec.commons
         post = WorkerPost(spec.place, shared.mailboxes, shared.control, shared.bells, spec.spins)
         channel = WorkerChannel(spec.end, post)
-        serve(_make_rank(spec, Process(spec.parent), channel), channel, spec.log.deliver)
+        rank = _make_rank(spec, Process(spec.parent), channel)
+        rank.get_ready()
+        serve(rank, channel, spec.log.deliver)
         spec.printout.finish()
         status = 0
     except BaseException:

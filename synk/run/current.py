@@ -10,19 +10,20 @@ import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from synk.device import Devices
-from synk.machines.hosts import refuse_under_mpi
+from synk.machines.hosts import refuse_under_mpi, under_mpi
 from synk.processes.signals import hold_signals
 from synk.run.arguments import checked_devices, checked_timeout, checked_undeclared, completed
 from synk.run.fork_source import ForkSource
-from synk.run.hosts import StartedJobs
 from synk.run.job import Jobs
-from synk.run.joined import JoinedWorld, joined_world
 from synk.run.session import Session
 from synk.run.turns import Turns
 from synk.values.errors import SynkStateError
+
+if TYPE_CHECKING:
+    from synk.run.joined import JoinedWorld
 
 _turns: Turns | None = None  # of the run; a worker finds them too, and so knows that it is not the master
 _session: Session | None = None
@@ -118,7 +119,10 @@ def _jobs(hosts: Any, n_parallel: int | None, devices: Devices, interface: str |
     On all machines but the first, of those on which a launcher has started this script, it does not return.
     """
     global _world
-    if hosts is None:
+    # Imported here, because most runs have one machine, and need nothing of what others do.
+    if hosts is None and under_mpi():
+        from synk.run.joined import joined_world
+
         _world = _world or joined_world(interface)
     if devices.gpus and not (hosts is None and _world is None):
         raise NotImplementedError(
@@ -126,6 +130,8 @@ def _jobs(hosts: Any, n_parallel: int | None, devices: Devices, interface: str |
         )
     if hosts is not None:
         refuse_under_mpi(hosts)
+        from synk.run.hosts import StartedJobs
+
         return StartedJobs(hosts, n_parallel, devices.n_ranks, interface)
     if _world is not None:
         _world.n = n_parallel

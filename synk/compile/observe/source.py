@@ -10,7 +10,6 @@ from pytensor.graph.basic import Apply
 
 from synk.compile.graphs.origin import nearest_lines
 from synk.compile.regions.frame import NAME
-from synk.compile.regions.functions import written
 from synk.compile.regions.region import nodes_of
 
 
@@ -40,9 +39,9 @@ def source_of(function: Any) -> str:
 
 def _region(name: str, node: Apply) -> str:
     nodes = "\n".join(f"   {k}: {one.op}{_place(one)}" for k, one in enumerate(nodes_of(node)))
-    source, declarations, _ = written(node.op.fgraph)
-    text = "\n".join([*declarations, source.replace(NAME, name)])
-    return f"/* {name}\n{nodes.replace('*/', '* /')} */\n{text}"
+    text = node.op.text
+    lines = "\n".join([*text.declarations, text.source.replace(NAME, name)])
+    return f"/* {name}\n{nodes.replace('*/', '* /')} */\n{lines}"
 
 
 def _place(node: Apply) -> str:

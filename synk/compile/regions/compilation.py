@@ -84,6 +84,13 @@ class NativeCompilation:
             self._functions.add(function)
         return function
 
+    def begin(self) -> None:
+        """Compile what all functions call; if that fails, the first of them says so."""
+        with self._lock:
+            (library,) = self.libraries.make([self._prelude_text])
+            if not isinstance(library, CompileError):
+                self._prelude = library
+
     def compile(self) -> None:
         """Compile all functions that wait, at the same time, or take them from the store."""
         with self._lock:
@@ -164,6 +171,13 @@ def native_compilation() -> NativeCompilation | None:
     """Return this process's compilation of C, or None if there is no compiler."""
     libraries = native_libraries()
     return None if libraries is None else NativeCompilation(libraries)
+
+
+def begin() -> None:
+    """Compile what all regions call, before there are any."""
+    compilation = native_compilation()
+    if compilation is not None:
+        compilation.begin()
 
 
 def agree(exchange: Callable[[np.ndarray], Sequence[np.ndarray]]) -> None:

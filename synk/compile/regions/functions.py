@@ -8,9 +8,9 @@ to where its results are to lie.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from pytensor.graph.fg import FunctionGraph
@@ -28,26 +28,30 @@ class RegionFunction:
     ----------
     fgraph : FunctionGraph
         The nodes.
+    text : RegionText
+        The same in C.
     in_python : callable
         Returns the function that runs them in Python, which returns a sequence of results.
     """
 
     takes_out = True  # see `synk.compile.tables.takes_out`
 
-    @property
-    def is_pure(self) -> bool:
-        """Tell whether it only reads its arguments: generators draw."""
-        return not self._generators
-
-    def __init__(self, fgraph: FunctionGraph, in_python: Callable[[], Callable[..., Sequence[Any]]]):
+    def __init__(
+        self, fgraph: FunctionGraph, text: RegionText, in_python: Callable[[], Callable[..., Sequence[Any]]]
+    ):
         self._make_program = in_python
         self._dtypes = [getattr(variable.type, "dtype", None) for variable in fgraph.inputs]
         self._generators = [k for k, dtype in enumerate(self._dtypes) if dtype is None]
         self._n_outputs = len(fgraph.outputs)
         compilation = native_compilation()
         assert compilation is not None
-        source, declarations, self._fails_late = written(fgraph)
-        self.native = compilation.function(source, declarations)
+        self._fails_late = text.fails_late
+        self.native = compilation.function(text.source, text.declarations)
+
+    @property
+    def is_pure(self) -> bool:
+        """Tell whether it only reads its arguments: generators draw."""
+        return not self._generators
 
     def __call__(self, *inputs, out=None):
         call = self._draw if self._generators else self.native.call
@@ -104,7 +108,16 @@ def written_to(place: Any, value: Any) -> Any:
     return place
 
 
-def written(fgraph: FunctionGraph) -> tuple[str, Iterable[str], bool]:
-    """Return a region's C text, declarations, and `RegionWriter.fails_late`; NoText if it has none."""
+class RegionText(NamedTuple):
+    """A region in C; see `RegionWriter` for its attributes."""
+
+    source: str
+    declarations: tuple[str, ...]
+    fails_late: bool
+
+
+def written(fgraph: FunctionGraph) -> RegionText:
+    """Return a region's text; NoText if it has none."""
     writer = RegionWriter(fgraph.toposort(), fgraph.inputs, fgraph.outputs, native_dialect())
-    return writer.write(), writer.declarations, writer.fails_late
+    source = writer.write()
+    return RegionText(source, tuple(writer.declarations), writer.fails_late)

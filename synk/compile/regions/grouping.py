@@ -31,7 +31,6 @@ from synk.compile.elementwise.dialect import native_dialect
 from synk.compile.elementwise.writer import NoTemplate
 from synk.compile.graphs.substitute import substitute
 from synk.compile.passes.lazy import plan_lazy
-from synk.compile.regions.functions import written
 from synk.compile.regions.making import is_unread
 from synk.compile.regions.region import Region
 from synk.compile.regions.table import NoText
@@ -82,7 +81,7 @@ def groups(
     for node in nodes:
         depends = any(variable in later for variable in node.inputs)
         alone = updates_much(node, fgraph)
-        if alone or not has_text(node) or stays_out(node, made, fgraph):
+        if alone or stays_out(node, made, fgraph) or not has_text(node):
             if alone and has_text(node):
                 yield [node]
             if depends or any(variable in made for variable in node.inputs):
@@ -201,12 +200,11 @@ def replace(fgraph: FunctionGraph, group: Sequence[Apply]) -> None:
             if variable.owner not in needed and not in_text(variable)
         )
     )
-    inner = inner_graph(nodes, inputs, outputs)
     try:
-        written(inner)
+        region = Region(inner_graph(nodes, inputs, outputs))
     except NoText:
         return  # each could be written, but not so
-    made = Region(inner)(*inputs, return_list=True)
+    made = region(*inputs, return_list=True)
     for old, new in zip(outputs, made, strict=True):
         new.tag.trace = getattr(old.tag, "trace", [])
     fgraph.replace_all(list(zip(outputs, made, strict=True)), reason="regions", import_missing=False)

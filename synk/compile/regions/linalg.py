@@ -17,7 +17,7 @@ from synk.compile.elementwise.templates import is_float
 from synk.compile.regions.table import NoText, c_text
 from synk.compile.regions.walks import copy, fill
 from synk.compile.regions.writer import RegionWriter, type_of
-from synk.native.methods import ROUTINES
+from synk.native.routines import TABLE, number_of
 
 FEW = 32  # rows, up to which a loop takes less time than LAPACK
 
@@ -120,8 +120,9 @@ def cholesky(op: Cholesky, node: Apply, region: RegionWriter) -> None:
     n, kind = _rows(region, a, out), type_of(out)
     view, target = region.view(a), region.new(out, [n, n])
     text = FACTOR.substitute(
-        kind=kind, few=FEW, suffix="f" if kind == "float" else "", potrf=_routine("potrf", kind)
+        kind=kind, few=FEW, suffix="f" if kind == "float" else "", potrf=number_of("potrf", kind)
     )
+    region.declarations[TABLE] = None
     # An upper factor is the lower one of the transposed matrix, transposed.
     first, second = (0, 1) if op.lower else (1, 0)
     steps = [one.strides[axis] for one in (view, target) for axis in (first, second)]
@@ -146,16 +147,12 @@ def solve_triangular(op: SolveTriangular, node: Apply, region: RegionWriter) -> 
         few=FEW,
         lower=int(op.lower),
         unit=int(op.unit_diagonal),
-        trsm=_routine("trsm", kind),
-        trsv=_routine("trsv", kind),
+        trsm=number_of("trsm", kind),
+        trsv=number_of("trsv", kind),
     )
+    region.declarations[TABLE] = None
     steps = ", ".join([*view.strides, f"{target}.data", target.strides[0], step])
     region.demand(f"{region.function(text)}({n}, {columns}, {view}.data, {steps})")
-
-
-def _routine(name: str, kind: str) -> int:
-    """Return the number of a routine of BLAS or LAPACK."""
-    return ROUTINES.index(("s" if kind == "float" else "d") + name)
 
 
 def _rows(region: RegionWriter, matrix: Variable, out: Variable) -> str:

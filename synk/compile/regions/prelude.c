@@ -5,8 +5,6 @@
 #define SHARED __attribute__((noinline, noclone, optimize("O1"))) static
 
 void *ndarray, **numpy, *scalars[24]; /* the type of arrays, NumPy's table of functions, the types of its scalars */
-/* What SciPy exports: see `ROUTINES` in `synk.native.methods`. */
-void *routines[16];
 
 /* --- long runs ------------------------------------------------------------------------------------- */
 
@@ -508,9 +506,9 @@ SHARED int by_onednn(char by_x, char by_y, const View *x, int of_x, const View *
 
 #define AT(T, x, i, j) (*(T *)((x)->data + (i) * (x)->strides[0] + (j) * (x)->strides[1]))
 
-/* Set z to x @ y: by BLAS, if that can read and write them as they lie. */
+/* Set z to x @ y: by one of BLAS's routines, if that can read and write them as they lie. */
 #define MULTIPLY(T, k)                                                                                          \
-    SHARED void multiply_##T(const View *x, const View *y, const View *z)                                       \
+    SHARED void multiply_##T(void *const *routines, const View *x, const View *y, const View *z)                \
     {                                                                                                           \
         typedef void Gemv(char *, int *, int *, T *, T *, int *, T *, int *, T *, T *, int *);                  \
         typedef void Gemm(char *, char *, int *, int *, int *, T *, T *, int *, T *, int *, T *, T *, int *);   \
@@ -545,5 +543,5 @@ SHARED int by_onednn(char by_x, char by_y, const View *x, int of_x, const View *
 MULTIPLY(double, 0)
 MULTIPLY(float, 1)
 
-#define ADDRESS(type, name, arguments) , name
-void *const functions[] = {routines FUNCTIONS(ADDRESS)};
+#define ADDRESS(type, name, arguments) name,
+void *const functions[] = {FUNCTIONS(ADDRESS)};

@@ -172,20 +172,18 @@ static long end(long x)
     _(int, regroup, (int ndim, const View *view, long size, int n, const long *shape, long *strides))           \
     _(int, fill_in, (int n, long *shape, long total))                                                           \
     _(int, lies, (const View *x, long size, int *lead))                                                         \
-    _(void, multiply_double, (const View *x, const View *y, const View *z))                                     \
-    _(void, multiply_float, (const View *x, const View *y, const View *z))
+    _(void, multiply_double, (void *const *routines, const View *x, const View *y, const View *z))              \
+    _(void, multiply_float, (void *const *routines, const View *x, const View *y, const View *z))
 
 #ifndef PRELUDE
 
 #define POINTER(type, name, arguments) static type(*name) arguments;
 #define CONNECT(type, name, arguments) name = *from++;
 FUNCTIONS(POINTER)
-static void **routines; /* of BLAS and LAPACK: see `ROUTINES` in `synk.native.methods` */
 
 /* Take over where the functions of prelude.c are; called before a library is used. */
 void connect(void **from)
 {
-    routines = *from++;
     FUNCTIONS(CONNECT)
 }
 

@@ -24,6 +24,7 @@ from synk.compile.regions.table import NoText, c_text
 from synk.compile.regions.views import View
 from synk.compile.regions.walks import fill, run, whole
 from synk.compile.regions.writer import RegionWriter, type_of
+from synk.native.routines import TABLE
 
 # Products of numbers, up to which a product of matrices takes less time than its call in Python.
 FEW = 32**3
@@ -135,7 +136,8 @@ def product(region: RegionWriter, left: Variable, right: Variable, out: Variable
         region.bind(out, region.let_later(TYPES[dtype]))
         target = region.number_view(dtype, region.number(out))
     place = _matrix(region, _matrix(region, target, 0) if n_left == 1 else target, 1)
-    region.line(f"multiply_{TYPES[dtype]}(&{factors[0]}, &{factors[1]}, &{place});")
+    region.declarations[TABLE] = None
+    region.line(f"multiply_{TYPES[dtype]}(routines, &{factors[0]}, &{factors[1]}, &{place});")
     return target
 
 

@@ -17,7 +17,7 @@ from pytensor.tensor.elemwise import Elemwise
 from synk.compile.compat import as_written
 from synk.compile.emit import emit
 from synk.compile.programs.program import OfNodes, Program
-from synk.compile.regions.functions import RegionFunction
+from synk.compile.regions.functions import RegionFunction, written
 from synk.compile.tables import array_funcify
 
 
@@ -27,11 +27,12 @@ class Region(OfNodes, Op):
     Parameters
     ----------
     fgraph : FunctionGraph
-        The nodes, none of which works in place.
+        The nodes, none of which works in place. NoText if they cannot be written together.
     """
 
     def __init__(self, fgraph: FunctionGraph):
         self.fgraph = fgraph
+        self.text = written(fgraph)
 
     @property
     def elementwise(self) -> bool:
@@ -62,7 +63,7 @@ def nodes_of(node: Apply) -> list[Apply]:
 @array_funcify.register(Region)
 def region(op, node, xp):
     """The C function, which takes what its results are written to as well."""
-    return RegionFunction(op.fgraph, partial(in_python, op.fgraph))
+    return RegionFunction(op.fgraph, op.text, partial(in_python, op.fgraph))
 
 
 def in_python(fgraph: FunctionGraph) -> Program:

@@ -25,7 +25,7 @@ from pytensor.tensor.elemwise import Elemwise
 from synk.compile import ArrayLinker, Debug, array_mode
 from synk.compile.regions import functions as region_functions
 from synk.compile.regions.compilation import NativeCompilation
-from synk.compile.regions.functions import RegionFunction
+from synk.compile.regions.functions import RegionFunction, written
 from synk.compile.regions.region import Region
 from synk.native.compiler import Compiler
 from synk.native.libraries import Libraries
@@ -167,7 +167,8 @@ def test_two_results_of_one_node_are_written_over_two_variables():
     scalars = [variable.type.to_scalar_type()() for variable in (v, w, x)]
     moved = scalars[0] * 0.9 + scalars[2]
     op = Elemwise(Composite(scalars, [moved, scalars[1] - moved]))
-    run = RegionFunction(FunctionGraph([v, w, x], op(v, w, x), clone=False), in_python=None)
+    graph = FunctionGraph([v, w, x], op(v, w, x), clone=False)
+    run = RegionFunction(graph, written(graph), in_python=None)
     places = np.ones(5), np.ones(5)
     results = run(*places, np.ones(5), out=places)
     assert all(result is place for result, place in zip(results, places, strict=True))
