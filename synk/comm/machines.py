@@ -202,7 +202,8 @@ class MachinesCommunicator(Communicator):
 def encoded(kind: str, op: str, array: Array, brings: bool) -> bytes:
     """Return the part of a rank as bytes: a `Header`, and the array behind it if it ``brings`` that."""
     data = array.tobytes() if brings else b""
-    return b"".join([_head(kind, op, array.dtype, array.shape, len(data), brings), data, bytes(-len(data) % 8)])
+    head = _head(kind, op, array.dtype, array.shape, len(data), brings)
+    return b"".join([head, data, bytes(-len(data) % 8)])
 
 
 # Ranks bring the same again and again, and others bring the same: their heads are made, and read, once.

@@ -124,16 +124,17 @@ class LinkedLeaders:
         Those of earlier commands are thrown away.
         """
         moved = self._links.rest(seconds)
-        while (arrived := self._links.receive()) is not None:
-            sender, message = arrived
-            place, payloads = unpack(message)
-            if place.command < self._command:
-                continue
-            if place.round == FAILED:
-                self._failures[sender] = place
-            else:
-                self._early[sender, place] = payloads
+        self._links.receive(self._take)
         return moved
+
+    def _take(self, sender: int, message: memoryview) -> None:
+        place, payloads = unpack(message)
+        if place.command < self._command:
+            return
+        if place.round == FAILED:
+            self._failures[sender] = place
+        else:
+            self._early[sender, place] = payloads
 
 
 def pack(place: Place, payloads: Sequence[memoryview]) -> bytes:

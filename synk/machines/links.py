@@ -46,8 +46,11 @@ class Links(Protocol):
     def push(self, seconds: float) -> bool:
         """Take so long at most to send on what has not left yet; return whether something still has not."""
 
-    def receive(self) -> tuple[int, memoryview] | None:
-        """Return the next message that has arrived by the last `rest` and its sender, if there is one."""
+    def receive(self, take: Callable[[int, memoryview], Any]) -> None:
+        """Call ``take(sender, message)`` for all messages that have arrived by the last `rest`.
+
+        Where a signal handler raises meanwhile, the next call may bring the same message again.
+        """
 
     def rest(self, seconds: float) -> bool:
         """Wait for messages to arrive or leave, so long at most; return whether some may have."""

@@ -4,6 +4,9 @@
 
 A machine that is gone says nothing any more, and is told nothing: the master notices its loss by the
 connection of commands.
+
+Handlers of signals may raise between any two lines. So what the system has sent or received is noted within
+the same call, ``extend(map(...))``, and what was taken in is dropped afterwards.
 """
 
 from __future__ import annotations
@@ -14,16 +17,14 @@ import socket
 import struct
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping
-from itertools import islice
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from synk.transport.frames import GONE
-from synk.values.errors import SynkStateError
 
 LENGTH = struct.Struct("<q")  # before each message
 PIECES = 16  # that one call of the system sends
-RECEIVED_BYTES = 1 << 14  # that one call receives, where no more is known to come
+RECEIVED_BYTES = 1 << 14, 1 << 20  # that one call receives, of small messages and of large ones
 
 
 class SocketLinks:
@@ -31,23 +32,22 @@ class SocketLinks:
 
     def __init__(self, machine: int, ends: Mapping[int, socket.socket]):
         self.machine, self.n_machines = machine, len(ends) + 1
-        self._ways = {other: _Way(other, end) for other, end in ends.items()}
-        self._at = {way.end.fileno(): way for way in self._ways.values()}
+        self._ways = {other: _Way(end) for other, end in ends.items()}
+        self._senders = {end.fileno(): other for other, end in ends.items()}
         self._poll = select.poll()
-        for descriptor in self._at:
+        for descriptor in self._senders:
             self._poll.register(descriptor, select.POLLIN)
         self._arrived: deque[tuple[int, memoryview]] = deque()
-        self._whole = _Whole()
 
     def send(self, machine: int, message: bytes) -> None:
         way = self._ways[machine]
         if not way.is_gone:
-            with self._whole:
-                way.leaving += memoryview(LENGTH.pack(len(message))), memoryview(message)
-                self._move(way, select.POLLOUT)
+            self._poll.register(way.end, select.POLLIN | select.POLLOUT)
+            way.send(message)
+            self._settle(way)
 
     def unsent(self) -> bool:
-        return any(way.leaving for way in self._ways.values())
+        return any(way.leaving.pieces for way in self._ways.values())
 
     def push(self, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
@@ -55,50 +55,42 @@ class SocketLinks:
             self.rest(deadline - now)
         return left
 
-    def receive(self) -> tuple[int, memoryview] | None:
-        return self._arrived.popleft() if self._arrived else None
+    def receive(self, take: Callable[[int, memoryview], Any]) -> None:
+        while self._arrived:
+            take(*self._arrived[0])
+            self._arrived.popleft()
 
     def rest(self, seconds: float) -> bool:
         ready = self._poll.poll(1000 * seconds)
-        if ready:
-            with self._whole:
-                for descriptor, events in ready:
-                    self._move(self._at[descriptor], events)
+        for descriptor, events in ready:
+            sender = self._senders[descriptor]
+            way = self._ways[sender]
+            if events & select.POLLOUT:
+                way.send_on()
+            if events & ~select.POLLOUT:
+                messages, beyond = way.receive()
+                self._arrived.extend((sender, message) for message in messages)
+                way.came = beyond
+            self._settle(way)
         return bool(ready)
 
-    def _move(self, way: _Way, events: int) -> None:
-        """Send and receive as far as a socket is ready for it."""
-        if events & select.POLLOUT:
-            way.send_on()
-        if events & ~select.POLLOUT:
-            while (message := next(way.messages)) is not None:
-                self._arrived.append((way.machine, message))
+    def _settle(self, way: _Way) -> None:
+        """Let `rest` look at what a socket is to be ready for next."""
         if way.is_gone:
             self._poll.unregister(way.end)
         else:
-            self._poll.register(way.end, select.POLLIN | (select.POLLOUT if way.leaving else 0))
+            self._poll.register(way.end, select.POLLIN | (select.POLLOUT if way.leaving.pieces else 0))
 
     def close(self) -> None:
         for way in self._ways.values():
             way.end.close()
 
 
-class _Whole:
-    """Sending or receiving, which a signal handler may tear apart: then nothing can be told any more."""
+class _Leaving(NamedTuple):
+    """Pieces of messages, and how many bytes of them the system has sent, call by call."""
 
-    def __init__(self) -> None:
-        self._is_torn = False
-
-    def __enter__(self) -> None:
-        if self._is_torn:
-            raise SynkStateError(
-                "the run was interrupted in the middle of a message between machines; synk.restart() starts "
-                "new workers, synk.close() ends the run"
-            )
-        self._is_torn = True
-
-    def __exit__(self, kind: Any, *_: Any) -> None:
-        self._is_torn = kind is not None
+    pieces: list[memoryview]
+    sent: list[int]
 
 
 class _Way:
@@ -106,74 +98,84 @@ class _Way:
 
     Attributes
     ----------
-    leaving : deque of memoryview
-        Pieces of messages that have not left yet.
-    messages : iterator of memoryview, or None
-        What comes, one message after the other; None where the next one is not here yet.
+    leaving : _Leaving
+        What is to be sent; empty again where all of it was.
+    came : list of bytes
+        What has come, and was not taken in.
     is_gone : bool
         Whether the other end is.
     """
 
-    def __init__(self, machine: int, end: socket.socket):
-        self.machine, self.end = machine, end
+    def __init__(self, end: socket.socket):
+        self.end = end
         end.setblocking(False)
-        self.leaving: deque[memoryview] = deque()
         self.is_gone = False
-        self.messages = self._coming()
-        next(self.messages)  # until something comes
+        self.leaving = _Leaving([], [])
+        self.came: list[bytes] = []
+
+    def send(self, message: bytes) -> None:
+        self.leaving.pieces.extend((memoryview(LENGTH.pack(len(message))), memoryview(message)))
+        self.send_on()
 
     def send_on(self) -> None:
         """Send as much as fits in the buffers of the socket."""
+        pieces, sent = self.leaving
         try:
-            while self.leaving:
-                self._note(self.end.sendmsg(list(islice(self.leaving, PIECES))))
+            while left := pieces_behind(sum(sent), pieces):
+                sent.extend(map(self.end.sendmsg, (left,)))
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._lose(error)
+        self.leaving = _Leaving([], [])
+
+    def receive(self) -> tuple[list[memoryview], list[bytes]]:
+        """Receive once; return the messages that are complete by that, and what has come beyond them."""
+        count = min(max(missing_bytes(self.came), RECEIVED_BYTES[0]), RECEIVED_BYTES[1])
+        try:
+            self.came.extend(map(self.end.recv, (count,)))
+            if not self.came[-1]:
+                raise ConnectionResetError(errno.ECONNRESET, "closed by the other end")
         except BlockingIOError:
             pass
         except OSError as error:
             self._lose(error)
-
-    def _note(self, sent: int) -> None:
-        """Drop so many bytes of what was leaving."""
-        while self.leaving and sent >= self.leaving[0].nbytes:
-            sent -= self.leaving.popleft().nbytes
-        if sent:
-            self.leaving[0] = self.leaving[0][sent:]
-
-    def _coming(self) -> Iterator[memoryview | None]:
-        """Yield messages; None where nothing more is here, until something is."""
-        come = b""
-        try:
-            while True:
-                if not come:
-                    yield None
-                while len(come) < LENGTH.size:
-                    come += yield from self._received(self.end.recv, RECEIVED_BYTES)
-                (length,) = LENGTH.unpack_from(come)
-                message = memoryview(bytearray(length))
-                filled = len(first := come[LENGTH.size : LENGTH.size + length])
-                message[:filled], come = first, come[LENGTH.size + length :]
-                while filled < length:
-                    filled += yield from self._received(self.end.recv_into, message[filled:])
-                yield message
-        except OSError as error:
-            self._lose(error)
-        while True:
-            yield None
-
-    def _received(self, receive: Callable[[Any], Any], what: Any) -> Generator[None, None, Any]:
-        """Call a method of the socket until something has come, and return that; yield None before."""
-        while True:
-            try:
-                received = receive(what)
-            except BlockingIOError:
-                yield None
-                continue
-            if not received:
-                raise ConnectionResetError(errno.ECONNRESET, "closed by the other end")
-            return received
+        if missing_bytes(self.came):
+            return [], self.came
+        return taken_apart(b"".join(self.came))
 
     def _lose(self, error: OSError) -> None:
         if error.errno not in GONE:
             raise error
         self.is_gone = True
-        self.leaving.clear()
+
+
+def pieces_behind(nbytes: int, pieces: Sequence[memoryview]) -> list[memoryview]:
+    """Return what is left of pieces behind so many bytes of them, as far as one call sends it."""
+    for number, piece in enumerate(pieces):
+        if nbytes < piece.nbytes:
+            return [piece[nbytes:], *pieces[number + 1 : number + PIECES]]
+        nbytes -= piece.nbytes
+    return []
+
+
+def missing_bytes(came: Sequence[bytes]) -> int:
+    """Return how many bytes the first message lacks, or its length does."""
+    total = sum(map(len, came))
+    if total < LENGTH.size:
+        return LENGTH.size - total
+    (length,) = LENGTH.unpack_from(came[0] if len(came[0]) >= LENGTH.size else b"".join(came))
+    return max(LENGTH.size + int(length) - total, 0)
+
+
+def taken_apart(came: bytes) -> tuple[list[memoryview], list[bytes]]:
+    """Return the messages that are complete, and what has come beyond them."""
+    messages, start, view = [], 0, memoryview(came)
+    while len(came) - start >= LENGTH.size:
+        (length,) = LENGTH.unpack_from(came, start)
+        stop = start + LENGTH.size + length
+        if stop > len(came):
+            break
+        messages.append(view[start + LENGTH.size : stop])
+        start = stop
+    return messages, [came[start:]] if start < len(came) else []

@@ -39,10 +39,10 @@ def test_each_machine_has_a_way_to_each_other(listeners):
             found = {}
             while len(found) < 3:
                 assert links.rest(SECONDS)
-                found.update(iter(links.receive, None))
+                links.receive(lambda sender, message: found.update({sender: bytes(message)}))
             for way in links._ways.values():  # who does not read for long is not cut off
                 assert way.end.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 0
-            return {sender: bytes(message) for sender, message in found.items()}
+            return found
 
     for machine, found in enumerate(on_threads(4, meet)):
         assert found == {other: b"%d to %d" % (other, machine) for other in range(4) if other != machine}

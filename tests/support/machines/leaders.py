@@ -98,15 +98,14 @@ class ThreadLinks:
     def push(self, seconds):
         return False
 
-    def receive(self):
+    def receive(self, take):
         mine = self._network.messages[self.machine]
-        if not mine:
-            return None
-        self._lively = time.monotonic()
-        sender, message = mine.popleft()
-        if len(message) > EAGER_BYTES:
-            self._network.tell(sender)
-        return sender, memoryview(message)
+        while mine:
+            self._lively = time.monotonic()
+            sender, message = mine.popleft()
+            if len(message) > EAGER_BYTES:
+                self._network.tell(sender)
+            take(sender, memoryview(message))
 
     def start_send(self, array, machine, tag):
         self._note(array.nbytes)
