@@ -151,7 +151,7 @@ class _Way:
 
 
 def pieces_behind(nbytes: int, pieces: Sequence[memoryview]) -> list[memoryview]:
-    """Return what is left of pieces behind so many bytes of them, as far as one call sends it."""
+    """Leave out so many bytes of pieces; return as many of the others as one call sends."""
     for number, piece in enumerate(pieces):
         if nbytes < piece.nbytes:
             return [piece[nbytes:], *pieces[number + 1 : number + PIECES]]
