@@ -17,6 +17,7 @@ from __future__ import annotations
 import struct
 from array import array as words_in
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,6 +36,7 @@ Array = NDArray[Any]
 SMALL_BYTES = 1 << 12  # of an array: the leaders exchange such ones as they are, in one message
 PART_BYTES = SMALL_BYTES + (1 << 10)  # of a part with such an array, or without one
 LENGTH = struct.Struct("<q")
+HEADS = 1 << 12  # that are kept, of a few hundred bytes each
 SAME, DIFFER = b"=", b"!"  # how a result begins: what ranks bring is the same, or not, as is said behind
 
 
@@ -200,18 +202,33 @@ class MachinesCommunicator(Communicator):
 def encoded(kind: str, op: str, array: Array, brings: bool) -> bytes:
     """Return the part of a rank as bytes: a `Header`, and the array behind it if it ``brings`` that."""
     data = array.tobytes() if brings else b""
-    words = words_in("q", [len(data), *words_of(kind, op, array.dtype, array.shape, is_shared=brings)])
-    return b"".join([LENGTH.pack(len(words)), words, data, bytes(-len(data) % 8)])
+    head = _head(kind, op, array.dtype, array.shape, len(data), brings)
+    return b"".join([head, data, bytes(-len(data) % 8)])
+
+
+# Ranks bring the same again and again, and others bring the same: their heads are made, and read, once.
+
+
+@lru_cache(HEADS)
+def _head(
+    kind: str, op: str, dtype: np.dtype[Any], shape: tuple[int, ...], nbytes: int, brings: bool
+) -> bytes:
+    words = words_in("q", [nbytes, *words_of(kind, op, dtype, shape, is_shared=brings)])
+    return LENGTH.pack(len(words)) + words.tobytes()
+
+
+@lru_cache(HEADS)
+def _header(words: bytes) -> Header:
+    return Header.read(memoryview(words).cast("q"))
 
 
 def decoded(parts: bytes) -> Iterator[Part]:
     """Yield the parts that were `encoded` one after the other; their arrays are views."""
-    start, view = 0, memoryview(parts)
+    start = 0
     while start < len(parts):
-        (n_words,) = LENGTH.unpack_from(view, start)
+        (n_words,) = LENGTH.unpack_from(parts, start)
         data = start + LENGTH.size + 8 * n_words
-        header = Header.read(view[start + LENGTH.size : data].cast("q"))
-        stop = data + header.arena
-        array = np.ndarray(header.shape, header.dtype, view, data) if header.is_shared else None
+        header = _header(parts[start + LENGTH.size : data])
+        array = np.ndarray(header.shape, header.dtype, parts, data) if header.is_shared else None
         yield Part(header, array)
-        start = stop + -header.arena % 8
+        start = data + header.arena + -header.arena % 8

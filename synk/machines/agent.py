@@ -1,6 +1,6 @@
-"""Speak MPI on behalf of rank 0, which stays outside of the MPI job so that it outlives a machine.
+"""Combine large arrays by MPI on behalf of rank 0, which stays outside of the MPI job to outlive a machine.
 
-    AgentLeaders (rank 0) -> Gather, Reduce -> Agent -> MpiLeaders ... -> Answer -> AgentLeaders
+    AgentReduce (rank 0) -> Reduce -> Agent -> AllReduce ... -> Answer -> AgentReduce
 
 Arrays are combined where they are, in segments that both have mapped.
 """
@@ -12,13 +12,10 @@ import socket
 import traceback
 from typing import Any
 
-from synk.machines.agent_messages import Answer, Fail, Gather, Reduce, Share, Unshare
-from synk.machines.links import spin
+from synk.machines.agent_messages import Answer, GiveUp, Reduce, Share, Unshare
+from synk.machines.links import Reduction
 from synk.memory.shm import Segment
-from synk.transport.base import Aborted, Leaders
-from synk.transport.frames import Outbox, Receiver, encode, send
-
-PUSH_SECONDS = 0.01  # between looks whether rank 0 has said something
+from synk.transport.frames import Receiver, encode, send
 
 
 class Interrupted(Exception):
@@ -28,19 +25,16 @@ class Interrupted(Exception):
 class Agent:
     """The process of the MPI job that rank 0 has beside it, on the same machine."""
 
-    def __init__(self, leaders: Leaders, end: socket.socket):
-        self._leaders, self._end = leaders, end
-        self._receiver, self._outbox = Receiver(end), Outbox()
+    def __init__(self, reduction: Reduction, end: socket.socket):
+        self._reduction, self._end = reduction, end
+        self._receiver = Receiver(end)
         self._ready = select.poll()
         self._ready.register(end, select.POLLIN)
         self._segments: dict[int, Segment] = {}
-        self._command = 0
 
     def run(self) -> None:
         """Do as rank 0 says, until it is gone: then `Disconnected` is raised."""
         while True:
-            while not self._ready.poll(0) and self._leaders.push(PUSH_SECONDS):
-                pass
             self._do(*self._receiver.receive())
 
     def _do(self, message: Any, descriptor: int | None) -> None:
@@ -50,38 +44,21 @@ class Agent:
                 self._segments[segment] = Segment.attach(descriptor, nbytes)
             case Unshare(segment):
                 self._segments.pop(segment).close()
-            case Fail(command):
-                self._begin(command)
-                self._leaders.fail()
+            case GiveUp(number):
+                self._reduction.give_up(number)
             case _:
                 self._answer(message)
 
-    def _answer(self, question: Gather | Reduce) -> None:
-        self._begin(question.command)
+    def _answer(self, question: Reduce) -> None:
+        answer = Answer(question.number)
         try:
-            answer = Answer(question.number, self._meet(question))
+            array = self._segments[question.segment].array(question.dtype, (question.size,), question.offset)
+            self._reduction.run(array, question.op, question.number, self._look)
         except Interrupted:
             return
-        except Aborted:
-            answer = Answer(question.number, None, aborted=True)
         except Exception:
-            answer = Answer(question.number, None, failure=traceback.format_exc())
-        send(self._end, encode(answer, self._outbox))
-        self._outbox.sent()
-        spin(self._ready)  # collectives of a step follow each other
-
-    def _begin(self, command: int) -> None:
-        if command != self._command:
-            self._command = command
-            self._leaders.begin(command)
-
-    def _meet(self, question: Gather | Reduce) -> list[Any] | None:
-        if isinstance(question, Gather):
-            return self._leaders.all_gather(question.payload, self._look)
-        segment = self._segments[question.segment]
-        array = segment.array(question.dtype, (question.size,), question.offset)
-        self._leaders.all_reduce(array, question.op, self._look)
-        return None
+            answer = Answer(question.number, traceback.format_exc())
+        send(self._end, encode(answer))
 
     def _look(self) -> None:
         """See whether rank 0 has given up, or is gone: else it says nothing before it is answered."""

@@ -1,11 +1,11 @@
 """Messages between rank 0 and its agent in the MPI job: plain values.
 
-Gather, Reduce (rank 0) -> Answer (agent); Fail, Share and Unshare are not answered
+Reduce (rank 0) -> Answer (agent); GiveUp, Share and Unshare are not answered
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 
 class Share(NamedTuple):
@@ -21,19 +21,10 @@ class Unshare(NamedTuple):
     segment: int
 
 
-class Gather(NamedTuple):
-    """Bring a payload to the meeting of all machines."""
-
-    number: int  # of the question
-    command: int
-    payload: Any
-
-
 class Reduce(NamedTuple):
     """Combine an array with those of all machines, where it is."""
 
-    number: int
-    command: int
+    number: int  # of the reduction
     op: str
     segment: int
     offset: int  # bytes of the segment before it
@@ -41,16 +32,14 @@ class Reduce(NamedTuple):
     size: int
 
 
-class Fail(NamedTuple):
-    """Tell the other machines that this one has failed in a command; a question that is open is dropped."""
+class GiveUp(NamedTuple):
+    """Leave out a reduction, or leave it."""
 
-    command: int
+    number: int
 
 
 class Answer(NamedTuple):
-    """The end of a meeting."""
+    """The end of a reduction."""
 
     number: int
-    result: Any  # the payloads of all machines, or None
-    aborted: bool = False  # another machine has failed
     failure: str = ""  # the agent's own

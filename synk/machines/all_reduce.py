@@ -12,13 +12,15 @@ arrives in room of its own: where a reduction was given up it may come later, wh
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from synk.comm.blocks import Blocks, Scratch
-from synk.machines.links import Links, Watch, wait
+from synk.machines.links import ArrayLinks, Watch, wait
+from synk.memory.shm import Segment
 from synk.values.rows import split
 
 Array = NDArray[Any]
@@ -26,22 +28,28 @@ CHUNK_BYTES = 4 << 20  # of terms for one chunk, from all machines together
 LEAST_BYTES = 1 << 16  # of a message, beyond which its own cost does not show
 IN_FLIGHT = 3  # chunks whose terms are under way
 TERMS, RESULTS = 0, 1  # to be added to a tag
+LEFT = 8  # of the reductions that were given up, the last ones, arrays for which may still arrive
 
 
 class AllReduce:
-    """The all-reduces of one machine, one after the other; room is kept for the next."""
+    """The all-reduces of one machine, one after the other, by this process: `Reduction`.
 
-    def __init__(self, links: Links):
+    Room is kept for the next.
+    """
+
+    def __init__(self, links: ArrayLinks):
         self._links = links
         self._room = np.empty(0, "u1")
         self._scratch: Scratch = {}
+        self._left: deque[int] = deque(maxlen=LEFT)  # tags of reductions that were given up
 
     def run(self, array: Array, op: str, number: int, watch: Watch) -> None:
-        """Combine flat contiguous arrays; ``number`` is one that all machines have, and another each time."""
         if self._links.n_machines == 1:
             return
-        tag = 2 * (number % (self._links.n_tags // 2))
-        one = _OneReduction(self._links, array, op, tag, watch)
+        for tag in self._left:
+            self._links.clear(tag + TERMS)
+            self._links.clear(tag + RESULTS)
+        one = _OneReduction(self._links, array, op, self._tag(number), watch)
         nbytes = one.room_bytes
         if self._room.nbytes < nbytes:
             self._room = np.empty(nbytes, "u1")
@@ -51,6 +59,22 @@ class AllReduce:
             self._links.give_up(one.started)
             self._room = np.empty(0, "u1")  # the old one may still be written to
             raise
+
+    def give_up(self, number: int) -> None:
+        if self._tag(number) not in self._left:
+            self._left.append(self._tag(number))
+
+    def share(self, number: int, segment: Segment) -> None:
+        """Do nothing: every array of this process can be combined where it is."""
+
+    def unshare(self, number: int) -> None:
+        """Do nothing, as `share`."""
+
+    def close(self) -> None:
+        """Do nothing: MPI ends with the process."""
+
+    def _tag(self, number: int) -> int:
+        return 2 * (number % (self._links.n_tags // 2))
 
 
 class _OneReduction:
@@ -64,7 +88,7 @@ class _OneReduction:
         What it needs for the terms and the results of the other machines.
     """
 
-    def __init__(self, links: Links, array: Array, op: str, tag: int, watch: Watch):
+    def __init__(self, links: ArrayLinks, array: Array, op: str, tag: int, watch: Watch):
         self._links, self._op, self._tag, self._watch = links, op, tag, watch
         self._me, n = links.machine, links.n_machines
         self._others = [(self._me + distance) % n for distance in range(1, n)]  # not all first to machine 0
@@ -142,4 +166,4 @@ class _OneReduction:
         return transfers
 
     def _finish(self, transfers: list[Any]) -> None:
-        wait(self._links, lambda: self._links.done(transfers), self._watch)
+        wait(self._links, transfers, self._watch)

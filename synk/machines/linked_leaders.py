@@ -1,4 +1,4 @@
-"""Leaders that exchange messages: which goes when to whom, whatever carries them.
+"""Leaders that exchange messages: which goes when to whom, whatever carries them, or combines large arrays.
 
 H machines gather in log2 H rounds. In round r, each sends what it has so far, its own payload and those of
 the next 2^r - 1 machines, to the one that is 2^r before it [1]_. It sends no more bytes than it gets.
@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from synk.machines.all_reduce import AllReduce
-from synk.machines.links import Links, Watch, wait
+from synk.machines.links import WATCH_SECONDS, Links, Reduction, Watch
 from synk.memory.shm import Segment
 from synk.transport.base import Aborted
 
@@ -42,24 +41,23 @@ class Place(NamedTuple):
 class LinkedLeaders:
     """The leaders of all machines, as one that has `Links` to them sees them: `Leaders`."""
 
-    def __init__(self, links: Links):
+    def __init__(self, links: Links, reduction: Reduction):
         self.machine, self.n_machines = links.machine, links.n_machines
-        self._links = links
+        self._links, self._reduction = links, reduction
         self._command = self._met = 0  # the command, and to how many meetings of it all have come
         self._early: dict[tuple[int, Place], list[memoryview]] = {}  # payloads by sender
         self._failures: dict[int, Place] = {}  # by machine, the last one
-        self._reduction = AllReduce(links)
 
     def begin(self, command: int) -> None:
         self._command, self._met = command, 0
         self._early = {key: payloads for key, payloads in self._early.items() if key[1].command >= command}
-        self._take_in()
-        self._links.clear()
+        self._take_in(0)
 
     def fail(self) -> None:
         message = pack(Place(self._command, self._met + 1, FAILED), ())
         for distance in range(1, self.n_machines):
             self._links.send((self.machine + distance) % self.n_machines, message)
+        self._reduction.give_up(self._number())
         self._links.push(PUSH_SECONDS)
 
     def all_gather(self, payload: Any, watch: Watch) -> list[bytes]:
@@ -79,27 +77,30 @@ class LinkedLeaders:
         return [bytes(payloads[(first + machine) % n]) for machine in range(n)]
 
     def all_reduce(self, array: NDArray[Any], op: str, watch: Watch) -> None:
-        number = self._command * MEETINGS + self._met % MEETINGS
-
         def look() -> None:
-            self._take_in()
+            self._take_in(0)
             self._look_for_failures()
             watch()
 
-        self._reduction.run(array, op, number, look)
+        self._reduction.run(array, op, self._number(), look)
         self._met += 1
 
+    def _number(self) -> int:
+        """Return the number of the reduction that comes next, if one does."""
+        return self._command * MEETINGS + self._met % MEETINGS
+
     def share(self, number: int, segment: Segment) -> None:
-        pass  # this process combines arrays itself
+        self._reduction.share(number, segment)
 
     def unshare(self, number: int) -> None:
-        pass
+        self._reduction.unshare(number)
 
     def push(self, seconds: float) -> bool:
         return self._links.push(seconds)
 
     def close(self) -> None:
         self._links.close()
+        self._reduction.close()
 
     def _receive(self, sender: int, place: Place, watch: Watch) -> list[memoryview]:
         self._wait(lambda: (sender, place) in self._early, watch)
@@ -107,32 +108,33 @@ class LinkedLeaders:
 
     def _wait(self, is_over: Callable[[], bool], watch: Watch) -> None:
         """Wait for a part of the present meeting; raise `Aborted` if a machine will not come to it."""
-
-        def look() -> bool:
-            self._take_in()
-            if is_over():
-                return True
+        while not is_over():
             self._look_for_failures()
-            return False
-
-        wait(self._links, look, watch)
+            if not self._take_in(WATCH_SECONDS):
+                watch()
 
     def _look_for_failures(self) -> None:
         for place in self._failures.values():
             if place.command == self._command and place.meeting <= self._met + 1:
                 raise Aborted
 
-    def _take_in(self) -> None:
-        """Take in all messages that have arrived; those of earlier commands are thrown away."""
-        while (arrived := self._links.receive()) is not None:
-            sender, message = arrived
-            place, payloads = unpack(message)
-            if place.command < self._command:
-                continue
-            if place.round == FAILED:
-                self._failures[sender] = place
-            else:
-                self._early[sender, place] = payloads
+    def _take_in(self, seconds: float) -> bool:
+        """Take in all messages that arrive, within so long at most; return whether something has moved.
+
+        Those of earlier commands are thrown away.
+        """
+        moved = self._links.rest(seconds)
+        self._links.receive(self._take)
+        return moved
+
+    def _take(self, sender: int, message: memoryview) -> None:
+        place, payloads = unpack(message)
+        if place.command < self._command:
+            return
+        if place.round == FAILED:
+            self._failures[sender] = place
+        else:
+            self._early[sender, place] = payloads
 
 
 def pack(place: Place, payloads: Sequence[memoryview]) -> bytes:

@@ -55,14 +55,10 @@ class MpiJob:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        self._life = os.pidfd_open(self.pid)
+        self._has_ended = False
 
     def _note_delivered(self, count: int) -> None:
         self._delivered = count
-
-    def fileno(self) -> int:
-        """Return a descriptor that becomes readable when the job ends."""
-        return self._life
 
     def exit_code(self) -> int | None:
         """Return how ``mpirun`` has ended, None while it runs."""
@@ -70,7 +66,7 @@ class MpiJob:
 
     def end(self, seconds: float = TERM_SECONDS) -> None:
         """End the job: let ``mpirun`` do it, but kill it and all that it has here after so many seconds."""
-        if self._life < 0:
+        if self._has_ended:
             return
         self._child.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -79,8 +75,7 @@ class MpiJob:
         self._child.wait()
         remove_folder(self._launch.folder, self.pid)
         self._guard.communicate(sessions.FAREWELL)
-        os.close(self._life)
-        self._life = -1
+        self._has_ended = True
         self.log.close()
 
 

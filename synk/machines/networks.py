@@ -41,7 +41,7 @@ def own_address(host: str, others: Sequence[str], interface: str | None = None) 
         return _of_interface(interface, mine)
     address = socket.gethostbyname(host)
     if ip_address(address).is_loopback:
-        return _towards(others[0]) if others else address
+        return address_towards(others[0]) if others else address
     if address not in mine.values():
         raise SynkStateError(
             f"the first host is the one on which the script runs, and {host} ({address}) is not this "
@@ -51,7 +51,7 @@ def own_address(host: str, others: Sequence[str], interface: str | None = None) 
     return address
 
 
-def _towards(other: str) -> str:
+def address_towards(other: str) -> str:
     """Return the address of this machine from which it reaches another."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
         way.connect((other, 9))  # sends nothing

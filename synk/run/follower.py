@@ -16,15 +16,15 @@ from typing import NoReturn
 from synk.device.cpu import count_cores
 from synk.machines.agent import Agent
 from synk.machines.agent_door import forget_the_way, knock
-from synk.machines.handshake import connect
+from synk.machines.all_reduce import AllReduce
 from synk.machines.mpi_job import end_own_job
-from synk.machines.mpi_leaders import MpiLeaders
 from synk.machines.mpi_library import load_mpi
+from synk.machines.mpi_links import MpiLinks
+from synk.run.calling import Call
 from synk.run.hosts import ADDRESS, FOLDER, TOKEN
 from synk.run.job import CALL_SECONDS
 from synk.run.leader import lead
 from synk.transport.base import Disconnected
-from synk.transport.links import LeaderEnd
 
 
 def follow() -> None:
@@ -34,13 +34,13 @@ def follow() -> None:
     token, folder = bytes.fromhex(os.environ.pop(TOKEN)), os.environ.pop(FOLDER)
     if world.rank == 0:
         with contextlib.suppress(Disconnected):
-            Agent(MpiLeaders(world), knock()).run()
+            Agent(AllReduce(MpiLinks(world)), knock()).run()
         end_own_job(folder)
         return
     forget_the_way()  # programs that a rank starts need not know it
-    hello = {"machine": world.rank, "ranks": count_cores()}
-    end, _ = connect((host, int(port)), token, hello, time.monotonic() + CALL_SECONDS)
-    if not lead(LeaderEnd(end), MpiLeaders(world)):
+    deadline = time.monotonic() + CALL_SECONDS
+    call = Call(world, (host, int(port)), token, {"ranks": count_cores()}, deadline)
+    if not lead(call.end, call.leaders):
         end_own_job(tempfile.gettempdir())
 
 

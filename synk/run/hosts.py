@@ -15,10 +15,11 @@ from contextlib import ExitStack, closing
 from typing import Any
 
 from synk.machines.agent_door import Door
-from synk.machines.agent_leaders import AgentLeaders
+from synk.machines.agent_reduce import AgentReduce
 from synk.machines.handshake import Listener
 from synk.machines.hostfile import Host
 from synk.machines.hosts import check_known, parse_hosts
+from synk.machines.linked_leaders import LinkedLeaders
 from synk.machines.links import Watch
 from synk.machines.logins import ask, check_ssh, complaints
 from synk.machines.mpi_job import MpiJob
@@ -26,6 +27,7 @@ from synk.machines.mpi_library import find_mpirun
 from synk.machines.mpirun import Launch, launch
 from synk.machines.networks import own_address
 from synk.machines.proof import new_token
+from synk.run.calling import link_called
 from synk.run.job import CALL_SECONDS, Called, Job
 from synk.values.errors import SynkStateError
 
@@ -100,7 +102,9 @@ class StartedJobs:
                     raise SynkStateError(f"the agent of rank 0 has not come within {CALL_SECONDS:g} s")
 
             called = self._all_called(listener, token, watch)
-            leaders = AgentLeaders(door.open(watch_agent), len(self.hosts))
+            reduction = AgentReduce(door.open(watch_agent))
+            failed.callback(reduction.close)
+            leaders = LinkedLeaders(link_called(called, listener, token, watch), reduction)
             failed.pop_all()
         n_here = self.hosts[0].slots or self._n_here
         name = self.hosts[0].name

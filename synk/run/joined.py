@@ -16,15 +16,17 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from synk.device.cpu import count_cores
-from synk.machines.handshake import Listener, connect
+from synk.machines.all_reduce import AllReduce
+from synk.machines.handshake import Listener
 from synk.machines.hosts import under_mpi
-from synk.machines.mpi_leaders import MpiLeaders
+from synk.machines.linked_leaders import LinkedLeaders
 from synk.machines.mpi_library import load_mpi
+from synk.machines.mpi_links import MpiLinks
 from synk.machines.networks import own_address
 from synk.machines.proof import new_token
+from synk.run.calling import Call, link_called
 from synk.run.job import CALL_SECONDS, Called, Job
 from synk.run.leader import lead
-from synk.transport.links import LeaderEnd
 from synk.values.errors import SynkStateError, SynkWarning
 from synk.values.script_frames import stacklevel
 
@@ -76,7 +78,8 @@ class JoinedWorld:
         sized = [
             (end, {**hello, "ranks": hello["ranks"] or self.n or hello["cores"]}) for end, hello in called
         ]
-        n_here, leaders = self.n or count_cores(), MpiLeaders(self._world)
+        n_here, reduction = self.n or count_cores(), AllReduce(MpiLinks(self._world))
+        leaders = LinkedLeaders(link_called(called, self._listener, self._token), reduction)
         return Job(socket.gethostname(), n_here, sized, leaders, held=[self._listener])
 
     def _called(self, deadline: float, is_over: bool) -> list[Called]:
@@ -110,15 +113,16 @@ class JoinedWorld:
     def follow(self) -> NoReturn:
         """Be the leader of this machine, in one run after the other, until the script has ended."""
         # What this machine was told counts for its first run: later ones are forked on the first machine.
-        hello = {"machine": self._world.rank, "cores": count_cores(), "ranks": self.n}
+        hello = {"cores": count_cores(), "ranks": self.n}
         while True:
+            deadline = time.monotonic() + NEXT_RUN_SECONDS
             try:
-                end, said = connect(self._address, self._token, hello, time.monotonic() + NEXT_RUN_SECONDS)
+                call = Call(self._world, self._address, self._token, hello, deadline)
             except OSError:  # nobody listens any more
                 sys.exit()
-            if said["is_over"]:
+            if call.said["is_over"]:
                 sys.exit()
-            if lead(LeaderEnd(end), MpiLeaders(self._world)):
+            if lead(call.end, call.leaders):
                 hello["ranks"] = None
 
     def _end(self) -> None:

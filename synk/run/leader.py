@@ -12,8 +12,8 @@ import os
 import signal
 import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -235,13 +235,16 @@ class Leader:
         self._segments.close()
 
 
-def lead(end: LeaderEnd, leaders: Leaders) -> bool:
-    """Be a leader until the end of the run; return whether the master has said that it is the end."""
+def lead(end: LeaderEnd, link: Callable[[], Leaders]) -> bool:
+    """Be a leader until the end of the run; return whether the master has said that it is the end.
+
+    ``link()`` returns the leaders of all machines.
+    """
     ignore_signals()
     signal.signal(signal.SIGTERM, lambda *_: end.say_ended())  # by MPI's launcher, before it kills
     with suppress(Disconnected), ExitStack() as made:
         made.callback(end.close)
-        made.callback(leaders.close)
+        leaders = made.enter_context(closing(link()))
         spec, _ = end.receive()
         try:
             leader = Leader(end, spec, leaders)

@@ -3,7 +3,7 @@
     Job -> launch_on_machines -> a Crew here, a LeaderSpec to each leader -> Machines (`Workers`) ... dismiss
 
 The master stays outside of an MPI job that it has started, so that it outlives a machine. On its own machine
-an agent, a process of that job, exchanges for it.
+an agent, a process of that job, reduces large arrays for it.
 """
 
 from __future__ import annotations

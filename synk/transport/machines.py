@@ -102,7 +102,8 @@ class MachinesChannel:
 
     def _await(self, link: LeaderLink) -> None:
         self._check_deadline()
-        link.look(SLEEP_SECONDS)
+        left = self._leaders.push(SLEEP_SECONDS)
+        link.look(0.0 if left else SLEEP_SECONDS)
         look_at(self._links, self._on_death)
         if link.replies is None:
             self._on_late(link.machine.ranks)

@@ -3,15 +3,18 @@
 import socket
 import threading
 
+import numpy as np
 import pytest
 
 from support.machines.leaders import thread_leaders
 from support.machines.suite import LeadersSuite, agree, reduce
 from support.transport.parts import nothing, on_threads
-from synk.machines import agent_leaders
+from synk.machines import agent_reduce
 from synk.machines.agent import Agent
-from synk.machines.agent_leaders import AgentFailed, AgentLeaders
 from synk.machines.agent_messages import Answer
+from synk.machines.agent_reduce import AgentFailed, AgentReduce
+from synk.machines.all_reduce import AllReduce
+from synk.machines.linked_leaders import LinkedLeaders
 from synk.memory.shm import Segment
 from synk.transport.base import Aborted, Disconnected
 from synk.transport.frames import encode, send
@@ -25,15 +28,15 @@ class AgentGroup:
         self.n_machines = n_machines
         self.ends = socket.socketpair()
         first, *others = thread_leaders(n_machines)
-        self.agents, self.end = first, None
-        self.leaders = [AgentLeaders(self.ends[0], n_machines), *others]
+        self.reduction, self.end = AllReduce(first.links), None
+        self.leaders = [LinkedLeaders(first.links, AgentReduce(self.ends[0])), *others]
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
         self._command = 0
 
     def _serve(self):
         try:
-            Agent(self.agents, self.ends[1]).run()
+            Agent(self.reduction, self.ends[1]).run()
         except BaseException as end:
             self.end = end
 
@@ -74,13 +77,13 @@ class TestAgentOnThreads(LeadersSuite):
         group.leaders[0].begin(2)
         group.leaders[0].fail()  # never raises: there is an error to be raised already
         with pytest.raises(Disconnected):
-            group.leaders[0].all_gather(b"", nothing)
+            group.leaders[0].all_reduce(np.ones(3), "sum", nothing)
 
     def test_what_the_agent_raises_is_raised_in_rank_0(self, group):
-        group.agents.all_gather = lambda payload, watch: 1 / 0
+        group.reduction.run = lambda *arguments: 1 / 0
         group.leaders[0].begin(1)
         with pytest.raises(AgentFailed, match=r"(?s)Traceback.*ZeroDivisionError"):
-            group.leaders[0].all_gather(b"", nothing)
+            group.leaders[0].all_reduce(np.ones(3), "sum", nothing)
 
     def test_without_room_for_an_array_the_old_one_serves(self, group, monkeypatch):
         def refuse(nbytes):
@@ -107,13 +110,12 @@ def reduce_or_fail(leaders, watch, size):
 
 @pytest.fixture
 def silent():
-    """Leaders whose agent the test plays."""
+    """The reductions of rank 0 whose agent the test plays."""
     ours, theirs = socket.socketpair()
-    leaders = AgentLeaders(ours, 1)
-    leaders.begin(1)
+    reduction = AgentReduce(ours)
     with theirs:
-        yield leaders, theirs
-    leaders.close()
+        yield reduction, theirs
+    reduction.close()
 
 
 def interrupt(*_):
@@ -121,37 +123,52 @@ def interrupt(*_):
 
 
 def test_the_answer_to_what_was_given_up_is_not_taken_for_the_next(silent):
-    leaders, end = silent
+    reduction, end = silent
     with pytest.raises(KeyboardInterrupt):
-        leaders.all_gather(b"", interrupt)
-    for answer in (Answer(1, [b"old"]), Answer(2, [b"new"])):
+        reduction.run(np.ones(3), "sum", 1, interrupt)
+    for answer in (Answer(1, "old"), Answer(2)):
         send(end, encode(answer))
-    leaders.begin(2)
-    assert leaders.all_gather(b"", nothing) == [b"new"]
+    reduction.run(np.ones(3), "sum", 2, nothing)
 
 
 @pytest.mark.parametrize("name", ["send", "encode"])
 def test_after_a_part_of_a_message_nothing_is_said(silent, monkeypatch, name):
-    leaders, end = silent
+    reduction, end = silent
+
+    def run():
+        reduction.run(np.ones(3), "sum", 2, nothing)
+
+    send(end, encode(Answer(2)))
+    run()
     with monkeypatch.context() as patch:
-        patch.setattr(agent_leaders, name, interrupt)
+        patch.setattr(agent_reduce, name, interrupt)
         with pytest.raises(KeyboardInterrupt):
-            leaders.all_gather(b"", nothing)
-    send(end, encode(Answer(2, [b"new"])))
+            run()
+    send(end, encode(Answer(2)))
     if name == "send":
         with pytest.raises(Disconnected):
-            leaders.all_gather(b"", nothing)
+            run()
     else:  # none of it was sent
-        assert leaders.all_gather(b"", nothing) == [b"new"]
+        run()
 
 
-def test_the_agent_leaves_a_meeting_as_soon_as_rank_0_does():
+def test_the_agent_leaves_a_reduction_as_soon_as_rank_0_does():
     group = AgentGroup(3)
-    first, second, _ = group.leaders  # the third does not come, so nothing else ends the meeting
-    for leaders in (first, second):
-        leaders.begin(1)
+    first, second, _ = group.leaders  # the third does not come, so nothing else ends the reduction
+    on_threads(3, lambda machine: begin_and_agree(group.leaders[machine]))
     with pytest.raises(KeyboardInterrupt):
-        first.all_gather(b"", interrupt)
+        first.all_reduce(np.ones(3), "sum", interrupt)
+    first.fail()  # as ranks do
     with pytest.raises(Aborted):
-        second.all_gather(b"", nothing)
+        second.all_reduce(np.ones(3), "sum", nothing)
+    for leaders in group.leaders:
+        leaders.begin(2)
+    arrays = [np.ones(3) for _ in range(3)]
+    on_threads(3, lambda machine: group.leaders[machine].all_reduce(arrays[machine], "sum", nothing))
+    assert [set(array) for array in arrays] == [{3.0}] * 3
     group.close()
+
+
+def begin_and_agree(leaders):
+    leaders.begin(1)
+    agree(leaders, nothing)

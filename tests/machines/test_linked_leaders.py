@@ -10,7 +10,7 @@ from support.machines.leaders import Transfer, thread_leaders
 from support.machines.suite import GaveUp, LeadersSuite, reduce
 from support.transport.parts import nothing, on_threads
 from synk.machines.all_reduce import RESULTS
-from synk.machines.linked_leaders import HEAD, LENGTH
+from synk.machines.linked_leaders import HEAD, LENGTH, Place, pack
 from synk.transport.base import Aborted
 
 
@@ -88,15 +88,23 @@ def test_results_that_come_after_a_reduction_was_given_up_are_not_written():
 
 def test_what_an_aborted_command_has_left_is_thrown_away():
     one, other = thread_leaders(2)
-    one.begin(1)
-    one.links.send(1, b"".join([HEAD.pack(1, 1, 0, 1), LENGTH.pack(4), b"left"]))
-    one.links.start_send(np.ones(3), 1, 0)
+    for leaders in (one, other):
+        leaders.begin(1)
+    one.links.send(1, pack(Place(1, 1, 0), [memoryview(b"left")]))
+    other.fail()
+    with pytest.raises(Aborted):  # its terms have left
+        one.all_reduce(np.ones(10), "sum", nothing)
+    left = other.links._network.sent
+    assert sum(map(len, left.values())) == 1
     for leaders in (one, other):
         leaders.begin(2)
     gathered = on_threads(2, lambda machine: (one, other)[machine].all_gather(b"new%d" % machine, nothing))
     assert gathered == [[b"new0", b"new1"]] * 2
-    assert other.links.receive() is None
-    assert not any(other.links._network.sent.values())
+    assert not any(other.links._network.messages)
+    arrays = [np.ones(10), np.ones(10)]
+    on_threads(2, lambda machine: (one, other)[machine].all_reduce(arrays[machine], "sum", nothing))
+    assert [set(array) for array in arrays] == [{2.0}, {2.0}]
+    assert not any(left.values())
 
 
 def test_a_failure_of_an_earlier_command_is_forgotten():

@@ -30,7 +30,7 @@ import socket, sys
 from support.machines.leaders import thread_leaders
 from synk.run.leader import lead
 from synk.transport.links import LeaderEnd
-lead(LeaderEnd(socket.socket(fileno=int(sys.argv[1]))), thread_leaders(2)[1])
+lead(LeaderEnd(socket.socket(fileno=int(sys.argv[1]))), lambda: thread_leaders(2)[1])
 """
 
 

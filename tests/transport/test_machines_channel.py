@@ -58,6 +58,9 @@ class OtherLeaders:
     def unshare(self, number):
         self.shared.discard(number)
 
+    def push(self, seconds):
+        return False
+
 
 class Dead(Exception):
     """The error of ``on_death`` here, with the rank."""

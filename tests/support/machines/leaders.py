@@ -10,6 +10,7 @@ from collections import defaultdict, deque
 
 import numpy as np
 
+from synk.machines.all_reduce import AllReduce
 from synk.machines.linked_leaders import LinkedLeaders
 
 DEADLINE = 20.0  # seconds, after which machines that wait for each other would wait forever
@@ -31,7 +32,7 @@ class ThreadLeaders(LinkedLeaders):
     """
 
     def __init__(self, links):
-        super().__init__(links)
+        super().__init__(links, AllReduce(links))
         self.links = links
 
     @property
@@ -67,7 +68,7 @@ class Transfer:
 
 
 class ThreadLinks:
-    """The ways from one machine to all others: `Links`."""
+    """The ways from one machine to all others, of messages and of arrays: `Links`, `ArrayLinks`."""
 
     n_tags = 32768  # the fewest that MPI has
 
@@ -97,15 +98,14 @@ class ThreadLinks:
     def push(self, seconds):
         return False
 
-    def receive(self):
+    def receive(self, take):
         mine = self._network.messages[self.machine]
-        if not mine:
-            return None
-        self._lively = time.monotonic()
-        sender, message = mine.popleft()
-        if len(message) > EAGER_BYTES:
-            self._network.tell(sender)
-        return sender, memoryview(message)
+        while mine:
+            self._lively = time.monotonic()
+            sender, message = mine.popleft()
+            if len(message) > EAGER_BYTES:
+                self._network.tell(sender)
+            take(sender, memoryview(message))
 
     def start_send(self, array, machine, tag):
         self._note(array.nbytes)
@@ -137,14 +137,17 @@ class ThreadLinks:
     def give_up(self, transfers):
         pass
 
-    def clear(self):
-        self._lively = time.monotonic()
+    def clear(self, tag):
         with self._network.arrays:
-            for (_, receiver, _), waiting in self._network.sent.items():
-                if receiver == self.machine:
+            for (_, receiver, sent), waiting in self._network.sent.items():
+                if (receiver, sent) == (self.machine, tag):
                     waiting.clear()
 
     def rest(self, seconds):
+        self.nap(seconds)
+        return bool(self._network.messages[self.machine])
+
+    def nap(self, seconds):
         assert time.monotonic() - self._lively < DEADLINE, f"machine {self.machine} waits forever"
         changed = self._network.changed[self.machine]
         with changed:

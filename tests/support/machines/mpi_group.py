@@ -8,13 +8,26 @@ import secrets
 import sys
 import tempfile
 import time
+from contextlib import closing
 from multiprocessing.connection import Client, Listener
 from pathlib import Path
 
+from synk.machines.agent import Agent
+from synk.machines.agent_door import Door, knock
+from synk.machines.agent_reduce import AgentReduce
+from synk.machines.all_reduce import AllReduce
+from synk.machines.handshake import Listener as Port
+from synk.machines.linked_leaders import LinkedLeaders
+from synk.machines.mesh import link
+from synk.machines.mpi_job import MpiJob, end_own_job
 from synk.machines.mpi_library import find_mpirun, load_mpi
+from synk.machines.mpi_links import MpiLinks
+from synk.machines.proof import new_token
+from synk.transport.base import Disconnected
 
 TESTS = Path(__file__).parents[2]
 START_SECONDS = 60.0
+HOST = "127.0.0.1"
 AGENT = "agent"  # to the process that is no machine of its own
 
 
@@ -50,13 +63,10 @@ class MpiGroup:
     """Machines that are processes of an MPI job; with an agent, this process is the first machine."""
 
     def __init__(self, n_machines, with_agent=False):
-        from synk.machines.agent_door import Door
-        from synk.machines.agent_leaders import AgentLeaders
-        from synk.machines.mpi_job import MpiJob
-
         self.n_machines = n_machines
         self._command = 0
         door, key, name = Door(), secrets.token_hex(16), f"\0synk-tests-{secrets.token_hex(16)}"
+        token = new_token()
         program = [sys.executable, __file__, name[1:], *([AGENT] if with_agent else [])]
         with Listener(name, "AF_UNIX", authkey=key.encode()) as listener:
             variables = {**door.environment, "KEY": key}
@@ -64,10 +74,20 @@ class MpiGroup:
             self._deadline = time.monotonic() + START_SECONDS
             try:
                 listener._listener._socket.settimeout(START_SECONDS)
-                n_connections = n_machines - with_agent
-                connections = [listener.accept() for _ in range(n_connections)]
-                self.machines = dict(sorted((connection.recv(), connection) for connection in connections))
-                self.leaders = AgentLeaders(door.open(self._watch), n_machines) if with_agent else None
+                connections = [listener.accept() for _ in range(n_machines - with_agent)]
+                called = {connection: connection.recv() for connection in connections}
+                self.machines = dict(sorted((machine, one) for one, (machine, _) in called.items()))
+                addresses = dict(called.values())
+                with closing(Port(HOST)) as own:
+                    if with_agent:
+                        addresses[0] = own.address
+                    for connection in connections:
+                        connection.send(([addresses[n] for n in range(n_machines)], token))
+                    self.leaders = self.reduction = None
+                    if with_agent:
+                        self.reduction = AgentReduce(door.open(self._watch))
+                        links = link(0, [addresses[n] for n in range(n_machines)], own, token, self._deadline)
+                        self.leaders = LinkedLeaders(links, self.reduction)
             except BaseException:
                 print(self.job.log.tail(), file=sys.stderr)
                 self.job.end()
@@ -86,7 +106,11 @@ class MpiGroup:
             connection.send((self._command, work, arguments))
         mine = [] if self.leaders is None else [outcome(self.leaders, self._command, work, arguments)]
         for machine, connection in self.machines.items():
-            assert connection.poll(START_SECONDS), f"machine {machine} does not answer"
+            deadline = time.monotonic() + START_SECONDS
+            while not connection.poll(0.01) and time.monotonic() < deadline:
+                if self.leaders is not None:
+                    self.leaders.push(0.01)
+            assert connection.poll(), f"machine {machine} does not answer"
         return mine + [connection.recv() for connection in self.machines.values()]
 
     def close(self):
@@ -108,18 +132,17 @@ def outcome(leaders, command, work, arguments):
 
 def serve(name, agent):
     """Do the work of one machine until the tests are gone."""
-    from synk.machines.agent import Agent
-    from synk.machines.agent_door import knock
-    from synk.machines.mpi_job import end_own_job
-    from synk.machines.mpi_leaders import MpiLeaders
-    from synk.transport.base import Disconnected
-
-    leaders = MpiLeaders(load_mpi().COMM_WORLD)
+    world = load_mpi().COMM_WORLD
+    reduction = AllReduce(MpiLinks(world))
     try:
-        if agent and leaders.machine == 0:
-            Agent(leaders, knock()).run()
+        if agent and world.rank == 0:
+            Agent(reduction, knock()).run()
         with Client(f"\0{name}", "AF_UNIX", authkey=os.environ["KEY"].encode()) as tests:
-            tests.send(leaders.machine)
+            with closing(Port(HOST)) as own:
+                tests.send((world.rank, own.address))
+                addresses, token = tests.recv()
+                links = link(world.rank, addresses, own, token, time.monotonic() + START_SECONDS)
+            leaders = LinkedLeaders(links, reduction)
             while True:
                 while not tests.poll() and leaders.push(0.01):
                     pass

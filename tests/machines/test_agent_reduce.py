@@ -25,7 +25,7 @@ class TestAgent(LeadersSuite):
         segment.seal()
         array = segment.array("float32", (n_items,), offset=20)
         monkeypatch.setattr("support.machines.suite.values", lambda dtype, shape, seed: fill(array, seed))
-        monkeypatch.setattr(group.leaders, "_space_for", None)  # no copy is made
+        monkeypatch.setattr(group.reduction, "_space_for", None)  # no copy is made
         try:
             outcomes = self.results(group, reduce, "sum", "float32", [n_items])
         finally:

@@ -1,14 +1,11 @@
-"""The leaders of all machines as rank 0 sees them, which is not in the MPI job: an agent beside it is.
+"""The reductions of rank 0, which is not in the MPI job: an agent beside it is, and combines for it.
 
-    all_gather, all_reduce -> question -> Agent ... -> Answer
-
-While rank 0 waits it sleeps, and looks up now and then.
+run -> Reduce -> Agent ... -> Answer
 """
 
 from __future__ import annotations
 
 import contextlib
-import pickle
 import select
 import socket
 from collections.abc import Iterator
@@ -16,14 +13,13 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from synk.machines.agent_messages import Answer, Fail, Gather, Reduce, Share, Unshare
-from synk.machines.links import Watch, spin
+from synk.machines.agent_messages import Answer, GiveUp, Reduce, Share, Unshare
+from synk.machines.links import WATCH_SECONDS, Watch
 from synk.memory.shm import Segment
-from synk.transport.base import Aborted, Disconnected
-from synk.transport.frames import Outbox, Receiver, encode, send
+from synk.transport.base import Disconnected
+from synk.transport.frames import Receiver, encode, send
 from synk.values.errors import SynkError
 
-WATCH_MILLISECONDS = 20
 ROOM = 0  # number of the segment for arrays that are in none
 
 
@@ -31,33 +27,36 @@ class AgentFailed(SynkError, RuntimeError):
     """The agent that speaks MPI for rank 0 has raised."""
 
 
-class AgentLeaders:
-    """The leaders of all machines, by way of the agent at the other end of a socket: `Leaders`.
+class AgentReduce:
+    """The all-reduces of rank 0's machine, by the agent at the other end of a socket: `Reduction`.
 
-    ``all_gather`` and ``all_reduce`` raise `Disconnected` once the agent is gone.
+    ``run`` raises `Disconnected` once the agent is gone.
     """
 
-    machine = 0
-
-    def __init__(self, end: socket.socket, n_machines: int):
-        self.n_machines = n_machines
+    def __init__(self, end: socket.socket):
         self._end = end
-        self._receiver, self._outbox = Receiver(end), Outbox()
+        self._receiver = Receiver(end)
         self._ready = select.poll()
         self._ready.register(end, select.POLLIN)
         self._torn = False  # a message may have been sent or received in part
-        self._command = self._asked = 0
         self._shared: dict[int, tuple[int, Segment]] = {}  # by number: address, segment
 
-    def begin(self, command: int) -> None:
-        self._command = command
+    def run(self, array: NDArray[Any], op: str, number: int, watch: Watch) -> None:
+        place = self._place(array)
+        if place is not None:
+            self._ask(Reduce(number, op, *place, array.dtype.str, array.size), watch)
+            return
+        space = self._space_for(array)
+        space[...] = array
+        self._ask(Reduce(number, op, ROOM, 0, array.dtype.str, array.size), watch)
+        array[...] = space
 
-    def fail(self) -> None:
+    def give_up(self, number: int) -> None:
         with contextlib.suppress(Disconnected):
-            self._send(Fail(self._command))
+            self._send(GiveUp(number))
 
     def share(self, number: int, segment: Segment) -> None:
-        with contextlib.suppress(Disconnected):  # the next meeting tells
+        with contextlib.suppress(Disconnected):  # the next reduction tells
             self._send(Share(number, segment.nbytes), segment.descriptor)
         self._shared[number] = address(segment.array("u1", (segment.nbytes,))), segment
 
@@ -66,28 +65,9 @@ class AgentLeaders:
             with contextlib.suppress(Disconnected):
                 self._send(Unshare(number))
 
-    def all_gather(self, payload: Any, watch: Watch) -> list[bytes]:
-        self._asked += 1
-        result = self._ask(Gather(self._asked, self._command, pickle.PickleBuffer(payload)), watch)
-        return [bytes(one) for one in result]
-
-    def all_reduce(self, array: NDArray[Any], op: str, watch: Watch) -> None:
-        place = self._place(array)
-        if place is not None:
-            self._reduce(place, array, op, watch)
-            return
-        space = self._space_for(array)
-        space[...] = array
-        self._reduce((ROOM, 0), array, op, watch)
-        array[...] = space
-
-    def push(self, seconds: float) -> bool:
-        return False  # the agent does
-
     def close(self) -> None:
         self._end.close()
         self._receiver.close()
-        self._outbox.close()
         self._shared.clear()
 
     # --- arrays ------------------------------------------------------------------------------------
@@ -109,41 +89,28 @@ class AgentLeaders:
             segment.seal()
         return self._shared[ROOM][1].array(array.dtype, array.shape)
 
-    def _reduce(self, place: tuple[int, int], array: NDArray[Any], op: str, watch: Watch) -> None:
-        self._asked += 1
-        self._ask(Reduce(self._asked, self._command, op, *place, array.dtype.str, array.size), watch)
-
     # --- messages ----------------------------------------------------------------------------------
 
-    def _ask(self, question: Gather | Reduce, watch: Watch) -> Any:
-        """Return the result of a meeting; whatever ends the wait for it, the agent leaves that meeting."""
-        try:
-            self._send(question)
+    def _ask(self, question: Reduce, watch: Watch) -> None:
+        """Wait for the end of a reduction."""
+        self._send(question)
+        answer = self._receive(watch)
+        while answer.number != question.number:  # of one that was given up
             answer = self._receive(watch)
-            while answer.number != question.number:  # of one that was given up
-                answer = self._receive(watch)
-        except BaseException:
-            self.fail()
-            raise
-        if answer.aborted:
-            raise Aborted
         if answer.failure:
             raise AgentFailed(f"the agent of rank 0 in the MPI job has failed:\n{answer.failure}")
-        return answer.result
 
     def _receive(self, watch: Watch) -> Answer:
-        if not spin(self._ready):
-            while not self._ready.poll(WATCH_MILLISECONDS):
-                watch()
+        while not self._ready.poll(1000 * WATCH_SECONDS):
+            watch()
         with self._whole():
             answer: Answer = self._receiver.receive()[0]
         return answer
 
     def _send(self, message: Any, descriptor: int | None = None) -> None:
-        frame = encode(message, self._outbox)
+        frame = encode(message)
         with self._whole():
             send(self._end, frame if descriptor is None else frame._replace(descriptor=descriptor))
-        self._outbox.sent()
 
     @contextlib.contextmanager
     def _whole(self) -> Iterator[None]:

@@ -1,0 +1,79 @@
+"""The start of a run on several machines: leaders call the master, then all are linked with each other.
+
+Call (a leader) -> Listener (master), Called -> link_called -> addresses of all -> Call.leaders
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from time import monotonic
+from typing import Any
+
+from synk.machines.all_reduce import AllReduce
+from synk.machines.handshake import Address, Listener, connect
+from synk.machines.linked_leaders import LinkedLeaders
+from synk.machines.links import Watch
+from synk.machines.mesh import link
+from synk.machines.mpi_links import MpiLinks
+from synk.machines.networks import address_towards
+from synk.machines.socket_links import SocketLinks
+from synk.run.job import CALL_SECONDS, Called
+from synk.transport.base import Leaders
+from synk.transport.frames import encode, send
+from synk.transport.links import LeaderEnd
+from synk.values.errors import SynkStateError
+
+LINK_SECONDS = 10.0  # for a leader to reach all others: less than the master waits for it
+
+
+class Call:
+    """A leader's call at the master, for one run.
+
+    Attributes
+    ----------
+    end : LeaderEnd
+    said : dict
+        The master's answer.
+    """
+
+    def __init__(self, world: Any, master: Address, token: bytes, hello: Mapping[str, Any], deadline: float):
+        """Call; raise what `connect` raises."""
+        self._world, self._token = world, token
+        self._listener = Listener(address_towards(master[0]))
+        hello = {**hello, "machine": world.rank, "address": self._listener.address}
+        try:
+            end, self.said = connect(master, token, hello, deadline)
+        except BaseException:
+            self._listener.close()
+            raise
+        self.end = LeaderEnd(end)
+
+    def leaders(self) -> Leaders:
+        """Return the leaders of all machines, once all have called."""
+        with closing(self._listener):
+            reduction = AllReduce(MpiLinks(self._world))  # at the same time as all others
+            addresses, _ = self.end.receive()
+            deadline = monotonic() + LINK_SECONDS
+            links = link(self._world.rank, addresses, self._listener, self._token, deadline)
+        return LinkedLeaders(links, reduction)
+
+
+def link_called(
+    called: Sequence[Called], listener: Listener, token: bytes, watch: Watch = lambda: None
+) -> SocketLinks:
+    """Link the master with all leaders that have called, and these with each other.
+
+    ``watch()`` is called now and then. Raises SynkStateError if not all reach each other.
+    """
+    at = {hello["machine"]: hello["address"] for _, hello in called}
+    addresses = [listener.address, *(at[machine] for machine in sorted(at))]
+    try:
+        for end, _ in called:
+            send(end, encode(addresses))
+        return link(0, addresses, listener, token, monotonic() + CALL_SECONDS, watch)
+    except TimeoutError as error:
+        raise SynkStateError(
+            f"the machines have not reached each other within {CALL_SECONDS:g} s, by TCP at ports that the "
+            f"system chooses: a firewall may be between ({error})"
+        ) from None
