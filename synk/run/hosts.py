@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import Any
 
 from synk.machines.agent_door import Door
@@ -35,9 +36,11 @@ HANDED_ON = (
     *("PYTENSOR_FLAGS", "PYTHONPATH", "LD_LIBRARY_PATH", "CC"),
     *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "SYNK_CACHE", "SYNK_CACHE_LIMIT"),
 )
-PROGRAM = ("-m", "synk.run.follower")
+PROGRAM = Path(__file__).with_name("follower.py")
 LOOK_SECONDS = 0.2  # between looks whether mpirun has failed
-ALIVE_SECONDS = 2.0  # for a machine whose leader is lost to say by ssh that it runs
+ALIVE_SECONDS = 3.0  # for a machine whose leader is lost to say by ssh that it runs
+# A machine that runs takes a connection at once, however busy it is; to log in may take it longer.
+ALIVE = ("-o ConnectTimeout=1",)
 DIAGNOSIS_SECONDS = 6.0
 
 
@@ -119,7 +122,7 @@ class StartedJobs:
             return self.call()
 
     def _leave_out(self, hosts: Sequence[str]) -> None:
-        answers = ask(hosts, ["true"], ALIVE_SECONDS, _ssh_options())
+        answers = ask(hosts, ["true"], ALIVE_SECONDS, [*ALIVE, *_ssh_options()])
         self.hosts = tuple(
             host for host in self.hosts if host.name not in answers or answers[host.name].code == 0
         )
@@ -138,7 +141,7 @@ class StartedJobs:
         return launch(
             find_mpirun(),
             [host.name for host in self.hosts],
-            (sys.executable, *PROGRAM),
+            (sys.executable, str(PROGRAM)),
             environment=os.environ,
             variables={**kept, **told},
             folder=tempfile.gettempdir(),

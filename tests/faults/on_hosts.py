@@ -133,10 +133,10 @@ class Crew:
         word, child_of_same = {
             "worker": ("voyage.py", True),
             "master": ("voyage.py", False),
-            "agent": ("synk.run.follower", False),
+            "agent": ("run/follower.py", False),
             "mpirun": ("bin/prterun", False),
-            "far worker": ("synk.run.follower", True),
-            "leader": ("synk.run.follower", False),
+            "far worker": ("run/follower.py", True),
+            "leader": ("run/follower.py", False),
             "daemon": ("prted", False),
         }[injury]
         return self.on(host, word, child_of_same)
