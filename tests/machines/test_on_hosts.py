@@ -15,10 +15,10 @@ def synk_on(hosts, *words):
     return hosts.run("h1", [sys.executable, "-m", "synk", *words])
 
 
-def forked(hosts):
+def forked(hosts, **variables):
     """Return what a fork over both hosts says."""
     script = f"import synk; synk.fork(1, hosts='h1,h2', interface={INTERFACE!r})"
-    return hosts.run("h1", [sys.executable, "-c", script])
+    return hosts.run("h1", [sys.executable, "-c", script], **variables)
 
 
 @pytest.fixture
@@ -72,6 +72,17 @@ def test_a_host_that_lets_nobody_in_is_named_in_time(hosts, closed):
     assert ended.returncode == 1
     assert "host h2: root@h2: Permission denied" in ended.stdout
     assert "`ssh -o BatchMode=yes h2 true` has to work without a question" in ended.stdout
+    assert hosts.left("h1") == hosts.left("h2") == []
+
+
+@pytest.mark.slow
+def test_a_host_that_never_calls_is_named_in_time(hosts, tmp_path):
+    hangs = "import socket, time\nif socket.gethostname() == 'h2': time.sleep(100)\n"
+    (tmp_path / "sitecustomize.py").write_text(hangs)  # runs where any Python starts
+    began = time.monotonic()
+    ended = forked(hosts, PYTHONPATH=str(tmp_path))
+    assert time.monotonic() - began < SECONDS
+    assert "host h2 has not called within" in ended.stdout
     assert hosts.left("h1") == hosts.left("h2") == []
 
 
