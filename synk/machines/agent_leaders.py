@@ -11,6 +11,7 @@ import contextlib
 import pickle
 import select
 import socket
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,6 +25,7 @@ from synk.transport.frames import Outbox, Receiver, encode, send
 from synk.values.errors import SynkError
 
 WATCH_MILLISECONDS = 20
+END_SECONDS = 5.0  # for the MPI job to end with the agent, and for that to be noticed
 ROOM = 0  # number of the segment for arrays that are in none
 
 
@@ -122,6 +124,9 @@ class AgentLeaders:
             answer = self._receive(watch)
             while answer.number != question.number:  # of one that was given up
                 answer = self._receive(watch)
+        except Disconnected:
+            self._watch_the_end(watch)
+            raise
         except BaseException:
             self.fail()
             raise
@@ -130,6 +135,16 @@ class AgentLeaders:
         if answer.failure:
             raise AgentFailed(f"the agent of rank 0 in the MPI job has failed:\n{answer.failure}")
         return answer.result
+
+    def _watch_the_end(self, watch: Watch) -> None:
+        """Let it be found that machines are lost: where the agent is gone, their leaders end in a moment."""
+        deadline = time.monotonic() + END_SECONDS
+        while self._agent_is_gone() and time.monotonic() < deadline:
+            time.sleep(WATCH_MILLISECONDS / 1000)
+            watch()
+
+    def _agent_is_gone(self) -> bool:
+        return any(event & select.POLLHUP for _, event in self._ready.poll(0))
 
     def _receive(self, watch: Watch) -> Answer:
         if not spin(self._ready):

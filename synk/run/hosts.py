@@ -38,9 +38,8 @@ HANDED_ON = (
 )
 PROGRAM = Path(__file__).with_name("follower.py")
 LOOK_SECONDS = 0.2  # between looks whether mpirun has failed
-ALIVE_SECONDS = 3.0  # for a machine whose leader is lost to say by ssh that it runs
-# A machine that runs takes a connection at once, however busy it is; to log in may take it longer.
-ALIVE = ("-o ConnectTimeout=1",)
+ALIVE_SECONDS = 10.0  # for a machine to say by ssh that it runs; a login takes one that is busy some seconds
+LOST_SECONDS = 1  # for one that seems to be lost to take a connection, which busy ones do at once
 DIAGNOSIS_SECONDS = 6.0
 
 
@@ -114,15 +113,15 @@ class StartedJobs:
 
         Others may have been lost meanwhile, so they are asked, too, if their processes do not call.
         """
-        self._leave_out(lost)
+        self._leave_out(lost, [f"-o ConnectTimeout={LOST_SECONDS}"])
         try:
             return self._call()
         except (JobEnded, SynkStateError):
             self._leave_out([host.name for host in self.hosts[1:]])
             return self.call()
 
-    def _leave_out(self, hosts: Sequence[str]) -> None:
-        answers = ask(hosts, ["true"], ALIVE_SECONDS, [*ALIVE, *_ssh_options()])
+    def _leave_out(self, hosts: Sequence[str], options: Sequence[str] = ()) -> None:
+        answers = ask(hosts, ["true"], ALIVE_SECONDS, [*options, *_ssh_options()])
         self.hosts = tuple(
             host for host in self.hosts if host.name not in answers or answers[host.name].code == 0
         )
