@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +21,7 @@ from synk.transport.base import Disconnected
 from synk.transport.frames import Receiver, encode, send
 from synk.values.errors import SynkError
 
+END_SECONDS = 5.0  # for the MPI job to end with the agent, and for that to be noticed
 ROOM = 0  # number of the segment for arrays that are in none
 
 
@@ -93,12 +95,26 @@ class AgentReduce:
 
     def _ask(self, question: Reduce, watch: Watch) -> None:
         """Wait for the end of a reduction."""
-        self._send(question)
-        answer = self._receive(watch)
-        while answer.number != question.number:  # of one that was given up
+        try:
+            self._send(question)
             answer = self._receive(watch)
+            while answer.number != question.number:  # of one that was given up
+                answer = self._receive(watch)
+        except Disconnected:
+            self._watch_the_end(watch)
+            raise
         if answer.failure:
             raise AgentFailed(f"the agent of rank 0 in the MPI job has failed:\n{answer.failure}")
+
+    def _watch_the_end(self, watch: Watch) -> None:
+        """Let it be found that machines are lost: where the agent is gone, their leaders end in a moment."""
+        deadline = time.monotonic() + END_SECONDS
+        while self._agent_is_gone() and time.monotonic() < deadline:
+            time.sleep(WATCH_SECONDS)
+            watch()
+
+    def _agent_is_gone(self) -> bool:
+        return any(event & select.POLLHUP for _, event in self._ready.poll(0))
 
     def _receive(self, watch: Watch) -> Answer:
         while not self._ready.poll(1000 * WATCH_SECONDS):

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 CONNECT_SECONDS = 5
 
-# Nobody is there to type a password. Keepalives end a connection to a machine that is gone.
+# Nobody is there to type a password. Keepalives end a connection to a machine that is gone. The user's
+# options stand before these: ssh takes the first that it is given.
 SSH_OPTIONS = (
     "-o BatchMode=yes",
     f"-o ConnectTimeout={CONNECT_SECONDS}",
@@ -78,7 +79,7 @@ def launch(
         *(["--allow-run-as-root"] if as_root else []),
         *("--host", ",".join(f"{host}:{n_each}" for host in hosts)),
         *("--map-by", f"ppr:{n_each}:node", "--bind-to", "none"),
-        *("--prtemca", "plm_ssh_args", " ".join([*SSH_OPTIONS, *ssh_options])),
+        *("--prtemca", "plm_ssh_args", " ".join([*ssh_options, *SSH_OPTIONS])),
         # All machines are reached from the first: they need no keys for each other.
         *("--prtemca", "plm_ssh_no_tree_spawn", "1"),
         *("--prtemca", "prte_local_tmpdir_base", folder),
@@ -99,7 +100,7 @@ def on(
     if IN_SLURM in environment:
         step = "--overlap", "--mpi=none", "--nodes=1", "--ntasks=1", f"--nodelist={host}"
         return ["srun", *step, *command]
-    return ["ssh", *shlex.split(" ".join([*SSH_OPTIONS, *ssh_options])), host, shlex.join(command)]
+    return ["ssh", *shlex.split(" ".join([*ssh_options, *SSH_OPTIONS])), host, shlex.join(command)]
 
 
 def _only(interface: str) -> list[str]:

@@ -1,9 +1,10 @@
 """Run compilers side by side, in a folder that goes with them.
 
 A process that is killed takes its compilers along: each is a process group, and a shell in it ends the group
-when a pipe says that nobody holds its other end any more. (The kernel's word of a parent's death would reach
-the driver of the compiler only, not the programs that the driver has started.) The folder stays then. It was
-locked until the kill, and the next compilation removes folders that nobody has locked.
+when a pipe says that nobody holds its other end any more, and removes the folder. (The kernel's word of a
+parent's death would reach the driver of the compiler only, not the programs that the driver has started.)
+Where the shell is killed, too, the folder stays. It was locked until then, and the next compilation removes
+folders that nobody has locked.
 
     sources -> work_folder -> a shell each -> compiler -> libraries, or why there are none
 """
@@ -26,7 +27,14 @@ PREFIX = "synk-cc-"
 SHELL = """
 umask 077
 cd -P "/proc/self/fd/$1" && exec </dev/null >"$3" 2>&1 || exit 125
-(read _; kill -KILL 0) <"/proc/self/fd/$2" >/dev/null 2>&1 &
+(
+    read _
+    trap "" TERM
+    kill -TERM 0
+    rm -rf ./*
+    rmdir "$PWD"
+    kill -KILL 0
+) <"/proc/self/fd/$2" >/dev/null 2>&1 &
 shift 3
 "$@"
 status=$?

@@ -84,6 +84,10 @@ class Crew:
     def look(self, late: Sequence[int]) -> None:
         self._watchdog.look(self.watched, late)
 
+    def states(self) -> tuple[RankState, ...]:
+        """Return the states of the ranks of this machine, by their places."""
+        return self._watchdog.states()
+
     def open_channel(
         self, on_death: OnDeath, on_late: OnLate, elsewhere: Sequence[RankState] = ()
     ) -> MasterChannel:

@@ -1,42 +1,70 @@
-"""A process of an MPI job that a script has started: the agent on its machine, a leader on any other.
+"""Start a process of an MPI job: the agent beside rank 0, or the leader of another machine.
 
-python -m synk.run.follower, by mpirun -> Agent.run, or lead
+python follower.py, by mpirun -> follow -> Agent.run, or lead
+
+It is run by its path, so that each imports what it needs: the agent, which computes nothing, starts in half
+the time without PyTensor, and leaves the cores to the leaders' imports where machines share them.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import tempfile
 import time
 import traceback
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
 from typing import NoReturn
 
-from synk.device.cpu import count_cores
-from synk.machines.agent import Agent
-from synk.machines.agent_door import forget_the_way, knock
-from synk.machines.all_reduce import AllReduce
-from synk.machines.mpi_job import end_own_job
-from synk.machines.mpi_library import load_mpi
-from synk.machines.mpi_links import MpiLinks
-from synk.run.calling import Call
-from synk.run.hosts import ADDRESS, FOLDER, TOKEN
-from synk.run.job import CALL_SECONDS
-from synk.run.leader import lead
-from synk.transport.base import Disconnected
+ROOMS = Path(__file__).parents[1]
+RANK = "OMPI_COMM_WORLD_RANK"  # of the environment: in the job
 
 
 def follow() -> None:
     """Be what this machine's process is, until the script has ended."""
+    sys.path[0] = str(ROOMS.parent)  # instead of this folder
+    if os.environ[RANK] == "0":
+        be_the_agent()
+    else:
+        be_a_leader()
+
+
+def be_the_agent() -> None:
+    """Speak MPI for rank 0, until that is gone."""
+    synk = sys.modules["synk"] = ModuleType("synk")  # whose modules are found, while it has imported none
+    synk.__path__ = [str(ROOMS)]
+    from synk.machines.agent import Agent
+    from synk.machines.agent_door import knock
+    from synk.machines.all_reduce import AllReduce
+    from synk.machines.mpi_job import end_own_job
+    from synk.machines.mpi_library import load_mpi
+    from synk.machines.mpi_links import MpiLinks
+    from synk.run.hosts import FOLDER
+    from synk.transport.base import Disconnected
+
+    with suppress(Disconnected):
+        end = knock()
+        Agent(AllReduce(MpiLinks(load_mpi().COMM_WORLD)), end).run()
+    end_own_job(os.environ.pop(FOLDER))
+
+
+def be_a_leader() -> None:
+    """Call the master, and lead the ranks of this machine."""
+    from synk.device.cpu import count_cores
+    from synk.machines.agent_door import forget_the_way
+    from synk.machines.mpi_job import end_own_job
+    from synk.machines.mpi_library import load_mpi
+    from synk.run.calling import Call
+    from synk.run.hosts import ADDRESS, FOLDER, TOKEN
+    from synk.run.job import CALL_SECONDS
+    from synk.run.leader import lead
+
     world = load_mpi().COMM_WORLD
     host, port = os.environ.pop(ADDRESS).rsplit(":", 1)
-    token, folder = bytes.fromhex(os.environ.pop(TOKEN)), os.environ.pop(FOLDER)
-    if world.rank == 0:
-        with contextlib.suppress(Disconnected):
-            Agent(AllReduce(MpiLinks(world)), knock()).run()
-        end_own_job(folder)
-        return
+    token = bytes.fromhex(os.environ.pop(TOKEN))
+    del os.environ[FOLDER]
     forget_the_way()  # programs that a rank starts need not know it
     deadline = time.monotonic() + CALL_SECONDS
     call = Call(world, (host, int(port)), token, {"ranks": count_cores()}, deadline)

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import Any
 
 from synk.machines.agent_door import Door
@@ -37,9 +38,10 @@ HANDED_ON = (
     *("PYTENSOR_FLAGS", "PYTHONPATH", "LD_LIBRARY_PATH", "CC"),
     *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "SYNK_CACHE", "SYNK_CACHE_LIMIT"),
 )
-PROGRAM = ("-m", "synk.run.follower")
+PROGRAM = Path(__file__).with_name("follower.py")
 LOOK_SECONDS = 0.2  # between looks whether mpirun has failed
-ALIVE_SECONDS = 2.0  # for a machine whose leader is lost to say by ssh that it runs
+ALIVE_SECONDS = 10.0  # for a machine to say by ssh that it runs; a login takes one that is busy some seconds
+LOST_SECONDS = 1  # for one that seems to be lost to take a connection, which busy ones do at once
 DIAGNOSIS_SECONDS = 6.0
 
 
@@ -88,7 +90,7 @@ class StartedJobs:
             told = {**door.environment, ADDRESS: place, TOKEN: token.hex(), FOLDER: tempfile.gettempdir()}
             job = MpiJob(self._launch(told))
             failed = made.enter_context(ExitStack())
-            failed.callback(job.end)
+            failed.callback(job.end, 0)
 
             deadline = time.monotonic() + CALL_SECONDS
 
@@ -115,15 +117,15 @@ class StartedJobs:
 
         Others may have been lost meanwhile, so they are asked, too, if their processes do not call.
         """
-        self._leave_out(lost)
+        self._leave_out(lost, [f"-o ConnectTimeout={LOST_SECONDS}"])
         try:
             return self._call()
         except (JobEnded, SynkStateError):
             self._leave_out([host.name for host in self.hosts[1:]])
             return self.call()
 
-    def _leave_out(self, hosts: Sequence[str]) -> None:
-        answers = ask(hosts, ["true"], ALIVE_SECONDS, _ssh_options())
+    def _leave_out(self, hosts: Sequence[str], options: Sequence[str] = ()) -> None:
+        answers = ask(hosts, ["true"], ALIVE_SECONDS, [*options, *_ssh_options()])
         self.hosts = tuple(
             host for host in self.hosts if host.name not in answers or answers[host.name].code == 0
         )
@@ -142,7 +144,7 @@ class StartedJobs:
         return launch(
             find_mpirun(),
             [host.name for host in self.hosts],
-            (sys.executable, *PROGRAM),
+            (sys.executable, str(PROGRAM)),
             environment=os.environ,
             variables={**kept, **told},
             folder=tempfile.gettempdir(),

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from synk.machines.proof import Hello
 from synk.transport.base import Leaders
 
-CALL_SECONDS = 20.0  # for all leaders to call
+CALL_SECONDS = 18.0  # for all leaders to call: of the 20 s in which a run starts, or says why not
 
 Called = tuple[socket.socket, Hello]  # a connection to a leader, and what it has said of itself
 

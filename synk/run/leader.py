@@ -32,7 +32,7 @@ from synk.run.launch import launch
 from synk.run.placement import Binding, placement
 from synk.run.run_state import RunState
 from synk.transport.base import CLOSE_SECONDS, Disconnected, Leaders
-from synk.transport.links import LeaderEnd, Loss
+from synk.transport.links import LeaderEnd, Loss, Standing
 from synk.transport.mirror import refs_in, write
 from synk.transport.steps import KnownSteps
 from synk.values import messages
@@ -102,7 +102,7 @@ class Leader:
         become_rank(spec.machine.first)
         state = replace(spec.state, segments={one.segment: remade(one) for one in spec.segments})
         self._crew = launch(ForkSource(), devices, spec.connection, state, spec.machine, [end, leaders])
-        self._channel = self._crew.open_channel(self._on_death, self._on_late)
+        self._channel = self._crew.open_channel(self._on_death, self._on_late_here)
         self._segments = SegmentTable(self._channel.post, self._released.append, first=OWN_NUMBERS)
         self._segments.hold(state.segments)
         Binding(devices, 0)
@@ -223,9 +223,21 @@ class Leader:
             Loss(self._machine.ranks[rank], death._replace(cause=f"{death.cause} on host {host}"))
         )
 
+    def _on_late_here(self, late: Sequence[int]) -> None:
+        self._on_late([self._machine.ranks[place] for place in late])
+
     def _on_late(self, late: Sequence[int]) -> None:
+        """Give up if the master is gone, and tell it what this one waits for if it wants to know."""
         if self._end.hung_up():
             raise Disconnected
+        if self._end.is_asked():
+            ranks, host = self._machine.ranks, self._machine.host
+            states = [
+                state._replace(rank=rank, state=f"{state.state} on host {host}")
+                for rank, state in zip(ranks, self._crew.states(), strict=True)
+            ]
+            here = [rank for rank in late if rank in ranks]
+            self._end.reply(Standing(tuple(here), tuple(states)))
 
     def close(self) -> None:
         """End the workers, and give up what links this machine to the others."""

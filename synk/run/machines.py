@@ -32,10 +32,13 @@ from synk.transport.frames import encode
 from synk.transport.links import LeaderLink
 from synk.transport.machines import MachinesChannel, look_at
 from synk.transport.mirror import Mirror
-from synk.values.errors import RankState, SynkStateError
+from synk.values.errors import RankState, SynkStateError, SynkTimeout
 from synk.values.machine import machines
 
 START_SECONDS = 60.0  # for the leaders to have forked their workers
+ANSWER_SECONDS = (
+    1.0  # for those that wait to say for whom: they look up every 0.1 s, and read stacks for 0.5 s
+)
 
 
 class Machines:
@@ -84,7 +87,10 @@ class Machines:
 
     def look(self, late: Sequence[int]) -> None:
         look_at(self._links, self._on_death)
-        self._crew.look(late)
+        try:
+            self._crew.look(late)
+        except SynkTimeout as error:
+            raise told(error, self._links) from None
 
     def death(self, rank: int) -> Death:
         losses = [link.loss for link in self._links if link.loss is not None and rank in link.machine.ranks]
@@ -110,6 +116,28 @@ class Machines:
             self._job.end(seconds)
             for link in self._links:
                 link.close()
+
+
+def told(error: SynkTimeout, links: Sequence[LeaderLink]) -> SynkTimeout:
+    """Return a timeout that names the ranks which others wait for, and their stacks, as leaders tell them.
+
+    A leader that waits answers; of one that does not, it is the rank itself that is late.
+    """
+    asked = [link for link in links if link.replies is None]
+    deadline = monotonic() + ANSWER_SECONDS
+    for link in asked:
+        link.inquire()
+    for link in asked:
+        link.hear(deadline)
+    states = {state.rank: state for state in error.ranks}
+    late = [rank for rank in error.late if not any(rank in link.machine.ranks for link in links)]
+    for link in asked:
+        if link.standing is not None:
+            late += link.standing.late
+            states |= {state.rank: state for state in link.standing.ranks}
+        elif link.replies is None:
+            late.append(link.machine.first)
+    return SynkTimeout(error.seconds, error.function, tuple(late) or error.late, tuple(states.values()))
 
 
 def launch_on_machines(

@@ -87,15 +87,19 @@ class Watchdog:
 
     def timeout(self, label: str, seconds: float, late: Sequence[int]) -> SynkTimeout:
         """Return the error of a command that is past its deadline, with every rank's stack."""
+        return SynkTimeout(seconds, label, tuple(late), (*self.states(), *self._elsewhere.values()))
+
+    def states(self) -> tuple[RankState, ...]:
+        """Return the states of the ranks of this machine, by their places."""
         workers = list(zip(self._processes, self._stacks, strict=True))
         for process, stack in workers:
             stack.ask(process)
         mine = RankState(0, os.getpid(), "running", self._control.phase(0), stack_of_the_script())
-        others = [
+        others = (
             RankState(rank, process.pid, _state(process), self._control.phase(rank), _above(stack.read()))
             for rank, (process, stack) in enumerate(workers, start=1)
-        ]
-        return SynkTimeout(seconds, label, tuple(late), (mine, *others, *self._elsewhere.values()))
+        )
+        return mine, *others
 
 
 def _state(process: Process) -> str:

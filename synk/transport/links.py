@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import select
 import socket
+import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -19,7 +21,7 @@ from synk.transport.base import Death, Disconnected
 from synk.transport.channel import SLEEP_SECONDS
 from synk.transport.frames import Frame, Receiver, encode, endless, send
 from synk.values import messages
-from synk.values.errors import Failure, SynkStateError
+from synk.values.errors import Failure, RankState, SynkStateError
 from synk.values.machine import Machine
 
 LARGE_BYTES = 1 << 16  # of a frame: fewer fit in the buffers of a socket
@@ -44,6 +46,17 @@ class Loss(NamedTuple):
     death: Death
 
 
+class Inquiry(NamedTuple):
+    """Say which ranks you wait for; a leader that computes does not."""
+
+
+class Standing(NamedTuple):
+    """The answer of a leader that waits."""
+
+    late: tuple[int, ...]  # ranks of its machine; none where it waits for other machines
+    ranks: tuple[RankState, ...]  # of its machine
+
+
 def give_up() -> None:
     """Wait no longer for the other end."""
     raise Disconnected
@@ -66,6 +79,8 @@ class LeaderLink:
         To the present command, once they have come; or what unpickling them has raised.
     loss : Loss, optional
         What has ended the machine's part in the run.
+    standing : Standing, optional
+        The answer to the last `inquire`.
     is_ended : bool
         Whether its launcher has ended it, because of another machine.
     torn : bool
@@ -78,6 +93,7 @@ class LeaderLink:
         self.machine, self.pids = machine, (0,) * machine.n_places
         self.replies: Any = None
         self.loss: Loss | None = None
+        self.standing: Standing | None = None
         self.is_ended = self.torn = False
         self.patience: Callable[[], Any] = endless
         self._end = end
@@ -127,6 +143,20 @@ class LeaderLink:
         (self.pids, placement), self.replies = self.replies, None
         return placement
 
+    def inquire(self) -> None:
+        """Ask whom the leader waits for, unless it does not read."""
+        self.standing = None
+        if not self.torn:
+            self.send(encode(Inquiry()))
+
+    def hear(self, deadline: float) -> None:
+        """Wait until a moment of ``time.monotonic()`` for the answer, or for the replies to the command."""
+        while self.standing is self.replies is self.loss is None and not self.torn:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return
+            self.look(left)
+
     def look(self, seconds: float = 0.0) -> None:
         """Take in what has come, or comes within so many seconds; but in the middle of a frame, nothing."""
         if not self.torn:
@@ -148,6 +178,8 @@ class LeaderLink:
             message = error
         if isinstance(message, Loss):
             self.loss = message
+        elif isinstance(message, Standing):
+            self.standing = message
         elif isinstance(message, Ended):
             self.is_ended = True
         elif isinstance(message, Large):
@@ -185,6 +217,7 @@ class LeaderEnd:
 
     def __init__(self, end: socket.socket):
         self._end = end
+        self._kept: deque[Any] = deque()  # messages that have come before they were asked for
         self._sending = False
         self._receiver = Receiver(end)
         self._poll = select.poll()
@@ -192,13 +225,23 @@ class LeaderEnd:
 
     def receive(self) -> tuple[Any, int | None]:
         while True:
-            message, _ = self._receiver.receive()
-            if not isinstance(message, Large):
+            message = self._kept.popleft() if self._kept else self._receiver.receive()[0]
+            if isinstance(message, Large):
+                self._send(encode(Go()))
+            elif not isinstance(message, Inquiry):  # this end waits for the master
                 return message, None
-            self._send(encode(Go()))
 
     def pending(self) -> bool:
-        return bool(self._poll.poll(0))
+        return bool(self._kept or self._poll.poll(0))
+
+    def is_asked(self) -> bool:
+        """Tell whether the master inquires, in the middle of a command; other messages wait for `receive`."""
+        while not self._kept and self._poll.poll(0):
+            message, _ = self._receiver.receive()
+            if isinstance(message, Inquiry):
+                return True
+            self._kept.append(message)
+        return False
 
     def reply(self, message: Any) -> None:
         """Send a message; raise what pickling it raised, and nothing was sent then."""

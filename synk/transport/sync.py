@@ -109,7 +109,7 @@ class Barrier:
     """Wait for all ranks of a command, unless one of them fails or dies; the `Peers` of a rank.
 
     ``lives`` are descriptors that become readable when a process this rank depends on dies: ``on_death`` is
-    called with such a one, and raises. ``on_late`` is called now and then with the places that are late, and
+    called with such a one, and raises. ``on_late`` is called now and then with the ranks that are late, and
     raises to give up.
 
     It meets at one machine: ``place`` is the rank's index into the words of that.
@@ -133,6 +133,7 @@ class Barrier:
         self.control = control
         self._bells = bells
         self._others = [other for other in range(control.n_ranks) if other != place]
+        self._ranks = range(control.n_ranks) if machine is None else machine.ranks
         self._arrival = control.index(place, ARRIVED)
         self._arrivals = [control.index(other, ARRIVED) for other in self._others]
         self._sleepers = [(other, control.index(other, SLEEPING)) for other in self._others]
@@ -187,7 +188,7 @@ class Barrier:
         self._on_late(self._waited_for())
 
     def _waited_for(self) -> list[int]:
-        return self._others
+        return [self._ranks[other] for other in self._others]
 
     def wait(self) -> None:
         """Return once every rank has called ``wait`` equally often in this command.
@@ -213,7 +214,8 @@ class Barrier:
         self._spin.missed(time.monotonic() - began)
 
     def _late(self) -> list[int]:
-        return [other for other in self._others if self.control.get(other, ARRIVED) < self._ticket]
+        get = self.control.get
+        return [self._ranks[other] for other in self._others if get(other, ARRIVED) < self._ticket]
 
     def _complete(self) -> bool:
         get, ticket = self.control.get, self._ticket
@@ -263,8 +265,7 @@ class LeaderBarrier(Barrier):
     def __init__(self, leaders: Leaders, *words: Any):
         super().__init__(*words)
         self.leaders = self._leaders = leaders
-        here = range(self.n_ranks) if self.machine is None else self.machine.ranks
-        self._elsewhere = [rank for rank in range(self.n_ranks) if rank not in here]
+        self._elsewhere = [rank for rank in range(self.n_ranks) if rank not in self._ranks]
 
     def _waited_for(self) -> list[int]:
         return self._elsewhere

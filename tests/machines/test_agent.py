@@ -71,13 +71,26 @@ class TestAgentOnThreads(LeadersSuite):
         group.close()
         assert isinstance(group.end, Disconnected)
 
-    def test_rank_0_notices_the_end_of_its_agent(self, group):
+    def test_rank_0_notices_the_end_of_its_agent(self, group, monkeypatch):
+        monkeypatch.setattr(agent_leaders, "END_SECONDS", 0.1)
         group.outcomes(agree)
         group.ends[1].shutdown(socket.SHUT_RDWR)
         group.leaders[0].begin(2)
         group.leaders[0].fail()  # never raises: there is an error to be raised already
         with pytest.raises(Disconnected):
             group.leaders[0].all_reduce(np.ones(3), "sum", nothing)
+
+    def test_what_ends_with_the_agent_is_told_where_it_is_found_a_moment_later(self, group):
+        found = iter([None, None, LookupError("h2 is lost")])
+
+        def watch():
+            if lost := next(found):
+                raise lost
+
+        group.ends[1].shutdown(socket.SHUT_RDWR)
+        group.leaders[0].begin(1)
+        with pytest.raises(LookupError, match="h2 is lost"):
+            group.leaders[0].all_gather(b"", watch)
 
     def test_what_the_agent_raises_is_raised_in_rank_0(self, group):
         group.reduction.run = lambda *arguments: 1 / 0

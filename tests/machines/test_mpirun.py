@@ -46,8 +46,8 @@ def test_a_restart_in_slurm_does_not_wait_for_the_step_of_a_lost_machine():
 
 def test_a_machine_is_asked_by_ssh_without_a_question():
     command = on("beta", ["true"], {"HOME": "/home/me"}, ["-F /etc/mine", "-v"])
-    assert command[:3] == ["ssh", "-o", "BatchMode=yes"]
-    assert command[-5:] == ["-F", "/etc/mine", "-v", "beta", "true"]
+    assert command[:6] == ["ssh", "-F", "/etc/mine", "-v", "-o", "BatchMode=yes"]
+    assert command[-2:] == ["beta", "true"]
 
 
 def test_in_slurm_a_machine_is_asked_by_a_step_as_mpirun_starts_there():
@@ -61,7 +61,7 @@ def test_ssh_never_asks():
     (arguments,) = [word for word in launch(**USUAL, ssh_options=["-F /etc/mine"]).command if "-o" in word]
     assert "-o BatchMode=yes" in arguments
     assert "-o ConnectTimeout=5" in arguments
-    assert arguments.endswith(" -F /etc/mine")
+    assert arguments.startswith("-F /etc/mine ")  # of an option that is given twice ssh takes the first
 
 
 def test_root_is_said_only_where_it_is():

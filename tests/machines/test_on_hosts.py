@@ -75,6 +75,28 @@ def test_a_host_that_lets_nobody_in_is_named_in_time(hosts, closed):
     assert hosts.left("h1") == hosts.left("h2") == []
 
 
+TIMED = """
+import synk, time
+began = time.monotonic()
+try:
+    {}
+except synk.SynkStateError as error:
+    print(time.monotonic() - began, error)
+"""
+
+
+@pytest.mark.slow
+def test_a_host_that_never_calls_is_named_in_time(hosts, tmp_path):
+    hangs = "import socket, time\nif socket.gethostname() == 'h2': time.sleep(100)\n"
+    (tmp_path / "sitecustomize.py").write_text(hangs)  # runs where any Python starts
+    script = f"synk.fork(1, hosts='h1,h2', interface={INTERFACE!r})"
+    ended = hosts.run("h1", [sys.executable, "-c", TIMED.format(script)], PYTHONPATH=str(tmp_path))
+    seconds, said = ended.stdout.split(" ", 1)
+    assert float(seconds) < SECONDS
+    assert said.startswith("host h2 has not called within")
+    assert hosts.left("h1") == hosts.left("h2") == []
+
+
 REFUSED = """
 data = synk.data(np.ones(1 << 22))
 for attempt in range(2):
@@ -93,3 +115,26 @@ def test_a_host_without_shared_memory_is_named_and_the_run_goes_on(hosts, full):
     assert ended.returncode == 0, ended.stdout
     assert ended.stdout.count("refused: rank 1 on host h2: synk.SharedMemoryFull: ") == 2, ended.stdout
     assert ended.stdout.endswith("[0, 1]\n")
+
+
+HANGING = """
+def hang(rank, late): return lambda: time.sleep(30 if rank == late else 0)
+for late in (3, 2):
+    try:
+        with synk.timeout(3):
+            synk.on_ranks(hang, late)()
+    except synk.SynkTimeout as error:
+        stack = error.ranks[late].stack
+        print("late", late, error.late, "in hang" in stack or "in <lambda>" in stack)
+    synk.restart()
+"""
+
+
+def test_a_rank_of_another_host_that_hangs_is_named_and_no_other(hosts):
+    script = f"import synk, time\nsynk.fork(2, hosts='h1,h2', interface={INTERFACE!r})\n" + HANGING
+    ended = hosts.run("h1", [sys.executable, "-c", script])
+    assert ended.returncode == 0, ended.stdout
+    assert [line for line in ended.stdout.splitlines() if line.startswith("late")] == [
+        "late 3 (3,) True",
+        "late 2 (2,) False",  # of a host's first rank nobody can say where it hangs
+    ]

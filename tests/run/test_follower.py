@@ -1,7 +1,10 @@
-"""The end of a process of an MPI job that a script has started, without MPI."""
+"""The start and the end of a process of an MPI job that a script has started, without MPI."""
 
+import os
 import subprocess
 import sys
+
+from synk.run import follower
 
 PROGRAM = """
 import atexit
@@ -31,3 +34,12 @@ def test_an_error_is_told_and_the_process_ends_without_waiting_for_the_others():
 def test_a_process_whose_script_has_ended_waits_for_nobody_either():
     done = run(fails=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_the_agent_starts_without_pytensor():
+    command = [sys.executable, "-X", "importtime", follower.__file__]
+    alone = {**os.environ, follower.RANK: "0"}  # the way to rank 0 is not in it
+    done = subprocess.run(command, env=alone, capture_output=True, text=True, timeout=60)
+    assert "synk.machines.agent\n" in done.stderr
+    assert "KeyError: 'SYNK_AGENT_ADDRESS'" in done.stderr
+    assert "pytensor" not in done.stderr

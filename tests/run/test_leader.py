@@ -6,11 +6,12 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from support.machines.leader_steps import Give, Release, Unreadable, Unsendable
+from support.machines.leader_steps import Give, Hang, Meet, Release, Unreadable, Unsendable
 from synk.device import Devices
 from synk.rank.connection import Connection
 from synk.run.leader import LeaderSpec
@@ -53,11 +54,21 @@ class Master:
 
     def replies(self, *steps):
         """Run a command; return the machine's replies, or None if it has lost a worker."""
+        self.start(*steps)
+        self.link.look(PATIENCE)
+        return self.link.replies
+
+    def start(self, *steps):
+        """Begin a command."""
         self._number += 1
         self.link.replies = None
         self.link.send(encode(messages.Relay((), self._number, pickle.dumps(steps), 0, 0)))
-        self.link.look(PATIENCE)
-        return self.link.replies
+
+    def standing(self, seconds=PATIENCE):
+        """Return what the leader answers to an inquiry, or None."""
+        self.link.inquire()
+        self.link.hear(time.monotonic() + seconds)
+        return self.link.standing
 
     def close(self):
         self.link.dismiss()
@@ -123,3 +134,30 @@ def test_a_worker_that_dies_before_it_hears_of_a_release_is_a_loss_too(master):
     os.kill(master.link.pids[1], signal.SIGKILL)
     assert master.replies(Give()) is None
     assert master.link.loss.rank == 2
+
+
+def test_a_leader_says_which_of_its_workers_it_waits_for_and_where_that_hangs(master):
+    master.start(Hang(2, 1.0))
+    standing = master.standing()
+    assert standing.late == (2,)
+    assert [(state.rank, state.pid) for state in standing.ranks] == list(
+        zip((1, 2), master.link.pids, strict=True)
+    )
+    assert standing.ranks[1].state == "running on host two"
+    assert "leader_steps.py" in standing.ranks[1].stack
+    master.link.look(PATIENCE)
+    assert len(master.link.replies) == 2
+    assert results(master.replies(Give())) == [1, 2]
+
+
+def test_a_leader_that_waits_for_other_machines_names_none_of_its_own(master):
+    master.start(Meet())
+    assert master.standing().late == ()
+
+
+def test_a_leader_that_hangs_says_nothing_and_its_reply_counts(master):
+    master.start(Hang(1, 1.0))
+    assert master.standing(0.3) is None
+    master.link.hear(time.monotonic() + PATIENCE)
+    assert len(master.link.replies) == 2
+    assert results(master.replies(Give())) == [1, 2]  # the inquiry is forgotten

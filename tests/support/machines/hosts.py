@@ -44,7 +44,8 @@ Host *
   LogLevel ERROR
 """
 
-# The first process of a host becomes its sshd: where that ends, so do all others, and the mounts.
+# The first process of a host becomes its sshd: where that ends, so do all others, and the mounts. Shells read
+# nothing of this machine's at a login: it may take longer than the login.
 FIRST = """
 set -e
 hostname {name}
@@ -52,6 +53,7 @@ mount -t tmpfs -o size={shm} shm /dev/shm
 mount -t tmpfs tmp /run
 mkdir -p /run/sshd /run/tmp
 mount --bind {folder}/hosts /etc/hosts
+[ ! -e ~/.bashrc ] || mount --bind /dev/null ~/.bashrc
 export TMPDIR=/run/tmp
 exec {sshd} -D -e -f {folder}/sshd_config
 """

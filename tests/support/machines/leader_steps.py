@@ -1,7 +1,10 @@
 """Steps of commands that bring a leader and its workers into trouble."""
 
 import os
+import time
 from dataclasses import dataclass
+
+import numpy as np
 
 from synk.values.messages import Step
 
@@ -40,3 +43,22 @@ class Release(Step):
         if rank.peers.place == 0:
             rank.segments.release(rank.segments.allocate(64))
         return os.getpid()
+
+
+@dataclass(slots=True)
+class Hang(Step):
+    """Hang for a while on one rank."""
+
+    rank: int
+    seconds: float
+
+    def run(self, rank):
+        if rank.rank == self.rank:
+            time.sleep(self.seconds)
+
+
+class Meet(Step):
+    """Exchange arrays with all ranks."""
+
+    def run(self, rank):
+        return rank.communicator.all_gather(np.zeros(1))
