@@ -1,4 +1,4 @@
-"""The demos on three hosts, of which they know nothing: they hold what they assert, and train to the same losses.
+"""The demos on three hosts, of which they know nothing: they hold what they assert, and losses are the same.
 
 On how many threads BLAS computes its bits depend, so each rank has one, here and there.
 """
