@@ -45,6 +45,9 @@ class FileData(Data):
             path = os.path.abspath(self._filename) if self._filename is not None else str(file.name)
             self._mapped = owner.segments.map_file(file, path, array.nbytes, self._offset, self._writable)
             self._hold(self._mapped, array.size)
+            if owner.on_machines:
+                with owner.turn("data"):
+                    owner.run(())  # so all have opened it: then the name is not needed any more
         self._shape = array.shape
 
     @property

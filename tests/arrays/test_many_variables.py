@@ -71,6 +71,7 @@ VERBS = {  # calls per variable, at most: the first time, and again
 }
 
 
+@pytest.mark.one_machine(reason="counts the calls by which one machine's ranks are reached")
 @pytest.mark.parametrize("name", VERBS)
 def test_a_verb_takes_few_messages_and_segments_whatever_the_number_of_variables(name, variables, sent):
     first, again, verb = VERBS[name]

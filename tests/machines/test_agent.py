@@ -72,7 +72,7 @@ class TestAgentOnThreads(LeadersSuite):
         assert isinstance(group.end, Disconnected)
 
     def test_rank_0_notices_the_end_of_its_agent(self, group, monkeypatch):
-        monkeypatch.setattr(agent_leaders, "END_SECONDS", 0.1)
+        monkeypatch.setattr(agent_reduce, "END_SECONDS", 0.1)
         group.outcomes(agree)
         group.ends[1].shutdown(socket.SHUT_RDWR)
         group.leaders[0].begin(2)

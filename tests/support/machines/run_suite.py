@@ -1,8 +1,9 @@
 """Run the tests of what functions, Data and collectives mean on several hosts, name spaces of this machine.
 
-    python tests/support/machines/run_suite.py --hosts 3 [arguments of pytest]
+    python tests/support/machines/run_suite.py --hosts 3 [--ranks 2] [arguments of pytest]
 
-Left out are those marked ``one_machine``, with the reason.
+Left out are those marked ``one_machine``, with the reason. With ``--ranks`` each host has so many, and those
+tests are left out too that need another number.
 """
 
 import argparse
@@ -32,21 +33,13 @@ def main():
     with tempfile.TemporaryDirectory(prefix="synk-suite-") as folder:
         hosts = Hosts(options.hosts, folder)
         pytest = [sys.executable, "-m", "pytest", "-p", "support.machines.on_hosts", "-q"]
-        told = [
-            "--hosts",
-            ",".join(hosts.names),
-            "--interface",
-            INTERFACE,
-            "-m",
-            "not slow and not one_machine",
-        ]
+        told = ["--hosts", ",".join(hosts.names), "--interface", INTERFACE, "-m", MARKED]
         ignored = [f"--ignore={TESTS / name}" for name in LEFT_OUT]
-        command = [*pytest, *told, *ignored, f"--basetemp={folder}/tests", *rest, *paths]
+        command = ["env", "-C", str(TESTS.parent)]  # entering name spaces leaves the folder
+        command += [*pytest, *told, *ignored, f"--basetemp={folder}/tests", *rest, *paths]
         environment = hosts.environment(PYTHONPATH=f"{TESTS}:{os.environ.get('PYTHONPATH', '')}")
         try:
-            sys.exit(
-                subprocess.run(hosts.command("h1", command), env=environment, cwd=TESTS.parent).returncode
-            )
+            sys.exit(subprocess.run(hosts.command("h1", command), env=environment).returncode)
         finally:
             hosts.close()
 
