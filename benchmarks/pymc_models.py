@@ -41,7 +41,7 @@ def by_synk(model: Any, draws: int, tune: int, chains: int) -> Any:
     from synk.extensions.pymc import sample
 
     options = {"progressbar": False, "compute_convergence_checks": False, "random_seed": 1}
-    return sample(model, draws=draws, tune=tune, chains=chains, cores=chains, **options)
+    return sample(draws, tune=tune, chains=chains, cores=chains, model=model, **options)
 
 
 def by_nutpie(model: Any, draws: int, tune: int, chains: int, backend: str = "numba") -> Any:
