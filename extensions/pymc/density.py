@@ -17,7 +17,6 @@ import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
-from pytensor.graph.traversal import ancestors
 
 import synk
 from synk.compile import array_mode
@@ -37,7 +36,7 @@ from synk.extensions.pymc.starts import TRIES, initial_points, named
 from synk.ops import addend
 
 SHARED_BYTES = 2**16  # arrays from this size on lie once in shared memory, not in every rank's graph
-# All ranks together must be one process, within this of the largest element, by the coarsest arrays.
+# All ranks together must be one process, within this of the largest element, by the coarsest variable.
 TOLERANCES = {"float16": 1e-2, "float32": 1e-4, "float64": 1e-9}
 OFF = "leave shard= out, and please report the model"
 
@@ -143,7 +142,8 @@ class Prepared:
 
     def _check(self, evaluation: Evaluation) -> None:
         """Compare with one process: what is finite, at two points where everything is, among some others."""
-        alone, tolerance, compared = self.here(), tolerance_of(self._pieces), 0
+        alone, compared = self.here(), 0
+        tolerance = max(TOLERANCES[dtype] for dtype in self.layout.dtypes)
         for seed in range(TRIES):
             vector = self.layout.join(self.start(seed))
             found, expected = (np.hstack(one(vector)) for one in (evaluation, alone))
@@ -188,12 +188,3 @@ class Prepared:
                 f"all arrays of length {length} were split, whatever they are: {names}",
             ]
         return f"the model does not split along shard={shard!r}:\n" + "\n".join(reasons)
-
-
-def tolerance_of(pieces: Sequence[Any]) -> float:
-    """Return the tolerance for sums in another order, by the coarsest arrays of a graph.
-
-    Not by numbers, of which PyTensor writes in single precision those that it can.
-    """
-    arrays = (one for one in ancestors(pieces) if any(n != 1 for n in getattr(one.type, "shape", ())))
-    return max((TOLERANCES.get(one.type.dtype, 0.0) for one in arrays), default=TOLERANCES["float64"])
