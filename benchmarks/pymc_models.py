@@ -1,4 +1,4 @@
-"""Compare the ways to sample PyMC's models: seconds to the first draw, microseconds a gradient, ESS a second.
+"""Compare the ways to sample PyMC's models: seconds to the first draw, microseconds a step, ESS a second.
 
     python benchmarks/pymc_models.py [--models schools glm_1k ...] [--ways synk nutpie ...] [--quick]
 
@@ -7,8 +7,10 @@ and ``c`` are PyMC's own sampler in its default mode, which is Numba's, and in C
 
 Each number is of a process of its own, with a time limit, and with the caches of its model and way: the first
 draw with empty ones (cold), then with full ones (warm). Imports and the building of the model are left out;
-the first draw is one after one step of warm-up, compilation included. ESS is the least of all variables; its
-seconds are those of sampling alone, with as many cores as chains. The last column is the largest difference
+the first draw is one after one step of warm-up, compilation included. A gradient is a call from Python, of
+PyTensor's function for all ways but synk; a step is one as the sampler takes it, the chains' seconds of
+sampling over all their steps, warm-up included. ESS is the least of all variables; its seconds are those of
+sampling alone, with as many cores as chains. The last column is the largest difference
 between a posterior mean and PyMC's own, in Monte-Carlo standard errors of the difference: beyond 4 it is
 marked. Ways take turns, so a busy machine is busy for all.
 """
@@ -40,8 +42,9 @@ LIMIT = 4  # standard errors
 def by_synk(model: Any, draws: int, tune: int, chains: int) -> Any:
     from synk.extensions.pymc import sample
 
-    options = {"progressbar": False, "compute_convergence_checks": False, "random_seed": 1}
-    return sample(model, draws=draws, tune=tune, chains=chains, cores=chains, **options)
+    options = {"progressbar": False, "compute_convergence_checks": False, "discard_tuned_samples": False}
+    options["random_seed"] = 1
+    return sample(draws, tune=tune, chains=chains, cores=chains, model=model, **options)
 
 
 def by_nutpie(model: Any, draws: int, tune: int, chains: int, backend: str = "numba") -> Any:
@@ -72,6 +75,7 @@ def by_pymc(model: Any, draws: int, tune: int, chains: int, **options: Any) -> A
         random_seed=1,
         progressbar=False,
         compute_convergence_checks=False,
+        discard_tuned_samples=False,
         nuts_sampler="pymc",
         **options,
     )
@@ -98,6 +102,7 @@ def gradient_of(way: str, model: Any) -> Callable[[], Any]:
 
     function = model.logp_dlogp_function(mode=MODES[way], ravel_inputs=True)
     function.set_extra_values({})
+    function._pytensor_function.trust_input = True
     vector = DictToArrayBijection.map(model.initial_point()).data
     return lambda: function._pytensor_function(vector)
 
@@ -129,7 +134,7 @@ def gradient(way: str, model: Any, options: argparse.Namespace) -> dict[str, Any
 
 
 def posterior(way: str, model: Any, options: argparse.Namespace) -> dict[str, Any]:
-    """Measure effective samples a second; return means and their standard errors too."""
+    """Measure effective samples a second and microseconds a step; return means and their errors too."""
     import arviz as az
 
     draws = WAYS[way](model, options.draws, options.tune, options.chains)
@@ -138,9 +143,16 @@ def posterior(way: str, model: Any, options: argparse.Namespace) -> dict[str, An
     ess, errors = az.ess(draws).dataset, az.mcse(draws).dataset
     return {
         "ess": min(float(ess[name].min()) for name in found) / draws.posterior.attrs["sampling_time"],
+        "step": 1e6 * draws.posterior.attrs["sampling_time"] * options.chains / n_steps(draws),
         "means": {name: values.ravel().tolist() for name, values in means.items()},
         "errors": {name: errors[name].values.ravel().tolist() for name in found},
     }
+
+
+def n_steps(draws: Any) -> float:
+    """Return how many gradients all chains have taken."""
+    stats = [draws[group] for group in ("warmup_sample_stats", "sample_stats")]
+    return sum(float(one["n_steps" if "n_steps" in one else "tree_size"].sum()) for one in stats)
 
 
 CELLS = {"cold": first, "warm": first, "gradient": gradient, "posterior": posterior}
@@ -201,6 +213,7 @@ def in_words(cells: Mapping[str, Any], reference: Any) -> list[str]:
             ("cold", "seconds", 1),
             ("warm", "seconds", 1),
             ("gradient", "microseconds", 0),
+            ("posterior", "step", 0),
             ("posterior", "ess", 0),
         )
         for one in [cells[cell]]
@@ -245,8 +258,8 @@ def main() -> None:
     if "jax" in ways and not find_spec("jax"):
         ways = [way for way in ways if way != "jax"]
         print("jax is not installed: its column is left out")
-    row = "{:10} {:7} {:>8} {:>8} {:>9} {:>8} {:>8}".format
-    print(row("model", "way", "cold s", "warm s", "gradient", "ESS/s", "off"))
+    row = "{:10} {:7} {:>8} {:>8} {:>9} {:>8} {:>8} {:>8}".format
+    print(row("model", "way", "cold s", "warm s", "gradient", "step", "ESS/s", "off"))
     for name in options.models:
         found = measured(name, ways, options)
         reference = found.get(REFERENCE, {}).get("posterior")

@@ -79,12 +79,12 @@ def main() -> None:
     model = build(*houses(options.rows, options.counties), options.counties)
     began = time.perf_counter()
     draws = sample(
-        model,
-        draws=options.draws,
+        options.draws,
         chains=options.chains,
         cores=options.cores,
         shard="house" if options.shard else None,
         random_seed=1,
+        model=model,
     )
     seconds = time.perf_counter() - began
     print(f"{options.chains} chains of {options.draws} draws in {seconds:.1f} s, compilation included")

@@ -19,6 +19,8 @@ import pyarrow
 
 from synk.extensions.pymc.compiled import in_c, in_python
 
+from synk.extensions.pymc.starts import first_finite
+
 PROGRESS_MILLISECONDS = 50
 COPYING_SHARE = 20  # the draws so far are copied after so many times the seconds that it took
 
@@ -53,10 +55,6 @@ class Report(NamedTuple):
     stats: Mapping[str, np.ndarray]  # an element a row
 
 
-class StartError(ValueError):
-    """There is no point at which a chain could begin."""
-
-
 class RankChains:
     """The chains of one rank, of which the first has begun: so the log-density is compiled."""
 
@@ -82,7 +80,7 @@ class RankChains:
     def __call__(self, known: Mapping[int, int], stop: bool) -> list[Report]:
         """Report of the chain that runs, of which so many draws are known; begin the next if there is none.
 
-        Raises what the log-density has raised, or `StartError`.
+        Raises what the log-density has raised, or `starts.StartError`.
         """
         if stop:
             self._waiting.clear()
@@ -100,7 +98,7 @@ class Chain:
 
     def __init__(self, start: Start, evaluate: Any, settings: Mapping[str, Any]):
         self._number, self._evaluate = start.chain, evaluate
-        self._point = self._first_finite(start)
+        self._point = first_finite(evaluate, start.points)
         self._size = self._point.size
         self._error: BaseException | None = None
         self._progress = Progress()
@@ -117,13 +115,6 @@ class Chain:
             return_raw_trace=True,
             **settings,
         )
-
-    def _first_finite(self, start: Start) -> np.ndarray:
-        for point in start.points:
-            value, gradient = self._evaluate(point)
-            if np.isfinite(value) and np.isfinite(gradient).all():
-                return point
-        raise StartError(f"chain {start.chain}: the log-density is not finite at any initial point")
 
     def _model(self) -> Any:
         make_callback = getattr(self._evaluate, "callback", None)
@@ -175,7 +166,14 @@ class Chain:
         draws, stats = (pyarrow.record_batch(batches[0]).slice(known) for batches in trace.get_arrow_trace())
         points = draws.column("point").flatten().to_numpy().reshape(len(draws), self._size)
         numbers = [one for one in stats.schema if is_number(one.type)]
-        return points, {one.name: stats.column(one.name).to_numpy(zero_copy_only=False) for one in numbers}
+        return points, {one.name: as_array(stats.column(one.name)) for one in numbers}
+
+
+def as_array(column: Any) -> np.ndarray:
+    """Return a column as nutpie does: an integer that a draw does not have is 0, and a float is NaN."""
+    filled = column.fill_null(0) if pyarrow.types.is_integer(column.type) else column
+    array: np.ndarray = filled.to_numpy(zero_copy_only=False)
+    return array
 
 
 def is_number(kind: Any) -> bool:

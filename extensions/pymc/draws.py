@@ -15,6 +15,7 @@ from pymc.model.transform.optimization import freeze_model
 from pymc.util import get_random_generator
 
 from synk.extensions.pymc.parts import WHOLE, Task, over_draws
+from synk.extensions.pymc.runs import model_of
 
 STREAMS = 64  # of random numbers, each for its part of the draws
 
@@ -101,7 +102,7 @@ def sample_posterior_predictive(
         "sample_dims": list(sample_dims),
         "predictions": predictions,
     }
-    model = pm.modelcontext(model)
+    model = model_of(model)
     posterior = _posterior(trace)
     known = [one.name for one in [*model.free_RVs, *model.deterministics] if one.name in posterior]
     if not known:
@@ -141,8 +142,8 @@ def compute_log_likelihood(
 
     Parameters
     ----------
-    idata : xarray.DataTree
-        With a posterior.
+    idata : xarray.DataTree or Dataset
+        With a posterior, or that itself.
     var_names : sequence of str, optional
         Observed variables; by default all.
     extend_inferencedata : bool
@@ -155,7 +156,7 @@ def compute_log_likelihood(
     Returns
     -------
     xarray.DataTree or Dataset
-        `idata`, with the group ``log_likelihood``; or that group.
+        `idata`, with the group ``log_likelihood``; or that group, as for a Dataset.
 
     Raises
     ------
@@ -164,7 +165,7 @@ def compute_log_likelihood(
     KeyboardInterrupt
         After ^C, when all draws are evaluated; at once after a second one.
     """
-    model = pm.modelcontext(model)
+    model = model_of(model)
     posterior = _posterior(idata)
     free = [one.name for one in model.free_RVs]
     if missing := sorted(set(free) - set(posterior)):
@@ -175,7 +176,7 @@ def compute_log_likelihood(
     options = {"var_names": var_names, "sample_dims": tuple(sample_dims)}
     task = Task(Likelihood, model, options, posterior[free], _longest(posterior, sample_dims), {})
     found = over_draws(task, None, cores, progressbar)
-    if not extend_inferencedata:
+    if not extend_inferencedata or isinstance(idata, xarray.Dataset):
         return found["log_likelihood"]
     idata["log_likelihood"] = xarray.DataTree(found["log_likelihood"])
     return idata

@@ -17,7 +17,6 @@ import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
-from pymc.initial_point import make_initial_point_fn
 from pymc.logprob.utils import CheckParameterValue
 from pymc.model.transform.optimization import freeze_dims_and_data
 from pytensor.graph.basic import Apply, Constant, Variable
@@ -68,10 +67,8 @@ class Layout:
 def frozen(model: Any) -> Any:
     """Return a copy of a model in which data and lengths are constants.
 
-    Raises ValueError or NotImplementedError if there is no gradient of it.
+    Raises NotImplementedError if there is no gradient of it.
     """
-    if not model.free_RVs:
-        raise ValueError("the model has no free variables, so there is nothing to sample")
     discrete = [rv.name for rv in model.free_RVs if rv.dtype not in pm.vartypes.continuous_types]
     if discrete:
         raise NotImplementedError(
@@ -105,12 +102,6 @@ def layout_of(model: Any, point: dict[str, Any]) -> Layout:
         shapes=tuple(np.shape(point[value.name]) for value in values),
         dtypes=tuple(value.dtype for value in values),
     )
-
-
-def initial_points(model: Any, initvals: Any, jitter: bool) -> Any:
-    """Return a function of a seed that returns a point, as those at which PyMC begins."""
-    jittered = set(model.free_RVs) if jitter else None
-    return make_initial_point_fn(model=model, overrides=initvals, jitter_rvs=jittered)
 
 
 def log_density(model: Any, factors: Sequence[Any] | None = None, jacobian: bool = True) -> Variable:

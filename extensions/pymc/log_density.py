@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pymc as pm
 
 import synk
 from synk.extensions.pymc.density import Prepared
 from synk.extensions.pymc.results import tree_of_points
+from synk.extensions.pymc.runs import model_of
 
 
 class LogDensity:
@@ -30,7 +30,9 @@ class LogDensity:
     def __init__(self, model: Any, prepared: Prepared, shard: str | bool | None):
         self.size = prepared.layout.size
         self.names = prepared.layout.names
-        self._model, self._known = model, _content(model)
+        self._model, self._names = model, set(model.named_vars)
+        data = [one for one in model.data_vars if hasattr(one, "container")]
+        self._data = [(one.name, one.container.storage, one.container.storage[0]) for one in data]
         self._prepared = prepared
         self._evaluate = prepared.on_all_ranks(shard) if shard else prepared.here()
 
@@ -51,8 +53,9 @@ class LogDensity:
         return self._evaluate(vector)
 
     def _check_unchanged(self) -> None:
-        known, now = self._known, _content(self._model)
-        changed = [name for name in {**known, **now} if known.get(name) is not now.get(name)]
+        changed = [name for name, storage, array in self._data if storage[0] is not array]
+        if len(self._model.named_vars) != len(self._names):
+            changed += set(self._model.named_vars) ^ self._names
         if changed:
             raise synk.SynkStateError(
                 f"{', '.join(changed)}: changed since the model was compiled; compile it again"
@@ -80,7 +83,7 @@ class LogDensity:
         vectors = np.asarray(vectors, dtype="float64")
         if vectors.ndim != 3 or vectors.shape[2] != self.size:
             raise ValueError(f"vectors have shape {vectors.shape}, not (chains, draws, {self.size})")
-        return tree_of_points(self._prepared.model, self._prepared.layout, vectors)
+        return tree_of_points(self._prepared, vectors)
 
 
 def compile_logp_dlogp(model: Any = None, shard: str | bool | None = None) -> LogDensity:
@@ -108,13 +111,7 @@ def compile_logp_dlogp(model: Any = None, shard: str | bool | None = None) -> Lo
     SynkStateError
         With ``shard``, if no run is open.
     """
-    model = pm.modelcontext(model)
+    model = model_of(model)
     if shard and not synk.is_open():
         raise synk.SynkStateError(f"shard={shard!r}: no run is open; call synk.fork() first")
     return LogDensity(model, Prepared(model), shard)
-
-
-def _content(model: Any) -> dict[str, Any]:
-    """Return the variables of a model by name, and the arrays of those that are data."""
-    data = {one.name: one.container.storage[0] for one in model.data_vars if hasattr(one, "container")}
-    return {name: data.get(name, variable) for name, variable in model.named_vars.items()}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from importlib.util import find_spec
+from importlib import metadata
 
 MISSING = "synk.extensions.pymc needs {what}. Use pip install 'synk[pymc]'"
+LEAST = {"pymc": (6, 4), "nutpie": (0, 16)}
 
 version = tuple(sys.version_info[:3])
 if version < (3, 12):
@@ -13,6 +15,11 @@ if version < (3, 12):
     raise ModuleNotFoundError(
         MISSING.format(what=f"Python 3.12 or newer, as PyMC 6 does; this is {present}"), name="pymc"
     )
-for name in ("pymc", "nutpie"):
-    if find_spec(name) is None:
-        raise ModuleNotFoundError(MISSING.format(what=f"{name}, which is not installed"), name=name)
+for name, least in LEAST.items():
+    try:
+        installed = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        raise ModuleNotFoundError(MISSING.format(what=f"{name}, which is not installed"), name=name) from None
+    if tuple(map(int, re.findall(r"\d+", installed)[:2])) < least:
+        wanted = ".".join(map(str, least))
+        raise ImportError(MISSING.format(what=f"{name} {wanted} or newer; this is {installed}"), name=name)

@@ -1,11 +1,11 @@
 """Collect what chains have drawn, and choose what is returned of it.
 
-Reports -> Record.add -> Record.kept -> chains of one length, points and stats
+Reports -> Record.add -> Record.kept, Record.with_warmup -> chains of one length, points and stats
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,21 +28,14 @@ class Record:
     ----------
     progress : list of Progress
         By chain.
-    interrupted : str or None
-        Why sampling is to end early.
     """
 
     def __init__(self, n_chains: int, size: int):
         self.progress = [Progress()] * n_chains
-        self.interrupted: str | None = None
         self._size = size
         self._done = [False] * n_chains
         self._points: list[list[np.ndarray]] = [[] for _ in range(n_chains)]
         self._stats: list[list[dict[str, np.ndarray]]] = [[] for _ in range(n_chains)]
-
-    def interrupt(self, why: str) -> None:
-        """Ask for the end of sampling."""
-        self.interrupted = why
 
     def is_done(self) -> bool:
         """Return whether all chains have come to their ends."""
@@ -61,31 +54,36 @@ class Record:
                 self._points[report.chain].append(report.points)
                 self._stats[report.chain].append(dict(report.stats))
 
-    def n_tune(self, draws: int) -> int:
-        """Return the number of steps of a warm-up, if so many draws follow it."""
-        return max(max(one.total_draws for one in self.progress) - draws, 0)
+    def kept(self, tuning: bool, chains: Sequence[int] | None = None) -> Drawn:
+        """Return the draws of the warm-up, or those after it, of some chains.
 
-    def kept(self, tuning: bool) -> Drawn:
-        """Return the draws of the warm-up, or those after it.
-
-        Of chains of several lengths, the length is chosen that keeps most draws.
+        By default the chains, and with them the length, are chosen that keep most draws.
         """
-        parts = {}
-        for chain in self.known():
-            points = np.concatenate(self._points[chain])
-            stats = {name: self._column(chain, name) for name in self._stats[chain][0]}
-            wanted = stats.pop("tuning").astype(bool) == tuning
-            if wanted.any():
-                parts[chain] = points[wanted], {name: values[wanted] for name, values in stats.items()}
-        length = longest([len(points) for points, _ in parts.values()])
-        chains = [chain for chain, (points, _) in parts.items() if len(points) >= length]
+        parts = {chain: self._part(chain, tuning) for chain in self.known()}
+        lengths = {chain: len(points) for chain, (points, _) in parts.items()}
+        if chains is None:
+            enough = longest([length for length in lengths.values() if length])
+            chains = [chain for chain, length in lengths.items() if 0 < enough <= length]
+        length = min((lengths[chain] for chain in chains), default=0)
         kept = [parts[chain] for chain in chains]
         names = kept[0][1] if kept else ()
         return Drawn(
-            chains,
+            list(chains),
             np.array([points[:length] for points, _ in kept]).reshape(len(kept), length, self._size),
             {name: np.array([stats[name][:length] for _, stats in kept]) for name in names},
         )
+
+    def with_warmup(self) -> tuple[Drawn, Drawn]:
+        """Return the draws, and the warm-up of the same chains; if there are no draws, that of all chains."""
+        chains = self.kept(tuning=False).chains or self.kept(tuning=True).chains
+        return self.kept(tuning=False, chains=chains), self.kept(tuning=True, chains=chains)
+
+    def _part(self, chain: int, tuning: bool) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return points and stats of a chain, of its warm-up or after it."""
+        stats = {name: self._column(chain, name) for name in self._stats[chain][0]}
+        wanted = stats["tuning"].astype(bool) == tuning
+        points = np.concatenate(self._points[chain])
+        return points[wanted], {name: values[wanted] for name, values in stats.items()}
 
     def _column(self, chain: int, name: str) -> Any:
         return np.concatenate([part[name] for part in self._stats[chain]])

@@ -6,52 +6,70 @@ Drawn -> expanded: values of variables and deterministics -> tree;  vectors alon
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import arviz_base
 import numpy as np
 import pymc as pm
-import pytensor
 from pymc.backends.arviz import coords_and_dims_for_inferencedata, find_constants, find_observations
+from pymc.pytensorf import compile as compiled
 
 from synk.compile import array_mode
-from synk.extensions.pymc.graph import Layout, of_vector
+from synk.extensions.pymc.density import Prepared
+from synk.extensions.pymc.graph import of_vector
 from synk.extensions.pymc.record import Drawn
 
 NOT_STATS = ("chain", "draw")  # which are coordinates
 
 
 class Expansion:
-    """The values that are returned of an unconstrained point: of variables and deterministics."""
+    """The values that are returned of an unconstrained point: of variables and deterministics.
 
-    def __init__(self, model: Any, layout: Layout, var_names: Sequence[str] | None):
+    They are computed once when it is made, so what fails does so before there are draws.
+
+    Parameters
+    ----------
+    prepared : Prepared
+    var_names : sequence of str or str, optional
+        By default all.
+    seed : int, optional
+        Of deterministics that draw random numbers, anew for each point.
+    """
+
+    def __init__(self, prepared: Prepared, var_names: Sequence[str] | str | None = None, seed: Any = None):
+        model = prepared.model
         known = {rv.name: rv for rv in [*model.free_RVs, *model.deterministics]}
-        unknown = sorted(set(var_names or ()) - set(known))
-        if unknown:
-            raise ValueError(f"var_names has {', '.join(unknown)}; the model has {', '.join(known)}")
-        self.names = list(known) if var_names is None else [name for name in known if name in var_names]
+        self.names = _chosen(var_names, list(known))
         wanted = model.replace_rvs_by_values([known[name] for name in self.names])
-        self._graph = of_vector(wanted, model, layout)
+        point, outputs = of_vector(wanted, model, prepared.layout)
+        self._function = compiled(
+            [point], outputs, random_seed=seed, mode=array_mode(), on_unused_input="ignore"
+        )
+        self._first = self._values(prepared.layout.join(prepared.start(0)))
 
-    @cached_property
-    def _function(self) -> Any:
-        point, outputs = self._graph  # not before there are draws: the first one is waited for
-        return pytensor.function([point], outputs, mode=array_mode(), on_unused_input="ignore")
+    def _values(self, point: np.ndarray) -> list[np.ndarray]:
+        return [np.asarray(value) for value in self._function(point)]
 
     def of(self, points: np.ndarray) -> dict[str, np.ndarray]:
         """Return arrays of shape (chains, draws, ...) of points of shape (chains, draws, size)."""
         chains, draws, size = points.shape
-        made: list[np.ndarray] = []
-        for number, point in enumerate(points.reshape(-1, size)):
-            values = self._function(point)
-            made = made or [
-                np.empty((chains * draws, *np.shape(one)), np.asarray(one).dtype) for one in values
-            ]
-            for array, value in zip(made, values, strict=True):
+        made = [np.empty((chains * draws, *one.shape), one.dtype) for one in self._first]
+        for number, point in enumerate(points.reshape(chains * draws, size)):
+            for array, value in zip(made, self._values(point), strict=True):
                 array[number] = value
         found = [array.reshape(chains, draws, *array.shape[1:]) for array in made]
-        return dict(zip(self.names, found, strict=False))
+        return dict(zip(self.names, found, strict=True))
+
+
+def _chosen(var_names: Sequence[str] | str | None, known: list[str]) -> list[str]:
+    """Return the variables of a model that are asked for; refuse others, and none."""
+    if var_names is None:
+        return known
+    wanted = [var_names] if isinstance(var_names, str) else list(var_names)
+    if not wanted or set(wanted) - set(known):
+        unknown = ", ".join(sorted(set(wanted) - set(known))) or "no variable"
+        raise ValueError(f"var_names has {unknown}; the model has {', '.join(known)}")
+    return [name for name in known if name in wanted]
 
 
 def tree(
@@ -63,7 +81,7 @@ def tree(
 ) -> Any:
     """Return posterior, sample_stats, observed_data and constant_data, and the warm-up if there is one.
 
-    The attributes are those of the posterior.
+    The attributes are those of the posterior, and stats have those that name the sampler.
     """
     coords, dims = coords_and_dims_for_inferencedata(model)
     groups = {"posterior": expansion.of(drawn.points), "sample_stats": stats_of(drawn)}
@@ -77,16 +95,21 @@ def tree(
         coords={**coords, "chain": drawn.chains},
         dims=dims,
         save_warmup=True,
+        check_conventions=False,  # there may be fewer draws than chains
     )
+    sampler = {name: value for name, value in (attributes or {}).items() if name.startswith("inference")}
+    for name, group in found.children.items():
+        if name.endswith("sample_stats"):
+            group.attrs.update(sampler)
     found.posterior.attrs.update(
         modeling_interface="pymc", modeling_interface_version=pm.__version__, **(attributes or {})
     )
     return found
 
 
-def tree_of_points(model: Any, layout: Layout, points: np.ndarray) -> Any:
+def tree_of_points(prepared: Prepared, points: np.ndarray) -> Any:
     """Return a posterior and the data, of unconstrained points of shape (chains, draws, size)."""
-    return tree(model, Expansion(model, layout, None), Drawn(list(range(len(points))), points, {}))
+    return tree(prepared.model, Expansion(prepared), Drawn(list(range(len(points))), points, {}))
 
 
 def stats_of(drawn: Drawn) -> dict[str, np.ndarray]:

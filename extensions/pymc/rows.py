@@ -50,7 +50,9 @@ def length_of(model: Any, shard: Any) -> int:
     if shard not in model.dim_lengths:
         known = ", ".join(map(repr, model.dim_lengths)) or "none: give coords= to pm.Model"
         raise ValueError(f"shard={shard!r} is no dimension of the model; it has {known}")
-    length = int(model.dim_lengths[shard].data)
+    length = int(
+        model.dim_lengths[shard].eval(mode="FAST_COMPILE")
+    )  # of pm.Data without coords it is a graph
     having = [name for name, dims in model.named_vars_to_dims.items() if shard in dims]
     # The observed part of a variable with missing values has a name of its own, the variable the dimension.
     data = {rv.name.removesuffix("_observed") for rv in model.observed_RVs}
@@ -64,7 +66,11 @@ def length_of(model: Any, shard: Any) -> int:
 
 
 def with_rows(pieces: Sequence[Variable], length: int) -> tuple[list[Variable], list[RowData]]:
-    """Return graphs in which arrays of so many rows are inputs, and those inputs."""
+    """Return graphs in which arrays of that length are inputs, and those inputs.
+
+    An array may have that length by chance: dimensions are not asked, since what the model computes from
+    data has none.
+    """
     rows: list[RowData] = []
     numbers, leaves = [], {}
     for constant in constants(pieces):

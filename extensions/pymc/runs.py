@@ -1,5 +1,6 @@
-"""Find the ranks that a model is evaluated on: those of the open run, or of one for the moment.
+"""Find the model, and the ranks that it is evaluated on: those of the open run, or of one for the moment.
 
+model_of -> a model
 run_of(cores, chains, together) -> a run; evaluating(prepared, shard, cores) -> an Evaluation
 """
 
@@ -10,8 +11,19 @@ from contextlib import contextmanager
 from os import sched_getaffinity
 from typing import Any
 
+import pymc as pm
+
 import synk
 from synk.extensions.pymc.density import Evaluation, Prepared
+
+
+def model_of(model: Any, first: Any = None) -> Any:
+    """Return a model, by default that of the ``with`` block; refuse one that is the first argument."""
+    if isinstance(first, pm.Model):
+        raise TypeError("the first argument is a model: pass it by its name, model=, as in PyMC")
+    if model is not None and not isinstance(model, pm.Model):
+        raise TypeError(f"model={model!r} is no pymc.Model")
+    return pm.modelcontext(model)
 
 
 @contextmanager
@@ -47,10 +59,19 @@ def evaluating(prepared: Prepared, shard: Any, cores: int | None) -> Iterator[Ev
 
 
 class Stop:
-    """Tells a loop whether an interrupt has asked for its end."""
+    """Tells a loop whether an interrupt has asked for its end.
 
-    stopped = False
+    Parameters
+    ----------
+    begun : bool
+        Whether there is something to end; until this is set, an interrupt raises KeyboardInterrupt.
+    """
+
+    def __init__(self, begun: bool = True):
+        self.begun, self.stopped = begun, False
 
     def interrupt(self, why: str) -> None:
         """Ask for the end, after the step that runs."""
+        if not self.begun:
+            raise KeyboardInterrupt
         self.stopped = True

@@ -15,27 +15,26 @@ import numpy as np
 import nutpie
 import pymc as pm
 from pymc.progress_bar import NutpieProgressBarManager
-from pymc.stats.convergence import log_warnings, run_convergence_checks
+from pymc.stats.convergence import log_warnings, run_convergence_checks, warn_divergences
 from pymc.util import get_random_generator
 
 import synk
-from synk.compile import array_mode
 from synk.extensions.fit.signals import StoppedBySignals
-from synk.extensions.pymc.chains import RankChains, Report, Start, StartError
+from synk.extensions.pymc.chains import RankChains, Report, Start
 from synk.extensions.pymc.density import Prepared
 from synk.extensions.pymc.record import Record
 from synk.extensions.pymc.results import Expansion, tree
-from synk.extensions.pymc.runs import run_of
+from synk.extensions.pymc.runs import Stop, model_of, run_of
+from synk.extensions.pymc.starts import StartError, points_of, start_of
 
-TRIES = 10  # of initial points for a chain
 POLL_SECONDS = 0.2  # between looks at the chains, and
 POLL_SHARE = 0.1  # at most this part of the time so far
+NOT_IN_NUTS = {"draws", "tune", "target_accept", "chains", "cores", "seed", "sampler", "save_warmup"}
 
 
 def sample(
-    model: Any = None,
-    *,
     draws: int = 1000,
+    *,
     tune: int | None = None,
     chains: int | None = None,
     cores: int | None = None,
@@ -48,6 +47,7 @@ def sample(
     discard_tuned_samples: bool = True,
     compute_convergence_checks: bool = True,
     nuts: Mapping[str, Any] | None = None,
+    model: Any = None,
 ) -> Any:
     """Draw from the posterior of a model by NUTS, on all ranks; returns what `pm.sample` returns.
 
@@ -59,10 +59,8 @@ def sample(
 
     Parameters
     ----------
-    model : pymc.Model, optional
-        By default that of the ``with`` block.
     draws, tune : int
-        Of each chain, kept and for adaptation; by default nutpie's number of tuning steps.
+        Of each chain, kept and for adaptation; by default nutpie's number of tuning steps, and at least one.
     chains : int, optional
         By default the number of ranks, and at least 2.
     cores : int, optional
@@ -81,13 +79,15 @@ def sample(
     progressbar : bool or str
         As in `pm.sample`.
     initvals : dict, optional
-        Initial values, as in `pm.sample`, of all chains.
+        Initial values, as in `pm.sample`, of all chains, by variable or name.
     discard_tuned_samples : bool
         Whether the warm-up is left out of what is returned.
     compute_convergence_checks : bool
         Whether divergences and bad diagnostics are reported, as PyMC does.
     nuts : dict, optional
         Further settings of nutpie's sampler, such as ``max_treedepth``.
+    model : pymc.Model, optional
+        By default that of the ``with`` block.
 
     Returns
     -------
@@ -99,56 +99,72 @@ def sample(
     TypeError, ValueError, NotImplementedError
         If an argument is wrong, or the model has no gradient, or does not split along ``shard``.
     pymc.exceptions.SamplingError
-        If the log-density is not finite where a chain begins; it lists the terms.
+        If the log-density is not finite where a chain begins, with its terms at such a point; or if the model
+        has no free variables, or no chain has drawn anything.
     """
-    model = pm.modelcontext(model)
-    _check_numbers(draws=draws, chains=chains, cores=cores)
-    settings = {"draws": draws, "tune": tune, "target_accept": target_accept, **(nuts or {})}
-    settings = {("maxdepth" if k == "max_treedepth" else k): v for k, v in settings.items() if v is not None}
+    model = model_of(model, draws)
+    _check_numbers(1, draws=draws, chains=chains, cores=cores)
+    _check_numbers(0, tune=tune)
+    settings = _settings(draws, tune, target_accept, nuts or {})
     prepared = Prepared(model, initvals)
-    expansion = Expansion(prepared.model, prepared.layout, var_names)
-    with run_of(cores, chains, together=bool(shard)):
-        chains = _checked_chains(chains, shard)
-        starts = _starts(prepared, chains, random_seed)
-        record = Record(chains, prepared.layout.size)
-        try:
-            poll = _chains_here_or_there(prepared, shard, starts, settings)
-            began = time.perf_counter()  # what is compiled is compiled
-            with (
-                closing(poll),
-                _display(chains, draws, progressbar) as show,
-                _returning_what_is_drawn(record),
-            ):
-                _follow(poll, record, show)
-        except StartError as error:
-            raise _sampling_error(prepared, error) from None
+    stop = Stop(begun=False)
+    with StoppedBySignals(stop):
+        with run_of(cores, chains, together=bool(shard)):
+            chains = _checked_chains(chains, shard)
+            starts = _starts(prepared, chains, random_seed)
+            expansion = Expansion(prepared, var_names, starts[0].seed)
+            record = Record(chains, prepared.layout.size)
+            try:
+                poll = _chains_here_or_there(prepared, shard, starts, settings)
+                began, stop.begun = time.perf_counter(), True  # what is compiled is compiled
+                with (
+                    closing(poll),
+                    _display(chains, draws, progressbar) as show,
+                    _returning_what_is_drawn(record),
+                ):
+                    _follow(poll, record, stop, show)
+            except StartError:
+                _raise_with_terms(prepared, starts)
+                raise
+            seconds = time.perf_counter() - began
+        drawn, warmup = record.with_warmup()
+        if not drawn.points.shape[1] and (discard_tuned_samples or not warmup.points.shape[1]):
+            raise pm.exceptions.SamplingError("sampling ended before any chain had drawn after its warm-up")
         attributes = {
             "inference_library": "nutpie",
             "inference_library_version": nutpie.__version__,
-            "sampling_time": time.perf_counter() - began,
-            "tuning_steps": record.n_tune(draws),
+            "sampling_time": seconds,
+            "tuning_steps": warmup.points.shape[1],
         }
-    drawn = record.kept(tuning=False)
-    if not drawn.chains:
-        raise pm.exceptions.SamplingError("sampling ended before any chain had drawn after its warm-up")
-    warmup = None if discard_tuned_samples else record.kept(tuning=True)
-    found = tree(model, expansion, drawn, warmup, attributes)
-    if compute_convergence_checks:
-        log_warnings(run_convergence_checks(found, model))
+        found = tree(model, expansion, drawn, None if discard_tuned_samples else warmup, attributes)
+        if compute_convergence_checks:
+            _check_convergence(found, model)
     return found
 
 
-def _follow(poll: Here | synk.OnRanks, record: Record, show: Callable[[Any], None]) -> None:
+def _follow(poll: Here | synk.OnRanks, record: Record, stop: Stop, show: Callable[[Any], None]) -> None:
     """Ask the chains how far they are, until all are done or ^C stops them."""
     began = time.monotonic()
-    with StoppedBySignals(record):
-        while not record.is_done():
-            for reports in poll(record.known(), record.interrupted is not None):
-                record.add(reports)
-            show(record.progress)
-            if record.interrupted is not None:
-                return
-            time.sleep(min(POLL_SECONDS, POLL_SHARE * (time.monotonic() - began)))
+    while not record.is_done():
+        stopped = stop.stopped
+        for reports in poll(record.known(), stopped):
+            record.add(reports)
+        show(record.progress)
+        if stopped:
+            return
+        time.sleep(min(POLL_SECONDS, POLL_SHARE * (time.monotonic() - began)))
+
+
+def _check_convergence(found: Any, model: Any) -> None:
+    """Log what PyMC finds of divergences and convergence; what fails there leaves the draws as they are."""
+    free = {rv.name for rv in model.free_RVs}
+    try:
+        if free.intersection(found.posterior.data_vars):
+            log_warnings(run_convergence_checks(found, model))
+        else:  # PyMC looks at no others
+            log_warnings(warn_divergences(found))
+    except Exception as error:
+        warnings.warn(f"convergence was not checked: {error!r}", synk.SynkWarning, stacklevel=3)
 
 
 class Here:
@@ -177,10 +193,16 @@ def _starts(prepared: Prepared, chains: int, random_seed: Any) -> list[Start]:
     """Return a seed and initial points for each chain, which do not depend on the ranks."""
     made = []
     for chain, generator in enumerate(get_random_generator(random_seed).spawn(chains)):
-        seed, *tries = generator.integers(2**30, size=1 + TRIES).tolist()
-        points = np.array([prepared.layout.join(prepared.start(one)) for one in tries])
-        made.append(Start(chain, seed, points))
+        seed = int(generator.integers(2**30))
+        made.append(Start(chain, seed, points_of(prepared, generator)))
     return made
+
+
+def _raise_with_terms(prepared: Prepared, starts: Sequence[Start]) -> None:
+    """Raise PyMC's error for the first chain that cannot begin: a rank has told of it in words only."""
+    alone = prepared.here()
+    for start in starts:
+        start_of(prepared, alone, start.points)
 
 
 def _checked_chains(chains: int | None, shard: Any) -> int:
@@ -195,14 +217,24 @@ def _checked_chains(chains: int | None, shard: Any) -> int:
     return chains
 
 
-def _check_numbers(**numbers: Any) -> None:
+def _check_numbers(least: int, **numbers: Any) -> None:
     for name, number in numbers.items():
         if number is None:
             continue
         if isinstance(number, bool) or not isinstance(number, int | np.integer):
             raise TypeError(f"{name}={number!r} is not an integer")
-        if number < 1:
-            raise ValueError(f"{name}={number} is less than 1")
+        if number < least:
+            raise ValueError(f"{name}={number} is less than {least}")
+
+
+def _settings(draws: int, tune: int | None, target_accept: Any, nuts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of nutpie's sampler; refuse those that are arguments, or change what it returns."""
+    if refused := sorted(name for name in nuts if name in NOT_IN_NUTS or name.startswith("store_")):
+        raise TypeError(f"nuts has {', '.join(refused)}: pass that to sample by its name, if sample has it")
+    tune = 1 if tune == 0 else tune  # nutpie has at least one step, as in PyMC
+    settings = {"draws": draws, "tune": tune, "target_accept": target_accept, **nuts}
+    named = {("maxdepth" if name == "max_treedepth" else name): value for name, value in settings.items()}
+    return {name: value for name, value in named.items() if value is not None}
 
 
 @contextmanager
@@ -213,14 +245,6 @@ def _display(chains: int, draws: int, progressbar: Any) -> Iterator[Callable[[An
         return
     with NutpieProgressBarManager(chains=chains, draws=draws, progressbar=progressbar) as manager:
         yield manager.update
-
-
-def _sampling_error(prepared: Prepared, error: StartError) -> Exception:
-    """Return PyMC's error, with the terms of the log-density where a chain was to begin."""
-    point = prepared.start(0)
-    terms = prepared.model.point_logps(point, mode=array_mode())
-    listed = "\n".join(f"  {name}: {value}" for name, value in terms.items())
-    return pm.exceptions.SamplingError(f"{error}; its terms at one such point:\n{listed}")
 
 
 @contextmanager

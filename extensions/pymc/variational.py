@@ -5,6 +5,7 @@ fit -> an Evaluation at random points -> steps of mean and log standard deviatio
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +13,12 @@ import numpy as np
 import pymc as pm
 from pymc.util import get_random_generator
 
+import synk
 from synk.extensions.fit.signals import StoppedBySignals
 from synk.extensions.pymc.density import Prepared
 from synk.extensions.pymc.results import tree_of_points
-from synk.extensions.pymc.runs import Stop, evaluating
+from synk.extensions.pymc.runs import Stop, evaluating, model_of
+from synk.extensions.pymc.starts import points_of, start_of
 
 
 class Adam:
@@ -65,17 +68,17 @@ class MeanField:
     def sample(self, draws: int = 1000, random_seed: Any = None) -> Any:
         """Return draws, as `sample` returns them, as one chain."""
         noise = get_random_generator(random_seed).normal(size=(1, draws, self.mean.size))
-        return tree_of_points(self.prepared.model, self.prepared.layout, self.mean + self.std * noise)
+        return tree_of_points(self.prepared, self.mean + self.std * noise)
 
 
 def fit(
     n: int = 10_000,
-    model: Any = None,
     *,
     learning_rate: float = 0.02,
     random_seed: Any = None,
     shard: str | bool | None = None,
     cores: int | None = None,
+    model: Any = None,
 ) -> MeanField:
     """Fit independent normals to a posterior by ADVI, with Adam.
 
@@ -87,28 +90,35 @@ def fit(
     ----------
     n : int
         Steps.
-    model : pymc.Model, optional
-        By default that of the ``with`` block.
     learning_rate : float
         Of the first step, on the unconstrained scale.
     random_seed : int, sequence of int or Generator, optional
     shard, cores
         As in `sample`: a dimension whose rows are split over the ranks. Without ``shard`` this process
         computes alone.
+    model : pymc.Model, optional
+        By default that of the ``with`` block.
 
     Returns
     -------
     MeanField
 
+    Raises
+    ------
+    pymc.exceptions.SamplingError
+        If the log-density is not finite where the fit begins, or no step was taken.
+
     References
     ----------
     Kucukelbir et al. (2017), Automatic differentiation variational inference, JMLR 18(14).
     """
-    prepared = Prepared(pm.modelcontext(model))
-    generator = get_random_generator(random_seed)
-    position = np.stack([prepared.layout.join(prepared.start(0)), np.full(prepared.layout.size, -1.0)])
-    adam, losses, stop = Adam(position.shape), [], Stop()
+    prepared = Prepared(model_of(model))
+    generator, stop = get_random_generator(random_seed), Stop()
+    losses, taken = [], 0
     with evaluating(prepared, shard, cores) as evaluate, StoppedBySignals(stop):
+        start = start_of(prepared, evaluate, points_of(prepared, generator))
+        position = np.stack([start, np.full(start.size, -1.0)])
+        adam = Adam(position.shape)
         for step in range(n):
             if stop.stopped:
                 break
@@ -120,4 +130,15 @@ def fit(
                 ascent = np.stack([gradient, gradient * np.exp(log_std) * noise + 1])
                 rate = learning_rate * (0.505 + 0.495 * np.cos(np.pi * step / n))
                 position = position + rate * adam.direction(ascent)
+                taken += 1
+    _check_steps(len(losses), taken)
     return MeanField(position[0], np.exp(position[1]), np.array(losses), prepared)
+
+
+def _check_steps(n_points: int, taken: int) -> None:
+    """Raise if no step was taken, and warn if some were not."""
+    told = f"the log-density or its gradient was not finite at {n_points - taken} of {n_points} random points"
+    if not taken:
+        raise pm.exceptions.SamplingError(f"fit has taken no step: {told}")
+    if taken < n_points:
+        warnings.warn(f"fit has left out steps: {told}", synk.SynkWarning, stacklevel=3)

@@ -90,7 +90,7 @@ class TestAgentOnThreads(LeadersSuite):
         group.ends[1].shutdown(socket.SHUT_RDWR)
         group.leaders[0].begin(1)
         with pytest.raises(LookupError, match="h2 is lost"):
-            group.leaders[0].all_gather(b"", watch)
+            group.leaders[0].all_reduce(np.ones(3), "sum", watch)
 
     def test_what_the_agent_raises_is_raised_in_rank_0(self, group):
         group.reduction.run = lambda *arguments: 1 / 0

@@ -9,8 +9,9 @@ import pytest
 if sys.version_info < (3, 12):
     pytest.skip("PyMC 6 needs Python 3.12", allow_module_level=True)
 
-from synk.extensions.pymc.chains import RankChains, Start, StartError
+from synk.extensions.pymc.chains import RankChains, Start
 from synk.extensions.pymc.record import Record
+from synk.extensions.pymc.starts import StartError
 
 SETTINGS = {"draws": 200, "tune": 200}
 
@@ -96,5 +97,7 @@ def test_a_chain_begins_at_the_first_point_with_a_finite_density():
     chains = RankChains(0, Half(), [[Start(0, 1, points)]], SETTINGS)
     assert [one.chain for one in chains({}, False)] == [0]
     assert chains({}, True)[0].done
-    with pytest.raises(StartError, match="chain 3: the log-density is not finite"):
+    with pytest.raises(
+        StartError, match="the log-density is not finite at any initial point: at the first it is -inf"
+    ):
         RankChains(0, Half(), [[Start(3, 1, points[:1])]], SETTINGS)

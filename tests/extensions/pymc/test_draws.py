@@ -115,6 +115,13 @@ def test_a_run_of_more_ranks_than_draws_stays_open(ranks):
     assert synk.is_open()
 
 
+def test_a_data_set_gives_the_log_likelihoods_alone():
+    made = models.normal_mean()
+    trace = trace_of(made)
+    found = compute_log_likelihood(trace.posterior.to_dataset(), model=made, cores=1, **QUIET)
+    assert found["y"].shape == (1, 7, models.N)
+
+
 def test_predictions_are_for_the_data_of_now():
     made = models.regression()
     trace = trace_of(made)

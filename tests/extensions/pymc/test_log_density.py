@@ -4,6 +4,7 @@ import sys
 from functools import cache
 
 import numpy as np
+import pytensor
 import pytest
 
 if sys.version_info < (3, 12):
@@ -16,6 +17,7 @@ from support import pymc_models as models
 from support.processes.of_rank import runs_of
 from synk.compile import array_mode
 from synk.extensions.pymc import compile_logp_dlogp
+from synk.extensions.pymc.density import Prepared
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::pymc.exceptions.ImputationWarning",
@@ -71,6 +73,23 @@ def test_a_model_that_does_not_split_is_refused_by_its_variable(module_ranks, mo
     assert f"'{models.NOT_SPLIT[model]}': " in str(caught.value)
 
 
+def test_arrays_that_have_the_length_by_chance_are_named(module_ranks):
+    if module_ranks == 1:
+        pytest.skip("one rank splits nothing")
+    with pm.Model(coords={"obs": range(models.N)}) as model:
+        groups = pm.Normal("groups", pm.Data("of_groups", models.Y + 1), shape=models.N)
+        pm.Normal(
+            "y",
+            groups[np.random.default_rng(1).integers(0, models.N, models.N)],
+            observed=models.Y,
+            dims="obs",
+        )
+    with pytest.raises(
+        ValueError, match=r"rows of .* gathered[\s\S]* of length 103 were split.*: .*of_groups"
+    ):
+        compile_logp_dlogp(model, shard="obs")
+
+
 def test_out_of_bounds_is_minus_infinity_as_in_pymc(module_ranks):
     with pm.Model(coords={"obs": range(4)}) as model:
         mean = pm.Normal("mean")
@@ -115,6 +134,53 @@ def test_vectors_become_a_tree_of_variables_and_deterministics():
     assert np.allclose(found["noise"], np.exp(vectors[..., 3]))
     with pytest.raises(ValueError, match=r"vectors have shape \(3, 4\), not \(chains, draws, 4\)"):
         density.tree(vectors[0])
+
+
+def test_single_precision_is_compared_in_single_precision(module_ranks):
+    rows = np.random.default_rng(0).normal(size=2000).astype("float32")
+    with pytensor.config.change_flags(floatX="float32"), pm.Model(coords={"obs": range(2000)}) as model:
+        slope, noise = pm.Normal("slope"), pm.HalfNormal("noise")
+        pm.Normal("y", slope * pm.Data("x", rows, dims="obs"), noise, observed=2 * rows, dims="obs")
+        alone, together = (compile_logp_dlogp(model, shard=shard) for shard in (None, "obs"))
+        vector = alone.initial_point(5)
+        assert differences(together(vector), alone(vector)) < 1e-4
+
+
+def test_rows_of_a_dimension_that_only_data_declare_are_split(module_ranks):
+    with pm.Model() as model:
+        slope = pm.Normal("slope")
+        pm.Normal("y", slope * pm.Data("x", models.Y, dims="obs"), observed=models.Y, dims="obs")
+    alone, together = (compile_logp_dlogp(model, shard=shard) for shard in (None, "obs"))
+    assert differences(together([0.5]), alone([0.5])) < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [(1 + 1e-8, "the ranks together are off by"), (np.inf, "are finite where one process")],
+)
+def test_ranks_that_compute_something_else_are_found_out(change, message):
+    prepared = Prepared(models.normal_mean())
+    right = prepared.here()
+    prepared._check(right)
+
+    def wrong(vector):
+        value, gradient = right(vector)
+        return value, gradient * change
+
+    with pytest.raises(synk.SynkError, match=message):
+        prepared._check(wrong)
+
+
+def test_what_is_finite_nowhere_is_compared_where_it_is_finite_and_told():
+    with pm.Model() as model:
+        mean = pm.Normal("mean")
+        pm.Potential("bound", pm.math.switch(mean > 50, 0.0, -np.inf))
+    prepared = Prepared(model)
+    right = prepared.here()
+    with pytest.warns(synk.SynkWarning, match="finite: it is so at none of 10 initial points"):
+        prepared._check(right)
+    with pytest.raises(synk.SynkError, match="off by"):
+        prepared._check(lambda vector: (-np.inf, right(vector)[1] + 1))
 
 
 # --- bad input ---------------------------------------------------------------------------------------------
@@ -167,7 +233,7 @@ def test_what_has_no_gradient_is_refused():
         compile_logp_dlogp(model)
     with pm.Model() as model:
         pm.Data("x", [1.0])
-    with pytest.raises(ValueError, match="no free variables"):
+    with pytest.raises(pm.exceptions.SamplingError, match="no free variables"):
         compile_logp_dlogp(model)
 
 

@@ -17,7 +17,15 @@ def test_python_3_11_is_told_what_is_needed():
     assert "needs Python 3.12 or newer, as PyMC 6 does; this is 3.11.9. Use pip install 'synk[pymc]'" in said
 
 
+def with_versions(how):
+    return said_by(f"sys.version_info = (3, 12, 0); from importlib import metadata; metadata.version = {how}")
+
+
 def test_a_missing_package_is_named():
-    hide = "import importlib.util as u; u.find_spec = lambda name: None"
-    said = said_by(f"sys.version_info = (3, 12, 0); {hide}")
+    said = with_versions("lambda name: metadata.Distribution.from_name('no-such-package')")
     assert "needs pymc, which is not installed. Use pip install 'synk[pymc]'" in said
+
+
+def test_a_package_that_is_too_old_is_named():
+    said = with_versions("{'pymc': '6.10.1', 'nutpie': '0.15.2'}.get")
+    assert "needs nutpie 0.16 or newer; this is 0.15.2. Use pip install 'synk[pymc]'" in said

@@ -39,7 +39,7 @@ def test_draws_come_in_parts_and_are_split_at_the_end_of_the_warm_up():
     assert drawn.points.shape == (2, 4, 2)
     assert drawn.points[1, :, 0].tolist() == [102, 103, 104, 105]
     assert drawn.stats["depth"].tolist() == [[2, 3, 4, 5]] * 2
-    assert "tuning" not in drawn.stats
+    assert not drawn.stats["tuning"].any()
     assert warmup.points[0, :, 1].tolist() == [0, -1]
 
 
@@ -56,3 +56,20 @@ def test_nothing_is_kept_before_the_end_of_the_warm_up():
     assert record.kept(tuning=False).chains == []
     record.add([report(0, 0, 2)])
     assert record.kept(tuning=False).chains == []
+
+
+def test_the_warm_up_is_that_of_the_chains_whose_draws_are_kept():
+    record = Record(3, 2)
+    record.add([report(0, 0, 12), report(1, 0, 1), report(2, 0, 12)])
+    drawn, warmup = record.with_warmup()
+    assert drawn.chains == warmup.chains == [0, 2]
+    assert (drawn.points.shape, warmup.points.shape) == ((2, 10, 2), (2, 2, 2))
+
+
+def test_a_warm_up_is_kept_that_no_draws_have_followed():
+    record = Record(3, 2)
+    record.add([report(0, 0, 5, n_tune=9), report(1, 0, 4, n_tune=9)])
+    drawn, warmup = record.with_warmup()
+    assert drawn.chains == warmup.chains == [0, 1]
+    assert (drawn.points.shape, warmup.points.shape) == ((2, 0, 2), (2, 4, 2))
+    assert drawn.stats["depth"].shape == (2, 0)
