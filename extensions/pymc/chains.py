@@ -18,7 +18,6 @@ import nutpie
 import pyarrow
 
 from synk.extensions.pymc.compiled import in_c, in_python
-
 from synk.extensions.pymc.starts import first_finite
 
 PROGRESS_MILLISECONDS = 50
