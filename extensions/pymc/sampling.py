@@ -110,23 +110,9 @@ def sample(
     stop = Stop(begun=False)
     with StoppedBySignals(stop):
         with run_of(cores, chains, together=bool(shard)):
-            chains = _checked_chains(chains, shard)
-            starts = _starts(prepared, chains, random_seed)
+            starts = _starts(prepared, _checked_chains(chains, shard), random_seed)
             expansion = Expansion(prepared, var_names, starts[0].seed)
-            record = Record(chains, prepared.layout.size)
-            try:
-                poll = _chains_here_or_there(prepared, shard, starts, settings)
-                began, stop.begun = time.perf_counter(), True  # what is compiled is compiled
-                with (
-                    closing(poll),
-                    _display(chains, draws, progressbar) as show,
-                    _returning_what_is_drawn(record),
-                ):
-                    _follow(poll, record, stop, show)
-            except StartError:
-                _raise_with_terms(prepared, starts)
-                raise
-            seconds = time.perf_counter() - began
+            record, seconds = _recorded(prepared, shard, starts, settings, stop, progressbar)
         drawn, warmup = record.with_warmup()
         if not drawn.points.shape[1] and (discard_tuned_samples or not warmup.points.shape[1]):
             raise pm.exceptions.SamplingError("sampling ended before any chain had drawn after its warm-up")
@@ -140,6 +126,31 @@ def sample(
         if compute_convergence_checks:
             _check_convergence(found, model)
     return found
+
+
+def _recorded(
+    prepared: Prepared,
+    shard: Any,
+    starts: Sequence[Start],
+    settings: Mapping[str, Any],
+    stop: Stop,
+    progressbar: Any,
+) -> tuple[Record, float]:
+    """Return what the chains draw, and the seconds of that."""
+    record = Record(len(starts), prepared.layout.size)
+    try:
+        poll = _chains_here_or_there(prepared, shard, starts, settings)
+        began, stop.begun = time.perf_counter(), True  # what is compiled is compiled
+        with (
+            closing(poll),
+            _display(len(starts), settings["draws"], progressbar) as show,
+            _returning_what_is_drawn(record),
+        ):
+            _follow(poll, record, stop, show)
+    except StartError:
+        _raise_with_terms(prepared, starts)
+        raise
+    return record, time.perf_counter() - began
 
 
 def _follow(poll: Here | synk.OnRanks, record: Record, stop: Stop, show: Callable[[Any], None]) -> None:
