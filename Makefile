@@ -82,9 +82,14 @@ FAULTS := $(if $(HOSTS),on_hosts.py --hosts $(HOSTS) --faults 200,campaign.py --
 faults: $(DEV)  ## inflict 300 faults on runs, within a quarter of an hour; HOSTS=3: 200 on several machines
 	$(BIN)/python tests/faults/$(FAULTS)
 
-machines-suite: $(DEV)  ## run the tests of what functions, Data and collectives mean on 2 and on 3 hosts
-	$(BIN)/python tests/support/machines/run_suite.py --hosts 2
-	$(BIN)/python tests/support/machines/run_suite.py --hosts 3
+# As many ranks as tests ask for, which is one on some hosts; then two and three on each.
+machines-suite: $(DEV)  ## run the tests of what functions, Data and collectives mean, and the demos, on 2 and 3 hosts
+	for ranks in "" "--ranks 2" "--ranks 3"; do \
+	    for hosts in 2 3; do \
+	        $(BIN)/python tests/support/machines/run_suite.py --hosts $$hosts $$ranks || exit 1; \
+	    done; \
+	done
+	$(BIN)/python -m pytest -q tests/machines/test_demos.py
 
 SECONDS ?= 6000
 

@@ -109,7 +109,7 @@ def test_ranks_whose_shapes_differ_are_told(module_ranks):
 @pytest.mark.parametrize("rows", [(4, 4, 4), (7, 2, 5), (0, 1, 0), (0, 0, 0), (1, 30_000, 3)], ids=str)
 @pytest.mark.parametrize("dtype", ["float64", "float16", "int8"])
 def test_each_rank_gets_its_part_of_every_rank(module_ranks, rows, dtype):
-    values = sample(rows[:module_ranks], 2, dtype=dtype)
+    values = sample((3 * rows)[:module_ranks], 2, dtype=dtype)
     v = variable(values)
     assert synk.all_to_all(v) is None
     parts = [np.array_split(value, module_ranks) for value in values]

@@ -382,6 +382,7 @@ def test_children_of_the_script_are_refused(saved, ranks, verb):
     assert saved.read_bytes() == before
 
 
+@pytest.mark.one_machine(reason="hands a worker what to do in memory that it inherits")
 def test_workers_are_refused(saved, ranks, acts):
     before = saved.read_bytes()
     acts["worker"] = lambda: checkpoint.save(saved, variables())
@@ -411,6 +412,7 @@ def test_a_scattered_variable_is_saved_as_rank_0_has_it(tmp_path, ranks):
     assert other.get_value().tolist() == [0, 1, 2]
 
 
+@pytest.mark.one_machine(reason="kills a worker by its pid")
 def test_a_broken_run_can_be_saved_but_not_loaded_into(saved, ranks):
     ranks(2, device="cpu")
     named = variables(8.0)

@@ -11,13 +11,14 @@ from support.processes.of_rank import runs_of
 module_ranks = runs_of(1, 3)
 
 
-VALUES = np.random.default_rng(4).normal(size=(17, 2))
+VALUES = np.random.default_rng(4).normal(size=(53, 2))
 
 
 class Sliceable:
     """A scattered variable and a function of its rows."""
 
-    def __init__(self, n_ranks, values=VALUES):
+    def __init__(self, n_ranks):
+        values = VALUES[: max(17, 6 * n_ranks - 1)]  # the last rank has one less than the others
         self.variable = pytensor.shared(np.zeros((0, 2)), name="rows")
         synk.scatter(self.variable, values)
         self.shards = np.array_split(values, n_ranks)
@@ -64,7 +65,7 @@ def test_a_list_of_selections_has_one_for_each_rank_and_may_be_ragged(rows, modu
         [np.array([2, 3]), slice(4, None), range(2)],
         [slice(0, 2), [], slice(3, 3)],  # some ranks may select nothing
     ):
-        mine = batch_s[:module_ranks]
+        mine = (3 * batch_s)[:module_ranks]
         selections = [
             entry if isinstance(entry, slice) else np.array(list(entry), dtype=int) for entry in mine
         ]
@@ -138,13 +139,14 @@ def test_with_scattered_inputs_the_rows_of_each_rank_must_match(module_ranks):
 
 def test_variables_of_different_length_need_a_selection_that_means_the_same_rows(module_ranks):
     one, two = (pytensor.shared(np.zeros(0), name=name) for name in ("one", "two"))
-    synk.scatter([one, two], [np.arange(6.0), np.arange(12.0)])
+    n = max(3, module_ranks)
+    synk.scatter([one, two], [np.arange(2.0 * n), np.arange(4.0 * n)])
     f = synk.function([], ((one * two).sum(), "sum"), sliceable_shareds=[one, two])
     with pytest.raises(ValueError, match=r"sliceable variables differ in rows .*'one'.*'two'.*pass batch_s"):
         f()
     pairs = zip(
-        np.array_split(np.arange(6.0), module_ranks),
-        np.array_split(np.arange(12.0), module_ranks),
+        np.array_split(np.arange(2.0 * n), module_ranks),
+        np.array_split(np.arange(4.0 * n), module_ranks),
         strict=True,
     )
     assert f(batch_s=slice(0, 2)) == sum((a[:2] * b[:2]).sum() for a, b in pairs)

@@ -15,6 +15,8 @@ import pytest
 import synk
 from synk.run import current
 
+pytestmark = pytest.mark.one_machine(reason="counts the calls by which one machine's ranks are reached")
+
 WAKING = ("ring", "<built-in method posix.eventfd_write>")
 ASLEEP = {"_sleep_until_all_here", "_sleep_until_complete"}
 ENDING = 1  # the call that ends the profile

