@@ -7,6 +7,7 @@ python training.py ROWS.npy OUT.npz '{"n_parallel": 3}'
 
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytensor
@@ -96,6 +97,12 @@ def data_and_files(f, path):
     data[:] = 2.0
     note(all_of_it=f(data, one, batch=4)[1])
     note(from_file=f(synk.data(path), one)[4], in_file=f(synk.data(path), one, batch=[3, 40, 7])[3])
+    other = Path(path).with_name("other.npy")
+    np.save(other, values)
+    of_other = synk.data(other)
+    other.unlink()
+    np.save(other, values[:7])
+    note(replaced=f(of_other, one)[4])
 
 
 def verbs(n_ranks):
