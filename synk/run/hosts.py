@@ -90,7 +90,7 @@ class StartedJobs:
             told = {**door.environment, ADDRESS: place, TOKEN: token.hex(), FOLDER: tempfile.gettempdir()}
             job = MpiJob(self._launch(told))
             failed = made.enter_context(ExitStack())
-            failed.callback(job.end, 0)
+            failed.callback(job.end)
 
             deadline = time.monotonic() + CALL_SECONDS
 
