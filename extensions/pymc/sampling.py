@@ -136,7 +136,7 @@ def _recorded(
     stop: Stop,
     progressbar: Any,
 ) -> tuple[Record, float]:
-    """Return what the chains draw, and the seconds of that."""
+    """Let the chains draw; return the record of it, and how many seconds it took."""
     record = Record(len(starts), prepared.layout.size)
     try:
         poll = _chains_here_or_there(prepared, shard, starts, settings)

@@ -59,15 +59,16 @@ class Rank:
         self._shards.end_threads()
 
     def disconnect(self) -> None:
-        """Close the communicator to the other ranks, whose processes have ended.
+        """Let go of the objects, and of the communicator to the other ranks, whose processes have ended.
 
-        The master does so. A worker just leaves: NCCL might keep it waiting for the others here.
+        The master does so, in which threads of objects would outlive the run. A worker just leaves: NCCL
+        might keep it waiting for the others here.
         """
+        self.objects.clear()
         self.communicator.close()
 
     def join(self, peers: Peers, communicator: Communicator) -> None:
-        """Work with these ranks from now on, which are new, and do not have this one's objects."""
-        self.objects.clear()
+        """Work with these ranks from now on, which are new."""
         self.peers, self.communicator, self.n_ranks = peers, communicator, peers.n_ranks
         self._shards = Shards(self.rank, self.n_ranks)
         self._bound.clear()  # they read their rows by the shards before

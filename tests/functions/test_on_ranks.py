@@ -1,6 +1,8 @@
 """Objects on every rank: made there, called there, dropped there."""
 
 import gc
+import subprocess
+import sys
 import threading
 import weakref
 from typing import ClassVar
@@ -168,3 +170,29 @@ def test_a_name_that_workers_do_not_know_is_told_by_them(module_ranks):
     finally:
         del globals()["Later"]
     assert len(synk.on_ranks(Counter, 0)(1)) == module_ranks
+
+
+def test_objects_of_the_script_s_own_rank_end_with_the_run():
+    alive = subprocess.run([sys.executable, "-c", ENDED], capture_output=True, text=True, timeout=60)
+    assert alive.stdout == "1 0\n", alive.stderr
+
+
+ENDED = """
+import weakref
+import synk
+
+class Object:
+    made = weakref.WeakSet()
+
+    def __init__(self, rank):
+        self.made.add(self)
+
+    def __call__(self):
+        pass
+
+synk.fork(1, device="cpu")
+kept = synk.on_ranks(Object)
+print(len(Object.made), end=" ")
+synk.close()
+print(len(Object.made))
+"""
