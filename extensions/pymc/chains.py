@@ -8,6 +8,7 @@ The sampler is nutpie's; a rank runs its chains one after the other.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Mapping, Sequence
 from time import monotonic
@@ -100,6 +101,7 @@ class Chain:
         self._point = first_finite(evaluate, start.points)
         self._size = self._point.size
         self._error: BaseException | None = None
+        self._pid = os.getpid()
         self._progress = Progress()
         self._next_copy = 0.0
         self._sampler: Any = nutpie.sample(
@@ -152,7 +154,7 @@ class Chain:
     def cancel(self) -> None:
         """End it, and forget what it has drawn."""
         sampler, self._sampler = self._sampler, None
-        if sampler is not None:
+        if sampler is not None and os.getpid() == self._pid:  # no thread came along to a child
             sampler.cancel()
 
     def _is_finished(self) -> bool:

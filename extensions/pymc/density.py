@@ -94,7 +94,13 @@ class Evaluation:
         if self.apart or not hasattr(self.function, "bound"):
             return None
         point, run = self._bound
-        return run.callback(point, lambda: np.hstack(otherwise(point)))
+        result = np.empty(1 + point.size)
+
+        def answer() -> np.ndarray:
+            result[0], result[1:] = otherwise(point)
+            return result
+
+        return run.callback(point, answer)
 
 
 class Prepared:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import pytensor.tensor as pt
 from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import io_toposort
@@ -38,5 +39,13 @@ def _made_again(node: Apply, inputs: list[Any], rule: Rule) -> Sequence[Variable
     if isinstance(node.op, OpFromGraph):
         inner = node.op.fgraph.unfreeze()
         return rebuilt(inner.outputs, rule, dict(zip(inner.inputs, inputs, strict=True)))
-    outputs: Sequence[Variable] = node.op.make_node(*inputs).outputs
-    return outputs
+    outputs = node.op.make_node(*inputs).outputs
+    return [_broadcasting(new, old) for new, old in zip(outputs, node.outputs, strict=True)]
+
+
+def _broadcasting(new: Any, old: Any) -> Variable:
+    """Return ``new`` with the axes of length 1 that ``old`` has, along which others may be longer."""
+    of_one = [getattr(one.type, "broadcastable", ()) for one in (old, new)]
+    axes = [axis for axis, (was, still) in enumerate(zip(*of_one, strict=True)) if was and not still]
+    made: Variable = pt.specify_broadcastable(new, *axes) if axes else new
+    return made

@@ -50,9 +50,7 @@ def length_of(model: Any, shard: Any) -> int:
     if shard not in model.dim_lengths:
         known = ", ".join(map(repr, model.dim_lengths)) or "none: give coords= to pm.Model"
         raise ValueError(f"shard={shard!r} is no dimension of the model; it has {known}")
-    length = int(
-        model.dim_lengths[shard].eval(mode="FAST_COMPILE")
-    )  # of pm.Data without coords it is a graph
+    length = int(model.dim_lengths[shard].eval(mode="FAST_COMPILE"))  # a graph, of pm.Data without coords
     having = [name for name, dims in model.named_vars_to_dims.items() if shard in dims]
     # The observed part of a variable with missing values has a name of its own, the variable the dimension.
     data = {rv.name.removesuffix("_observed") for rv in model.observed_RVs}
@@ -123,5 +121,9 @@ def _vector(column: Any) -> Variable:
 
 
 def without_static_lengths(node: Apply, inputs: list[Any]) -> list[Variable] | None:
-    """Leave out assertions about lengths, which are those of one process."""
-    return inputs[:1] if isinstance(node.op, SpecifyShape) else None
+    """Leave out lengths that are asserted of what rows make, but for 1: such axes broadcast."""
+    if not isinstance(node.op, SpecifyShape) or inputs[0] is node.inputs[0]:
+        return None
+    value, *lengths = inputs
+    ones = [1 if getattr(length, "data", None) == 1 else None for length in lengths]
+    return [pt.specify_shape(value, ones) if any(ones) else value]

@@ -158,6 +158,13 @@ def responses():
     return model
 
 
+def zero_sum():
+    with pm.Model(coords={"obs": range(N)}) as model:
+        groups = pm.ZeroSumNormal("groups", shape=7)
+        pm.Normal("y", groups[GROUPS], 1, observed=Y, dims="obs")
+    return model
+
+
 SPLIT = (
     regression,
     counts,
@@ -174,6 +181,7 @@ SPLIT = (
     loop_of_each_row,
     inflated,
     responses,
+    zero_sum,
 )
 
 
@@ -197,7 +205,7 @@ def autoregression():
 def gaussian_process():
     with pm.Model(coords={"obs": range(N)}) as model:
         scale = pm.HalfNormal("scale")
-        process = pm.gp.Marginal(cov_func=pm.gp.cov.ExpQuad(1, scale))
+        process = pm.gp.Marginal(cov_func=pm.gp.cov.Matern52(1, scale))  # which holds an array of NaN
         process.marginal_likelihood("y", X=X[:, :1], y=Y, sigma=1.0, dims="obs")
     return model
 
