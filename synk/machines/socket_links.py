@@ -51,9 +51,11 @@ class SocketLinks:
 
     def push(self, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
-        while (left := self.unsent()) and (now := time.monotonic()) < deadline:
-            self.rest(deadline - now)
-        return left
+        while self.unsent():
+            self.rest(max(deadline - time.monotonic(), 0))
+            if time.monotonic() >= deadline:
+                return self.unsent()
+        return False
 
     def receive(self, take: Callable[[int, memoryview], Any]) -> None:
         while self._arrived:

@@ -136,12 +136,21 @@ def test_a_machine_that_is_gone_is_silent(nbytes):
         links.close()
 
 
+def test_a_push_sends_on_even_if_it_may_take_no_time(two):
+    one, other = two
+    one.send(1, bytes(10_000_000))
+    deadline = time.monotonic() + 20
+    while one.push(0.0):
+        assert time.monotonic() < deadline
+        other.rest(0.01)
+
+
 class Interrupted(Exception):
     """Raised by a signal handler."""
 
 
 def test_signal_handlers_that_raise_tear_no_message_apart(two):
-    """Each message arrives once or several times, in order; only the interrupted one may be missing."""
+    """Each message arrives, first in order, perhaps again later; only the interrupted one may be missing."""
     one, other = two
     sent, received, interrupts = [], [], []
     armed = False
@@ -180,7 +189,8 @@ def test_signal_handlers_that_raise_tear_no_message_apart(two):
         other.rest(0)
         other.receive(take)
     assert len(interrupts) > 20
-    assert received == sorted(received)
+    first = list(dict.fromkeys(received))
+    assert first == sorted(first)
     assert len(set(sent) - set(received)) <= len(interrupts)
     one.send(1, array.array("q", [-1]).tobytes())
     other.rest(1)

@@ -36,11 +36,11 @@ from synk.compile.observe.checks import (
     wrong_writing,
 )
 from synk.compile.programs.program import Program, built_by
+from synk.compile.regions.making import JUNK
 from synk.compile.regions.region import Region
 from synk.compile.rewrites import inner_rewriter
 
 ANSWERS = ("raise", "warn", "ignore")
-JUNK = 97  # what uninitialised memory is filled with: no NaN by chance, and the same each time
 
 
 class DebugError(AssertionError):

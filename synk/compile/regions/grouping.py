@@ -50,7 +50,7 @@ MOVING = (
 )  # views of their first input
 LONGEST = 400  # nodes of a region: compilers take longer for one function of many lines than for two
 SMALL = 256  # elements, which are copied in less time than a view takes in Python
-FEW = 4096  # elements, which are set to zero in less time than a call from Python takes
+FEW = 4096  # elements, which are filled in less time than a call from Python takes
 
 
 def has_text(node: Apply) -> bool:
@@ -143,7 +143,7 @@ def stays_out(node: Apply, made: Collection[Variable], fgraph: FunctionGraph) ->
         source = before_moving(node.inputs[0])
         return source not in made and not is_small(node.inputs[0])
     if isinstance(node.op, AllocEmpty):
-        # Its elements are what was there: where somebody reads them, zeros, so that they are the same again.
+        # Its elements are what was there; where somebody reads them it is filled, to be the same again.
         (empty,) = node.outputs
         return any(not is_unread(reader) for reader, _ in fgraph.clients[empty]) and not is_small(empty, FEW)
     if isinstance(node.op, Join):

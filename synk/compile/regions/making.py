@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from pytensor.graph.basic import Apply, Constant
 from pytensor.tensor.basic import Alloc, AllocEmpty, ARange, Join
 from pytensor.tensor.blas import Gemv
@@ -15,6 +16,8 @@ from synk.compile.regions.movement import spread
 from synk.compile.regions.table import NoText, c_text
 from synk.compile.regions.walks import copy, fill
 from synk.compile.regions.writer import RegionWriter
+
+JUNK = 97  # what memory is filled with that nobody has set: no NaN by chance, and the same each time
 
 # Each element of a line but the first from the one before.
 RUNNING = """\
@@ -69,7 +72,7 @@ def alloc(op: Alloc, node: Apply, region: RegionWriter) -> None:
 
 @c_text.register(AllocEmpty)
 def alloc_empty(op: AllocEmpty, node: Apply, region: RegionWriter) -> None:
-    """Memory, of zeros where somebody reads it."""
+    """Memory, filled where somebody reads it."""
     lengths = [region.number(length) for length in node.inputs]
     for length in lengths:
         region.demand(f"{length} >= 0")
@@ -77,7 +80,7 @@ def alloc_empty(op: AllocEmpty, node: Apply, region: RegionWriter) -> None:
         raise NoText("a number that nobody sets")
     target = region.new(node.outputs[0], lengths)
     if not all(map(is_unread, region.uses.get(node.outputs[0], ()))):
-        fill(region, target)
+        fill(region, target, str(int(np.array(JUNK).astype(target.dtype))))
 
 
 def is_unread(reader: Any) -> bool:
