@@ -152,10 +152,10 @@ def test_scripts_that_ignore_the_end_of_children_have_forks():
 
 
 def test_it_keeps_no_descriptor_of_the_script(tmp_path):
-    reader, writer = os.pipe()
     listening = socket.create_server(("127.0.0.1", 0))
     locked = (tmp_path / "locked").open("w")
     fcntl.flock(locked, fcntl.LOCK_EX)
+    reader, writer = os.pipe()  # the last, which the server closes last
     server = ForkServer(live)
     address = listening.getsockname()
     listening.close()
