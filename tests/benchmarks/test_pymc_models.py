@@ -20,7 +20,7 @@ def bench(module):
 
 
 def posterior(mean, error):
-    return {"means": {"a": [0.0, mean]}, "errors": {"a": [0.1, error]}, "ess": 10.0}
+    return {"means": {"a": [0.0, mean]}, "errors": {"a": [0.1, error]}, "ess": 10.0, "step": 7.0}
 
 
 def test_differences_of_means_are_in_standard_errors(bench):
@@ -31,7 +31,7 @@ def test_differences_of_means_are_in_standard_errors(bench):
 def test_a_row_marks_what_is_too_far_and_says_what_failed(bench):
     cells = {"cold": {"seconds": 2.0}, "warm": "> 900 s", "gradient": {"microseconds": 5.4}}
     far = {**cells, "posterior": posterior(3.0, 0.3)}
-    assert bench.in_words(far, posterior(0.0, 0.4)) == ["2.0", "> 900 s", "5", "10", "6.0 !"]
+    assert bench.in_words(far, posterior(0.0, 0.4)) == ["2.0", "> 900 s", "5", "7", "10", "6.0 !"]
     assert bench.in_words({**cells, "posterior": "failed"}, posterior(0.0, 0.4))[-1] == "-"
     assert bench.in_words(far, "failed")[-1] == "-"
 
@@ -48,6 +48,7 @@ def test_a_small_run_fills_all_cells(bench, tmp_path):
     assert found["cold"]["seconds"] > 0
     assert found["gradient"]["microseconds"] > 0
     assert found["posterior"]["ess"] > 0
+    assert found["posterior"]["step"] > 0
     assert np.shape(found["posterior"]["means"]["offset"]) == (8,)
 
 
