@@ -17,7 +17,7 @@ from pytensor.link.utils import raise_with_op
 
 from synk.comm import Communicator
 from synk.comm.base import Read, copies
-from synk.compile.regions.callback import Callback, RegionCall, only_region
+from synk.compile.regions.callback import Callback, RegionCall, callback_of, only_region
 from synk.values.reduction import identity
 
 
@@ -64,7 +64,7 @@ class Bound:
         None where the function is more than one region in C; see `Callback` for the parameters.
         """
         call = self._call.only_region(self._arguments) if isinstance(self._call, Direct) else None
-        return None if call is None else Callback(call, point, otherwise)
+        return callback_of(call, point, otherwise)
 
 
 def called_on_host(compiled: Any, to_host: Callable[[Any], Any], arguments: Sequence[Any]) -> Any:

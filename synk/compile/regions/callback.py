@@ -134,14 +134,30 @@ class _Call(ctypes.Structure):
     )
 
 
+def callback_of(
+    call: RegionCall | None, point: np.ndarray, otherwise: Callable[[], np.ndarray]
+) -> Callback | None:
+    """Return the callback, or None where C cannot read what the call returns, or does not compile."""
+    result = None if call is None else call.function(*call.given)
+    if (
+        call is None
+        or not isinstance(result, np.ndarray)
+        or (result.dtype, result.shape) != (np.dtype("float64"), (1 + point.size,))
+        or not result.flags.c_contiguous
+        or not _address()
+    ):
+        return None
+    return Callback(call, point, otherwise)
+
+
 @cache
 def _address() -> int:
-    """Compile the function that all callbacks are; CompileError where that fails."""
+    """Compile the function that all callbacks are, and return where it is; 0 where that fails."""
     libraries = native_libraries()
     assert libraries is not None, "a region has been compiled"
     (library,) = libraries.make([SourceText(TEXT, (name_of(libraries.compiler.fingerprint, TEXT),))])
     if isinstance(library, Exception):
-        raise library
+        return 0
     return ctypes.cast(library.value_and_gradient, ctypes.c_void_p).value or 0
 
 

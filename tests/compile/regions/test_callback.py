@@ -10,7 +10,8 @@ import pytest
 from pytensor.tensor.random.type import random_generator_type
 
 from synk.compile import ArrayLinker, array_mode
-from synk.compile.regions.callback import Callback, only_region
+from synk.compile.regions import callback
+from synk.compile.regions.callback import callback_of, only_region
 
 POINTER = ctypes.POINTER(ctypes.c_double)
 FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_uint64, POINTER, POINTER, POINTER, ctypes.c_void_p)
@@ -40,7 +41,7 @@ class Called:
         x = pt.dvector("x")
         self.buffer, self.n_otherwise = np.ones(3), 0
         call = only_region(compiled([x], build(x)), [self.buffer])
-        self.callback = Callback(call, self.buffer, self.otherwise)
+        self.callback = callback_of(call, self.buffer, self.otherwise)
 
     def otherwise(self):
         self.n_otherwise += 1
@@ -109,3 +110,15 @@ def test_draws_are_no_callback():
 def test_shared_variables_are_no_arguments():
     x, shift = pt.dvector("x"), pytensor.shared(np.ones(3))
     assert only_region(compiled([x], density(x + shift)), [np.ones(3)]) is None
+
+
+@pytest.mark.parametrize(
+    "build", [lambda x: density(x).astype("float32"), lambda x: x * 2, lambda x: pt.outer(x, x) * 2]
+)
+def test_a_result_that_c_cannot_read_is_no_callback(build):
+    assert Called(build).callback is None
+
+
+def test_c_that_does_not_compile_is_no_callback(monkeypatch):
+    monkeypatch.setattr(callback, "_address", lambda: 0)
+    assert Called().callback is None
