@@ -100,10 +100,16 @@ def test_what_is_more_than_a_region_in_c_is_none(native, build):
     assert only_region(compiled([x], build(x), native), [np.ones(3)]) is None
 
 
-def test_draws_are_no_callback():
+def test_draws_in_a_loop_are_no_callback():
     x, generator = pt.dvector("x"), random_generator_type("generator")
-    _, draw = pt.random.normal(size=3, rng=generator, return_next_rng=True)
-    program = compiled([x, generator], x + draw)
+
+    def step(state, rng):
+        after, noise = pt.random.normal(size=3, rng=rng, return_next_rng=True)
+        return state + noise, after
+
+    states, _ = pytensor.scan(step, outputs_info=[x, generator], n_steps=2, return_updates=False)
+    program = compiled([x, generator], states[-1] * 2)
+    assert len(program.nodes) == 1
     assert only_region(program, [np.ones(3), np.random.default_rng()]) is None
 
 
