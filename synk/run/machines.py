@@ -36,9 +36,7 @@ from synk.values.errors import RankState, SynkStateError, SynkTimeout
 from synk.values.machine import machines
 
 START_SECONDS = 60.0  # for the leaders to have forked their workers
-ANSWER_SECONDS = (
-    1.0  # for those that wait to say for whom: they look up every 0.1 s, and read stacks for 0.5 s
-)
+ANSWER_SECONDS = 1.0  # for who waits to say for whom: it looks up every 0.1 s, and reads stacks for 0.5 s
 
 
 class Machines:

@@ -111,7 +111,7 @@ def cumulative(op: CumOp, node: Apply, region: RegionWriter) -> None:
     """Running sums or products, in a copy."""
     (x,), (out,) = node.inputs, node.outputs
     ndim, dtype = x.type.ndim, out.type.dtype
-    if (op.axis is None and ndim > 1) or x.type.dtype != dtype or dtype == "bool":
+    if (op.axis is None and ndim != 1) or x.type.dtype != dtype or dtype == "bool":
         raise NoText("a running sum of all axes, or in another dtype")
     view, axis = region.view(x), (op.axis or 0) % ndim
     target = region.new(out, view.shape)

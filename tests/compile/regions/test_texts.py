@@ -102,6 +102,7 @@ TEXTS = {
     "new arrays": [pt.ones((x.shape[0], 2)) * s, pt.alloc(w, x.shape[0], 3) + 1, pt.arange(n, 9, 2) * 2],
     "running sums": [
         pt.cumsum(y * 2),
+        pt.cumsum(s * 2) + 1,
         pt.cumsum(x * 2, axis=0) + pt.cumprod(x, axis=-1),
         pt.cumsum(t.transpose(1, 0, 2) * 2, axis=1)[::-1],
         pt.cumprod(k * 2) + pt.cumsum(i),
