@@ -191,7 +191,7 @@ class Prepared:
                 raise synk.SynkError(
                     f"the ranks together are off by {error:.3g} of {largest:.3g} from one process; {OFF}"
                 )
-            compared += finite.all()
+            compared += int(finite.all())
             if compared == 2:
                 return
         if not compared:
