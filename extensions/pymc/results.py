@@ -25,8 +25,6 @@ NOT_STATS = ("chain", "draw")  # which are coordinates
 class Expansion:
     """The values that are returned of an unconstrained point: of variables and deterministics.
 
-    They are computed once when it is made, so what fails does so before there are draws.
-
     Parameters
     ----------
     prepared : Prepared
@@ -45,7 +43,14 @@ class Expansion:
         self._function = compiled(
             [point], outputs, random_seed=seed, mode=array_mode(), on_unused_input="ignore"
         )
-        self._first = self._values(prepared.layout.join(prepared.start(0)))
+        self._start = prepared.layout.join(prepared.start(0))
+
+    def check(self) -> None:
+        """Compute the values of one point, so what fails does so before there are draws.
+
+        Called once the log-density is compiled, whose C is compiled together with that of this.
+        """
+        self._values(self._start)
 
     def _values(self, point: np.ndarray) -> list[np.ndarray]:
         return [np.asarray(value) for value in self._function(point)]
@@ -53,7 +58,8 @@ class Expansion:
     def of(self, points: np.ndarray) -> dict[str, np.ndarray]:
         """Return arrays of shape (chains, draws, ...) of points of shape (chains, draws, size)."""
         chains, draws, size = points.shape
-        made = [np.empty((chains * draws, *one.shape), one.dtype) for one in self._first]
+        example = self._values(self._start)
+        made = [np.empty((chains * draws, *one.shape), one.dtype) for one in example]
         for number, point in enumerate(points.reshape(chains * draws, size)):
             for array, value in zip(made, self._values(point), strict=True):
                 array[number] = value

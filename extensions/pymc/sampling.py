@@ -110,9 +110,19 @@ def sample(
     stop = Stop(begun=False)
     with StoppedBySignals(stop):
         with run_of(cores, chains, together=bool(shard)):
-            starts = _starts(prepared, _checked_chains(chains, shard), random_seed)
+            chains = _checked_chains(chains, shard)
+            starts = _starts(prepared, chains, random_seed)
             expansion = Expansion(prepared, var_names, starts[0].seed)
-            record, seconds = _recorded(prepared, shard, starts, settings, stop, progressbar)
+            record = Record(chains, prepared.layout.size)
+            with _chains(prepared, shard, starts, settings) as poll:
+                began, stop.begun = time.perf_counter(), True  # what is compiled is compiled
+                expansion.check()
+                with (
+                    _display(chains, settings["draws"], progressbar) as show,
+                    _returning_what_is_drawn(record),
+                ):
+                    _follow(poll, record, stop, show)
+                seconds = time.perf_counter() - began
         drawn, warmup = record.with_warmup()
         if not drawn.points.shape[1] and (discard_tuned_samples or not warmup.points.shape[1]):
             raise pm.exceptions.SamplingError("sampling ended before any chain had drawn after its warm-up")
@@ -126,31 +136,6 @@ def sample(
         if compute_convergence_checks:
             _check_convergence(found, model)
     return found
-
-
-def _recorded(
-    prepared: Prepared,
-    shard: Any,
-    starts: Sequence[Start],
-    settings: Mapping[str, Any],
-    stop: Stop,
-    progressbar: Any,
-) -> tuple[Record, float]:
-    """Let the chains draw; return the record of it, and how many seconds it took."""
-    record = Record(len(starts), prepared.layout.size)
-    try:
-        poll = _chains_here_or_there(prepared, shard, starts, settings)
-        began, stop.begun = time.perf_counter(), True  # what is compiled is compiled
-        with (
-            closing(poll),
-            _display(len(starts), settings["draws"], progressbar) as show,
-            _returning_what_is_drawn(record),
-        ):
-            _follow(poll, record, stop, show)
-    except StartError:
-        _raise_with_terms(prepared, starts)
-        raise
-    return record, time.perf_counter() - began
 
 
 def _follow(poll: Here | synk.OnRanks, record: Record, stop: Stop, show: Callable[[Any], None]) -> None:
@@ -189,15 +174,24 @@ class Here:
         return [self._chains(known, stop)]
 
 
-def _chains_here_or_there(
+@contextmanager
+def _chains(
     prepared: Prepared, shard: Any, starts: Sequence[Start], settings: Mapping[str, Any]
-) -> Here | synk.OnRanks:
-    """Begin the chains: here, if the ranks evaluate together, else on each rank its share of them."""
-    if shard:
-        return Here(RankChains(0, prepared.on_all_ranks(shard), [starts], settings))
-    n_ranks = synk.n_ranks()
-    shares = [list(starts[rank::n_ranks]) for rank in range(n_ranks)]
-    return synk.on_ranks(RankChains, prepared.for_each_rank(), shares, settings)
+) -> Iterator[Here | synk.OnRanks]:
+    """Let chains draw in the context: here, if the ranks evaluate together, else on each rank its share."""
+    poll: Here | synk.OnRanks
+    try:
+        if shard:
+            poll = Here(RankChains(0, prepared.on_all_ranks(shard), [starts], settings))
+        else:
+            n_ranks = synk.n_ranks()
+            shares = [list(starts[rank::n_ranks]) for rank in range(n_ranks)]
+            poll = synk.on_ranks(RankChains, prepared.for_each_rank(), shares, settings)
+    except StartError:
+        _raise_with_terms(prepared, starts)
+        raise
+    with closing(poll):
+        yield poll
 
 
 def _starts(prepared: Prepared, chains: int, random_seed: Any) -> list[Start]:

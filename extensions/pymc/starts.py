@@ -12,7 +12,10 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
-from pymc.initial_point import make_initial_point_fn
+from pymc.initial_point import convert_str_to_rv_dict, make_initial_point_expression
+from pymc.pytensorf import compile as compiled
+from pymc.pytensorf import find_rng_nodes, replace_rng_nodes, reseed_rngs
+from pytensor.compile.mode import FAST_COMPILE, Mode
 
 from synk.compile import array_mode
 
@@ -56,12 +59,25 @@ def named(model: Any, initvals: Any) -> dict[str, Any]:
 
 
 def initial_points(model: Any, initvals: Mapping[str, Any], jitter: bool) -> Callable[[int], dict[str, Any]]:
-    """Return a function of a seed that returns a point, as those at which PyMC begins."""
-    jittered = set(model.free_RVs) if jitter else None
-    made: Callable[[int], dict[str, Any]] = make_initial_point_fn(
-        model=model, overrides=initvals, jitter_rvs=jittered
+    """Return a function of a seed that returns a point, the one at which PyMC begins."""
+    values = make_initial_point_expression(
+        free_rvs=model.free_RVs,
+        rvs_to_transforms=model.rvs_to_transforms,
+        initval_strategies=model.rvs_to_initial_values | convert_str_to_rv_dict(model, initvals),
+        jitter_rvs=set(model.free_RVs) if jitter else None,
+        return_transformed=True,
     )
-    return made
+    # PyMC's own function has FAST_COMPILE's linker, which compiles a virtual machine first, in C, and then
+    # runs the Ops one by one too.
+    function = compiled([], replace_rng_nodes(values), mode=Mode("py", FAST_COMPILE.provided_optimizer))
+    generators = find_rng_nodes(function.maker.fgraph.outputs)
+    names = [model.rvs_to_values[rv].name for rv in model.free_RVs]
+
+    def point(seed: int) -> dict[str, Any]:
+        reseed_rngs(generators, seed)
+        return dict(zip(names, function(), strict=True))
+
+    return point
 
 
 def points_of(prepared: Any, generator: np.random.Generator) -> np.ndarray:

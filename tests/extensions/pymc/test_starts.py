@@ -9,6 +9,7 @@ if sys.version_info < (3, 12):
     pytest.skip("PyMC 6 needs Python 3.12", allow_module_level=True)
 
 import pymc as pm
+from pymc.initial_point import make_initial_point_fn
 
 from synk.extensions.pymc.density import Prepared
 from synk.extensions.pymc.starts import StartError, first_finite, named
@@ -39,6 +40,24 @@ def test_initial_values_are_those_that_are_passed(values):
     point = Prepared(made, values(made), jitter=False).start(0)
     assert point["mean"] == 5
     assert point["scale_log__"] == pytest.approx(np.log(2))
+
+
+@pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS")  # for its own function
+def test_points_are_those_at_which_pymc_begins():
+    with pm.Model() as made:
+        scale = pm.HalfNormal("scale", shape=3)
+        pm.Normal("y", 1, scale)
+        pm.Dirichlet("p", np.ones(3), initval="prior")
+        pm.LKJCholeskyCov("c", n=2, eta=1, sd_dist=pm.Exponential.dist(1.0))
+    expected = make_initial_point_fn(
+        model=made, jitter_rvs=set(made.free_RVs), overrides={"y": np.full(3, 2.0)}
+    )
+    prepared = Prepared(made, {"y": np.full(3, 2.0)})
+    for seed in (0, 7):
+        found = prepared.start(seed)
+        assert found.keys() == expected(seed).keys()
+        for name, value in expected(seed).items():
+            assert np.array_equal(found[name], value), name
 
 
 def test_initial_values_of_others_are_refused():
