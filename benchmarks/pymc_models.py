@@ -9,10 +9,11 @@ Each number is of a process of its own, with a time limit, and with the caches o
 draw with empty ones (cold), then with full ones (warm). Imports and the building of the model are left out;
 the first draw is one after one step of warm-up, compilation included. A gradient is a call from Python, of
 PyTensor's function for all ways but synk; a step is one as the sampler takes it, the chains' seconds of
-sampling over all their steps, warm-up included. ESS is the least of all variables; its seconds are those of
-sampling alone, with as many cores as chains. The last column is the largest difference
-between a posterior mean and PyMC's own, in Monte-Carlo standard errors of the difference: beyond 4 it is
-marked. Ways take turns, so a busy machine is busy for all.
+sampling over all their steps, warm-up included; "all in" is the steps a second of all chains where the first
+draw comes after the cold seconds. ESS is the least of all variables; its seconds are those of sampling alone,
+with as many cores as chains. "off" is the largest difference between a posterior mean and PyMC's own, in
+Monte-Carlo standard errors of the difference: beyond 4 it is marked. Ways take turns, so a busy machine is
+busy for all. At the end, geometric means over the models, in nutpie's.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from pymc_ten import MODELS, built
 
 REFERENCE = "pymc"  # whose posterior means the others are held against
 LIMIT = 4  # standard errors
+BESIDE = "nutpie"  # whose time the geometric means are of
 
 # --- ways ------------------------------------------------------------------------------------------------
 
@@ -141,9 +143,12 @@ def posterior(way: str, model: Any, options: argparse.Namespace) -> dict[str, An
     found = {name: values for name, values in draws.posterior.data_vars.items() if not name.endswith("__")}
     means = {name: values.mean(("chain", "draw")).values for name, values in found.items()}
     ess, errors = az.ess(draws).dataset, az.mcse(draws).dataset
+    seconds, steps = draws.posterior.attrs["sampling_time"], n_steps(draws)
     return {
-        "ess": min(float(ess[name].min()) for name in found) / draws.posterior.attrs["sampling_time"],
-        "step": 1e6 * draws.posterior.attrs["sampling_time"] * options.chains / n_steps(draws),
+        "ess": min(float(ess[name].min()) for name in found) / seconds,
+        "step": 1e6 * seconds * options.chains / steps,
+        "seconds": seconds,
+        "steps": steps,
         "means": {name: values.ravel().tolist() for name, values in means.items()},
         "errors": {name: errors[name].values.ravel().tolist() for name in found},
     }
@@ -218,10 +223,35 @@ def in_words(cells: Mapping[str, Any], reference: Any) -> list[str]:
         )
         for one in [cells[cell]]
     ]
+    rate = all_in(cells)
+    columns.insert(4, "-" if rate is None else f"{rate:.0f}")
     if isinstance(cells["posterior"], str) or not isinstance(reference, dict):
         return [*columns, "-"]
     off = furthest(cells["posterior"], reference)
     return [*columns, f"{off:.1f}" + (" !" if off > LIMIT else "")]
+
+
+def all_in(cells: Mapping[str, Any]) -> float | None:
+    """Return the steps a second of sampling with compilation in, if both cells went well."""
+    cold, drawn = cells["cold"], cells["posterior"]
+    if isinstance(cold, str) or isinstance(drawn, str):
+        return None
+    return float(drawn["steps"] / (cold["seconds"] + drawn["seconds"]))
+
+
+def means(found: Mapping[tuple[str, str], Mapping[str, Any]], way: str) -> list[str]:
+    """Return the models that a way and nutpie have done, and geometric means of steps a second and all in."""
+    steps, everything = [], []
+    for name in {name for name, _ in found}:
+        here, there = found[name, way], found[name, BESIDE]
+        rates = all_in(here), all_in(there)
+        if None not in rates:
+            steps.append(there["posterior"]["step"] / here["posterior"]["step"])
+            everything.append(rates[0] / rates[1])
+    return [
+        str(len(steps)),
+        *(f"{np.exp(np.mean(np.log(one))):.2f}" if one else "-" for one in (steps, everything)),
+    ]
 
 
 def measured(name: str, ways: list[str], options: argparse.Namespace) -> dict[str, dict[str, Any]]:
@@ -258,13 +288,18 @@ def main() -> None:
     if "jax" in ways and not find_spec("jax"):
         ways = [way for way in ways if way != "jax"]
         print("jax is not installed: its column is left out")
-    row = "{:10} {:7} {:>8} {:>8} {:>9} {:>8} {:>8} {:>8}".format
-    print(row("model", "way", "cold s", "warm s", "gradient", "step", "ESS/s", "off"))
+    row = "{:10} {:7} {:>9} {:>9} {:>9} {:>9} {:>8} {:>9} {:>8}".format
+    print(row("model", "way", "cold s", "warm s", "gradient", "step", "all in", "ESS/s", "off"))
+    everything = {}
     for name in options.models:
         found = measured(name, ways, options)
         reference = found.get(REFERENCE, {}).get("posterior")
         for way in ways:
             print(row(name, way, *in_words(found[way], reference)), flush=True)
+            everything[name, way] = found[way]
+    for way in ways if BESIDE in ways else []:
+        models, steps, with_compilation = means(everything, way)
+        print(f"{way}: {steps} x {BESIDE}'s steps a second, {with_compilation} x all in ({models} models)")
 
 
 if __name__ == "__main__":

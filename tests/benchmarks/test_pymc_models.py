@@ -20,7 +20,8 @@ def bench(module):
 
 
 def posterior(mean, error):
-    return {"means": {"a": [0.0, mean]}, "errors": {"a": [0.1, error]}, "ess": 10.0, "step": 7.0}
+    timed = {"ess": 10.0, "step": 7.0, "seconds": 3.0, "steps": 200.0}
+    return {"means": {"a": [0.0, mean]}, "errors": {"a": [0.1, error]}, **timed}
 
 
 def test_differences_of_means_are_in_standard_errors(bench):
@@ -31,9 +32,22 @@ def test_differences_of_means_are_in_standard_errors(bench):
 def test_a_row_marks_what_is_too_far_and_says_what_failed(bench):
     cells = {"cold": {"seconds": 2.0}, "warm": "> 900 s", "gradient": {"microseconds": 5.4}}
     far = {**cells, "posterior": posterior(3.0, 0.3)}
-    assert bench.in_words(far, posterior(0.0, 0.4)) == ["2.0", "> 900 s", "5", "7", "10", "6.0 !"]
+    assert bench.in_words(far, posterior(0.0, 0.4)) == ["2.0", "> 900 s", "5", "7", "40", "10", "6.0 !"]
     assert bench.in_words({**cells, "posterior": "failed"}, posterior(0.0, 0.4))[-1] == "-"
     assert bench.in_words(far, "failed")[-1] == "-"
+
+
+def test_geometric_means_are_of_models_that_both_have_done(bench):
+    def cells(cold, step):
+        return {"cold": {"seconds": cold}, "posterior": {**posterior(0, 1), "step": step}}
+
+    found = {("a", "synk"): cells(1.0, 1.0), ("a", "nutpie"): cells(13.0, 4.0)}
+    found |= {("b", "synk"): cells(1.0, 1.0), ("b", "nutpie"): cells(1.0, 1.0)}
+    found |= {
+        ("c", "synk"): {"cold": "failed", "posterior": posterior(0, 1)},
+        ("c", "nutpie"): cells(1.0, 9.0),
+    }
+    assert bench.means(found, "synk") == ["2", "2.00", "2.00"]
 
 
 def test_a_cell_that_hangs_or_fails_costs_its_limit_alone(bench, tmp_path, capsys):
