@@ -11,7 +11,7 @@ shared memory, and of Data each rank copies its own rows there.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -52,6 +52,14 @@ class AssignStep(messages.Step):
             rows = rows_of(span, indices)
             shape = (len(rows), *array.shape[1:]) if array.ndim else ()
             rank.variables.fill(variable, shape, partial(copy_rows, array, rows))
+
+    def parts(self, readers: messages.Readers) -> Iterator[messages.Part]:
+        for ref, spans in zip(self.arrays, self.spans, strict=True):
+            there = [span for rank in readers.ranks if (span := spans[rank]) is not None]
+            if ref is not None and there:
+                rows = min(span.start for span in there), max(span.stop for span in there)
+                yield messages.Part(ref, None if any(span.listed for span in there) else rows)
+        yield from messages.parts_in(self.indices, readers)
 
 
 @dataclass(slots=True)

@@ -172,4 +172,4 @@ def launch_on_machines(
             link.send(encode(LeaderSpec(link.machine, devices, connection, *known)))
         placements = [link.greet(max(0.0, deadline - monotonic())) for link in links]
         undo.pop_all()
-    return Machines(crew, links, placements, Mirror(segments), job)
+    return Machines(crew, links, placements, Mirror(segments, [link.machine for link in links]), job)

@@ -13,7 +13,7 @@ from typing import Any
 
 from synk.transport.base import Channel, Leaders, OnDeath, OnLate
 from synk.transport.channel import SLEEP_SECONDS
-from synk.transport.frames import encode
+from synk.transport.frames import Frame, encode
 from synk.transport.links import LeaderLink
 from synk.transport.mirror import Mirror
 from synk.transport.steps import PickledSteps
@@ -51,24 +51,27 @@ class MachinesChannel:
         return self._torn or self._here.torn or any(link.torn for link in self._links)
 
     def command(self, command: messages.Command) -> None:
-        fills, steps = self._mirror.fills(command.steps), self._pickled.of(command.steps)
+        fills, steps = self._mirror.fills(command), self._pickled.of(command.steps)
+        relay = messages.Relay((), command.number, steps, command.start, command.stop)
         self._torn = self.waiting = True
         self._replies = None
-        self._send(messages.Relay(fills, command.number, steps, command.start, command.stop))
+        if any(fills):
+            self._send([encode(relay._replace(fills=one)) for one in fills])
+        else:
+            self._send([encode(relay)] * len(self._links))
         self._here.command(command)
         self._torn = False
 
-    def _send(self, message: Any) -> None:
-        frame = encode(message)
+    def _send(self, frames: Sequence[Frame]) -> None:
         self._deadline = None
-        for link in self._links:
+        for link, frame in zip(self._links, frames, strict=True):
             link.replies = None
             link.send(frame)
 
     def post(self, message: Any, descriptor: int | None = None) -> None:
         if not self.waiting:  # in the middle of a command it is what the workers of this machine wait for
             self._torn = True
-            self._send(message)
+            self._send([encode(message)] * len(self._links))
             self._torn = False
         for one in message.messages if isinstance(message, messages.Several) else [message]:
             if isinstance(one, messages.Attach) and one.file is None:

@@ -8,11 +8,12 @@ worker; the others prepare the ground for a later `Command` and are read in the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from synk.values.errors import Failure
+from synk.values.rows import split
 
 
 class ArrayRef(NamedTuple):
@@ -129,6 +130,21 @@ PHASES = ("idle", "compiling", "computing", "in a collective")  # what a rank is
 IDLE, COMPILING, COMPUTING, COLLECTIVE = range(len(PHASES))
 
 
+class Readers(NamedTuple):
+    """Ranks that read arrays in shared memory, those of one machine."""
+
+    ranks: range
+    n_ranks: int  # of the run
+    told: tuple[int, int]  # the rows that spans with TOLD in them mean
+
+
+class Part(NamedTuple):
+    """Rows ``start:stop`` of an array in shared memory, or all of it."""
+
+    ref: ArrayRef
+    rows: tuple[int, int] | None = None
+
+
 class Step:
     """A part of a command, which travels: a slotted dataclass that every rank runs."""
 
@@ -140,8 +156,24 @@ class Step:
         """Do a rank's part of it, and return what goes to the master."""
         raise NotImplementedError
 
+    def parts(self, readers: Readers) -> Iterator[Part]:
+        """Yield what some ranks read of the arrays that it refers to: all, unless a step knows better."""
+        for name in self.__slots__:
+            yield from parts_in(getattr(self, name), readers)
+
     def __reduce__(self) -> Any:
         return type(self), tuple([getattr(self, name) for name in self.__slots__])
+
+
+def parts_in(value: Any, readers: Readers) -> Iterator[Part]:
+    """Yield what some ranks read of the arrays that steps refer to, or what steps hold."""
+    if isinstance(value, ArrayRef):
+        yield Part(value)
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from parts_in(item, readers)
+    elif isinstance(value, Step):
+        yield from value.parts(readers)
 
 
 class Ahead(NamedTuple):
@@ -169,6 +201,22 @@ class Call(Step):
 
     def run(self, rank: Any) -> Any:
         return rank.call(self)
+
+    def parts(self, readers: Readers) -> Iterator[Part]:
+        for ref, pairs in zip(self.inputs, self.minibatch, strict=False):
+            yield Part(ref, self._rows(pairs, readers))
+        yield from parts_in((self.inputs[len(self.minibatch) :], self.indices), readers)
+
+    def _rows(self, pairs: bool, readers: Readers) -> tuple[int, int] | None:
+        """Return the rows that some ranks read of a scattered input; None for any."""
+        if self.batch is None or ((self.batch.listed or self.ahead is not None) and not pairs):
+            return None
+        start, stop = readers.told if self.batch.start == TOLD else (self.batch.start, self.batch.stop)
+        shares = [split(stop - start, readers.n_ranks)[rank] for rank in readers.ranks]
+        before = 0 if pairs else start
+        # A rank without rows has the one before stand in: see `synk.rank.arguments.stand_in`.
+        first = min(first if first < last else last - 1 for first, last in shares)
+        return max(before + first, 0), before + shares[-1][1]
 
 
 @dataclass(slots=True)

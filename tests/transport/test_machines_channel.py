@@ -89,7 +89,7 @@ class Run:
         self.ends = [LeaderEnd(theirs) for _, theirs in pairs]
         self.here, self.leaders, self.late = Here(), OtherLeaders(), []
         self.segments = SegmentTable(lambda *what: self.channel.post(*what), lambda what: None)
-        self.mirror = Mirror(self.segments)
+        self.mirror = Mirror(self.segments, OTHERS)
         self.channel = MachinesChannel(self.here, self.links, self.mirror, self.leaders, die, self.on_late)
         self._number = 0
 

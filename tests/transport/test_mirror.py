@@ -10,7 +10,8 @@ import pytest
 from support.transport.parts import nothing
 from synk.memory.segments import SegmentTable
 from synk.transport.mirror import BLOCK_BYTES, Mirror, refs_in, write
-from synk.values.messages import ArrayRef, Call, Compile, Span
+from synk.values.machine import Machine
+from synk.values.messages import TOLD, Ahead, ArrayRef, Call, Command, Compile, Span
 
 
 class Machines:
@@ -18,7 +19,7 @@ class Machines:
 
     def __init__(self):
         self.here, self.there = (SegmentTable(nothing, nothing) for _ in range(2))
-        self.mirror = Mirror(self.here)
+        self.mirror = Mirror(self.here, [Machine(1, "there", (1, 1))])
 
     def array(self, n, dtype="f8"):
         """Make an array on both machines; return a reference, and the master's."""
@@ -30,7 +31,7 @@ class Machines:
 
     def send(self, *steps):
         """Bring the other machine what it lacks for these steps; return how many blocks that were."""
-        fills = pickle.loads(pickle.dumps(self.mirror.fills(steps)))
+        (fills,) = pickle.loads(pickle.dumps(self.mirror.fills(Command(1, steps))))
         write(fills, self.there)
         return len(fills)
 
@@ -50,8 +51,8 @@ def machines():
 
 
 def call(*refs):
-    """Return a step that reads arrays."""
-    return Call(1, refs, Span(0, 4, False), (False,) * len(refs), None, None, 1)
+    """Return a step that reads all of arrays."""
+    return Call(1, refs, None, (), None, None, 1)
 
 
 def test_what_has_changed_is_filled_and_what_has_not_is_not(machines):
@@ -140,7 +141,7 @@ def test_left_by_an_exception_it_takes_nothing(machines):
     machines.here.vouch(other.segment, interrupt)
     step = call(ref, other)
     with pytest.raises(KeyboardInterrupt):
-        machines.mirror.fills((step,))
+        machines.mirror.fills(Command(1, (step,)))
     machines.here.vouch(other.segment, lambda: 1)
     assert machines.send(step) == 2
     assert machines.agree(ref)
@@ -164,7 +165,8 @@ def test_files_are_left_out(tmp_path):
     table = SegmentTable(nothing, nothing)
     number = table.map_file(FileIO(path, "r"), os.fspath(path), 80, 0, writable=False)
     try:
-        assert Mirror(table).fills((call(ArrayRef(number, "<f8", (10,))),)) == ()
+        step = call(ArrayRef(number, "<f8", (10,)))
+        assert Mirror(table, [Machine(1, "there", (1, 1))]).fills(Command(1, (step,))) == [()]
     finally:
         table.close()
 
@@ -174,3 +176,62 @@ def test_arrays_are_found_however_deep_steps_are_nested():
     steps = (call(refs[0], refs[1]), [Compile(((1, 1),)), (call(refs[2]), {"not": "looked at"})])
     listed = Call(1, (refs[3],), Span(0, 4, True), (False,), (Span(0, 1, False),), refs[4], 1)
     assert list(refs_in((*steps, listed))) == refs
+
+
+PER_BLOCK = BLOCK_BYTES // 8
+MACHINES = [Machine(number, f"h{number}", (2, 1, 2)) for number in (1, 2)]  # the last 1 and 2 of five ranks
+
+
+class Reader:
+    """What two machines get of one array, with a row in each block."""
+
+    def __init__(self, machines, rows):
+        ref, self.array = machines.array(rows * PER_BLOCK)
+        self.array[:] = np.arange(self.array.size)
+        self.ref = ref._replace(shape=(rows, PER_BLOCK))
+        self.mirror = Mirror(machines.here, MACHINES)
+
+    def rows(self, batch, pairs=False, told=(0, 0), indices=None, ahead=None):
+        step = Call(1, (self.ref,), batch, (pairs,), None, indices, 1, ahead=ahead)
+        fills = self.mirror.fills(Command(1, (step,), *told))
+        return [sorted(fill.offset // BLOCK_BYTES for fill in of_one) for of_one in fills]
+
+
+def test_of_what_is_scattered_in_order_machines_get_their_rows(machines):
+    reader = Reader(machines, 10)
+    assert reader.rows(Span(0, 10, False)) == [[4, 5], [6, 7, 8, 9]]
+    assert reader.rows(Span(0, 10, False)) == [[], []]
+    reader.array[4 * PER_BLOCK] = reader.array[9 * PER_BLOCK] = -1
+    assert reader.rows(Span(0, 10, False)) == [[4], [9]]
+    assert reader.rows(Span(5, 10, False)) == [[7], []]  # 8 and 9 are there
+    assert reader.rows(Span(0, 10, True)) == [[0, 1, 2, 3, 6, 8, 9], [0, 1, 2, 3, 4, 5]]  # any
+
+
+def test_rows_may_be_told_with_the_command(machines):
+    reader = Reader(machines, 10)
+    assert reader.rows(Span(TOLD, TOLD, False), told=(5, 10)) == [[7], [8, 9]]
+    assert reader.rows(Span(TOLD, TOLD, False), told=(0, 5)) == [[2], [3, 4]]
+
+
+def test_rows_that_pair_with_selected_ones_are_counted_from_the_first(machines):
+    assert Reader(machines, 10).rows(Span(20, 25, True), pairs=True) == [[2], [3, 4]]
+
+
+def test_ranks_without_rows_get_the_one_before(machines):
+    assert Reader(machines, 10).rows(Span(4, 6, False)) == [[5], [5]]
+    assert Reader(machines, 10).rows(Span(4, 4, False)) == [[3], [3]]
+    assert Reader(machines, 10).rows(Span(0, 0, False)) == [[], []]
+
+
+def test_rows_that_are_gathered_ahead_may_be_any(machines):
+    ahead = Ahead(1, Span(0, 5, True))
+    assert Reader(machines, 4).rows(Span(0, 4, False), ahead=ahead) == [[0, 1, 2, 3]] * 2
+
+
+def test_rows_are_looked_at_once_under_a_stamp(machines):
+    reader = Reader(machines, 10)
+    machines.here.vouch(reader.ref.segment, lambda: 1)
+    assert reader.rows(Span(0, 5, False)) == [[2], [3, 4]]
+    reader.array[:] = -1  # nobody was told
+    assert reader.rows(Span(0, 5, False)) == [[], []]
+    assert reader.rows(Span(5, 10, False)) == [[7], [8, 9]]
