@@ -86,7 +86,7 @@ def launch(
         *("--prtemca", "plm_ssh_args", " ".join([*ssh_options, *SSH_OPTIONS])),
         # All machines are reached from the first: they need no keys for each other.
         *("--prtemca", "plm_ssh_no_tree_spawn", "1"),
-        # Slurm tidies up after its steps itself.
+        # Slurm ends the processes of a step itself, and knows them by what it has started.
         *([] if IN_SLURM in environment else ["--prtemca", "prte_launch_agent", GUARDED]),
         *("--prtemca", "prte_local_tmpdir_base", folder),
         *(word for name, value in KEEPALIVE for word in ("--prtemca", f"oob_tcp_keepalive_{name}", value)),
