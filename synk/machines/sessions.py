@@ -91,6 +91,9 @@ def guard(parent: int, session: int, folder: str) -> None:
 
 def await_end(parent: int, *ends: int) -> list[int]:
     """Wait until the parent of this process is gone, or some of ``ends`` have something to read: these."""
+    # Schedulers send these to all processes of a job, and terminals.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     try:
         life = os.pidfd_open(parent)
     except ProcessLookupError:
@@ -110,24 +113,15 @@ def become_guarded(daemon: list[str]) -> NoReturn:
     if os.fork():
         os.execvp(daemon[0], [ATTACHED if word == DETACHED else word for word in daemon])
     os.setsid()
+    nothing = os.open(os.devnull, os.O_RDWR)
     for end in range(3):  # else the login lasts as long as the guard
-        os.dup2(os.open(os.devnull, os.O_RDWR), end)
+        os.dup2(nothing, end)
     await_end(pid)
     end_rest(pid, temporary_folder(), PATIENCE_SECONDS)
     os._exit(0)
 
 
-def main() -> None:
-    """Be a guard, or a daemon that has one."""
-    first, *others = sys.argv[1:]
-    if os.path.basename(first) == DAEMON:
-        become_guarded([first, *others])
-    # Schedulers send these to all processes of a job, and terminals.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    session, folder = others
-    guard(int(first), int(session), folder)
-
-
 if __name__ == "__main__":
-    main()
+    if os.path.basename(sys.argv[1]) == DAEMON:
+        become_guarded(sys.argv[1:])
+    guard(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
