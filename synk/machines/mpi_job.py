@@ -21,7 +21,6 @@ from synk.machines import sessions
 from synk.machines.mpi_library import load_mpi
 from synk.machines.mpirun import Launch
 from synk.machines.sessions import (
-    PATIENCE_SECONDS,
     TERM_SECONDS,
     end_session,
     folder_of,
@@ -31,6 +30,9 @@ from synk.machines.sessions import (
 from synk.processes.stderr_log import StderrLog
 from synk.values.errors import SynkStateError
 
+# Open MPI kills a process of its own, such as this, after a second, and then tidies up: both at the same
+# moment would leave its folder.
+PATIENCE_SECONDS = 3.0
 SIZE, TEMPORARY = "OMPI_COMM_WORLD_SIZE", "TMPDIR"  # of the environment
 
 

@@ -1,7 +1,7 @@
 """End all processes of a session, and remove what Open MPI has left of it in a folder.
 
     python sessions.py MASTER SESSION FOLDER, a child of the master: that is gone -> end_session
-    python sessions.py prted ..., by ssh: it becomes that daemon of Open MPI, beside a guard ... end_rest
+    python sessions.py prted ..., by ssh: it becomes that daemon of Open MPI, beside a guard ... kill_session
 
 Run so, it starts at once and holds nothing of the master's: it imports the standard library alone.
 """
@@ -22,9 +22,6 @@ from typing import NoReturn
 TERM_SECONDS = 1.0  # in which mpirun ends the job on all machines
 LOOK_SECONDS = 0.01
 ENOUGH_SECONDS = 2.0  # for the kernel to end what was killed
-# Open MPI kills a process of its own after a second, and then tidies up: both at the same moment would leave
-# its folder.
-PATIENCE_SECONDS = 3.0
 FAREWELL = b"end"  # to the guard: the session has ended
 DAEMON = "prted"  # of Open MPI, on each other machine
 DETACHED, ATTACHED = "--daemonize", "--leave-session-attached"  # the former in a session that it makes itself
@@ -34,11 +31,6 @@ def end_session(session: int, folder: str, seconds: float = TERM_SECONDS) -> Non
     """Tell the leader of a session to end; kill all of it but this process if that takes longer."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(session, signal.SIGTERM)
-    end_rest(session, folder, seconds)
-
-
-def end_rest(session: int, folder: str, seconds: float) -> None:
-    """Wait until a session has ended; kill all of it but this process if that takes longer."""
     deadline = time.monotonic() + seconds
     while any(_members(session)) and time.monotonic() < deadline:
         time.sleep(LOOK_SECONDS)
@@ -104,8 +96,8 @@ def await_end(parent: int, *ends: int) -> list[int]:
 def become_guarded(daemon: list[str]) -> NoReturn:
     """Become a daemon in a session that has the number of its pid, beside a guard that tidies up after it.
 
-    One that is killed leaves its folder, and so does one that loses ``mpirun`` while it starts: there may be
-    no process of the run yet that could remove it.
+    One that is killed leaves its folder, and a leader that cannot go on; one that loses ``mpirun`` while it
+    starts leaves its folder, with no process of the run yet that could remove it.
     """
     with contextlib.suppress(PermissionError):  # a login's first process has such a session
         os.setsid()
@@ -117,7 +109,8 @@ def become_guarded(daemon: list[str]) -> NoReturn:
     for end in range(3):  # else the login lasts as long as the guard
         os.dup2(nothing, end)
     await_end(pid)
-    end_rest(pid, temporary_folder(), PATIENCE_SECONDS)
+    kill_session(pid)
+    remove_folder(temporary_folder(), pid)
     os._exit(0)
 
 
