@@ -2,6 +2,7 @@
 
     Launch -> MpiJob (master), and a guard beside it ... end
     master is gone -> the guard, agent and leaders -> end_session
+    a process of the job: join_own_job ... end_own_job
 
 An ``mpirun`` whose link to a machine is dead ignores SIGTERM, and so does one that is still starting; one
 that is killed leaves its processes and a folder. All its processes on this machine are of one session, which
@@ -14,15 +15,25 @@ import contextlib
 import os
 import subprocess
 import sys
+from typing import Any
 
 from synk.machines import sessions
+from synk.machines.mpi_library import load_mpi
 from synk.machines.mpirun import Launch
-from synk.machines.sessions import TERM_SECONDS, end_session, kill_session, remove_folder
+from synk.machines.sessions import (
+    TERM_SECONDS,
+    end_session,
+    folder_of,
+    kill_session,
+    remove_folder,
+)
 from synk.processes.stderr_log import StderrLog
+from synk.values.errors import SynkStateError
 
 # Open MPI kills a process of its own, such as this, after a second, and then tidies up: both at the same
 # moment would leave its folder.
 PATIENCE_SECONDS = 3.0
+SIZE, TEMPORARY = "OMPI_COMM_WORLD_SIZE", "TMPDIR"  # of the environment
 
 
 class MpiJob:
@@ -77,6 +88,23 @@ class MpiJob:
         self._guard.communicate(sessions.FAREWELL)
         self._has_ended = True
         self.log.close()
+
+
+def join_own_job(folder: str) -> Any:
+    """Initialise MPI; return the communicator of all processes of the job that this process is of.
+
+    Raises SynkStateError if the daemon of this machine is gone: MPI then makes a job of this process alone,
+    with a folder of its own. It is made within that of the session, so that it goes with it.
+    """
+    before = os.environ.get(TEMPORARY)
+    os.environ[TEMPORARY] = folder_of(os.getsid(0), folder)
+    world = load_mpi().COMM_WORLD
+    del os.environ[TEMPORARY]
+    if before is not None:
+        os.environ[TEMPORARY] = before
+    if world.size != int(os.environ[SIZE]):
+        raise SynkStateError("the daemon of Open MPI has ended on this machine")
+    return world
 
 
 def end_own_job(folder: str) -> None:

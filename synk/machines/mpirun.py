@@ -7,8 +7,11 @@ host -> reach -> command
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
+
+from synk.machines import sessions
 
 CONNECT_SECONDS = 5
 
@@ -26,6 +29,7 @@ KEEPALIVE = (("time", "1"), ("intvl", "1"), ("probes", "3"))
 # In a job of Slurm mpirun reaches the other machines by srun. A step that has lost a machine holds the others
 # until Slurm gives that one up; the step of a restart shares them with it.
 IN_SLURM, SHARE = "SLURM_JOBID", {"SLURM_OVERLAP": "1"}
+GUARDED = " ".join((sys.executable, "-I", "-S", sessions.__file__, sessions.DAEMON))
 
 
 class Launch(NamedTuple):
@@ -82,6 +86,8 @@ def launch(
         *("--prtemca", "plm_ssh_args", " ".join([*ssh_options, *SSH_OPTIONS])),
         # All machines are reached from the first: they need no keys for each other.
         *("--prtemca", "plm_ssh_no_tree_spawn", "1"),
+        # Slurm ends the processes of a step itself, and knows them by what it has started.
+        *([] if IN_SLURM in environment else ["--prtemca", "prte_launch_agent", GUARDED]),
         *("--prtemca", "prte_local_tmpdir_base", folder),
         *(word for name, value in KEEPALIVE for word in ("--prtemca", f"oob_tcp_keepalive_{name}", value)),
         # Open MPI's other ways have hung, and leave files in /dev/shm when they are killed.

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 import time
 import traceback
 from contextlib import suppress
@@ -38,30 +37,31 @@ def be_the_agent() -> None:
     from synk.machines.agent import Agent
     from synk.machines.agent_door import knock
     from synk.machines.all_reduce import AllReduce
-    from synk.machines.mpi_job import end_own_job
-    from synk.machines.mpi_library import load_mpi
+    from synk.machines.mpi_job import end_own_job, join_own_job
     from synk.machines.mpi_links import MpiLinks
     from synk.run.hosts import FOLDER
     from synk.transport.base import Disconnected
 
+    folder = os.environ.pop(FOLDER)
     with suppress(Disconnected):
         end = knock()
-        Agent(AllReduce(MpiLinks(load_mpi().COMM_WORLD)), end).run()
-    end_own_job(os.environ.pop(FOLDER))
+        Agent(AllReduce(MpiLinks(join_own_job(folder))), end).run()
+    end_own_job(folder)
 
 
 def be_a_leader() -> None:
     """Call the master, and lead the ranks of this machine."""
     from synk.device.cpu import count_cores
     from synk.machines.agent_door import forget_the_way
-    from synk.machines.mpi_job import end_own_job
-    from synk.machines.mpi_library import load_mpi
+    from synk.machines.mpi_job import end_own_job, join_own_job
+    from synk.machines.sessions import temporary_folder
     from synk.run.calling import Call
     from synk.run.hosts import ADDRESS, FOLDER, TOKEN
     from synk.run.job import CALL_SECONDS
     from synk.run.leader import lead
 
-    world = load_mpi().COMM_WORLD
+    folder = temporary_folder()
+    world = join_own_job(folder)
     host, port = os.environ.pop(ADDRESS).rsplit(":", 1)
     token = bytes.fromhex(os.environ.pop(TOKEN))
     del os.environ[FOLDER]
@@ -69,7 +69,7 @@ def be_a_leader() -> None:
     deadline = time.monotonic() + CALL_SECONDS
     call = Call(world, (host, int(port)), token, {"ranks": count_cores()}, deadline)
     if not lead(call.end, call.leaders):
-        end_own_job(tempfile.gettempdir())
+        end_own_job(folder)
 
 
 def main() -> NoReturn:

@@ -14,6 +14,7 @@ import pytest
 from support.machines.mpi_group import MpiGroup, launch_here, missing
 from support.processes.leaks import processes
 from synk.machines.mpi_job import MpiJob
+from synk.machines.sessions import remove_folder
 from synk.transport.base import Disconnected
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
@@ -88,6 +89,36 @@ def test_the_end_of_a_job_is_noticed_with_its_last_words(start):
     assert job.exit_code() == 1
     assert "the reason" in job.log.tail()
     assert left_of(job.pid) == []
+
+
+ALONE = """
+import os, sys
+from synk.machines.mpi_job import join_own_job
+from synk.values.errors import SynkStateError
+try:
+    join_own_job(sys.argv[1])
+except SynkStateError as error:
+    print(os.getsid(0), os.environ["TMPDIR"], error, flush=True)
+os._exit(0)  # as one that is killed
+"""
+
+
+def test_a_process_without_its_daemon_does_not_go_on_alone_and_what_it_makes_goes_with_the_session(tmp_path):
+    alone = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_MCA_btl": "self,tcp", "TMPDIR": "/tmp"}
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE, tmp_path],
+        env={**os.environ, **alone},
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=PATIENCE,
+        start_new_session=True,
+    )
+    session, temporary, said = done.stdout.split(maxsplit=2)
+    assert temporary == "/tmp"
+    assert "daemon of Open MPI has ended" in said
+    assert [path.name for path in tmp_path.iterdir()] == [f"mpi.{session}"]
+    remove_folder(str(tmp_path), int(session))
+    assert list(tmp_path.iterdir()) == []
 
 
 MASTER = """

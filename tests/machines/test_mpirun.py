@@ -1,5 +1,7 @@
 """Commands that start one process a machine: nothing is run."""
 
+from pathlib import Path
+
 import pytest
 
 from synk.machines import mpi_library
@@ -55,6 +57,14 @@ def test_in_slurm_a_machine_is_asked_by_a_step_as_mpirun_starts_there():
     assert command[0] == "srun"
     assert {"--overlap", "--nodelist=beta", "--ntasks=1"} < set(command)
     assert command[-1] == "true"
+
+
+def test_daemons_on_other_machines_are_started_beside_a_guard_but_not_in_slurm():
+    command = launch(**USUAL).command
+    agent = command[command.index("prte_launch_agent") + 1].split()
+    assert Path(agent[-2]).is_file()
+    assert agent[-1] == "prted"
+    assert "prte_launch_agent" not in words(environment={"SLURM_JOBID": "7"})
 
 
 def test_ssh_never_asks():

@@ -1,8 +1,10 @@
-"""A guard ends a session whose master is gone, and removes its folder."""
+"""A guard ends a session whose master or daemon is gone, and removes its folder."""
 
 import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -52,3 +54,52 @@ def test_a_guard_that_was_told_farewell_ends_nothing(master):
     master.stdin.write("farewell\n")
     master.stdin.flush()
     assert master.stdout.readline() == "0 None\n"
+
+
+DAEMON = """#!{python}
+import os, subprocess, sys
+for folder in ("prted", "mpi"):
+    os.makedirs(f"{{os.environ['TMPDIR']}}/{{folder}}.{{os.getpid()}}/inner")
+leader = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"], stdout=subprocess.DEVNULL)
+print(os.getpid(), os.getsid(0), leader.pid, *sys.argv[1:], flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def daemon(tmp_path):
+    """A daemon that was started as ssh would: its pid, session, child and what it was told are `said`."""
+    program = tmp_path / "bin" / sessions.DAEMON
+    program.parent.mkdir()
+    program.write_text(DAEMON.format(python=sys.executable))
+    program.chmod(0o700)
+    (tmp_path / "temporary").mkdir()
+    with subprocess.Popen(
+        [sys.executable, "-I", "-S", sessions.__file__, program, "--daemonize", "--vpid"],
+        env={**os.environ, "TMPDIR": f"{tmp_path}/temporary"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        process.said = process.stdout.readline().split()
+        process.left = lambda: os.listdir(tmp_path / "temporary")
+        yield process
+        process.kill()
+
+
+def test_a_daemon_leads_a_session_of_its_own(daemon):
+    assert daemon.said[:2] == [str(daemon.pid)] * 2
+    assert daemon.said[3:] == ["--leave-session-attached", "--vpid"]
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+def test_what_a_daemon_has_left_is_removed_and_its_session_ends(daemon, end):
+    leader = int(daemon.said[2])
+    assert len(daemon.left()) == 2
+    daemon.send_signal(end)
+    assert daemon.stdout.read() == "", "the login does not wait for the guard"
+    check_gone([leader], SECONDS)
+    deadline = time.monotonic() + SECONDS
+    while daemon.left():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 from synk.run import follower
+from synk.run.hosts import FOLDER
 
 PROGRAM = """
 import atexit
@@ -38,7 +39,7 @@ def test_a_process_whose_script_has_ended_waits_for_nobody_either():
 
 def test_the_agent_starts_without_pytensor():
     command = [sys.executable, "-X", "importtime", follower.__file__]
-    alone = {**os.environ, follower.RANK: "0"}  # the way to rank 0 is not in it
+    alone = {**os.environ, follower.RANK: "0", FOLDER: "/tmp"}  # the way to rank 0 is not in it
     done = subprocess.run(command, env=alone, capture_output=True, text=True, timeout=60)
     assert "synk.machines.agent\n" in done.stderr
     assert "KeyError: 'SYNK_AGENT_ADDRESS'" in done.stderr

@@ -125,7 +125,7 @@ class Hosts:
         flags = ["-n", "-m", "-u", "-i", "-p", "-f", "--kill-child", "--mount-proc"]
         host = self._hosts[name] = self._unshare(flags, text, self.folder / f"{name}.log")
         self._await(lambda: self._is_apart(host) and self.first_process(name))
-        port = f"p{number}-{host.pid}"[:15]
+        port = self._port(name)
         self._in_bridge(
             f"ip link add {port} type veth "
             f"peer name eth0 address 02:00:00:00:00:{number:02x} netns {host.pid} && "
@@ -136,6 +136,10 @@ class Hosts:
         self._await(
             lambda: self._ip(host.pid, f"exec 2>/dev/null 3<>/dev/tcp/{self.address(name)}/22", False)
         )
+
+    def _port(self, name):
+        """Return the name of a host's port at the bridge."""
+        return f"p{self.names.index(name) + 1}-{self._hosts[name].pid}"[:15]
 
     def _unshare(self, flags, script, log):
         tell = ctypes.CDLL(None).prctl
@@ -212,6 +216,8 @@ class Hosts:
         """End a host by its first process."""
         os.kill(self.first_process(name), signal.SIGKILL)
         self._hosts[name].wait()
+        # Its network lasts as long as anything from outside is in it, and would answer in place of the next.
+        self._in_bridge(f"ip link delete {self._port(name)} 2>/dev/null || true")
 
     def processes(self, name):
         """Return the commands of a host's processes but its sshd's, by their pids as seen from outside."""
