@@ -46,10 +46,7 @@ class Expansion:
         self._start = prepared.layout.join(prepared.start(0))
 
     def check(self) -> None:
-        """Compute the values of one point, so what fails does so before there are draws.
-
-        Called once the log-density is compiled, whose C is compiled together with that of this.
-        """
+        """Compute the values of one point, so what fails does so before there are draws."""
         self._values(self._start)
 
     def _values(self, point: np.ndarray) -> list[np.ndarray]:

@@ -21,7 +21,7 @@ from pymc.util import get_random_generator
 import synk
 from synk.extensions.fit.signals import StoppedBySignals
 from synk.extensions.pymc.chains import RankChains, Report, Start
-from synk.extensions.pymc.density import Prepared
+from synk.extensions.pymc.density import Evaluation, Prepared
 from synk.extensions.pymc.record import Record
 from synk.extensions.pymc.results import Expansion, tree
 from synk.extensions.pymc.runs import Stop, model_of, run_of
@@ -113,10 +113,12 @@ def sample(
             chains = _checked_chains(chains, shard)
             starts = _starts(prepared, chains, random_seed)
             expansion = Expansion(prepared, var_names, starts[0].seed)
+            evaluation = prepared.on_all_ranks(shard) if shard else prepared.for_each_rank()
+            synk.distribute()
+            expansion.check()  # now, as its C is compiled together with that of the log-density
             record = Record(chains, prepared.layout.size)
-            with _chains(prepared, shard, starts, settings) as poll:
-                began, stop.begun = time.perf_counter(), True  # what is compiled is compiled
-                expansion.check()
+            with _chains(prepared, evaluation, bool(shard), starts, settings) as poll:
+                began, stop.begun = time.perf_counter(), True
                 with (
                     _display(chains, settings["draws"], progressbar) as show,
                     _returning_what_is_drawn(record),
@@ -176,17 +178,21 @@ class Here:
 
 @contextmanager
 def _chains(
-    prepared: Prepared, shard: Any, starts: Sequence[Start], settings: Mapping[str, Any]
+    prepared: Prepared,
+    evaluation: Evaluation,
+    together: bool,
+    starts: Sequence[Start],
+    settings: Mapping[str, Any],
 ) -> Iterator[Here | synk.OnRanks]:
     """Let chains draw in the context: here, if the ranks evaluate together, else on each rank its share."""
     poll: Here | synk.OnRanks
     try:
-        if shard:
-            poll = Here(RankChains(0, prepared.on_all_ranks(shard), [starts], settings))
+        if together:
+            poll = Here(RankChains(0, evaluation, [starts], settings))
         else:
             n_ranks = synk.n_ranks()
             shares = [list(starts[rank::n_ranks]) for rank in range(n_ranks)]
-            poll = synk.on_ranks(RankChains, prepared.for_each_rank(), shares, settings)
+            poll = synk.on_ranks(RankChains, evaluation, shares, settings)
     except StartError:
         _raise_with_terms(prepared, starts)
         raise

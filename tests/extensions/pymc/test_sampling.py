@@ -342,7 +342,7 @@ def test_a_deterministic_that_raises_does_so_before_there_are_draws(monkeypatch)
         values = pm.Normal("values", shape=3)
         pm.Deterministic("last", values[pm.Data("place", [7])])
         pm.Normal("y", values, observed=np.ones(3))
-    monkeypatch.setattr(sampling, "_follow", None)
+    monkeypatch.setattr(sampling, "_chains", None)
     with pytest.raises(IndexError):
         sample(model=model, chains=2, cores=1, **SHORT)
 
