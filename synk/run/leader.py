@@ -33,7 +33,7 @@ from synk.run.placement import Binding, placement
 from synk.run.run_state import RunState
 from synk.transport.base import CLOSE_SECONDS, Disconnected, Leaders
 from synk.transport.links import LeaderEnd, Loss, Standing
-from synk.transport.mirror import refs_in, write
+from synk.transport.mirror import write
 from synk.transport.steps import KnownSteps
 from synk.values import messages
 from synk.values.by_value import dumps
@@ -179,12 +179,14 @@ class Leader:
             self._end.reply([readable(*one) for one in zip(ranks, replies, strict=True)])
 
     def _write(self, fills: Sequence[messages.Fill], steps: Sequence[Any]) -> None:
-        """Write what has changed; a segment that could not be made is the failure of all that read it."""
+        """Write what has changed; a segment that could not be made is the failure of all that read it.
+
+        What comes beside it is written all the same: the master does not send it again.
+        """
         if self._not_made:
-            for ref in refs_in(tuple(steps)):
+            for ref in messages.refs_in(tuple(steps)):
                 self._trouble = self._trouble or self._not_made.get(ref.segment)
-        if self._trouble is None:
-            write(fills, self._segments)
+        write([fill for fill in fills if fill.segment not in self._not_made], self._segments)
 
     def _prepare(self, message: Any) -> None:
         """Follow a message without an answer, and give it on to the workers."""

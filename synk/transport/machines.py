@@ -51,9 +51,11 @@ class MachinesChannel:
         return self._torn or self._here.torn or any(link.torn for link in self._links)
 
     def command(self, command: messages.Command) -> None:
-        fills, steps = self._mirror.fills(command), self._pickled.of(command.steps)
+        steps = self._pickled.of(command.steps)
         relay = messages.Relay((), command.number, steps, command.start, command.stop)
+        fills = self._mirror.fills(command)
         self._torn = self.waiting = True
+        self._mirror.sent()
         self._replies = None
         if any(fills):
             self._send([encode(relay._replace(fills=one)) for one in fills])

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,8 +24,6 @@ from synk.values.messages import ArrayRef, Fill
 
 BLOCK_BYTES = 1 << 18
 
-Digests = dict[tuple[int, int], bytes]  # by segment, and the offset of a block
-
 
 class Mirror:
     """The bytes of the master's segments that other machines have."""
@@ -33,98 +32,107 @@ class Mirror:
         self.segments = segments
         self._copies = [Copy() for _ in machines]
         self._readers = [messages.Readers(one.ranks, one.n_ranks, (0, 0)) for one in machines]
-        self._known: tuple[Any, ...] = ()
-        self._parts: list[list[messages.Part]] = []  # by machine
+        self._looks: list[list[Look]] = []  # by machine, at what is to be sent
+        self._known: tuple[Any, ...] = (None,)
+        self._parts: list[list[messages.Part]] = []  # of what is known, by machine
 
     def fills(self, command: messages.Command) -> list[tuple[messages.Fill, ...]]:
-        """Return the blocks that each machine lacks of what its ranks read, and take it that it gets them.
-
-        Left by an exception, it takes nothing.
-        """
-        self._read_by(command)
-        digests: Digests = {}  # of what is there now
-        looks = [
-            (copy, [Look(part, self.segments, copy, digests) for part in parts])
-            for copy, parts in zip(self._copies, self._parts, strict=True)
+        """Return the blocks that each machine lacks of what its ranks read; call `sent` when it gets them."""
+        digests: dict[Any, bytes] = {}  # of what is there now
+        self._looks = [
+            [look(part, self.segments, copy, digests) for part in parts]
+            for copy, parts in zip(self._copies, self._parts_of(command), strict=True)
         ]
-        for copy, all_looks in looks:
-            for look in all_looks:
-                copy.take(look)
-        return [tuple([fill for look in all_looks for fill in look.fills]) for _, all_looks in looks]
+        return [tuple([fill for one in looks for fill in one.fills]) for looks in self._looks]
 
-    def _read_by(self, command: messages.Command) -> None:
-        steps, told = known = command.steps, (command.start, command.stop)
-        if not self._known or steps is not self._known[0] or told != self._known[1]:
-            readers = [one._replace(told=told) for one in self._readers]
-            self._parts = [list(dict.fromkeys(messages.parts_in(steps, one))) for one in readers]
-            self._known = known
+    def sent(self) -> None:
+        """Take it that machines have got the last fills."""
+        for copy, looks in zip(self._copies, self._looks, strict=True):
+            for one in looks:
+                copy.take(one)
+        self._looks = [[] for _ in self._copies]
+
+    def _parts_of(self, command: messages.Command) -> list[list[messages.Part]]:
+        steps, told = command.steps, (command.start, command.stop)
+        if steps is not self._known[0] or told != self._known[1]:
+            self._parts = [parts_read(steps, one._replace(told=told)) for one in self._readers]
+            self._known = steps, told
+        return self._parts
 
     def forget(self, segment: int) -> None:
         """Drop what is known of a segment that is no more."""
         for copy in self._copies:
-            copy.forget(segment)
+            copy.digests.pop(segment, None)
+            copy.looked_at.pop(segment, None)
+
+
+def parts_read(steps: tuple[Any, ...], readers: messages.Readers) -> list[messages.Part]:
+    """Return what ranks read in a command, without rows of arrays that they read all of."""
+    parts = dict.fromkeys(messages.parts_in(steps, readers))
+    whole = {part.ref for part in parts if part.rows is None}
+    return [part for part in parts if part.rows is None or part.ref not in whole]
 
 
 class Copy:
-    """The bytes that one machine has.
+    """The bytes that one machine has, by segment.
 
     Attributes
     ----------
     digests : dict
-        By segment and offset, of blocks.
+        Of blocks, by their offsets.
     looked_at : dict
         By array, the stamp under which blocks were looked at, and which.
     """
 
     def __init__(self) -> None:
-        self.digests: Digests = {}
-        self.looked_at: dict[ArrayRef, tuple[Any, set[int]]] = {}
+        self.digests: defaultdict[int, dict[int, bytes]] = defaultdict(dict)
+        self.looked_at: defaultdict[int, dict[ArrayRef, tuple[Any, set[int]]]] = defaultdict(dict)
 
     def blocks_under(self, ref: ArrayRef, stamp: Any) -> set[int]:
-        """Return the blocks that were looked at under a stamp."""
-        known, blocks = self.looked_at.get(ref, (None, set()))
+        """Return the blocks that were looked at under a stamp; one that is None does not last."""
+        known, blocks = self.looked_at[ref.segment].get(ref, (None, set()))
         return blocks if stamp is not None and known == stamp else set()
 
     def take(self, look: Look) -> None:
-        """Take it that the machine gets what it lacked."""
-        self.digests.update(look.digests)
+        """Take it that the machine has got what it lacked."""
+        ref = look.ref
+        self.digests[ref.segment].update(look.digests)
         if look.stamp is not None and look.blocks:
-            self.looked_at[look.ref] = look.stamp, self.blocks_under(look.ref, look.stamp) | look.blocks
-
-    def forget(self, segment: int) -> None:
-        """Drop what is known of a segment."""
-        for key in [key for key in self.digests if key[0] == segment]:
-            del self.digests[key]
-        for ref in [ref for ref in self.looked_at if ref.segment == segment]:
-            del self.looked_at[ref]
+            blocks = self.blocks_under(ref, look.stamp) | look.blocks
+            self.looked_at[ref.segment][ref] = look.stamp, blocks
 
 
-class Look:
-    """A look at a part of an array: the blocks of it that a machine lacks.
+class Look(NamedTuple):
+    """A look at a part of an array."""
 
-    Blocks are counted from the beginning of the array, whatever rows are read. ``known`` are digests of what
-    the array holds now, to which those are added that this one computes.
+    ref: ArrayRef
+    stamp: Any
+    blocks: set[int]  # that were looked at: where they begin in the array, whatever rows are read
+    digests: dict[int, bytes]  # of those that the machine lacks, by their offsets
+    fills: list[Fill]
+
+
+def look(part: messages.Part, segments: SegmentTable, copy: Copy, known: dict[Any, bytes]) -> Look:
+    """Find the blocks of a part of an array that a machine lacks.
+
+    ``known`` are digests of what the array holds now, to which those are added that this one computes.
     """
-
-    def __init__(self, part: messages.Part, segments: SegmentTable, copy: Copy, known: Digests):
-        self.ref, self.stamp = part.ref, segments.stamp(part.ref.segment)
-        self.fills: list[messages.Fill] = []
-        self.digests: Digests = {}
-        self.blocks: set[int] = set()  # that are looked at
-        if self.stamp == ON_DISK:
-            return
-        seen = copy.blocks_under(part.ref, self.stamp)
-        if len(seen) == len(_blocks(messages.Part(part.ref))):
-            return
-        self.blocks.update(start for start in _blocks(part) if start not in seen)
-        content = segments.array(part.ref).reshape(-1).view(np.uint8)
-        for start in sorted(self.blocks):
-            key, block = (part.ref.segment, part.ref.offset + start), content[start : start + BLOCK_BYTES]
-            digest = known.get(key) or hashlib.blake2b(block.data, digest_size=16).digest()
-            known[key] = digest
-            if copy.digests.get(key) != digest:
-                self.digests[key] = digest
-                self.fills.append(messages.Fill(*key, block))
+    ref, stamp = part.ref, segments.stamp(part.ref.segment)
+    found = Look(ref, stamp, set(), {}, [])
+    seen = copy.blocks_under(ref, stamp)
+    if stamp == ON_DISK or len(seen) == len(_blocks(messages.Part(ref))):
+        return found
+    found.blocks.update(start for start in _blocks(part) if start not in seen)
+    content = segments.array(ref).reshape(-1).view(np.uint8)
+    for start in sorted(found.blocks):
+        block, offset = content[start : start + BLOCK_BYTES], ref.offset + start
+        key = ref.segment, offset, block.size, stamp  # threads may write between two looks
+        digest = known.get(key) or hashlib.blake2b(block.data, digest_size=16).digest()
+        known[key] = digest
+        if copy.digests[ref.segment].get(offset) != digest:
+            found.digests[offset] = digest
+            found.fills.append(Fill(ref.segment, offset, block))
+    return found
 
 
 def _blocks(part: messages.Part) -> range:
@@ -135,18 +143,6 @@ def _blocks(part: messages.Part) -> range:
         return range(0, itemsize * math.prod(ref.shape), BLOCK_BYTES)
     row = itemsize * math.prod(ref.shape[1:])
     return range(row * rows[0] // BLOCK_BYTES * BLOCK_BYTES, row * min(rows[1], ref.shape[0]), BLOCK_BYTES)
-
-
-def refs_in(value: Any) -> Iterator[ArrayRef]:
-    """Yield the arrays in shared memory that steps of a command refer to, whoever reads them."""
-    if isinstance(value, ArrayRef):
-        yield value
-    elif isinstance(value, tuple | list):
-        for item in value:
-            yield from refs_in(item)
-    elif isinstance(value, messages.Step):
-        for name in value.__slots__:
-            yield from refs_in(getattr(value, name))
 
 
 def write(fills: Iterable[Fill], segments: SegmentTable) -> None:

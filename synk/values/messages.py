@@ -176,6 +176,18 @@ def parts_in(value: Any, readers: Readers) -> Iterator[Part]:
         yield from value.parts(readers)
 
 
+def refs_in(value: Any) -> Iterator[ArrayRef]:
+    """Yield the arrays in shared memory that steps of a command refer to, whoever reads them."""
+    if isinstance(value, ArrayRef):
+        yield value
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from refs_in(item)
+    elif isinstance(value, Step):
+        for name in value.__slots__:
+            yield from refs_in(getattr(value, name))
+
+
 class Ahead(NamedTuple):
     """Rows to gather for the next call of a function, while this one computes."""
 
@@ -215,8 +227,8 @@ class Call(Step):
         shares = [split(stop - start, readers.n_ranks)[rank] for rank in readers.ranks]
         before = 0 if pairs else start
         # A rank without rows has the one before stand in: see `synk.rank.arguments.stand_in`.
-        first = min(first if first < last else last - 1 for first, last in shares)
-        return max(before + first, 0), before + shares[-1][1]
+        first = max(before + min(first if first < last else last - 1 for first, last in shares), 0)
+        return first, max(before + shares[-1][1], first + 1)
 
 
 @dataclass(slots=True)
