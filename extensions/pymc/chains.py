@@ -56,7 +56,7 @@ class Report(NamedTuple):
 
 
 class RankChains:
-    """The chains of one rank, of which the first has begun: so the log-density is compiled."""
+    """The chains of one rank, none of which has begun; but the log-density is compiled."""
 
     def __init__(
         self, rank: int, evaluate: Any, starts: Sequence[Sequence[Start]], settings: Mapping[str, Any]
@@ -64,7 +64,8 @@ class RankChains:
         self._running: Chain | None = None
         self._evaluate, self._settings = evaluate, settings
         self._waiting = deque(starts[rank])
-        self._begin_next()
+        if self._waiting:
+            evaluate(self._waiting[0].points[0])
 
     def _begin_next(self) -> None:
         if self._running is None and self._waiting:

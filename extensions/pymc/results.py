@@ -6,6 +6,7 @@ Drawn -> expanded: values of variables and deterministics -> tree;  vectors alon
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import arviz_base
@@ -45,9 +46,13 @@ class Expansion:
         )
         self._start = prepared.layout.join(prepared.start(0))
 
+    @cached_property
+    def _example(self) -> list[np.ndarray]:
+        return self._values(self._start)
+
     def check(self) -> None:
         """Compute the values of one point, so what fails does so before there are draws."""
-        self._values(self._start)
+        _ = self._example
 
     def _values(self, point: np.ndarray) -> list[np.ndarray]:
         return [np.asarray(value) for value in self._function(point)]
@@ -55,8 +60,7 @@ class Expansion:
     def of(self, points: np.ndarray) -> dict[str, np.ndarray]:
         """Return arrays of shape (chains, draws, ...) of points of shape (chains, draws, size)."""
         chains, draws, size = points.shape
-        example = self._values(self._start)
-        made = [np.empty((chains * draws, *one.shape), one.dtype) for one in example]
+        made = [np.empty((chains * draws, *one.shape), one.dtype) for one in self._example]
         for number, point in enumerate(points.reshape(chains * draws, size)):
             for array, value in zip(made, self._values(point), strict=True):
                 array[number] = value

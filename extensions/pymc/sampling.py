@@ -21,7 +21,7 @@ from pymc.util import get_random_generator
 import synk
 from synk.extensions.fit.signals import StoppedBySignals
 from synk.extensions.pymc.chains import RankChains, Report, Start
-from synk.extensions.pymc.density import Evaluation, Prepared
+from synk.extensions.pymc.density import Prepared
 from synk.extensions.pymc.record import Record
 from synk.extensions.pymc.results import Expansion, tree
 from synk.extensions.pymc.runs import Stop, model_of, run_of
@@ -113,15 +113,14 @@ def sample(
             chains = _checked_chains(chains, shard)
             starts = _starts(prepared, chains, random_seed)
             expansion = Expansion(prepared, var_names, starts[0].seed)
-            evaluation = prepared.on_all_ranks(shard) if shard else prepared.for_each_rank()
-            synk.distribute()
-            expansion.check()  # now, as its C is compiled together with that of the log-density
             record = Record(chains, prepared.layout.size)
-            with _chains(prepared, evaluation, bool(shard), starts, settings) as poll:
+            with closing(_chains(prepared, shard, starts, settings)) as poll:
+                expansion.check()  # now, as its C was compiled together with that of the log-density
                 began, stop.begun = time.perf_counter(), True
                 with (
                     _display(chains, settings["draws"], progressbar) as show,
                     _returning_what_is_drawn(record),
+                    _telling_the_terms(prepared, starts),
                 ):
                     _follow(poll, record, stop, show)
                 seconds = time.perf_counter() - began
@@ -176,28 +175,15 @@ class Here:
         return [self._chains(known, stop)]
 
 
-@contextmanager
 def _chains(
-    prepared: Prepared,
-    evaluation: Evaluation,
-    together: bool,
-    starts: Sequence[Start],
-    settings: Mapping[str, Any],
-) -> Iterator[Here | synk.OnRanks]:
-    """Let chains draw in the context: here, if the ranks evaluate together, else on each rank its share."""
-    poll: Here | synk.OnRanks
-    try:
-        if together:
-            poll = Here(RankChains(0, evaluation, [starts], settings))
-        else:
-            n_ranks = synk.n_ranks()
-            shares = [list(starts[rank::n_ranks]) for rank in range(n_ranks)]
-            poll = synk.on_ranks(RankChains, evaluation, shares, settings)
-    except StartError:
-        _raise_with_terms(prepared, starts)
-        raise
-    with closing(poll):
-        yield poll
+    prepared: Prepared, shard: Any, starts: Sequence[Start], settings: Mapping[str, Any]
+) -> Here | synk.OnRanks:
+    """Return chains that begin when asked: here, if the ranks evaluate together, else on the ranks."""
+    if shard:
+        return Here(RankChains(0, prepared.on_all_ranks(shard), [starts], settings))
+    n_ranks = synk.n_ranks()
+    shares = [list(starts[rank::n_ranks]) for rank in range(n_ranks)]
+    return synk.on_ranks(RankChains, prepared.for_each_rank(), shares, settings)
 
 
 def _starts(prepared: Prepared, chains: int, random_seed: Any) -> list[Start]:
@@ -209,11 +195,16 @@ def _starts(prepared: Prepared, chains: int, random_seed: Any) -> list[Start]:
     return made
 
 
-def _raise_with_terms(prepared: Prepared, starts: Sequence[Start]) -> None:
+@contextmanager
+def _telling_the_terms(prepared: Prepared, starts: Sequence[Start]) -> Iterator[None]:
     """Raise PyMC's error for the first chain that cannot begin: a rank has told of it in words only."""
-    alone = prepared.here()
-    for start in starts:
-        start_of(prepared, alone, start.points)
+    try:
+        yield
+    except StartError:
+        alone = prepared.here()
+        for start in starts:
+            start_of(prepared, alone, start.points)
+        raise
 
 
 def _checked_chains(chains: int | None, shard: Any) -> int:

@@ -67,7 +67,7 @@ class Mirror:
 
 
 def parts_read(steps: tuple[Any, ...], readers: messages.Readers) -> list[messages.Part]:
-    """Return what ranks read in a command, without rows of arrays that they read all of."""
+    """Return the parts of arrays that steps have ranks read; an array that is read whole comes once."""
     parts = dict.fromkeys(messages.parts_in(steps, readers))
     whole = {part.ref for part in parts if part.rows is None}
     return [part for part in parts if part.rows is None or part.ref not in whole]

@@ -9,9 +9,10 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from support.machines.leader_steps import Give, Hang, Meet, Release, Unreadable, Unsendable
+from support.machines.leader_steps import Give, Hang, Meet, ReadArray, Release, Unreadable, Unsendable
 from synk.device import Devices
 from synk.rank.connection import Connection
 from synk.run.leader import LeaderSpec
@@ -52,17 +53,17 @@ class Master:
         self.link.greet(PATIENCE)
         self._number = 0
 
-    def replies(self, *steps):
+    def replies(self, *steps, fills=()):
         """Run a command; return the machine's replies, or None if it has lost a worker."""
-        self.start(*steps)
+        self.start(*steps, fills=fills)
         self.link.look(PATIENCE)
         return self.link.replies
 
-    def start(self, *steps):
+    def start(self, *steps, fills=()):
         """Begin a command."""
         self._number += 1
         self.link.replies = None
-        self.link.send(encode(messages.Relay((), self._number, pickle.dumps(steps), 0, 0)))
+        self.link.send(encode(messages.Relay(fills, self._number, pickle.dumps(steps), 0, 0)))
 
     def standing(self, seconds=PATIENCE):
         """Return what the leader answers to an inquiry, or None."""
@@ -119,6 +120,16 @@ def test_a_segment_that_cannot_be_made_is_told_with_the_next_reply(master):
     reads_it = Give(arrays=(messages.ArrayRef(1, "<f8", (3,)),))
     assert master.replies(reads_it)[0].failure.kind is SharedMemoryFull  # and no KeyError
     assert results(master.replies(Give())) == [1, 2]
+
+
+def test_what_comes_beside_an_array_without_room_is_written(master):
+    master.link.send(encode(messages.Attach(1, 1 << 60)))
+    master.link.send(encode(messages.Attach(2, 24)))
+    refs = [messages.ArrayRef(number, "<f8", (3,)) for number in (1, 2)]
+    values = np.array([1.0, 2, 3])
+    fills = tuple([messages.Fill(number, 0, values.view("u1")) for number in (1, 2)])
+    assert master.replies(Give(arrays=tuple(refs)), fills=fills)[0].failure.kind is SharedMemoryFull
+    assert [list(read) for read in results(master.replies(ReadArray(refs[1])))] == [[1, 2, 3]] * 2
 
 
 def test_a_worker_that_dies_is_a_loss_and_its_leader_lives(master):

@@ -100,4 +100,4 @@ def test_a_chain_begins_at_the_first_point_with_a_finite_density():
     with pytest.raises(
         StartError, match="the log-density is not finite at any initial point: at the first it is -inf"
     ):
-        RankChains(0, Half(), [[Start(3, 1, points[:1])]], SETTINGS)
+        RankChains(0, Half(), [[Start(3, 1, points[:1])]], SETTINGS)({}, False)

@@ -342,8 +342,22 @@ def test_a_deterministic_that_raises_does_so_before_there_are_draws(monkeypatch)
         values = pm.Normal("values", shape=3)
         pm.Deterministic("last", values[pm.Data("place", [7])])
         pm.Normal("y", values, observed=np.ones(3))
-    monkeypatch.setattr(sampling, "_chains", None)
+    monkeypatch.setattr(sampling, "_follow", None)
     with pytest.raises(IndexError):
+        sample(model=model, chains=2, cores=1, **SHORT)
+
+
+def test_a_later_chain_that_cannot_begin_tells_the_terms(monkeypatch):
+    with pm.Model() as model:
+        pm.Potential("wall", pt.switch(pm.Normal("mean") < -100, -np.inf, 0))
+    begin = sampling._starts
+
+    def starts(*arguments):
+        first, second = begin(*arguments)
+        return [first, second._replace(points=second.points - 200)]
+
+    monkeypatch.setattr(sampling, "_starts", starts)
+    with pytest.raises(pm.exceptions.SamplingError, match="wall: -inf"):
         sample(model=model, chains=2, cores=1, **SHORT)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from synk.values.messages import Step
+from synk.values.messages import ArrayRef, Step
 
 
 class Unsendable:
@@ -33,6 +33,16 @@ class Give(Step):
 
     def run(self, rank):
         return self.kind() if rank.rank == self.rank else rank.rank
+
+
+@dataclass(slots=True)
+class ReadArray(Step):
+    """Return the values of an array."""
+
+    ref: ArrayRef
+
+    def run(self, rank):
+        return rank.segments.array(self.ref).copy()
 
 
 @dataclass(slots=True)
