@@ -98,10 +98,13 @@ def join_own_job(folder: str) -> Any:
     """
     before = os.environ.get(TEMPORARY)
     os.environ[TEMPORARY] = folder_of(os.getsid(0), folder)
-    world = load_mpi().COMM_WORLD
-    del os.environ[TEMPORARY]
-    if before is not None:
-        os.environ[TEMPORARY] = before
+    try:
+        world = load_mpi().COMM_WORLD
+    finally:
+        if before is None:
+            del os.environ[TEMPORARY]
+        else:
+            os.environ[TEMPORARY] = before
     if world.size != int(os.environ[SIZE]):
         raise SynkStateError("the daemon of Open MPI has ended on this machine")
     return world

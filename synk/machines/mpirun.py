@@ -29,7 +29,7 @@ KEEPALIVE = (("time", "1"), ("intvl", "1"), ("probes", "3"))
 # In a job of Slurm mpirun reaches the other machines by srun. A step that has lost a machine holds the others
 # until Slurm gives that one up; the step of a restart shares them with it.
 IN_SLURM, SHARE = "SLURM_JOBID", {"SLURM_OVERLAP": "1"}
-GUARDED = " ".join((sys.executable, "-I", "-S", sessions.__file__, sessions.DAEMON))
+GUARDED = sys.executable, "-I", "-S", sessions.__file__, sessions.DAEMON
 
 
 class Launch(NamedTuple):
@@ -86,8 +86,10 @@ def launch(
         *("--prtemca", "plm_ssh_args", " ".join([*ssh_options, *SSH_OPTIONS])),
         # All machines are reached from the first: they need no keys for each other.
         *("--prtemca", "plm_ssh_no_tree_spawn", "1"),
+        # Logins last as long as their daemons, and without this no more begin than 128.
+        *("--prtemca", "plm_ssh_num_concurrent", str(len(hosts))),
         # Slurm ends the processes of a step itself, and knows them by what it has started.
-        *([] if IN_SLURM in environment else ["--prtemca", "prte_launch_agent", GUARDED]),
+        *([] if IN_SLURM in environment else _guarded(GUARDED)),
         *("--prtemca", "prte_local_tmpdir_base", folder),
         *(word for name, value in KEEPALIVE for word in ("--prtemca", f"oob_tcp_keepalive_{name}", value)),
         # Open MPI's other ways have hung, and leave files in /dev/shm when they are killed.
@@ -97,6 +99,12 @@ def launch(
         *program,
     ]
     return Launch(tuple(command), {**environment, **SHARE, **variables}, folder)
+
+
+def _guarded(agent: Sequence[str]) -> list[str]:
+    """Return how daemons are started by an agent; by themselves where a shell would take its words apart."""
+    words = " ".join(agent)
+    return ["--prtemca", "prte_launch_agent", words] if words == shlex.join(agent) else []
 
 
 def on(

@@ -81,8 +81,8 @@ def guard(parent: int, session: int, folder: str) -> None:
         end_session(session, folder)
 
 
-def await_end(parent: int, *ends: int) -> list[int]:
-    """Wait until the parent of this process is gone, or some of ``ends`` have something to read: these."""
+def await_end(parent: int, *pipes: int) -> list[int]:
+    """Wait until the parent of this process is gone, or some pipes have something to read: these."""
     # Schedulers send these to all processes of a job, and terminals.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -90,7 +90,7 @@ def await_end(parent: int, *ends: int) -> list[int]:
         life = os.pidfd_open(parent)
     except ProcessLookupError:
         return []
-    return select.select([life, *ends], [], [])[0] if os.getppid() == parent else []
+    return select.select([life, *pipes], [], [])[0] if os.getppid() == parent else []
 
 
 def become_guarded(daemon: list[str]) -> NoReturn:
@@ -106,8 +106,8 @@ def become_guarded(daemon: list[str]) -> NoReturn:
         os.execvp(daemon[0], [ATTACHED if word == DETACHED else word for word in daemon])
     os.setsid()
     nothing = os.open(os.devnull, os.O_RDWR)
-    for end in range(3):  # else the login lasts as long as the guard
-        os.dup2(nothing, end)
+    for descriptor in range(3):  # else the login lasts as long as the guard
+        os.dup2(nothing, descriptor)
     await_end(pid)
     kill_session(pid)
     remove_folder(temporary_folder(), pid)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from synk.machines import mpi_library
+from synk.machines import mpi_library, mpirun
 from synk.machines.mpi_library import MpiMissing, find_mpirun, load_mpi
 from synk.machines.mpirun import launch, on
 
@@ -57,6 +57,15 @@ def test_in_slurm_a_machine_is_asked_by_a_step_as_mpirun_starts_there():
     assert command[0] == "srun"
     assert {"--overlap", "--nodelist=beta", "--ntasks=1"} < set(command)
     assert command[-1] == "true"
+
+
+def test_a_guard_whose_words_a_shell_would_take_apart_is_left_out(monkeypatch):
+    monkeypatch.setattr(mpirun, "GUARDED", ("/with space/python", "sessions.py", "prted"))
+    assert "prte_launch_agent" not in words()
+
+
+def test_logins_are_not_limited_to_less_than_all_hosts():
+    assert " plm_ssh_num_concurrent 200 " in words(hosts=[f"h{number}" for number in range(200)])
 
 
 def test_daemons_on_other_machines_are_started_beside_a_guard_but_not_in_slurm():

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -90,6 +91,15 @@ def daemon(tmp_path):
 def test_a_daemon_leads_a_session_of_its_own(daemon):
     assert daemon.said[:2] == [str(daemon.pid)] * 2
     assert daemon.said[3:] == ["--leave-session-attached", "--vpid"]
+
+
+def test_a_daemon_s_guard_is_deaf_to_what_schedulers_send(daemon):
+    (guard,) = Path(f"/proc/{daemon.pid}/task/{daemon.pid}/children").read_text().split()[:1]
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        os.kill(int(guard), number)
+    daemon.kill()
+    check_gone([int(guard)], SECONDS)
+    assert daemon.left() == []
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
