@@ -105,6 +105,23 @@ def data_and_files(f, path):
     note(replaced=f(of_other, one)[4])
 
 
+def rows_of_large_data():
+    """Read rows of arrays that are many blocks long: each machine has those that its ranks read."""
+    x, weight = pt.matrix("x"), pt.vector("weight")
+    outputs = [((x * weight[:, None]).sum(axis=0), "sum"), (x.max(), "max")]
+    f = synk.function([x, weight], outputs, name="weighted")
+    values = np.random.default_rng(7).normal(size=(60_000, 5))
+    data, weights = synk.data(values), synk.data(np.arange(60_000.0) % 7)
+    note(stretch_first=f(data, weights, batch=slice(20_000, 50_000))[0])
+    data[31_000] = 1e3
+    note(written=f(data, weights)[1], as_arrays=f(values, np.ones(60_000))[0])
+    note(few=f(data, weights, batch=slice(59_000, 59_002))[0], one=f(data, weights, batch=1)[0])
+    note(listed_rows=f(data, weights, batch=[59_999, 5, 31_000, 7])[0])
+    note(in_slices=f(data, weights, num_slices=5)[0])
+    paired = synk.data(np.arange(40_000.0), minibatch=True)
+    note(paired=f(data, paired, batch=slice(10_000, 50_000))[0])
+
+
 def verbs(n_ranks):
     """Run every collective."""
     v, table = pytensor.shared(np.zeros(4), name="v"), pytensor.shared(np.zeros((1, 4)), name="table")
@@ -195,6 +212,7 @@ def main(path, out, options):
     n_ranks = synk.fork(**json.loads(options))
     f = functions(rows)
     data_and_files(f, path)
+    rows_of_large_data()
     verbs(n_ranks)
     draws()
     objects()
