@@ -234,7 +234,7 @@ def test_logs_are_whole_if_the_script_is_killed_after_a_recovery(ranks, tmp_path
 
 @pytest.mark.filterwarnings("ignore:.*was not written:synk.SynkWarning")
 def test_parameters_that_became_nan_are_not_saved_after_a_recovery(ranks, tmp_path, monkeypatch):
-    monkeypatch.setattr(recovery_module, "SHARE", 1.0)
+    monkeypatch.setattr(recovery_module, "SHARE", 1e9)  # it commits after every step
     case = {}
 
     class Breaks(Callback):
