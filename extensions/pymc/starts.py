@@ -17,7 +17,7 @@ from pymc.pytensorf import compile as compiled
 from pymc.pytensorf import find_rng_nodes, replace_rng_nodes, reseed_rngs
 from pytensor.compile.mode import FAST_COMPILE, Mode
 
-from synk.compile import array_mode
+from synk.compile import ArrayLinker, array_mode
 
 TRIES = 10  # of initial points
 
@@ -69,7 +69,7 @@ def initial_points(model: Any, initvals: Mapping[str, Any], jitter: bool) -> Cal
     )
     # PyMC's own function has FAST_COMPILE's linker, which compiles a virtual machine first, in C, and then
     # runs the Ops one by one too.
-    function = compiled([], replace_rng_nodes(values), mode=Mode("py", FAST_COMPILE.provided_optimizer))
+    function = compiled([], replace_rng_nodes(values), mode=Mode(ArrayLinker(native=False), FAST_COMPILE.provided_optimizer))
     generators = find_rng_nodes(function.maker.fgraph.outputs)
     names = [model.rvs_to_values[rv].name for rv in model.free_RVs]
 
