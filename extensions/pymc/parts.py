@@ -123,6 +123,7 @@ def _told_once(part: Part) -> Iterator[None]:
     before, logger.disabled = logger.disabled, logger.disabled or part.number > 0
     try:
         with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Found chain dimension to be longer")  # a part has few draws
             if part.number:
                 warnings.simplefilter("ignore")
             yield

@@ -133,7 +133,16 @@ def sample(
             "sampling_time": seconds,
             "tuning_steps": warmup.points.shape[1],
         }
-        found = tree(model, expansion, drawn, None if discard_tuned_samples else warmup, attributes)
+        what = drawn, None if discard_tuned_samples else warmup, attributes
+        try:
+            found = tree(model, expansion, *what)
+        except Exception as error:  # of a deterministic, at some draw
+            found = tree(model, Expansion(prepared, [rv.name for rv in model.free_RVs]), *what)
+            warnings.warn(
+                f"deterministics are left out, since one has raised at some draw: {error!r}",
+                synk.SynkWarning,
+                stacklevel=2,
+            )
         if compute_convergence_checks:
             _check_convergence(found, model)
     return found

@@ -69,7 +69,9 @@ def initial_points(model: Any, initvals: Mapping[str, Any], jitter: bool) -> Cal
     )
     # PyMC's own function has FAST_COMPILE's linker, which compiles a virtual machine first, in C, and then
     # runs the Ops one by one too.
-    function = compiled([], replace_rng_nodes(values), mode=Mode(ArrayLinker(native=False), FAST_COMPILE.provided_optimizer))
+    function = compiled(
+        [], replace_rng_nodes(values), mode=Mode(ArrayLinker(native=False), FAST_COMPILE.provided_optimizer)
+    )
     generators = find_rng_nodes(function.maker.fgraph.outputs)
     names = [model.rvs_to_values[rv].name for rv in model.free_RVs]
 

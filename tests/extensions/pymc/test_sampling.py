@@ -347,6 +347,15 @@ def test_a_deterministic_that_raises_does_so_before_there_are_draws(monkeypatch)
         sample(model=model, chains=2, cores=1, **SHORT)
 
 
+def test_a_deterministic_that_raises_at_some_draw_is_left_out():
+    with pm.Model() as model:
+        x = pm.Normal("x", sigma=3)
+        pm.Deterministic("far", pt.arange(3)[pt.cast(2 * pt.abs(x), "int64")])
+    with pytest.warns(synk.SynkWarning, match=r"deterministics are left out, .*IndexError"):
+        found = sample(model=model, chains=2, cores=1, **SHORT)
+    assert list(found.posterior.data_vars) == ["x"]
+
+
 def test_a_later_chain_that_cannot_begin_tells_the_terms(monkeypatch):
     with pm.Model() as model:
         pm.Potential("wall", pt.switch(pm.Normal("mean") < -100, -np.inf, 0))
