@@ -36,7 +36,7 @@ class Expansion:
     """
 
     def __init__(self, prepared: Prepared, var_names: Sequence[str] | str | None = None, seed: Any = None):
-        model = prepared.model
+        self._prepared, model = prepared, prepared.model
         known = {rv.name: rv for rv in [*model.free_RVs, *model.deterministics]}
         self.names = _chosen(var_names, list(known))
         wanted = model.replace_rvs_by_values([known[name] for name in self.names])
@@ -53,6 +53,11 @@ class Expansion:
     def check(self) -> None:
         """Compute the values of one point, so what fails does so before there are draws."""
         _ = self._example
+
+    def without_deterministics(self) -> Expansion:
+        """Return that of the free variables among them; of all, if there are none."""
+        free = [rv.name for rv in self._prepared.model.free_RVs]
+        return Expansion(self._prepared, [name for name in free if name in self.names] or free)
 
     def _values(self, point: np.ndarray) -> list[np.ndarray]:
         return [np.asarray(value) for value in self._function(point)]

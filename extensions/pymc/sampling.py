@@ -137,11 +137,9 @@ def sample(
         try:
             found = tree(model, expansion, *what)
         except Exception as error:  # of a deterministic, at some draw
-            found = tree(model, Expansion(prepared, [rv.name for rv in model.free_RVs]), *what)
+            found = tree(model, expansion.without_deterministics(), *what)
             warnings.warn(
-                f"deterministics are left out, since one has raised at some draw: {error!r}",
-                synk.SynkWarning,
-                stacklevel=2,
+                f"deterministics are left out, as one raised: {error!r}", synk.SynkWarning, stacklevel=2
             )
         if compute_convergence_checks:
             _check_convergence(found, model)

@@ -179,13 +179,14 @@ class Leader:
             self._end.reply([readable(*one) for one in zip(ranks, replies, strict=True)])
 
     def _write(self, fills: Sequence[messages.Fill], steps: Sequence[Any]) -> None:
-        """Write what has changed; a segment that could not be made is the failure of all that read it.
+        """Write what has changed; a segment that could not be made is the failure of a machine that reads it.
 
         What comes beside it is written all the same: the master does not send it again.
         """
         if self._not_made:
-            for ref in messages.refs_in(tuple(steps)):
-                self._trouble = self._trouble or self._not_made.get(ref.segment)
+            readers = messages.Readers(self._machine.ranks, self._machine.n_ranks, (0, 0))
+            for part in messages.parts_in(tuple(steps), readers):
+                self._trouble = self._trouble or self._not_made.get(part.ref.segment)
         write([fill for fill in fills if fill.segment not in self._not_made], self._segments)
 
     def _prepare(self, message: Any) -> None:

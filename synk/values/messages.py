@@ -176,18 +176,6 @@ def parts_in(value: Any, readers: Readers) -> Iterator[Part]:
         yield from value.parts(readers)
 
 
-def refs_in(value: Any) -> Iterator[ArrayRef]:
-    """Yield the arrays in shared memory that steps of a command refer to, whoever reads them."""
-    if isinstance(value, ArrayRef):
-        yield value
-    elif isinstance(value, tuple | list):
-        for item in value:
-            yield from refs_in(item)
-    elif isinstance(value, Step):
-        for name in value.__slots__:
-            yield from refs_in(getattr(value, name))
-
-
 class Ahead(NamedTuple):
     """Rows to gather for the next call of a function, while this one computes."""
 

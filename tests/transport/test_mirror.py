@@ -13,7 +13,7 @@ from synk.memory.segments import SegmentTable
 from synk.rank.shards import Shards
 from synk.transport.mirror import BLOCK_BYTES, Mirror, write
 from synk.values.machine import Machine
-from synk.values.messages import TOLD, Ahead, ArrayRef, Call, Command, Compile, Span, refs_in
+from synk.values.messages import TOLD, Ahead, ArrayRef, Call, Command, Compile, Readers, Span, parts_in
 from synk.values.rows import Rows
 
 
@@ -171,7 +171,8 @@ def test_arrays_are_found_however_deep_steps_are_nested():
     refs = [ArrayRef(number, "<f8", (3,)) for number in range(5)]
     steps = (call(refs[0], refs[1]), [Compile(((1, 1),)), (call(refs[2]), {"not": "looked at"})])
     listed = Call(1, (refs[3],), Span(0, 4, True), (False,), (Span(0, 1, False),), refs[4], 1)
-    assert list(refs_in((*steps, listed))) == refs
+    readers = Readers(range(1), 1, (0, 0))
+    assert [part.ref for part in parts_in((*steps, listed), readers)] == refs
 
 
 PER_BLOCK = BLOCK_BYTES // 8
