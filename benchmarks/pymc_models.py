@@ -219,38 +219,34 @@ def in_words(cells: Mapping[str, Any], reference: Any) -> list[str]:
             ("warm", "seconds", 1),
             ("gradient", "microseconds", 0),
             ("posterior", "step", 0),
+            ("all in", "rate", 0),
             ("posterior", "ess", 0),
         )
         for one in [cells[cell]]
     ]
-    rate = all_in(cells)
-    columns.insert(4, "-" if rate is None else f"{rate:.0f}")
     if isinstance(cells["posterior"], str) or not isinstance(reference, dict):
         return [*columns, "-"]
     off = furthest(cells["posterior"], reference)
     return [*columns, f"{off:.1f}" + (" !" if off > LIMIT else "")]
 
 
-def all_in(cells: Mapping[str, Any]) -> float | None:
+def all_in(cells: Mapping[str, Any]) -> Any:
     """Return the steps a second of sampling with compilation in, if both cells went well."""
     cold, drawn = cells["cold"], cells["posterior"]
     if isinstance(cold, str) or isinstance(drawn, str):
-        return None
-    return float(drawn["steps"] / (cold["seconds"] + drawn["seconds"]))
+        return "-"
+    return {"rate": drawn["steps"] / (cold["seconds"] + drawn["seconds"])}
 
 
 def means(found: Mapping[tuple[str, str], Mapping[str, Any]], way: str) -> list[str]:
     """Return the models that a way and nutpie have done, and geometric means of steps a second and all in."""
-    steps, everything = [], []
-    for name in {name for name, _ in found}:
-        here, there = found[name, way], found[name, BESIDE]
-        rates = all_in(here), all_in(there)
-        if None not in rates:
-            steps.append(there["posterior"]["step"] / here["posterior"]["step"])
-            everything.append(rates[0] / rates[1])
+    pairs = [(found[name, way], found[name, BESIDE]) for name in dict.fromkeys(name for name, _ in found)]
+    pairs = [pair for pair in pairs if "-" not in [cells["all in"] for cells in pair]]
+    steps = [there["posterior"]["step"] / here["posterior"]["step"] for here, there in pairs]
+    rates = [here["all in"]["rate"] / there["all in"]["rate"] for here, there in pairs]
     return [
-        str(len(steps)),
-        *(f"{np.exp(np.mean(np.log(one))):.2f}" if one else "-" for one in (steps, everything)),
+        str(len(pairs)),
+        *(f"{np.exp(np.mean(np.log(one))):.2f}" if pairs else "-" for one in (steps, rates)),
     ]
 
 
@@ -261,7 +257,7 @@ def measured(name: str, ways: list[str], options: argparse.Namespace) -> dict[st
         for cell in CELLS:
             for way in ways:
                 found[way][cell] = in_a_process(cell, way, name, f"{caches}/{way}", options)
-    return found
+    return {way: {**cells, "all in": all_in(cells)} for way, cells in found.items()}
 
 
 def main() -> None:

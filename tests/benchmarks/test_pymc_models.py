@@ -32,21 +32,20 @@ def test_differences_of_means_are_in_standard_errors(bench):
 def test_a_row_marks_what_is_too_far_and_says_what_failed(bench):
     cells = {"cold": {"seconds": 2.0}, "warm": "> 900 s", "gradient": {"microseconds": 5.4}}
     far = {**cells, "posterior": posterior(3.0, 0.3)}
+    far["all in"] = bench.all_in(far)
     assert bench.in_words(far, posterior(0.0, 0.4)) == ["2.0", "> 900 s", "5", "7", "40", "10", "6.0 !"]
-    assert bench.in_words({**cells, "posterior": "failed"}, posterior(0.0, 0.4))[-1] == "-"
+    assert bench.in_words({**far, "posterior": "failed"}, posterior(0.0, 0.4))[-1] == "-"
     assert bench.in_words(far, "failed")[-1] == "-"
 
 
 def test_geometric_means_are_of_models_that_both_have_done(bench):
     def cells(cold, step):
-        return {"cold": {"seconds": cold}, "posterior": {**posterior(0, 1), "step": step}}
+        made = {"cold": cold, "posterior": {**posterior(0, 1), "step": step}}
+        return {**made, "all in": bench.all_in(made)}
 
-    found = {("a", "synk"): cells(1.0, 1.0), ("a", "nutpie"): cells(13.0, 4.0)}
-    found |= {("b", "synk"): cells(1.0, 1.0), ("b", "nutpie"): cells(1.0, 1.0)}
-    found |= {
-        ("c", "synk"): {"cold": "failed", "posterior": posterior(0, 1)},
-        ("c", "nutpie"): cells(1.0, 9.0),
-    }
+    found = {("a", "synk"): cells({"seconds": 1.0}, 1.0), ("a", "nutpie"): cells({"seconds": 13.0}, 4.0)}
+    found |= {("b", "synk"): cells({"seconds": 1.0}, 1.0), ("b", "nutpie"): cells({"seconds": 1.0}, 1.0)}
+    found |= {("c", "synk"): cells("failed", 1.0), ("c", "nutpie"): cells({"seconds": 1.0}, 9.0)}
     assert bench.means(found, "synk") == ["2", "2.00", "2.00"]
 
 
