@@ -19,7 +19,8 @@ from synk.native.compilation import CompileError, compile_all
 
 # No -ffast-math: NaN and infinity mean what they mean in NumPy. No contraction either: a product that is not
 # rounded before it is added would make a fused graph differ from the same graph unfused. Loops begin where
-# processors fetch: a log-density of a few short ones takes 47 us so, else 47 or 61 as they happen to fall.
+# processors fetch: a log-density of a few short ones takes 47 us so, else 47 or 61 as they happen to fall. What vectors
+# leave of a row, up to seven elements, stays a loop: written out, it takes a quarter of the compiler's time.
 FLAGS = [
     "-O3",
     "-march=native",
@@ -31,6 +32,7 @@ FLAGS = [
     "-fno-trapping-math",
     "-ffp-contract=off",
     "-falign-loops=32",
+    "--param=max-completely-peel-times=4",
 ]
 
 # Functions of the mathematical library of which there may be forms for vectors, by their name for double.

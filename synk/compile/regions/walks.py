@@ -100,8 +100,19 @@ ROW = Template("""\
 static void $name(const long n, char *const *p, const double *c)
 {
 $before
-    for (long at = 0; at < n; at += $block) {
-        const long m = n - at < $block ? n - at : $block;
+    INDEPENDENT
+    for (long i = 0; i < n; i++) {
+$steps
+    }
+}
+""")
+
+ROW_BY_BLOCKS = Template("""\
+static void $name(const long n, char *const *p, const double *c)
+{
+$before
+    for (long at = 0; at < n; at += BLOCK) {
+        const long m = n - at < BLOCK ? n - at : BLOCK;
         INDEPENDENT
         for (long i = 0; i < m; i++) {
 $steps
@@ -237,11 +248,10 @@ def _row(
             steps.append(f"block{k}[i] = y{y};")
             folded.append(f"sum{k} = {name_of_fold}(sum{k}, block{k}, m);")
             after.append(f"{total} = sum{k};")
-    return ROW.substitute(
+    return (ROW_BY_BLOCKS if blocks else ROW).substitute(
         name=name,
-        block="BLOCK" if blocks else "n",
         before=_indented(1, before),
-        steps=_indented(3, steps),
+        steps=_indented(3 if blocks else 2, steps),
         folded=_indented(2, folded),
         after=_indented(1, after),
     )
