@@ -19,8 +19,8 @@ from synk.native.compilation import CompileError, compile_all
 
 # No -ffast-math: NaN and infinity mean what they mean in NumPy. No contraction either: a product that is not
 # rounded before it is added would make a fused graph differ from the same graph unfused. Loops begin where
-# processors fetch: a log-density of a few short ones takes 47 us so, else 47 or 61 as they happen to fall. What vectors
-# leave of a row, up to seven elements, stays a loop: written out, it takes a quarter of the compiler's time.
+# processors fetch: a log-density of a few short ones takes 47 us so, else 47 or 61 as they happen to fall.
+# The elements that vectors leave of a row are a loop: written out, they take a quarter of all compilation.
 FLAGS = [
     "-O3",
     "-march=native",
