@@ -8,9 +8,7 @@ It keeps a crew, segments and an arena of its own, as the master does, and gives
 from __future__ import annotations
 
 import gc
-import os
 import signal
-import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
@@ -31,6 +29,7 @@ from synk.run.fork_source import ForkSource
 from synk.run.launch import launch
 from synk.run.placement import Binding, placement
 from synk.run.run_state import RunState
+from synk.run.surroundings import Surroundings
 from synk.transport.base import CLOSE_SECONDS, Disconnected, Leaders
 from synk.transport.links import LeaderEnd, Loss, Standing
 from synk.transport.mirror import write
@@ -59,10 +58,8 @@ class LeaderSpec:
         Which there are; what is in them comes with the commands that read it.
     state : RunState
         Of its ranks, without segments.
-    folder : str
+    surroundings : Surroundings
         Of the master.
-    path : list of str
-        From which the master imports.
     """
 
     machine: Machine
@@ -70,14 +67,7 @@ class LeaderSpec:
     connection: Connection
     segments: Sequence[messages.Attach]
     state: RunState
-    folder: str
-    path: list[str]
-
-    def enter(self) -> None:
-        """Work where the master does, as far as that is here, and import from where it does."""
-        with suppress(OSError):
-            os.chdir(self.folder)
-        sys.path += [folder for folder in self.path if folder not in sys.path]
+    surroundings: Surroundings
 
 
 class WorkerLost(Exception):
@@ -91,7 +81,7 @@ class Leader:
     """The rank at place 0 of a machine, and the workers beside it."""
 
     def __init__(self, end: LeaderEnd, spec: LeaderSpec, leaders: Leaders):
-        spec.enter()
+        spec.surroundings.enter()
         devices = spec.devices.with_ranks(spec.machine.n_places)
         self._end, self._machine, self._devices = end, spec.machine, devices
         self._leaders = leaders

@@ -8,8 +8,6 @@ an agent, a process of that job, reduces large arrays for it.
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -27,6 +25,7 @@ from synk.run.job import Job
 from synk.run.launch import launch
 from synk.run.leader import LeaderSpec
 from synk.run.run_state import RunState
+from synk.run.surroundings import Surroundings
 from synk.transport.base import Channel, Death, OnDeath, OnLate, Peers, Watched
 from synk.transport.frames import encode
 from synk.transport.links import LeaderLink
@@ -168,7 +167,7 @@ def launch_on_machines(
             link.patience = watch
             undo.callback(link.close)
             empty = replace(state, segments={})
-            known = segments.as_messages(), empty, os.getcwd(), sys.path
+            known = segments.as_messages(), empty, Surroundings.present(of_another_machine=True)
             link.send(encode(LeaderSpec(link.machine, devices, connection, *known)))
         placements = [link.greet(max(0.0, deadline - monotonic())) for link in links]
         undo.pop_all()

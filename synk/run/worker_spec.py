@@ -3,21 +3,19 @@
     launch -> WorkerSpec -> fork -> live
                          -> send ... receive -> live
 
-What the fork server forks inherits nothing of the master as it is now. It is sent the master's environment,
-folder and path of imports; modules, and what stands in ``__main__``, are as they were when the server was
-forked, and what has been defined since is not there.
+What the fork server forks inherits nothing of the master as it is now. It is sent the master's surroundings;
+modules, and what stands in ``__main__``, are as they were when the server was forked, and what has been
+defined since is not there.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
-import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from socket import socket
-from typing import Any, NamedTuple
+from typing import Any
 
 from synk.device import Devices
 from synk.memory.shm import Segment
@@ -25,6 +23,7 @@ from synk.processes.printout import Printout
 from synk.processes.stacks import Stacks
 from synk.processes.stderr_log import StderrLog
 from synk.rank.connection import Connection
+from synk.run.surroundings import Surroundings
 from synk.transport.commons import Commons
 from synk.transport.frames import Disconnected, Receiver, encode, send
 from synk.values import messages
@@ -144,33 +143,6 @@ class WorkerSpec:
             _segments(receiver),
             iter(lambda: receiver.receive()[0], None),
         )
-
-
-class Surroundings(NamedTuple):
-    """The environment, folder and path of imports of a process."""
-
-    environ: Mapping[str, str]
-    folder: str | None  # None where it is gone
-    path: list[str]
-
-    @classmethod
-    def present(cls) -> Surroundings:
-        """Return those of this process."""
-        folder = None
-        with suppress(OSError):
-            folder = os.getcwd()
-        return cls(dict(os.environ), folder, list(sys.path))
-
-    def enter(self) -> None:
-        """Make them those of this process."""
-        for name in {*os.environ} - {*self.environ}:
-            del os.environ[name]
-        os.environ.update(self.environ)
-        if self.folder is not None:
-            with suppress(OSError):
-                os.chdir(self.folder)
-        sys.path[:] = self.path
-        importlib.invalidate_caches()  # modules may have come that were not there before
 
 
 def _send(end: socket, message: Any, descriptor: int | None = None) -> None:

@@ -12,17 +12,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.machines.leader_steps import Give, Hang, Meet, ReadArray, Release, Unreadable, Unsendable
+from support.machines.leader_steps import Give, Hang, Meet, ReadArray, Release, Tell, Unreadable, Unsendable
 from synk.device import Devices
 from synk.rank.connection import Connection
 from synk.run.leader import LeaderSpec
 from synk.run.run_state import RunState
+from synk.run.surroundings import Surroundings
 from synk.transport.frames import encode
 from synk.transport.links import LeaderLink
 from synk.values import messages
 from synk.values.errors import SharedMemoryFull
 from synk.values.machine import machines
 
+FLOAT_ERRORS = {"divide": "raise", "over": "warn", "under": "ignore", "invalid": "raise"}
+SURROUNDINGS = Surroundings("/", ["/from/here"], FLOAT_ERRORS, {"floatX": "float32"}, None)
 MACHINE = machines(["one", "two"], [1, 2])[1]
 PATIENCE = 30.0  # seconds
 TESTS = Path(__file__).parents[1]
@@ -48,7 +51,7 @@ class Master:
         )
         theirs.close()
         self.link = LeaderLink(MACHINE, ours)
-        spec = LeaderSpec(MACHINE, Devices(1, 1), Connection(), (), RunState(), os.getcwd(), [])
+        spec = LeaderSpec(MACHINE, Devices(1, 1), Connection(), (), RunState(), SURROUNDINGS)
         self.link.send(encode(spec))
         self.link.greet(PATIENCE)
         self._number = 0
@@ -93,6 +96,12 @@ def test_replies_come_from_all_ranks_of_the_machine(master):
     assert results(master.replies(Give())) == [1, 2]
     assert len(set(results(master.replies(Release())))) == 2
     assert results(master.replies(Release())) == list(master.link.pids)
+
+
+def test_ranks_work_where_the_master_does_with_its_settings(master):
+    for found in results(master.replies(Tell())):
+        assert (found.folder, found.float_errors, found.path[-1]) == ("/", FLOAT_ERRORS, "/from/here")
+        assert found.settings["floatX"] == "float32"
 
 
 @pytest.mark.parametrize("rank", [1, 2])

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from synk.run.surroundings import Surroundings
 from synk.values.messages import ArrayRef, Step
 
 
@@ -33,6 +34,14 @@ class Give(Step):
 
     def run(self, rank):
         return self.kind() if rank.rank == self.rank else rank.rank
+
+
+@dataclass(slots=True)
+class Tell(Step):
+    """Return what surrounds a rank."""
+
+    def run(self, rank):
+        return Surroundings.present(of_another_machine=True)
 
 
 @dataclass(slots=True)
