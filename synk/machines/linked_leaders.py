@@ -80,6 +80,7 @@ class LinkedLeaders:
         def look() -> None:
             self._take_in(0)
             self._look_for_failures()
+            self._look_for_cuts()
             watch()
 
         self._reduction.run(array, op, self._number(), look)
@@ -111,7 +112,16 @@ class LinkedLeaders:
         while not is_over():
             self._look_for_failures()
             if not self._take_in(WATCH_SECONDS):
+                self._look_for_cuts()
                 watch()
+
+    def _look_for_cuts(self) -> None:
+        """Raise ConnectionError if a machine is out of reach: all meet, or none do."""
+        if cut := self._links.cut():
+            raise ConnectionError(
+                f"the connection to {', '.join(cut)} is cut, although the script may reach both its ends: "
+                "a switch or a firewall may be between. Once it is not, synk.restart() goes on"
+            )
 
     def _look_for_failures(self) -> None:
         for place in self._failures.values():

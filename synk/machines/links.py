@@ -55,6 +55,9 @@ class Links(Protocol):
     def rest(self, seconds: float) -> bool:
         """Wait for messages to arrive or leave, so long at most; return whether some may have."""
 
+    def cut(self) -> list[str]:
+        """Return the addresses of machines from which nothing can come any more."""
+
     def close(self) -> None:
         """Give up the ways; the other machines may have ended."""
 

@@ -2,8 +2,8 @@
 
     send -> the _Way to a machine -> its socket ... socket -> the _Way from a machine -> receive
 
-A machine that is gone says nothing any more, and is told nothing: the master notices its loss by the
-connection of commands.
+A machine that is gone says nothing any more, and is told nothing. The master notices its loss by the
+connection of commands, but not that two others do not reach each other: who waits looks which are `cut`.
 
 Handlers of signals may raise between any two lines. So what the system has sent or received is noted within
 the same call, ``extend(map(...))``, and what was taken in is dropped afterwards.
@@ -23,6 +23,9 @@ from typing import Any, NamedTuple
 from synk.transport.frames import GONE
 
 LENGTH = struct.Struct("<q")  # before each message
+NUMBER = struct.Struct("=I")
+UNACKNOWLEDGED, SINCE_ANSWER = 24, 56  # bytes before these numbers, of packets and ms, in Linux's tcp_info
+SILENCE_MS = 2000
 PIECES = 16  # that one call of the system sends
 RECEIVED_BYTES = 1 << 14, 1 << 20  # that one call receives, of small messages and of large ones
 
@@ -83,6 +86,9 @@ class SocketLinks:
         else:
             self._poll.register(way.end, select.POLLIN | (select.POLLOUT if way.leaving.pieces else 0))
 
+    def cut(self) -> list[str]:
+        return [way.address for way in self._ways.values() if way.is_gone or is_silent(way.end)]
+
     def close(self) -> None:
         for way in self._ways.values():
             way.end.close()
@@ -100,6 +106,8 @@ class _Way:
 
     Attributes
     ----------
+    address : str
+        Of the other end.
     leaving : _Leaving
         What is to be sent; empty again where all of it was.
     came : list of bytes
@@ -111,6 +119,7 @@ class _Way:
     def __init__(self, end: socket.socket):
         self.end = end
         end.setblocking(False)
+        self.address = end.getpeername()[0]
         self.is_gone = False
         self.leaving = _Leaving([], [])
         self.came: list[bytes] = []
@@ -150,6 +159,19 @@ class _Way:
         if error.errno not in GONE:
             raise error
         self.is_gone = True
+
+
+def is_silent(end: socket.socket) -> bool:
+    """Tell whether another machine does not even say that it has got what was sent to it.
+
+    Connections that are at rest ask every second, and a process that does not read answers all the same.
+    """
+    info = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, SINCE_ANSWER + NUMBER.size)
+    (unacknowledged,), (silence,) = (
+        NUMBER.unpack_from(info, UNACKNOWLEDGED),
+        NUMBER.unpack_from(info, SINCE_ANSWER),
+    )
+    return bool(unacknowledged and silence > SILENCE_MS)
 
 
 def pieces_behind(nbytes: int, pieces: Sequence[memoryview]) -> list[memoryview]:

@@ -86,6 +86,27 @@ def test_results_that_come_after_a_reduction_was_given_up_are_not_written():
     assert arrays[0].tolist() == [7] * 10
 
 
+@pytest.mark.parametrize("meet", ["all_gather", "all_reduce"])
+def test_two_machines_that_do_not_reach_each_other_end_the_wait_of_all(meet):
+    leaders = thread_leaders(3)
+    leaders[0].links.cut_off(1, 2)
+    arguments = (b"",) if meet == "all_gather" else (np.ones(10), "sum")
+
+    def work(machine):
+        leaders[machine].begin(1)
+        try:
+            getattr(leaders[machine], meet)(*arguments, nothing)
+        except Exception as error:
+            leaders[machine].fail()
+            return error
+
+    zero, *others = on_threads(3, work)
+    assert zero is None or isinstance(zero, Aborted)
+    assert {ConnectionError} <= set(map(type, others)) <= {ConnectionError, Aborted}
+    said = [str(error) for error in others if isinstance(error, ConnectionError)]
+    assert all(text.startswith(("the connection to 1 is", "the connection to 2 is")) for text in said)
+
+
 def test_what_an_aborted_command_has_left_is_thrown_away():
     one, other = thread_leaders(2)
     for leaders in (one, other):

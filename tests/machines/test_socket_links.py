@@ -22,8 +22,10 @@ from synk.machines.socket_links import SocketLinks
 def linked(n_machines):
     """Return the links of so many machines to each other."""
     ends = [{} for _ in range(n_machines)]
-    for one, other in itertools.combinations(range(n_machines), 2):
-        ends[one][other], ends[other][one] = socket.socketpair()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        for one, other in itertools.combinations(range(n_machines), 2):
+            ends[one][other] = socket.create_connection(server.getsockname())
+            ends[other][one], _ = server.accept()
     return [SocketLinks(machine, ends) for machine, ends in enumerate(ends)]
 
 
@@ -132,8 +134,20 @@ def test_a_machine_that_is_gone_is_silent(nbytes):
     one.rest(0)
     assert not one.unsent()
     assert one.rest(0) is False, "its end is noticed once"
+    assert one.cut() == ["127.0.0.1"]  # and the other is within reach
     for links in (one, other):
         links.close()
+
+
+def test_a_machine_that_does_not_read_is_not_cut(two, monkeypatch):
+    monkeypatch.setattr(socket_links, "SILENCE_MS", 200)
+    one, _ = two
+    one.send(1, bytes(10_000_000))
+    deadline = time.monotonic() + 1
+    while time.monotonic() < deadline:
+        one.push(0.01)
+        assert one.cut() == []
+    assert one.unsent()
 
 
 def test_a_push_sends_on_even_if_it_may_take_no_time(two):

@@ -53,6 +53,7 @@ class Network:
         self.changed = [threading.Condition() for _ in range(n_machines)]  # by machine: something came for it
         self.messages = [deque() for _ in range(n_machines)]  # by receiver: sender, message
         self.arrays = threading.Lock()
+        self.cut = set()  # pairs of machines that do not reach each other
         self.sent, self.wanted = defaultdict(deque), defaultdict(deque)  # by (sender, receiver, tag)
 
     def tell(self, machine):
@@ -79,8 +80,14 @@ class ThreadLinks:
         self._large = []  # messages that may not have left
         self._lively = time.monotonic()
 
+    def cut_off(self, one, other):
+        """Let nothing pass between two machines any more."""
+        self._network.cut.add(frozenset((one, other)))
+
     def send(self, machine, message):
         self._note(len(message))
+        if {self.machine, machine} in self._network.cut:
+            return
         if len(message) > EAGER_BYTES:
             self._large.append((machine, message))
         self._network.messages[machine].append((self.machine, message))
@@ -118,6 +125,8 @@ class ThreadLinks:
         """Let a transfer wait for the other machine's, or end both."""
         assert 0 <= way[2] < self.n_tags
         transfer = Transfer(array)
+        if {*way[:2]} in self._network.cut:
+            return transfer
         with self._network.arrays:
             if not others[way]:
                 own[way].append(transfer)
@@ -153,6 +162,9 @@ class ThreadLinks:
         with changed:
             if not self._network.messages[self.machine]:
                 changed.wait(max(seconds, 1e-3))
+
+    def cut(self):
+        return [str(other) for other in range(self.n_machines) if {self.machine, other} in self._network.cut]
 
     def close(self):
         pass
