@@ -12,11 +12,12 @@ import json
 import math
 import os
 import select
+import shlex
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,17 +42,29 @@ class Crew:
         A script beside this file with its arguments, for each leader.
     environment : dict, optional
         Beside that of this process.
+    hosts : sequence of str or None, optional
+        Where each leader runs, which ssh starts there at the same path; None is this machine.
     """
 
-    def __init__(self, *commands: list[str], environment: dict[str, str] | None = None):
+    def __init__(
+        self,
+        *commands: list[str],
+        environment: dict[str, str] | None = None,
+        hosts: Sequence[str | None] | None = None,
+    ):
         self._commands, self._environment = commands, os.environ | (environment or {})
+        self._hosts = hosts or [None] * len(commands)
 
     def __enter__(self) -> "Crew":
-        self._leaders = [self._start(*command) for command in self._commands]
+        self._leaders = [self._start(*one) for one in zip(self._hosts, self._commands, strict=True)]
         return self
 
-    def _start(self, script: str, *arguments: str) -> subprocess.Popen:
+    def _start(self, host: str | None, words: list[str]) -> subprocess.Popen:
+        script, *arguments = words
         command, pipe = [sys.executable, str(HERE / script), *arguments], subprocess.PIPE
+        if host is not None:
+            options = shlex.split(os.environ.get("SYNK_SSH_OPTIONS", ""))
+            command = ["ssh", "-o", "BatchMode=yes", *options, host, shlex.join(command)]
         return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=self._environment)
 
     def __exit__(self, *error: object) -> None:
@@ -99,17 +112,22 @@ class Crew:
         # A leader says one line at a time, so none waits in the buffer of this pipe.
         patience = None if until == math.inf else max(0.0, until - time.monotonic())
         if not select.select([leader.stdout], [], [], patience)[0]:
-            raise SystemExit(f"{leader.args[1]} did not answer in time")
+            raise SystemExit(f"{said(leader)} did not answer in time")
         line = leader.stdout.readline()
         if not line:
-            raise SystemExit(f"{leader.args[1]} broke down; see above")
+            raise SystemExit(f"{said(leader)} broke down; see above")
         return json.loads(line)
 
 
-def free_port() -> int:
+def said(leader: subprocess.Popen) -> str:
+    """Return what was started, by ssh perhaps."""
+    return leader.args[1] if leader.args[0] == sys.executable else shlex.join(leader.args)
+
+
+def free_port(address: str = "127.0.0.1") -> int:
     """Return a port of this machine at which nothing listens."""
     with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
+        free.bind((address, 0))
         return free.getsockname()[1]
 
 
