@@ -6,8 +6,8 @@
 
 The same perceptron from the same weights on the same batches. Each crew waits on pipes while the other one
 runs a block of steps; the time of starting is not counted. Losses of the first steps must agree, or the
-speeds say nothing. On several hosts, of which this machine is the first, each has one rank; SYNK_SSH_OPTIONS has
-options of ssh.
+speeds say nothing. On several hosts, of which this machine is the first, each has one rank; ssh's options come
+from SYNK_SSH_OPTIONS.
 """
 
 import argparse
