@@ -6,8 +6,8 @@
 
 The same perceptron from the same weights on the same batches. Each crew waits on pipes while the other one
 runs a block of steps; the time of starting is not counted. Losses of the first steps must agree, or the
-speeds say nothing. On several hosts, of which this machine is the first, each has one rank; ssh's options come
-from SYNK_SSH_OPTIONS.
+speeds say nothing. On several hosts, the first of which is this machine, each has one rank. Options of ssh
+come from SYNK_SSH_OPTIONS.
 """
 
 import argparse
