@@ -41,8 +41,8 @@ class AgentReduce:
         self._ready = select.poll()
         self._ready.register(end, select.POLLIN)
         self._torn = False  # a message may have been sent or received in part
-        # The bytes of segments by number. While one is here its memory is mapped, though others have let go of
-        # it already: else an array that is none of it could lie where it was.
+        # The bytes of segments by number. While one is here its memory is mapped, though others have let go
+        # of it already: else an array that is none of it could lie where it was.
         self._shared: dict[int, NDArray[Any]] = {}
 
     def run(self, array: NDArray[Any], op: str, number: int, watch: Watch) -> None:

@@ -42,9 +42,10 @@ def link(
             try:
                 end, hello = listener.accept(token, {}, min(deadline, time.monotonic() + LOOK_SECONDS))
             except TimeoutError:
-                if time.monotonic() >= deadline:
-                    raise
-                continue
+                if time.monotonic() < deadline:
+                    continue
+                silent = [place[0] for other, place in enumerate(addresses) if other not in {machine, *ends}]
+                raise TimeoutError(f"{', '.join(silent)} has not called {addresses[machine][0]}") from None
             made.callback(end.close)
             ends[hello["machine"]] = end
         for end in ends.values():

@@ -9,6 +9,7 @@ import fcntl
 import socket
 import struct
 from collections.abc import Sequence
+from contextlib import suppress
 from ipaddress import ip_address, ip_network
 
 from synk.values.errors import SynkStateError
@@ -39,7 +40,10 @@ def own_address(host: str, others: Sequence[str], interface: str | None = None) 
     mine = addresses()
     if interface is not None:
         return _of_interface(interface, mine)
-    address = socket.gethostbyname(host)
+    try:
+        address = socket.gethostbyname(host)
+    except OSError as error:
+        raise SynkStateError(f"host {host!r} has no address here ({error}): say interface=") from None
     if ip_address(address).is_loopback:
         return address_towards(others[0]) if others else address
     if address not in mine.values():
@@ -61,7 +65,7 @@ def address_towards(other: str) -> str:
 def _of_interface(interface: str, mine: dict[str, str]) -> str:
     if interface in mine:
         return mine[interface]
-    if "/" in interface:
+    with suppress(ValueError):  # it is no network in numbers
         network = ip_network(interface, strict=False)
         for address in mine.values():
             if ip_address(address) in network:

@@ -247,7 +247,7 @@ class Commands:
         label = self._turns.label or NOTHING
         error = WorkerDied(rank, pid, cause, phase, label, stderr)
         if lost is not None:
-            error = MachineLost(lost.host, tuple(lost.ranks), label)
+            error = MachineLost(lost.host, tuple(lost.ranks), label, cause)
         self._break(error)
         raise error
 

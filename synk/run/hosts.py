@@ -29,13 +29,13 @@ from synk.machines.mpirun import Launch, launch
 from synk.machines.networks import own_address
 from synk.machines.proof import new_token
 from synk.run.calling import link_called
-from synk.run.job import CALL_SECONDS, Called, Job
+from synk.run.job import CALL_SECONDS, Called, Job, hang_up
 from synk.values.errors import SynkStateError
 
 ADDRESS, TOKEN, FOLDER = "SYNK_MASTER_ADDRESS", "SYNK_MASTER_TOKEN", "SYNK_JOB_FOLDER"  # of the environment
 MORE_SSH_OPTIONS = "SYNK_SSH_OPTIONS"
 HANDED_ON = (
-    *("PYTENSOR_FLAGS", "PYTHONPATH", "LD_LIBRARY_PATH", "CC"),
+    *("PYTENSOR_FLAGS", "PYTHONPATH", "PYTHONHASHSEED", "LD_LIBRARY_PATH", "CC"),
     *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "SYNK_CACHE", "SYNK_CACHE_LIMIT"),
 )
 PROGRAM = Path(__file__).with_name("follower.py")
@@ -45,7 +45,7 @@ LOST_SECONDS = 1  # for one that seems to be lost to take a connection, which bu
 DIAGNOSIS_SECONDS = 6.0
 
 
-class JobEnded(Exception):
+class JobEnded(SynkStateError):
     """The job has ended before all of its processes have called."""
 
 
@@ -103,10 +103,13 @@ class StartedJobs:
                 if time.monotonic() >= deadline:
                     raise SynkStateError(f"the agent of rank 0 has not come within {CALL_SECONDS:g} s")
 
-            called = self._all_called(listener, token, watch)
+            called: list[Called] = []
+            failed.callback(hang_up, called)
+            self._all_called(called, listener, token, deadline, watch)
             reduction = AgentReduce(door.open(watch_agent))
             failed.callback(reduction.close)
-            leaders = LinkedLeaders(link_called(called, listener, token, watch), reduction)
+            links = link_called(called, listener, token, deadline, watch)
+            leaders = LinkedLeaders(links, reduction)
             failed.pop_all()
         n_here = self.hosts[0].slots or self._n_here
         name = self.hosts[0].name
@@ -120,7 +123,7 @@ class StartedJobs:
         self._leave_out(lost, [f"-o ConnectTimeout={LOST_SECONDS}"])
         try:
             return self._call()
-        except (JobEnded, SynkStateError):
+        except SynkStateError:
             self._leave_out([host.name for host in self.hosts[1:]])
             return self.call()
 
@@ -153,10 +156,10 @@ class StartedJobs:
             ssh_options=_ssh_options(),
         )
 
-    def _all_called(self, listener: Listener, token: bytes, watch: Watch) -> list[Called]:
-        """Return all leaders as they call, with the ranks that their machines are to have."""
-        deadline = time.monotonic() + CALL_SECONDS
-        called: dict[int, Called] = {}
+    def _all_called(
+        self, called: list[Called], listener: Listener, token: bytes, deadline: float, watch: Watch
+    ) -> None:
+        """Take in all leaders as they call, with the ranks that their machines are to have."""
         while len(called) < len(self.hosts) - 1:
             watch()
             try:
@@ -164,15 +167,15 @@ class StartedJobs:
             except TimeoutError as error:
                 if time.monotonic() < deadline:
                     continue
-                silent = [host.name for number, host in enumerate(self.hosts) if number not in {0, *called}]
+                there = {hello["host"] for _, hello in called}
+                silent = [host.name for host in self.hosts[1:] if host.name not in there]
                 raise SynkStateError(
                     f"host {', '.join(silent)} has not called within {CALL_SECONDS:g} s: a firewall may be "
                     f"between, or the network is another, which interface= chooses ({error})"
                 ) from None
             host = self.hosts[hello["machine"]]
             told = {**hello, "host": host.name, "ranks": host.slots or hello["ranks"]}
-            called[hello["machine"]] = end, told
-        return list(called.values())
+            called.append((end, told))
 
 
 def _ssh_options() -> list[str]:

@@ -152,7 +152,7 @@ def launch_on_machines(
     of_hosts = machines(job.hosts, job.sizes)
     here = of_hosts[0]
     with ExitStack() as undo:
-        undo.callback(job.end, 0)
+        undo.callback(job.give_up)
         crew = launch(source, devices, connection, state, here, [*job.ends, *job.held])
         undo.callback(crew.dismiss, 0)
         links = [LeaderLink(machine, end) for machine, end in zip(of_hosts[1:], job.ends, strict=True)]

@@ -30,7 +30,7 @@ def test_the_interface_says_where_to_listen(interface, address):
     assert own_address("h1", ["h2"], interface) == address
 
 
-@pytest.mark.parametrize("interface", ["eth1", "10.8.0.0/16"])
+@pytest.mark.parametrize("interface", ["eth1", "10.8.0.0/16", "10.0.0.0/99"])
 def test_an_interface_that_is_not_here_is_named_with_those_that_are(interface):
     with pytest.raises(SynkStateError, match=rf"{interface}.* eth0 \(10.0.0.1\), ib0"):
         own_address("h1", ["h2"], interface)
