@@ -80,8 +80,8 @@ class LinkedLeaders:
         def look() -> None:
             self._take_in(0)
             self._look_for_failures()
-            self._look_for_cuts()
             watch()
+            self._look_for_cuts()
 
         self._reduction.run(array, op, self._number(), look)
         self._met += 1
@@ -112,8 +112,8 @@ class LinkedLeaders:
         while not is_over():
             self._look_for_failures()
             if not self._take_in(WATCH_SECONDS):
-                self._look_for_cuts()
                 watch()
+                self._look_for_cuts()
 
     def _look_for_cuts(self) -> None:
         """Raise ConnectionError if a machine is out of reach: all meet, or none do."""
