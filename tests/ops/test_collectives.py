@@ -19,7 +19,7 @@ from synk.ops.collectives import AllReduce
 ifelse = optional_class("ifelse", "pytensor.conditional.op", "pytensor.ifelse")
 
 
-module_ranks = runs_of(1, 2, 3)
+module_ranks = runs_of(1, 3)
 COMBINE = {"sum": np.sum, "prod": np.prod, "min": np.min, "max": np.max, "avg": np.mean}
 
 
