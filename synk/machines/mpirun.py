@@ -1,4 +1,4 @@
-"""Decide by which command one process a machine is started: pure, nothing is run.
+"""Decide by which command one process a machine is started: nothing is run.
 
 hosts, program -> launch -> Launch -> MpiJob
 host -> reach -> command
@@ -6,6 +6,7 @@ host -> reach -> command
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,8 @@ SSH_OPTIONS = (
     "-o ServerAliveInterval=5",
     "-o ServerAliveCountMax=2",
 )
+
+MORE_SSH_OPTIONS = "SYNK_SSH_OPTIONS"  # of the environment
 
 # By default the daemons of a job outlive a link that is cut for minutes: seconds, seconds, times.
 KEEPALIVE = (("time", "1"), ("intvl", "1"), ("probes", "3"))
@@ -115,6 +118,11 @@ def on(
         step = "--overlap", "--mpi=none", "--nodes=1", "--ntasks=1", f"--nodelist={host}"
         return ["srun", *step, *command]
     return ["ssh", *shlex.split(" ".join([*ssh_options, *SSH_OPTIONS])), host, shlex.join(command)]
+
+
+def ssh_options() -> list[str]:
+    """Return the user's options of ssh, which stand in the environment."""
+    return shlex.split(os.environ.get(MORE_SSH_OPTIONS, ""))
 
 
 def _only(interface: str) -> list[str]:
