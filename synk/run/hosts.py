@@ -37,7 +37,6 @@ HANDED_ON = (
     *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "SYNK_CACHE", "SYNK_CACHE_LIMIT"),
 )
 PROGRAM = Path(__file__).with_name("follower.py")
-LOOK_SECONDS = 0.2  # between looks whether mpirun has failed
 ALIVE_SECONDS = 10.0  # for a machine to say by ssh that it runs; a login takes one that is busy some seconds
 LOST_SECONDS = 1  # for one that seems to be lost to take a connection, which busy ones do at once
 DIAGNOSIS_SECONDS = 6.0
@@ -159,12 +158,9 @@ class StartedJobs:
     ) -> None:
         """Take in all leaders as they call, with the ranks that their machines are to have."""
         while len(called) < len(self.hosts) - 1:
-            watch()
             try:
-                end, hello = listener.accept(token, {}, min(deadline, time.monotonic() + LOOK_SECONDS))
+                end, hello = listener.accept(token, {}, deadline, watch)
             except TimeoutError as error:
-                if time.monotonic() < deadline:
-                    continue
                 there = {hello["host"] for _, hello in called}
                 silent = [host.name for host in self.hosts[1:] if host.name not in there]
                 raise SynkStateError(
