@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from synk.machines.links import WATCH_SECONDS, Links, Reduction, Watch
 from synk.memory.shm import Segment
 from synk.transport.base import Aborted
+from synk.values.errors import LinkLost
 
 HEAD = struct.Struct("<qqqq")  # command, meeting, round or FAILED, number of payloads
 LENGTH = struct.Struct("<q")
@@ -117,6 +118,11 @@ class LinkedLeaders:
         for place in self._failures.values():
             if place.command == self._command and place.meeting <= self._met + 1:
                 raise Aborted
+        if self._links.lost:
+            raise LinkLost(
+                f"no connection to {', '.join(self._links.lost)} any more; synk.restart() links all machines "
+                "anew, synk.close() ends the run"
+            )
 
     def _take_in(self, seconds: float) -> bool:
         """Take in all messages that arrive, within so long at most; return whether something has moved.

@@ -32,10 +32,13 @@ class Links(Protocol):
     Attributes
     ----------
     machine, n_machines : int
+    lost : list of str
+        Addresses of machines to which the way has ended, or is cut.
     """
 
     machine: int
     n_machines: int
+    lost: list[str]
 
     def send(self, machine: int, message: bytes) -> None:
         """Send a message; never wait. Messages from one machine to another arrive in order."""

@@ -48,8 +48,7 @@ def link(
             made.callback(end.close)
             ends[hello["machine"]] = end
         for end in ends.values():
-            # A leader that computes does not read; its loss is noticed elsewhere.
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 0)
+            # A leader that computes does not read: it must not count as gone.
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 0)
         made.pop_all()
     return SocketLinks(machine, ends)

@@ -2,8 +2,8 @@
 
     send -> the _Way to a machine -> its socket ... socket -> the _Way from a machine -> receive
 
-A machine that is gone says nothing any more, and is told nothing: the master notices its loss by the
-connection of commands.
+A machine that is gone says nothing any more, and is told nothing. The master notices its loss by the
+connection of commands; but where the way between two others is cut, these alone notice.
 
 Handlers of signals may raise between any two lines. So what the system has sent or received is noted within
 the same call, ``extend(map(...))``, and what was taken in is dropped afterwards.
@@ -25,6 +25,10 @@ from synk.transport.frames import GONE
 LENGTH = struct.Struct("<q")  # before each message
 PIECES = 16  # that one call of the system sends
 RECEIVED_BYTES = 1 << 14, 1 << 20  # that one call receives, of small messages and of large ones
+LOOK_SECONDS = 0.5  # between looks whether the other ends still acknowledge what they get
+# In vain, each after twice the time: 3 s in a fast network. By itself the kernel goes on for 15 minutes, or
+# counts a machine that computes, and so reads nothing, as gone.
+RETRANSMISSIONS = 4
 
 
 class SocketLinks:
@@ -32,6 +36,8 @@ class SocketLinks:
 
     def __init__(self, machine: int, ends: Mapping[int, socket.socket]):
         self.machine, self.n_machines = machine, len(ends) + 1
+        self.lost: list[str] = []
+        self._looked = time.monotonic()
         self._ways = {other: _Way(end) for other, end in ends.items()}
         self._senders = {end.fileno(): other for other, end in ends.items()}
         self._poll = select.poll()
@@ -74,12 +80,22 @@ class SocketLinks:
                 self._arrived.extend((sender, message) for message in messages)
                 way.came = beyond
             self._settle(way)
+        if not ready and time.monotonic() - self._looked >= LOOK_SECONDS:
+            self._look_for_silence()
         return bool(ready)
+
+    def _look_for_silence(self) -> None:
+        self._looked = time.monotonic()
+        for way in self._ways.values():
+            if not way.is_gone and retransmissions(way.end) >= RETRANSMISSIONS:
+                way.is_gone, way.leaving = True, _Leaving([], [])
+                self._settle(way)
 
     def _settle(self, way: _Way) -> None:
         """Let `rest` look at what a socket is to be ready for next."""
         if way.is_gone:
             self._poll.unregister(way.end)
+            self.lost.append(way.address)
         else:
             self._poll.register(way.end, select.POLLIN | (select.POLLOUT if way.leaving.pieces else 0))
 
@@ -100,6 +116,8 @@ class _Way:
 
     Attributes
     ----------
+    address : str
+        Of the other end.
     leaving : _Leaving
         What is to be sent; empty again where all of it was.
     came : list of bytes
@@ -109,7 +127,7 @@ class _Way:
     """
 
     def __init__(self, end: socket.socket):
-        self.end = end
+        self.end, self.address = end, str(end.getpeername()[0])
         end.setblocking(False)
         self.is_gone = False
         self.leaving = _Leaving([], [])
@@ -150,6 +168,11 @@ class _Way:
         if error.errno not in GONE:
             raise error
         self.is_gone = True
+
+
+def retransmissions(end: socket.socket) -> int:
+    """Return how often what was sent last was sent again, without any answer since."""
+    return end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 3)[2]  # see tcp(7)
 
 
 def pieces_behind(nbytes: int, pieces: Sequence[memoryview]) -> list[memoryview]:

@@ -103,7 +103,7 @@ class StartedJobs:
                 if time.monotonic() >= deadline:
                     raise SynkStateError(f"the agent of rank 0 has not come within {CALL_SECONDS:g} s")
 
-            called = self._all_called(listener, token, watch)
+            called = self._all_called(listener, token, watch, failed)
             reduction = AgentReduce(door.open(watch_agent))
             failed.callback(reduction.close)
             leaders = LinkedLeaders(link_called(called, listener, token, watch), reduction)
@@ -153,8 +153,11 @@ class StartedJobs:
             ssh_options=_ssh_options(),
         )
 
-    def _all_called(self, listener: Listener, token: bytes, watch: Watch) -> list[Called]:
-        """Return all leaders as they call, with the ranks that their machines are to have."""
+    def _all_called(self, listener: Listener, token: bytes, watch: Watch, failed: ExitStack) -> list[Called]:
+        """Return all leaders as they call, with the ranks that their machines are to have.
+
+        ``failed`` closes their connections, unless it is told otherwise.
+        """
         deadline = time.monotonic() + CALL_SECONDS
         called: dict[int, Called] = {}
         while len(called) < len(self.hosts) - 1:
@@ -169,6 +172,7 @@ class StartedJobs:
                     f"host {', '.join(silent)} has not called within {CALL_SECONDS:g} s: a firewall may be "
                     f"between, or the network is another, which interface= chooses ({error})"
                 ) from None
+            failed.callback(end.close)
             host = self.hosts[hello["machine"]]
             told = {**hello, "host": host.name, "ranks": host.slots or hello["ranks"]}
             called[hello["machine"]] = end, told

@@ -17,13 +17,19 @@ from synk.machines import socket_links
 from synk.machines.all_reduce import AllReduce
 from synk.machines.linked_leaders import LinkedLeaders
 from synk.machines.socket_links import SocketLinks
+from synk.transport.base import Aborted
+from synk.values.errors import LinkLost
 
 
 def linked(n_machines):
     """Return the links of so many machines to each other."""
     ends = [{} for _ in range(n_machines)]
-    for one, other in itertools.combinations(range(n_machines), 2):
-        ends[one][other], ends[other][one] = socket.socketpair()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        for one, other in itertools.combinations(range(n_machines), 2):
+            ends[one][other] = socket.create_connection(server.getsockname())
+            ends[other][one], _ = server.accept()
+            for end in (ends[one][other], ends[other][one]):
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return [SocketLinks(machine, ends) for machine, ends in enumerate(ends)]
 
 
@@ -129,11 +135,43 @@ def test_a_machine_that_is_gone_is_silent(nbytes):
     for _ in range(3):
         one.send(2, b"to nobody")
     assert received(other) == [b"before"]
-    one.rest(0)
+    while one.rest(0.1):
+        assert one.unsent() or one.lost, "its end is noticed once"
     assert not one.unsent()
-    assert one.rest(0) is False, "its end is noticed once"
+    assert one.lost == ["127.0.0.1"]
     for links in (one, other):
         links.close()
+
+
+def test_a_machine_that_acknowledges_nothing_is_lost(two, monkeypatch):
+    one, _ = two
+    monkeypatch.setattr(socket_links, "LOOK_SECONDS", 0.0)
+    one.send(1, bytes(10_000_000))
+    assert one.push(0.01)
+    assert not one.lost, "nobody reads, but what arrives is acknowledged"
+    monkeypatch.setattr(socket_links, "retransmissions", lambda end: socket_links.RETRANSMISSIONS)
+    while one.rest(0):
+        pass
+    assert one.lost == ["127.0.0.1"]
+    assert not one.unsent()
+
+
+def test_a_lost_way_ends_the_wait_of_both_ends():
+    group = SocketGroup(3)
+    group.outcomes(gather, [10])
+    group.leaders[1]._links._ways[2].end.shutdown(socket.SHUT_RDWR)
+    _, *outcomes = group.outcomes(lose)  # the first may have heard of all before
+    assert {LinkLost} <= set(map(type, outcomes)) <= {LinkLost, Aborted}
+    assert "no connection to 127.0.0.1 any more; synk.restart()" in "".join(map(str, outcomes))
+    group.close()
+
+
+def lose(leaders, watch):
+    try:
+        return leaders.all_gather(b"", watch)
+    except (Aborted, LinkLost) as error:
+        leaders.fail()  # as ranks do
+        return error
 
 
 def test_a_push_sends_on_even_if_it_may_take_no_time(two):

@@ -71,6 +71,7 @@ class ThreadLinks:
     """The ways from one machine to all others, of messages and of arrays: `Links`, `ArrayLinks`."""
 
     n_tags = 32768  # the fewest that MPI has
+    lost = ()
 
     def __init__(self, machine, n_machines, network):
         self.machine, self.n_machines = machine, n_machines
