@@ -42,6 +42,10 @@ class NonFinite(SynkError, ArithmeticError):
     """A shared variable holds NaN or infinities; said by `check_finite`."""
 
 
+class LinkLost(SynkStateError):
+    """Two machines do not reach each other any more, though the first reaches both, or did last."""
+
+
 class SynkWarning(UserWarning):
     """Something is allowed but probably not what was meant."""
 
@@ -234,6 +238,8 @@ for _public in (
     RankState,
     SynkTimeout,
     WorkerDied,
+    MachineLost,
+    LinkLost,
     RemoteError,
 ):
     _public.__module__ = "synk"

@@ -16,6 +16,7 @@ from support.processes.leaks import processes
 from synk.machines.mpi_job import MpiJob
 from synk.machines.sessions import remove_folder
 from synk.transport.base import Disconnected
+from synk.values.errors import LinkLost
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 
@@ -159,7 +160,7 @@ def test_rank_0_is_told_when_processes_die(victim):
         (agent,) = {*left_of(group.job.pid)[-2:]} - {leader}
         os.kill(agent if victim == "agent" else leader, signal.SIGKILL)
         group.leaders.begin(10)
-        with pytest.raises((Disconnected, ConnectionError)):  # as one or the other is noticed first
+        with pytest.raises((Disconnected, LinkLost)):  # as one or the other is noticed first
             group.leaders.all_reduce(np.ones(3), "sum", lambda: None)
     finally:
         group.close()
