@@ -157,6 +157,7 @@ class StartedJobs:
         self, called: list[Called], listener: Listener, token: bytes, deadline: float, watch: Watch
     ) -> None:
         """Take in all leaders as they call, with the ranks that their machines are to have."""
+        by_name = {host.name: host for host in self.hosts}
         while len(called) < len(self.hosts) - 1:
             try:
                 end, hello = listener.accept(token, {}, deadline, watch)
@@ -167,6 +168,7 @@ class StartedJobs:
                     f"host {', '.join(silent)} has not called within {CALL_SECONDS:g} s: a firewall may be "
                     f"between, or the network is another, which interface= chooses ({error})"
                 ) from None
-            host = self.hosts[hello["machine"]]
+            # By its name, if that is one of these: a scheduler may have an order of its own.
+            host = by_name.get(hello["host"], self.hosts[hello["machine"]])
             told = {**hello, "host": host.name, "ranks": host.slots or hello["ranks"]}
             called.append((end, told))
