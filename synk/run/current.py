@@ -160,5 +160,12 @@ def dismiss_fork_server() -> None:
     _source.close()
 
 
-atexit.register(dismiss_fork_server)  # the last comes first
+def end_world() -> None:
+    """End what a launcher has started on the other machines beside this script."""
+    if _world is not None:
+        _world.end()
+
+
+atexit.register(end_world)  # the last comes first: leaders of a run that is open do not call for its end
+atexit.register(dismiss_fork_server)
 atexit.register(close)

@@ -5,7 +5,6 @@ fork -> joined_world -> on the first machine: call -> Job; on the others: follow
 
 from __future__ import annotations
 
-import atexit
 import json
 import socket
 import sys
@@ -70,7 +69,6 @@ class JoinedWorld:
         self._address, self._token = (host, port), bytes.fromhex(token)
         if self.is_first:
             _warn_of_neighbours(hosts)
-            atexit.register(self._end)
 
     def call(self) -> Job:
         """Return the leaders of the other machines, once all have called."""
@@ -127,8 +125,13 @@ class JoinedWorld:
             if lead(call.end, call.leaders):
                 hello["ranks"] = None
 
-    def _end(self) -> None:
-        """End the job when the script ends, also where a leader hangs: MPI would wait for it."""
+    def end(self) -> None:
+        """End the job when the script ends, its last run closed, on the machine that has one.
+
+        It ends where a leader hangs, too: MPI would wait for it.
+        """
+        if not self.is_first:
+            return
         try:
             for end, _ in self._called(time.monotonic() + LAST_SECONDS, is_over=True):
                 end.close()
