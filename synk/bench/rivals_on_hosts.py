@@ -6,7 +6,6 @@ assemble_on_hosts -> a Crew of which rank 0 speaks for all -> answers of all ran
 from __future__ import annotations
 
 import os
-import shlex
 import socket
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -14,8 +13,7 @@ from functools import partial
 
 from synk.bench.crew import Crew, CrewLost, GroupCrew, address
 from synk.bench.rivals import ENVIRONMENT, GLOO, MPI, SCRIPT, check, launcher, missing_gloo, missing_mpi
-from synk.machines.mpirun import launch
-from synk.run.hosts import MORE_SSH_OPTIONS
+from synk.machines.mpirun import launch, more_ssh_options
 
 # Where processes of hosts share cores, as in containers of one machine, MPI's waiting would stop the others.
 YIELD = "OMPI_MCA_mpi_yield_when_idle"
@@ -62,7 +60,7 @@ def start(
         folder=folder,
         as_root=os.geteuid() == 0,
         interface=interface,
-        ssh_options=shlex.split(os.environ.get(MORE_SSH_OPTIONS, "")),
+        ssh_options=more_ssh_options(),
         n_each=n_each,
     )
     return [made.command]

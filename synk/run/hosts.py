@@ -6,7 +6,6 @@ StartedJobs.call -> mpirun -> on the first machine an agent, on the others a lea
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 import tempfile
 import time
@@ -25,7 +24,7 @@ from synk.machines.links import Watch
 from synk.machines.logins import ask, check_ssh, complaints
 from synk.machines.mpi_job import MpiJob
 from synk.machines.mpi_library import find_mpirun
-from synk.machines.mpirun import Launch, launch
+from synk.machines.mpirun import Launch, launch, more_ssh_options
 from synk.machines.networks import own_address
 from synk.machines.proof import new_token
 from synk.run.calling import link_called
@@ -33,7 +32,6 @@ from synk.run.job import CALL_SECONDS, Called, Job
 from synk.values.errors import SynkStateError
 
 ADDRESS, TOKEN, FOLDER = "SYNK_MASTER_ADDRESS", "SYNK_MASTER_TOKEN", "SYNK_JOB_FOLDER"  # of the environment
-MORE_SSH_OPTIONS = "SYNK_SSH_OPTIONS"
 HANDED_ON = (
     *("PYTENSOR_FLAGS", "PYTHONPATH", "LD_LIBRARY_PATH", "CC"),
     *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "SYNK_CACHE", "SYNK_CACHE_LIMIT"),
@@ -78,7 +76,7 @@ class StartedJobs:
             return self._call()
         except JobEnded as ended:
             others = [host.name for host in self.hosts[1:]]
-            found = complaints(others, DIAGNOSIS_SECONDS, _ssh_options())
+            found = complaints(others, DIAGNOSIS_SECONDS, more_ssh_options())
             said = ["the ranks on other hosts do not start", *found, *ended.args]
             raise SynkStateError("\n".join(said)) from None
 
@@ -125,7 +123,7 @@ class StartedJobs:
             return self.call()
 
     def _leave_out(self, hosts: Sequence[str], options: Sequence[str] = ()) -> None:
-        answers = ask(hosts, ["true"], ALIVE_SECONDS, [*options, *_ssh_options()])
+        answers = ask(hosts, ["true"], ALIVE_SECONDS, [*options, *more_ssh_options()])
         self.hosts = tuple(
             host for host in self.hosts if host.name not in answers or answers[host.name].code == 0
         )
@@ -150,7 +148,7 @@ class StartedJobs:
             folder=tempfile.gettempdir(),
             as_root=os.geteuid() == 0,
             interface=self._interface,
-            ssh_options=_ssh_options(),
+            ssh_options=more_ssh_options(),
         )
 
     def _all_called(self, listener: Listener, token: bytes, watch: Watch, failed: ExitStack) -> list[Called]:
@@ -177,8 +175,3 @@ class StartedJobs:
             told = {**hello, "host": host.name, "ranks": host.slots or hello["ranks"]}
             called[hello["machine"]] = end, told
         return list(called.values())
-
-
-def _ssh_options() -> list[str]:
-    """Return the options of ssh that stand in the environment."""
-    return shlex.split(os.environ.get(MORE_SSH_OPTIONS, ""))
