@@ -14,7 +14,7 @@ from functools import partial
 from synk.bench.crew import Crew, CrewLost, GroupCrew, address
 from synk.bench.rivals import ENVIRONMENT, GLOO, MPI, SCRIPT, check, missing_gloo, missing_mpi
 from synk.machines.mpi_library import find_mpirun
-from synk.machines.mpirun import launch, ssh_options
+from synk.machines.mpirun import launch, more_ssh_options
 
 # Where processes of hosts share cores, as in containers of one machine, MPI's waiting would stop the others.
 YIELD = "OMPI_MCA_mpi_yield_when_idle"
@@ -61,7 +61,7 @@ def start(
         folder=folder,
         as_root=os.geteuid() == 0,
         interface=interface,
-        ssh_options=ssh_options(),
+        ssh_options=more_ssh_options(),
         n_each=n_each,
     )
     return [made.command]

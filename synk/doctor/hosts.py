@@ -18,7 +18,7 @@ from synk.doctor.finding import NOTE, OK, PROBLEM, WARNING, Finding, grade
 from synk.doctor.machine import MIB, size
 from synk.machines.hosts import check_known, parse_hosts
 from synk.machines.logins import Answer, ask, check_ssh, complaint_of
-from synk.machines.mpirun import ssh_options
+from synk.machines.mpirun import more_ssh_options
 from synk.machines.networks import own_address
 
 SECONDS = 15.0  # for all hosts together
@@ -91,7 +91,7 @@ def asked(names: list[str], place: tuple[str, int]) -> list[tuple[str, Answer]]:
     """Run the probe on all hosts, the first being this one, and return the answers."""
     command = [sys.executable, "-c", PROBE, place[0], str(place[1])]
     here = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
-    answers = ask(names[1:], command, SECONDS, ssh_options())
+    answers = ask(names[1:], command, SECONDS, more_ssh_options())
     return [(names[0], Answer(here.returncode, here.stdout + here.stderr)), *answers.items()]
 
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from synk.machines import sessions
 
 CONNECT_SECONDS = 5
+MORE_SSH_OPTIONS = "SYNK_SSH_OPTIONS"  # of the environment: the user's options
 
 # Nobody is there to type a password. Keepalives end a connection to a machine that is gone. The user's
 # options stand before these: ssh takes the first that it is given.
@@ -24,8 +25,6 @@ SSH_OPTIONS = (
     "-o ServerAliveInterval=5",
     "-o ServerAliveCountMax=2",
 )
-
-MORE_SSH_OPTIONS = "SYNK_SSH_OPTIONS"  # of the environment
 
 # By default the daemons of a job outlive a link that is cut for minutes: seconds, seconds, times.
 KEEPALIVE = (("time", "1"), ("intvl", "1"), ("probes", "3"))
@@ -104,6 +103,17 @@ def launch(
     return Launch(tuple(command), {**environment, **SHARE, **variables}, folder)
 
 
+def more_ssh_options(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """Return the words of the user's options of ssh; raise ValueError where ``mpirun`` would see others."""
+    text = environment.get(MORE_SSH_OPTIONS, "")
+    if set(text) & set("'\"\\"):
+        raise ValueError(
+            f"{MORE_SSH_OPTIONS}={text!r} has quotes, which mpirun does not know: write such options into a "
+            "file like ~/.ssh/config, and name that, as '-F my_config' does"
+        )
+    return text.split()
+
+
 def _guarded(agent: Sequence[str]) -> list[str]:
     """Return how daemons are started by an agent; by themselves where a shell would take its words apart."""
     words = " ".join(agent)
@@ -118,11 +128,6 @@ def on(
         step = "--overlap", "--mpi=none", "--nodes=1", "--ntasks=1", f"--nodelist={host}"
         return ["srun", *step, *command]
     return ["ssh", *shlex.split(" ".join([*ssh_options, *SSH_OPTIONS])), host, shlex.join(command)]
-
-
-def ssh_options() -> list[str]:
-    """Return the user's options of ssh, which stand in the environment."""
-    return shlex.split(os.environ.get(MORE_SSH_OPTIONS, ""))
 
 
 def _only(interface: str) -> list[str]:

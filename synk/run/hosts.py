@@ -24,7 +24,7 @@ from synk.machines.links import Watch
 from synk.machines.logins import ask, check_ssh, complaints
 from synk.machines.mpi_job import MpiJob
 from synk.machines.mpi_library import find_mpirun
-from synk.machines.mpirun import Launch, launch, ssh_options
+from synk.machines.mpirun import Launch, launch, more_ssh_options
 from synk.machines.networks import own_address
 from synk.machines.proof import new_token
 from synk.run.calling import link_called
@@ -75,7 +75,7 @@ class StartedJobs:
             return self._call()
         except JobEnded as ended:
             others = [host.name for host in self.hosts[1:]]
-            found = complaints(others, DIAGNOSIS_SECONDS, ssh_options())
+            found = complaints(others, DIAGNOSIS_SECONDS, more_ssh_options())
             said = ["the ranks on other hosts do not start", *found, *ended.args]
             raise SynkStateError("\n".join(said)) from None
 
@@ -125,7 +125,7 @@ class StartedJobs:
             return self.call()
 
     def _leave_out(self, hosts: Sequence[str], options: Sequence[str] = ()) -> None:
-        answers = ask(hosts, ["true"], ALIVE_SECONDS, [*options, *ssh_options()])
+        answers = ask(hosts, ["true"], ALIVE_SECONDS, [*options, *more_ssh_options()])
         self.hosts = tuple(
             host for host in self.hosts if host.name not in answers or answers[host.name].code == 0
         )
@@ -150,7 +150,7 @@ class StartedJobs:
             folder=tempfile.gettempdir(),
             as_root=os.geteuid() == 0,
             interface=self._interface,
-            ssh_options=ssh_options(),
+            ssh_options=more_ssh_options(),
         )
 
     def _all_called(

@@ -167,8 +167,8 @@ class Leader:
         except Disconnected:
             raise
         except Exception:
-            ranks = self._machine.ranks
-            self._end.reply([readable(*one) for one in zip(ranks, replies, strict=True)])
+            ranks, host = self._machine.ranks, self._machine.host
+            self._end.reply([readable(*one, host) for one in zip(ranks, replies, strict=True)])
 
     def _write(self, fills: Sequence[messages.Fill], steps: Sequence[Any]) -> None:
         """Write what has changed; a segment that could not be made is the failure of a machine that reads it.
@@ -269,11 +269,11 @@ def lead(end: LeaderEnd, link: Callable[[], Leaders]) -> bool:
     return False
 
 
-def readable(rank: int, reply: messages.Reply) -> messages.Reply:
-    """Return a reply as it is if it can be sent, else one that says why not."""
+def readable(rank: int, reply: messages.Reply, host: str) -> messages.Reply:
+    """Return a reply as it is if it can be sent, else one that says why not, and on which host."""
     try:
         dumps(reply)
         return reply
     except Exception as error:
         told = reply.failure or failure(rank, error)
-        return messages.Reply((), told._replace(kind=None), reply.aborted)
+        return messages.Reply((), told._replace(kind=None, host=host), reply.aborted)

@@ -116,6 +116,7 @@ def test_a_result_that_does_not_pickle_is_its_rank_s_failure(master, rank):
     failures = {reply.failure.rank: reply.failure for reply in replies if reply.failure}
     assert list(failures) == [rank]
     assert "not to be sent" in failures[rank].summary
+    assert failures[rank].host == "two"
     assert results(master.replies(Give())) == [1, 2]
 
 
