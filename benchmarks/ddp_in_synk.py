@@ -7,11 +7,13 @@ python ddp_in_synk.py --ranks 1 --hosts h1,h2 --interface eth0 --rows 20000 --ba
 import argparse
 import time
 
+# Before NumPy: it holds the libraries to one thread.
+import machine  # noqa: F401
+
+# isort: split
+
 import ddp_batches
 import lines
-
-# Before NumPy: it holds the libraries to one thread.
-import machine  # noqa: F401  # isort: split
 import mlp
 
 import synk

@@ -6,11 +6,13 @@ python ddp_in_torch.py --ranks 2 --rank 0 --place 127.0.0.1:29500 --rows 20000 -
 import argparse
 import time
 
+# Before NumPy: it holds the libraries to one thread.
+import machine  # noqa: F401
+
+# isort: split
+
 import ddp_batches
 import lines
-
-# Before NumPy: it holds the libraries to one thread.
-import machine  # noqa: F401  # isort: split
 import mlp
 import numpy as np
 import torch

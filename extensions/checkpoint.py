@@ -94,7 +94,9 @@ def save(path: str | os.PathLike[str], variables: Any, values: Mapping[str, Any]
     kept = plain(values or {})
     with synk.turn("checkpoint.save"):
         copied = copies(variables)
-        with contextlib.suppress(synk.WorkerDied, synk.SynkTimeout):  # rank 0's are left of a broken run
+        with contextlib.suppress(
+            synk.WorkerDied, synk.SynkTimeout, synk.LinkLost
+        ):  # rank 0's are left of a broken run
             copied.update(copies_of_others(variables))
     write(path, copied, kept)
 

@@ -38,7 +38,7 @@ def own_address(host: str, others: Sequence[str], interface: str | None = None) 
     or it has no such interface; TypeError if that is no string.
     """
     mine = addresses()
-    if interface is not None and host == socket.gethostname():  # whatever address others know
+    if interface is not None and short(host) == short(socket.gethostname()):  # whatever address others know
         return _of_interface(interface, mine)
     try:
         address = socket.gethostbyname(host)
@@ -54,6 +54,11 @@ def own_address(host: str, others: Sequence[str], interface: str | None = None) 
     if interface is not None:
         return _of_interface(interface, mine)
     return address_towards(others[0]) if is_loopback and others else address
+
+
+def short(host: str) -> str:
+    """Return a host's name without its domain."""
+    return host.partition(".")[0]
 
 
 def address_towards(other: str) -> str:

@@ -24,8 +24,8 @@ from synk.transport.frames import GONE
 
 LENGTH = struct.Struct("<q")  # before each message
 NUMBER = struct.Struct("=I")
-# Where in Linux's tcp_info these are: a byte, and numbers of packets and of ms.
-PROBES, UNACKNOWLEDGED, SINCE_ANSWER = 3, 24, 56
+# Where in Linux's tcp_info these are: a byte, a number of packets, and two of ms.
+PROBES, UNACKNOWLEDGED, SINCE_DATA, SINCE_ANSWER = 3, 24, 52, 56
 SILENCE_MS = 2000
 MOST_PROBES = 3  # without an answer, each after twice the time: 1.4 s
 PIECES = 16  # that one call of the system sends
@@ -170,7 +170,7 @@ def is_silent(end: socket.socket) -> bool:
     """
     info = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, SINCE_ANSWER + NUMBER.size)
     (unacknowledged,) = NUMBER.unpack_from(info, UNACKNOWLEDGED)
-    (silence,) = NUMBER.unpack_from(info, SINCE_ANSWER)
+    silence = min(*NUMBER.unpack_from(info, SINCE_DATA), *NUMBER.unpack_from(info, SINCE_ANSWER))
     return bool(unacknowledged and silence > SILENCE_MS) or info[PROBES] >= MOST_PROBES
 
 

@@ -24,7 +24,8 @@ from synk.transport.frames import encode, send
 from synk.transport.links import LeaderEnd
 from synk.values.errors import SynkStateError
 
-LINK_SECONDS = 10.0  # for a leader to reach all others: less than the master waits for it
+LINK_SECONDS = 6.0  # for a leader to reach all others
+MORE_SECONDS = 1.0  # for the master, which is to hear why one does not
 
 
 class Call:
@@ -63,22 +64,21 @@ def link_called(
     called: Sequence[Called],
     listener: Listener,
     token: bytes,
-    deadline: float,
     watch: Watch = lambda: None,
 ) -> SocketLinks:
     """Link the master with all leaders that have called, and these with each other.
 
-    ``deadline`` is a moment of ``time.monotonic()``; ``watch()`` is called now and then. Raises
-    SynkStateError if not all reach each other.
+    ``watch()`` is called now and then. Raises SynkStateError if not all reach each other.
     """
     at = {hello["machine"]: hello["address"] for _, hello in called}
     addresses = [listener.address, *(at[machine] for machine in sorted(at))]
+    deadline = monotonic() + LINK_SECONDS + MORE_SECONDS
     try:
         for end, _ in called:
             send(end, encode(addresses))
         return link(0, addresses, listener, token, deadline, watch)
-    except TimeoutError as error:
+    except (TimeoutError, ConnectionError) as error:
         raise SynkStateError(
-            "the machines have not reached each other in time, by TCP at ports that the system chooses: a "
-            f"firewall may be between ({error})"
+            "the machines do not reach each other, by TCP at ports that the system chooses: a firewall may "
+            f"be between ({error})"
         ) from None

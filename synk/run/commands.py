@@ -149,6 +149,7 @@ class Commands:
             try:
                 raise_failures(error, replies)
             except LinkLost as lost:
+                lost.__cause__ = None  # whose traceback would be kept, too
                 self._break(lost)
                 raise
             finally:

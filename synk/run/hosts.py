@@ -105,7 +105,7 @@ class StartedJobs:
             self._all_called(called, listener, token, deadline, watch)
             reduction = AgentReduce(door.open(watch_agent))
             failed.callback(reduction.close)
-            links = link_called(called, listener, token, deadline, watch)
+            links = link_called(called, listener, token, watch)
             leaders = LinkedLeaders(links, reduction)
             failed.pop_all()
         n_here = self.hosts[0].slots or self._n_here
@@ -157,18 +157,20 @@ class StartedJobs:
         self, called: list[Called], listener: Listener, token: bytes, deadline: float, watch: Watch
     ) -> None:
         """Take in all leaders as they call, with the ranks that their machines are to have."""
-        by_name = {host.name: host for host in self.hosts}
         while len(called) < len(self.hosts) - 1:
             try:
                 end, hello = listener.accept(token, {}, deadline, watch)
             except TimeoutError as error:
-                there = {hello["host"] for _, hello in called}
-                silent = [host.name for host in self.hosts[1:] if host.name not in there]
+                there = {0, *(hello["machine"] for _, hello in called)}
+                silent = [host.name for number, host in enumerate(self.hosts) if number not in there]
                 raise SynkStateError(
                     f"host {', '.join(silent)} has not called within {CALL_SECONDS:g} s: a firewall may be "
                     f"between, or the network is another, which interface= chooses ({error})"
                 ) from None
-            # By its name, if that is one of these: a scheduler may have an order of its own.
-            host = by_name.get(hello["host"], self.hosts[hello["machine"]])
-            told = {**hello, "host": host.name, "ranks": host.slots or hello["ranks"]}
-            called.append((end, told))
+            called.append((end, hello))
+        # By their names, if all are known: a scheduler may have an order of its own.
+        by_name = {host.name: host for host in self.hosts[1:]}
+        are_known = {hello["host"] for _, hello in called} == by_name.keys()
+        for k, (end, hello) in enumerate(called):
+            host = by_name[hello["host"]] if are_known else self.hosts[hello["machine"]]
+            called[k] = end, {**hello, "host": host.name, "ranks": host.slots or hello["ranks"]}

@@ -6,6 +6,7 @@ fork -> joined_world -> on the first machine: call -> Job; on the others: follow
 from __future__ import annotations
 
 import json
+import os
 import socket
 import sys
 import time
@@ -31,6 +32,7 @@ from synk.values.script_frames import stacklevel
 
 LAUNCHED = "mpirun or srun has started this script on its machines"
 NEXT_RUN_SECONDS = 1e6  # for the script to fork again, or to end
+AGAIN_SECONDS = 0.2  # before the next call
 LAST_SECONDS = 5.0  # for leaders to have ended their workers when the script ends
 NAME_BYTES = 64
 TOLD_BYTES = 256  # that the first machine tells all others
@@ -54,6 +56,7 @@ class JoinedWorld:
 
     def __init__(self, world: Any, interface: str | None):
         self.is_first = world.rank == 0
+        self._pid = os.getpid()
         self.n: int | None = None
         self._world, self._others = world, world.size - 1
         hosts, said = _names(world), b""
@@ -72,12 +75,15 @@ class JoinedWorld:
 
     def call(self) -> Job:
         """Return the leaders of the other machines, once all have called."""
-        deadline = time.monotonic() + CALL_SECONDS
-        called = self._called(deadline, is_over=False)
+        called = self._called(time.monotonic() + CALL_SECONDS, is_over=False)
         sized = [
             (end, {**hello, "ranks": hello["ranks"] or self.n or hello["cores"]}) for end, hello in called
         ]
-        links = link_called(called, self._listener, self._token, deadline)
+        try:
+            links = link_called(called, self._listener, self._token)
+        except BaseException:
+            hang_up(called)
+            raise
         leaders = LinkedLeaders(links, AllReduce(MpiLinks(self._world)))
         return Job(socket.gethostname(), self.n or count_cores(), sized, leaders, held=[self._listener])
 
@@ -120,17 +126,19 @@ class JoinedWorld:
                 sys.exit()
             except OSError as error:
                 sys.exit(f"synk: {socket.gethostname()} does not reach the first machine of the run: {error}")
-            if call.said["is_over"]:
+            if call.said.get("is_over"):
                 sys.exit()
             if lead(call.end, call.leaders):
                 hello["ranks"] = None
+            else:  # the first machine may still be at the start that has failed here
+                time.sleep(AGAIN_SECONDS)
 
     def end(self) -> None:
         """End the job when the script ends, its last run closed, on the machine that has one.
 
         It ends where a leader hangs, too: MPI would wait for it.
         """
-        if not self.is_first:
+        if not self.is_first or os.getpid() != self._pid:  # a child of the script's
             return
         try:
             for end, _ in self._called(time.monotonic() + LAST_SECONDS, is_over=True):

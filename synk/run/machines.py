@@ -172,8 +172,8 @@ def launch_on_machines(
         for link in links:
             link.hear(deadline)
         # Where one could not start its ranks, the launcher ends the others: its reason is said.
-        reasons_first = sorted(links, key=lambda link: not isinstance(link.replies, Failure))
-        greetings = {link.machine: link.greet(0.0) for link in reasons_first}
+        reasons_first = sorted(links, key=lambda link: (not isinstance(link.replies, Failure), link.is_ended))
+        greetings = {link.machine: link.greet(START_SECONDS) for link in reasons_first}
         undo.pop_all()
     placements = [greetings[link.machine] for link in links]
     return Machines(crew, links, placements, Mirror(segments, [link.machine for link in links]), job)

@@ -129,11 +129,10 @@ class LeaderLink:
                 self._lose()
 
     def greet(self, seconds: float) -> Any:
-        """Wait until the leader has forked its workers, and says who and, as is returned, where they are.
+        """Take in who the leader's workers are and, as is returned, where, which it has said within so long.
 
-        Raises SynkStateError if it does not.
+        Raises SynkStateError if it has not.
         """
-        self.hear(time.monotonic() + seconds)
         host = self.machine.host
         if self.loss is not None:
             raise SynkStateError(f"host {host} was lost while its ranks started")

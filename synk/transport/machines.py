@@ -19,7 +19,7 @@ from synk.transport.mirror import Mirror
 from synk.transport.steps import PickledSteps
 from synk.values import messages
 
-LAUNCHER = "mpirun, or its agent beside rank 0, has ended on the first host, and so have all others"
+LAUNCHER = "ended by SIGTERM, as by mpirun when that, or its agent beside rank 0, has ended"
 
 
 class MachinesChannel:
@@ -141,7 +141,7 @@ def look_at(links: Sequence[LeaderLink], on_death: OnDeath) -> None:
     first = next((link for link in losses if not link.is_ended), None)
     if first is None and len(losses) == len(links):
         first = next(iter(losses), None)
-        if first is not None:
+        if first is not None and first.is_cut:
             first.blame(LAUNCHER)
     if first is not None:
         assert first.loss is not None

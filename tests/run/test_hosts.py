@@ -87,11 +87,16 @@ class Calls:
         return None, next(self._hellos)
 
 
-def test_ranks_are_those_of_the_machine_that_calls_in_whatever_order_they_were_started(answers):
-    jobs, called = StartedJobs("h1,h2:3,h3:4,h4", None, 2), []
-    hellos = [
-        {"machine": number, "host": host, "ranks": 8} for number, host in ((2, "h2"), (1, "h3"), (3, "x"))
-    ]
-    jobs._all_called(called, Calls(*hellos), b"", 0.0, lambda: None)
-    found = {told["machine"]: (told["host"], told["ranks"]) for _, told in called}
-    assert found == {1: ("h3", 4), 2: ("h2", 3), 3: ("h4", 8)}
+@pytest.mark.parametrize(
+    ("called", "found"),
+    [
+        (["h3", "h2"], [("h3", 4), ("h2", 3)]),
+        (["h3", "node-x"], [("h2", 3), ("h3", 4)]),  # not all are known by their names
+        (["h1", "h1"], [("h2", 3), ("h3", 4)]),
+    ],
+)
+def test_ranks_are_those_of_the_machine_that_calls_if_its_name_is_known(answers, called, found):
+    jobs, taken = StartedJobs("h1,h2:3,h3:4", None, 2), []
+    hellos = [{"machine": number, "host": host, "ranks": 8} for number, host in enumerate(called, start=1)]
+    jobs._all_called(taken, Calls(*hellos), b"", 0.0, lambda: None)
+    assert [(told["host"], told["ranks"]) for _, told in taken] == found

@@ -55,6 +55,7 @@ class Master:
         self.link = LeaderLink(MACHINE, ours)
         spec = LeaderSpec(MACHINE, Devices(1, 1), Connection(), (), RunState(), SURROUNDINGS)
         self.link.send(encode(spec))
+        self.link.hear(time.monotonic() + PATIENCE)
         self.link.greet(PATIENCE)
         self._number = 0
 
