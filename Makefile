@@ -16,7 +16,7 @@ export PIP_NO_INPUT := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup mnist resnet test test-serial check slow faults machines-suite chaos linker-suite pytensor-bench torch-suite \
+.PHONY: help setup mnist resnet test test-graphs test-serial check slow faults machines-suite chaos linker-suite pytensor-bench torch-suite \
     gpu-plans gpu-plans-ready other-processors bench figures gpu-wheels gpu-test gpu-bench clean
 
 help:  ## list the targets
@@ -57,6 +57,15 @@ test: $(DEV)  ## run the fast tests
 	{ $(call suite,survival,$(SURVIVAL)); } & survival=$$!; \
 	{ $(call suite,others,$(addprefix --ignore=,$(COMPILER) $(SURVIVAL))); }; others=$$?; \
 	wait $$compiler && wait $$survival && exit $$others
+
+# What another Python and PyTensor may change: graphs, and what users write.
+GRAPHS := tests/compile tests/ops
+USES := tests/extensions tests/functions tests/arrays tests/collectives tests/rank tests/processes tests/test_docs.py
+
+test-graphs: $(DEV)  ## run the fast tests that depend most on the versions of Python and PyTensor
+	{ $(call suite,graphs,$(GRAPHS)); } & graphs=$$!; \
+	{ $(call suite,uses,$(USES)); }; uses=$$?; \
+	wait $$graphs && exit $$uses
 
 test-serial: $(DEV)  ## run the fast tests one by one
 	$(BIN)/python -m pytest -m 'not slow'

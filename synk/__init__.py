@@ -32,6 +32,7 @@ from synk.run.timeline import Timeline as _Timeline
 from synk.values.errors import CollectiveMismatch as CollectiveMismatch
 from synk.values.errors import CudaInitialisedError as CudaInitialisedError
 from synk.values.errors import CudaUnavailable as CudaUnavailable
+from synk.values.errors import LinkLost as LinkLost
 from synk.values.errors import MachineLost as MachineLost
 from synk.values.errors import NonFinite as NonFinite
 from synk.values.errors import RankState as RankState
@@ -51,6 +52,8 @@ __all__ = [
     "CudaUnavailable",
     "Data",
     "Function",
+    "LinkLost",
+    "MachineLost",
     "NonFinite",
     "OnRanks",
     "RankState",

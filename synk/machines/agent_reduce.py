@@ -41,7 +41,9 @@ class AgentReduce:
         self._ready = select.poll()
         self._ready.register(end, select.POLLIN)
         self._torn = False  # a message may have been sent or received in part
-        self._shared: dict[int, tuple[int, Segment]] = {}  # by number: address, segment
+        # The bytes of segments by number. While one is here its memory is mapped, though others have let go
+        # of it already: else an array that is none of it could lie where it was.
+        self._shared: dict[int, NDArray[Any]] = {}
 
     def run(self, array: NDArray[Any], op: str, number: int, watch: Watch) -> None:
         place = self._place(array)
@@ -60,7 +62,7 @@ class AgentReduce:
     def share(self, number: int, segment: Segment) -> None:
         with contextlib.suppress(Disconnected):  # the next reduction tells
             self._send(Share(number, segment.nbytes), segment.descriptor)
-        self._shared[number] = address(segment.array("u1", (segment.nbytes,))), segment
+        self._shared[number] = segment.array("u1", (segment.nbytes,))
 
     def unshare(self, number: int) -> None:
         if self._shared.pop(number, None) is not None:
@@ -77,19 +79,20 @@ class AgentReduce:
     def _place(self, array: NDArray[Any]) -> tuple[int, int] | None:
         """Return the number of the shared segment that has an array, and where in it that begins."""
         start = address(array)
-        for number, (first, segment) in self._shared.items():
-            if first <= start and start + array.nbytes <= first + segment.nbytes:
+        for number, shared in self._shared.items():
+            first = address(shared)
+            if first <= start and start + array.nbytes <= first + shared.nbytes:
                 return number, start - first
         return None
 
     def _space_for(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return an array like this one, at the start of the segment for such."""
-        if ROOM not in self._shared or self._shared[ROOM][1].nbytes < array.nbytes:
+        if ROOM not in self._shared or self._shared[ROOM].nbytes < array.nbytes:
             segment = Segment.create(array.nbytes)
             self.unshare(ROOM)
             self.share(ROOM, segment)
             segment.seal()
-        return self._shared[ROOM][1].array(array.dtype, array.shape)
+        return self._shared[ROOM][: array.nbytes].view(array.dtype)
 
     # --- messages ----------------------------------------------------------------------------------
 

@@ -16,10 +16,12 @@ from collections.abc import Mapping
 from ipaddress import ip_address
 from typing import Any
 
+from synk.machines.links import Watch
 from synk.machines.proof import Dialogue, HandshakeRefused, Hello, call, check_token, encoded, listen
 from synk.machines.versions import compare, versions
 
 CALLER_SECONDS = 5.0  # from a connection to its proof; one that takes longer is dropped
+LOOK_SECONDS = 0.2  # between looks at what else may end the wait
 CALLERS = 256  # connections without a proof yet, far more than leaders; the oldest makes way for one more
 
 # Without an answer for so long, a connection counts as cut. The kernel also cuts one whose other end reads
@@ -55,10 +57,13 @@ class Listener:
         self._callers: dict[Any, _Exchange] = {}  # by socket, the oldest first
         self._last_refusal = ""
 
-    def accept(self, token: bytes, hello: Mapping[str, Any], deadline: float) -> tuple[socket.socket, Hello]:
+    def accept(
+        self, token: bytes, hello: Mapping[str, Any], deadline: float, watch: Watch = lambda: None
+    ) -> tuple[socket.socket, Hello]:
         """Return the next connection that is proven, blocking as new ones are, and the caller's hello.
 
-        ``deadline`` is a moment of ``time.monotonic()``.
+        ``deadline`` is a moment of ``time.monotonic()``; ``watch()`` is called now and then, and raises to
+        give up.
 
         Raises
         ------
@@ -70,9 +75,10 @@ class Listener:
         check_token(token)
         mine = _introduced(hello)
         while (now := time.monotonic()) < deadline:
+            watch()
             self._drop_late(now)
             ends = [exchange.deadline for exchange in self._callers.values()]
-            for key, _ in self._selector.select(min([deadline, *ends]) - now):
+            for key, _ in self._selector.select(min([deadline, now + LOOK_SECONDS, *ends]) - now):
                 if key.fileobj is self._socket:
                     self._welcome(token, mine)
                 elif key.fileobj in self._callers:

@@ -9,9 +9,11 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 # A name or an IPv4 address. It begins with no dash, since programs would take it for an option.
-NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+LABEL = r"[A-Za-z0-9_-]{1,63}"
+NAME = re.compile(rf"(?=[A-Za-z0-9]){LABEL}(\.{LABEL})*(?<=[A-Za-z0-9])")
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,16 @@ def make_host(name: str, slots: str | None, where: str) -> Host:
     if not (slots.isascii() and slots.isdigit() and int(slots)):
         raise ValueError(f"{where}: {name!r} has slots {slots!r}, which is no number of ranks above 0")
     return Host(name, int(slots))
+
+
+def read_hostfile(path: str) -> str:
+    """Return the text of a hostfile; raise ValueError for what is none, OSError if it cannot be read."""
+    if Path(path).exists() and not Path(path).is_file():
+        raise ValueError(f"{path} is no file, but a folder, a pipe or a device: a hostfile is a text")
+    try:
+        return Path(path).read_text("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no hostfile, which is a text in UTF-8: {error}") from None
 
 
 def in_file(text: str, where: str) -> tuple[Host, ...]:

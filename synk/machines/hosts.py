@@ -9,9 +9,8 @@ import os
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 
-from synk.machines.hostfile import Host, in_file, make_host, some
+from synk.machines.hostfile import Host, in_file, make_host, read_hostfile, some
 from synk.machines.schedulers import Read, granted
 from synk.values.errors import SynkStateError
 
@@ -23,7 +22,7 @@ def parse_hosts(
     hosts: str | os.PathLike[str] | Sequence[str],
     n: int | None = None,
     environ: Mapping[str, str] = os.environ,
-    read: Read = lambda path: Path(path).read_text(),
+    read: Read = read_hostfile,
 ) -> tuple[Host, ...]:
     """Return the machines of a run, in the order given.
 
@@ -42,12 +41,15 @@ def parse_hosts(
     Raises
     ------
     TypeError
-        If what is in a list is no string.
+        If it is none of these, or what is in a list is no string.
     ValueError
-        If there is no host, or one is malformed, twice in a list, or has slots and ``n`` says another number.
+        If there is no host, or one is malformed, twice in a list, or has slots and ``n`` says another number;
+        if a hostfile is no text.
     OSError
         If the hostfile cannot be read.
     """
+    if isinstance(hosts, bytes) or not isinstance(hosts, Sequence | os.PathLike):
+        raise TypeError(f"hosts={hosts!r} is neither a string, a list of strings, nor a path")
     if isinstance(hosts, str) and hosts.strip() == "auto":
         found = granted(environ, read)
     elif isinstance(hosts, os.PathLike) or (isinstance(hosts, str) and "/" in hosts):

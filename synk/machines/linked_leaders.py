@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from synk.machines.links import WATCH_SECONDS, Links, Reduction, Watch
 from synk.memory.shm import Segment
 from synk.transport.base import Aborted
+from synk.values.errors import LinkLost
 
 HEAD = struct.Struct("<qqqq")  # command, meeting, round or FAILED, number of payloads
 LENGTH = struct.Struct("<q")
@@ -80,8 +81,8 @@ class LinkedLeaders:
         def look() -> None:
             self._take_in(0)
             self._look_for_failures()
-            self._look_for_cuts()
             watch()
+            self._look_for_cuts()
 
         self._reduction.run(array, op, self._number(), look)
         self._met += 1
@@ -112,15 +113,15 @@ class LinkedLeaders:
         while not is_over():
             self._look_for_failures()
             if not self._take_in(WATCH_SECONDS):
-                self._look_for_cuts()
                 watch()
+                self._look_for_cuts()
 
     def _look_for_cuts(self) -> None:
-        """Raise ConnectionError if a machine is out of reach: all meet, or none do."""
+        """Raise `LinkLost` if a machine is out of reach: all meet, or none do."""
         if cut := self._links.cut():
-            raise ConnectionError(
-                f"the connection to {', '.join(cut)} is cut, although the script may reach both its ends: "
-                "a switch or a firewall may be between. Once it is not, synk.restart() goes on"
+            raise LinkLost(
+                f"no connection to {', '.join(cut)} any more, though the first machine may reach both ends; "
+                "synk.restart() links all machines anew, synk.close() ends the run"
             )
 
     def _look_for_failures(self) -> None:

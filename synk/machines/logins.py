@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from synk.machines.mpirun import IN_SLURM, on
+from synk.machines.mpirun import IN_SLURM, more_ssh_options, on
 from synk.values.errors import SynkStateError
 
 READ_SECONDS = 0.1
@@ -33,9 +33,11 @@ class Answer(NamedTuple):
 
 
 def check_ssh() -> None:
-    """Raise SynkStateError if this machine cannot log in to others."""
-    if IN_SLURM not in os.environ and shutil.which("ssh") is None:
-        raise SynkStateError("there is no ssh on this machine: install it (openssh-client)")
+    """Raise SynkStateError if this machine cannot log in to others, ValueError for wrong options of ssh."""
+    if IN_SLURM not in os.environ:
+        more_ssh_options()
+        if shutil.which("ssh") is None:
+            raise SynkStateError("there is no ssh on this machine: install it (openssh-client)")
 
 
 def ask(

@@ -8,15 +8,12 @@ Each calls those before it, and is called by those behind it.
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 
 from synk.machines.handshake import Address, Listener, connect
 from synk.machines.links import Watch
 from synk.machines.socket_links import SocketLinks
-
-LOOK_SECONDS = 0.2
 
 
 def link(
@@ -38,13 +35,11 @@ def link(
             ends[other], _ = connect(address, token, {"machine": machine}, deadline)
             made.callback(ends[other].close)
         while len(ends) < len(addresses) - 1:
-            watch()
             try:
-                end, hello = listener.accept(token, {}, min(deadline, time.monotonic() + LOOK_SECONDS))
+                end, hello = listener.accept(token, {}, deadline, watch)
             except TimeoutError:
-                if time.monotonic() >= deadline:
-                    raise
-                continue
+                silent = [place[0] for other, place in enumerate(addresses) if other not in {machine, *ends}]
+                raise TimeoutError(f"{', '.join(silent)} has not called {addresses[machine][0]}") from None
             made.callback(end.close)
             ends[hello["machine"]] = end
         for end in ends.values():

@@ -21,6 +21,7 @@ from synk.machines import sessions
 from synk.machines.mpi_library import load_mpi
 from synk.machines.mpirun import Launch
 from synk.machines.sessions import (
+    ENOUGH_SECONDS,
     TERM_SECONDS,
     end_session,
     folder_of,
@@ -61,7 +62,7 @@ class MpiJob:
         self.pid = self._child.pid
         self._guard = subprocess.Popen(
             [sys.executable, "-I", "-S", sessions.__file__, str(os.getpid()), str(self.pid), launch.folder],
-            stdin=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
@@ -80,14 +81,20 @@ class MpiJob:
         if self._has_ended:
             return
         self._child.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._child.wait(seconds)
+        _wait_for(self._child, seconds)
         kill_session(self.pid)
-        self._child.wait()
+        _wait_for(self._child, ENOUGH_SECONDS)
         remove_folder(self._launch.folder, self.pid)
-        self._guard.communicate(sessions.FAREWELL)
+        self._guard.kill()
+        _wait_for(self._guard, ENOUGH_SECONDS)
         self._has_ended = True
         self.log.close()
+
+
+def _wait_for(process: subprocess.Popen[bytes], seconds: float) -> None:
+    """Wait so long at most for the end of a process."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
 
 
 def join_own_job(folder: str) -> Any:

@@ -1,4 +1,4 @@
-"""Decide by which command one process a machine is started: pure, nothing is run.
+"""Decide by which command one process a machine is started: nothing is run.
 
 hosts, program -> launch -> Launch -> MpiJob
 host -> reach -> command
@@ -6,6 +6,7 @@ host -> reach -> command
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import NamedTuple
 from synk.machines import sessions
 
 CONNECT_SECONDS = 5
+MORE_SSH_OPTIONS = "SYNK_SSH_OPTIONS"  # of the environment: the user's options
 
 # Nobody is there to type a password. Keepalives end a connection to a machine that is gone. The user's
 # options stand before these: ssh takes the first that it is given.
@@ -99,6 +101,17 @@ def launch(
         *program,
     ]
     return Launch(tuple(command), {**environment, **SHARE, **variables}, folder)
+
+
+def more_ssh_options(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """Return the words of the user's options of ssh; raise ValueError where ``mpirun`` would see others."""
+    text = environment.get(MORE_SSH_OPTIONS, "")
+    if set(text) & set("'\"\\"):
+        raise ValueError(
+            f"{MORE_SSH_OPTIONS}={text!r} has quotes, which mpirun does not know: write such options into a "
+            "file like ~/.ssh/config, and name that, as '-F my_config' does"
+        )
+    return text.split()
 
 
 def _guarded(agent: Sequence[str]) -> list[str]:

@@ -9,6 +9,7 @@ import fcntl
 import socket
 import struct
 from collections.abc import Sequence
+from contextlib import suppress
 from ipaddress import ip_address, ip_network
 
 from synk.values.errors import SynkStateError
@@ -34,21 +35,25 @@ def own_address(host: str, others: Sequence[str], interface: str | None = None) 
 
     It is that of its name; where this is for the machine alone, as the 127.0.1.1 of Debian's /etc/hosts, that
     from which it reaches the first of the others. Raises SynkStateError if the first host is another machine,
-    or it has no such interface.
+    or it has no such interface; TypeError if that is no string.
     """
     mine = addresses()
-    if interface is not None:
+    if interface is not None and host == socket.gethostname():  # whatever address others know
         return _of_interface(interface, mine)
-    address = socket.gethostbyname(host)
-    if ip_address(address).is_loopback:
-        return address_towards(others[0]) if others else address
-    if address not in mine.values():
+    try:
+        address = socket.gethostbyname(host)
+    except OSError as error:
+        raise SynkStateError(f"the first host, {host}, has no address here: {error}") from None
+    is_loopback = ip_address(address).is_loopback
+    if not (is_loopback or address in mine.values()):
         raise SynkStateError(
             f"the first host is the one on which the script runs, and {host} ({address}) is not this "
             f"machine ({', '.join(mine.values())}): put {socket.gethostname()} first, or start the script on "
             f"{host}, as sbatch does"
         )
-    return address
+    if interface is not None:
+        return _of_interface(interface, mine)
+    return address_towards(others[0]) if is_loopback and others else address
 
 
 def address_towards(other: str) -> str:
@@ -59,9 +64,11 @@ def address_towards(other: str) -> str:
 
 
 def _of_interface(interface: str, mine: dict[str, str]) -> str:
+    if not isinstance(interface, str):
+        raise TypeError(f"interface={interface!r} is no string, such as 'eth0' or '10.0.0.0/24'")
     if interface in mine:
         return mine[interface]
-    if "/" in interface:
+    with suppress(ValueError):  # it is no network in numbers
         network = ip_network(interface, strict=False)
         for address in mine.values():
             if ip_address(address) in network:

@@ -22,7 +22,6 @@ from typing import NoReturn
 TERM_SECONDS = 1.0  # in which mpirun ends the job on all machines
 LOOK_SECONDS = 0.01
 ENOUGH_SECONDS = 2.0  # for the kernel to end what was killed
-FAREWELL = b"end"  # to the guard: the session has ended
 DAEMON = "prted"  # of Open MPI, on each other machine
 DETACHED, ATTACHED = "--daemonize", "--leave-session-attached"  # the former in a session that it makes itself
 
@@ -76,21 +75,22 @@ def remove_folder(folder: str, pid: int) -> None:
 
 
 def guard(parent: int, session: int, folder: str) -> None:
-    """End a session when the parent of this process is gone, unless that has said farewell."""
-    if 0 not in await_end(parent, 0) or os.read(0, len(FAREWELL)) != FAREWELL:
-        end_session(session, folder)
+    """End a session when the parent of this process is gone, which kills it if it has ended that itself."""
+    await_end(parent)
+    end_session(session, folder)
 
 
-def await_end(parent: int, *pipes: int) -> list[int]:
-    """Wait until the parent of this process is gone, or some pipes have something to read: these."""
+def await_end(parent: int) -> None:
+    """Wait until the parent of this process is gone."""
     # Schedulers send these to all processes of a job, and terminals.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     try:
         life = os.pidfd_open(parent)
     except ProcessLookupError:
-        return []
-    return select.select([life, *pipes], [], [])[0] if os.getppid() == parent else []
+        return
+    if os.getppid() == parent:
+        select.select([life], [], [])
 
 
 def become_guarded(daemon: list[str]) -> NoReturn:

@@ -18,7 +18,7 @@ from synk.machines.mesh import link
 from synk.machines.mpi_links import MpiLinks
 from synk.machines.networks import address_towards
 from synk.machines.socket_links import SocketLinks
-from synk.run.job import CALL_SECONDS, Called
+from synk.run.job import Called
 from synk.transport.base import Leaders
 from synk.transport.frames import encode, send
 from synk.transport.links import LeaderEnd
@@ -52,28 +52,33 @@ class Call:
     def leaders(self) -> Leaders:
         """Return the leaders of all machines, once all have called."""
         with closing(self._listener):
-            reduction = AllReduce(MpiLinks(self._world))  # at the same time as all others
             addresses, _ = self.end.receive()
             deadline = monotonic() + LINK_SECONDS
             links = link(self._world.rank, addresses, self._listener, self._token, deadline)
-        return LinkedLeaders(links, reduction)
+        # MPI comes last: it waits for all others without an end.
+        return LinkedLeaders(links, AllReduce(MpiLinks(self._world)))
 
 
 def link_called(
-    called: Sequence[Called], listener: Listener, token: bytes, watch: Watch = lambda: None
+    called: Sequence[Called],
+    listener: Listener,
+    token: bytes,
+    deadline: float,
+    watch: Watch = lambda: None,
 ) -> SocketLinks:
     """Link the master with all leaders that have called, and these with each other.
 
-    ``watch()`` is called now and then. Raises SynkStateError if not all reach each other.
+    ``deadline`` is a moment of ``time.monotonic()``; ``watch()`` is called now and then. Raises
+    SynkStateError if not all reach each other.
     """
     at = {hello["machine"]: hello["address"] for _, hello in called}
     addresses = [listener.address, *(at[machine] for machine in sorted(at))]
     try:
         for end, _ in called:
             send(end, encode(addresses))
-        return link(0, addresses, listener, token, monotonic() + CALL_SECONDS, watch)
+        return link(0, addresses, listener, token, deadline, watch)
     except TimeoutError as error:
         raise SynkStateError(
-            f"the machines have not reached each other within {CALL_SECONDS:g} s, by TCP at ports that the "
-            f"system chooses: a firewall may be between ({error})"
+            "the machines have not reached each other in time, by TCP at ports that the system chooses: a "
+            f"firewall may be between ({error})"
         ) from None

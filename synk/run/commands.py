@@ -21,7 +21,7 @@ from synk.rank.rank import Rank
 from synk.run.turns import Turn, Turns
 from synk.transport.base import CLOSE_SECONDS, Workers
 from synk.values import messages
-from synk.values.errors import MachineLost, SynkStateError, SynkTimeout, WorkerDied
+from synk.values.errors import LinkLost, MachineLost, SynkStateError, SynkTimeout, WorkerDied
 
 RESULTS = attrgetter("results")
 NOTHING = "no command"
@@ -148,6 +148,9 @@ class Commands:
         if failed:
             try:
                 raise_failures(error, replies)
+            except LinkLost as lost:
+                self._break(lost)
+                raise
             finally:
                 error = None  # its traceback refers to this frame: a cycle, which lives on for long
         return list(zip(mine, *map(RESULTS, replies), strict=True))
@@ -247,7 +250,7 @@ class Commands:
         label = self._turns.label or NOTHING
         error = WorkerDied(rank, pid, cause, phase, label, stderr)
         if lost is not None:
-            error = MachineLost(lost.host, tuple(lost.ranks), label)
+            error = MachineLost(lost.host, tuple(lost.ranks), label, cause)
         self._break(error)
         raise error
 

@@ -6,7 +6,6 @@ StartedJobs.call -> mpirun -> on the first machine an agent, on the others a lea
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 import tempfile
 import time
@@ -25,27 +24,25 @@ from synk.machines.links import Watch
 from synk.machines.logins import ask, check_ssh, complaints
 from synk.machines.mpi_job import MpiJob
 from synk.machines.mpi_library import find_mpirun
-from synk.machines.mpirun import Launch, launch
+from synk.machines.mpirun import Launch, launch, more_ssh_options
 from synk.machines.networks import own_address
 from synk.machines.proof import new_token
 from synk.run.calling import link_called
-from synk.run.job import CALL_SECONDS, Called, Job
+from synk.run.job import CALL_SECONDS, Called, Job, hang_up
 from synk.values.errors import SynkStateError
 
 ADDRESS, TOKEN, FOLDER = "SYNK_MASTER_ADDRESS", "SYNK_MASTER_TOKEN", "SYNK_JOB_FOLDER"  # of the environment
-MORE_SSH_OPTIONS = "SYNK_SSH_OPTIONS"
 HANDED_ON = (
-    *("PYTENSOR_FLAGS", "PYTHONPATH", "LD_LIBRARY_PATH", "CC"),
+    *("PYTENSOR_FLAGS", "PYTHONPATH", "PYTHONHASHSEED", "LD_LIBRARY_PATH", "CC"),
     *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "SYNK_CACHE", "SYNK_CACHE_LIMIT"),
 )
 PROGRAM = Path(__file__).with_name("follower.py")
-LOOK_SECONDS = 0.2  # between looks whether mpirun has failed
 ALIVE_SECONDS = 10.0  # for a machine to say by ssh that it runs; a login takes one that is busy some seconds
 LOST_SECONDS = 1  # for one that seems to be lost to take a connection, which busy ones do at once
 DIAGNOSIS_SECONDS = 6.0
 
 
-class JobEnded(Exception):
+class JobEnded(SynkStateError):
     """The job has ended before all of its processes have called."""
 
 
@@ -78,7 +75,7 @@ class StartedJobs:
             return self._call()
         except JobEnded as ended:
             others = [host.name for host in self.hosts[1:]]
-            found = complaints(others, DIAGNOSIS_SECONDS, _ssh_options())
+            found = complaints(others, DIAGNOSIS_SECONDS, more_ssh_options())
             said = ["the ranks on other hosts do not start", *found, *ended.args]
             raise SynkStateError("\n".join(said)) from None
 
@@ -103,10 +100,13 @@ class StartedJobs:
                 if time.monotonic() >= deadline:
                     raise SynkStateError(f"the agent of rank 0 has not come within {CALL_SECONDS:g} s")
 
-            called = self._all_called(listener, token, watch)
+            called: list[Called] = []
+            failed.callback(hang_up, called)
+            self._all_called(called, listener, token, deadline, watch)
             reduction = AgentReduce(door.open(watch_agent))
             failed.callback(reduction.close)
-            leaders = LinkedLeaders(link_called(called, listener, token, watch), reduction)
+            links = link_called(called, listener, token, deadline, watch)
+            leaders = LinkedLeaders(links, reduction)
             failed.pop_all()
         n_here = self.hosts[0].slots or self._n_here
         name = self.hosts[0].name
@@ -120,12 +120,12 @@ class StartedJobs:
         self._leave_out(lost, [f"-o ConnectTimeout={LOST_SECONDS}"])
         try:
             return self._call()
-        except (JobEnded, SynkStateError):
+        except SynkStateError:
             self._leave_out([host.name for host in self.hosts[1:]])
             return self.call()
 
     def _leave_out(self, hosts: Sequence[str], options: Sequence[str] = ()) -> None:
-        answers = ask(hosts, ["true"], ALIVE_SECONDS, [*options, *_ssh_options()])
+        answers = ask(hosts, ["true"], ALIVE_SECONDS, [*options, *more_ssh_options()])
         self.hosts = tuple(
             host for host in self.hosts if host.name not in answers or answers[host.name].code == 0
         )
@@ -150,31 +150,25 @@ class StartedJobs:
             folder=tempfile.gettempdir(),
             as_root=os.geteuid() == 0,
             interface=self._interface,
-            ssh_options=_ssh_options(),
+            ssh_options=more_ssh_options(),
         )
 
-    def _all_called(self, listener: Listener, token: bytes, watch: Watch) -> list[Called]:
-        """Return all leaders as they call, with the ranks that their machines are to have."""
-        deadline = time.monotonic() + CALL_SECONDS
-        called: dict[int, Called] = {}
+    def _all_called(
+        self, called: list[Called], listener: Listener, token: bytes, deadline: float, watch: Watch
+    ) -> None:
+        """Take in all leaders as they call, with the ranks that their machines are to have."""
+        by_name = {host.name: host for host in self.hosts}
         while len(called) < len(self.hosts) - 1:
-            watch()
             try:
-                end, hello = listener.accept(token, {}, min(deadline, time.monotonic() + LOOK_SECONDS))
+                end, hello = listener.accept(token, {}, deadline, watch)
             except TimeoutError as error:
-                if time.monotonic() < deadline:
-                    continue
-                silent = [host.name for number, host in enumerate(self.hosts) if number not in {0, *called}]
+                there = {hello["host"] for _, hello in called}
+                silent = [host.name for host in self.hosts[1:] if host.name not in there]
                 raise SynkStateError(
                     f"host {', '.join(silent)} has not called within {CALL_SECONDS:g} s: a firewall may be "
                     f"between, or the network is another, which interface= chooses ({error})"
                 ) from None
-            host = self.hosts[hello["machine"]]
+            # By its name, if that is one of these: a scheduler may have an order of its own.
+            host = by_name.get(hello["host"], self.hosts[hello["machine"]])
             told = {**hello, "host": host.name, "ranks": host.slots or hello["ranks"]}
-            called[hello["machine"]] = end, told
-        return list(called.values())
-
-
-def _ssh_options() -> list[str]:
-    """Return the options of ssh that stand in the environment."""
-    return shlex.split(os.environ.get(MORE_SSH_OPTIONS, ""))
+            called.append((end, told))

@@ -17,6 +17,12 @@ CALL_SECONDS = 18.0  # for all leaders to call: of the 20 s in which a run start
 Called = tuple[socket.socket, Hello]  # a connection to a leader, and what it has said of itself
 
 
+def hang_up(called: Sequence[Called]) -> None:
+    """Close the connections to leaders, which end then."""
+    for end, _ in called:
+        end.close()
+
+
 class Jobs(Protocol):
     """The source of the jobs of a run: one at its start, another at each restart."""
 
@@ -70,3 +76,10 @@ class Job:
         self.sizes = [n_here, *(hello["ranks"] for _, hello in ordered)]
         self.leaders, self.end, self.watch, self.show = leaders, end, watch, show
         self.held = [leaders, *held]
+
+    def give_up(self) -> None:
+        """End a job that does not become a run."""
+        self.end(0)
+        for end in self.ends:
+            end.close()
+        self.leaders.close()

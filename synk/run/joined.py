@@ -24,7 +24,7 @@ from synk.machines.mpi_links import MpiLinks
 from synk.machines.networks import own_address
 from synk.machines.proof import new_token
 from synk.run.calling import Call, link_called
-from synk.run.job import CALL_SECONDS, Called, Job
+from synk.run.job import CALL_SECONDS, Called, Job, hang_up
 from synk.run.leader import lead
 from synk.values.errors import SynkStateError, SynkWarning
 from synk.values.script_frames import stacklevel
@@ -72,13 +72,14 @@ class JoinedWorld:
 
     def call(self) -> Job:
         """Return the leaders of the other machines, once all have called."""
-        called = self._called(time.monotonic() + CALL_SECONDS, is_over=False)
+        deadline = time.monotonic() + CALL_SECONDS
+        called = self._called(deadline, is_over=False)
         sized = [
             (end, {**hello, "ranks": hello["ranks"] or self.n or hello["cores"]}) for end, hello in called
         ]
-        n_here, reduction = self.n or count_cores(), AllReduce(MpiLinks(self._world))
-        leaders = LinkedLeaders(link_called(called, self._listener, self._token), reduction)
-        return Job(socket.gethostname(), n_here, sized, leaders, held=[self._listener])
+        links = link_called(called, self._listener, self._token, deadline)
+        leaders = LinkedLeaders(links, AllReduce(MpiLinks(self._world)))
+        return Job(socket.gethostname(), self.n or count_cores(), sized, leaders, held=[self._listener])
 
     def _called(self, deadline: float, is_over: bool) -> list[Called]:
         """Return the connections to all others, who are told whether the script is over."""
@@ -87,8 +88,7 @@ class JoinedWorld:
             while len(called) < self._others:
                 called.append(self._listener.accept(self._token, {"is_over": is_over}, deadline))
         except TimeoutError as error:
-            for end, _ in called:
-                end.close()
+            hang_up(called)
             there = ", ".join(hello["host"] for _, hello in called) or "none"
             raise SynkStateError(
                 f"only {len(called)} of {self._others} other machines have called ({there}): on one a rank "
@@ -116,8 +116,10 @@ class JoinedWorld:
             deadline = time.monotonic() + NEXT_RUN_SECONDS
             try:
                 call = Call(self._world, self._address, self._token, hello, deadline)
-            except OSError:  # nobody listens any more
+            except ConnectionRefusedError:  # nobody listens any more
                 sys.exit()
+            except OSError as error:
+                sys.exit(f"synk: {socket.gethostname()} does not reach the first machine of the run: {error}")
             if call.said["is_over"]:
                 sys.exit()
             if lead(call.end, call.leaders):

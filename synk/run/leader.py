@@ -139,7 +139,9 @@ class Leader:
         """Run a command on all ranks of this machine."""
         while self._released:
             self._channel.post(self._released.popleft())
-        steps = self._steps.of(relay.steps)
+        steps: tuple[Any, ...] = ()
+        with self._troubling():
+            steps = self._steps.of(relay.steps)
         with self._troubling():
             self._write(relay.fills, steps)
         command = messages.Command(relay.number, steps, relay.start, relay.stop)
@@ -165,8 +167,8 @@ class Leader:
         except Disconnected:
             raise
         except Exception:
-            ranks = self._machine.ranks
-            self._end.reply([readable(*one) for one in zip(ranks, replies, strict=True)])
+            ranks, host = self._machine.ranks, self._machine.host
+            self._end.reply([readable(*one, host) for one in zip(ranks, replies, strict=True)])
 
     def _write(self, fills: Sequence[messages.Fill], steps: Sequence[Any]) -> None:
         """Write what has changed; a segment that could not be made is the failure of a machine that reads it.
@@ -183,6 +185,8 @@ class Leader:
         """Follow a message without an answer, and give it on to the workers."""
         for one in message.messages if isinstance(message, messages.Several) else [message]:
             with self._troubling():
+                if isinstance(one, Exception):  # raised by unpickling it
+                    raise one
                 self._follow(one)
 
     @contextmanager
@@ -249,12 +253,14 @@ def lead(end: LeaderEnd, link: Callable[[], Leaders]) -> bool:
     signal.signal(signal.SIGTERM, lambda *_: end.say_ended())  # by MPI's launcher, before it kills
     with suppress(Disconnected), ExitStack() as made:
         made.callback(end.close)
-        leaders = made.enter_context(closing(link()))
-        spec, _ = end.receive()
         try:
+            leaders = made.enter_context(closing(link()))
+            spec, _ = end.receive()
+            if isinstance(spec, Exception):
+                raise spec
             leader = Leader(end, spec, leaders)
         except Exception as error:
-            end.reply(failure(spec.machine.first, error))
+            end.reply(failure(0, error))  # whichever rank it was to be: it is told by its host
             return False
         made.callback(leader.close)
         end.reply(leader.greeting())
@@ -263,11 +269,11 @@ def lead(end: LeaderEnd, link: Callable[[], Leaders]) -> bool:
     return False
 
 
-def readable(rank: int, reply: messages.Reply) -> messages.Reply:
-    """Return a reply as it is if it can be sent, else one that says why not."""
+def readable(rank: int, reply: messages.Reply, host: str) -> messages.Reply:
+    """Return a reply as it is if it can be sent, else one that says why not, and on which host."""
     try:
         dumps(reply)
         return reply
     except Exception as error:
         told = reply.failure or failure(rank, error)
-        return messages.Reply((), told._replace(kind=None), reply.aborted)
+        return messages.Reply((), told._replace(kind=None, host=host), reply.aborted)

@@ -31,7 +31,7 @@ from synk.transport.frames import encode
 from synk.transport.links import LeaderLink
 from synk.transport.machines import MachinesChannel, look_at
 from synk.transport.mirror import Mirror
-from synk.values.errors import RankState, SynkStateError, SynkTimeout
+from synk.values.errors import Failure, RankState, SynkStateError, SynkTimeout
 from synk.values.machine import machines
 
 START_SECONDS = 60.0  # for the leaders to have forked their workers
@@ -152,7 +152,7 @@ def launch_on_machines(
     of_hosts = machines(job.hosts, job.sizes)
     here = of_hosts[0]
     with ExitStack() as undo:
-        undo.callback(job.end, 0)
+        undo.callback(job.give_up)
         crew = launch(source, devices, connection, state, here, [*job.ends, *job.held])
         undo.callback(crew.dismiss, 0)
         links = [LeaderLink(machine, end) for machine, end in zip(of_hosts[1:], job.ends, strict=True)]
@@ -169,6 +169,11 @@ def launch_on_machines(
             empty = replace(state, segments={})
             known = segments.as_messages(), empty, Surroundings.present(of_another_machine=True)
             link.send(encode(LeaderSpec(link.machine, devices, connection, *known)))
-        placements = [link.greet(max(0.0, deadline - monotonic())) for link in links]
+        for link in links:
+            link.hear(deadline)
+        # Where one could not start its ranks, the launcher ends the others: its reason is said.
+        reasons_first = sorted(links, key=lambda link: not isinstance(link.replies, Failure))
+        greetings = {link.machine: link.greet(0.0) for link in reasons_first}
         undo.pop_all()
+    placements = [greetings[link.machine] for link in links]
     return Machines(crew, links, placements, Mirror(segments, [link.machine for link in links]), job)

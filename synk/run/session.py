@@ -269,7 +269,7 @@ class Session:
                 self._recovery.check_shareable()
             except BaseException:
                 if job is not None:
-                    job.end(0)
+                    job.give_up()
                 raise
             self._recovery.deal(n_ranks)
         self._variables.leave_storage()

@@ -3,8 +3,8 @@
     LeaderLink.send -> LeaderEnd.receive -> a leader and its workers -> LeaderEnd.reply -> LeaderLink.look
 
 A handshake has proven who is at the ends (see ``synk.machines``), so what comes here is unpickled. The kernel
-cuts a connection whose other end does not read for two seconds. So a large frame is announced, and sent when
-the other end says that it reads: it may compute, or make memory, for long.
+cuts a connection whose other end does not read for two seconds. So a large frame, or the last of many, is
+announced, and sent when the other end says that it reads: it may compute, or make memory, for long.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from synk.values import messages
 from synk.values.errors import Failure, RankState, SynkStateError
 from synk.values.machine import Machine
 
-LARGE_BYTES = 1 << 16  # of a frame: fewer fit in the buffers of a socket
+LARGE_BYTES = 1 << 16  # of frames: fewer fit in the buffers of a socket
 
 
 class Large(NamedTuple):
@@ -62,9 +62,9 @@ def give_up() -> None:
     raise Disconnected
 
 
-def is_large(frame: Frame) -> bool:
-    """Return whether a frame must be announced."""
-    return sum(memoryview(part).nbytes for part in frame.parts) > LARGE_BYTES
+def size_of(frame: Frame) -> int:
+    """Return the bytes of a frame."""
+    return sum(memoryview(part).nbytes for part in frame.parts)
 
 
 class LeaderLink:
@@ -98,6 +98,7 @@ class LeaderLink:
         self.patience: Callable[[], Any] = endless
         self._end = end
         self._may_send = False
+        self._unread = 0  # bytes that were sent since the leader has shown that it reads
         self._receiver = Receiver(end, self._be_patient)
         self._poll = select.poll()
         self._poll.register(end, select.POLLIN)
@@ -109,12 +110,14 @@ class LeaderLink:
     def send(self, frame: Frame) -> None:
         """Send a frame; a connection that is broken is found out by `look`."""
         self.torn = True
-        if is_large(frame):
+        self._unread += size_of(frame)
+        if self._unread > LARGE_BYTES:
             self._may_send = False
             self._send(encode(Large()))
             while not self._may_send and self.loss is None:
                 self._take(SLEEP_SECONDS)
                 self.patience()
+            self._unread = 0
         self._send(frame)
         self.torn = False
 
@@ -130,7 +133,7 @@ class LeaderLink:
 
         Raises SynkStateError if it does not.
         """
-        self.look(seconds)
+        self.hear(time.monotonic() + seconds)
         host = self.machine.host
         if self.loss is not None:
             raise SynkStateError(f"host {host} was lost while its ranks started")
@@ -176,6 +179,8 @@ class LeaderLink:
             message, _ = unpickle()
         except Exception as error:  # of a class that is not known here
             message = error
+        if not isinstance(message, Ended):  # which a signal handler says
+            self._unread = 0
         if isinstance(message, Loss):
             self.loss = message
         elif isinstance(message, Standing):
@@ -193,14 +198,15 @@ class LeaderLink:
         death = Death(self.pids[0], "a lost connection", "", "", self.machine)
         self.loss = Loss(self.machine.first, death)
 
+    def blame(self, cause: str) -> None:
+        """Say what has ended the machine's part in the run, once that is known."""
+        if self.loss is not None:
+            self.loss = self.loss._replace(death=self.loss.death._replace(cause=cause))
+
     @property
     def is_cut(self) -> bool:
         """Tell whether the machine, or the way to it, is lost, and not just a worker on it."""
         return self.loss is not None and self.loss.death.lost is not None
-
-    def hung_up(self) -> bool:
-        """Return whether the leader has closed its end, or is gone."""
-        return hung_up(self._end)
 
     def dismiss(self) -> None:
         """Tell the leader that it is the end, unless that is closed, or it does not read."""
@@ -224,12 +230,20 @@ class LeaderEnd:
         self._poll.register(end, select.POLLIN)
 
     def receive(self) -> tuple[Any, int | None]:
+        """As of `CommandSource`; in place of a message that does not unpickle, return what that raised."""
         while True:
-            message = self._kept.popleft() if self._kept else self._receiver.receive()[0]
+            message = self._kept.popleft() if self._kept else self._read()
             if isinstance(message, Large):
                 self._send(encode(Go()))
             elif not isinstance(message, Inquiry):  # this end waits for the master
                 return message, None
+
+    def _read(self) -> Any:
+        unpickle = self._receiver.read()
+        try:
+            return unpickle()[0]
+        except Exception as error:  # a module is missing here, say
+            return error
 
     def pending(self) -> bool:
         return bool(self._kept or self._poll.poll(0))
@@ -237,7 +251,7 @@ class LeaderEnd:
     def is_asked(self) -> bool:
         """Tell whether the master inquires, in the middle of a command; other messages wait for `receive`."""
         while not self._kept and self._poll.poll(0):
-            message, _ = self._receiver.receive()
+            message = self._read()
             if isinstance(message, Inquiry):
                 return True
             self._kept.append(message)
@@ -246,7 +260,7 @@ class LeaderEnd:
     def reply(self, message: Any) -> None:
         """Send a message; raise what pickling it raised, and nothing was sent then."""
         frame = encode(message)
-        if is_large(frame):
+        if size_of(frame) > LARGE_BYTES:
             self._send(encode(Large()))
             asked, _ = self.receive()
             if not isinstance(asked, Go):  # the master has given up
@@ -269,15 +283,10 @@ class LeaderEnd:
                 self._send(encode(Ended()))
 
     def hung_up(self) -> bool:
-        """Return whether the master has closed its end, or is gone."""
-        return hung_up(self._end)
+        """Return whether the master has closed its end, or is gone, whatever has come before."""
+        ended = select.poll()
+        ended.register(self._end, select.POLLRDHUP)
+        return bool(ended.poll(0))
 
     def close(self) -> None:
         self._end.close()
-
-
-def hung_up(end: socket.socket) -> bool:
-    """Return whether the other end of a connection was closed, whatever has come before and was not read."""
-    ended = select.poll()
-    ended.register(end, select.POLLRDHUP)
-    return bool(ended.poll(0))

@@ -19,6 +19,8 @@ from synk.transport.mirror import Mirror
 from synk.transport.steps import PickledSteps
 from synk.values import messages
 
+LAUNCHER = "mpirun, or its agent beside rank 0, has ended on the first host, and so have all others"
+
 
 class MachinesChannel:
     """The master's way to the workers of its machine and to the leaders of others: a `Channel`.
@@ -72,8 +74,9 @@ class MachinesChannel:
 
     def post(self, message: Any, descriptor: int | None = None) -> None:
         if not self.waiting:  # in the middle of a command it is what the workers of this machine wait for
+            frames = [encode(message)] * len(self._links)
             self._torn = True
-            self._send([encode(message)] * len(self._links))
+            self._send(frames)
             self._torn = False
         for one in message.messages if isinstance(message, messages.Several) else [message]:
             if isinstance(one, messages.Attach) and one.file is None:
@@ -87,9 +90,8 @@ class MachinesChannel:
         self._deadline = None if seconds is None else time.monotonic() + seconds
         if self._replies is None:
             self._replies = self._collect_here(seconds)
-        for link in self._links:
-            while link.replies is None:
-                self._await(link)
+        while waits := [link for link in self._links if link.replies is None]:
+            self._await(waits)
         self.waiting = False
         replies = [self._replies, *(link.replies for link in self._links)]
         for one in replies:
@@ -105,13 +107,14 @@ class MachinesChannel:
                 raise
             return error
 
-    def _await(self, link: LeaderLink) -> None:
+    def _await(self, links: Sequence[LeaderLink]) -> None:
+        """Wait a while for the first of some machines; call ``on_late`` with the ranks of all."""
         self._check_deadline()
         left = self._leaders.push(SLEEP_SECONDS)
-        link.look(0.0 if left else SLEEP_SECONDS)
+        links[0].look(0.0 if left else SLEEP_SECONDS)
         look_at(self._links, self._on_death)
-        if link.replies is None:
-            self._on_late(link.machine.ranks)
+        if links[0].replies is None:
+            self._on_late([rank for link in links if link.replies is None for rank in link.machine.ranks])
 
     def _be_patient(self) -> None:
         """Wait in the middle of a frame, or for a leader that does not read."""
@@ -130,6 +133,7 @@ def look_at(links: Sequence[LeaderLink], on_death: OnDeath) -> None:
     """Take in what leaders have sent; report the first rank that is lost.
 
     Where a launcher has ended the others because one was lost, that one is reported, as soon as it is known.
+    Where it has ended all of them, it has ended itself, or its process beside rank 0.
     """
     for link in links:
         link.look()
@@ -137,6 +141,8 @@ def look_at(links: Sequence[LeaderLink], on_death: OnDeath) -> None:
     first = next((link for link in losses if not link.is_ended), None)
     if first is None and len(losses) == len(links):
         first = next(iter(losses), None)
+        if first is not None:
+            first.blame(LAUNCHER)
     if first is not None:
         assert first.loss is not None
         on_death(first.loss.rank)

@@ -9,6 +9,7 @@ import pickle
 from typing import Any
 
 REMEMBERED = 64  # payloads whose steps are known
+SMALL_BYTES = 1 << 16  # of a payload that is remembered: a step may have arguments of any size
 
 
 class PickledSteps:
@@ -42,5 +43,7 @@ class KnownSteps:
         if steps is None:
             if len(self._known) >= REMEMBERED:
                 self._known.clear()
-            steps = self._known[payload] = pickle.loads(payload)
+            steps = pickle.loads(payload)
+            if len(payload) <= SMALL_BYTES:
+                self._known[payload] = steps
         return steps

@@ -42,6 +42,10 @@ class NonFinite(SynkError, ArithmeticError):
     """A shared variable holds NaN or infinities; said by `check_finite`."""
 
 
+class LinkLost(SynkStateError):
+    """Two machines do not reach each other any more, though the first reaches both, or did last."""
+
+
 class SynkWarning(UserWarning):
     """Something is allowed but probably not what was meant."""
 
@@ -141,19 +145,20 @@ class MachineLost(WorkerDied):
     host : str
     ranks : tuple of int
         Its ranks; ``rank`` is the first.
+    cause : str
     """
 
-    def __init__(self, host: str, ranks: tuple[int, ...], function: str):
+    def __init__(self, host: str, ranks: tuple[int, ...], function: str, cause: str):
         self.host, self.ranks, self.function = host, ranks, function
         Exception.__init__(
             self,
-            f"host {host}, with {named(ranks)}, does not answer any more, running "
+            f"host {host}, with {named(ranks)}, does not answer any more ({cause}), running "
             f"{function}; synk.restart() goes on with the machines that are left, synk.close() ends the run",
         )
-        self.rank, self.pid, self.cause, self.phase, self.stderr = ranks[0], 0, "a lost machine", "", ""
+        self.rank, self.pid, self.cause, self.phase, self.stderr = ranks[0], 0, cause, "", ""
 
     def __reduce__(self) -> Any:
-        return type(self), (self.host, self.ranks, self.function)
+        return type(self), (self.host, self.ranks, self.function, self.cause)
 
 
 class Failure(NamedTuple):
@@ -233,6 +238,8 @@ for _public in (
     RankState,
     SynkTimeout,
     WorkerDied,
+    MachineLost,
+    LinkLost,
     RemoteError,
 ):
     _public.__module__ = "synk"

@@ -1,5 +1,8 @@
 """Leaders of whom the first has an agent in the MPI job: the suite of all, in one job for all tests."""
 
+import mmap
+
+import numpy as np
 import pytest
 
 from support.communicators.suite import identical, reduced, values
@@ -35,6 +38,17 @@ class TestAgent(LeadersSuite):
             identical(result, expected)
         assert not segment.array("u1", (20,)).any(), "only the array is written"
         assert not segment.array("u1", (20,), offset=20 + array.nbytes).any()
+
+
+def test_an_array_is_not_taken_for_one_in_memory_that_others_have_let_go_of(group):
+    segment = Segment.create(1 << 24)
+    group.leaders.share(8, segment)
+    segment.close()
+    try:  # memory where it was, if that is free
+        arrays = [np.frombuffer(mmap.mmap(-1, 1 << 20), "u1") for _ in range(32)]
+        assert all(group.reduction._place(array) is None for array in arrays)
+    finally:
+        group.leaders.unshare(8)
 
 
 def fill(array, seed):

@@ -1,5 +1,6 @@
 """Hosts in every form that a user or a batch system gives them; and scripts that MPI has started."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,8 @@ def test_ranks_on_each_machine_are_those_that_the_script_asks_for():
         ("-oProxyCommand=x", "'-oProxyCommand=x' is no name"),  # ssh would take it for an option
         ("fe80::1", "'fe80' has slots ':1'"),
         ("h1:2:3", "'h1' has slots '2:3'"),
+        ("h1,a..b", "'a..b' is no name"),
+        (["h1", "a" * 64], "'aaa.*' is no name"),
     ],
 )
 def test_a_list_that_names_no_machines_says_so(hosts, complaint):
@@ -92,6 +95,12 @@ def test_a_list_that_names_no_machines_says_so(hosts, complaint):
 def test_what_is_no_string_is_no_host():
     with pytest.raises(TypeError, match="17 is no name of a host"):
         parse_hosts(["h1", 17], environ={})
+
+
+@pytest.mark.parametrize("hosts", [5, True, b"h1", {"h1", "h2"}, {"h1": 2}])
+def test_what_has_no_order_is_no_list_of_hosts(hosts):
+    with pytest.raises(TypeError, match="is neither a string, a list of strings, nor a path"):
+        parse_hosts(hosts, environ={})
 
 
 # --- hostfiles -------------------------------------------------------------------------------------
@@ -135,6 +144,25 @@ def test_a_hostfile_is_read_as_it_was_written(hosts, between):
 def test_a_hostfile_names_the_line_that_is_wrong(text, complaint):
     with pytest.raises(ValueError, match=complaint):
         parse_hosts("./hosts", environ={}, read=files(hosts=text))
+
+
+@pytest.mark.parametrize("text", [b"h1 # caf\xe9\n", bytes(range(256))])
+def test_a_file_of_another_kind_is_no_hostfile(tmp_path, text):
+    (tmp_path / "file").write_bytes(text)
+    with pytest.raises(ValueError, match="file is no hostfile, which is a text in UTF-8"):
+        parse_hosts(tmp_path / "file", environ={})
+
+
+def test_a_pipe_is_no_hostfile_and_a_folder_is_none(tmp_path):
+    os.mkfifo(tmp_path / "pipe")  # to read it would wait for good
+    for path in (tmp_path / "pipe", tmp_path):
+        with pytest.raises(ValueError, match="is no file, but a folder, a pipe or a device"):
+            parse_hosts(path, environ={})
+
+
+def test_a_hostfile_may_come_from_windows(tmp_path):
+    (tmp_path / "hosts").write_bytes(b"\xef\xbb\xbfh1\r\nh2:2\r\n")
+    assert parse_hosts(tmp_path / "hosts", environ={}) == (Host("h1"), Host("h2", 2))
 
 
 def test_a_hostfile_is_read_from_the_disk(tmp_path):

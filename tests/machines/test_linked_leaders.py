@@ -12,6 +12,7 @@ from support.transport.parts import nothing, on_threads
 from synk.machines.all_reduce import RESULTS
 from synk.machines.linked_leaders import HEAD, LENGTH, Place, pack
 from synk.transport.base import Aborted
+from synk.values.errors import LinkLost
 
 
 class ThreadGroup:
@@ -102,9 +103,9 @@ def test_two_machines_that_do_not_reach_each_other_end_the_wait_of_all(meet):
 
     zero, *others = on_threads(3, work)
     assert zero is None or isinstance(zero, Aborted)
-    assert {ConnectionError} <= set(map(type, others)) <= {ConnectionError, Aborted}
-    said = [str(error) for error in others if isinstance(error, ConnectionError)]
-    assert all(text.startswith(("the connection to 1 is", "the connection to 2 is")) for text in said)
+    assert {LinkLost} <= set(map(type, others)) <= {LinkLost, Aborted}
+    said = [str(error) for error in others if isinstance(error, LinkLost)]
+    assert all(text.startswith(("no connection to 1 any", "no connection to 2 any")) for text in said)
 
 
 def test_what_an_aborted_command_has_left_is_thrown_away():

@@ -13,9 +13,11 @@ import pytest
 
 from support.machines.mpi_group import MpiGroup, launch_here, missing
 from support.processes.leaks import processes
+from support.processes.scripts import check_gone
 from synk.machines.mpi_job import MpiJob
 from synk.machines.sessions import remove_folder
 from synk.transport.base import Disconnected
+from synk.values.errors import LinkLost
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 
@@ -81,6 +83,14 @@ def test_a_job_that_hangs_is_killed(job):
     job.end(seconds=0.1)
     assert job.exit_code() == -signal.SIGKILL
     assert left_of(job.pid) == []
+
+
+def test_a_guard_that_is_stopped_holds_nothing_up(job):
+    guard = job._guard.pid
+    os.kill(guard, signal.SIGSTOP)
+    job.end()
+    assert left_of(job.pid) == []
+    check_gone([guard], PATIENCE)
 
 
 def test_the_end_of_a_job_is_noticed_with_its_last_words(start):
@@ -159,7 +169,7 @@ def test_rank_0_is_told_when_processes_die(victim):
         (agent,) = {*left_of(group.job.pid)[-2:]} - {leader}
         os.kill(agent if victim == "agent" else leader, signal.SIGKILL)
         group.leaders.begin(10)
-        with pytest.raises(Disconnected):
+        with pytest.raises((Disconnected, LinkLost)):  # as one or the other is noticed first
             group.leaders.all_reduce(np.ones(3), "sum", lambda: None)
     finally:
         group.close()

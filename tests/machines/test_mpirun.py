@@ -6,7 +6,7 @@ import pytest
 
 from synk.machines import mpi_library, mpirun
 from synk.machines.mpi_library import MpiMissing, find_mpirun, load_mpi
-from synk.machines.mpirun import launch, on
+from synk.machines.mpirun import launch, more_ssh_options, on
 
 USUAL = {
     "mpirun": "/usr/bin/mpirun",
@@ -121,3 +121,16 @@ def test_what_is_missing_is_named_with_the_remedy(monkeypatch, error):
         monkeypatch.delitem(mpi_library.sys.modules, name)
     with pytest.raises(MpiMissing, match=r"pip install synk\[mpi\] \(.*MPI|mpi4py"):
         load_mpi()
+
+
+def test_the_user_s_options_of_ssh_are_words():
+    assert more_ssh_options({}) == []
+    assert more_ssh_options({"SYNK_SSH_OPTIONS": " -F /etc/mine  -v"}) == ["-F", "/etc/mine", "-v"]
+
+
+@pytest.mark.parametrize("text", ["-F 'mine", '-o "ProxyCommand=ssh jump"', "-F my\\ config"])
+def test_options_of_ssh_that_mpirun_would_take_apart_are_refused(text):
+    with pytest.raises(
+        ValueError, match="SYNK_SSH_OPTIONS=.* has quotes, .*: write such options into a file"
+    ):
+        more_ssh_options({"SYNK_SSH_OPTIONS": text})

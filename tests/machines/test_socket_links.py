@@ -17,6 +17,8 @@ from synk.machines import socket_links
 from synk.machines.all_reduce import AllReduce
 from synk.machines.linked_leaders import LinkedLeaders
 from synk.machines.socket_links import SocketLinks
+from synk.transport.base import Aborted
+from synk.values.errors import LinkLost
 
 
 def linked(n_machines):
@@ -26,6 +28,8 @@ def linked(n_machines):
         for one, other in itertools.combinations(range(n_machines), 2):
             ends[one][other] = socket.create_connection(server.getsockname())
             ends[other][one], _ = server.accept()
+            for end in (ends[one][other], ends[other][one]):
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return [SocketLinks(machine, ends) for machine, ends in enumerate(ends)]
 
 
@@ -131,10 +135,10 @@ def test_a_machine_that_is_gone_is_silent(nbytes):
     for _ in range(3):
         one.send(2, b"to nobody")
     assert received(other) == [b"before"]
-    one.rest(0)
+    while one.rest(0.1):
+        assert one.unsent() or one.cut(), "its end is noticed once"
     assert not one.unsent()
-    assert one.rest(0) is False, "its end is noticed once"
-    assert one.cut() == ["127.0.0.1"]  # and the other is within reach
+    assert one.cut() == ["127.0.0.1"]
     for links in (one, other):
         links.close()
 
@@ -148,6 +152,24 @@ def test_a_machine_that_does_not_read_is_not_cut(two, monkeypatch):
         one.push(0.01)
         assert one.cut() == []
     assert one.unsent()
+
+
+def test_a_lost_way_ends_the_wait_of_both_ends():
+    group = SocketGroup(3)
+    group.outcomes(gather, [10])
+    group.leaders[1]._links._ways[2].end.shutdown(socket.SHUT_RDWR)
+    _, *outcomes = group.outcomes(lose)  # the first may have heard of all before
+    assert {LinkLost} <= set(map(type, outcomes)) <= {LinkLost, Aborted}
+    assert "no connection to 127.0.0.1 any more" in "".join(map(str, outcomes))
+    group.close()
+
+
+def lose(leaders, watch):
+    try:
+        return leaders.all_gather(b"", watch)
+    except (Aborted, LinkLost) as error:
+        leaders.fail()  # as ranks do
+        return error
 
 
 def test_a_push_sends_on_even_if_it_may_take_no_time(two):

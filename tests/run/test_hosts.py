@@ -75,3 +75,23 @@ def test_hosts_that_cannot_be_used_leave_things_as_they_were(jobs, monkeypatch):
     with pytest.raises(ValueError, match="no address"):
         jobs.use("h1,nohost")
     assert names(jobs.hosts) == ["h1", "h2", "h3"]
+
+
+class Calls:
+    """Stands for a listener that leaders have called."""
+
+    def __init__(self, *hellos):
+        self._hellos = iter(hellos)
+
+    def accept(self, token, hello, deadline, watch):
+        return None, next(self._hellos)
+
+
+def test_ranks_are_those_of_the_machine_that_calls_in_whatever_order_they_were_started(answers):
+    jobs, called = StartedJobs("h1,h2:3,h3:4,h4", None, 2), []
+    hellos = [
+        {"machine": number, "host": host, "ranks": 8} for number, host in ((2, "h2"), (1, "h3"), (3, "x"))
+    ]
+    jobs._all_called(called, Calls(*hellos), b"", 0.0, lambda: None)
+    found = {told["machine"]: (told["host"], told["ranks"]) for _, told in called}
+    assert found == {1: ("h3", 4), 2: ("h2", 3), 3: ("h4", 8)}

@@ -25,7 +25,9 @@ from synk.values.errors import SharedMemoryFull
 from synk.values.machine import machines
 
 FLOAT_ERRORS = {"divide": "raise", "over": "warn", "under": "ignore", "invalid": "raise"}
-SURROUNDINGS = Surroundings("/", ["/from/here"], FLOAT_ERRORS, {"floatX": "float32"}, None)
+SURROUNDINGS = Surroundings(
+    "/", ["/from/here"], FLOAT_ERRORS, {"floatX": "float32"}, 2345, ["train.py"], None
+)
 MACHINE = machines(["one", "two"], [1, 2])[1]
 PATIENCE = 30.0  # seconds
 TESTS = Path(__file__).parents[1]
@@ -100,8 +102,12 @@ def test_replies_come_from_all_ranks_of_the_machine(master):
 
 def test_ranks_work_where_the_master_does_with_its_settings(master):
     for found in results(master.replies(Tell())):
-        assert (found.folder, found.float_errors, found.path[-1]) == ("/", FLOAT_ERRORS, "/from/here")
-        assert found.settings["floatX"] == "float32"
+        assert (found.folder, found.float_errors, found.path[0]) == ("/", FLOAT_ERRORS, "/from/here")
+        assert (found.settings["floatX"], found.recursion_limit, found.argv) == (
+            "float32",
+            2345,
+            ["train.py"],
+        )
 
 
 @pytest.mark.parametrize("rank", [1, 2])
@@ -110,6 +116,7 @@ def test_a_result_that_does_not_pickle_is_its_rank_s_failure(master, rank):
     failures = {reply.failure.rank: reply.failure for reply in replies if reply.failure}
     assert list(failures) == [rank]
     assert "not to be sent" in failures[rank].summary
+    assert failures[rank].host == "two"
     assert results(master.replies(Give())) == [1, 2]
 
 
@@ -118,6 +125,16 @@ def test_a_worker_s_result_that_does_not_unpickle_is_told(master):
     assert list(replies[0].results) == [1]
     assert "not to be read" in replies[1].failure.summary
     assert replies[1].failure.host == "two"
+    assert results(master.replies(Give())) == [1, 2]
+
+
+@pytest.mark.parametrize("what", ["a step", "a message"])
+def test_what_cannot_be_unpickled_there_is_told_and_the_machine_lives(master, what):
+    if what == "a message":
+        master.link.send(encode(Unreadable()))
+    replies = master.replies(Unreadable() if what == "a step" else Give())
+    assert "not to be read" in replies[0].failure.summary
+    assert replies[0].failure.host == "two"
     assert results(master.replies(Give())) == [1, 2]
 
 

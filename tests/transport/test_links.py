@@ -11,7 +11,7 @@ import pytest
 from synk.transport import frames
 from synk.transport.base import Death, Disconnected
 from synk.transport.frames import Frame, Receiver, encode, send
-from synk.transport.links import LARGE_BYTES, Go, Large, LeaderEnd, LeaderLink, Loss, is_large
+from synk.transport.links import LARGE_BYTES, Ended, Go, Large, LeaderEnd, LeaderLink, Loss, size_of
 from synk.values import messages
 from synk.values.errors import Failure, SynkStateError, SynkTimeout
 from synk.values.machine import machines
@@ -237,9 +237,27 @@ def test_a_large_reply_is_announced_and_waits_for_the_master(ends, leader, meanw
     np.testing.assert_array_equal(receiver.receive()[0], LARGE)
 
 
-def test_a_frame_is_large_by_the_bytes_of_all_its_parts():
-    assert not is_large(Frame([bytes(LARGE_BYTES - 8), np.zeros(1)]))
-    assert is_large(Frame([bytes(LARGE_BYTES - 7), np.zeros(1)]))
+def test_the_size_of_a_frame_is_that_of_all_its_parts():
+    assert size_of(Frame([bytes(100), np.zeros(1)])) == 108
+
+
+@pytest.mark.parametrize("heard", [None, Ended(), [REPLY]], ids=str)
+def test_many_frames_wait_for_a_leader_that_has_not_shown_that_it_reads(link, ends, meanwhile, heard):
+    frame = encode(b"x" * (LARGE_BYTES // 2))
+    receiver = Receiver(ends[1])
+    link.send(frame)
+    if heard is not None:
+        send(ends[1], encode(heard))
+        link.look(PATIENCE)
+    sending = meanwhile(link.send, frame)
+    received = [receiver.receive()[0] for _ in range(2)]
+    if isinstance(heard, list):
+        assert received[1] != Large()
+    else:
+        assert received[1] == Large()
+        send(ends[1], encode(Go()))
+    sending.join(PATIENCE)
+    assert not sending.is_alive()
 
 
 def test_both_ends_have_large_frames_for_each_other(link, leader, meanwhile):
@@ -278,6 +296,21 @@ def test_a_master_that_goes_on_instead_of_reading_a_large_reply_is_gone(ends, le
         leader.reply(LARGE)
 
 
+class Unknown:
+    """Of a module that the other machine does not have."""
+
+    def __reduce__(self):
+        return int, ("no number",)
+
+
+def test_what_does_not_unpickle_comes_as_what_that_raised(link, leader):
+    link.send(encode(Unknown()))
+    link.send(encode("next"))
+    message, _ = leader.receive()
+    assert isinstance(message, ValueError)
+    assert leader.receive() == ("next", None)
+
+
 # --- ends ------------------------------------------------------------------------------------------
 
 
@@ -311,13 +344,6 @@ def test_a_close_is_seen_behind_bytes_that_were_not_read(link, leader):
     assert leader.receive()[0] == messages.Close()
     with pytest.raises(Disconnected):
         leader.receive()
-
-
-def test_the_master_sees_a_close_behind_bytes_that_it_has_not_read(link, leader):
-    leader.reply([REPLY])
-    assert not link.hung_up()
-    leader.close()
-    assert link.hung_up()
 
 
 @pytest.mark.parametrize("large", [False, True])
@@ -357,6 +383,12 @@ def test_the_greeting_says_who_and_where_the_ranks_are(link, leader):
     assert link.greet(PATIENCE) == "the placement"
     assert link.pids == (50, 51, 52)
     assert link.replies is None
+
+
+def test_a_greeting_may_be_large(link, leader, meanwhile):
+    meanwhile(leader.reply, (tuple(range(20_000, 50_000)), "the placement"))
+    assert link.greet(PATIENCE) == "the placement"
+    assert len(link.pids) == 30_000
 
 
 def test_a_host_that_could_not_start_its_ranks_says_why(link, leader):

@@ -197,6 +197,21 @@ def test_the_ranks_that_are_late_are_told_those_of_the_machine_that_has_not_answ
     assert run.late[-1] == [3, 4]
 
 
+def test_all_machines_that_have_not_answered_are_late(run):
+    run.command(messages.Compile(()))
+    with pytest.raises(TimeoutError):
+        run.channel.collect(0.05)
+    assert run.late[-1] == [2, 3, 4]
+
+
+def test_a_message_that_does_not_pickle_leaves_the_run_as_it_was(run):
+    with pytest.raises(Exception, match="pickle"):
+        run.channel.post(messages.Forget(lambda: None))
+    assert not run.channel.torn
+    run.channel.post(messages.Forget(1))
+    assert [end.receive()[0] for end in run.ends] == [messages.Forget(1)] * 2
+
+
 def test_late_in_the_middle_of_a_frame_are_the_ranks_of_its_machine(run):
     run.command(messages.Compile(()))
     run.ends[1].reply([reply(3), reply(4)])
@@ -216,6 +231,21 @@ def test_a_loss_calls_on_death_with_its_rank(run, lost):
         run.ends[1].close()
     with pytest.raises(Dead, match="4" if lost == "a worker" else "3"):
         run.channel.collect()
+
+
+@pytest.mark.parametrize("itself", [True, False])
+def test_a_launcher_s_end_is_not_taken_for_that_of_a_machine(run, itself):
+    """It ends all leaders, as it does those that are left where one machine is lost."""
+    run.command(messages.Compile(()))
+    run.ends[0].say_ended()
+    if itself:
+        run.ends[1].say_ended()
+    for end in run.ends:
+        end.close()
+    with pytest.raises(Dead, match="2" if itself else "3"):
+        run.channel.collect()
+    causes = [link.loss.death.cause for link in run.links]
+    assert [cause.startswith("mpirun") for cause in causes] == [itself, False]
 
 
 @pytest.mark.parametrize("where", ["here", "elsewhere"])

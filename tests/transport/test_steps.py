@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from synk.transport.steps import REMEMBERED, KnownSteps, PickledSteps
+from synk.transport.steps import REMEMBERED, SMALL_BYTES, KnownSteps, PickledSteps
 
 
 class One(NamedTuple):
@@ -30,6 +30,13 @@ def test_steps_of_different_classes_differ():
     for step in (One(1), Other(1), One(1)):
         (found,) = known.of(pickled.of((step,)))
         assert type(found) is type(step)
+
+
+def test_large_payloads_are_not_kept():
+    pickled, known = PickledSteps(), KnownSteps()
+    payload = pickled.of((One(bytes(SMALL_BYTES)),))
+    assert known.of(payload) == known.of(payload)
+    assert known.of(payload) is not known.of(payload)
 
 
 def test_a_payload_is_unpickled_once():

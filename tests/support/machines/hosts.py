@@ -212,6 +212,16 @@ class Hosts:
         """Pull the host's cable, or plug it in: "down" or "up"."""
         self._ip(self._hosts[name].pid, f"ip link set eth0 {state}")
 
+    def cut(self, one, other):
+        """Let nothing pass between two hosts, which others still reach."""
+        for host, away in ((one, other), (other, one)):
+            self._ip(self._hosts[host].pid, f"ip route add blackhole {self.address(away)}/32")
+
+    def mend(self, one, other):
+        """Undo `cut`."""
+        for host, away in ((one, other), (other, one)):
+            self._ip(self._hosts[host].pid, f"ip route del blackhole {self.address(away)}/32")
+
     def kill(self, name):
         """End a host by its first process."""
         os.kill(self.first_process(name), signal.SIGKILL)
