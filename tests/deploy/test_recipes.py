@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 import platform
 import re
 import subprocess
@@ -214,6 +215,34 @@ def test_sbatch_reads_its_options_before_the_first_command(script):
     options = [line.removeprefix("#SBATCH ") for line in lines[:first] if line.startswith("#SBATCH ")]
     assert not [line for line in lines[first:] if line.startswith("#SBATCH")]
     assert {"--nodes=3", "--ntasks-per-node=1", "--cpus-per-task=8"} <= set(options)
+
+
+SRUN = """
+case "$*" in
+*train.py*) exit {script} ;;
+*--overlap*true*) exit {machines} ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "machines", "said"),
+    [(0, 0, ""), (0, 1, ""), (3, 0, ""), (3, 1, "requeue 7\n")],
+    ids=["well", "no machine any more", "a mistake", "a machine lost"],
+)
+def test_a_job_is_queued_again_if_a_machine_is_lost_not_if_the_script_fails(tmp_path, script, machines, said):
+    fakes = {"srun": SRUN.format(script=script, machines=machines), "scontrol": 'echo "$@"'}
+    for name, text in fakes.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
+        (tmp_path / name).chmod(0o700)
+    slurm = {"SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "2", "SLURM_SUBMIT_DIR": str(tmp_path)}
+    done = subprocess.run(
+        ["bash", DEPLOY / "slurm_srun.sbatch", "train.py"],
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}", **slurm},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (script, said, "")
 
 
 def test_the_readme_names_every_recipe():
