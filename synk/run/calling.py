@@ -21,7 +21,7 @@ from synk.machines.socket_links import SocketLinks
 from synk.run.job import Called
 from synk.transport.base import Leaders
 from synk.transport.frames import encode, send
-from synk.transport.links import LeaderEnd
+from synk.transport.leader_link import LeaderEnd
 from synk.values.errors import SynkStateError
 
 LINK_SECONDS = 6.0  # for a leader to reach all others

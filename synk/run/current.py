@@ -130,7 +130,7 @@ def _jobs(hosts: Any, n_parallel: int | None, devices: Devices, interface: str |
         )
     if hosts is not None:
         refuse_under_mpi(hosts)
-        from synk.run.hosts import StartedJobs
+        from synk.run.started_jobs import StartedJobs
 
         return StartedJobs(hosts, n_parallel, devices.n_ranks, interface)
     if _world is not None:

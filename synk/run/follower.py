@@ -39,7 +39,7 @@ def be_the_agent() -> None:
     from synk.machines.all_reduce import AllReduce
     from synk.machines.mpi_job import end_own_job, join_own_job
     from synk.machines.mpi_links import MpiLinks
-    from synk.run.hosts import FOLDER
+    from synk.run.started_jobs import FOLDER
     from synk.transport.base import Disconnected
 
     folder = os.environ.pop(FOLDER)
@@ -56,9 +56,9 @@ def be_a_leader() -> None:
     from synk.machines.mpi_job import end_own_job, join_own_job
     from synk.machines.sessions import temporary_folder
     from synk.run.calling import Call
-    from synk.run.hosts import ADDRESS, FOLDER, TOKEN
     from synk.run.job import CALL_SECONDS
     from synk.run.leader import lead
+    from synk.run.started_jobs import ADDRESS, FOLDER, TOKEN
 
     folder = temporary_folder()
     world = join_own_job(folder)

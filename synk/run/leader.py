@@ -31,7 +31,7 @@ from synk.run.placement import Binding, placement
 from synk.run.run_state import RunState
 from synk.run.surroundings import Surroundings
 from synk.transport.base import CLOSE_SECONDS, Disconnected, Leaders
-from synk.transport.links import LeaderEnd, Loss, Standing
+from synk.transport.leader_link import LeaderEnd, Loss, Standing
 from synk.transport.mirror import write
 from synk.transport.steps import KnownSteps
 from synk.values import messages

@@ -28,8 +28,8 @@ from synk.run.run_state import RunState
 from synk.run.surroundings import Surroundings
 from synk.transport.base import Channel, Death, OnDeath, OnLate, Peers, Watched
 from synk.transport.frames import encode
-from synk.transport.links import LeaderLink
-from synk.transport.machines import MachinesChannel, look_at
+from synk.transport.leader_link import LeaderLink
+from synk.transport.machines_channel import MachinesChannel, look_at
 from synk.transport.mirror import Mirror
 from synk.values.errors import Failure, RankState, SynkStateError, SynkTimeout
 from synk.values.machine import machines

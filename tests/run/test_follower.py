@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 from synk.run import follower
-from synk.run.hosts import FOLDER
+from synk.run.started_jobs import FOLDER
 
 PROGRAM = """
 import atexit

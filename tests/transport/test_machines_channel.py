@@ -8,8 +8,8 @@ import pytest
 
 from synk.memory.segments import SegmentTable
 from synk.transport.base import Death
-from synk.transport.links import LeaderEnd, LeaderLink, Loss
-from synk.transport.machines import MachinesChannel
+from synk.transport.leader_link import LeaderEnd, LeaderLink, Loss
+from synk.transport.machines_channel import MachinesChannel
 from synk.transport.mirror import Mirror, write
 from synk.transport.steps import KnownSteps
 from synk.values import messages

@@ -9,8 +9,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from synk.run import current
-from synk.run import hosts as started_hosts
+from synk.run import current, started_jobs
 from synk.values.rows import split
 
 START_SECONDS = 120.0  # for hosts to call that share the cores of one machine
@@ -18,7 +17,7 @@ START_SECONDS = 120.0  # for hosts to call that share the cores of one machine
 
 def deal(fork, hosts, interface):
     """Return ``fork``, but of ranks on all hosts together; those too few for each to have one stay here."""
-    started_hosts.CALL_SECONDS = START_SECONDS
+    started_jobs.CALL_SECONDS = START_SECONDS
 
     def dealt(n_parallel, device, timeout, undeclared, given, network, **options):
         n_ranks = n_parallel or max(2, len(hosts))

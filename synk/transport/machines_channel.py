@@ -14,7 +14,7 @@ from typing import Any
 from synk.transport.base import Channel, Leaders, OnDeath, OnLate
 from synk.transport.channel import SLEEP_SECONDS
 from synk.transport.frames import Frame, encode
-from synk.transport.links import LeaderLink
+from synk.transport.leader_link import LeaderLink
 from synk.transport.mirror import Mirror
 from synk.transport.steps import PickledSteps
 from synk.values import messages

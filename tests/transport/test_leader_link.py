@@ -12,7 +12,7 @@ import pytest
 from synk.transport import frames
 from synk.transport.base import Death, Disconnected
 from synk.transport.frames import Frame, Receiver, encode, send
-from synk.transport.links import LARGE_BYTES, Ended, Go, Large, LeaderEnd, LeaderLink, Loss, size_of
+from synk.transport.leader_link import LARGE_BYTES, Ended, Go, Large, LeaderEnd, LeaderLink, Loss, size_of
 from synk.values import messages
 from synk.values.errors import Failure, SynkStateError, SynkTimeout
 from synk.values.machine import machines

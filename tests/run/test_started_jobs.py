@@ -4,8 +4,8 @@ import pytest
 
 from synk.machines.hostfile import Host
 from synk.machines.logins import Answer
-from synk.run import hosts
-from synk.run.hosts import JobEnded, StartedJobs
+from synk.run import started_jobs
+from synk.run.started_jobs import JobEnded, StartedJobs
 from synk.values.errors import SynkStateError
 
 
@@ -13,14 +13,18 @@ from synk.values.errors import SynkStateError
 def answers(monkeypatch):
     """Return the hosts that answer by ssh; all of any name are known."""
     found = {"h2", "h3"}
-    monkeypatch.setattr(hosts, "find_mpirun", lambda: "/bin/mpirun")
-    monkeypatch.setattr(hosts, "check_known", lambda those: None)
-    monkeypatch.setattr(hosts, "check_ssh", lambda: None)
-    monkeypatch.setattr(hosts, "own_address", lambda host, interface, alone: "10.0.0.1")
+    monkeypatch.setattr(started_jobs, "find_mpirun", lambda: "/bin/mpirun")
+    monkeypatch.setattr(started_jobs, "check_known", lambda those: None)
+    monkeypatch.setattr(started_jobs, "check_ssh", lambda: None)
+    monkeypatch.setattr(started_jobs, "own_address", lambda host, interface, alone: "10.0.0.1")
     monkeypatch.setattr(
-        hosts, "ask", lambda those, *rest: {host: Answer(0 if host in found else 255, "") for host in those}
+        started_jobs,
+        "ask",
+        lambda those, *rest: {host: Answer(0 if host in found else 255, "") for host in those},
     )
-    monkeypatch.setattr(hosts, "complaints", lambda those, *rest: [f"{host} is silent" for host in those])
+    monkeypatch.setattr(
+        started_jobs, "complaints", lambda those, *rest: [f"{host} is silent" for host in those]
+    )
     return found
 
 
@@ -71,7 +75,7 @@ def test_hosts_that_cannot_be_used_leave_things_as_they_were(jobs, monkeypatch):
     def unknown(those):
         raise ValueError("no address is known")
 
-    monkeypatch.setattr(hosts, "check_known", unknown)
+    monkeypatch.setattr(started_jobs, "check_known", unknown)
     with pytest.raises(ValueError, match="no address"):
         jobs.use("h1,nohost")
     assert names(jobs.hosts) == ["h1", "h2", "h3"]

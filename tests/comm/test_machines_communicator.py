@@ -8,7 +8,7 @@ import pytest
 from support.communicators.on_machines import MachinesGroup
 from support.communicators.suite import CommunicatorSuite, DisagreementSuite, identical, reduced, values
 from synk.comm import SharedArrays
-from synk.comm.machines import SMALL_BYTES, decoded, encoded
+from synk.comm.machines_communicator import SMALL_BYTES, decoded, encoded
 from synk.transport.base import Aborted
 
 SIZES = [(1,), (1, 1), (2, 1), (1, 3), (2, 2), (1, 2, 1)]
