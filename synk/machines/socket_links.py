@@ -171,8 +171,8 @@ class _Way:
 
 
 def retransmissions(end: socket.socket) -> int:
-    """Return how often what was sent last was sent again, without any answer since."""
-    return end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 3)[2]  # see tcp(7)
+    """Return how often what is to be sent was sent again, or asked for room, without any answer since."""
+    return max(end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 4)[2:])  # see tcp(7)
 
 
 def pieces_behind(nbytes: int, pieces: Sequence[memoryview]) -> list[memoryview]:
