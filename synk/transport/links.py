@@ -132,6 +132,10 @@ class LeaderLink:
         """
         self.look(seconds)
         host = self.machine.host
+        if self.is_ended:
+            raise SynkStateError(
+                f"another host was lost while ranks started: the launcher has ended {host}, too"
+            )
         if self.loss is not None:
             raise SynkStateError(f"host {host} was lost while its ranks started")
         if self.replies is None:

@@ -365,6 +365,12 @@ def test_a_host_that_could_not_start_its_ranks_says_why(link, leader):
         link.greet(PATIENCE)
 
 
+def test_a_host_that_the_launcher_ends_is_not_the_one_that_was_lost(link, leader):
+    leader.say_ended()
+    with pytest.raises(SynkStateError, match="another host was lost .*: the launcher has ended two, too"):
+        link.greet(PATIENCE)
+
+
 def test_a_host_that_does_not_start_its_ranks_is_named(link, ends):
     with pytest.raises(SynkStateError, match="host two has not started its ranks within 0 s"):
         link.greet(0.0)
