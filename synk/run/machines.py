@@ -154,6 +154,9 @@ def launch_on_machines(
     here = of_hosts[0]
     with ExitStack() as undo:
         undo.callback(job.end, 0)
+        undo.callback(job.leaders.close)
+        for end in job.ends:
+            undo.callback(end.close)
         crew = launch(source, devices, connection, state, here, [*job.ends, *job.held])
         undo.callback(crew.dismiss, 0)
         links = [LeaderLink(machine, end) for machine, end in zip(of_hosts[1:], job.ends, strict=True)]
@@ -166,7 +169,6 @@ def launch_on_machines(
 
         for link in links:
             link.patience = watch
-            undo.callback(link.close)
             empty = replace(state, segments={})
             known = segments.as_messages(), empty, os.getcwd(), sys.path
             link.send(encode(LeaderSpec(link.machine, devices, connection, *known)))
