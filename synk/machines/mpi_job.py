@@ -2,7 +2,7 @@
 
     Launch -> MpiJob (master), and a guard beside it ... end
     master is gone -> the guard, agent and leaders -> end_session
-    a process of the job: join_own_job ... end_own_job
+    a process of the job: limited_start, join_own_job ... end_own_job
 
 An ``mpirun`` whose link to a machine is dead ignores SIGTERM, and so does one that is still starting; one
 that is killed leaves its processes and a folder. All its processes on this machine are of one session, which
@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from synk.machines import sessions
@@ -34,6 +36,7 @@ from synk.values.errors import SynkStateError
 # Open MPI kills a process of its own, such as this, after a second, and then tidies up: both at the same
 # moment would leave its folder.
 PATIENCE_SECONDS = 3.0
+JOIN_SECONDS = 60.0  # far more than a start takes that the master waits for
 SIZE, TEMPORARY = "OMPI_COMM_WORLD_SIZE", "TMPDIR"  # of the environment
 
 
@@ -95,6 +98,30 @@ def _wait_for(process: subprocess.Popen[bytes], seconds: float) -> None:
     """Wait so long at most for the end of a process."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(seconds)
+
+
+@contextlib.contextmanager
+def limited_start(folder: str, seconds: float = JOIN_SECONDS) -> Iterator[None]:
+    """Give a block so many seconds, in which this process joins its job; then end that on this machine.
+
+    MPI waits for good where a machine is cut off meanwhile, and so does the daemon. Nothing else runs in this
+    process while MPI waits, so a child looks at the clock.
+    """
+    lives, end = os.pipe()
+    watcher = os.fork()
+    if not watcher:
+        try:
+            os.close(end)
+            if not select.select([lives], [], [], seconds)[0]:
+                end_own_job(folder)
+        finally:
+            os._exit(0)
+    os.close(lives)
+    try:
+        yield
+    finally:
+        os.close(end)
+        os.waitpid(watcher, 0)
 
 
 def join_own_job(folder: str) -> Any:

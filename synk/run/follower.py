@@ -12,7 +12,7 @@ import os
 import sys
 import time
 import traceback
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
@@ -53,23 +53,32 @@ def be_a_leader() -> None:
     """Call the master, and lead the ranks of this machine."""
     from synk.device.cpu import count_cores
     from synk.machines.agent_door import forget_the_way
-    from synk.machines.mpi_job import end_own_job, join_own_job
+    from synk.machines.mpi_job import end_own_job, join_own_job, limited_start
     from synk.machines.sessions import temporary_folder
     from synk.run.calling import Call
     from synk.run.job import CALL_SECONDS
     from synk.run.leader import lead
     from synk.run.started_jobs import ADDRESS, FOLDER, TOKEN
+    from synk.transport.base import Leaders
 
     folder = temporary_folder()
-    world = join_own_job(folder)
-    host, port = os.environ.pop(ADDRESS).rsplit(":", 1)
-    token = bytes.fromhex(os.environ.pop(TOKEN))
-    del os.environ[FOLDER]
-    forget_the_way()  # programs that a rank starts need not know it
-    deadline = time.monotonic() + CALL_SECONDS
-    call = Call(world, (host, int(port)), token, {"ranks": count_cores()}, deadline)
-    if not lead(call.end, call.leaders):
-        end_own_job(folder)
+    with ExitStack() as start:
+        start.enter_context(limited_start(folder))
+        world = join_own_job(folder)
+        host, port = os.environ.pop(ADDRESS).rsplit(":", 1)
+        token = bytes.fromhex(os.environ.pop(TOKEN))
+        del os.environ[FOLDER]
+        forget_the_way()  # programs that a rank starts need not know it
+        deadline = time.monotonic() + CALL_SECONDS
+        call = Call(world, (host, int(port)), token, {"ranks": count_cores()}, deadline)
+
+        def link() -> Leaders:
+            leaders = call.leaders()
+            start.close()
+            return leaders
+
+        if not lead(call.end, link):
+            end_own_job(folder)
 
 
 def main() -> NoReturn:

@@ -165,7 +165,6 @@ def launch_on_machines(
 
         for link in links:
             link.patience = watch
-            undo.callback(link.close)
             empty = replace(state, segments={})
             known = segments.as_messages(), empty, Surroundings.present(of_another_machine=True)
             link.send(encode(LeaderSpec(link.machine, devices, connection, *known)))

@@ -134,14 +134,18 @@ class LeaderLink:
         Raises SynkStateError if it has not.
         """
         host = self.machine.host
-        if self.loss is not None:
-            raise SynkStateError(f"host {host} was lost while its ranks started")
-        if self.replies is None:
-            raise SynkStateError(f"host {host} has not started its ranks within {seconds:.0f} s")
         if isinstance(self.replies, Failure):
             raise SynkStateError(
                 f"host {host} could not start its ranks: {self.replies.summary}\n\n{self.replies.traceback}"
             )
+        if self.is_ended:
+            raise SynkStateError(
+                f"another host was lost while ranks started: the launcher has ended {host}, too"
+            )
+        if self.loss is not None:
+            raise SynkStateError(f"host {host} was lost while its ranks started")
+        if self.replies is None:
+            raise SynkStateError(f"host {host} has not started its ranks within {seconds:.0f} s")
         (self.pids, placement), self.replies = self.replies, None
         return placement
 

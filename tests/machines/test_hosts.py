@@ -44,7 +44,7 @@ def test_hosts_keep_the_order_of_a_list(hosts, found):
     assert parse_hosts(hosts, environ={}) == tuple(found)
 
 
-names = some.from_regex(r"[a-z0-9]([a-z0-9.-]{0,5}[a-z0-9])?", fullmatch=True)
+names = some.from_regex(r"[a-z0-9]([a-z0-9-]{0,3}[a-z0-9])?(\.[a-z0-9-]{0,2}[a-z0-9]){0,2}", fullmatch=True)
 lists = some.lists(
     some.builds(Host, names, some.none() | some.integers(1, 999)), min_size=1, unique_by=lambda h: h.name
 ).filter(lambda hosts: hosts[0].name != "auto" or len(hosts) > 1)

@@ -131,6 +131,24 @@ def test_a_process_without_its_daemon_does_not_go_on_alone_and_what_it_makes_goe
     assert list(tmp_path.iterdir()) == []
 
 
+LIMITED = """
+import os, sys, time
+from synk.machines.mpi_job import limited_start
+os.setsid()
+with limited_start(sys.argv[1], seconds=100):
+    pass
+os.mkdir(f"{sys.argv[1]}/prted.{os.getpid()}")
+with limited_start(sys.argv[1], seconds=0.1):
+    time.sleep(100)
+"""
+
+
+def test_a_process_that_does_not_join_its_job_in_time_ends_with_it(tmp_path):
+    done = subprocess.run([sys.executable, "-c", LIMITED, tmp_path], timeout=PATIENCE)
+    assert done.returncode == -signal.SIGTERM
+    until(lambda: list(tmp_path.iterdir()) == [])
+
+
 MASTER = """
 import os, signal, sys
 from support.machines.mpi_group import MpiGroup

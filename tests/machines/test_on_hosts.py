@@ -75,6 +75,25 @@ def test_a_host_that_lets_nobody_in_is_named_in_time(hosts, closed):
     assert hosts.left("h1") == hosts.left("h2") == []
 
 
+TOO_MANY = f"""
+import synk
+try:
+    synk.fork(hosts="h1:1,h2:100000", interface={INTERFACE!r})
+except synk.SynkStateError as error:
+    print(error)
+"""
+
+
+def test_a_host_that_cannot_have_so_many_ranks_is_named_and_nothing_is_left(hosts):
+    ended = hosts.run("h1", [sys.executable, "-W", "always::ResourceWarning", "-c", TOO_MANY])
+    assert ended.stdout.startswith("host h2 could not start its ranks: ")
+    assert "unclosed" not in ended.stdout
+    deadline = time.monotonic() + SECONDS
+    while hosts.left("h1") or hosts.left("h2"):  # a guard tidies up
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 TIMED = """
 import synk, time
 began = time.monotonic()

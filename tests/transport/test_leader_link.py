@@ -404,6 +404,13 @@ def test_a_host_that_could_not_start_its_ranks_says_why(link, leader):
         greeted(link)
 
 
+def test_a_host_that_the_launcher_ends_is_not_the_one_that_was_lost(link, leader):
+    leader.say_ended()
+    leader.close()
+    with pytest.raises(SynkStateError, match="another host was lost .*: the launcher has ended two, too"):
+        greeted(link)
+
+
 def test_a_host_that_does_not_start_its_ranks_is_named(link, ends):
     with pytest.raises(SynkStateError, match="host two has not started its ranks within 60 s"):
         link.greet(60.0)
