@@ -59,8 +59,8 @@ test: $(DEV)  ## run the fast tests
 	wait $$compiler && wait $$survival && exit $$others
 
 # What another Python and PyTensor may change: graphs, and what users write.
-GRAPHS := tests/compile tests/ops
-USES := tests/extensions tests/functions tests/arrays tests/collectives tests/rank tests/processes tests/test_docs.py
+GRAPHS := tests/compile tests/ops tests/functions tests/arrays tests/rank
+USES := tests/extensions tests/collectives tests/processes tests/test_docs.py
 
 test-graphs: $(DEV)  ## run the fast tests that depend most on the versions of Python and PyTensor
 	{ $(call suite,graphs,$(GRAPHS)); } & graphs=$$!; \
