@@ -11,6 +11,8 @@ come from SYNK_SSH_OPTIONS.
 """
 
 import argparse
+import os
+from functools import partial
 
 # Before NumPy: it holds the libraries to one thread.
 import machine  # isort: split
@@ -20,6 +22,7 @@ import numpy as np
 from lines import Crew, free_port
 
 from synk.bench import pairs
+from synk.machines.mpirun import more_ssh_options, on
 
 N_RANKS = 2
 BATCH = 500  # images, of all ranks together
@@ -70,7 +73,14 @@ def in_torch(options: argparse.Namespace) -> Crew:
         ["ddp_in_torch.py", ranks, f"--rank={rank}", f"--place={place}", *options.training]
         for rank in range(len(hosts))
     ]
-    return Crew(*commands, hosts=[None, *hosts[1:]] if options.hosts else None)
+    elsewhere = hosts[1:] if options.hosts else []
+    reach = [list] * (len(hosts) - len(elsewhere)) + [partial(there, host) for host in elsewhere]
+    return Crew(*commands, reach=reach)
+
+
+def there(host: str, command: list[str]) -> list[str]:
+    """Return the words that start a command on another host."""
+    return on(host, command, os.environ, more_ssh_options())
 
 
 def where(options: argparse.Namespace) -> str:

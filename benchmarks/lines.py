@@ -42,29 +42,26 @@ class Crew:
         A script beside this file with its arguments, for each leader.
     environment : dict, optional
         Beside that of this process.
-    hosts : sequence of str or None, optional
-        Where each leader runs, which ssh starts there at the same path; None is this machine.
+    reach : sequence of callable, optional
+        For each leader, what makes of its words those that start it on another machine, at the same path.
     """
 
     def __init__(
         self,
         *commands: list[str],
         environment: dict[str, str] | None = None,
-        hosts: Sequence[str | None] | None = None,
+        reach: Sequence[Callable[[list[str]], list[str]]] | None = None,
     ):
         self._commands, self._environment = commands, os.environ | (environment or {})
-        self._hosts = hosts or [None] * len(commands)
+        self._reach = reach or [list] * len(commands)
 
     def __enter__(self) -> "Crew":
-        self._leaders = [self._start(*one) for one in zip(self._hosts, self._commands, strict=True)]
+        self._leaders = [self._start(*one) for one in zip(self._reach, self._commands, strict=True)]
         return self
 
-    def _start(self, host: str | None, words: list[str]) -> subprocess.Popen:
+    def _start(self, reach: Callable[[list[str]], list[str]], words: list[str]) -> subprocess.Popen:
         script, *arguments = words
-        command, pipe = [sys.executable, str(HERE / script), *arguments], subprocess.PIPE
-        if host is not None:
-            options = shlex.split(os.environ.get("SYNK_SSH_OPTIONS", ""))
-            command = ["ssh", "-o", "BatchMode=yes", *options, host, shlex.join(command)]
+        command, pipe = reach([sys.executable, str(HERE / script), *arguments]), subprocess.PIPE
         return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=self._environment)
 
     def __exit__(self, *error: object) -> None:

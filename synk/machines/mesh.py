@@ -46,7 +46,7 @@ def link(
             except TimeoutError as error:
                 silent = [place[0] for other, place in enumerate(addresses) if other not in {machine, *ends}]
                 raise TimeoutError(f"{', '.join(silent)} has not called: {error}") from None
-            if "machine" not in hello or "address" in hello:  # it calls for another start: not yet
+            if "address" in hello:  # it calls for another start: not yet
                 end.close()
                 continue
             made.callback(end.close)

@@ -61,10 +61,7 @@ class Call:
 
 
 def link_called(
-    called: Sequence[Called],
-    listener: Listener,
-    token: bytes,
-    watch: Watch = lambda: None,
+    called: Sequence[Called], listener: Listener, token: bytes, watch: Watch = lambda: None
 ) -> SocketLinks:
     """Link the master with all leaders that have called, and these with each other.
 

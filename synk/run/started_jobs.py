@@ -105,8 +105,7 @@ class StartedJobs:
             self._all_called(called, listener, token, deadline, watch)
             reduction = AgentReduce(door.open(watch_agent))
             failed.callback(reduction.close)
-            links = link_called(called, listener, token, watch)
-            leaders = LinkedLeaders(links, reduction)
+            leaders = LinkedLeaders(link_called(called, listener, token, watch), reduction)
             failed.pop_all()
         n_here = self.hosts[0].slots or self._n_here
         name = self.hosts[0].name
