@@ -9,9 +9,10 @@ from typing import Any
 
 from pytensor.graph.basic import Apply, Constant
 from pytensor.scalar.basic import Composite
+from pytensor.scalar.loop import ScalarLoop
 
 import synk.compile.elementwise.templates_math  # noqa: F401  registers its templates
-from synk.compile.elementwise.dialect import Dialect
+from synk.compile.elementwise.dialect import Dialect, of_few
 from synk.compile.elementwise.templates import template
 from synk.compile.elementwise.writer import NoTemplate, Value, Writer, type_name
 
@@ -51,6 +52,8 @@ class Body:
         Mathematical functions called; see `Writer`.
     constants : tuple of (str, str)
         Dtypes and texts of ``c0, c1, ...``.
+    repeats : bool
+        Whether some of the lines run again and again.
     """
 
     inputs: tuple[Operand, ...]
@@ -59,6 +62,7 @@ class Body:
     results: tuple[str, ...]
     functions: frozenset[tuple[str, str, int]]
     constants: tuple[tuple[str, str], ...] = ()
+    repeats: bool = False
 
     @property
     def ndim(self) -> int:
@@ -69,7 +73,7 @@ class Body:
 def elemwise_body(
     node: Apply, dialect: Dialect, reads: Sequence[str] = (), gives: Sequence[str] = ()
 ) -> Body:
-    """Write the body of an Elemwise node.
+    """Write the body of an Elemwise node, or of one scalar Op.
 
     Parameters
     ----------
@@ -85,7 +89,8 @@ def elemwise_body(
     """
     write = Writer(dialect)
     inputs = [Value(f"x{i}", variable.type.dtype) for i, variable in enumerate(node.inputs)]
-    results = apply_scalar_op(node.op.scalar_op, write, inputs, [v.type.dtype for v in node.outputs])
+    scalar_op = getattr(node.op, "scalar_op", node.op)
+    results = apply_scalar_op(scalar_op, write, inputs, [v.type.dtype for v in node.outputs])
     return Body(
         _operands(node.inputs, reads),
         _operands(node.outputs, gives),
@@ -93,12 +98,13 @@ def elemwise_body(
         tuple(map(str, results)),
         frozenset(write.functions),
         tuple(write.constants),
+        write.repeats,
     )
 
 
 def _operands(variables: Sequence[Any], stored: Sequence[str]) -> tuple[Operand, ...]:
     return tuple(
-        Operand(variable.type.dtype, tuple(variable.type.broadcastable), kind)
+        Operand(variable.type.dtype, tuple(length == 1 for length in variable.type.shape), kind)
         for variable, kind in zip(variables, stored or [""] * len(variables), strict=True)
     )
 
@@ -106,11 +112,13 @@ def _operands(variables: Sequence[Any], stored: Sequence[str]) -> tuple[Operand,
 def apply_scalar_op(
     scalar_op: Any, write: Writer, inputs: Sequence[Value], dtypes: Sequence[str]
 ) -> list[Value]:
-    """Write a scalar Op, or all those of a Composite, and return its outputs."""
+    """Write a scalar Op, or all those of a Composite or of a loop, and return its outputs."""
     for dtype in (*(value.dtype for value in inputs), *dtypes):
         type_name(dtype)  # refuses those that kernels do not compute in
     if isinstance(scalar_op, Composite):
         return _apply_graph(scalar_op.fgraph, write, inputs)
+    if isinstance(scalar_op, ScalarLoop):
+        return _apply_loop(scalar_op, write, inputs, dtypes)
     if len(dtypes) != 1:
         raise NoTemplate(f"templates have one output, {scalar_op} has {len(dtypes)}")
     return [write.let(template(scalar_op, write, list(inputs), dtypes[0]), dtypes[0])]
@@ -129,6 +137,26 @@ def _apply_graph(fgraph: Any, write: Writer, inputs: Sequence[Value]) -> list[Va
         dtypes = [variable.type.dtype for variable in node.outputs]
         values.update(zip(node.outputs, apply_scalar_op(node.op, write, arguments, dtypes), strict=True))
     return [value_of(variable) for variable in fgraph.outputs]
+
+
+def _apply_loop(
+    scalar_op: ScalarLoop, write: Writer, inputs: Sequence[Value], dtypes: Sequence[str]
+) -> list[Value]:
+    """Write the steps of one element, until it is done; of no steps, it is not."""
+    if write.dialect.name != "C" or not scalar_op.is_while:
+        raise NoTemplate("a number of steps that must not be negative, which Python says")
+    n_steps, *given = inputs
+    begin, constants = given[: len(dtypes) - 1], given[len(dtypes) - 1 :]
+    states = [write.let_later(value, dtype) for value, dtype in zip(begin, dtypes[:-1], strict=True)]
+    done = write.let_later(write.literal(False, "bool"), "bool")
+    with write.steps(f"i < {n_steps} && !{done}"):
+        # Elements take their steps one by one, so functions are not computed on vectors.
+        write.dialect, dialect = of_few(write.dialect), write.dialect
+        results = _apply_graph(scalar_op.fgraph, write, [*states, *constants])
+        write.dialect = dialect
+        for state, result in zip([*states, done], results, strict=True):
+            write.set(state, result)
+    return [*states, done]
 
 
 def element(body: Body, name: str, qualifiers: str) -> str:

@@ -9,6 +9,8 @@ A template asks for what it needs, and each value is computed once:
     return f"{one} / ({one} + {e})"
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -31,10 +33,11 @@ class Value(NamedTuple):
 
 
 COMMON = tuple(k / 2 for k in range(-4, 5))  # constants that many graphs have
+SOME = 256  # steps between two looks for signals
 
 
 class Writer:
-    """Straight-line statements, one constant each.
+    """Statements, each of which names one value.
 
     Attributes
     ----------
@@ -44,6 +47,8 @@ class Writer:
         Mathematical functions called: name for double, dtype, number of arguments.
     constants : list of (str, str)
         Dtype and text of each that is a parameter, ``c0, c1, ...``.
+    repeats : bool
+        Whether there are `steps`.
     """
 
     def __init__(self, dialect: Dialect):
@@ -51,12 +56,32 @@ class Writer:
         self.lines: list[str] = []
         self.functions: set[tuple[str, str, int]] = set()
         self.constants: list[tuple[str, str]] = []
+        self.repeats = False
 
     def let(self, expression: str, dtype: str) -> Value:
         """Name the value of ``expression``, of type ``dtype``."""
         name = f"t{len(self.lines)}"
         self.lines.append(f"const {type_name(dtype)} {name} = {expression};")
         return Value(name, dtype)
+
+    def let_later(self, start: Value, dtype: str) -> Value:
+        """Name a value of type ``dtype`` that steps `set`."""
+        name = f"t{len(self.lines)}"
+        self.lines.append(f"{type_name(dtype)} {name} = {start};")
+        return Value(name, dtype)
+
+    def set(self, name: Value, value: Value) -> None:
+        """Give another value to what was named by `let_later`."""
+        self.lines.append(f"{name} = {value};")
+
+    @contextmanager
+    def steps(self, condition: str) -> Iterator[None]:
+        """Repeat what is written inside for i = 0, 1, ..., while a condition holds."""
+        self.repeats = True
+        self.lines.append(f"for (long i = 0; {condition}; i++) {{")
+        self.lines.append(f"if (i % {SOME} == 0 && !goes_on()) break;")
+        yield
+        self.lines.append("}")
 
     def literal(self, value, dtype: str) -> Value:
         """Return a constant."""

@@ -13,7 +13,7 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.scalar.basic import ScalarOp
 from pytensor.tensor.elemwise import CAReduce, Elemwise
 
-from synk.compile.elementwise.body import Body, Operand, apply_scalar_op, elemwise_body
+from synk.compile.elementwise.body import Body, Operand, elemwise_body
 from synk.compile.elementwise.dialect import TYPES, of_few
 from synk.compile.elementwise.templates import carrier, is_float
 from synk.compile.elementwise.writer import Value, Writer, type_name
@@ -68,15 +68,7 @@ def elementwise(op: Elemwise, node: Apply, region: RegionWriter) -> None:
 @c_text.register(ScalarOp)
 def scalar(op: ScalarOp, node: Apply, region: RegionWriter) -> None:
     """A line, or a few."""
-    write = Writer(of_few(region.dialect))
-    inputs = [Value(f"x{k}", variable.type.dtype) for k, variable in enumerate(node.inputs)]
-    results = apply_scalar_op(op, write, inputs, [variable.type.dtype for variable in node.outputs])
-    operands, outputs = (
-        tuple(Operand(variable.type.dtype, ()) for variable in variables)
-        for variables in (node.inputs, node.outputs)
-    )
-    lines, called = tuple(write.lines), frozenset(write.functions)
-    body = Body(operands, outputs, lines, tuple(map(str, results)), called, tuple(write.constants))
+    body = elemwise_body(node, of_few(region.dialect))
     declare(region, body)
     numbers(region, node.inputs, body, node.outputs)
 
@@ -89,6 +81,8 @@ def numbers(
     constants = [text for _, text in body.constants]
     arguments = [*map(region.number, inputs), *constants, *(f"&{place}" for place in places)]
     region.line(f"{region.function(one_element(body))}({', '.join(arguments)});")
+    if body.repeats:
+        region.repeats()
     for variable, place in zip(outputs, places, strict=True):
         region.bind(variable, place)
 
@@ -151,6 +145,8 @@ def loop(
     views += [*outputs, *(spread for spread, _ in targets)]
     stores, of_folds = [k for k, _ in stored], [(k, fold) for k, _, fold in folds]
     region.line(call(region, body, stores, of_folds, shape, views))
+    if body.repeats:
+        region.repeats()
     for (_, node, fold), (_, total) in zip(folds, targets, strict=True):
         region.done.add(node)
         if fold.dtype != node.outputs[0].type.dtype:

@@ -31,7 +31,7 @@ SHARED int NAME(const long n, const char *a, const long a0, const long a1, char 
         /* LAPACK takes columns for rows. */
         const int by_rows = l1 == sizeof($kind);
         int m = n, info = 0, lead = (by_rows ? l0 : l1) / sizeof($kind);
-        void *const others = let_others(n * n);
+        const int others = let_others(n * n);
         for (long outer = 0; outer < n; outer++)
             for (long inner = 0; inner < n; inner++) {
                 const long i = by_rows ? outer : inner, j = by_rows ? inner : outer;
@@ -40,7 +40,7 @@ SHARED int NAME(const long n, const char *a, const long a0, const long a1, char 
         ((void (*)(char *, int *, void *, int *, int *))routines[$potrf])(by_rows ? "U" : "L", &m, l, &lead,
                                                                           &info);
         if (others)
-            PyEval_RestoreThread(others);
+            come_back();
         return info == 0;
     }
     for (long j = 0; j < n; j++)
@@ -78,7 +78,7 @@ SHARED int NAME(const long n, const long m, const char *a, const long a0, const 
         int rows = m, columns = n, step = lead / size;
         $kind one = 1;
         char *const half = ($lower) == (a1 == size) ? "U" : "L", *const unit = $unit ? "U" : "N";
-        void *const others = let_others(n * n);
+        const int others = let_others(n * n);
         if (m == 1)
             ((void (*)(char *, char *, char *, int *, const void *, int *, void *, int *))routines[$trsv])(
                 half, a1 == size ? "T" : "N", unit, &columns, a, &step, x, &rows);
@@ -87,7 +87,7 @@ SHARED int NAME(const long n, const long m, const char *a, const long a0, const 
              routines[$trsm])("R", half, a1 == size ? "N" : "T", unit, &rows, &columns, &one, a, &step, x,
                               &rows);
         if (others)
-            PyEval_RestoreThread(others);
+            come_back();
         return 1;
     }
     for (long step = 0; step < n; step++) {

@@ -23,13 +23,13 @@ JUNK = 97  # what memory is filled with that nobody has set: no NaN by chance, a
 RUNNING = """\
 SHARED void NAME(char *x, const long n, const long step)
 {{
-    void *const others = let_others(n);
+    const int others = let_others(n);
     for (long k = 1; k < n; k++) {{
         const {kind} before = *({kind} *)(x + (k - 1) * step), now = *({kind} *)(x + k * step);
         *({kind} *)(x + k * step) = {up}before {sign} {up}now;
     }}
     if (others)
-        PyEval_RestoreThread(others);
+        come_back();
 }}
 """
 

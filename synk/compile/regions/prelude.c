@@ -12,14 +12,18 @@ void *ndarray, **numpy, *scalars[24]; /* the type of arrays, NumPy's table of fu
 
 static __thread void *away; /* brings this thread back to Python, while it lets others run */
 static __thread long worked; /* elements since the last look */
+static __thread int broken;  /* whether a signal's handler raised while an element took its steps */
 
-/* Let other threads of Python run during a long loop, and say what brings this one back; 0 for a short one. */
-SHARED void *let_others(long n)
+/* Let other threads of Python run during a long loop; return whether this one has to come back after it. */
+SHARED int let_others(long n)
 {
     if (n < LONG)
         return 0;
     worked += n;
-    return away ? 0 : PyEval_SaveThread();
+    if (away)
+        return 0;
+    away = PyEval_SaveThread();
+    return 1;
 }
 
 /* Return where the elements are counted that this thread has been through since the last look. */
@@ -41,8 +45,8 @@ SHARED int breathe(void)
     void *const others = away;
     come_back();
     worked = 0;
-    if (PyErr_CheckSignals())
-        return 0;
+    if (broken || PyErr_CheckSignals())
+        return broken = 0;
     away = others ? PyEval_SaveThread() : 0;
     return 1;
 }
@@ -70,6 +74,22 @@ SHARED int look(Watch *watch)
     if (!away)
         away = PyEval_SaveThread();
     return breathe();
+}
+
+/* Return whether an element takes its next steps: not if a handler raised, which `breathe` will say again. */
+SHARED int goes_on(void)
+{
+    static __thread Watch watch;
+    if (broken || watch.left-- > 0)
+        return !broken;
+    const int back = !away;
+    broken = !look(&watch);
+    watch.left = 64; /* times at most, as the next element's steps may take longer */
+    if (back)
+        come_back();
+    if (broken)
+        worked = BREATH + 1;
+    return !broken;
 }
 
 /* --- values that come and go ----------------------------------------------------------------------- */
@@ -318,12 +338,12 @@ SHARED void copy(int ndim, const long *whole, long size, const View *from, long 
         return;
     for (int axis = 0; axis < axes; axis++)
         index[axis] = 0;
-    void *const others = let_others(elements(ndim, whole));
+    const int others = let_others(elements(ndim, whole));
     do
         move(size, shape[axes - 1], p[1], stride[axes - 1][1], p[0], stride[axes - 1][0]);
     while (axes > 1 && next_row(2, axes - 1, shape, index, stride, p));
     if (others)
-        PyEval_RestoreThread(others);
+        come_back();
 }
 
 /* Return the way that is made for most of some strides, and how many of them. */
@@ -381,7 +401,7 @@ SHARED void run(const Loop *loop, const long *whole, const View *const *views)
     int same;
     const long length = shape[axes - 1], *const s = stride[axes - 1];
     const int way = way_for(loop, s, &same);
-    void *const others = let_others(elements(loop->ndim, whole));
+    const int others = let_others(elements(loop->ndim, whole));
     do
         if (same == n || length == 1)
             loop->rows[way](length, p, loop->constants);
@@ -389,7 +409,7 @@ SHARED void run(const Loop *loop, const long *whole, const View *const *views)
             by_blocks(loop, way, length, p, s);
     while (axes > 1 && next_row(n, axes - 1, shape, index, stride, p));
     if (others)
-        PyEval_RestoreThread(others);
+        come_back();
 }
 
 /* --- parts of arrays ------------------------------------------------------------------------------- */
@@ -516,7 +536,7 @@ SHARED int by_onednn(char by_x, char by_y, const View *x, int of_x, const View *
         int rows = x->shape[0], inner = x->shape[1], columns = y->shape[1], of_x, of_y, of_z, one = 1;          \
         T alpha = 1, beta = 0;                                                                                  \
         char by_x = lies(x, sizeof(T), &of_x), by_y = lies(y, sizeof(T), &of_y);                                \
-        void *const others = let_others(all / 16 * x->shape[1]);                                                \
+        const int others = let_others(all / 16 * x->shape[1]);                                                \
         /* BLAS takes columns for rows: a transpose is how a matrix lies by rows. */                            \
         if (!by_x || !by_y || lies(z, sizeof(T), &of_z) != 'N' || !inner || !all)                               \
             for (long i = 0; i < all; i++) {                                                                    \
@@ -538,7 +558,7 @@ SHARED int by_onednn(char by_x, char by_y, const View *x, int of_x, const View *
             ((Gemm *)routines[k + 2])(&by_y, &by_x, &columns, &rows, &inner, &alpha, (T *)y->data, &of_y,       \
                                       (T *)x->data, &of_x, &beta, (T *)z->data, &of_z);                         \
         if (others)                                                                                             \
-            PyEval_RestoreThread(others);                                                                       \
+            come_back();                                                                       \
     }
 MULTIPLY(double, 0)
 MULTIPLY(float, 1)

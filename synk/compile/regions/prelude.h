@@ -149,11 +149,12 @@ static long end(long x)
 /* Functions of prelude.c: what they return, names, arguments. */
 #define FUNCTIONS(_)                                                                                            \
     _(long *, worked_here, (void))                                                                              \
-    _(void *, let_others, (long n))                                                                             \
+    _(int, let_others, (long n))                                                                                \
     _(void, come_back, (void))                                                                                  \
     _(int, breathe, (void))                                                                                     \
     _(long, milliseconds, (void))                                                                               \
     _(int, look, (Watch *watch))                                                                                \
+    _(int, goes_on, (void))                                                                                     \
     _(int, is_plain, (const Array *a, int number, int ndim, int needed))                                        \
     _(const char *, number_in, (const Array *a, int number))                                                    \
     _(Array *, result, (void *given, int ndim, const long *shape, const long *strides, int number))             \

@@ -56,7 +56,7 @@ class RegionWriter(OwnMemory):
         self._numbers: dict[Variable, str] = {}
         self._views: dict[Variable, View] = {}
         self._lengths: dict[Variable, Sequence[str]] = {}  # of vectors of lengths, as expressions
-        self._loops = False  # whether there has been a block
+        self._loops = False  # whether there has been a block, or an element's steps
         self._readers: dict[Variable, int] = {}
         self.uses: dict[Variable, list[Apply]] = {}
         for k, node in enumerate(nodes):
@@ -135,6 +135,16 @@ class RegionWriter(OwnMemory):
         self._at, self._kept, self.uses = saved
         if not self.in_block:
             self.line("come_back();")
+
+    def repeats(self) -> None:
+        """Say that the last line takes nobody knows how many steps."""
+        self._loops = True
+        self._breathe()
+
+    def _breathe(self) -> None:
+        """Let the handlers of signals run, if it is time."""
+        # As in Python, an interrupt may find some results written and others not.
+        self._lines.append("    if (*worked > BREATH && !breathe()) goto interrupted;")
 
     def write_nodes(self, nodes: Sequence[Apply]) -> None:
         """Write nodes inside of a block; what they make is given back at its end."""
@@ -312,8 +322,7 @@ class RegionWriter(OwnMemory):
             for place in self._places.given_back_after(k):
                 self._give(place)
             if any(getattr(variable.type, "ndim", 0) for variable in node.inputs):
-                # As in Python, an interrupt may find some results written and others not.
-                self._lines.append("    if (*worked > BREATH && !breathe()) goto interrupted;")
+                self._breathe()
         self._lines.append("")
         for variable in self.outputs:
             if variable not in self._placed:

@@ -36,7 +36,7 @@ def outcome(function, values):
     with np.errstate(all="ignore"):
         try:
             return function(*values)
-        except (ValueError, IndexError) as error:
+        except (ValueError, IndexError, AssertionError) as error:
             return error
 
 

@@ -16,7 +16,8 @@ import pytest
 from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.fg import FunctionGraph
 from pytensor.raise_op import Assert
-from pytensor.scalar.basic import Composite
+from pytensor.scalar import ScalarLoop, float64
+from pytensor.scalar.basic import Composite, lt, tanh
 from pytensor.scan.basic import scan
 from pytensor.scan.op import Scan
 from pytensor.tensor.blas import Dot22
@@ -297,16 +298,41 @@ def endless():
     return lambda s: function(s, 10**12)
 
 
+BEFORE = float64("before")
+STEPS = Elemwise(ScalarLoop(init=[BEFORE], update=[tanh(BEFORE)], until=lt(BEFORE, 0)))  # which never is
+STEPPING = {
+    "a number": lambda s, n: STEPS(n, s)[0],
+    "elements": lambda s, n: STEPS(n, s + pt.arange(50_000))[0].sum(),
+    "a number in a loop": lambda s, n: scan(
+        lambda a: STEPS(n, a)[0], outputs_info=s, n_steps=n, return_updates=False
+    )[-1],
+}
+
+
+@pytest.mark.parametrize("of", STEPPING)
+def test_an_interrupt_ends_the_steps(of):
+    s, n = pt.dscalar("s"), pt.lscalar("n")
+    function = compiled([s, n], STEPPING[of](s, n))
+    assert len(regions_of(function)) == len(function.maker.fgraph.apply_nodes) == 1
+    expected = function(0.5, 2)
+    run_until_interrupted(lambda: function(0.5, 10**15))
+    np.testing.assert_array_equal(function(0.5, 2), expected)  # none of the next call's is left out
+
+
 def test_an_interrupt_ends_a_loop():
     function = endless()
+    run_until_interrupted(lambda: function(0.5))
+
+
+def run_until_interrupted(function):
     threading.Timer(0.3, signal.raise_signal, [signal.SIGINT]).start()
     with pytest.raises(KeyboardInterrupt):
-        function(0.5)
+        function()
     before = signal.signal(signal.SIGALRM, alarm)
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.3)
         with pytest.raises(Alarm):
-            function(0.5)
+            function()
     finally:
         signal.signal(signal.SIGALRM, before)
 

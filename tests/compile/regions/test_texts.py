@@ -7,7 +7,9 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from pytensor.scalar import ScalarLoop, float64
 from pytensor.scan.basic import scan
+from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.signal import convolve1d
 
 from synk.compile import ArrayLinker, array_mode
@@ -33,6 +35,10 @@ factor = pt.linalg.cholesky(long)
 
 def inc_by_itself(total):
     return pt.inc_subtensor(total[pt.arange(3) % 2], total) * 2
+
+
+a, b, c = float64("a"), float64("b"), float64("c")
+until = Elemwise(ScalarLoop(init=[a, b], update=[a + b, b * c], constant=[c], until=a + b > 3))
 
 
 ROWS, COLUMNS = 7, 3
@@ -66,6 +72,14 @@ TEXTS = {
     "integers": k // 3 + k % 4 - (k > 0) * i,
     "choices": pt.switch(x > 0, x, w) + pt.clip(x, -0.5, 0.5),
     "numbers": pt.exp(s) * n + s / n,
+    "elements that take steps until they are done": [
+        *until(i, x[:, 0], pt.exp(y), s),
+        until(k[:, None], x, abs(w), s)[0].sum(axis=1),
+        *until(n, s, s * 2, s),
+        pt.grad(pt.gammaincc(abs(y) + 1, abs(x[:, 0])).sum(), y),
+        pt.grad(pt.hyp2f1(s, 1.5, 2.5, pt.sigmoid(s)), s),
+        steps(lambda row, h: h + until(n, h, row[0], s)[1], sequences=x, outputs_info=s),
+    ],
     "all of a sum": x.sum(),
     "sums along rows": (x * w).sum(axis=1) + x.mean(axis=1),
     "sums along columns": (x * w).sum(axis=0),

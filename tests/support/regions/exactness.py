@@ -12,6 +12,7 @@ import pytensor.scalar as ps
 from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Constant, Variable
 from pytensor.scalar.basic import Composite, ScalarOp
+from pytensor.scalar.loop import ScalarLoop
 from pytensor.scalar.math import Erfc
 from pytensor.scan.op import Scan
 from pytensor.tensor.blas import Dot22, Gemm, Gemv
@@ -61,6 +62,9 @@ def of_scalar(op: ScalarOp, out: Variable, inputs: list[Variable], levels: list[
     if isinstance(op, Composite):
         inner = levels_of(op.fgraph.outputs, dict(zip(op.fgraph.inputs, levels, strict=True)))
         return max(inner[one] for one in op.fgraph.outputs)
+    if isinstance(op, ScalarLoop):
+        inner = levels_of(op.fgraph.outputs, dict.fromkeys(op.fgraph.inputs, max(worst, EXACT)))
+        return EXACT if all(inner[one] <= EXACT for one in op.fgraph.outputs) else OTHER
     if not is_float(out) or isinstance(op, ps.Switch):
         first = levels[0] if isinstance(op, ps.Switch) else worst
         if first > EXACT:

@@ -30,7 +30,7 @@ from synk.compile.regions.region import Region
 
 CHUNK = 100  # graphs
 REWRITTEN = 10  # of so many graphs one goes through all rewrites
-PYTENSORS = ("output not supported", "Inconsistency in the inner graph of scan")  # errors
+PYTENSORS = ("output not supported", "Inconsistency in the inner graph of scan", "('pullback', ")  # errors
 
 
 @dataclass

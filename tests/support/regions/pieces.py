@@ -5,7 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytensor
+import pytensor.scalar as ps
 import pytensor.tensor as pt
+from pytensor.tensor.elemwise import Elemwise
 
 from support.exact.pieces import Unfit
 from support.regions.arrays import FLOATS, INTEGERS
@@ -71,6 +73,25 @@ def binary(g):
 def compared(g):
     x = g.exact()
     return g.one_of(COMPARISONS)(x, g.near(x, lambda v: v.level <= EXACT))
+
+
+FLOAT64 = [ps.float64(name) for name in "abc"]
+
+
+@piece(1)
+def steps_of_elements(g):
+    x, (a, b, c) = g.exact(), FLOAT64
+    y, z, n = (g.near(x, lambda v: v.level <= EXACT) for _ in range(3))
+    update, until = g.one_of(
+        [
+            ([a + b, b * c], a * a > 3),
+            ([b - a / c, ps.switch(a > b, a, c)], ps.isnan(a + b)),
+            ([ps.sqrt(abs(b)), a * 0.5], ps.and_(a < 1, b < c)),
+        ]
+    )
+    loop = ps.ScalarLoop(init=[a, b], update=update, constant=[c], until=until)
+    count = pt.switch(pt.isfinite(n), n, 5).astype("int64") % 12 - 2 if g.chance(0.7) else 9
+    return Elemwise(loop)(count, *(one.astype("float64") for one in (x, y, z)))
 
 
 @piece(5)
