@@ -202,11 +202,22 @@ SHARED int common_shape(int n, int ndim, const View *const *views, const long *f
 
 /* --- walks ----------------------------------------------------------------------------------------- */
 
-/* Insert an axis so that the strides of the model fall from row to row. */
-static void insert_axis(int n, int model, int count, long length, const long *steps, long *shape, long (*stride)[n])
+/* Tell whether steps along an axis are longer than others: in the first operand that makes both, results first. */
+static int longer(int n, int n_inputs, const long *steps, const long *others)
+{
+    for (int j = 0; j < n; j++) {
+        const int k = (n_inputs + j) % n;
+        if (steps[k] && others[k] && magnitude(steps[k]) != magnitude(others[k]))
+            return magnitude(steps[k]) > magnitude(others[k]);
+    }
+    return 0;
+}
+
+/* Insert an axis behind those of longer steps. */
+static void insert_axis(int n, int n_inputs, int count, long length, const long *steps, long *shape, long (*stride)[n])
 {
     int at = count;
-    for (; at > 0 && magnitude(stride[at - 1][model]) < magnitude(steps[model]); at--) {
+    for (; at > 0 && longer(n, n_inputs, steps, stride[at - 1]); at--) {
         shape[at] = shape[at - 1];
         for (int k = 0; k < n; k++)
             stride[at][k] = stride[at - 1][k];
@@ -254,7 +265,7 @@ static void lengthen_rows(int n, int count, long *shape, long (*stride)[n])
 }
 
 /* Fill in shape and strides of a walk over `whole`; return the number of its axes, 0 if nothing is there. */
-SHARED int walk(int n, int model, int ndim, const long *whole, const View *const *views, const long *fixed,
+SHARED int walk(int n, int n_inputs, int ndim, const long *whole, const View *const *views, const long *fixed,
                 long *shape, long (*stride)[n])
 {
     int count = 0;
@@ -272,7 +283,7 @@ SHARED int walk(int n, int model, int ndim, const long *whole, const View *const
         long steps[n];
         for (int k = 0; k < n; k++)
             steps[k] = fixed[k] >> axis & 1 ? 0 : views[k]->strides[axis];
-        insert_axis(n, model, count++, whole[axis], steps, shape, stride);
+        insert_axis(n, n_inputs, count++, whole[axis], steps, shape, stride);
     }
     if (count == 0) {
         shape[0] = 1;
@@ -391,7 +402,7 @@ SHARED void run(const Loop *loop, const long *whole, const View *const *views)
     const int n = loop->n;
     long shape[loop->ndim], index[loop->ndim], stride[loop->ndim][n];
     char *p[n];
-    const int axes = walk(n, loop->model, loop->ndim, whole, views, loop->fixed, shape, stride);
+    const int axes = walk(n, loop->inputs, loop->ndim, whole, views, loop->fixed, shape, stride);
     if (!axes)
         return;
     for (int axis = 0; axis < axes; axis++)
@@ -451,16 +462,30 @@ SHARED long dense_rows(const View *x, int first, const View *y, int ndim, long s
     return count;
 }
 
-/* Find strides with which the elements of a view are those of another shape; return 0 if there are none. */
+/* Find strides with which the elements of a view are those of another shape; return 0, and those of a copy, if
+   there are none. */
 SHARED int regroup(int ndim, const View *view, long size, int n, const long *shape, long *strides)
 {
-    long expected = size;
     (void)dense(n, shape, size, strides);
-    for (int axis = ndim - 1; axis >= 0; axis--) {
-        if (view->shape[axis] != 1 && view->strides[axis] != expected)
-            return 0;
-        expected *= view->shape[axis];
+    if (!elements(ndim, view->shape))
+        return 1;
+    long left = 1, step = size, found[n + 1]; /* elements of the view's axes that are taken, not yet of new ones */
+    int axis = ndim;
+    for (int k = n - 1; k >= 0; k--) {
+        while (left % shape[k]) {
+            do
+                axis--;
+            while (view->shape[axis] == 1);
+            if (left > 1 && view->strides[axis] != left * step)
+                return 0;
+            step = left > 1 ? step : view->strides[axis];
+            left *= view->shape[axis];
+        }
+        found[k] = step;
+        step *= shape[k];
+        left /= shape[k];
     }
+    memcpy(strides, found, n * sizeof(long));
     return 1;
 }
 

@@ -85,7 +85,7 @@ typedef void Row(long n, char *const *p, const double *c);
 
 /* What happens to each element of n views, of which the first ones are read, and the last ones folded to. */
 typedef struct {
-    int n, inputs, folds, ndim, model, ways; /* the walk has the model's order of axes */
+    int n, inputs, folds, ndim, ways;
     const long *sizes, *fixed; /* by view: bytes of an element; bits of axes along which one element serves all */
     const long *strides; /* by way and view, those that a row is made for: 0, or the size of an element */
     Row *const *rows; /* by way */

@@ -125,7 +125,7 @@ $after
 
 LOOP = Template("""\
 static const Loop NAME = {
-    $n, $n_inputs, $n_folds, $ndim, $model, $n_ways,
+    $n, $n_inputs, $n_folds, $ndim, $n_ways,
     (const long[]){$sizes}, (const long[]){$masks}, (const long[]){$strides},
     (Row *const[]){$rows}, $constants
 };
@@ -180,7 +180,7 @@ def loop_texts(body: Body, stored: Sequence[int], folds: Sequence[tuple[int, Fol
     Each fold comes with its output of the body, and the name of what folds a row. Loops that differ only in
     constants have the same rows.
     """
-    ndim, n_inputs, n_stored = body.ndim, len(body.inputs), len(stored)
+    ndim, n_inputs = body.ndim, len(body.inputs)
     if not ndim:
         raise NoText("a walk over no axes")
     operands = [*body.inputs, *(body.outputs[k] for k in stored)]
@@ -192,15 +192,12 @@ def loop_texts(body: Body, stored: Sequence[int], folds: Sequence[tuple[int, Fol
     ways = dict.fromkeys(tuple(mask >> axis & 1 for mask in masks) for axis in reversed(range(ndim)))
     strides = [[0 if one else size for one, size in zip(way, sizes, strict=True)] for way in ways]
     rows = [_row(f"NAME_row{k}", body, stored, folds, way) for k, way in enumerate(strides)]
-    # A whole array first: the results' order of axes, if they have all.
-    order = (*range(n_inputs, n_inputs + n_stored), *range(n_inputs))
     constants = ", ".join(text for _, text in body.constants)
     loop = LOOP.substitute(
         n=len(masks),
         n_inputs=n_inputs,
         n_folds=len(folds),
         ndim=ndim,
-        model=next((k for k in order if not masks[k]), 0),
         n_ways=len(ways),
         sizes=", ".join(map(str, sizes)),
         masks=", ".join(map(str, masks)),

@@ -215,8 +215,8 @@ class RegionWriter(OwnMemory):
         lengths, strides = self.let_array(shape), self.let_array(["0"] * n)
         total = self.let("long", f"elements({view.ndim}, {view}.shape)" if view.ndim else "1")
         self.demand(f"fill_in({n}, {lengths}, {total})")
-        in_order = f"regroup({view.ndim}, &{view}, {size}, {n}, {lengths}, {strides})"
-        dense = self.copied_unless(in_order, view)
+        as_it_lies = f"regroup({view.ndim}, &{view}, {size}, {n}, {lengths}, {strides})"
+        dense = self.copied_unless(as_it_lies, view)
         if n:
             made = self._view(view.dtype, n, f"{dense}.data", lengths, strides)
             self._places.put(made.name, self._places.of(dense.name))

@@ -8,6 +8,7 @@ import threading
 import time
 import warnings
 from contextlib import suppress
+from itertools import permutations
 
 import numpy as np
 import pytensor
@@ -284,6 +285,18 @@ def test_what_a_softmax_is_made_of_is_computed_once():
     function = compiled([x], [loss, pytensor.grad(loss, w)])
     products = [node for node in function.maker.fgraph.apply_nodes if isinstance(node.op, Dot22)]
     assert len(products) == 2  # forward, and backward
+
+
+@pytest.mark.parametrize("shape", [(24,), (6, 4), (2, 12), (3, 8), (2, 1, 3, 4), (2, 3, 2, 2), (1, 4, 6, 1)])
+def test_a_reshape_is_numpys_however_elements_lie(shape):
+    t = pt.dtensor3("t")
+    function = compiled([t], t.reshape(shape) + 1)
+    assert len(regions_of(function)) == len(function.maker.fgraph.apply_nodes) == 1
+    for order in permutations(range(3)):
+        cube = np.arange(24.0).reshape(np.take((2, 3, 4), np.argsort(order))).transpose(order)
+        wide = np.repeat(cube, 2, axis=1)[:, ::2]
+        for laid in (cube, cube[::-1], wide, np.broadcast_to(cube[:1], cube.shape)):
+            np.testing.assert_array_equal(function(laid), laid.reshape(shape) + 1)
 
 
 # --- long runs ---------------------------------------------------------------------------------------
