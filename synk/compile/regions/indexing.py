@@ -38,6 +38,38 @@ ONE_INDEX = Template("""\
             return 0;
         at += k * x->strides[$axis];""")
 
+# Of a vector, the positions of a block are checked before they are used: vector instructions do that.
+OF_VECTOR = Template("""\
+SHARED int NAME(const View *x, const View *positions, const View *y)
+{
+    const long n = positions->shape[0], length = x->shape[0], step = x->strides[0], size = sizeof($kind);
+    const char *const data = x->data;
+    for (long at = 0; at < n; at += BLOCK) {
+        const long m = n - at < BLOCK ? n - at : BLOCK;
+        const char *const from = positions->data + at * positions->strides[0];
+        char *const to = y->data + at * y->strides[0];
+        int outside = 0;
+#define TAKE(by_index, step, by) { \\
+    for (long i = 0; i < m; i++) { \\
+        const long k = *(const $index *)(from + i * (by_index)); \\
+        outside |= (k < -length) | (k >= length); \\
+    } \\
+    if (outside) \\
+        return 0; \\
+    for (long i = 0; i < m; i++) { \\
+        const long k = *(const $index *)(from + i * (by_index)); \\
+        *($kind *)(to + i * (by)) = *(const $kind *)(data + (k < 0 ? k + length : k) * (step)); \\
+    } \\
+}
+        if (positions->strides[0] == sizeof($index) && step == size && y->strides[0] == size)
+            TAKE(sizeof($index), size, size)
+        else
+            TAKE(positions->strides[0], step, y->strides[0])
+    }
+    return 1;
+}
+""")
+
 
 @c_text.register(AdvancedSubtensor)
 @c_text.register(AdvancedSubtensor1)
@@ -46,6 +78,10 @@ def take(op, node: Apply, region: RegionWriter) -> None:
     x, (out,), positions = node.inputs[0], node.outputs, positions_of(node, 1)
     view, first = region.view(x), region.view(positions[0])
     target = region.new(out, first.shape + view.shape[len(positions) :])
+    if view.ndim == 1:
+        taken = region.function(OF_VECTOR.substitute(index=first.kind, kind=view.kind))
+        region.demand(f"{taken}(&{view}, &{first}, &{target})")
+        return
     place, row = (View(name, view.dtype, target.ndim - 1) for name in ("place", "row"))
     at_positions(region, positions, view, target, changed(region, place, row))
 

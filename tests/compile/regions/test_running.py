@@ -299,6 +299,20 @@ def test_a_reshape_is_numpys_however_elements_lie(shape):
             np.testing.assert_array_equal(function(laid), laid.reshape(shape) + 1)
 
 
+@pytest.mark.parametrize("wrong", [1000, -1001])
+def test_a_position_out_of_range_is_found_wherever_it_is(wrong):
+    x, i = pt.dvector("x"), pt.lvector("i")
+    function = compiled([x, i], x[i] + 1)
+    assert len(regions_of(function)) == len(function.maker.fgraph.apply_nodes) == 1
+    values, positions = np.arange(1000.0), np.resize([999, -1000, 0, -1], 700)
+    np.testing.assert_array_equal(function(values, positions), values[positions] + 1)
+    for at in (0, 299, 699):
+        positions[at], right = wrong, positions[at]
+        with pytest.raises(IndexError, match=f"index {wrong} is out of bounds"):
+            function(values, positions)
+        positions[at] = right
+
+
 # --- long runs ---------------------------------------------------------------------------------------
 
 

@@ -142,6 +142,7 @@ TEXTS = {
         pt.inc_subtensor((t * 2)[i, abs(k) % 2], t[:, 0]),
         pt.inc_subtensor((x * 2)[i], w),
         pt.inc_subtensor((x * 2)[i], s),
+        y[i] * z[:, 0][i // 2] + x[::-1, 1][abs(i) // 2] + w[k % 3],
     ],
     "softmax": [
         pt.special.softmax(x, axis=1),
