@@ -470,6 +470,20 @@ def test_what_memory_there_is_not_for_is_a_memory_error():
     assert function(5) == 20
 
 
+def test_numbers_of_elements_beyond_all_that_c_counts_are_refused():
+    x, n, m = pt.dvector("x"), pt.lscalar("n"), pt.lscalar("m")
+    grouped = compiled([x, n, m], pt.exp(pt.reshape(x, (n, m))[:7]).sum())
+    repeated = compiled([n], pt.set_subtensor(pt.alloc(np.int8(1), n)[0], 3).max())
+    for function in (grouped, repeated):
+        assert regions_of(function)
+    with pytest.raises(ValueError, match="reshape"):
+        grouped(np.arange(4.0), 2**62 + 1, 4)  # 4 times as many are 4 again, beyond 2**64
+    for number in (2**63 - 1, 2**63 - 63):
+        with pytest.raises((MemoryError, ValueError)):
+            repeated(number)
+    assert repeated(5) == 3
+
+
 def test_a_long_graph_has_several_regions():
     x = pt.dvector("x")
     y = x
