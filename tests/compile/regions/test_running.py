@@ -1,6 +1,7 @@
 """How regions are compiled and run: errors, updates in place, interrupts, compilers that fail, memory."""
 
 import gc
+import os
 import resource
 import signal
 import sys
@@ -441,6 +442,31 @@ def test_an_interrupted_compilation_is_made_up_for(compiles_with, monkeypatch):
         functions[0](np.ones((2, 1)))
     monkeypatch.setattr(Compiler, "compile", compile_)
     assert [float(function(np.ones((2, 1)))[0]) for function in functions] == [14, 16]
+
+
+def test_a_child_that_is_forked_while_another_thread_compiles_compiles_too(compiles_with, monkeypatch):
+    x = pt.dmatrix("x")
+    compiles_with("cc")
+    function, compile_ = compiled([x], (x * 7).sum(axis=0)), Compiler.compile
+    begun, go = threading.Event(), threading.Event()
+
+    def slowly(*arguments):
+        begun.set()
+        assert go.wait(60)
+        return compile_(*arguments)
+
+    monkeypatch.setattr(Compiler, "compile", slowly)
+    thread = threading.Thread(target=function, args=(np.ones((2, 1)),))
+    thread.start()
+    assert begun.wait(60)
+    child = os.fork()
+    if not child:
+        signal.alarm(60)  # ends it, if it waits for a thread that is not there
+        go.set()
+        os._exit(0 if function(np.ones((2, 1))) == [14] else 1)
+    go.set()
+    thread.join()
+    assert os.waitpid(child, 0) == (child, 0)
 
 
 def interrupted(*arguments):
