@@ -59,16 +59,17 @@ def compile_all(
 
     For each text, the content of a shared library is returned, or why there is none.
     """
-    try:
-        with work_folder() as folder:
-            return _compiled(
-                [_Job(folder, number, text) for number, text in enumerate(sources)], before, after
-            )
-    except OSError as error:
-        reason = (
-            f"{shlex.join(before)} cannot be run in {tempfile.tempdir}: {error}; TMPDIR names another folder"
-        )
-        return [CompileError(reason) for _ in sources]
+    with contextlib.ExitStack() as held:
+        try:
+            folder = held.enter_context(work_folder())
+            jobs = [_Job(folder, number, text) for number, text in enumerate(sources)]
+            pipe = os.pipe()
+        except OSError as error:
+            where = f"{shlex.join(before)} cannot be run in {tempfile.tempdir}"
+            reason = f"{where}: {error}; TMPDIR names another folder"
+            return [CompileError(reason) for _ in sources]
+        # What is raised from here on is a signal's handler's, which may be an OSError, too: a TimeoutError.
+        return _compiled(jobs, pipe, before, after)
 
 
 class _Job:
@@ -113,11 +114,11 @@ class _Job:
 
 
 def _compiled(
-    jobs: Sequence[_Job], before: Sequence[str], after: Sequence[str]
+    jobs: Sequence[_Job], ends: tuple[int, int], before: Sequence[str], after: Sequence[str]
 ) -> list[bytes | CompileError]:
     running: dict[_Job, int] = {}
     results: dict[_Job, bytes | CompileError] = {}
-    pipe, end = os.pipe()
+    pipe, end = ends
 
     def finish(job: _Job) -> None:
         status = _wait(running[job])

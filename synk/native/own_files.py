@@ -58,9 +58,10 @@ def read_own_file(name: str, folder: int) -> bytes:
     """
     descriptor = os.open(name, FILE, dir_fd=folder)
     try:
-        check_own_file(os.fstat(descriptor), name)
+        facts = os.fstat(descriptor)
+        check_own_file(facts, name)
         with open(descriptor, "rb", closefd=False) as file:
-            return file.read(LARGEST)
+            return file.read(facts.st_size)  # takes memory for so many bytes before it reads
     finally:
         os.close(descriptor)
 

@@ -161,19 +161,20 @@ def wait_for_the_end_of(group):
     wait_for(lambda: not running())
 
 
-def test_an_interrupt_ends_the_compiler_and_removes_its_folder(here, tmp_path, made_by):
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, TimeoutError])
+def test_an_interrupt_ends_the_compiler_and_removes_its_folder(here, tmp_path, made_by, raised):
     group = tmp_path / "group"
 
     def interrupt(number, frame):
         if group.exists():
             signal.setitimer(signal.ITIMER_REAL, 0)
-            raise KeyboardInterrupt
+            raise raised
 
     before = signal.signal(signal.SIGALRM, interrupt)
     # Again and again: while a process is spawned another thread may get the signal, and this one wait on.
     signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
     try:
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(raised):
             made_by(SLOW.format(group))
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

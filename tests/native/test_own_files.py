@@ -1,6 +1,7 @@
 """From a folder that others may have written to nothing is taken, and no FIFO is waited for."""
 
 import os
+import tracemalloc
 
 import pytest
 
@@ -27,6 +28,17 @@ def read(folder, name="file"):
 def test_a_file_of_this_user_is_read(tmp_path):
     (tmp_path / "file").write_bytes(b"content")
     assert read(tmp_path) == b"content"
+
+
+def test_a_small_file_takes_little_memory(tmp_path):
+    (tmp_path / "file").write_bytes(b"content")
+    tracemalloc.start()
+    try:
+        read(tmp_path)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 1 << 20
 
 
 def test_a_folder_of_another_user_is_refused(tmp_path, monkeypatch):

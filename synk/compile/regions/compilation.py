@@ -73,6 +73,11 @@ class NativeCompilation:
         self._known: dict[str, Callable[..., Any]] = {}
         self._given_up = False  # because other ranks compile otherwise
         self._failed = False  # which is said once
+        self._renew_lock()
+        os.register_at_fork(after_in_child=self._renew_lock)
+
+    def _renew_lock(self) -> None:
+        """Take a new lock: in a forked child the old one may be held by a thread that is not there."""
         self._lock = threading.RLock()  # a signal's handler may come in the middle
 
     def function(self, source: str, declarations: Iterable[str]) -> NativeFunction:

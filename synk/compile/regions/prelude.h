@@ -122,7 +122,7 @@ SHARED long dense(int ndim, const long *shape, long size, long *strides)
 /* Return room for an array: of the frame while that lasts, then the heap's. */
 SHARED void *take(char **room, char *end, long bytes)
 {
-    if (bytes < 0)
+    if (bytes < 0 || bytes > __LONG_MAX__ - 63)
         return 0;
     const long rounded = bytes ? (bytes + 63) & -64 : 64;
     if (rounded <= end - *room) {

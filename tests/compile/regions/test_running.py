@@ -1,6 +1,7 @@
 """How regions are compiled and run: errors, updates in place, interrupts, compilers that fail, memory."""
 
 import gc
+import os
 import resource
 import signal
 import sys
@@ -470,6 +471,31 @@ def test_an_interrupted_compilation_is_made_up_for(compiles_with, monkeypatch):
     assert [float(function(np.ones((2, 1)))[0]) for function in functions] == [14, 16]
 
 
+def test_a_child_that_is_forked_while_another_thread_compiles_compiles_too(compiles_with, monkeypatch):
+    x = pt.dmatrix("x")
+    compiles_with("cc")
+    function, compile_ = compiled([x], (x * 7).sum(axis=0)), Compiler.compile
+    begun, go = threading.Event(), threading.Event()
+
+    def slowly(*arguments):
+        begun.set()
+        assert go.wait(60)
+        return compile_(*arguments)
+
+    monkeypatch.setattr(Compiler, "compile", slowly)
+    thread = threading.Thread(target=function, args=(np.ones((2, 1)),))
+    thread.start()
+    assert begun.wait(60)
+    child = os.fork()
+    if not child:
+        signal.alarm(60)  # ends it, if it waits for a thread that is not there
+        go.set()
+        os._exit(0 if function(np.ones((2, 1))) == [14] else 1)
+    go.set()
+    thread.join()
+    assert os.waitpid(child, 0) == (child, 0)
+
+
 def interrupted(*arguments):
     raise KeyboardInterrupt
 
@@ -495,6 +521,20 @@ def test_what_memory_there_is_not_for_is_a_memory_error():
         with pytest.raises((MemoryError, ValueError)):
             function(number)
     assert function(5) == 20
+
+
+def test_numbers_of_elements_beyond_all_that_c_counts_are_refused():
+    x, n, m = pt.dvector("x"), pt.lscalar("n"), pt.lscalar("m")
+    grouped = compiled([x, n, m], pt.exp(pt.reshape(x, (n, m))[:7]).sum())
+    repeated = compiled([n], pt.set_subtensor(pt.alloc(np.int8(1), n)[0], 3).max())
+    for function in (grouped, repeated):
+        assert regions_of(function)
+    with pytest.raises(ValueError, match="reshape"):
+        grouped(np.arange(4.0), 2**62 + 1, 4)  # 4 times as many are 4 again, beyond 2**64
+    for number in (2**63 - 1, 2**63 - 63):
+        with pytest.raises((MemoryError, ValueError)):
+            repeated(number)
+    assert repeated(5) == 3
 
 
 def test_a_long_graph_has_several_regions():
