@@ -28,6 +28,7 @@ from pytensor.tensor.subtensor import AdvancedIncSubtensor, IncSubtensor, Subten
 
 from synk.compile.compat import AdvancedIncSubtensor1, IfElse, join_pieces, plain_graph
 from synk.compile.elementwise.dialect import native_dialect
+from synk.compile.elementwise.fusion import TAGS
 from synk.compile.elementwise.writer import NoTemplate
 from synk.compile.graphs.substitute import substitute
 from synk.compile.passes.lazy import plan_lazy
@@ -169,14 +170,21 @@ def before_moving(variable: Variable) -> Variable:
     return variable
 
 
+class ExpandGraphs(GraphRewriter):
+    """Put the nodes of inner graphs in the place of the nodes that stand for them, in steps of loops too."""
+
+    def apply(self, fgraph: FunctionGraph) -> None:
+        """Expand all that can be written in C."""
+        for node in fgraph.toposort():
+            if isinstance(node.op, OpFromGraph) and not node.op.destroy_map:
+                expand(fgraph, node)
+
+
 class MakeRegions(GraphRewriter):
     """Put a `Region` in the place of each group of nodes that have C texts."""
 
     def apply(self, fgraph: FunctionGraph) -> None:
-        """Make them of all nodes, those inside of others too."""
-        for node in fgraph.toposort():
-            if isinstance(node.op, OpFromGraph) and not node.op.destroy_map:
-                expand(fgraph, node)
+        """Make them of all nodes."""
         order = fgraph.toposort()
         lazy = any(isinstance(node.op, IfElse) for node in order)
         apart = dict(plan_lazy(fgraph, order)[1]) if lazy else {}
@@ -266,4 +274,5 @@ def inner_graph(
     return FunctionGraph([copies[v] for v in inputs], [copies[v] for v in outputs], clone=False)
 
 
+optdb.register("expand_graphs", ExpandGraphs(), TAGS["C"], position=49.1)
 optdb.register("make_native_regions", MakeRegions(), NATIVE, position=49.2)  # before Ops work in place

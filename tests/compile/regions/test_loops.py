@@ -67,6 +67,13 @@ LOOPS = {
     "transposed products": steps(lambda m: (m.T @ rows)[:, ::2] @ (a @ a.T)[::2], sequences=t),
     "scaled products": steps(lambda m, z: 0.5 * z - 2 * (m @ a), sequences=t, outputs_info=rows),
     "powers": steps(lambda row, h: abs(row) ** h + pt.sigmoid(h), sequences=x, outputs_info=w),
+    "softmax": pytensor.grad(
+        steps(lambda row, h: pt.special.softmax(row + h) * row, sequences=x, outputs_info=w).sum(), [x, w]
+    ),
+    "logarithms of sums": pytensor.grad(
+        steps(lambda row, h: pt.logsumexp(h[:, None] + a, axis=0) + row, sequences=x, outputs_info=w).sum(),
+        [x, w, a],
+    ),
     "parts": steps(
         lambda row, h: pt.concatenate(pt.split(row * h, [1, 1])[::-1]), sequences=x, outputs_info=w
     ),
