@@ -21,6 +21,7 @@ from pytensor.tensor.random.type import RandomType
 
 from synk.compile.compat import plain_graph
 from synk.compile.graphs.scan_traces import traces_of
+from synk.compile.regions.products import as_blas_reads
 from synk.compile.regions.table import NoText, c_text
 from synk.compile.regions.views import View
 from synk.compile.regions.walks import copy, fill
@@ -156,7 +157,7 @@ def _constant(region: RegionWriter, graph: FunctionGraph, variable: Variable, so
     """
     factors = [node.inputs for node in graph.apply_nodes if isinstance(node.op, Dot)]
     if any(right is variable and left.type.ndim == right.type.ndim == 2 for left, right in factors):
-        region.know_regrouped(variable, source, region.view(source).shape)
+        region.bind(variable, as_blas_reads(region, region.view(source), "== 'N'"))
     else:
         region.same(variable, source)
 

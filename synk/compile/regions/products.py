@@ -129,7 +129,7 @@ def product(region: RegionWriter, left: Variable, right: Variable, out: Variable
     a, b = region.view(left), region.view(right)
     region.demand(f"{a.shape[-1]} == {b.shape[0]}")
     lengths = a.shape[:-1] + b.shape[1:]
-    factors = [_as_blas_reads(region, one) for one in (_matrix(region, a, 0), _matrix(region, b, 1))]
+    factors = [as_blas_reads(region, one) for one in (_matrix(region, a, 0), _matrix(region, b, 1))]
     if lengths:
         target = region.new(out, lengths)
     else:
@@ -151,7 +151,7 @@ def _matrix(region: RegionWriter, view: View, axis: int) -> View:
     return region.let_view(view.dtype, view.at(), shape, strides)
 
 
-def _as_blas_reads(region: RegionWriter, matrix: View) -> View:
-    """Return a matrix if BLAS can read it as it lies, or else a copy."""
+def as_blas_reads(region: RegionWriter, matrix: View, way: str = "") -> View:
+    """Return a matrix if BLAS reads it as it lies, either way or by rows (``"== 'N'"``), or else a copy."""
     lead, size = region.let_later("int"), np.dtype(matrix.dtype).itemsize
-    return region.copied_unless(f"lies(&{matrix}, {size}, &{lead})", matrix)
+    return region.copied_unless(f"lies(&{matrix}, {size}, &{lead}) {way}", matrix)
