@@ -472,10 +472,8 @@ SHARED int fill_in(int n, long *shape, long total)
     for (int axis = 0; axis < n; axis++)
         if (shape[axis] == -1 && open < 0)
             open = axis;
-        else if (shape[axis] < 0)
+        else if (shape[axis] < 0 || __builtin_mul_overflow(known, shape[axis], &known))
             return 0;
-        else
-            known *= shape[axis];
     if (open >= 0 && !known)
         return 0;
     if (open >= 0)

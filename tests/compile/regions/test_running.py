@@ -18,6 +18,7 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.raise_op import Assert
 from pytensor.scalar import ScalarLoop, float64
 from pytensor.scalar.basic import Composite, lt, tanh
+from pytensor.scalar.basic import bool as boolean
 from pytensor.scan.basic import scan
 from pytensor.scan.op import Scan
 from pytensor.tensor.blas import Dot22
@@ -106,6 +107,11 @@ def test_what_has_no_factor_is_what_lapack_says():
     [
         (lambda x: x.max(axis=0) + 1, np.ones((0, 2)), ValueError),
         (lambda x: x.reshape((2, -1)) + 1, np.ones((3, 3)), ValueError),
+        (
+            lambda x: pt.exp(x.reshape((x.shape[1] + 2, x.shape[0] + 2**62 - 2))).max(),
+            np.ones((4, 2)),
+            ValueError,
+        ),
         (lambda x: x[5] * 2, np.ones((3, 3)), IndexError),
         (lambda x: x @ x[0] * 2, np.ones((3, 2)) * 1, None),
         (lambda x: x.T @ x[0] * 2, np.ones((3, 2)), ValueError),
@@ -317,6 +323,15 @@ def test_an_interrupt_ends_the_steps(of):
     expected = function(0.5, 2)
     run_until_interrupted(lambda: function(0.5, 10**15))
     np.testing.assert_array_equal(function(0.5, 2), expected)  # none of the next call's is left out
+
+
+def test_a_state_may_say_when_the_steps_end_as_it_was_before_the_last():
+    a, late = float64("a"), boolean("late")
+    loop = Elemwise(ScalarLoop(init=[a, late], update=[a + 1, a > 2], until=late))
+    x, flags = pt.dvector("x"), pt.tensor("flags", shape=(None,), dtype="bool")
+    function = compiled([x, flags], loop(9, x, flags)[0])
+    assert regions_of(function)
+    np.testing.assert_array_equal(function(np.arange(3.0), np.array([False, False, True])), [5, 5, 3])
 
 
 def test_an_interrupt_ends_a_loop():
