@@ -52,7 +52,7 @@ def fold_of(op: CAReduce, node: Apply, region: RegionWriter) -> Fold:
 
 @c_text.register(Elemwise)
 def elementwise(op: Elemwise, node: Apply, region: RegionWriter) -> None:
-    """A loop, or a few lines where there are no axes; reductions that alone read the results join it."""
+    """Write a loop, or a few lines where there are no axes; reductions that alone read results join it."""
     few = region.in_block or not node.outputs[0].type.ndim
     body = elemwise_body(node, of_few(region.dialect) if few else region.dialect)
     declare(region, body)
@@ -67,7 +67,7 @@ def elementwise(op: Elemwise, node: Apply, region: RegionWriter) -> None:
 
 @c_text.register(ScalarOp)
 def scalar(op: ScalarOp, node: Apply, region: RegionWriter) -> None:
-    """A line, or a few."""
+    """Write a line, or a few."""
     body = elemwise_body(node, of_few(region.dialect))
     declare(region, body)
     numbers(region, node.inputs, body, node.outputs)
@@ -89,7 +89,7 @@ def numbers(
 
 @c_text.register(CAReduce)
 def reduction(op: CAReduce, node: Apply, region: RegionWriter) -> None:
-    """A loop that folds what is there."""
+    """Write a loop that folds what is there."""
     (source,) = node.inputs
     fold = fold_of(op, node, region)
     operand = Operand(source.type.dtype, tuple(source.type.broadcastable))

@@ -45,7 +45,7 @@ class Array(NamedTuple):
 
 @c_text.register(Scan)
 def scan(op: Scan, node: Apply, region: RegionWriter) -> None:
-    """A loop."""
+    """Write a loop."""
     info = op.info
     graph = step_of(op).clone()  # its variables are known to one region, once
     if len(graph.apply_nodes) > LONGEST:

@@ -62,7 +62,7 @@ def nodes_of(node: Apply) -> list[Apply]:
 
 @array_funcify.register(Region)
 def region(op, node, xp):
-    """The C function, which takes what its results are written to as well, unless it may give up late."""
+    """Return the C function, which takes arrays for its results too, unless it may give up late."""
     run = RegionFunction(op.fgraph, op.text, partial(in_python, op.fgraph))
     return run if op.text.fails_late else takes_out(run)
 
