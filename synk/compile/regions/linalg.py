@@ -15,8 +15,9 @@ from pytensor.tensor.linalg.solvers.triangular import SolveTriangular
 
 from synk.compile.elementwise.templates import is_float
 from synk.compile.regions.table import NoText, c_text
+from synk.compile.regions.variables import type_of
 from synk.compile.regions.walks import copy, fill
-from synk.compile.regions.writer import RegionWriter, type_of
+from synk.compile.regions.writer import RegionWriter
 from synk.native.routines import TABLE, number_of
 
 FEW = 32  # rows, up to which a loop takes less time than LAPACK

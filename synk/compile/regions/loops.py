@@ -22,9 +22,10 @@ from pytensor.tensor.random.type import RandomType
 from synk.compile.compat import plain_graph
 from synk.compile.graphs.scan_traces import traces_of
 from synk.compile.regions.table import NoText, c_text
+from synk.compile.regions.variables import type_of
 from synk.compile.regions.views import View
 from synk.compile.regions.walks import copy, fill
-from synk.compile.regions.writer import RegionWriter, type_of
+from synk.compile.regions.writer import RegionWriter
 from synk.compile.rewrites import step_rewriter
 
 LONGEST = 400  # nodes of a step

@@ -21,9 +21,10 @@ from synk.compile.elementwise.body import Body, Operand
 from synk.compile.elementwise.dialect import TYPES
 from synk.compile.elementwise.templates import is_float
 from synk.compile.regions.table import NoText, c_text
+from synk.compile.regions.variables import type_of
 from synk.compile.regions.views import View
 from synk.compile.regions.walks import fill, run, whole
-from synk.compile.regions.writer import RegionWriter, type_of
+from synk.compile.regions.writer import RegionWriter
 from synk.native.routines import TABLE
 
 # Products of numbers, up to which a product of matrices takes less time than its call in Python.
