@@ -40,7 +40,7 @@ FASTER = {
 
 
 class Pointers(ctypes.Structure):
-    """Tell regions what to call, and for which sizes: ``onednn`` in ``prelude.c``, 0 if there is nothing."""
+    """Tell regions what to call, and for which sizes: ``onednn`` in C, 0 without oneDNN."""
 
     _fields_ = (
         ("multiply", ctypes.c_void_p),

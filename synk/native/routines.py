@@ -8,7 +8,7 @@ from functools import cache
 from synk.native.capsules import pointer_in
 
 NAMES = (
-    *("dgemv", "sgemv", "dgemm", "sgemm"),  # in this order for ``MULTIPLY`` in ``prelude.c``
+    *("dgemv", "sgemv", "dgemm", "sgemm"),  # in this order for ``MULTIPLY`` in ``prelude/products.c``
     *("dtrsm", "strsm", "dpotrf", "spotrf"),
     *("dtrsv", "strsv"),
 )

@@ -6,11 +6,10 @@ import pytensor.tensor as pt
 import pytest
 from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Apply
-from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import Op
 from pytensor.graph.traversal import ancestors
 
-from synk.compile import array_mode, dumps, emit, loads
+from synk.compile import array_mode, dumps, loads
 from synk.compile.graphs.serialize import topological
 
 
@@ -127,12 +126,10 @@ def test_random_variables():
     assert b.owner is a.owner
 
 
-def test_a_chain_of_20000_nodes_needs_no_recursion():
-    x, y = chain(20_000)
-    (a,), (b,) = round_trip([x], [y])
-    assert len(topological([b])) == 20_000
-    expected = emit(FunctionGraph([x], [y], clone=False), np)(np.ones(2))
-    np.testing.assert_array_equal(emit(FunctionGraph([a], [b], clone=False), np)(np.ones(2)), expected)
+def test_a_long_chain_of_nodes_needs_no_recursion():
+    x, y = chain(5 * sys.getrecursionlimit())
+    _, (copy,) = round_trip([x], [y])
+    assert [node.op for node in topological([copy])] == [node.op for node in topological([y])]
 
 
 def test_inner_graphs_travel():

@@ -154,7 +154,8 @@ def _apply_loop(
         write.dialect, dialect = of_few(write.dialect), write.dialect
         results = _apply_graph(scalar_op.fgraph, write, [*states, *constants])
         write.dialect = dialect
-        for state, result in zip([*states, done], results, strict=True):
+        # Whether it is done first: that may be a state, as it was before the step.
+        for state, result in reversed(list(zip([*states, done], results, strict=True))):
             write.set(state, result)
     return [*states, done]
 

@@ -69,19 +69,14 @@ def _integer(value: int, dtype: str) -> str:
     return f"({text} - 1)" if lowest else f"({text})" if value < 0 else text
 
 
-def c_dialect(vectorised: frozenset[str]) -> Dialect:
-    """Return the dialect of C with the elementary functions that the machine computes on vectors."""
+@cache
+def native_dialect() -> Dialect:
+    """Return C with the elementary functions that this machine computes on vectors."""
     special = {
         "float32": ("__builtin_inff()", '__builtin_nanf("")'),
         "float64": ("__builtin_inf()", '__builtin_nan("")'),
     }
-    return Dialect("C", PLAIN | vectorised | SPECIAL, special)
-
-
-@cache
-def native_dialect() -> Dialect:
-    """Return C with the functions that this machine has."""
-    return c_dialect(vector_functions())
+    return Dialect("C", PLAIN | vector_functions() | SPECIAL, special)
 
 
 def of_few(dialect: Dialect) -> Dialect:

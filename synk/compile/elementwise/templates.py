@@ -61,7 +61,7 @@ def carrier(dtype: str) -> str:
 
 
 def arithmetic(symbol: str, left: Value, right: Value) -> str:
-    """``left symbol right`` for +, − and × in the dtype of both."""
+    """Write ``left symbol right`` for +, − and × in the dtype of both."""
     up = carrier(left.dtype)
     expression = f"{up}{left} {symbol} {up}{right}"
     return expression if not up else wrap(expression, left.dtype)
@@ -70,7 +70,7 @@ def arithmetic(symbol: str, left: Value, right: Value) -> str:
 @template.register(basic.Add)
 @template.register(basic.Mul)
 def variadic(scalar_op, write, inputs, dtype):
-    """A sum or product, from left to right."""
+    """Write a sum or product, from left to right."""
     symbol = "+" if isinstance(scalar_op, basic.Add) else "*"
     total, *rest = cast(write, inputs, dtype)
     for term in rest:
@@ -80,14 +80,14 @@ def variadic(scalar_op, write, inputs, dtype):
 
 @template.register(basic.Sub)
 def sub(scalar_op, write, inputs, dtype):
-    """A difference."""
+    """Write a difference."""
     need_number(dtype)
     return arithmetic("-", *cast(write, inputs, dtype))
 
 
 @template.register(basic.Neg)
 def neg(scalar_op, write, inputs, dtype):
-    """The negative; unsigned integers wrap."""
+    """Write the negative; unsigned integers wrap."""
     need_number(dtype)
     (x,) = cast(write, inputs, dtype)
     return f"-{x}" if is_float(dtype) else wrap(f"-{carrier(dtype)}{x}", dtype)
@@ -95,14 +95,14 @@ def neg(scalar_op, write, inputs, dtype):
 
 @template.register(basic.Sqr)
 def sqr(scalar_op, write, inputs, dtype):
-    """The square."""
+    """Write the square."""
     (x,) = cast(write, inputs, dtype)
     return arithmetic("*", x, x)
 
 
 @template.register(basic.TrueDiv)
 def true_div(scalar_op, write, inputs, dtype):
-    """A quotient in floating point."""
+    """Write a quotient in floating point."""
     need_float(dtype)
     x, y = cast(write, inputs, dtype)
     return f"{x} / {y}"
@@ -118,7 +118,7 @@ def reciprocal(scalar_op, write, inputs, dtype):
 
 @template.register(basic.Abs)
 def absolute(scalar_op, write, inputs, dtype):
-    """The magnitude; the lowest integer, which has none, stays."""
+    """Write the magnitude; the lowest integer, which has none, stays."""
     (x,) = cast(write, inputs, dtype)
     if is_float(dtype):
         return str(write.call("fabs", x))
@@ -137,7 +137,7 @@ def sign(scalar_op, write, inputs, dtype):
 @template.register(basic.Maximum)
 @template.register(basic.Minimum)
 def extreme(scalar_op, write, inputs, dtype):
-    """The larger or the smaller of two."""
+    """Write the larger or the smaller of two."""
     symbol = ">" if isinstance(scalar_op, basic.Maximum) else "<"
     return _extreme(write, symbol, *cast(write, inputs, dtype))
 
@@ -151,7 +151,7 @@ def _extreme(write: Writer, symbol: str, x: Value, y: Value) -> str:
 
 @template.register(basic.Clip)
 def clip(scalar_op, write, inputs, dtype):
-    """x held between two bounds."""
+    """Hold x between two bounds."""
     x, low, high = cast(write, inputs, dtype)
     raised = write.let(_extreme(write, ">", x, low), dtype)
     return _extreme(write, "<", raised, high)
@@ -159,7 +159,7 @@ def clip(scalar_op, write, inputs, dtype):
 
 @template.register(basic.Switch)
 def switch(scalar_op, write, inputs, dtype):
-    """x where the condition holds, else y."""
+    """Choose x where the condition holds, else y."""
     condition, *branches = inputs
     x, y = cast(write, branches, dtype)
     return f"{condition} != 0 ? {x} : {y}"
@@ -167,14 +167,14 @@ def switch(scalar_op, write, inputs, dtype):
 
 @template.register(basic.Second)
 def second(scalar_op, write, inputs, dtype):
-    """The second input."""
+    """Pass the second input on."""
     return str(write.cast(inputs[1], dtype))
 
 
 @template.register(basic.Identity)
 @template.register(basic.Cast)
 def convert(scalar_op, write, inputs, dtype):
-    """Another dtype, or a copy."""
+    """Convert to another dtype, or copy."""
     return str(write.cast(inputs[0], dtype))
 
 
@@ -183,7 +183,7 @@ COMPARISONS = {basic.LT: "<", basic.GT: ">", basic.LE: "<=", basic.GE: ">=", bas
 
 @template.register(basic.LogicalComparison)
 def compare(scalar_op, write, inputs, dtype):
-    """A comparison, in the dtype that holds both."""
+    """Compare in the dtype that holds both."""
     common = str(np.result_type(*[value.dtype for value in inputs]))
     if is_float(common) and not any(is_float(value.dtype) for value in inputs):
         raise NoTemplate("NumPy compares int64 with uint64 exactly; no common dtype holds both")
@@ -212,13 +212,13 @@ BITS = {basic.AND: "&", basic.OR: "|", basic.XOR: "^"}
 
 @template.register(basic.BinaryBitOp)
 def bitwise(scalar_op, write, inputs, dtype):
-    """And, or, exclusive or; of bool too."""
+    """Write and, or, exclusive or; of bool too."""
     x, y = cast(write, inputs, dtype)
     return wrap(f"{x} {BITS[type(scalar_op)]} {y}", dtype)
 
 
 @template.register(basic.Invert)
 def invert(scalar_op, write, inputs, dtype):
-    """All bits the other way; not, of bool."""
+    """Turn all bits the other way; of bool, write not."""
     (x,) = cast(write, inputs, dtype)
     return f"!{x}" if dtype == "bool" else wrap(f"~{x}", dtype)

@@ -55,7 +55,7 @@ FUNCTIONS = {
 
 
 def library_function(scalar_op, write, inputs, dtype):
-    """A function of the mathematical library, in the dtype of the output."""
+    """Call a function of the mathematical library, in the dtype of the output."""
     need_float(dtype)
     return str(write.call(FUNCTIONS[type(scalar_op)], *cast(write, inputs, dtype)))
 
@@ -66,7 +66,7 @@ for scalar_class in FUNCTIONS:
 
 @template.register(basic.RoundHalfAwayFromZero)
 def round_half_away(scalar_op, write, inputs, dtype):
-    """The whole part, one further if half or more is left; infinity leaves NaN, which is neither."""
+    """Write the whole part, one further if half or more is left; infinity leaves NaN, which is neither."""
     need_float(dtype)
     (x,) = cast(write, inputs, dtype)
     whole = write.call("trunc", x)
@@ -77,7 +77,7 @@ def round_half_away(scalar_op, write, inputs, dtype):
 
 @template.register(basic.Mod)
 def mod(scalar_op, write, inputs, dtype):
-    """The remainder, with the sign of the divisor."""
+    """Write the remainder, with the sign of the divisor."""
     need_number(dtype)
     x, y = cast(write, inputs, dtype)
     if is_float(dtype):
@@ -88,7 +88,7 @@ def mod(scalar_op, write, inputs, dtype):
 
 @template.register(basic.IntDiv)
 def int_div(scalar_op, write, inputs, dtype):
-    """The quotient, rounded down."""
+    """Write the quotient, rounded down."""
     need_number(dtype)
     x, y = cast(write, inputs, dtype)
     if is_float(dtype):
@@ -117,7 +117,7 @@ def _divide_integers(write, x, y):
 
 
 def _float_remainder(write, x, y):
-    """NumPy's ``remainder``: fmod brought to the divisor's sign; a zero has that sign too."""
+    """Write NumPy's ``remainder``: fmod brought to the divisor's sign; a zero has that sign too."""
     rest = write.call("fmod", x, y)
     zero = write.call("copysign", write.literal(0, x.dtype), y)
     other = f"({rest} < 0) != ({y} < 0) ? {rest} + {y} : {rest}"
@@ -125,7 +125,7 @@ def _float_remainder(write, x, y):
 
 
 def _float_quotient(write, x, y):
-    """NumPy's ``floor_divide``: what is left without the remainder, snapped to the nearest integer."""
+    """Write NumPy's ``floor_divide``: what is left without the remainder, snapped to the nearest integer."""
     dtype = x.dtype
     rest = write.call("fmod", x, y)
     ratio = write.let(f"{x} / {y}", dtype)
@@ -139,7 +139,7 @@ def _float_quotient(write, x, y):
 
 @template.register(math.Sigmoid)
 def sigmoid(scalar_op, write, inputs, dtype):
-    """``1 / (1 + exp(-x))``, with the exponential of a negative number only."""
+    """Write ``1 / (1 + exp(-x))``, with the exponential of a negative number only."""
     need_float(dtype)
     (x,) = cast(write, inputs, dtype)
     one, power = write.literal(1, dtype), _exp_minus_abs(write, x)
@@ -148,7 +148,7 @@ def sigmoid(scalar_op, write, inputs, dtype):
 
 @template.register(math.Softplus)
 def softplus(scalar_op, write, inputs, dtype):
-    """``log(1 + exp(x))`` as ``max(x, 0) + log1p(exp(-|x|))``."""
+    """Write ``log(1 + exp(x))`` as ``max(x, 0) + log1p(exp(-|x|))``."""
     need_float(dtype)
     (x,) = cast(write, inputs, dtype)
     rest = write.call("log1p", _exp_minus_abs(write, x))
@@ -162,7 +162,7 @@ def _exp_minus_abs(write, x):
 
 @template.register(math.Log1mexp)
 def log1mexp(scalar_op, write, inputs, dtype):
-    """``log(1 - exp(x))`` of negative x: the form that keeps precision on each side of -log 2."""
+    """Write ``log(1 - exp(x))`` of negative x, in the form that keeps precision on each side of -log 2."""
     need_float(dtype)
     (x,) = cast(write, inputs, dtype)
     power, power_minus_one = write.call("exp", x), write.call("expm1", x)

@@ -26,7 +26,7 @@ Signature = tuple[
 
 @c_text.register(Blockwise)
 def blocks(op: Blockwise, node: Apply, region: RegionWriter) -> None:
-    """A loop, if there are several blocks."""
+    """Write a loop, if there are several blocks."""
     ndim = op.batch_ndim(node)
     if not ndim:
         c_text(op.core_op, node, region)
@@ -38,7 +38,7 @@ def blocks(op: Blockwise, node: Apply, region: RegionWriter) -> None:
 
 @c_text.register(BatchedDot)
 def products(op: BatchedDot, node: Apply, region: RegionWriter) -> None:
-    """A loop over products of matrices."""
+    """Write a loop over products of matrices."""
     inner = [variable.type.clone(shape=variable.type.shape[1:])() for variable in node.inputs]
     signature = (("m", "k"), ("k", "n")), (("m", "n"),)
     _loop(region, node, Dot().make_node(*inner), inner, [(False,)] * 2, signature)

@@ -35,7 +35,7 @@ typedef struct {{
     unsigned long n_given, size;
     double *point;
     void *ndarray, *otherwise;
-}} Call;
+}} Data;
 
 extern int PyGILState_Ensure(void);
 extern void PyGILState_Release(int), PyErr_Clear(void), Py_DecRef(void *);
@@ -50,18 +50,18 @@ static long all_finite(unsigned long n, const double *x)
 }}
 
 long value_and_gradient(
-    unsigned long n, const double *point, double *gradient, double *value, const Call *call)
+    unsigned long n, const double *point, double *gradient, double *value, const Data *data)
 {{
-    if (n != call->size)
+    if (n != data->size)
         return -1;
     const int held = PyGILState_Ensure();
-    memcpy(call->point, point, n * sizeof *point);
-    Array *made = call->region(0, call->given, call->n_given);
-    if (!made || made->type != call->ndarray) {{ /* it gave up */
+    memcpy(data->point, point, n * sizeof *point);
+    Array *made = data->region(0, data->given, data->n_given);
+    if (!made || made->type != data->ndarray) {{ /* it gave up */
         PyErr_Clear();
         if (made)
             Py_DecRef(made);
-        made = PyObject_CallNoArgs(call->otherwise);
+        made = PyObject_CallNoArgs(data->otherwise);
     }}
     if (made) {{
         *value = *made->data;
@@ -109,7 +109,7 @@ class Callback:
         given = (ctypes.py_object * len(call.given))(*call.given)
         pointer = ctypes.pythonapi.PyCFunction_GetFunction
         pointer.argtypes, pointer.restype = (ctypes.py_object,), ctypes.c_void_p
-        self._data = _Call(
+        self._data = _Data(
             pointer(call.function),
             ctypes.addressof(given),
             len(call.given),
@@ -122,7 +122,7 @@ class Callback:
         self.data = ctypes.addressof(self._data)
 
 
-class _Call(ctypes.Structure):
+class _Data(ctypes.Structure):
     _fields_ = (
         ("region", ctypes.c_void_p),
         ("given", ctypes.c_void_p),

@@ -18,9 +18,10 @@ from synk.compile.elementwise.dialect import TYPES, of_few
 from synk.compile.elementwise.templates import carrier, is_float
 from synk.compile.elementwise.writer import Value, Writer, type_name
 from synk.compile.regions.table import NoText, c_text
+from synk.compile.regions.variables import type_of
 from synk.compile.regions.views import View
 from synk.compile.regions.walks import Fold, call, common_shape, fill, one_element
-from synk.compile.regions.writer import RegionWriter, type_of
+from synk.compile.regions.writer import RegionWriter
 from synk.native.compiler import ELEMENTARY
 from synk.native.special import SPECIAL, TABLE, special_text
 
@@ -52,7 +53,7 @@ def fold_of(op: CAReduce, node: Apply, region: RegionWriter) -> Fold:
 
 @c_text.register(Elemwise)
 def elementwise(op: Elemwise, node: Apply, region: RegionWriter) -> None:
-    """A loop, or a few lines where there are no axes; reductions that alone read the results join it."""
+    """Write a loop, or a few lines where there are no axes; reductions that alone read results join it."""
     few = region.in_block or not node.outputs[0].type.ndim
     body = elemwise_body(node, of_few(region.dialect) if few else region.dialect)
     declare(region, body)
@@ -67,7 +68,7 @@ def elementwise(op: Elemwise, node: Apply, region: RegionWriter) -> None:
 
 @c_text.register(ScalarOp)
 def scalar(op: ScalarOp, node: Apply, region: RegionWriter) -> None:
-    """A line, or a few."""
+    """Write a line, or a few."""
     body = elemwise_body(node, of_few(region.dialect))
     declare(region, body)
     numbers(region, node.inputs, body, node.outputs)
@@ -89,7 +90,7 @@ def numbers(
 
 @c_text.register(CAReduce)
 def reduction(op: CAReduce, node: Apply, region: RegionWriter) -> None:
-    """A loop that folds what is there."""
+    """Write a loop that folds what is there."""
     (source,) = node.inputs
     fold = fold_of(op, node, region)
     operand = Operand(source.type.dtype, tuple(source.type.broadcastable))

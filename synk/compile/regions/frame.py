@@ -9,6 +9,7 @@ from string import Template
 
 NAME = "REGION"  # stands for the name that a region gets when it is compiled
 HEAD = f"#define HEAD {object.__basicsize__}"
+PRELUDE = ("long_runs.c", "arrays.c", "walks.c", "products.c")
 ROOM = 16 << 10  # bytes of the frame for arrays of the region's own
 
 FUNCTION = Template("""\
@@ -68,8 +69,8 @@ def source_file(regions: Mapping[str, str], declarations: Iterable[str]) -> str:
 
 def prelude_file() -> str:
     """Return the C file of the functions that regions call."""
-    return "\n".join([HEAD, "#define PRELUDE", _read("prelude.h"), _read("prelude.c")])
+    return "\n".join([HEAD, "#define PRELUDE", *map(_read, ("prelude.h", *PRELUDE))])
 
 
 def _read(name: str) -> str:
-    return files("synk.compile.regions").joinpath(name).read_text()
+    return files("synk.compile.regions").joinpath("prelude", name).read_text()

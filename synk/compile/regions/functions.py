@@ -1,9 +1,8 @@
 """Run a region: its C function, or where that gives up its nodes in Python.
 
 A region gives up because an argument is no plain array or a demand is not met. It has written nothing that
-anybody reads. Once more with plain arrays, then its nodes run in Python, which is right or says what is
-wrong. One that may give up in the middle, at a position out of range, say, makes new arrays, which are copied
-to where its results are to lie.
+anybody reads: one that may give up in the middle, at a position out of range, say, takes no arrays for its
+results. Once more with plain arrays, then its nodes run in Python, which is right or says what is wrong.
 """
 
 from __future__ import annotations
@@ -34,8 +33,6 @@ class RegionFunction:
         Returns the function that runs them in Python, which returns a sequence of results.
     """
 
-    takes_out = True  # see `synk.compile.tables.takes_out`
-
     def __init__(
         self, fgraph: FunctionGraph, text: RegionText, in_python: Callable[[], Callable[..., Sequence[Any]]]
     ):
@@ -45,7 +42,6 @@ class RegionFunction:
         self._n_outputs = len(fgraph.outputs)
         compilation = native_compilation()
         assert compilation is not None
-        self._fails_late = text.fails_late
         self.native = compilation.function(text.source, text.declarations)
 
     @property
@@ -59,11 +55,10 @@ class RegionFunction:
             results = call(*inputs)
             return self._otherwise(inputs) if results is None else results
         places = out if isinstance(out, tuple) else (out,)
-        results = call(*inputs, *(() if self._fails_late else places))
-        if results is None:
-            results = self._otherwise(inputs)
-        elif not self._fails_late:
+        results = call(*inputs, *places)
+        if results is not None:
             return results
+        results = self._otherwise(inputs)
         if self._n_outputs == 1:
             return written_to(places[0], results)
         return tuple(map(written_to, places, results))

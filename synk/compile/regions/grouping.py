@@ -35,7 +35,8 @@ from synk.compile.passes.lazy import plan_lazy
 from synk.compile.regions.making import is_unread
 from synk.compile.regions.region import Region
 from synk.compile.regions.table import NoText
-from synk.compile.regions.writer import LARGEST, RegionWriter
+from synk.compile.regions.variables import LARGEST
+from synk.compile.regions.writer import RegionWriter
 from synk.compile.rewrites import NATIVE, step_rewriter
 
 MOVING = (

@@ -74,7 +74,7 @@ SHARED int NAME(const View *x, const View *positions, const View *y)
 @c_text.register(AdvancedSubtensor)
 @c_text.register(AdvancedSubtensor1)
 def take(op, node: Apply, region: RegionWriter) -> None:
-    """A copy of what is at some positions."""
+    """Copy what is at some positions."""
     x, (out,), positions = node.inputs[0], node.outputs, positions_of(node, 1)
     view, first = region.view(x), region.view(positions[0])
     target = region.new(out, first.shape + view.shape[len(positions) :])
@@ -89,7 +89,7 @@ def take(op, node: Apply, region: RegionWriter) -> None:
 @c_text.register(AdvancedIncSubtensor)
 @c_text.register(AdvancedIncSubtensor1)
 def put(op, node: Apply, region: RegionWriter) -> None:
-    """A copy with something else at some positions, or with it added: as often as a position comes."""
+    """Change what is at some positions of a copy, or add to it as often as a position comes."""
     y, positions = node.inputs[1], positions_of(node, 2)
     if getattr(op, "ignore_duplicates", False):
         raise NoText("positions that count once")
@@ -102,7 +102,7 @@ def put(op, node: Apply, region: RegionWriter) -> None:
 
 @c_text.register(IncSubtensor)
 def put_part(op: IncSubtensor, node: Apply, region: RegionWriter) -> None:
-    """A copy with something else in some slices, or with it added."""
+    """Change some slices of a copy, or add to them."""
     x, y, *positions = node.inputs
     if not x.type.ndim:
         raise NoText("a part of a number")

@@ -15,8 +15,9 @@ from pytensor.tensor.linalg.solvers.triangular import SolveTriangular
 
 from synk.compile.elementwise.templates import is_float
 from synk.compile.regions.table import NoText, c_text
+from synk.compile.regions.variables import type_of
 from synk.compile.regions.walks import copy, fill
-from synk.compile.regions.writer import RegionWriter, type_of
+from synk.compile.regions.writer import RegionWriter
 from synk.native.routines import TABLE, number_of
 
 FEW = 32  # rows, up to which a loop takes less time than LAPACK
@@ -115,7 +116,7 @@ SHARED int NAME(const long n, const long m, const char *a, const long a0, const 
 
 @c_text.register(Cholesky)
 def cholesky(op: Cholesky, node: Apply, region: RegionWriter) -> None:
-    """The factor."""
+    """Compute the factor."""
     (a,), (out,) = node.inputs, node.outputs
     n, kind = _rows(region, a, out), type_of(out)
     view, target = region.view(a), region.new(out, [n, n])
@@ -132,7 +133,7 @@ def cholesky(op: Cholesky, node: Apply, region: RegionWriter) -> None:
 
 @c_text.register(SolveTriangular)
 def solve_triangular(op: SolveTriangular, node: Apply, region: RegionWriter) -> None:
-    """Each row from those before it, or after it."""
+    """Compute each row from those before it, or after it."""
     (a, b), (out,) = node.inputs, node.outputs
     n, ndim, kind = _rows(region, a, out), b.type.ndim, type_of(out)
     if b.type.dtype != out.type.dtype or not 1 <= ndim <= 2:
@@ -166,7 +167,7 @@ def _rows(region: RegionWriter, matrix: Variable, out: Variable) -> str:
 
 @c_text.register(ExtractDiag)
 def extract_diag(op: ExtractDiag, node: Apply, region: RegionWriter) -> None:
-    """A view along both axes, which come last."""
+    """View both axes as one, which comes last."""
     x = node.inputs[0]
     if len(node.inputs) > 1 or op.offset:
         raise NoText("another diagonal than the main one")
@@ -180,7 +181,7 @@ def extract_diag(op: ExtractDiag, node: Apply, region: RegionWriter) -> None:
 
 @c_text.register(AllocDiag)
 def alloc_diag(op: AllocDiag, node: Apply, region: RegionWriter) -> None:
-    """A matrix of zeros but for its diagonal."""
+    """Make a matrix of zeros but for its diagonal."""
     (x,), (out,) = node.inputs, node.outputs
     if x.type.ndim != 1 or op.offset or x.type.dtype != out.type.dtype:
         raise NoText("another diagonal than that of a matrix")
@@ -192,7 +193,7 @@ def alloc_diag(op: AllocDiag, node: Apply, region: RegionWriter) -> None:
 
 @c_text.register(BlockDiagonal)
 def block_diagonal(op: BlockDiagonal, node: Apply, region: RegionWriter) -> None:
-    """A matrix of zeros but for matrices along its diagonal."""
+    """Make a matrix of zeros but for matrices along its diagonal."""
     (out,) = node.outputs
     if any(matrix.type.dtype != out.type.dtype for matrix in node.inputs):
         raise NoText("matrices of another dtype")

@@ -23,9 +23,10 @@ from synk.compile.compat import plain_graph
 from synk.compile.graphs.scan_traces import traces_of
 from synk.compile.regions.products import as_blas_reads
 from synk.compile.regions.table import NoText, c_text
+from synk.compile.regions.variables import type_of
 from synk.compile.regions.views import View
 from synk.compile.regions.walks import copy, fill
-from synk.compile.regions.writer import RegionWriter, type_of
+from synk.compile.regions.writer import RegionWriter
 from synk.compile.rewrites import step_rewriter
 
 LONGEST = 400  # nodes of a step
@@ -46,7 +47,7 @@ class Array(NamedTuple):
 
 @c_text.register(Scan)
 def scan(op: Scan, node: Apply, region: RegionWriter) -> None:
-    """A loop."""
+    """Write a loop."""
     info = op.info
     graph = step_of(op).clone()  # its variables are known to one region, once
     if len(graph.apply_nodes) > LONGEST:

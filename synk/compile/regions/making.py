@@ -36,7 +36,7 @@ SHARED void NAME(char *x, const long n, const long step)
 
 @c_text.register(Join)
 def join(op: Join, node: Apply, region: RegionWriter) -> None:
-    """Arrays one after another along an axis."""
+    """Copy arrays one after another along an axis."""
     axis, pieces = join_pieces(node)
     out = node.outputs[0]
     if axis is None:
@@ -58,7 +58,7 @@ def join(op: Join, node: Apply, region: RegionWriter) -> None:
 
 @c_text.register(Alloc)
 def alloc(op: Alloc, node: Apply, region: RegionWriter) -> None:
-    """A value again and again."""
+    """Copy a value again and again."""
     value, *lengths = node.inputs
     (out,) = node.outputs
     if not lengths:
@@ -72,7 +72,7 @@ def alloc(op: Alloc, node: Apply, region: RegionWriter) -> None:
 
 @c_text.register(AllocEmpty)
 def alloc_empty(op: AllocEmpty, node: Apply, region: RegionWriter) -> None:
-    """Memory, filled where somebody reads it."""
+    """Take memory, and fill it where somebody reads it."""
     lengths = [region.number(length) for length in node.inputs]
     for length in lengths:
         region.demand(f"{length} >= 0")
@@ -93,7 +93,7 @@ def is_unread(reader: Any) -> bool:
 
 @c_text.register(ARange)
 def arange(op: ARange, node: Apply, region: RegionWriter) -> None:
-    """Whole numbers at equal distances."""
+    """Count in equal steps."""
     (out,) = node.outputs
     dtypes = [variable.type.dtype for variable in (*node.inputs, out)]
     if not all(dtype.startswith(("int", "uint")) and dtype != "uint64" for dtype in dtypes):
@@ -108,7 +108,7 @@ def arange(op: ARange, node: Apply, region: RegionWriter) -> None:
 
 @c_text.register(CumOp)
 def cumulative(op: CumOp, node: Apply, region: RegionWriter) -> None:
-    """Running sums or products, in a copy."""
+    """Make running sums or products in a copy."""
     (x,), (out,) = node.inputs, node.outputs
     ndim, dtype = x.type.ndim, out.type.dtype
     if (op.axis is None and ndim != 1) or x.type.dtype != dtype or dtype == "bool":

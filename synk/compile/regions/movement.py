@@ -15,13 +15,14 @@ from pytensor.tensor.type_other import NoneTypeT
 
 from synk.compile.compat import known_axis
 from synk.compile.regions.table import NoText, c_text
+from synk.compile.regions.variables import type_of
 from synk.compile.regions.views import View
-from synk.compile.regions.writer import RegionWriter, type_of
+from synk.compile.regions.writer import RegionWriter
 
 
 @c_text.register(DimShuffle)
 def dimshuffle(op: DimShuffle, node: Apply, region: RegionWriter) -> None:
-    """Axes in another order, some new, some gone."""
+    """View axes in another order, some new, some gone."""
     (x,), (out,) = node.inputs, node.outputs
     view = region.view(x)
     for axis in set(range(x.type.ndim)) - {*op.new_order}:
@@ -33,7 +34,7 @@ def dimshuffle(op: DimShuffle, node: Apply, region: RegionWriter) -> None:
 
 @c_text.register(Split)
 def split(op: Split, node: Apply, region: RegionWriter) -> None:
-    """Parts along an axis, one after another."""
+    """View parts along an axis, one after another."""
     axis, others = known_axis(node, 1)
     x, lengths = node.inputs[0], region.lengths(node.inputs[others[-1]])
     if axis is None or len(lengths) != len(node.outputs):
@@ -50,7 +51,7 @@ def split(op: Split, node: Apply, region: RegionWriter) -> None:
 
 @c_text.register(CheckAndRaise)
 def checked(op: CheckAndRaise, node: Apply, region: RegionWriter) -> None:
-    """The same value; the region gives up unless all conditions hold, and Python says which does not."""
+    """Pass a value on; the region gives up unless all conditions hold, and Python says which does not."""
     value, *conditions = node.inputs
     type_of(value)  # or else it has no text
     for one in conditions:
@@ -62,20 +63,20 @@ def checked(op: CheckAndRaise, node: Apply, region: RegionWriter) -> None:
 
 @c_text.register(Shape_i)
 def one_length(op: Shape_i, node: Apply, region: RegionWriter) -> None:
-    """A length."""
+    """Say how long an axis is."""
     region.know_number(node.outputs[0], region.length(node.inputs[0], op.i))
 
 
 @c_text.register(Shape)
 def all_lengths(op: Shape, node: Apply, region: RegionWriter) -> None:
-    """The lengths."""
+    """Say how long the axes are."""
     (x,) = node.inputs
     region.know_lengths(node.outputs[0], [region.length(x, axis) for axis in range(x.type.ndim)])
 
 
 @c_text.register(MakeVector)
 def make_vector(op: MakeVector, node: Apply, region: RegionWriter) -> None:
-    """Numbers as a vector."""
+    """Make a vector of numbers."""
     (out,) = node.outputs
     numbers = [region.number(variable) for variable in node.inputs]
     if out.type.dtype != "int64" or any(variable.type.dtype != "int64" for variable in node.inputs):
@@ -87,13 +88,13 @@ def make_vector(op: MakeVector, node: Apply, region: RegionWriter) -> None:
 @c_text.register(ScalarFromTensor)
 @c_text.register(TensorFromScalar)
 def as_number(op, node: Apply, region: RegionWriter) -> None:
-    """The same number."""
+    """Pass a number on."""
     region.same(node.outputs[0], node.inputs[0])
 
 
 @c_text.register(SpecifyShape)
 def specify_shape(op: SpecifyShape, node: Apply, region: RegionWriter) -> None:
-    """The same elements."""
+    """Pass an array on, if it has such a shape."""
     x, *lengths = node.inputs
     for axis, length in enumerate(lengths):
         if not isinstance(length.type, NoneTypeT):
@@ -103,7 +104,7 @@ def specify_shape(op: SpecifyShape, node: Apply, region: RegionWriter) -> None:
 
 @c_text.register(Reshape)
 def reshape(op: Reshape, node: Apply, region: RegionWriter) -> None:
-    """The same elements in C order: a view where they lie so, else a copy."""
+    """Regroup elements in C order: as a view where they lie so, else in a copy."""
     x, shape = node.inputs
     lengths = region.lengths(shape)
     if len(lengths) != node.outputs[0].type.ndim:
@@ -114,7 +115,7 @@ def reshape(op: Reshape, node: Apply, region: RegionWriter) -> None:
 @c_text.register(JoinDims)
 @c_text.register(SplitDims)
 def regroup_axes(op, node: Apply, region: RegionWriter) -> None:
-    """Neighbouring axes as one, or one as several."""
+    """Make one axis of neighbouring ones, or several of one."""
     x, (out,) = node.inputs[0], node.outputs
     lengths = [region.length(x, axis) for axis in range(x.type.ndim)]
     if isinstance(op, JoinDims):
@@ -129,7 +130,7 @@ def regroup_axes(op, node: Apply, region: RegionWriter) -> None:
 
 @c_text.register(Subtensor)
 def subtensor(op: Subtensor, node: Apply, region: RegionWriter) -> None:
-    """Some rows, or one: a view."""
+    """View some rows, or one."""
     x, *positions = node.inputs
     if x not in region.known_lengths or not all(isinstance(position, Constant) for position in positions):
         region.know_view(node.outputs[0], x, *part(region, op, region.view(x), positions))

@@ -21,9 +21,10 @@ from synk.compile.elementwise.body import Body, Operand
 from synk.compile.elementwise.dialect import TYPES
 from synk.compile.elementwise.templates import is_float
 from synk.compile.regions.table import NoText, c_text
+from synk.compile.regions.variables import type_of
 from synk.compile.regions.views import View
 from synk.compile.regions.walks import fill, run, whole
-from synk.compile.regions.writer import RegionWriter, type_of
+from synk.compile.regions.writer import RegionWriter
 from synk.native.routines import TABLE
 
 # Products of numbers, up to which a product of matrices takes less time than its call in Python.
@@ -33,14 +34,14 @@ FEW = 32**3
 @c_text.register(Dot)
 @c_text.register(Dot22)
 def dot(op, node: Apply, region: RegionWriter) -> None:
-    """A product of vectors and matrices."""
+    """Multiply vectors and matrices."""
     (left, right), (out,) = node.inputs, node.outputs
     product(region, left, right, out)
 
 
 @c_text.register(Gemv)
 def gemv(op, node: Apply, region: RegionWriter) -> None:
-    """``beta * y + alpha * A @ x``."""
+    """Compute ``beta * y + alpha * A @ x``."""
     y, alpha, matrix, x, beta = node.inputs
     (out,) = node.outputs
     scratch, view = product(region, matrix, x, out.type()), region.view(y)
@@ -58,7 +59,7 @@ def _body(text: str, read: Sequence[View], target: View) -> Body:
 
 @c_text.register(Ger)
 def ger(op, node: Apply, region: RegionWriter) -> None:
-    """``A + alpha * outer(x, y)``."""
+    """Compute ``A + alpha * outer(x, y)``."""
     matrix, alpha, x, y = node.inputs
     (out,) = node.outputs
     a, left, right = region.view(matrix), region.view(x), region.view(y)

@@ -18,7 +18,7 @@ from synk.compile.compat import as_written
 from synk.compile.emit import emit
 from synk.compile.programs.program import OfNodes, Program
 from synk.compile.regions.functions import RegionFunction, written
-from synk.compile.tables import array_funcify
+from synk.compile.tables import array_funcify, takes_out
 
 
 class Region(OfNodes, Op):
@@ -62,8 +62,9 @@ def nodes_of(node: Apply) -> list[Apply]:
 
 @array_funcify.register(Region)
 def region(op, node, xp):
-    """The C function, which takes what its results are written to as well."""
-    return RegionFunction(op.fgraph, op.text, partial(in_python, op.fgraph))
+    """Return the C function, which takes arrays for its results too, unless it may give up late."""
+    run = RegionFunction(op.fgraph, op.text, partial(in_python, op.fgraph))
+    return run if op.text.fails_late else takes_out(run)
 
 
 def in_python(fgraph: FunctionGraph) -> Program:

@@ -2,7 +2,7 @@
 
     @c_text.register(SpecifyShape)
     def specify_shape(op, node, region):
-        \"\"\"The same elements.\"\"\"
+        \"\"\"Pass an array on, if it has such a shape.\"\"\"
         for axis, length in enumerate(node.inputs[1:]):
             if not isinstance(length.type, NoneTypeT):
                 region.demand(f"{region.length(node.inputs[0], axis)} == {region.number(length)}")

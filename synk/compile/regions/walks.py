@@ -1,6 +1,6 @@
 """The C of a walk over views: what happens to each element, row by row, and what folds elements to one.
 
-    Body, the results that are stored, the folds -> a Loop, and its rows -> ``run`` in prelude.c
+    Body, the results that are stored, the folds -> a Loop, and its rows -> ``run`` in prelude/walks.c
 
 A loop has rows for the strides that its patterns lead to expect, which the compiler turns into vector
 instructions; what lies otherwise is copied, a block of elements at a time. A fold along rows takes such a

@@ -19,7 +19,7 @@ from synk.compile.tables import array_funcify
 
 @array_funcify.register(Scan)
 def scan(op, node, xp):
-    """A loop over the rows of arrays."""
+    """Return a loop over the rows of arrays."""
     graph = inner_graph(op, inner_rewriter(xp))
     # Python reads whether to stop.
     fetched = [len(graph.outputs) - 1] if op.info.as_while else []

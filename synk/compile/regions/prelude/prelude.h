@@ -1,5 +1,6 @@
 /* What every file of regions starts with: NumPy's arrays as they lie in memory, views, loops, and the functions
-   of prelude.c, which is a library of its own: compiled with each region, it would take longer than most.
+   of the files beside this one, which are a library of their own: compiled with each region, it would take longer
+   than most. It defines PRELUDE, and its variables are set before it is used.
 
    The headers of Python and NumPy would take ten times as long to compile as a region. HEAD is the size of a
    Python object's head, whose last member is its type; `synk.native.methods` has compared these layouts with a
@@ -45,8 +46,13 @@ typedef struct {
 #define ROLLED _Pragma("GCC unroll 1")
 #endif
 
-/* One copy serves all: a copy in each function would take most of the time to compile. */
+/* One copy serves all: a copy in each function would take most of the time to compile. Functions that find elements
+   are as fast so, and compiled sooner; `move` alone goes through them. */
+#ifdef PRELUDE
+#define SHARED __attribute__((noinline, noclone, optimize("O1"))) static
+#else
 #define SHARED __attribute__((noinline, noclone)) static
+#endif
 
 /* A function of many lines that run once a call: what takes time are the loops that it calls. Compilers take longer
    than linearly for them, above all to tell where its many pointers lead. */
@@ -146,7 +152,7 @@ static long end(long x)
     return x == ABSENT ? ABSENT + 1 : x;
 }
 
-/* Functions of prelude.c: what they return, names, arguments. */
+/* Functions of the library: what they return, names, arguments. */
 #define FUNCTIONS(_)                                                                                            \
     _(long *, worked_here, (void))                                                                              \
     _(int, let_others, (long n))                                                                                \
@@ -176,13 +182,20 @@ static long end(long x)
     _(void, multiply_double, (void *const *routines, const View *x, const View *y, const View *z))              \
     _(void, multiply_float, (void *const *routines, const View *x, const View *y, const View *z))
 
-#ifndef PRELUDE
+#ifdef PRELUDE
+
+#define DECLARE(type, name, arguments) SHARED type name arguments;
+#define ADDRESS(type, name, arguments) name,
+FUNCTIONS(DECLARE)
+void *const functions[] = {FUNCTIONS(ADDRESS)};
+
+#else
 
 #define POINTER(type, name, arguments) static type(*name) arguments;
 #define CONNECT(type, name, arguments) name = *from++;
 FUNCTIONS(POINTER)
 
-/* Take over where the functions of prelude.c are; called before a library is used. */
+/* Take over where those are; called before a library of regions is used. */
 void connect(void **from)
 {
     FUNCTIONS(CONNECT)
