@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from pytensor.graph.basic import Apply, Constant
 from pytensor.scalar.basic import Composite
 from pytensor.scalar.loop import ScalarLoop
@@ -90,6 +91,9 @@ def elemwise_body(
     write = Writer(dialect)
     inputs = [Value(f"x{i}", variable.type.dtype) for i, variable in enumerate(node.inputs)]
     scalar_op = getattr(node.op, "scalar_op", node.op)
+    n_steps = node.inputs[0] if isinstance(scalar_op, ScalarLoop) else None
+    if isinstance(n_steps, Constant) and np.size(n_steps.data) == 1:
+        inputs[0] = write.literal(np.asarray(n_steps.data).item(), n_steps.type.dtype)
     results = apply_scalar_op(scalar_op, write, inputs, [v.type.dtype for v in node.outputs])
     return Body(
         _operands(node.inputs, reads),
@@ -142,22 +146,22 @@ def _apply_graph(fgraph: Any, write: Writer, inputs: Sequence[Value]) -> list[Va
 def _apply_loop(
     scalar_op: ScalarLoop, write: Writer, inputs: Sequence[Value], dtypes: Sequence[str]
 ) -> list[Value]:
-    """Write the steps of one element, until it is done; of no steps, it is not."""
-    if write.dialect.name != "C" or not scalar_op.is_while:
-        raise NoTemplate("a number of steps that must not be negative, which Python says")
+    """Write the steps of one element, until it is done if it may be; of no steps, it is not."""
     n_steps, *given = inputs
-    begin, constants = given[: len(dtypes) - 1], given[len(dtypes) - 1 :]
-    states = [write.let_later(value, dtype) for value, dtype in zip(begin, dtypes[:-1], strict=True)]
-    done = write.let_later(write.literal(False, "bool"), "bool")
-    with write.steps(f"i < {n_steps} && !{done}"):
+    if write.dialect.name != "C" or not (scalar_op.is_while or n_steps.text.rstrip("L").isdigit()):
+        raise NoTemplate("a number of steps that must not be negative, which Python says")
+    n_states = len(dtypes) - scalar_op.is_while
+    begin = [*given[:n_states], *[write.literal(False, "bool")] * scalar_op.is_while]
+    states = [write.let_later(value, dtype) for value, dtype in zip(begin, dtypes, strict=True)]
+    with write.steps(f"i < {n_steps}" + f" && !{states[-1]}" * scalar_op.is_while):
         # Elements take their steps one by one, so functions are not computed on vectors.
         write.dialect, dialect = of_few(write.dialect), write.dialect
-        results = _apply_graph(scalar_op.fgraph, write, [*states, *constants])
+        results = _apply_graph(scalar_op.fgraph, write, [*states[:n_states], *given[n_states:]])
         write.dialect = dialect
         # Whether it is done first: that may be a state, as it was before the step.
-        for state, result in reversed(list(zip([*states, done], results, strict=True))):
+        for state, result in reversed(list(zip(states, results, strict=True))):
             write.set(state, result)
-    return [*states, done]
+    return states
 
 
 def element(body: Body, name: str, qualifiers: str) -> str:

@@ -3,6 +3,7 @@
 from pytensor.scalar import basic, math
 
 from synk.compile.elementwise.templates import (
+    arithmetic,
     carrier,
     cast,
     is_float,
@@ -62,6 +63,17 @@ def library_function(scalar_op, write, inputs, dtype):
 
 for scalar_class in FUNCTIONS:
     template.register(scalar_class, library_function)
+
+
+@template.register(basic.Pow)
+def power(scalar_op, write, inputs, dtype):
+    """Write products for a constant exponent of 2, 3 or 4, as PyTensor's rewrites do, else call ``pow``."""
+    x, exponent = cast(write, inputs[:1], dtype)[0], inputs[1].text
+    if exponent.strip("LUf") not in ("2", "3", "4", "2.0", "3.0", "4.0"):
+        return library_function(scalar_op, write, inputs, dtype)
+    need_number(dtype)
+    square = write.let(arithmetic("*", x, x), dtype)
+    return str(square) if exponent[0] == "2" else arithmetic("*", square, x if exponent[0] == "3" else square)
 
 
 @template.register(basic.RoundHalfAwayFromZero)

@@ -40,6 +40,7 @@ def inc_by_itself(total):
 
 a, b, c = float64("a"), float64("b"), float64("c")
 until = Elemwise(ScalarLoop(init=[a, b], update=[a + b, b * c], constant=[c], until=a + b > 3))
+repeated = Elemwise(ScalarLoop(init=[a, b], update=[a + b, b * c], constant=[c]))
 
 
 ROWS, COLUMNS = 7, 3
@@ -79,6 +80,9 @@ TEXTS = {
         *until(n, s, s * 2, s),
         pt.grad(pt.gammaincc(abs(y) + 1, abs(x[:, 0])).sum(), y),
         pt.grad(pt.hyp2f1(s, 1.5, 2.5, pt.sigmoid(s)), s),
+        pt.grad(pt.betainc(abs(y) + 0.5, 1.5, pt.sigmoid(y)).sum(), y),  # with powers of an int16
+        *repeated(4, x, w, s),
+        *repeated(0, s, s * 2, w),
         steps(lambda row, h: h + until(n, h, row[0], s)[1], sequences=x, outputs_info=s),
     ],
     "all of a sum": x.sum(),
