@@ -10,7 +10,7 @@ from synk.native.capsules import pointer_in
 NAMES = (
     *("dgemv", "sgemv", "dgemm", "sgemm"),  # in this order for ``MULTIPLY`` in ``prelude/products.c``
     *("dtrsm", "strsm", "dpotrf", "spotrf"),
-    *("dtrsv", "strsv"),
+    *("dtrsv", "strsv", "dgetrf", "sgetrf", "dgetrs", "sgetrs"),
 )
 TABLE = f"void *routines[{len(NAMES)}];"  # stands before a text that calls any
 

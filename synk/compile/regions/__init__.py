@@ -2,13 +2,14 @@
 
     nodes -> grouping -> Region -> writer: c_text of each node (a table, an entry an Op) -> C -> a function
 
-`c_text` is the table; elements, movement, making, indexing, products, linalg, blocks, loops and draws hold
-its entries.
+`c_text` is the table; elements, movement, making, indexing, products, linalg, factors, blocks, loops and
+draws hold its entries.
 """
 
 from synk.compile.regions import blocks as blocks
 from synk.compile.regions import draws as draws
 from synk.compile.regions import elements as elements
+from synk.compile.regions import factors as factors
 from synk.compile.regions import grouping as grouping
 from synk.compile.regions import hoisting as hoisting
 from synk.compile.regions import indexing as indexing

@@ -118,7 +118,7 @@ SHARED int NAME(const long n, const long m, const char *a, const long a0, const 
 def cholesky(op: Cholesky, node: Apply, region: RegionWriter) -> None:
     """Compute the factor."""
     (a,), (out,) = node.inputs, node.outputs
-    n, kind = _rows(region, a, out), type_of(out)
+    n, kind = rows_of(region, a, out), type_of(out)
     view, target = region.view(a), region.new(out, [n, n])
     text = FACTOR.substitute(
         kind=kind, few=FEW, suffix="f" if kind == "float" else "", potrf=number_of("potrf", kind)
@@ -135,7 +135,7 @@ def cholesky(op: Cholesky, node: Apply, region: RegionWriter) -> None:
 def solve_triangular(op: SolveTriangular, node: Apply, region: RegionWriter) -> None:
     """Compute each row from those before it, or after it."""
     (a, b), (out,) = node.inputs, node.outputs
-    n, ndim, kind = _rows(region, a, out), b.type.ndim, type_of(out)
+    n, ndim, kind = rows_of(region, a, out), b.type.ndim, type_of(out)
     if b.type.dtype != out.type.dtype or not 1 <= ndim <= 2:
         raise NoText("another right side")
     view, given = region.view(a), region.view(b)
@@ -156,7 +156,7 @@ def solve_triangular(op: SolveTriangular, node: Apply, region: RegionWriter) -> 
     region.demand(f"{region.function(text)}({n}, {columns}, {view}.data, {steps})")
 
 
-def _rows(region: RegionWriter, matrix: Variable, out: Variable) -> str:
+def rows_of(region: RegionWriter, matrix: Variable, out: Variable) -> str:
     """Return how many rows a square matrix has; NoText if it is none of these Ops' dtype."""
     if matrix.type.ndim != 2 or matrix.type.dtype != out.type.dtype or not is_float(out.type.dtype):
         raise NoText("a matrix of another dtype")

@@ -32,6 +32,7 @@ definite = small @ small.T + 2 * pt.eye(3)
 many = 4 * pt.eye(2) + pt.tanh(t[:, :, :2] + t[:, :, :2].mT)  # definite matrices of two rows
 long = pt.outer(y, y) + y.shape[0] * pt.eye(y.shape[0])  # as many rows as there are, for a loop or LAPACK
 factor = pt.linalg.cholesky(long)
+general = pt.outer(y, pt.sin(y)) + 3 * pt.eye(y.shape[0])
 
 
 def inc_by_itself(total):
@@ -140,6 +141,18 @@ TEXTS = {
         convolve1d(w, small[:, :2], mode="full") * 2,
     ],
     "matrices along a diagonal": [pt.linalg.block_diag(x, small), pt.linalg.block_diag(z, z[:, :1], z.T)],
+    "general systems, inverses and determinants": [
+        *(pt.linalg.solve(one, given) for one in (general, general.T) for given in (y, x, x[:, ::2])),
+        pt.linalg.inv(general) * 2,
+        pt.linalg.inv(small[:, :3].astype("float32") + 3 * pt.eye(3, dtype="float32")),
+        *(pt.linalg.det(one) for one in (general, -definite, small[:, :3], pt.zeros((2, 2)) * s)),
+        *pt.linalg.slogdet(general[::-1]),
+        *pt.linalg.slogdet(definite * 0),
+        pt.grad(pt.linalg.solve(general, y).sum(), y),
+        pt.grad((pt.linalg.inv(general) ** 2).sum(), y),
+        steps(lambda row, h: pt.linalg.solve(definite, h) + row, sequences=x, outputs_info=w),
+        pt.grad(steps(lambda m: pt.linalg.slogdet(m @ m.T + s**2 * pt.eye(2))[1], sequences=t).sum(), s),
+    ],
     "elements at positions": [
         x[pt.arange(x.shape[0]), abs(k) % 3] * 2,
         pt.grad((x[pt.arange(x.shape[0]), abs(k) % 3] ** 2).sum(), x),
@@ -373,6 +386,24 @@ def test_matrices_without_an_answer_end_as_in_python(rows, bad):
         try:
             found.append(pytensor.function([a, b], outputs, mode=mode)(matrix, columns))
         except (ValueError, TypeError, np.linalg.LinAlgError) as error:
+            found.append(type(error))
+    np.testing.assert_equal(*found)
+
+
+@pytest.mark.parametrize("bad", ["singular", "NaN", "not square", "nothing"])
+@pytest.mark.parametrize("op", ["solve", "inv", "slogdet", "det"])
+def test_general_matrices_without_an_answer_end_as_in_python(op, bad):
+    a = pt.dmatrix("a")
+    output = pt.linalg.solve(a, a[:, 0]) if op == "solve" else getattr(pt.linalg, op)(a * 2)
+    matrix = np.diag([1.0, 2, 3])[:, : 2 if bad == "not square" else 3]
+    matrix[1, 1] = {"singular": 0, "NaN": np.nan}.get(bad, 2)
+    found = []
+    for mode in (NATIVE, PYTHON):
+        try:
+            found.append(
+                pytensor.function([a], output, mode=mode)(matrix[:0, :0] if bad == "nothing" else matrix)
+            )
+        except (ValueError, IndexError, np.linalg.LinAlgError) as error:
             found.append(type(error))
     np.testing.assert_equal(*found)
 

@@ -1,0 +1,221 @@
+"""C texts of general systems of equations, inverses and determinants: LU factors by LAPACK.
+
+    matrix -> its factors, by columns, and for each row the one that it was exchanged with, counted from 1
+
+A singular matrix has no inverse: the region gives up, and Python says what becomes of it.
+"""
+
+from __future__ import annotations
+
+from string import Template
+from typing import NamedTuple
+
+import numpy as np
+from pytensor.graph.basic import Apply, Variable
+from pytensor.tensor.linalg.decomposition.lu import LUFactor, PivotToPermutations
+from pytensor.tensor.linalg.inverse import MatrixInverse
+from pytensor.tensor.linalg.solvers.general import Solve
+from pytensor.tensor.linalg.summary import Det, SLogDet
+from pytensor.tensor.sort import ArgSortOp
+
+from synk.compile.regions.linalg import rows_of
+from synk.compile.regions.table import NoText, c_text
+from synk.compile.regions.views import View
+from synk.compile.regions.walks import copy
+from synk.compile.regions.writer import RegionWriter, type_of
+from synk.native.routines import TABLE, number_of
+
+FACTOR = Template("""\
+SHARED int NAME(const View *a, void *factors, void *exchanged)
+{
+    const long n = a->shape[0];
+    int rows = n, info = 0;
+    const int others = let_others(n * n);
+    for (long j = 0; j < n; j++)
+        for (long i = 0; i < n; i++)
+            (($kind *)factors)[i + j * n] = *(const $kind *)(a->data + i * a->strides[0] + j * a->strides[1]);
+    if (n)
+        ((void (*)(int *, int *, void *, int *, void *, int *))routines[$getrf])(&rows, &rows, factors, &rows,
+                                                                                  exchanged, &info);
+    if (others)
+        come_back();
+    return info;
+}
+""")
+
+SOLUTION = Template("""\
+SHARED void NAME(const long n, const long m, const void *factors, const void *exchanged, void *x)
+{
+    int rows = n, columns = m, info;
+    const int others = let_others(n * m);
+    if (n && m)
+        ((void (*)(char *, int *, int *, const void *, int *, const void *, void *, int *, int *))
+             routines[$getrs])("$way", &rows, &columns, factors, &rows, exchanged, x, &rows, &info);
+    if (others)
+        come_back();
+}
+""")
+
+# As NumPy computes it: the product would overflow where its logarithm does not.
+DETERMINANT = Template("""\
+SHARED void NAME(const long n, const $kind *factors, const int *exchanged, $kind *sign, $kind *logarithm)
+{
+    for (long i = 0; i < n; i++) {
+        const $kind x = factors[i + i * n];
+        *sign *= (x < 0) == (exchanged[i] == i + 1) ? -1 : 1;
+        *logarithm += __builtin_log$suffix(x < 0 ? -x : x);
+    }
+}
+""")
+
+ROWS = """\
+SHARED int NAME(const View *exchanged, long *rows)
+{
+    const long n = exchanged->shape[0];
+    for (long i = 0; i < n; i++)
+        rows[i] = i;
+    for (long i = 0; i < n; i++) {
+        const long other = *(const int *)(exchanged->data + i * exchanged->strides[0]), row = rows[i];
+        if (other < 0 || other >= n)
+            return 0;
+        rows[i] = rows[other];
+        rows[other] = row;
+    }
+    return 1;
+}
+"""
+
+
+class Factors(NamedTuple):
+    """The factors of a matrix."""
+
+    n: str  # rows
+    matrix: View
+    exchanged: View
+    info: str  # not 0 for a singular matrix
+
+
+def factors_of(region: RegionWriter, a: Variable, out: Variable, turned: bool = False) -> Factors:
+    """Compute the factors of a matrix of the dtype of ``out``, or of its transpose."""
+    n, kind, view = rows_of(region, a, out), type_of(out), region.view(a)
+    if turned:
+        view = region.let_view(view.dtype, view.at(), view.shape[::-1], view.strides[::-1])
+    region.demand(f"{n} < COUNTABLE")
+    region.declarations[TABLE] = None
+    text = FACTOR.substitute(kind=kind, getrf=number_of("getrf", kind))
+    matrix, exchanged = region.scratch(out.type.dtype, [n, n]), region.scratch("int32", [n])
+    call = f"{region.function(text)}(&{view}, {matrix}.data, {exchanged}.data)"
+    return Factors(n, matrix, exchanged, region.let("int", call))
+
+
+def solve_by(region: RegionWriter, factors: Factors, columns: str, x: View, turned: bool = False) -> None:
+    """Put the solutions in the place of right sides, which lie one behind the other in ``x``.
+
+    ``turned``: the factors are those of the transpose.
+    """
+    n, matrix, exchanged, info = factors
+    region.demand(f"!{info} && {columns} < COUNTABLE")
+    text = SOLUTION.substitute(getrs=number_of("getrs", x.kind), way="T" if turned else "N")
+    region.line(f"{region.function(text)}({n}, {columns}, {matrix}.data, {exchanged}.data, {x}.data);")
+
+
+def by_columns(region: RegionWriter, x: View, n: str, lengths: list[str]) -> View:
+    """Return the view of what lies in ``x`` column by column."""
+    size = np.dtype(x.dtype).itemsize
+    return region.let_part(x, f"{x}.data", lengths, [f"{size}", f"{n} * {size}"][: len(lengths)])
+
+
+@c_text.register(Solve)
+def solve(op: Solve, node: Apply, region: RegionWriter) -> None:
+    """Solve a general system of equations."""
+    (a, b), (out,) = node.inputs, node.outputs
+    if op.assume_a != "gen" or b.type.dtype != out.type.dtype or not 1 <= b.type.ndim <= 2:
+        raise NoText("a system of another kind")
+    # As the Python program does, for which a matrix by rows is the transpose of one by columns.
+    factors, given = factors_of(region, a, out, turned=True), region.view(b)
+    columns = given.shape[1] if given.ndim == 2 else "1"
+    region.demand(f"{given.shape[0]} == {factors.n}")
+    x = region.scratch(out.type.dtype, given.shape)
+    solutions = by_columns(region, x, factors.n, given.shape)
+    copy(region, given, solutions)
+    solve_by(region, factors, columns, x, turned=True)
+    copy(region, solutions, region.new(out, given.shape))
+
+
+@c_text.register(MatrixInverse)
+def inverse(op: MatrixInverse, node: Apply, region: RegionWriter) -> None:
+    """Solve for the columns of the identity."""
+    (a,), (out,) = node.inputs, node.outputs
+    factors = factors_of(region, a, out)
+    n = factors.n
+    x = region.scratch(out.type.dtype, [n, n])
+    region.line(f"for (long k = 0; k < {n} * {n}; k++)")
+    region.line(f"    (({x.kind} *){x}.data)[k] = k % ({n} + 1) == 0;")
+    solve_by(region, factors, n, x)
+    copy(region, by_columns(region, x, n, [n, n]), region.new(out, [n, n]))
+
+
+@c_text.register(Det)
+@c_text.register(SLogDet)
+def determinant(op: Det | SLogDet, node: Apply, region: RegionWriter) -> None:
+    """Multiply the diagonal of the factors, by logarithms."""
+    factors = factors_of(region, node.inputs[0], node.outputs[0])
+    n, matrix, exchanged, info = factors
+    kind = type_of(node.outputs[0])
+    suffix = "f" if kind == "float" else ""
+    text = DETERMINANT.substitute(kind=kind, suffix=suffix)
+    sign = region.let_later(kind, f"{info} ? 0 : 1")
+    logarithm = region.let_later(kind, f"{info} ? -__builtin_inf() : 0")
+    arguments = f"{info} ? 0 : {n}, ({kind} *){matrix}.data, (int *){exchanged}.data, &{sign}, &{logarithm}"
+    region.line(f"{region.function(text)}({arguments});")
+    if isinstance(op, Det):
+        region.know_number(node.outputs[0], f"{sign} * __builtin_exp{suffix}({logarithm})")
+    else:
+        region.bind(node.outputs[0], sign)
+        region.bind(node.outputs[1], logarithm)
+
+
+@c_text.register(LUFactor)
+def lu_factor(op: LUFactor, node: Apply, region: RegionWriter) -> None:
+    """Return the factors in one matrix, and exchanges counted from 0."""
+    (a,), (packed, pivots) = node.inputs, node.outputs
+    if pivots.type.dtype != "int32":
+        raise NoText("exchanges of another dtype")
+    n, matrix, exchanged, info = factors_of(region, a, packed)
+    region.demand(f"!{info}")
+    results = region.new(packed, [n, n]), region.new(pivots, [n])
+    copy(region, by_columns(region, matrix, n, [n, n]), results[0])
+    region.line(f"for (long k = 0; k < {n}; k++)")
+    region.line(f"    *(int *)({results[1].at('k')}) = ((int *){exchanged}.data)[k] - 1;")
+
+
+@c_text.register(PivotToPermutations)
+def rows(op: PivotToPermutations, node: Apply, region: RegionWriter) -> None:
+    """Exchange the numbers of rows."""
+    (pivots,), (out,) = node.inputs, node.outputs
+    if pivots.type.dtype != "int32" or out.type.dtype != "int64":
+        raise NoText("exchanges of another dtype")
+    view = region.view(pivots)
+    found = region.scratch("int64", view.shape)
+    region.demand(f"{region.function(ROWS)}(&{view}, (long *){found}.data)")
+    if op.inverse:
+        copy(region, found, region.new(out, view.shape))
+    else:
+        invert(region, found, out)
+
+
+@c_text.register(ArgSortOp)
+def argsort(op: ArgSortOp, node: Apply, region: RegionWriter) -> None:
+    """Invert a permutation; NoText for other numbers."""
+    numbers = node.inputs[0]
+    if not isinstance(numbers.owner and numbers.owner.op, PivotToPermutations):
+        raise NoText("an order that is to be found")
+    invert(region, region.view(numbers), node.outputs[0])
+
+
+def invert(region: RegionWriter, permutation: View, out: Variable) -> None:
+    """Make the permutation that undoes another one."""
+    target = region.new(out, permutation.shape)
+    region.line(f"for (long k = 0; k < {target.shape[0]}; k++)")
+    at = target.at(f"*(long *)({permutation.at('k')})")
+    region.line(f"    *(long *)({at}) = k;")
