@@ -44,6 +44,7 @@ def solve(op, node, xp):
 
 def _batched(xp, function, b_ndim, dtype, a, b):
     """Solve many general systems; either side may serve several."""
+    check_rows(np.broadcast_to(0, a.shape[-2:]), np.broadcast_to(0, b.shape[-b_ndim:]))
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-b_ndim])
     a = xp.broadcast_to(a, (*batch, *a.shape[-2:])).astype(dtype, copy=False)
     b = xp.broadcast_to(b, (*batch, *b.shape[-b_ndim:])).astype(dtype, copy=False)
