@@ -423,6 +423,9 @@ def small_algebra(g):
     makes: list[Callable[[], Any]] = [
         lambda: pt.linalg.cholesky(square),
         lambda: pt.linalg.solve_triangular(pt.linalg.cholesky(square), x.T, lower=True),
+        lambda: pt.linalg.solve(square, x.T),
+        lambda: pt.linalg.inv(square),
+        lambda: pt.linalg.slogdet(square)[g.number(0, 1)] + pt.linalg.det(square) * 0.5,
         lambda: pt.linalg.solve_triangular(square, x.T, lower=g.chance(0.5), unit_diagonal=g.chance(0.5)),
         lambda: pt.dot(x.T, x),
     ]
