@@ -100,7 +100,7 @@ class Debug:
             if isinstance(node.op, AllocEmpty):
                 result.fill(JUNK)
             self._tell(node, self._broken(node, inputs, before, results, given(keywords), stored), "raise")
-            # Nodes of a region say what is wrong with themselves before it does.
+            # Where it is a node of a region that is wrong, this says so before the region does.
             expected = None if reference is None else reference(before)
             self._tell(node, new_numbers(before, results, "nan"), self.nan)
             self._tell(node, new_numbers(before, results, "inf"), self.inf)
