@@ -288,6 +288,14 @@ def test_the_source_of_a_function_has_the_c_of_its_regions_with_nodes_and_lines(
     assert source_of(plain) == plain.vm.jit_fn.source
 
 
+def test_a_function_of_another_mode_has_no_source_and_the_error_says_which_has():
+    x = pt.dvector("x")
+    plain = pytensor.function([x], x * 2, mode="FAST_COMPILE")
+    for other, name in ((plain, "those of VMLinker"), (len, "<built-in function len>")):
+        with pytest.raises(TypeError, match=rf"mode=synk.compile.array_mode\(\)\), not {name}"):
+            source_of(other)
+
+
 def test_the_trace_is_what_viewers_read(tmp_path):
     made_up().save_trace(tmp_path / "trace.json")
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]

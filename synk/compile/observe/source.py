@@ -9,6 +9,7 @@ from typing import Any
 from pytensor.graph.basic import Apply
 
 from synk.compile.graphs.origin import nearest_lines
+from synk.compile.programs.program import Program
 from synk.compile.regions.frame import NAME
 from synk.compile.regions.region import nodes_of
 
@@ -26,8 +27,19 @@ def source_of(function: Any) -> str:
     str
         The Python program; then each region by the name that it is called by, with its nodes as comments, the
         lines that built them, and its C text.
+
+    Raises
+    ------
+    TypeError
+        If the function is of another mode.
     """
-    program = function.vm.jit_fn
+    program = getattr(getattr(function, "vm", None), "jit_fn", None)
+    if not isinstance(program, Program):
+        maker = getattr(function, "maker", None)
+        raise TypeError(
+            "source_of shows functions of pytensor.function(..., mode=synk.compile.array_mode()), "
+            f"not {f'those of {maker.mode.linker!r}' if maker else repr(function)}"
+        )
     lines = program.source.splitlines()
     regions = [
         _region(re.sub(r".* = (\w+)\(.*", r"\1", lines[number - 1]), node)
