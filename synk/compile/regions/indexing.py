@@ -97,8 +97,8 @@ class Positions(NamedTuple):
 @c_text.register(AdvancedSubtensor1)
 def take(op, node: Apply, region: RegionWriter) -> None:
     """Copy what is at some positions."""
-    x, (out,), positions = node.inputs[0], node.outputs, positions_of(node, 1)
-    view = region.view(x)
+    x, (out,) = node.inputs[0], node.outputs
+    view, positions = positions_in(region, region.view(x), node, 1)
     target = region.new(out, positions.shape(region, view))
     place, row = (View(name, view.dtype, view.ndim - positions.end) for name in ("place", "row"))
     at_positions(region, positions, view, target, changed(region, place, row))
@@ -108,10 +108,10 @@ def take(op, node: Apply, region: RegionWriter) -> None:
 @c_text.register(AdvancedIncSubtensor1)
 def put(op, node: Apply, region: RegionWriter) -> None:
     """Change what is at some positions of a copy, or add to it as often as a position comes."""
-    y, positions = value_of(node), positions_of(node, 2)
+    y = value_of(node)
     if getattr(op, "ignore_duplicates", False):
         raise NoText("positions that count once")
-    target = changed_copy(region, node)
+    target, positions = positions_in(region, changed_copy(region, node), node, 2)
     value = spread(region, y, positions.shape(region, target))
     place, row = (View(name, target.dtype, target.ndim - positions.end) for name in ("place", "row"))
     number = all(y.type.broadcastable[::-1][: place.ndim])
@@ -126,24 +126,25 @@ def put_part(op: IncSubtensor, node: Apply, region: RegionWriter) -> None:
     if not x.type.ndim:
         raise NoText("a part of a number")
     target = changed_copy(region, node)
-    data, shape, strides = part(region, op, target, positions)
+    data, shape, strides = part(region, op.idx_list, target, positions)
     place, value = region.let_part(target, data, shape, strides), spread(region, value_of(node), shape)
     region.line(changed(region, value, place, not op.set_instead_of_inc, dense="0"))
 
 
-def positions_of(node: Apply, first: int) -> Positions:
-    """Return the positions by which a node indexes; NoText for any other index."""
-    entries = list(getattr(node.op, "idx_list", (0,)))
-    found = Positions(entries.index(0) if 0 in entries else 0, node.inputs[first:])
-    others = entries[: found.axis] + entries[found.end :]
-    if entries[found.axis : found.end] != [*range(len(found.vectors))] or others != [slice(None)] * len(
-        others
-    ):
-        raise NoText("an index of other parts than positions along neighbouring axes")
+def positions_in(region: RegionWriter, view: View, node: Apply, first: int) -> tuple[View, Positions]:
+    """Return the part of a view that an index cuts, and positions in it; NoText for any other index."""
+    inputs, entries = node.inputs[first:], getattr(node.op, "idx_list", (0,))
+    axes = [axis for axis, entry in enumerate(entries) if not isinstance(entry, slice)]
+    if not axes or axes[-1] - axes[0] >= len(axes):
+        raise NoText("an index without positions, or with a slice between them")
+    found = Positions(axes[0], [inputs[entries[axis]] for axis in axes])
     for one in found.vectors:
         if getattr(one.type, "ndim", 0) != 1 or not one.type.dtype.startswith(("int", "uint")):
             raise NoText("an index that is no vector of whole numbers")
-    return found
+    slices = [entry if isinstance(entry, slice) else slice(None) for entry in entries]
+    if any(entry != slice(None) for entry in slices):
+        view = region.let_part(view, *part(region, slices, view, inputs))
+    return view, found
 
 
 def changed(

@@ -154,7 +154,7 @@ TEXTS = {
         t[:, :, k % 3] * 2,
         t[:, abs(k) % 2, -(i % 3)] * 2,
         z[:, ::-1][:, -abs(k) % 3] * 2,
-        t.transpose(2, 0, 1)[::-1][:, i, abs(k) % 2] * 2,
+        t.transpose(2, 0, 1)[::-1, i, abs(k) % 2] * 2,
         t[None][..., k % 3] * 2,
     ],
     "gradients of positions along later axes": [
@@ -163,6 +163,8 @@ TEXTS = {
         pt.grad((t[:, :, k % 3] ** 2).sum(), t),
         pt.grad((t[:, abs(k) % 2, -(i % 3)] ** 2).sum(), t),
         pt.grad((z[:, -abs(k) % 3] ** 2).sum(), z),
+        pt.grad((t[n:, :, k % 3][..., ::2] ** 2).sum(), t),
+        pt.grad((t[abs(i) % 4, ::-1, 1:] ** 2).sum(), t),
     ],
     "changes at positions along later axes": [
         pt.inc_subtensor((x * 2)[:, k % 3], y),
@@ -173,6 +175,7 @@ TEXTS = {
         pt.set_subtensor((t * 2)[:, abs(k) % 2, i % 3], y[:, None]),
         pt.set_subtensor((t * 2)[:, :, -(i % 3)], y),
         pt.set_subtensor((t * 2)[:, abs(i) % 2], s),
+        pt.inc_subtensor((t * 2)[1:-1, ::-1, k % 3], y),
     ],
     "numbers at positions": [
         pt.inc_subtensor((x * 2)[i], 1.5),
