@@ -144,6 +144,16 @@ def test_nan_that_inputs_have_is_no_news():
         function([1.0, -1.0])
 
 
+def test_of_a_region_the_node_is_named_that_makes_nan_and_its_line():
+    x = pt.dmatrix("x")
+    y = pt.log(x)
+    function = pytensor.function([x], y.sum(), mode=debug_mode())
+    assert len(function.maker.fgraph.apply_nodes) == 1
+    with pytest.raises(DebugError, match=r"^Log\(x\): 4 of 4 values of output 0 are nan") as caught:
+        function(-np.ones((2, 2)))
+    assert "y = pt.log(x)" in str(caught.value)
+
+
 @pytest.mark.parametrize("name", ["nan", "inf"])
 def test_answers_must_be_known(name):
     with pytest.raises(ValueError, match=f"{name}='never' is unknown; choose one of raise"):

@@ -283,9 +283,26 @@ def test_the_source_of_a_function_has_the_c_of_its_regions_with_nodes_and_lines(
     )
     assert f"void *{name}(void *self" in text
     assert re.search(r"/\* 1: AdvancedSubtensor.* \*/\n", text)
+
+
+def test_the_source_of_a_function_says_why_a_node_is_in_no_region():
+    x = pt.dmatrix("x")
+    texts = {}
+    for wanted in (True, False):
+        function = pytensor.function([x], pt.linalg.det(x * 2), mode=array_mode(ArrayLinker(native=wanted)))
+        texts[wanted] = source_of(function)
+        program = re.sub("  #.*", "", texts[wanted])
+        assert program.startswith(function.vm.jit_fn.source)
+    assert re.search(r"v\d+ = Det_\d+\(v\d+\)  # no C text for Det\n", texts[True])
+    assert "#" not in texts[False]
+
+
+def test_a_function_of_another_mode_has_no_source_and_the_error_says_which_has():
     x = pt.dvector("x")
-    plain = pytensor.function([x], x[::2], mode=array_mode())
-    assert source_of(plain) == plain.vm.jit_fn.source
+    plain = pytensor.function([x], x * 2, mode="FAST_COMPILE")
+    for other, name in ((plain, "those of VMLinker"), (len, "<built-in function len>")):
+        with pytest.raises(TypeError, match=rf"mode=synk.compile.array_mode\(\)\), not {name}"):
+            source_of(other)
 
 
 def test_the_trace_is_what_viewers_read(tmp_path):

@@ -100,9 +100,10 @@ class Debug:
             if isinstance(node.op, AllocEmpty):
                 result.fill(JUNK)
             self._tell(node, self._broken(node, inputs, before, results, given(keywords), stored), "raise")
+            # Where it is a node of a region that is wrong, this says so before the region does.
+            expected = None if reference is None else reference(before)
             self._tell(node, new_numbers(before, results, "nan"), self.nan)
             self._tell(node, new_numbers(before, results, "inf"), self.inf)
-            expected = None if reference is None else reference(before)
             if expected is not None:
                 between = getattr(reference, "largest", 0.0)
                 self._tell(node, wrong_values(node, inputs, results, expected, between), "raise")

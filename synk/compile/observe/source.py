@@ -9,7 +9,9 @@ from typing import Any
 from pytensor.graph.basic import Apply
 
 from synk.compile.graphs.origin import nearest_lines
+from synk.compile.programs.program import Program
 from synk.compile.regions.frame import NAME
+from synk.compile.regions.grouping import reason_against
 from synk.compile.regions.region import nodes_of
 
 
@@ -24,17 +26,30 @@ def source_of(function: Any) -> str:
     Returns
     -------
     str
-        The Python program; then each region by the name that it is called by, with its nodes as comments, the
-        lines that built them, and its C text.
+        The Python program, in which comments say why a node is in no region; then each region by the name
+        that it is called by, with its nodes as comments, the lines that built them, and its C text.
+
+    Raises
+    ------
+    TypeError
+        If the function is of another mode.
     """
-    program = function.vm.jit_fn
+    program = getattr(getattr(function, "vm", None), "jit_fn", None)
+    if not isinstance(program, Program):
+        maker = getattr(function, "maker", None)
+        raise TypeError(
+            "source_of shows functions of pytensor.function(..., mode=synk.compile.array_mode()), "
+            f"not {f'those of {maker.mode.linker!r}' if maker else repr(function)}"
+        )
     lines = program.source.splitlines()
-    regions = [
-        _region(re.sub(r".* = (\w+)\(.*", r"\1", lines[number - 1]), node)
-        for number, node in program.nodes.items()
-        if nodes_of(node)
-    ]
-    return "\n".join([program.source, *regions])
+    regions = []
+    for number, node in program.nodes.items():
+        line = lines[number - 1]
+        if nodes_of(node):
+            regions.append(_region(re.sub(r".* = (\w+)\(.*", r"\1", line), node))
+        elif function.maker.mode.linker.native and (reason := reason_against(node)):
+            lines[number - 1] = f"{line}  # {reason}"
+    return "\n".join([*lines, "", *regions])
 
 
 def _region(name: str, node: Apply) -> str:

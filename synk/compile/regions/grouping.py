@@ -57,14 +57,19 @@ FEW = 4096  # elements, which are filled in less time than a call from Python ta
 
 def has_text(node: Apply) -> bool:
     """Tell whether a node can be written in C by itself."""
+    return not reason_against(node)
+
+
+def reason_against(node: Apply) -> str:
+    """Return why a node cannot be written in C by itself; "" if it can."""
     if node.op.destroy_map:
-        return False
+        return "works in place"
     inputs = [variable for variable in node.inputs if not in_text(variable)]
     try:
         RegionWriter([node], list(dict.fromkeys(inputs)), node.outputs, native_dialect()).write()
-    except (NoText, NoTemplate):
-        return False
-    return True
+    except (NoText, NoTemplate) as error:
+        return str(error)
+    return ""
 
 
 def in_text(variable: Variable) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from string import Template
+from typing import NamedTuple
 
 import numpy as np
-from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.tensor import constant
 from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor, IncSubtensor
 
 from synk.compile.compat import AdvancedIncSubtensor1, AdvancedSubtensor1
@@ -16,73 +18,89 @@ from synk.compile.regions.views import View, listed
 from synk.compile.regions.walks import call, copy, copy_call, sum_of, whole
 from synk.compile.regions.writer import RegionWriter
 
+# The positions of a block are checked before they are used: vector instructions do that, once for all rows.
 AT_POSITIONS = Template("""\
 SHARED int NAME(const View *x, const View *const *positions, const View *y)
 {
-    const long n = positions[0]->shape[0], dense = dense_rows(x, $n_axes, y, $n_rest, $size);
-    for (long i = 0; i < n; i++) {
-        char *at = x->data;
-        long k;
+    const long n = positions[0]->shape[0], by = y->strides[$axis], n_rows = $n_rows;
+    const View rows = {0, $rows};
+    const long dense = dense_rows(x, $end, &rows, $n_rest, $size);
+    for (long begin = 0; begin < n; begin += BLOCK) {
+        const long m = n - begin < BLOCK ? n - begin : BLOCK;
+        long steps[BLOCK];
+        int outside = 0;
 $indices
-        const View place = {at, x->shape + $n_axes, x->strides + $n_axes};
-        const View row = {y->data + i * y->strides[0], y->shape + 1, y->strides + 1};
-        $move
+        if (outside)
+            return 0;
+        for (long r = 0; r < n_rows; r++) {
+            char *const from = x->data + r * x->strides[0];
+            char *const to = y->data + r * y->strides[0] + begin * by;
+            for (long i = 0; i < m; i++) {
+                const View place = {from + steps[i], x->shape + $end, x->strides + $end};
+                const View row = {to + i * by, y->shape + $axis + 1, y->strides + $axis + 1};
+                $move
+            }
+        }
     }
     return 1;
 }
 """)
 ONE_INDEX = Template("""\
-        k = *(const $kind *)(positions[$axis]->data + i * positions[$axis]->strides[0]);
-        k += k < 0 ? x->shape[$axis] : 0;
-        if (k < 0 || k >= x->shape[$axis])
-            return 0;
-        at += k * x->strides[$axis];""")
+        {
+            const long by = positions[$k]->strides[0], length = x->shape[$axis], step = x->strides[$axis];
+            const char *const at = positions[$k]->data + begin * by;
+#define FIND(by) \\
+            for (long i = 0; i < m; i++) { \\
+                const long k = *(const $kind *)(at + i * (by)); \\
+                outside |= (k < -length) | (k >= length); \\
+                steps[i] $assign (k < 0 ? k + length : k) * step; \\
+            }
+            if (by == sizeof($kind))
+                FIND(sizeof($kind))
+            else
+                FIND(by)
+#undef FIND
+        }""")
 
-# Of a vector, the positions of a block are checked before they are used: vector instructions do that.
-OF_VECTOR = Template("""\
-SHARED int NAME(const View *x, const View *positions, const View *y)
+# Of nothing no position is looked at: Python does that.
+IN_EACH = Template("""\
+SHARED int NAME(const View *x, const View *const *positions, const View *y)
 {
-    const long n = positions->shape[0], length = x->shape[0], step = x->strides[0], size = sizeof($kind);
-    const char *const data = x->data;
-    for (long at = 0; at < n; at += BLOCK) {
-        const long m = n - at < BLOCK ? n - at : BLOCK;
-        const char *const from = positions->data + at * positions->strides[0];
-        char *const to = y->data + at * y->strides[0];
-        int outside = 0;
-#define TAKE(by_index, step, by) { \\
-    for (long i = 0; i < m; i++) { \\
-        const long k = *(const $index *)(from + i * (by_index)); \\
-        outside |= (k < -length) | (k >= length); \\
-    } \\
-    if (outside) \\
-        return 0; \\
-    for (long i = 0; i < m; i++) { \\
-        const long k = *(const $index *)(from + i * (by_index)); \\
-        *($kind *)(to + i * (by)) = *(const $kind *)(data + (k < 0 ? k + length : k) * (step)); \\
-    } \\
-}
-        if (positions->strides[0] == sizeof($index) && step == size && y->strides[0] == size)
-            TAKE(sizeof($index), size, size)
-        else
-            TAKE(positions->strides[0], step, y->strides[0])
+    for (long i = 0; i < x->shape[0]; i++) {
+        const View part = {x->data + i * x->strides[0], x->shape + 1, x->strides + 1};
+        const View rows = {y->data + i * y->strides[0], y->shape + 1, y->strides + 1};
+        if (!$inner(&part, positions, &rows))
+            return 0;
     }
-    return 1;
+    return x->shape[0] > 0;
 }
 """)
+
+
+class Positions(NamedTuple):
+    """Vectors of positions along neighbouring axes of an array, the first of which is ``axis``."""
+
+    axis: int
+    vectors: list[Variable]
+
+    @property
+    def end(self) -> int:
+        """The first axis behind them."""
+        return self.axis + len(self.vectors)
+
+    def shape(self, region: RegionWriter, view: View) -> list[str]:
+        """Return the lengths of what is at the positions in a view."""
+        return view.shape[: self.axis] + region.view(self.vectors[0]).shape + view.shape[self.end :]
 
 
 @c_text.register(AdvancedSubtensor)
 @c_text.register(AdvancedSubtensor1)
 def take(op, node: Apply, region: RegionWriter) -> None:
     """Copy what is at some positions."""
-    x, (out,), positions = node.inputs[0], node.outputs, positions_of(node, 1)
-    view, first = region.view(x), region.view(positions[0])
-    target = region.new(out, first.shape + view.shape[len(positions) :])
-    if view.ndim == 1:
-        taken = region.function(OF_VECTOR.substitute(index=first.kind, kind=view.kind))
-        region.demand(f"{taken}(&{view}, &{first}, &{target})")
-        return
-    place, row = (View(name, view.dtype, target.ndim - 1) for name in ("place", "row"))
+    x, (out,) = node.inputs[0], node.outputs
+    view, positions = positions_in(region, region.view(x), node, 1)
+    target = region.new(out, positions.shape(region, view))
+    place, row = (View(name, view.dtype, view.ndim - positions.end) for name in ("place", "row"))
     at_positions(region, positions, view, target, changed(region, place, row))
 
 
@@ -90,48 +108,63 @@ def take(op, node: Apply, region: RegionWriter) -> None:
 @c_text.register(AdvancedIncSubtensor1)
 def put(op, node: Apply, region: RegionWriter) -> None:
     """Change what is at some positions of a copy, or add to it as often as a position comes."""
-    y, positions = node.inputs[1], positions_of(node, 2)
+    y = value_of(node)
     if getattr(op, "ignore_duplicates", False):
         raise NoText("positions that count once")
-    target, first = changed_copy(region, node), region.view(positions[0])
-    value = spread(region, y, first.shape + target.shape[len(positions) :])
-    place, row = (View(name, target.dtype, value.ndim - 1) for name in ("place", "row"))
-    change = changed(region, row, place, not op.set_instead_of_inc)
-    at_positions(region, positions, target, value, change)
+    target, positions = positions_in(region, changed_copy(region, node), node, 2)
+    value = spread(region, y, positions.shape(region, target))
+    place, row = (View(name, target.dtype, target.ndim - positions.end) for name in ("place", "row"))
+    number = all(y.type.broadcastable[::-1][: place.ndim])
+    change = changed(region, row, place, not op.set_instead_of_inc, number=number)
+    at_positions(region, positions, target, value, change, number)
 
 
 @c_text.register(IncSubtensor)
 def put_part(op: IncSubtensor, node: Apply, region: RegionWriter) -> None:
     """Change some slices of a copy, or add to them."""
-    x, y, *positions = node.inputs
+    x, _, *positions = node.inputs
     if not x.type.ndim:
         raise NoText("a part of a number")
     target = changed_copy(region, node)
-    data, shape, strides = part(region, op, target, positions)
-    place, value = region.let_part(target, data, shape, strides), spread(region, y, shape)
+    data, shape, strides = part(region, op.idx_list, target, positions)
+    place, value = region.let_part(target, data, shape, strides), spread(region, value_of(node), shape)
     region.line(changed(region, value, place, not op.set_instead_of_inc, dense="0"))
 
 
-def positions_of(node: Apply, first: int) -> list[Variable]:
-    """Return the vectors of positions along the first axes; NoText for any other index."""
-    op, found = node.op, node.inputs[first:]
-    one_vector = isinstance(op, AdvancedSubtensor1 | AdvancedIncSubtensor1)
-    if not one_vector and tuple(op.idx_list) != tuple(range(len(found))):
-        raise NoText("an index of other parts than positions along the first axes")
-    for one in found:
+def positions_in(region: RegionWriter, view: View, node: Apply, first: int) -> tuple[View, Positions]:
+    """Return the part of a view that an index cuts, and positions in it; NoText for any other index."""
+    inputs, entries = node.inputs[first:], getattr(node.op, "idx_list", (0,))
+    axes = [axis for axis, entry in enumerate(entries) if not isinstance(entry, slice)]
+    if not axes or axes[-1] - axes[0] >= len(axes):
+        raise NoText("an index without positions, or with a slice between them")
+    found = Positions(axes[0], [inputs[entries[axis]] for axis in axes])
+    for one in found.vectors:
         if getattr(one.type, "ndim", 0) != 1 or not one.type.dtype.startswith(("int", "uint")):
             raise NoText("an index that is no vector of whole numbers")
-    return found
+    slices = [entry if isinstance(entry, slice) else slice(None) for entry in entries]
+    if any(entry != slice(None) for entry in slices):
+        view = region.let_part(view, *part(region, slices, view, inputs))
+    return view, found
 
 
-def changed(region: RegionWriter, value: View, place: View, add: bool = False, dense: str = "dense") -> str:
+def changed(
+    region: RegionWriter,
+    value: View,
+    place: View,
+    add: bool = False,
+    dense: str = "dense",
+    number: bool = False,
+) -> str:
     """Return C that sets the elements of a view to those of another, or adds them.
 
-    ``dense`` says how many elements follow each other in both; of none that is not known.
+    ``dense`` says how many elements follow each other in both; of none that is not known. With ``number`` the
+    other is one number, and they follow each other in the first.
     """
 
     def one(at: str) -> str:
-        new, old = (f"(({place.kind} *){view}.data)[{at}]" for view in (value, place))
+        new, old = (
+            f"(({place.kind} *){view}.data)[{k}]" for view, k in ((value, 0 if number else at), (place, at))
+        )
         return f"{old} = {sum_of(old, new, place.dtype) if add else new};"
 
     if not place.ndim:
@@ -144,29 +177,52 @@ def changed(region: RegionWriter, value: View, place: View, add: bool = False, d
 
 
 def at_positions(
-    region: RegionWriter, positions: list[Variable], view: View, rows: View, change: str
+    region: RegionWriter, positions: Positions, view: View, rows: View, change: str, number: bool = False
 ) -> None:
-    """Add a loop over positions in a view, and over rows; ``change`` is C, of ``place`` and ``row``."""
-    views = [region.view(one) for one in positions]
+    """Add a loop over positions in a view, and over rows, each of which may be one ``number``.
+
+    ``change`` is C, of ``place`` and ``row``.
+    """
+    views = [region.view(one) for one in positions.vectors]
     for one in views[1:]:
         region.demand_same(one.shape, views[0].shape)
+    axis = min(positions.axis, 1)  # of the innermost parts, which lie along the axes before
+    end = axis + len(views)
+    like, first = ("x", end - 1) if number else ("y", axis)
     text = AT_POSITIONS.substitute(
-        indices="\n".join(ONE_INDEX.substitute(kind=one.kind, axis=axis) for axis, one in enumerate(views)),
-        n_axes=len(views),
-        n_rest=view.ndim - len(views),
+        indices="\n".join(
+            ONE_INDEX.substitute(k=k, kind=one.kind, axis=axis + k, assign="+=" if k else "=")
+            for k, one in enumerate(views)
+        ),
+        axis=axis,
+        end=end,
+        n_rows="x->shape[0]" if axis else 1,
+        rows=f"{like}->shape + {first}, {like}->strides + {first}",
+        n_rest=view.ndim - positions.end,
         size=np.dtype(view.dtype).itemsize,
         move=change,
     )
-    region.demand(f"{region.function(text)}(&{view}, {listed(views)}, &{rows})")
+    name = region.function(text)
+    for _ in range(positions.axis - axis):
+        name = region.function(IN_EACH.substitute(inner=name))
+    region.demand(f"{name}(&{view}, {listed(views)}, &{rows})")
+
+
+def value_of(node: Apply) -> Variable:
+    """Return the value that a node sets or adds; a constant that fits gets the dtype of its place."""
+    x, y, *_ = node.inputs
+    if isinstance(y, Constant) and y.type.dtype != x.type.dtype and np.can_cast(y.type.dtype, x.type.dtype):
+        y = constant(y.data, dtype=x.type.dtype)
+    if not x.type.dtype == y.type.dtype == node.outputs[0].type.dtype:
+        raise NoText("a part of another dtype")
+    if x.type.dtype == "bool" and not node.op.set_instead_of_inc:
+        raise NoText("a sum of truth values")
+    return y
 
 
 def changed_copy(region: RegionWriter, node: Apply) -> View:
     """Return the view of a copy of a node's first input, or of it, which becomes the node's output."""
-    (x, y, *_), (out,) = node.inputs, node.outputs
-    if not x.type.dtype == y.type.dtype == out.type.dtype:
-        raise NoText("a part of another dtype")
-    if x.type.dtype == "bool" and not node.op.set_instead_of_inc:
-        raise NoText("a sum of truth values")
+    x, (out,) = node.inputs[0], node.outputs
     target = region.take_over(out, x, node)
     if target is None:
         view = region.view(x)

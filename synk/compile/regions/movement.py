@@ -133,7 +133,7 @@ def subtensor(op: Subtensor, node: Apply, region: RegionWriter) -> None:
     """View some rows, or one."""
     x, *positions = node.inputs
     if x not in region.known_lengths or not all(isinstance(position, Constant) for position in positions):
-        region.know_view(node.outputs[0], x, *part(region, op, region.view(x), positions))
+        region.know_view(node.outputs[0], x, *part(region, op.idx_list, region.view(x), positions))
         return
     (index,), lengths = op.idx_list, region.lengths(x)
 
@@ -150,7 +150,9 @@ def subtensor(op: Subtensor, node: Apply, region: RegionWriter) -> None:
             raise NoText("no such length") from None
 
 
-def part(region: RegionWriter, op, view: View, positions) -> tuple[str, list[str], list[str]]:
+def part(
+    region: RegionWriter, entries: Sequence[int | slice], view: View, positions: Sequence[Variable]
+) -> tuple[str, list[str], list[str]]:
     """Return where a part of a view lies, and its lengths and strides; ``positions`` are index inputs."""
     begin, shape, strides = [], [], []
 
@@ -163,7 +165,7 @@ def part(region: RegionWriter, op, view: View, positions) -> tuple[str, list[str
     def end(entry):
         return "ABSENT" if entry is None else f"end({number(entry)})"
 
-    for entry, length, step in zip(op.idx_list, view.shape, view.strides, strict=False):
+    for entry, length, step in zip(entries, view.shape, view.strides, strict=False):
         if entry == slice(None):
             begin.append("0")
             shape.append(length)
@@ -180,7 +182,7 @@ def part(region: RegionWriter, op, view: View, positions) -> tuple[str, list[str
             at = region.let("long", number(entry))
             region.demand(f"{at} >= -{length} && {at} < {length}")
             begin.append(f"{at} < 0 ? {at} + {length} : {at}")
-    n = len(op.idx_list)
+    n = len(entries)
     return region.let("char *", view.at(*begin)), shape + view.shape[n:], strides + view.strides[n:]
 
 

@@ -12,8 +12,10 @@ from pytensor.scalar import ScalarLoop, float64
 from pytensor.scan.basic import scan
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.signal import convolve1d
+from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor
 
 from synk.compile import ArrayLinker, array_mode
+from synk.compile.compat import AdvancedIncSubtensor1, AdvancedSubtensor1
 from synk.compile.elementwise.dialect import native_dialect
 from synk.compile.regions.elements import declare
 from synk.compile.regions.region import Region
@@ -44,6 +46,7 @@ until = Elemwise(ScalarLoop(init=[a, b], update=[a + b, b * c], constant=[c], un
 repeated = Elemwise(ScalarLoop(init=[a, b], update=[a + b, b * c], constant=[c]))
 
 
+AT_POSITIONS = AdvancedSubtensor, AdvancedIncSubtensor, AdvancedSubtensor1, AdvancedIncSubtensor1
 ROWS, COLUMNS = 7, 3
 
 
@@ -161,6 +164,44 @@ TEXTS = {
         pt.inc_subtensor((x * 2)[i], w),
         pt.inc_subtensor((x * 2)[i], s),
         y[i] * z[:, 0][i // 2] + x[::-1, 1][abs(i) // 2] + w[k % 3],
+    ],
+    "positions along later axes": [
+        x[:, k % 3] * 2,
+        t[:, abs(i) % 2] * 2,
+        t[:, :, k % 3] * 2,
+        t[:, abs(k) % 2, -(i % 3)] * 2,
+        z[:, ::-1][:, -abs(k) % 3] * 2,
+        t.transpose(2, 0, 1)[::-1, i, abs(k) % 2] * 2,
+        t[None][..., k % 3] * 2,
+    ],
+    "gradients of positions along later axes": [
+        pt.grad((x[:, k % 3] ** 2).sum(), x),
+        pt.grad((t[:, abs(i) % 2] ** 2).sum(), t),
+        pt.grad((t[:, :, k % 3] ** 2).sum(), t),
+        pt.grad((t[:, abs(k) % 2, -(i % 3)] ** 2).sum(), t),
+        pt.grad((z[:, -abs(k) % 3] ** 2).sum(), z),
+        pt.grad((t[n:, :, k % 3][..., ::2] ** 2).sum(), t),
+        pt.grad((t[abs(i) % 4, ::-1, 1:] ** 2).sum(), t),
+    ],
+    "changes at positions along later axes": [
+        pt.inc_subtensor((x * 2)[:, k % 3], y),
+        pt.inc_subtensor((x * 2)[:, k % 3], y[:, None]),
+        pt.inc_subtensor((z * 2)[:, k % 3], s.astype("float32")),
+        pt.inc_subtensor((t * 2)[:, abs(i) % 2], w),
+        pt.inc_subtensor((t * 2)[:, abs(k) % 2, i % 3], y),
+        pt.set_subtensor((t * 2)[:, abs(k) % 2, i % 3], y[:, None]),
+        pt.set_subtensor((t * 2)[:, :, -(i % 3)], y),
+        pt.set_subtensor((t * 2)[:, abs(i) % 2], s),
+        pt.inc_subtensor((t * 2)[1:-1, ::-1, k % 3], y),
+    ],
+    "numbers at positions": [
+        pt.inc_subtensor((x * 2)[i], 1.5),
+        pt.inc_subtensor((x * 2)[i], y[:, None]),
+        pt.set_subtensor((x * 2)[::2].T[k % 3], y[:, None]),
+        pt.inc_subtensor((t * 2)[i, abs(k) % 2], s),
+        pt.inc_subtensor((t * 2)[i], y[:, None, None]),
+        pt.set_subtensor((k * 2)[i], 3),
+        pt.inc_subtensor((x * 2)[1:], 1),
     ],
     "softmax": [
         pt.special.softmax(x, axis=1),
@@ -302,6 +343,29 @@ def test_regions_have_the_numbers_of_python(gave_up, name):
         assert not gave_up
 
 
+@pytest.mark.parametrize("name", [name for name in TEXTS if "positions" in name])
+def test_all_that_is_at_positions_is_found_by_regions(name):
+    ops = [node.op for node in functions(name)[0].maker.fgraph.apply_nodes]
+    assert not [op for op in ops if isinstance(op, AT_POSITIONS)]
+
+
+@pytest.mark.parametrize("index", ["x[:, i]", "t[:, :, i]", "t[:, i, i]"])
+@pytest.mark.parametrize("wrong", [3, -4])
+def test_a_position_out_of_range_along_a_later_axis_ends_as_in_python(gave_up, index, wrong):
+    index = eval(index)
+    for mode in (NATIVE, PYTHON):
+        function = pytensor.function([x, t, i], index * 2, mode=mode, on_unused_input="ignore")
+        for rows in (4, 0):
+            arguments = np.ones((rows, 3)), np.ones((rows, 3, 3)), np.zeros(400, "int64")
+            assert (function(*arguments) == 2).all()
+            for at in (0, 399):
+                arguments[2][at], right = wrong, arguments[2][at]
+                with pytest.raises(IndexError, match=f"index {wrong} is out of bounds"):
+                    function(*arguments)
+                arguments[2][at] = right
+    assert gave_up
+
+
 class Apart(np.ndarray):
     """An array of another class."""
 
@@ -330,6 +394,9 @@ LAYOUTS = {
         "sums along each axis",
         "convolutions",
         "matrices along a diagonal",
+        "positions along later axes",
+        "changes at positions along later axes",
+        "numbers at positions",
     ],
 )
 def test_arrays_may_lie_in_any_way(monkeypatch, name, layout):
