@@ -4,6 +4,7 @@ import gc
 import os
 import resource
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -277,6 +278,24 @@ def test_nothing_is_kept_of_a_call_that_fails():
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         gc.collect()
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000
+
+
+WIDE = """
+import resource
+resource.setrlimit(resource.RLIMIT_STACK, (600 << 10, resource.RLIM_INFINITY))  # bytes
+import numpy as np, pytensor, pytensor.tensor as pt
+from synk.compile import array_mode
+xs = pt.dvectors(300)
+function = pytensor.function(xs, [pt.add(*xs) * 2, pt.add(*xs).sum()], mode=array_mode())
+given = [np.arange(k, k + 1400.0)[::2] for k in range(300)]
+found = function(*given)
+for one, other in zip(found, function(*map(np.ascontiguousarray, given))):
+    np.testing.assert_allclose(one, other)
+"""
+
+
+def test_a_loop_over_many_operands_that_lie_apart_fits_on_a_small_stack():
+    subprocess.run([sys.executable, "-c", WIDE], check=True)
 
 
 def test_a_softmax_of_one_number_is_nan_where_that_is_not_finite():
