@@ -388,6 +388,16 @@ def test_an_interrupt_ends_a_loop():
     run_until_interrupted(lambda: function(0.5))
 
 
+def test_an_interrupt_ends_a_walk_between_its_rows():
+    x, y = pt.dvectors("xy")
+    function = compiled([x, y], [(x[:, None] * y).sum(), x.sum()])
+    assert len(regions_of(function)) == len(function.maker.fgraph.apply_nodes) == 1
+    for n in (2, 300):
+        assert function(np.ones(n), np.ones(n))[0] == n * n
+    run_until_interrupted(lambda: function(*np.ones((2, 10**6))))
+    assert function(np.ones(3), np.ones(2)) == [6, 3]
+
+
 def run_until_interrupted(function):
     threading.Timer(0.3, signal.raise_signal, [signal.SIGINT]).start()
     with pytest.raises(KeyboardInterrupt):

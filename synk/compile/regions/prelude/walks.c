@@ -150,7 +150,7 @@ SHARED void copy(int ndim, const long *whole, long size, const View *from, long 
     const int others = let_others(elements(ndim, whole));
     do
         move(size, shape[axes - 1], p[1], stride[axes - 1][1], p[0], stride[axes - 1][0]);
-    while (axes > 1 && next_row(2, axes - 1, shape, index, stride, p));
+    while (axes > 1 && (!others || goes_on()) && next_row(2, axes - 1, shape, index, stride, p));
     if (others)
         come_back();
 }
@@ -218,7 +218,7 @@ SHARED void run(const Loop *loop, const long *whole, const View *const *views)
             loop->rows[way](length, p, loop->constants);
         else
             by_blocks(loop, way, length, p, s);
-    while (axes > 1 && next_row(n, axes - 1, shape, index, stride, p));
+    while (axes > 1 && (!others || goes_on()) && next_row(n, axes - 1, shape, index, stride, p));
     if (others)
         come_back();
 }
