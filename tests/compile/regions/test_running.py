@@ -398,6 +398,19 @@ def test_an_interrupt_ends_a_walk_between_its_rows():
     assert function(np.ones(3), np.ones(2)) == [6, 3]
 
 
+def test_an_interrupt_is_not_taken_for_what_a_region_gives_up_at():
+    x, y, v, s, n = *pt.dvectors("xyv"), pt.dscalar("s"), pt.lscalar("n")
+
+    def step(a):  # a walk that is cut short leaves a position out of range
+        return v[(pt.maximum(x[:, None] * a, y).sum() - x.size * y.size).astype("int64")]
+
+    function = compiled([x, y, v, s, n], scan(step, outputs_info=s, n_steps=n, return_updates=False)[-1])
+    assert len(regions_of(function)) == len(function.maker.fgraph.apply_nodes) == 1
+    assert function(*np.ones((2, 5)), np.ones(3), 1.0, 2) == 1
+    run_until_interrupted(lambda: function(*np.ones((2, 10**6)), np.ones(3), 1.0, 2))
+    assert function(*np.ones((2, 5)), np.ones(3), 1.0, 2) == 1
+
+
 def run_until_interrupted(function):
     threading.Timer(0.3, signal.raise_signal, [signal.SIGINT]).start()
     with pytest.raises(KeyboardInterrupt):
