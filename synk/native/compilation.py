@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from synk.native.own_files import NotOwn, read_own_file
 
 PREFIX = "synk-cc-"
+MOST_SAID = 2000  # characters of a compiler's complaint: one may have a line for each line of a long text
 
 # Arguments: descriptors of the folder and of the pipe, the file for what the compiler says, and the command.
 # The folder is entered by its descriptor, because its path may lead elsewhere by now.
@@ -109,7 +110,9 @@ class _Job:
             except OSError as error:
                 reason = f"exit status 0, but no library: {error}"
         with contextlib.suppress(OSError):
-            reason += "\n" + read_own_file(self.said, self.folder).decode(errors="replace")
+            said = read_own_file(self.said, self.folder).decode(errors="replace").strip()
+            cut = f"(of {len(said)} characters, the last {MOST_SAID})\n" if len(said) > MOST_SAID else ""
+            reason += f"\n{cut}{said[-MOST_SAID:]}"
         return CompileError(f"{self.command} failed: {reason.strip()}")
 
 
@@ -139,9 +142,11 @@ def _compiled(
             finish(job)
         return [results[job] for job in jobs]
     finally:
-        os.close(end)  # which ends what still runs
+        os.close(end)
         os.close(pipe)
         for pid in running.values():
+            with contextlib.suppress(ProcessLookupError):  # the script has children reaped unseen
+                os.killpg(pid, signal.SIGKILL)  # a child that was forked meanwhile holds the pipe, too
             _wait(pid)
 
 

@@ -67,7 +67,7 @@ class Store:
         a process ends its turn. In a folder that cannot be used, nobody waits.
         """
         with ExitStack() as held:
-            with suppress(OSError):
+            try:
                 folder = held.enter_context(own_folder(self._place(), make=True))
                 flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
                 lock = os.open("lock", flags, 0o600, dir_fd=folder)
@@ -79,6 +79,10 @@ class Store:
                 except (BlockingIOError, PermissionError):
                     fcntl.lockf(lock, fcntl.LOCK_EX, 1, byte)
                     fcntl.lockf(lock, fcntl.LOCK_UN, 1, byte)
+            except OSError as error:
+                # Without a number it is what a signal's handler raised: a TimeoutError, say.
+                if error.errno is None and not isinstance(error, NotOwn):
+                    raise
             yield
 
     def look(self) -> tuple[list[KeptFile], list[str]]:

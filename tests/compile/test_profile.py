@@ -289,11 +289,11 @@ def test_the_source_of_a_function_says_why_a_node_is_in_no_region():
     x = pt.dmatrix("x")
     texts = {}
     for wanted in (True, False):
-        function = pytensor.function([x], pt.linalg.det(x * 2), mode=array_mode(ArrayLinker(native=wanted)))
+        function = pytensor.function([x], pt.sort(x * 2), mode=array_mode(ArrayLinker(native=wanted)))
         texts[wanted] = source_of(function)
         program = re.sub("  #.*", "", texts[wanted])
         assert program.startswith(function.vm.jit_fn.source)
-    assert re.search(r"v\d+ = Det_\d+\(v\d+\)  # no C text for Det\n", texts[True])
+    assert re.search(r"v\d+ = SortOp_\d+\(.*\)  # no C text for SortOp.*\n", texts[True])
     assert "#" not in texts[False]
 
 

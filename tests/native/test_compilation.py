@@ -70,12 +70,14 @@ def test_the_umask_does_not_matter(here, mask):
         ("echo why >&2; exit 3", "exit status 3\nwhy"),
         ("printf '\\377' >&2; exit 3", "exit status 3\n\ufffd"),
         ("kill -KILL $$", "exit status 137"),
+        ("head -c 50000 /dev/zero | tr '\\0' n; exit 1", "(of 50000 characters, the last 2000)\nnnn"),
     ],
 )
 def test_a_compiler_that_makes_nothing_is_reported(here, made_by, script, said):
     (error,) = made_by(script)
     assert isinstance(error, CompileError)
     assert said in str(error)
+    assert len(str(error)) < 3000
 
 
 def test_one_text_that_fails_leaves_the_others(here, made_by):
@@ -161,14 +163,20 @@ def wait_for_the_end_of(group):
     wait_for(lambda: not running())
 
 
-@pytest.mark.parametrize("raised", [KeyboardInterrupt, TimeoutError])
-def test_an_interrupt_ends_the_compiler_and_removes_its_folder(here, tmp_path, made_by, raised):
-    group = tmp_path / "group"
+@pytest.mark.parametrize(("raised", "forks"), [(KeyboardInterrupt, False), (TimeoutError, True)])
+def test_an_interrupt_ends_the_compiler_and_removes_its_folder(here, tmp_path, made_by, raised, forks):
+    group, children = tmp_path / "group", []
 
     def interrupt(number, frame):
-        if group.exists():
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            raise raised
+        if not group.exists():
+            return
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        if forks:
+            children.append(os.fork())
+            if not children[0]:
+                time.sleep(20)
+                os._exit(0)
+        raise raised
 
     before = signal.signal(signal.SIGALRM, interrupt)
     # Again and again: while a process is spawned another thread may get the signal, and this one wait on.
@@ -179,6 +187,10 @@ def test_an_interrupt_ends_the_compiler_and_removes_its_folder(here, tmp_path, m
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+    for child in children:
+        assert os.waitpid(child, os.WNOHANG) == (0, 0)  # it runs, and holds what it has got
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
     wait_for_the_end_of(int(group.read_text()))
 
 

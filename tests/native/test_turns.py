@@ -1,6 +1,7 @@
 """Of several processes that want the same library, one compiles and the others wait for it."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -93,6 +94,23 @@ def test_the_others_compile_when_the_one_is_killed(tmp_path, crowd):
     wait_until(lambda: starts(tmp_path) == 3)  # both at the same time
     (tmp_path / "go").touch()
     assert [process.communicate()[0] for process in others] == ["1\n"] * 2
+
+
+def test_a_handler_that_raises_ends_the_wait(tmp_path, crowd):
+    crowd()
+    wait_until(lambda: starts(tmp_path) == 1)
+
+    def late(number, frame):
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        with pytest.raises(TimeoutError), Store(tmp_path / "store").turn("k1"):
+            pass
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @pytest.mark.parametrize("folder", [None, "file"])

@@ -101,9 +101,10 @@ def arange(op: ARange, node: Apply, region: RegionWriter) -> None:
     start, stop, step = [region.let("long", region.number(variable)) for variable in node.inputs]
     count = region.let_later("long")
     region.demand(f"numbers({start}, {stop}, {step}, &{count})")
-    target = region.new(out, [count])
+    target, others = region.new(out, [count]), region.let("int", f"let_others({count})")
     region.line(f"for (long i = 0; i < {count}; i++)")
     region.line(f"    *({target.kind} *)({target.at('i')}) = {start} + i * {step};")
+    region.line(f"if ({others}) come_back();")
 
 
 @c_text.register(CumOp)

@@ -4,6 +4,7 @@ import gc
 import os
 import resource
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -279,6 +280,24 @@ def test_nothing_is_kept_of_a_call_that_fails():
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000
 
 
+WIDE = """
+import resource
+resource.setrlimit(resource.RLIMIT_STACK, (600 << 10, resource.RLIM_INFINITY))  # bytes
+import numpy as np, pytensor, pytensor.tensor as pt
+from synk.compile import array_mode
+xs = pt.dvectors(300)
+function = pytensor.function(xs, [pt.add(*xs) * 2, pt.add(*xs).sum()], mode=array_mode())
+given = [np.arange(k, k + 1400.0)[::2] for k in range(300)]
+found = function(*given)
+for one, other in zip(found, function(*map(np.ascontiguousarray, given))):
+    np.testing.assert_allclose(one, other)
+"""
+
+
+def test_a_loop_over_many_operands_that_lie_apart_fits_on_a_small_stack():
+    subprocess.run([sys.executable, "-c", WIDE], check=True)
+
+
 def test_a_softmax_of_one_number_is_nan_where_that_is_not_finite():
     x = pt.tensor("x", dtype="float64", shape=(None, 1))
     values = np.array([[1.0], [np.inf], [-np.inf], [np.nan]])
@@ -367,6 +386,29 @@ def test_a_state_may_say_when_the_steps_end_as_it_was_before_the_last():
 def test_an_interrupt_ends_a_loop():
     function = endless()
     run_until_interrupted(lambda: function(0.5))
+
+
+def test_an_interrupt_ends_a_walk_between_its_rows():
+    x, y = pt.dvectors("xy")
+    function = compiled([x, y], [(x[:, None] * y).sum(), x.sum()])
+    assert len(regions_of(function)) == len(function.maker.fgraph.apply_nodes) == 1
+    for n in (2, 300):
+        assert function(np.ones(n), np.ones(n))[0] == n * n
+    run_until_interrupted(lambda: function(*np.ones((2, 10**6))))
+    assert function(np.ones(3), np.ones(2)) == [6, 3]
+
+
+def test_an_interrupt_is_not_taken_for_what_a_region_gives_up_at():
+    x, y, v, s, n = *pt.dvectors("xyv"), pt.dscalar("s"), pt.lscalar("n")
+
+    def step(a):  # a walk that is cut short leaves a position out of range
+        return v[(pt.maximum(x[:, None] * a, y).sum() - x.size * y.size).astype("int64")]
+
+    function = compiled([x, y, v, s, n], scan(step, outputs_info=s, n_steps=n, return_updates=False)[-1])
+    assert len(regions_of(function)) == len(function.maker.fgraph.apply_nodes) == 1
+    assert function(*np.ones((2, 5)), np.ones(3), 1.0, 2) == 1
+    run_until_interrupted(lambda: function(*np.ones((2, 10**6)), np.ones(3), 1.0, 2))
+    assert function(*np.ones((2, 5)), np.ones(3), 1.0, 2) == 1
 
 
 def run_until_interrupted(function):

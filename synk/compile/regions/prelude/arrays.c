@@ -45,9 +45,11 @@ SHARED void let_go(int n, Array **results)
             Py_DecRef(results[k]);
 }
 
-/* Return the one result, or a tuple of them; 0 if there is no memory for it. */
+/* Return the one result, or a tuple of them; 0 if there is no memory for it, or a signal's handler raised. */
 SHARED void *packed(int n, Array **results)
 {
+    if (broken)
+        return 0;
     if (n == 1)
         return results[0];
     void *const tuple = PyTuple_New(n);
@@ -56,12 +58,16 @@ SHARED void *packed(int n, Array **results)
     return tuple;
 }
 
-/* Return None, which says that the region gave up. */
+/* Return None, which says that the region gave up; 0 if a signal's handler raised, whose error stays. */
 SHARED void *nothing(int n, Array **results)
 {
     come_back();
-    PyErr_Clear(); /* of memory that there is not */
     let_go(n, results);
+    if (broken) {
+        broken = 0;
+        return 0;
+    }
+    PyErr_Clear(); /* of memory that there is not */
     Py_IncRef(_Py_NoneStruct);
     return _Py_NoneStruct;
 }

@@ -4,7 +4,7 @@
 
 static __thread void *away; /* brings this thread back to Python, while it lets others run */
 static __thread long worked; /* elements since the last look */
-static __thread int broken;  /* whether a signal's handler raised while an element took its steps */
+static __thread int broken;  /* whether a signal's handler raised between the steps of an element, or rows */
 
 /* Let other threads of Python run during a long loop; return whether this one has to come back after it. */
 SHARED int let_others(long n)
@@ -68,7 +68,8 @@ SHARED int look(Watch *watch)
     return breathe();
 }
 
-/* Return whether an element takes its next steps: not if a handler raised, which `breathe` will say again. */
+/* Return whether an element takes its next steps, or a walk its next row: not if a handler raised, which `breathe`
+   will say again. */
 SHARED int goes_on(void)
 {
     static __thread Watch watch;
@@ -76,7 +77,8 @@ SHARED int goes_on(void)
         return !broken;
     const int back = !away;
     broken = !look(&watch);
-    watch.left = 64; /* times at most, as the next element's steps may take longer */
+    if (watch.every > 64) /* times at most, as the next element's steps may take longer */
+        watch.every = watch.left = 64;
     if (back)
         come_back();
     if (broken)

@@ -150,7 +150,7 @@ SHARED void copy(int ndim, const long *whole, long size, const View *from, long 
     const int others = let_others(elements(ndim, whole));
     do
         move(size, shape[axes - 1], p[1], stride[axes - 1][1], p[0], stride[axes - 1][0]);
-    while (axes > 1 && next_row(2, axes - 1, shape, index, stride, p));
+    while (axes > 1 && (!others || goes_on()) && next_row(2, axes - 1, shape, index, stride, p));
     if (others)
         come_back();
 }
@@ -175,14 +175,16 @@ static int way_for(const Loop *loop, const long *s, int *most)
     return best;
 }
 
-/* Compute a row by blocks; what lies otherwise than it expects is copied. */
+/* Compute a row by blocks; what lies otherwise than it expects is copied. The more operands, the shorter are the
+   blocks, so that they fit on any stack. */
 static void by_blocks(const Loop *loop, int way, long length, char *const *p, const long *s)
 {
     const int n = loop->n;
     const long *const expected = loop->strides + way * n, *const sizes = loop->sizes;
-    char room[n][8 * BLOCK] __attribute__((aligned(64))), *q[n];
-    for (long at = 0; at < length; at += BLOCK) {
-        const long m = length - at < BLOCK ? length - at : BLOCK;
+    const long most = n > 16 ? (16 * BLOCK / n + 8) & -8 : BLOCK;
+    char room[n][8 * most] __attribute__((aligned(64))), *q[n];
+    for (long at = 0; at < length; at += most) {
+        const long m = length - at < most ? length - at : most;
         for (int k = 0; k < n; k++) {
             q[k] = s[k] == expected[k] ? p[k] + at * s[k] : room[k];
             if (q[k] == room[k] && (k < loop->inputs || k >= n - loop->folds))
@@ -216,7 +218,7 @@ SHARED void run(const Loop *loop, const long *whole, const View *const *views)
             loop->rows[way](length, p, loop->constants);
         else
             by_blocks(loop, way, length, p, s);
-    while (axes > 1 && next_row(n, axes - 1, shape, index, stride, p));
+    while (axes > 1 && (!others || goes_on()) && next_row(n, axes - 1, shape, index, stride, p));
     if (others)
         come_back();
 }
