@@ -27,10 +27,8 @@ SHARED int NAME(const View *x, const View *const *positions, const View *y)
     const long dense = dense_rows(x, $end, &rows, $n_rest, $size);
     for (long begin = 0; begin < n; begin += BLOCK) {
         const long m = n - begin < BLOCK ? n - begin : BLOCK;
-        long steps[BLOCK];
-        int outside = 0;
-$indices
-        if (outside)
+        long steps[BLOCK] = {0};
+        if ($outside)
             return 0;
         for (long r = 0; r < n_rows; r++) {
             char *const from = x->data + r * x->strides[0];
@@ -45,22 +43,28 @@ $indices
     return 1;
 }
 """)
-ONE_INDEX = Template("""\
-        {
-            const long by = positions[$k]->strides[0], length = x->shape[$axis], step = x->strides[$axis];
-            const char *const at = positions[$k]->data + begin * by;
-#define FIND(by) \\
-            for (long i = 0; i < m; i++) { \\
-                const long k = *(const $kind *)(at + i * (by)); \\
-                outside |= (k < -length) | (k >= length); \\
-                steps[i] $assign (k < 0 ? k + length : k) * step; \\
-            }
-            if (by == sizeof($kind))
-                FIND(sizeof($kind))
-            else
-                FIND(by)
-#undef FIND
-        }""")
+
+# A function of its own, as it takes most of the time to compile.
+FIND = Template("""\
+SHARED int NAME(const View *positions, long begin, long n, long length, long step, long *steps)
+{
+    const long by = positions->strides[0];
+    const char *const at = positions->data + begin * by;
+    int outside = 0;
+#define EACH(by) \\
+    for (long i = 0; i < n; i++) { \\
+        const long k = *(const $kind *)(at + i * (by)); \\
+        outside |= (k < -length) | (k >= length); \\
+        steps[i] += (k < 0 ? k + length : k) * step; \\
+    }
+    if (by == sizeof($kind))
+        EACH(sizeof($kind))
+    else
+        EACH(by)
+#undef EACH
+    return outside;
+}
+""")
 
 # Of nothing no position is looked at: Python does that.
 IN_EACH = Template("""\
@@ -190,8 +194,9 @@ def at_positions(
     end = axis + len(views)
     like, first = ("x", end - 1) if number else ("y", axis)
     text = AT_POSITIONS.substitute(
-        indices="\n".join(
-            ONE_INDEX.substitute(k=k, kind=one.kind, axis=axis + k, assign="+=" if k else "=")
+        outside=" | ".join(
+            f"{region.function(FIND.substitute(kind=one.kind))}"
+            f"(positions[{k}], begin, m, x->shape[{axis + k}], x->strides[{axis + k}], steps)"
             for k, one in enumerate(views)
         ),
         axis=axis,
