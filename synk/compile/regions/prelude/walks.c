@@ -3,8 +3,8 @@
 /* Tell whether steps along an axis are longer than others: in the first operand that makes both, results first. */
 static int longer(int n, int n_inputs, const long *steps, const long *others)
 {
-    for (int j = 0; j < n; j++) {
-        const int k = (n_inputs + j) % n;
+    for (int j = n_inputs; j < n_inputs + n; j++) {
+        const int k = j < n ? j : j - n;
         if (steps[k] && others[k] && magnitude(steps[k]) != magnitude(others[k]))
             return magnitude(steps[k]) > magnitude(others[k]);
     }
