@@ -190,7 +190,7 @@ def lu_factor(op: LUFactor, node: Apply, region: RegionWriter) -> None:
 
 
 @c_text.register(PivotToPermutations)
-def rows(op: PivotToPermutations, node: Apply, region: RegionWriter) -> None:
+def permutation(op: PivotToPermutations, node: Apply, region: RegionWriter) -> None:
     """Exchange the numbers of rows."""
     (pivots,), (out,) = node.inputs, node.outputs
     if pivots.type.dtype != "int32" or out.type.dtype != "int64":

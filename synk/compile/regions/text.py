@@ -25,6 +25,7 @@ class Text:
     def __init__(self) -> None:
         self.declarations: dict[str, None] = {}
         self.begun = self.fails_late = False
+        self._loops = False  # whether there has been a block, or an element's steps
         self._lines: list[str] = []
         self._n_names = 0
 

@@ -24,7 +24,17 @@ LARGEST = 256  # elements of a constant in a text
 
 
 class Variables(OwnMemory):
-    """The variables of a region in the making; see `RegionWriter` for the parameters."""
+    """The variables of a region in the making.
+
+    Parameters
+    ----------
+    nodes : sequence of Apply
+        In the order they run.
+    inputs, outputs : sequence of Variable
+        What the region takes and returns.
+    dialect : Dialect
+        C, with the elementary functions that there are.
+    """
 
     def __init__(
         self,
@@ -48,6 +58,7 @@ class Variables(OwnMemory):
         self._kept: frozenset[Variable] = frozenset(outputs)  # read when all nodes have run
         self._placed: set[Variable] = set()  # outputs that lie where they are returned
         self._destined: dict[Variable, View | Callable[[str], View]] = {}
+        self.done: set[Apply] = set()  # nodes that were written with one before them
 
     def number(self, variable: Variable) -> str:
         """Return the expression of a variable without axes."""

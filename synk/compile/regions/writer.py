@@ -13,7 +13,6 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.tensor.random.type import RandomType
 
-from synk.compile.elementwise.dialect import Dialect
 from synk.compile.regions.frame import function_text
 from synk.compile.regions.table import c_text
 from synk.compile.regions.variables import Variables, type_of
@@ -22,28 +21,7 @@ from synk.native.draws import BITS
 
 
 class RegionWriter(Variables):
-    """The text of a region in the making.
-
-    Parameters
-    ----------
-    nodes : sequence of Apply
-        In the order they run.
-    inputs, outputs : sequence of Variable
-        What the region takes and returns.
-    dialect : Dialect
-        C, with the elementary functions that there are.
-    """
-
-    def __init__(
-        self,
-        nodes: Sequence[Apply],
-        inputs: Sequence[Variable],
-        outputs: Sequence[Variable],
-        dialect: Dialect,
-    ):
-        super().__init__(nodes, inputs, outputs, dialect)
-        self.done: set[Apply] = set()  # nodes that were written with one before them
-        self._loops = False  # whether there has been a block, or an element's steps
+    """The text of a region in the making."""
 
     @contextmanager
     def block(self, count: str, graph: FunctionGraph) -> Iterator[None]:
