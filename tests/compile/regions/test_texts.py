@@ -35,6 +35,7 @@ many = 4 * pt.eye(2) + pt.tanh(t[:, :, :2] + t[:, :, :2].mT)  # definite matrice
 long = pt.outer(y, y) + y.shape[0] * pt.eye(y.shape[0])  # as many rows as there are, for a loop or LAPACK
 factor = pt.linalg.cholesky(long)
 general = pt.outer(y, pt.sin(y)) + 3 * pt.eye(y.shape[0])
+cycled = pt.concatenate([general[1:], general[:1]])  # factors exchange rows, not in pairs
 
 
 def inc_by_itself(total):
@@ -151,8 +152,7 @@ TEXTS = {
         *(pt.linalg.det(one) for one in (general, -definite, small[:, :3], pt.zeros((2, 2)) * s)),
         *pt.linalg.slogdet(general[::-1]),
         *pt.linalg.slogdet(definite * 0),
-        pt.grad(pt.linalg.solve(general, y).sum(), y),
-        pt.grad((pt.linalg.inv(general) ** 2).sum(), y),
+        *(pt.grad((one**2).sum(), y) for one in (pt.linalg.solve(cycled, y), pt.linalg.inv(cycled))),
         steps(lambda row, h: pt.linalg.solve(definite, h) + row, sequences=x, outputs_info=w),
         pt.grad(steps(lambda m: pt.linalg.slogdet(m @ m.T + s**2 * pt.eye(2))[1], sequences=t).sum(), s),
     ],
