@@ -177,7 +177,7 @@ class SmallGraph:
             new = self.one_of([*fit, shared * 2, shared + 1]) if fit else shared * 2
             if fit and self.chance(0.5):
                 new = self.one_of(
-                    [shared + new, shared - new if shared.type.dtype != "bool" else shared & new]
+                    [shared + new, shared - new if shared.type.dtype != "bool" else shared * new]
                 )
             if self.chance(0.3) and shared.type.ndim:
                 new = self.one_of([new[::-1], pt.set_subtensor(new[0], 1)])
