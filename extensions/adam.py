@@ -82,6 +82,7 @@ def adamw(
     loss: Any,
     params: Iterable[Any],
     learning_rate: Any = 0.001,
+    *,
     beta1: Any = 0.9,
     beta2: Any = 0.999,
     epsilon: Any = 1e-8,

@@ -20,6 +20,7 @@ def batches(
     n_rows: int,
     batch_size: int,
     seed: int | Sequence[int] | None = None,
+    *,
     shuffle: bool = True,
     drop_last: bool = False,
     prefetch: bool = False,

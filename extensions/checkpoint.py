@@ -110,7 +110,7 @@ def write(path: str | os.PathLike[str], copied: Mapping[str, Any], values: Mappi
         checkpoint_format.read_entries(file)
 
 
-def load(path: str | os.PathLike[str], variables: Any, strict: bool = True) -> dict[str, Any]:
+def load(path: str | os.PathLike[str], variables: Any, *, strict: bool = True) -> dict[str, Any]:
     """Give shared variables the values saved under their names, on every rank.
 
     Either everything fits or nothing is changed. Calls of other threads wait while the values are given,
@@ -181,7 +181,7 @@ def load(path: str | os.PathLike[str], variables: Any, strict: bool = True) -> d
     return _values(entries)
 
 
-def read_values(path: str | os.PathLike[str], whole: bool = True) -> dict[str, Any]:
+def read_values(path: str | os.PathLike[str], *, whole: bool = True) -> dict[str, Any]:
     """Return the plain values that were saved in a file, without its variables.
 
     Parameters

@@ -22,6 +22,7 @@ def save_safetensors(
     path: str | os.PathLike[str],
     variables: Any,
     metadata: Mapping[str, str] | None = None,
+    *,
     transpose: Collection[str] = (),
 ) -> None:
     """Write the values of shared tensors on rank 0 to a safetensors file, under their names.
@@ -56,7 +57,7 @@ def save_safetensors(
 
 
 def load_safetensors(
-    path: str | os.PathLike[str], variables: Any, strict: bool = True, transpose: Collection[str] = ()
+    path: str | os.PathLike[str], variables: Any, *, strict: bool = True, transpose: Collection[str] = ()
 ) -> None:
     """Give shared tensors the values of a safetensors file that have their names, on every rank.
 

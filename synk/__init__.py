@@ -118,9 +118,9 @@ def _verb(kind: Callable[_Arguments, Collective[_Returned]]) -> Callable[_Argume
 def fork(
     n_parallel: int | None = None,
     device: str | None = None,
+    *,
     threads: int | None = None,
     timeout: float | None = None,
-    *,
     hosts: str | _PathLike[str] | _Sequence[str] | None = None,
     interface: str | None = None,
     bind: str = "none",
@@ -396,6 +396,7 @@ def topology(file: TextIO | None = None) -> None:
 def data(
     value: Any = None,
     var: Any = None,
+    *,
     dtype: Any = None,
     ndim: int | None = None,
     shape: Any = None,
@@ -447,7 +448,15 @@ def data(
         If shared memory has no room.
     """
     return _current.session("data").data(
-        value, var, dtype, ndim, shape, minibatch, force_cast, oversize, name
+        value,
+        var,
+        dtype=dtype,
+        ndim=ndim,
+        shape=shape,
+        minibatch=minibatch,
+        force_cast=force_cast,
+        oversize=oversize,
+        name=name,
     )
 
 
@@ -455,10 +464,10 @@ def function(
     inputs: Any,
     outputs: Any = None,
     bcast_inputs: Any = None,
+    *,
     updates: Any = None,
     givens: Any = None,
     sliceable_shareds: Any = None,
-    *,
     name: str | None = None,
     mode: Any = None,
     on_unused_input: str = "raise",

@@ -163,7 +163,7 @@ class Data:
 
     # --- changing it -------------------------------------------------------------------------
 
-    def set_value(self, input_data: Any, force_cast: bool = False, oversize: float = 1) -> None:
+    def set_value(self, input_data: Any, *, force_cast: bool = False, oversize: float = 1) -> None:
         """Overwrite the values, and take on their shape.
 
         Parameters
@@ -186,13 +186,13 @@ class Data:
         self._reshape(values.shape, oversize, keep=False)
         self.data[...] = values
 
-    def set_length(self, length: int, oversize: float = 1) -> None:
+    def set_length(self, length: int, *, oversize: float = 1) -> None:
         """Change the number of rows; rows that fit keep their values, new ones are undefined."""
         if not self._ndim:
             raise TypeError("0-d Data has no length")
         self._reshape((_checked_length(length), *self._shape[1:]), oversize, keep=True)
 
-    def set_shape(self, shape: Any, oversize: float = 1) -> None:
+    def set_shape(self, shape: Any, *, oversize: float = 1) -> None:
         """Change the shape; items that fit keep their place in memory (C order), new ones are undefined."""
         shape = tuple(_checked_length(length) for length in shape)
         if len(shape) != self._ndim:

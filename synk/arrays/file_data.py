@@ -87,9 +87,9 @@ class FileData(Data):
         what = [str(self.dtype), f"shape {self.shape}", f"in {file_label(self._filename)}", *kinds]
         return f"<synk.Data{label}: {', '.join(what)}>"
 
-    def set_value(self, input_data: Any, force_cast: bool = False, oversize: float = 1) -> None:
+    def set_value(self, input_data: Any, *, force_cast: bool = False, oversize: float = 1) -> None:
         self._check_writable()
-        super().set_value(input_data, force_cast, oversize)
+        super().set_value(input_data, force_cast=force_cast, oversize=oversize)
 
     def _reshape(self, shape: tuple[int, ...], oversize: float, keep: bool) -> None:
         self._owner.check_open("Data")

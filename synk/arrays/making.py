@@ -20,6 +20,7 @@ def make_data(
     owner: Owner,
     value: Any = None,
     var: Any = None,
+    *,
     dtype: Any = None,
     ndim: int | None = None,
     shape: Any = None,
@@ -43,9 +44,9 @@ def make_data(
         raise TypeError("data() needs a value, a variable, or dtype and either ndim or shape")
     result = Data(owner, dtype, ndim, minibatch, name)
     if value is not None:
-        result.set_value(value, force_cast, oversize)
+        result.set_value(value, force_cast=force_cast, oversize=oversize)
     elif shape is not None:
-        result.set_shape(shape, oversize)
+        result.set_shape(shape, oversize=oversize)
     return result
 
 

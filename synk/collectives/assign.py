@@ -13,7 +13,7 @@ from pytensor.tensor.random.type import RandomType
 from synk.arrays.data import Data
 from synk.arrays.owner import Owner
 from synk.arrays.variables import copy_of, describe
-from synk.collectives.base import Collective, checked_rank, is_array, replace_all
+from synk.collectives.base import Collective, checked_flag, checked_rank, is_array, replace_all
 from synk.collectives.hand_out import BroadcastStep, Given, staged_step, write_now
 from synk.functions.calls import filtered, fits
 from synk.functions.prepared import PreparedStep
@@ -77,7 +77,8 @@ class Broadcast(Assignment):
     takes_arrays_only = False
     leaves_equal = True
 
-    def __init__(self, shared_vars: Any, values: Any = None, nccl: bool = True):
+    def __init__(self, shared_vars: Any, values: Any = None, *, nccl: bool = True):
+        checked_flag("nccl", nccl)
         super().__init__(shared_vars, values)
 
     def shares(self, variable: Any, array: Any, n_ranks: int) -> Sequence[Rows | None]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Generic, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
@@ -30,7 +30,8 @@ Returned = TypeVar("Returned", covariant=True)
 class Collective(ABC, Generic[Returned]):
     """One collective with its arguments, which are checked when it is made, as far as they can be then.
 
-    ``nccl``, a keyword of Synkhronos, is accepted and ignored: the device decides.
+    ``nccl``, a keyword of Synkhronos, is accepted and ignored: the device decides. By position it would take
+    what is meant for a verb of more variables, or of values.
     """
 
     name: ClassVar[str]  # of the public verb
@@ -46,6 +47,18 @@ class Collective(ABC, Generic[Returned]):
                 raise TypeError(
                     f"shared variable {describe(variable)} is not an array: it is {variable.type}"
                 )
+
+    @classmethod
+    def of(cls, args: Sequence[Any], keywords: Mapping[str, Any]) -> Self:
+        """Return the collective of these arguments; of others than it takes, a TypeError names the verb."""
+        try:
+            return cls(*args, **keywords)
+        except TypeError:
+            try:
+                inspect.signature(cls).bind(*args, **keywords)
+            except TypeError as unfit:
+                raise TypeError(f"synk.{cls.name}{_plain_signature(cls)}: {unfit}") from None
+            raise
 
     @abstractmethod
     def prepare(self, run: Owner) -> PreparedStep:
@@ -102,6 +115,19 @@ def describe_verb(verb: Callable[..., Any], kind: type[Collective[Any]]) -> None
     annotations = {name: parameter.annotation for name, parameter in signature.parameters.items()}
     verb.__annotations__ = {**annotations, "return": returned}
     verb.collective = kind  # type: ignore[attr-defined]
+
+
+def _plain_signature(kind: type[Collective[Any]]) -> inspect.Signature:
+    """Return the signature without annotations."""
+    named = inspect.signature(kind).parameters.values()
+    return inspect.Signature([one.replace(annotation=inspect.Parameter.empty) for one in named])
+
+
+def checked_flag(name: str, value: Any) -> bool:
+    """Return an option that is either true or false; raise TypeError if it is neither."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name}={value!r} is neither True nor False")
+    return bool(value)
 
 
 def checked_rank(rank: Any, run: Owner) -> int:

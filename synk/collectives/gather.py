@@ -11,7 +11,7 @@ import numpy as np
 
 from synk.arrays.owner import Owner
 from synk.arrays.variables import describe
-from synk.collectives.base import Collective, for_each, module_of, replace_all
+from synk.collectives.base import Collective, checked_flag, for_each, module_of, replace_all
 from synk.functions.prepared import PreparedStep
 from synk.rank.rank import Rank
 from synk.values.messages import Step
@@ -29,7 +29,8 @@ class Gather(Collective[Any]):
     name = "gather"
     has_result = True
 
-    def __init__(self, shared_vars: Any, nd_up: int = 1, nccl: bool = True):
+    def __init__(self, shared_vars: Any, nd_up: int = 1, *, nccl: bool = True):
+        checked_flag("nccl", nccl)
         if nd_up not in (0, 1):
             raise ValueError(f"nd_up={nd_up!r} is neither 0 (join along axis 0) nor 1 (stack on a new axis)")
         super().__init__(shared_vars)
@@ -93,7 +94,8 @@ class AllGather(Collective[None]):
     name = "all_gather"
     leaves_equal = True
 
-    def __init__(self, shared_vars: Any, nccl: bool = True):
+    def __init__(self, shared_vars: Any, *, nccl: bool = True):
+        checked_flag("nccl", nccl)
         super().__init__(shared_vars)
         self.check_rows("axis to join along")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from synk.arrays.owner import Owner
 from synk.arrays.variables import describe
-from synk.collectives.base import Collective, for_each, replace_all
+from synk.collectives.base import Collective, checked_flag, for_each, replace_all
 from synk.comm import SharedArrays
 from synk.functions.prepared import Lasting, PreparedStep
 from synk.rank.rank import Rank
@@ -29,7 +29,8 @@ class AllReduce(Collective[None]):
     name = "all_reduce"
     leaves_equal = True
 
-    def __init__(self, shared_vars: Any, op: str = "avg", nccl: bool = True):
+    def __init__(self, shared_vars: Any, op: str = "avg", *, nccl: bool = True):
+        checked_flag("nccl", nccl)
         super().__init__(shared_vars)
         self._op = checked_operation(op, self.variables)
 
@@ -74,11 +75,12 @@ class Reduce(Collective[Any]):
     name = "reduce"
     has_result = True
 
-    def __init__(self, shared_vars: Any, op: str = "avg", in_place: bool = True, nccl: bool = True):
+    def __init__(self, shared_vars: Any, op: str = "avg", *, in_place: bool = True, nccl: bool = True):
+        checked_flag("nccl", nccl)
         super().__init__(shared_vars)
         self._op = checked_operation(op, self.variables)
-        self.has_result = not in_place
-        self.leaves_equal = False if in_place else None
+        self.has_result = not checked_flag("in_place", in_place)
+        self.leaves_equal = None if self.has_result else False
 
     def described(self) -> str:
         return f"synk.{self.name}, which changes rank 0 only"

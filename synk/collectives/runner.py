@@ -56,7 +56,7 @@ class CollectiveRunner:
             return self._run_anew(kind, args, keywords)
 
     def _run_anew(self, kind: type[Collective[Any]], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        collective = kind(*args, **keywords)
+        collective = kind.of(args, keywords)
         prepared = collective.prepare_alone(self._owner)
         command = PreparedCommand(prepared, num_slices=1, effects=[collective.effect(self._owner)])
         values = command.run(self._owner, 0, 0)

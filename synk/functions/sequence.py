@@ -162,7 +162,7 @@ def _item(item: Any) -> GraphFunction | Item:
             "sequence() takes functions and collectives as functools.partial(synk.all_reduce, variable) "
             f"or (synk.all_reduce, variable), got {item!r}"
         )
-    return collective(*item.args, **item.keywords)
+    return collective.of(item.args, item.keywords)
 
 
 def _usable(options: CallOptions, function: GraphFunction) -> CallOptions:

@@ -418,7 +418,7 @@ def test_calls_by_keyword_are_repeated_as_they_are(module_ranks):
 
 def test_a_verb_is_a_function_with_the_signature_and_docstring_of_its_class():
     assert str(inspect.signature(synk.reduce)) == (
-        "(shared_vars: 'Any', op: 'str' = 'avg', in_place: 'bool' = True, nccl: 'bool' = True) -> 'Any'"
+        "(shared_vars: 'Any', op: 'str' = 'avg', *, in_place: 'bool' = True, nccl: 'bool' = True) -> 'Any'"
     )
     assert str(inspect.signature(synk.check_finite)) == "(shared_vars: 'Any') -> 'None'"
     verbs = [verb for name in synk.__all__ if hasattr(verb := getattr(synk, name), "collective")]

@@ -30,7 +30,7 @@ def test_without_shuffling_slices_follow_each_other(n_rows, batch_size):
 @given(ROWS, SIZES, st.booleans())
 def test_drop_last_leaves_whole_batches(n_rows, batch_size, shuffle):
     rows = np.arange(n_rows)
-    chosen = [rows[batch] for batch in batches(n_rows, batch_size, 1, shuffle, drop_last=True)]
+    chosen = [rows[batch] for batch in batches(n_rows, batch_size, 1, shuffle=shuffle, drop_last=True)]
     assert len(chosen) == n_rows // batch_size
     assert all(len(batch) == batch_size for batch in chosen)
 
@@ -58,8 +58,8 @@ def test_without_a_seed_every_epoch_differs():
 
 @given(ROWS, SIZES, st.booleans())
 def test_prefetch_tells_each_batch_and_the_next(n_rows, batch_size, shuffle):
-    plain = list(batches(n_rows, batch_size, 1, shuffle))
-    keywords = list(batches(n_rows, batch_size, 1, shuffle, prefetch=True))
+    plain = list(batches(n_rows, batch_size, 1, shuffle=shuffle))
+    keywords = list(batches(n_rows, batch_size, 1, shuffle=shuffle, prefetch=True))
     assert [set(call) for call in keywords] == [{"batch", "next_batch"}] * len(plain)
     for call, batch, following in zip(keywords, plain, [*plain, None][1:], strict=True):
         np.testing.assert_equal(call, {"batch": batch, "next_batch": following})

@@ -67,7 +67,7 @@ def test_what_does_not_fit_changes_nothing(tmp_path, change, strict, error, mess
     save_safetensors(path, variables(7.0))
     named = {name: one for name, one in {**variables(1.0), **change}.items() if one is not None}
     with pytest.raises(error, match=message):
-        load_safetensors(path, named, strict)
+        load_safetensors(path, named, strict=strict)
     assert (named["layer.weight"].get_value() == 1).all()
 
 

@@ -225,7 +225,7 @@ def counted(module_ranks):
     """A function that counts its calls, and the count."""
     x, w = pt.matrix("x"), pt.vector("w")
     count = pytensor.shared(0, name="count")
-    return synk.function([x], (x * w).sum(0).mean(), [w], [(count, count + 1)], name="counted"), count
+    return synk.function([x], (x * w).sum(0).mean(), [w], updates=[(count, count + 1)], name="counted"), count
 
 
 def check_refused(counted, error, match, *args, **keywords):
@@ -399,7 +399,11 @@ def test_a_function_tells_its_name_inputs_and_modes():
     x, w = pt.vector("x"), pt.scalar("w")
     v, count = pytensor.shared(0.0, name="v"), pytensor.shared(0, name="count")
     f = synk.function(
-        [x], [x.mean(), (w * x.sum(), "sum"), (x, None)], [w], [(v, x.sum()), (count, count + 1)], name="it"
+        [x],
+        [x.mean(), (w * x.sum(), "sum"), (x, None)],
+        [w],
+        updates=[(v, x.sum()), (count, count + 1)],
+        name="it",
     )
     assert f.name == "it"
     assert f.inputs == (x, w)
@@ -412,7 +416,7 @@ def test_a_function_tells_its_name_inputs_and_modes():
 def test_as_pytensor_runs_one_process_on_all_rows(module_ranks):
     x, w = pt.vector("x"), pt.scalar("w")
     count = pytensor.shared(0)
-    f = synk.function([x], [(x * w, "gather"), (x.shape[0], "gather")], [w], [(count, count + 1)])
+    f = synk.function([x], [(x * w, "gather"), (x.shape[0], "gather")], [w], updates=[(count, count + 1)])
     assert f.as_theano == f.as_pytensor
     for values in (np.arange(5.0), synk.data(np.arange(5.0))):
         rows, n_rows = f.as_pytensor(values, w=2)
