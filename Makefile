@@ -25,9 +25,12 @@ help:  ## list the targets
 setup: $(READY)  ## make the environment for the demos and install synk in it, editable
 
 # The stamp is younger than what it depends on: a new dependency installs again, nothing else does. Python compiles what
-# is imported; all that is installed would be a fifth of the environment.
+# is imported; all that is installed would be a fifth of the environment. An environment from before the distribution was
+# called synk-pytensor has it as synk.
 $(READY): setup.cfg pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	rm -rf synk.egg-info
+	$(BIN)/python -m pip uninstall -qq --yes synk
 	$(BIN)/python -m pip install --quiet --no-compile --editable '.[demos,onednn]'
 	touch $@
 

@@ -41,7 +41,7 @@ print(__import__("cudnn").backend_version() if available() else f"not used: {rea
     "torch": "import torch; print(torch.__version__)",
     "PyTensor": "import pytensor; print(pytensor.__version__)",
     "NumPy": "import numpy; print(numpy.__version__)",
-    "synk": "from importlib.metadata import version; print(version('synk'))",
+    "synk": "import synk; print(synk.__version__)",
 }
 SECONDS = 60
 

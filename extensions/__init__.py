@@ -7,6 +7,15 @@ Nothing here is needed by synk itself, and nothing here uses more of it than any
 imported by who wants it, ``from synk.extensions import layers``: it loads `synk.ops`, which takes a moment.
 """
 
+import synk
+
+if not hasattr(synk, "fork"):
+    raise ImportError(
+        "synk/__init__.py is another project's, called synk too, in the place of the file of this one: "
+        "`python -m synk doctor` says what to do",
+        name="synk",
+    )
+
 from synk.extensions import checkpoint, gradients, initialisers, schedules, train, updates
 from synk.extensions.batches import batches
 

@@ -116,4 +116,6 @@ def _module() -> Any:
     try:
         return import_module("safetensors.numpy")
     except ImportError as missing:
-        raise ImportError("safetensors is not installed. Use pip install synk[safetensors].") from missing
+        raise ImportError(
+            "safetensors is not installed. Use pip install 'synk-pytensor[safetensors]'."
+        ) from missing

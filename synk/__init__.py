@@ -43,8 +43,10 @@ from synk.values.errors import SynkStateError as SynkStateError
 from synk.values.errors import SynkTimeout as SynkTimeout
 from synk.values.errors import SynkWarning as SynkWarning
 from synk.values.errors import WorkerDied as WorkerDied
+from synk.values.namesake import warn_of_namesakes as _warn_of_namesakes
 
 __version__ = "0.1.0"
+_warn_of_namesakes()
 
 __all__ = [
     "CollectiveMismatch",
@@ -151,7 +153,7 @@ def fork(
         Machines, of which this is the first: ``"h1,h2"`` or ``["h1:2", "h2:4"]`` with the ranks of each; a
         hostfile, which is known by a slash in its path; ``"auto"`` for those of the batch system. ``mpirun``
         starts a process on each, and ``n_parallel`` is the number of ranks on each machine. They need
-        ``pip install synk[mpi]``, and ssh without a password.
+        ``pip install 'synk-pytensor[mpi]'``, and ssh without a password.
     interface : str, optional
         The network between the machines, where they have several: ``"eth0"`` or ``"10.0.0.0/24"``.
     bind : {"none", "core", "numa"}

@@ -33,7 +33,18 @@ def main(argv: list[str]) -> int:
     parser.add_argument("command", choices=COMMANDS, help="what to do")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its own: see COMMAND --help")
     chosen = parser.parse_args(argv)
+    if chosen.command != "doctor":
+        check_package()
     return import_module(f"synk.{MODULES.get(chosen.command, chosen.command)}").main(chosen.arguments)
+
+
+def check_package() -> None:
+    """Leave with the remedy where another project called synk has replaced ``synk/__init__.py``."""
+    from synk.values.namesake import REMEDY, is_ours
+
+    own = Path(__file__).with_name("__init__.py")
+    if not is_ours(own):
+        raise SystemExit(f"{own} is another project's, called synk too: {REMEDY}")
 
 
 def stand_alone() -> None:

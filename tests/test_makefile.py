@@ -24,6 +24,11 @@ def test_demos_need_no_developers_packages(target, tmp_path):
     assert ",dev]" not in said
 
 
+def test_the_distribution_under_its_former_name_is_removed_first(tmp_path):
+    said = commands("setup", tmp_path)
+    assert 0 < said.index("uninstall -qq --yes synk\n") < said.index("--editable")
+
+
 @pytest.mark.parametrize("target", ["test", "check", "slow", "other-processors"])
 def test_tests_and_checks_add_theirs_to_the_same_environment(target, tmp_path):
     assert f"{tmp_path}/venv/bin/python -m pip" in commands(target, tmp_path).split("dev]")[0]

@@ -16,4 +16,4 @@ def need(name: str) -> ModuleType:
         return import_module(name)
     except ModuleNotFoundError as missing:
         package = (missing.name or name).partition(".")[0]
-        raise SystemExit(f"{package} is not installed. Use pip install synk[demos].") from None
+        raise SystemExit(f"{package} is not installed. Use pip install 'synk-pytensor[demos]'.") from None

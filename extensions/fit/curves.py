@@ -28,7 +28,7 @@ def draw(
     try:
         figures = import_module("matplotlib.figure")
     except ImportError as missing:
-        raise ImportError("matplotlib is not installed. Use pip install synk[plot].") from missing
+        raise ImportError("matplotlib is not installed. Use pip install 'synk-pytensor[plot]'.") from missing
     # A figure of its own, without pyplot: needs no display and touches no global state.
     width, height = PANEL_INCHES
     figure = figures.Figure(figsize=(width * len(names), height), layout="constrained")

@@ -36,7 +36,9 @@ class TensorBoard(Callback):
             from tensorboard.compat.proto import event_pb2, summary_pb2
             from tensorboard.summary.writer.event_file_writer import EventFileWriter
         except ImportError as missing:
-            raise ImportError("tensorboard is not installed. Use pip install synk[tensorboard].") from missing
+            raise ImportError(
+                "tensorboard is not installed. Use pip install 'synk-pytensor[tensorboard]'."
+            ) from missing
         self._folder, self._every = os.fspath(folder), every
         self._open, self._events, self._summaries = EventFileWriter, event_pb2, summary_pb2
         self._writer: Any = None

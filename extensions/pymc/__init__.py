@@ -5,8 +5,8 @@
              -> compile_logp_dlogp -> LogDensity, for samplers of your own
     DataTree -> sample_posterior_predictive, compute_log_likelihood -> further groups of it
 
-It needs PyMC 6 and nutpie: ``pip install 'synk[pymc]'``, with Python 3.12 or newer. ``graph`` makes the
-log-density of a model, ``rows`` splits its data, ``density`` compiles it, ``chains`` runs on the ranks;
+It needs PyMC 6 and nutpie: ``pip install 'synk-pytensor[pymc]'``, with Python 3.12 or newer. ``graph`` makes
+the log-density of a model, ``rows`` splits its data, ``density`` compiles it, ``chains`` runs on the ranks;
 ``parts`` has PyMC evaluate a model at draws.
 """
 

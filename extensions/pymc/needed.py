@@ -6,7 +6,7 @@ import re
 import sys
 from importlib import metadata
 
-MISSING = "synk.extensions.pymc needs {what}. Use pip install 'synk[pymc]'"
+MISSING = "synk.extensions.pymc needs {what}. Use pip install 'synk-pytensor[pymc]'"
 LEAST = {"pymc": (6, 4), "nutpie": (0, 16)}
 
 version = tuple(sys.version_info[:3])

@@ -11,7 +11,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
 
-PACKAGES = ("synk", "numpy", "pytensor")
+import synk
+
+PACKAGES = ("numpy", "pytensor")
 
 
 class Machine(NamedTuple):
@@ -44,7 +46,7 @@ def describe(others: dict[str, str] | None = None) -> Machine:
         platform.release(),
         os.getloadavg()[0],
         platform.python_version(),
-        {package: installed(package) for package in PACKAGES} | (others or {}),
+        {"synk": synk.__version__} | {package: installed(package) for package in PACKAGES} | (others or {}),
     )
 
 

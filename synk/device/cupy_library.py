@@ -41,5 +41,8 @@ def import_cupy(version: int = 0) -> Any:
 def remedy(version: int = 0) -> str:
     """Return the command that installs the CuPy which suits a driver."""
     if not version:
-        return "pip install synk[cuda13] (for drivers that speak CUDA 12 only: synk[cuda12])"
-    return f"pip install synk[{'cuda13' if version >= CUDA_13 else 'cuda12'}]"
+        return (
+            "pip install 'synk-pytensor[cuda13]' "
+            "(for drivers that speak CUDA 12 only: 'synk-pytensor[cuda12]')"
+        )
+    return f"pip install 'synk-pytensor[{'cuda13' if version >= CUDA_13 else 'cuda12'}]'"

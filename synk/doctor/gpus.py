@@ -102,7 +102,7 @@ def cudnn(facts: dict[str, Any]) -> Finding:
 def _install(facts: dict[str, Any], library: str = "") -> str:
     major = 13 if facts["driver"].get("driver", 0) >= 13000 else 12
     extras = ",".join(f"{name}{major}" for name in ("cuda", library) if name)
-    return f"{sys.executable} -m pip install 'synk[{extras}]'"
+    return f"{sys.executable} -m pip install 'synk-pytensor[{extras}]'"
 
 
 def cuda_version(number: int) -> str:

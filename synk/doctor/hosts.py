@@ -28,14 +28,23 @@ PACKAGES = ("synk", "pytensor", "numpy", "mpi4py", "cloudpickle")
 
 # Runs on each host, with nothing but Python; prints one line of JSON.
 PROBE = f"""
-import json, os, socket, sys, time
+import json, os, re, socket, sys, time
 from importlib import metadata
+from importlib.util import find_spec
 
 def version(name):
+    if name == "synk":  # of the package that is imported, however it is installed
+        return synk_version()
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return None
+
+def synk_version():
+    found = find_spec("synk")
+    text = open(found.origin).read() if found and found.origin else ""
+    said = re.search('^__version__ = "(.*)"$', text, re.MULTILINE)
+    return said and said.group(1)
 
 def reaches(address):
     try:
@@ -133,7 +142,7 @@ def _versions(name: str, found: Mapping[str, Any], here: Mapping[str, Any]) -> F
     return grade(
         f"{name}: versions",
         listed,
-        (bool(missing), PROBLEM, f"on {name}: {sys.executable} -m pip install 'synk[mpi]'"),
+        (bool(missing), PROBLEM, f"on {name}, in synk's sources: {sys.executable} -m pip install '.[mpi]'"),
         (bool(other), PROBLEM, "install the same versions as on the first host"),
     )
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module, metadata
+from pathlib import Path
 from typing import Any
 
 from synk.doctor.finding import NOTE, PROBLEM, WARNING, Finding, grade
 from synk.doctor.machine import Machine
+from synk.values.namesake import REMEDY, is_ours, namesakes
 
 # Settings of PyTensor that make every function slower to build or to call, with the value that does not.
 HARMLESS_SETTINGS = {
@@ -64,6 +66,18 @@ def release(version: str) -> tuple[int, ...]:
             break
         numbers.append(int(digits))
     return tuple(numbers)
+
+
+def package_synk(machine: Machine) -> Finding:
+    """Check for another project called synk, whose only file is in the place of one of ours."""
+    own = Path(__file__).parents[1] / "__init__.py"
+    others = namesakes()
+    return grade(
+        "package synk",
+        f"also another project's: {', '.join(others)}" if others else str(own.parent),
+        (not is_ours(own), PROBLEM, f"{own} is another project's: {REMEDY}"),
+        (bool(others), WARNING, REMEDY),
+    )
 
 
 def numpy(machine: Machine) -> Finding:
@@ -137,4 +151,14 @@ def libraries(kind: str) -> list[dict[str, Any]]:
     return [found for found in import_module("threadpoolctl").threadpool_info() if found["user_api"] == kind]
 
 
-CHECKS = (python, numpy, pytensor, posix_ipc, threadpoolctl, pytensor_settings, matrix_products, openmp)
+CHECKS = (
+    python,
+    package_synk,
+    numpy,
+    pytensor,
+    posix_ipc,
+    threadpoolctl,
+    pytensor_settings,
+    matrix_products,
+    openmp,
+)

@@ -19,10 +19,15 @@ from synk.values.errors import SynkStateError
 READ_SECONDS = 0.1
 SSH_FAILED = 255  # ssh's exit code for what is its own
 NEEDED = ("synk", "mpi4py", "numpy", "pytensor")
-LOOK = (
-    "import importlib.util as found, sys; "
-    f"sys.exit(', '.join(name for name in {NEEDED} if not found.find_spec(name)) or 0)"
-)
+# Nothing is imported, as that takes seconds. Another project called synk has no folder of machines.
+LOOK = f"""
+import os, sys
+from importlib.util import find_spec
+missing = [name for name in {NEEDED} if not find_spec(name)]
+if "synk" not in missing and not os.path.isdir(os.path.dirname(find_spec("synk").origin or "") + "/machines"):
+    missing.append("synk, in whose place is another project of this name")
+sys.exit(", ".join(missing) or 0)
+"""
 
 
 class Answer(NamedTuple):
@@ -89,5 +94,6 @@ def complaint_of(host: str, answer: Answer, seconds: float) -> str:
     if answer.code in (126, 127):
         return f"host {host}: {last}: it needs the same environment at the same path, {sys.executable}"
     if answer.code:
-        return f"host {host} lacks {last}: run there {sys.executable} -m pip install 'synk[mpi]'"
+        install = f"{sys.executable} -m pip install '.[mpi]'"
+        return f"host {host} lacks {last}: run there, in the folder of synk's sources, {install}"
     return ""

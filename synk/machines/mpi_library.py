@@ -9,7 +9,7 @@ from typing import Any
 
 from synk.values.errors import SynkError
 
-REMEDY = "several machines need mpi4py and an MPI: pip install synk[mpi]"
+REMEDY = "several machines need mpi4py and an MPI: pip install 'synk-pytensor[mpi]'"
 
 
 class MpiMissing(SynkError, ImportError):

@@ -17,7 +17,7 @@ from pathlib import Path
 FILE = "libdnnl.so.3"  # the 3 is the version of its interface
 OPENMP = "libgomp.so.1"
 DISTRIBUTION = "onednn-cpu-gomp"
-REMEDY = "install synk[onednn]"
+REMEDY = "pip install 'synk-pytensor[onednn]'"
 
 # Runtimes of threads whose number `omp_set_num_threads` sets, or that have one thread.
 SEQUENTIAL, OMP = 1, 2

@@ -40,6 +40,6 @@ def reduced(value: Any) -> Any:
     except ImportError as error:
         raise TypeError(
             f"{value.__qualname__} is defined in the script, which other machines do not have: define it in "
-            "a module, or pip install synk[mpi]"
+            "a module, or pip install 'synk-pytensor[mpi]'"
         ) from error
     return cloudpickle.loads, (cloudpickle.dumps(value),)

@@ -254,4 +254,4 @@ def test_interrupted_training_leaves_nothing(kill, needs_extras):
 def test_missing_package_is_named_with_the_extra(name, tmp_path, needs_extras):
     done = start_without(name, TRAIN, "--ranks=2", "--plot", tmp_path / "curve.png")
     assert done.returncode == 1
-    assert done.stderr == f"{name} is not installed. Use pip install synk[demos].\n"
+    assert done.stderr == f"{name} is not installed. Use pip install 'synk-pytensor[demos]'.\n"

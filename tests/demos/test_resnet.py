@@ -242,7 +242,7 @@ def test_folder_without_images_is_refused(inside, tmp_path, needs_extras):
 def test_missing_pillow_is_named_with_the_extra(tmp_path, needs_extras):
     done = start_without("PIL", TRAIN, "--ranks=2", *SMALL, "--image-dir", tmp_path)
     assert done.returncode == 1
-    assert done.stderr == "PIL is not installed. Use pip install synk[demos].\n"
+    assert done.stderr == "PIL is not installed. Use pip install 'synk-pytensor[demos]'.\n"
 
 
 @pytest.mark.slow

@@ -120,12 +120,13 @@ def test_trouble_means_cores_with_a_warning(machine, found, cupy, said):
         (
             Survey(reason="there is no driver"),
             "missing",
-            r"there is no driver; CuPy is not installed either: pip install synk\[cuda13\] \(for drivers",
+            r"there is no driver; CuPy is not installed either: "
+            r"pip install 'synk-pytensor\[cuda13\]' \(for drivers",
         ),
         (
             Survey(reason="hidden", version=12040),
             "missing",
-            r"hidden; CuPy is not installed either: pip install synk\[cuda12\]",
+            r"hidden; CuPy is not installed either: pip install 'synk-pytensor\[cuda12\]'",
         ),
         (Survey(H200), "libcublas is gone", "libcublas is gone"),
     ],
@@ -190,7 +191,7 @@ def test_only_rank_0_tells_of_ops_on_the_host(machine):
     [
         (
             ModuleNotFoundError("no cupy", name="cupy"),
-            r"which is not installed: pip install synk\[",
+            r"which is not installed: pip install 'synk-pytensor\[",
         ),
         (ModuleNotFoundError("no cuda", name="cuda"), "CuPy cannot be imported: no cuda; pip install"),
         (ImportError("libnvrtc.so: not found"), "ImportError: libnvrtc.so: not found; pip install"),
@@ -206,5 +207,5 @@ def test_why_cupy_is_not_there(monkeypatch, raised, said):
 
 
 def test_the_extra_suits_the_driver():
-    assert cupy_library.remedy(12090) == "pip install synk[cuda12]"
-    assert cupy_library.remedy(13010) == "pip install synk[cuda13]"
+    assert cupy_library.remedy(12090) == "pip install 'synk-pytensor[cuda12]'"
+    assert cupy_library.remedy(13010) == "pip install 'synk-pytensor[cuda13]'"

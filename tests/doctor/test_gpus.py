@@ -54,7 +54,7 @@ def test_gpus_are_listed_and_versions_read():
 def test_what_is_wrong_with_cudnn_is_told_beside_what_to_install():
     found = gpus.cudnn({**ALL, "cudnn": OLD_CUDNN})
     assert found.found == "cuDNN is 8.9, and synk was written for 9"
-    assert found.remedy.endswith("-m pip install 'synk[cuda12,cudnn12]'")
+    assert found.remedy.endswith("-m pip install 'synk-pytensor[cuda12,cudnn12]'")
 
 
 def test_the_driver_is_asked_in_another_process(tmp_path, monkeypatch):

@@ -36,8 +36,22 @@ def test_onednn_is_found_with_version_and_place(machine):
 @pytest.mark.parametrize(
     ("files", "processor", "openmp", "level", "text", "remedy"),
     [
-        ((), "x86_64", onednn.OPENMP, Level.NOTE, "oneDNN is not installed", "install synk[onednn]"),
-        (["/dev/null"], "x86_64", "libm.so.6", Level.WARNING, "/dev/null does not", "install synk[onednn]"),
+        (
+            (),
+            "x86_64",
+            onednn.OPENMP,
+            Level.NOTE,
+            "oneDNN is not installed",
+            "pip install 'synk-pytensor[onednn]'",
+        ),
+        (
+            ["/dev/null"],
+            "x86_64",
+            "libm.so.6",
+            Level.WARNING,
+            "/dev/null does not",
+            "pip install 'synk-pytensor[onednn]'",
+        ),
         (["libdnnl.so.3"], "x86_64", "libmissing.so.1", Level.WARNING, "needs libmissing.so.1", "libgomp1"),
         ((), "aarch64", onednn.OPENMP, Level.OK, "linux on aarch64", ""),
     ],
@@ -76,6 +90,22 @@ def test_the_range_is_that_of_setup_cfg(machine):
     assert [finding.level for finding in found] == [Level.OK] * 3
     required = re.findall(r"^    (pytensor .*)", (ROOT / "setup.cfg").read_text(), re.MULTILINE)
     assert required == ["pytensor >=3.0,<4"]
+
+
+def test_another_project_called_synk_is_named(machine, tmp_path, monkeypatch):
+    monkeypatch.setattr(software, "namesakes", lambda: [])
+    found = software.package_synk(machine())
+    assert (found.level, found.found) == (Level.OK, str(ROOT / "synk"))
+    monkeypatch.setattr(software, "namesakes", lambda: ["/site/synk-0.0.1.dist-info"])
+    found = software.package_synk(machine())
+    assert (found.level, found.found) == (Level.WARNING, "also another project's: /site/synk-0.0.1.dist-info")
+    (tmp_path / "__init__.py").write_text('name = "synk"')
+    monkeypatch.setattr(software, "__file__", str(tmp_path / "doctor" / "software.py"))
+    found = software.package_synk(machine())
+    assert (found.level, "__init__.py is another project's: pip uninstall synk; then" in found.remedy) == (
+        3,
+        True,
+    )
 
 
 def test_a_package_that_is_missing():

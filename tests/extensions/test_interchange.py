@@ -96,5 +96,5 @@ def test_a_dtype_that_numpy_lacks_is_told(tmp_path):
 
 def test_a_missing_library_is_told(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
-    with pytest.raises(ImportError, match=r"not installed. Use pip install synk\[safetensors\]"):
+    with pytest.raises(ImportError, match=r"not installed. Use pip install 'synk-pytensor\[safetensors\]'"):
         save_safetensors(tmp_path / "file", variables(1.0))

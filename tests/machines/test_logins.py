@@ -1,12 +1,16 @@
 """Logins by ssh, by a stand-in for it on PATH, and what is said of hosts that do not start."""
 
+import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
-from synk.machines.logins import Answer, ask, check_ssh, complaint_of, complaints
+from synk.machines.logins import LOOK, NEEDED, Answer, ask, check_ssh, complaint_of, complaints
 from synk.values.errors import SynkStateError
+
+ROOT = Path(__file__).parents[2]
 
 SSH = """#!/bin/sh
 # the last two words are the host and the command
@@ -66,6 +70,24 @@ def test_what_keeps_hosts_from_starting_is_said_with_the_remedy(ssh):
 def test_a_complaint_names_its_host(answer, complaint):
     assert complaint_of("h2", answer, 3.0).startswith(complaint)
     assert bool(complaint_of("h2", answer, 3.0)) == bool(complaint)
+
+
+def test_another_project_called_synk_is_not_taken_for_this_one(tmp_path):
+    (tmp_path / "synk").mkdir()
+    (tmp_path / "synk" / "__init__.py").write_text('name = "synk"\n')
+    for name in NEEDED[1:]:
+        (tmp_path / f"{name}.py").touch()
+    asked = [sys.executable, "-S", "-c", LOOK]
+    done = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True)
+    complaint = complaint_of("h2", Answer(done.returncode, done.stderr.strip()), 3)
+    assert complaint.startswith(
+        "host h2 lacks synk, in whose place is another project of this name: run there, in"
+    )
+    here = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)})
+    assert (here.returncode, here.stderr) == (1, done.stderr)
+    (tmp_path / "synk" / "__init__.py").unlink()
+    here = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)})
+    assert (here.returncode, here.stderr) == (0, "")
 
 
 def test_a_machine_without_ssh_says_so(monkeypatch):

@@ -105,7 +105,7 @@ def test_the_environments_own_mpirun_is_taken_first(tmp_path, monkeypatch):
     (tmp_path / "own" / "mpirun").unlink()
     assert find_mpirun() == str(tmp_path / "path" / "mpirun")
     (tmp_path / "path" / "mpirun").unlink()
-    with pytest.raises(MpiMissing, match=r"pip install synk\[mpi\]"):
+    with pytest.raises(MpiMissing, match=r"pip install 'synk-pytensor\[mpi\]'"):
         find_mpirun()
 
 
@@ -119,7 +119,7 @@ def test_what_is_missing_is_named_with_the_remedy(monkeypatch, error):
     monkeypatch.setattr(mpi_library.sys, "meta_path", [Refusing()])
     for name in [name for name in mpi_library.sys.modules if name.startswith("mpi4py")]:
         monkeypatch.delitem(mpi_library.sys.modules, name)
-    with pytest.raises(MpiMissing, match=r"pip install synk\[mpi\] \(.*MPI|mpi4py"):
+    with pytest.raises(MpiMissing, match=r"pip install 'synk-pytensor\[mpi\]' \(.*MPI|mpi4py"):
         load_mpi()
 
 

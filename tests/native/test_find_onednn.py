@@ -14,7 +14,7 @@ from synk.native import find_onednn
 def test_a_missing_library_is_told_with_a_remedy():
     found = find_onednn.search([])
     assert found.library is None
-    assert found.reason == "oneDNN is not installed: install synk[onednn]"
+    assert found.reason == "oneDNN is not installed: pip install 'synk-pytensor[onednn]'"
 
 
 def test_a_missing_runtime_of_threads_is_told_before_anything_is_loaded(monkeypatch):
@@ -40,7 +40,7 @@ def test_files_that_do_not_serve_are_told_one_by_one(monkeypatch, tmp_path):
     monkeypatch.setattr(find_onednn, "OPENMP", "libm.so.6")
     told = find_onednn.search([str(broken), "libm.so.6"]).reason
     assert f"{broken} does not load" in told
-    assert "libm.so.6 is not oneDNN: install synk[onednn]" in told
+    assert "libm.so.6 is not oneDNN: pip install 'synk-pytensor[onednn]'" in told
 
 
 @pytest.mark.parametrize(

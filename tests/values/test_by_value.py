@@ -83,7 +83,9 @@ def test_what_is_not_of_the_script_goes_by_name():
 def test_without_cloudpickle_it_is_said_what_to_do(monkeypatch):
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
     kind = type("Tower", (), {"__module__": "__main__"})
-    with pytest.raises(TypeError, match=r"Tower is defined in the script.*pip install synk\[mpi\]"):
+    with pytest.raises(
+        TypeError, match=r"Tower is defined in the script.*pip install 'synk-pytensor\[mpi\]'"
+    ):
         by_value.reduced(kind)
 
 

@@ -24,7 +24,10 @@ from typing import Any
 FRONT_END = "nvidia-cudnn-frontend"
 OLDEST, TOO_NEW = (1, 22), (2,)  # of the front end
 MAJOR = 9  # of cuDNN
-REMEDY = "install synk[cuda13,cudnn13] (for drivers that speak CUDA 12 only: synk[cuda12,cudnn12])"
+REMEDY = (
+    "pip install 'synk-pytensor[cuda13,cudnn13]' "
+    "(for drivers that speak CUDA 12 only: 'synk-pytensor[cuda12,cudnn12]')"
+)
 
 
 @dataclass(frozen=True)

@@ -405,7 +405,7 @@ def test_tensorboard_reads_the_numbers(ranks, tmp_path):
 def test_a_missing_tensorboard_is_told(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboard.compat.proto", None)
     with pytest.raises(
-        ImportError, match=r"tensorboard is not installed. Use pip install synk\[tensorboard\]"
+        ImportError, match=r"tensorboard is not installed. Use pip install 'synk-pytensor\[tensorboard\]'"
     ):
         TensorBoard("folder")
 

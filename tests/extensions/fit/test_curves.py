@@ -84,5 +84,7 @@ def test_a_training_without_an_epoch_has_no_curve(tmp_path):
 
 def test_a_missing_matplotlib_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ImportError, match=r"matplotlib is not installed. Use pip install synk\[plot\]"):
+    with pytest.raises(
+        ImportError, match=r"matplotlib is not installed. Use pip install 'synk-pytensor\[plot\]'"
+    ):
         history([0.5]).plot(tmp_path / "curve.png")

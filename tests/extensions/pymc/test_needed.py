@@ -14,7 +14,10 @@ def said_by(preparation):
 
 def test_python_3_11_is_told_what_is_needed():
     said = said_by("sys.version_info = (3, 11, 9)")
-    assert "needs Python 3.12 or newer, as PyMC 6 does; this is 3.11.9. Use pip install 'synk[pymc]'" in said
+    assert (
+        "needs Python 3.12 or newer, as PyMC 6 does; this is 3.11.9. Use pip install 'synk-pytensor[pymc]'"
+        in said
+    )
 
 
 def with_versions(how):
@@ -23,9 +26,9 @@ def with_versions(how):
 
 def test_a_missing_package_is_named():
     said = with_versions("lambda name: metadata.Distribution.from_name('no-such-package')")
-    assert "needs pymc, which is not installed. Use pip install 'synk[pymc]'" in said
+    assert "needs pymc, which is not installed. Use pip install 'synk-pytensor[pymc]'" in said
 
 
 def test_a_package_that_is_too_old_is_named():
     said = with_versions("{'pymc': '6.10.1', 'nutpie': '0.15.2'}.get")
-    assert "needs nutpie 0.16 or newer; this is 0.15.2. Use pip install 'synk[pymc]'" in said
+    assert "needs nutpie 0.16 or newer; this is 0.15.2. Use pip install 'synk-pytensor[pymc]'" in said

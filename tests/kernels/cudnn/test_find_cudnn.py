@@ -43,18 +43,26 @@ def test_nothing_installed(monkeypatch):
     found = find_cudnn.search()
     assert (found.module, found.installed) == (None, False)
     assert found.reason == (
-        "cuDNN's front end is not installed: install synk[cuda13,cudnn13] "
-        "(for drivers that speak CUDA 12 only: synk[cuda12,cudnn12])"
+        "cuDNN's front end is not installed: pip install 'synk-pytensor[cuda13,cudnn13]' "
+        "(for drivers that speak CUDA 12 only: 'synk-pytensor[cuda12,cudnn12]')"
     )
 
 
 @pytest.mark.parametrize(
     ("name", "value", "told"),
     [
-        ("__version__", "1.18.0", "nvidia-cudnn-frontend is 1.18.0, and synk was written for 1.22: install"),
-        ("__version__", "2.0.1", "nvidia-cudnn-frontend is 2.0.1, and synk was written for 1.22: install"),
-        ("backend_version", lambda: 8907, "cuDNN is 8.9, and synk was written for 9: install"),
-        ("backend_version", lambda: 100100, "cuDNN is 10.1, and synk was written for 9: install"),
+        (
+            "__version__",
+            "1.18.0",
+            "nvidia-cudnn-frontend is 1.18.0, and synk was written for 1.22: pip install",
+        ),
+        (
+            "__version__",
+            "2.0.1",
+            "nvidia-cudnn-frontend is 2.0.1, and synk was written for 1.22: pip install",
+        ),
+        ("backend_version", lambda: 8907, "cuDNN is 8.9, and synk was written for 9: pip install"),
+        ("backend_version", lambda: 100100, "cuDNN is 10.1, and synk was written for 9: pip install"),
     ],
 )
 def test_versions_that_do_not_fit_are_told(front_end, monkeypatch, name, value, told):
@@ -118,7 +126,7 @@ def test_without_cublas_cudnn_is_not_used_because_it_would_abort(front_end, monk
     found = find_cudnn.search()
     assert found.module is None
     assert found.reason.startswith(
-        "cuDNN needs libcublasLt.so.13, which cannot be loaded: install synk[cuda13"
+        "cuDNN needs libcublasLt.so.13, which cannot be loaded: pip install 'synk-pytensor[cuda13"
     )
 
 

@@ -34,7 +34,7 @@ def library():
         loaded = [ctypes.CDLL(str(path)) for path in found]
         if loaded:
             return loaded[-1]
-    pytest.skip('NVRTC is not installed: pip install "synk[nvrtc]"')
+    pytest.skip('NVRTC is not installed: pip install "synk-pytensor[nvrtc]"')
 
 
 @cache

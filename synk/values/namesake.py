@@ -1,0 +1,62 @@
+"""Notice the other project that is called synk: its only file, synk/__init__.py, is ours as well.
+
+synk.__init__, once -> warn_of_namesakes -> SynkWarning, with the remedy
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from synk.values.errors import SynkWarning
+from synk.values.script_frames import stacklevel
+
+DISTRIBUTION = "synk-pytensor"  # of this package, which was once installed as synk, too
+METADATA = re.compile(r"synk-[^-]+\.dist-info")
+OURS = "Requires-Dist: pytensor"
+PACKAGES = ("site-packages", "dist-packages")
+REMEDY = (
+    f"pip uninstall synk; then, as that takes synk/__init__.py along, install {DISTRIBUTION} again from its "
+    "sources: pip install --force-reinstall --no-deps ."
+)
+
+
+def namesakes(places: Iterable[str] | None = None) -> list[str]:
+    """Return the folders of metadata of other projects called synk, in these places or where Python looks."""
+    if places is None:
+        places = (place for place in sys.path if os.path.basename(place) in PACKAGES)
+    return [folder for place in dict.fromkeys([*places, own_place()]) for folder in _namesakes_in(place)]
+
+
+def is_ours(init: Path) -> bool:
+    """Return whether a file is this package's ``__init__.py``, and not the one of another project."""
+    return "__version__" in init.read_text(errors="replace")
+
+
+def own_place() -> str:
+    """Return the folder in which the folder of this package is."""
+    return str(Path(__file__).parents[2])
+
+
+def _namesakes_in(place: str) -> Iterator[str]:
+    # Entries are read by name only: importlib.metadata would take 30 ms to import.
+    with suppress(OSError):
+        for name in filter(METADATA.fullmatch, os.listdir(place)):
+            if OURS not in Path(place, name, "METADATA").read_text(errors="replace"):
+                yield os.path.join(place, name)
+
+
+def warn_of_namesakes() -> None:
+    """Warn if another project called synk is installed, too."""
+    for folder in namesakes()[:1]:
+        warnings.warn(
+            f"another project called synk is installed beside this one, {DISTRIBUTION}: {folder}. Both have "
+            f"synk/__init__.py, and either replaces or removes the other's: {REMEDY}",
+            SynkWarning,
+            stacklevel=stacklevel(),
+        )
