@@ -47,4 +47,23 @@ class HostCall:
     def _to_device(self, variable, value):
         if not isinstance(variable.type, DenseTensorType):
             return value
-        return self._xp.asarray(value, dtype=variable.type.dtype)
+        return self._xp.asarray(as_declared(value, variable.type.dtype))
+
+
+def as_declared(value: Any, dtype: str) -> Any:
+    """Convert what ``perform`` gave to an array of the declared dtype.
+
+    Raises TypeError if that, of integers or truth values, cannot hold it.
+    """
+    value = np.asarray(value)
+    if value.dtype == dtype:
+        return value
+    with np.errstate(all="ignore"):
+        converted = value.astype(dtype)
+    if converted.dtype.kind in "biu" and not np.array_equal(converted, value):
+        lost = value[converted != value][0]
+        raise TypeError(
+            f"perform gives {value.dtype}, and the declared {dtype} cannot hold {lost}; declare the dtype "
+            "that it gives in make_node, or convert what it gives"
+        )
+    return converted

@@ -3,6 +3,7 @@
 array_query -> PyTensor's rewrites, without `UNWANTED`; fusion (`synk.compile.elementwise.fusion`)
             -> KeepLines       the user's lines follow replacements
             -> SuperviseQuickly, NearShapes: what PyTensor does, in linear time
+            -> AsPerformed     declared dtypes are those in which Ops compute
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from pytensor.tensor.rewriting.shape import ShapeFeature
 from synk.compile.elementwise import dialect_of
 from synk.compile.elementwise.dialect import CUDA
 from synk.compile.elementwise.fusion import TAGS, register_fusion
+from synk.compile.graphs.width import as_performed
 from synk.compile.passes.place import wanted_on_host
 from synk.native.libraries import native_libraries
 
@@ -56,8 +58,11 @@ NEAR = 100  # variables
 NEEDS_NEAR_SHAPES = hasattr(ShapeFeature, "update_shape")  # later versions keep shapes another way
 
 
-def array_query(xp: ModuleType, native: bool = False) -> RewriteDatabaseQuery:
-    """Return the query that selects the rewrites, in place too: fusion into kernels, or regions if wanted."""
+def array_query(xp: ModuleType, native: bool = False, inside: bool = False) -> RewriteDatabaseQuery:
+    """Return the query that selects the rewrites, in place too: fusion into kernels, or regions if wanted.
+
+    ``inside`` tells whether they are for the graph inside an Op.
+    """
     in_c = native and native_libraries() is not None
     fusion = (TAGS["CUDA"],) if dialect_of(xp) is CUDA else (TAGS["C"], NATIVE) if in_c else ()
     near = NEEDS_NEAR_SHAPES
@@ -67,6 +72,7 @@ def array_query(xp: ModuleType, native: bool = False) -> RewriteDatabaseQuery:
         extra_rewrites=[
             (KeepLines(), -1),
             (SuperviseQuickly(), -1),
+            (AsPerformed(inside), -1),
             *([(NearShapes(), POSITION)] if near else []),
         ],
     )
@@ -94,7 +100,7 @@ def step_rewriter() -> GraphRewriter:
 def _inner_query(xp: ModuleType, native: bool = False) -> RewriteDatabaseQuery:
     # PyTensor would rewrite graphs that are further inside for the default mode's linker.
     unwanted = ("symbolic_op_recognition", "compile_inner_graph")
-    return array_query(xp, native).including("minimum_compile").excluding(*unwanted)
+    return array_query(xp, native, inside=True).including("minimum_compile").excluding(*unwanted)
 
 
 _native = ContextVar("native", default=False)
@@ -179,6 +185,42 @@ class SuperviseQuickly(GraphRewriter):
 
     def apply(self, fgraph: FunctionGraph) -> None:
         """Change nothing."""
+
+
+class AsPerformed(GraphRewriter):
+    """Put in place of results what `as_performed` makes of them; an update keeps its variable's dtype.
+
+    So do all results of a graph ``inside`` an Op, which has declared them. A graph for which there is no such
+    thing stays as it is: the implementation of its running sum refuses that.
+    """
+
+    def __init__(self, inside: bool = False):
+        self._inside = inside
+
+    def apply(self, fgraph: FunctionGraph) -> None:
+        """Change the graph, before any rewrite goes by dtypes."""
+        try:
+            made = as_performed(fgraph.outputs)
+        except TypeError:
+            return
+        old = list(fgraph.outputs)
+        if self._inside and any(map(_differ, old, made)):
+            return
+        for k, new in enumerate(made):
+            if new is not old[k]:
+                self._put(fgraph, k, new)
+
+    def _put(self, fgraph: FunctionGraph, k: int, new: Any) -> None:
+        old: Any = fgraph.outputs[k]
+        if k in (fgraph.update_mapping or {}) and _differ(old, new):
+            new = new.astype(old.type.dtype)
+        (output,) = [node for node, _ in fgraph.clients[old] if getattr(node.op, "idx", None) == k]
+        fgraph.change_node_input(output, 0, new, self, import_missing=True, check=False)
+
+
+def _differ(one: Any, other: Any) -> bool:
+    """Tell whether two variables have different dtypes."""
+    return getattr(one.type, "dtype", None) != getattr(other.type, "dtype", None)
 
 
 class QuickLook:

@@ -23,6 +23,7 @@ from pytensor.tensor.type import DenseTensorType, TensorType
 from synk.arrays.variables import describe, first_row, leads, n_rows, total_rows
 from synk.compile import ArrayLinker
 from synk.compile.graphs.substitute import substitute
+from synk.compile.graphs.width import as_performed
 from synk.values.reduction import check_mode
 
 
@@ -71,6 +72,9 @@ class Definition:
     parts: tuple[tuple[Variable, str], ...] = ()
     completed: tuple[int, ...] = ()  # the results, outputs before updates, that are made of parts
     needs_all_rows: str = ""
+    # Outputs, then new values, with the dtypes that the user's graph declares; those above have the dtypes
+    # that its Ops compute.
+    as_written: tuple[Variable, ...] = ()
 
     @property
     def all_inputs(self) -> tuple[Variable, ...]:
@@ -104,9 +108,10 @@ def define(
     triples += _default_updates(
         [*expressions, *(given for _, given in pairs)], [variable for variable, _, _ in triples]
     )
-    expressions = substitute([*output_variables, *(value for _, value, _ in triples)], dict(pairs))
+    as_written = substitute([*output_variables, *(value for _, value, _ in triples)], dict(pairs))
+    expressions = as_performed(as_written)
     written = [
-        (variable, expression, mode)
+        (variable, _fitting(variable, expression), mode)
         for (variable, _, mode), expression in zip(triples, expressions[len(output_variables) :], strict=True)
     ]
     definition = Definition(
@@ -121,6 +126,7 @@ def define(
         givens=pairs,
         sliceables=_sliceables(sliceable_shareds),
         mode=mode,
+        as_written=tuple(as_written),
     )
     _check_whole(definition, on_unused_input)
     return definition
@@ -262,6 +268,12 @@ def _default_updates(
         found += new
         pending = [value for _, value, _ in new]
     return found
+
+
+def _fitting(variable: Any, value: Any) -> Any:
+    """Return a new value in the dtype of its variable, which is narrower where the value is a running sum."""
+    dtype = getattr(variable.type, "dtype", None)
+    return value if getattr(value.type, "dtype", None) == dtype else value.astype(dtype)
 
 
 def _checked_update(variable: Any, value: Any, mode: Any) -> Update:

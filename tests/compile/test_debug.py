@@ -253,3 +253,37 @@ def test_the_mode_travels():
     mode = pickle.loads(pickle.dumps(debug_mode(nan="warn")))
     assert mode.linker.observe.nan == "warn"
     assert mode.linker.observe.xp is np
+
+
+class Count(Op):
+    """Running counts, declared as narrow as what is counted, as PyTensor declares them."""
+
+    __props__ = ()
+
+    def make_node(self, x):
+        return Apply(self, [x], [x.type()])
+
+    def perform(self, node, inputs, outputs):
+        outputs[0][0] = np.cumsum(inputs[0])
+
+
+def test_a_dtype_that_perform_does_not_give_is_found():
+    x = pt.vector("x", dtype="bool")
+    array_funcify.register(Count, lambda op, node, xp: lambda x: xp.cumsum(x, dtype="bool"))
+    counted = pytensor.function([x], Count()(x), mode=debug_mode())
+    with pytest.raises(DebugError, match=r"output 0 has dtype bool, that of perform int64[^$]*test_debug.py"):
+        counted(np.ones(3, bool))
+
+
+def test_numbers_that_the_declared_dtype_cannot_hold_are_refused():
+    class Host(Count):
+        """The same without an entry: its own perform runs."""
+
+    array_funcify.register(Host, array_funcify.dispatch(object))
+    x = pt.vector("x", dtype="uint8")
+    counted = pytensor.function([x], Host()(x), mode=array_mode())
+    np.testing.assert_array_equal(
+        counted(np.array([100, 3], "uint8")), np.array([100, 103], "uint8"), strict=True
+    )
+    with pytest.raises(TypeError, match="perform gives uint64, and the declared uint8 cannot hold 300"):
+        counted(np.array([100, 200], "uint8"))

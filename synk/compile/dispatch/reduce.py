@@ -11,6 +11,7 @@ from pytensor.tensor.special import LogSoftmax, Softmax
 from pytensor.tensor.type import TensorType
 
 from synk.compile.dispatch.pairwise import sum_float32
+from synk.compile.graphs.width import cumulated, refusal
 from synk.compile.host_call import HostCall
 from synk.compile.tables import array_funcify, array_scalar, takes_out
 
@@ -129,6 +130,9 @@ def argmax(op, node, xp):
 @array_funcify.register(CumOp)
 def cumulative(op, node, xp):
     """Running sum or product."""
+    wide = cumulated(node.inputs[0].type.dtype)
+    if wide != node.outputs[0].type.dtype:
+        raise TypeError(refusal(node, f"what reads it takes {node.outputs[0].type.dtype}, not {wide}"))
     function = xp.cumsum if op.mode == "add" else xp.cumprod
     return partial(function, axis=op.axis, dtype=node.outputs[0].type.dtype)
 

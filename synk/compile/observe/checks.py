@@ -21,6 +21,7 @@ from synk.compile.programs.program import describe
 # Relative and absolute error of arrays that a program keeps in 16 bits: twice that of rounding.
 ROUNDED = {"float16": (2.0**-10, 2.0**-24), "bfloat16": (2.0**-7, 0.0)}
 
+DISCRETE = {*"biu"}  # kinds of dtypes that wrap, where others round
 SUMMING = (CAReduce, Dot, Dot22, Dot22Scalar, BatchedDot, Gemm, Gemv)
 
 
@@ -97,6 +98,8 @@ def wrong_values(
                 yield f"output {position} is a generator in another state than that of perform"
         elif result.shape != right.shape:
             yield f"output {position} is {describe(result)}, that of perform {describe(right)}"
+        elif {result.dtype.kind, right.dtype.kind} & DISCRETE and result.dtype != right.dtype:
+            yield f"output {position} has dtype {result.dtype}, that of perform {right.dtype}"
         else:
             rounded = "" if kept.dtype == right.dtype else str(kept.dtype)
             coarse, tiny = ROUNDED.get(rounded, (0.0, 0.0))

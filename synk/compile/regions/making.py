@@ -12,6 +12,7 @@ from pytensor.tensor.extra_ops import CumOp
 
 from synk.compile.compat import join_pieces
 from synk.compile.elementwise.templates import carrier
+from synk.compile.graphs.width import cumulated
 from synk.compile.regions.movement import spread
 from synk.compile.regions.table import NoText, c_text
 from synk.compile.regions.walks import copy, fill
@@ -112,7 +113,7 @@ def cumulative(op: CumOp, node: Apply, region: RegionWriter) -> None:
     """Make running sums or products in a copy."""
     (x,), (out,) = node.inputs, node.outputs
     ndim, dtype = x.type.ndim, out.type.dtype
-    if (op.axis is None and ndim != 1) or x.type.dtype != dtype or dtype == "bool":
+    if (op.axis is None and ndim != 1) or cumulated(x.type.dtype) != dtype:
         raise NoText("a running sum of all axes, or in another dtype")
     view, axis = region.view(x), (op.axis or 0) % ndim
     target = region.new(out, view.shape)

@@ -11,15 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytensor
+from pytensor.compile.mode import Mode
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
 from synk.arrays.variables import describe, first_row, leads, n_rows, ranks, total_rows
-from synk.compile import array_mode
 from synk.functions.symbolic import UNDECLARED, Definition
 from synk.values.errors import SynkError
 
+PLAIN = Mode(linker="py", optimizer=None)  # the graph as written, each Op by its own ``perform``
 NUMBERS = (n_rows, total_rows, first_row, leads)
 
 
@@ -39,7 +40,9 @@ class FirstCall:
     def __init__(self, written: Definition, check: str = "first"):
         self._written = written
         self._compared = [update for update in written.updates if update.mode is UNDECLARED]
-        results = [*written.outputs, *(update.value for update in self._compared)]
+        new_values = zip(written.updates, written.as_written[len(written.outputs) :], strict=True)
+        compared = [value for update, value in new_values if update.mode is UNDECLARED]
+        results = [*written.as_written[: len(written.outputs)], *compared]
         behind = list(ancestors([*results, *(update.value for update in written.updates)]))
         what = f"check={check!r} of {written.name!r}"
         if written.sliceables:
@@ -57,14 +60,17 @@ class FirstCall:
         """Return outputs and new values that one process computes from all rows, and the present values."""
         inputs = {variable: variable.type() for variable in (*NUMBERS, *self._shared)}
         mode = self._written.mode
-        function = pytensor.function(
-            [*self._written.all_inputs, *inputs.values()],
-            self._results,
-            givens=inputs,
-            mode=array_mode() if mode in (None, "debug") else mode,
-            on_unused_input="ignore",
-            name=f"{self._written.name}, in one process",
-        )
+        mode = PLAIN if mode in (None, "debug") else mode
+        # Graphs inside Ops are compiled for the mode of the configuration.
+        with pytensor.config.change_flags(mode=mode):
+            function = pytensor.function(
+                [*self._written.all_inputs, *inputs.values()],
+                self._results,
+                givens=inputs,
+                mode=mode,
+                on_unused_input="ignore",
+                name=f"{self._written.name}, in one process",
+            )
         length = len(arrays[0]) if self._written.inputs else 1
         numbers = [np.asarray(length), np.asarray(length), np.asarray(0), np.asarray(True)]
         return function(*arrays, *numbers, *(variable.get_value() for variable in self._shared))
@@ -95,7 +101,7 @@ class FirstCall:
 
 
 def difference(found: Any, expected: Any) -> str | None:
-    """Return how two values differ by more than rounding, or None.
+    """Return how two values differ, in shape, in dtype or by more than rounding; or None.
 
     Rounding is the square root of the dtype's precision, of the largest element: 1.5e-8 of it in float64,
     3.5e-4 in float32. Where all are about 0, as sums that cancel, the precision to the power 3/4 is.
@@ -105,6 +111,8 @@ def difference(found: Any, expected: Any) -> str | None:
     found, expected = np.asarray(found), np.asarray(expected)
     if found.shape != expected.shape:
         return f"shape {found.shape}, in one process {expected.shape}"
+    if found.dtype != expected.dtype:
+        return f"dtype {found.dtype}, in one process {expected.dtype}"
     if not found.size:
         return None
     exact = found.dtype.kind not in "fc"

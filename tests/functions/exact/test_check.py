@@ -131,3 +131,22 @@ class TestWithRanks:
     def test_another_word_is_refused(self):
         with pytest.raises(ValueError, match="check='always' is unknown"):
             synk.function([x], x.sum(), check="always")
+
+    def test_running_sums_of_truth_values_and_narrow_integers_are_counted(self):
+        narrow = pt.matrix("narrow", dtype="int8")
+        value = np.full((7, 2), 100, "int8")
+        f = synk.function(
+            [narrow],
+            [pt.cumsum(narrow > 0, axis=0), pt.cumsum(narrow, axis=0), pt.cumprod(narrow, axis=1) * 1.0],
+            check="first",
+        )
+        counts, sums, products = f(value)
+        np.testing.assert_array_equal(counts, np.cumsum(value > 0, axis=0), strict=True)
+        np.testing.assert_array_equal(sums, np.cumsum(value, axis=0), strict=True)
+        np.testing.assert_array_equal(products, np.cumprod(value, axis=1))
+
+    def test_a_dtype_that_one_process_does_not_give_is_found(self, monkeypatch):
+        monkeypatch.setattr("synk.functions.symbolic.as_performed", list)
+        f = synk.function([x], pt.cumsum(x[:, 0] > -9), check="first")
+        with pytest.raises(synk.SynkError, match="dtype bool, in one process int64"):
+            f(VALUES)

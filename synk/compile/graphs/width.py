@@ -1,0 +1,110 @@
+"""Give Ops that compute in a wider dtype than they declare inputs of that dtype, so that graphs say what is.
+
+    graph, as written -> as_performed -> the same graph, in which declared dtypes are those of ``perform``
+
+NumPy counts truth values and sums narrow integers in 64 bits, and PyTensor's Ops do what NumPy does: a
+running sum of bool, declared bool, is int64. What only moves the numbers, such as an index, keeps them;
+what computes by element, or reduces, gives the dtype that it declares. C loops, buffers between ranks and
+shared variables go by declared dtypes, and would wrap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytensor.scalar.basic as ps
+import pytensor.tensor as pt
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.op import HasInnerGraph
+from pytensor.tensor.elemwise import CAReduce, Elemwise
+from pytensor.tensor.extra_ops import CumOp
+
+from synk.compile.graphs.origin import keep_origin, place_of, remade
+from synk.compile.graphs.serialize import topological
+
+
+def as_performed(results: Sequence[Variable]) -> list[Variable]:
+    """Return ``results`` of a graph whose declared dtypes are those in which its Ops compute.
+
+    Parameters
+    ----------
+    results : sequence of Variable
+        Left as they are. Those that keep the numbers of a running sum of narrow integers have another dtype.
+
+    Raises
+    ------
+    TypeError
+        An Op cannot take the wider numbers; the message names the line that built it.
+    """
+    new: dict[Variable, Variable] = {}
+    for node in topological(results):
+        inputs = [new.get(variable, variable) for variable in node.inputs]
+        made = _made(node, inputs)
+        if made is not node.outputs:
+            keep_origin(node.outputs, made)
+            new.update(zip(node.outputs, made, strict=True))
+    return [new.get(variable, variable) for variable in results]
+
+
+def _made(node: Apply, inputs: Sequence[Any]) -> Sequence[Variable]:
+    op = node.op
+    if isinstance(op, CumOp):
+        wide = cumulated(inputs[0].type.dtype)
+        if wide != inputs[0].type.dtype:
+            return [op(pt.cast(inputs[0], wide))]
+    elif isinstance(op, Elemwise) and isinstance(op.scalar_op, ps.Pow):
+        return _power(node, inputs)
+    if all(one is other for one, other in zip(inputs, node.inputs, strict=True)):
+        return node.outputs
+    if isinstance(op, CAReduce):
+        # Its elements are converted before they are combined.
+        inputs = [pt.cast(inputs[0], op.acc_dtype or node.outputs[0].type.dtype)]
+    outputs = _on(node, inputs).outputs
+    if isinstance(op, Elemwise | CAReduce | ps.ScalarOp):
+        return [_cast(one, old.type.dtype) for one, old in zip(outputs, node.outputs, strict=True)]
+    return outputs
+
+
+def cumulated(dtype: str) -> str:
+    """Return the dtype in which NumPy makes running sums and products."""
+    return str(np.cumsum(np.zeros(1, dtype)).dtype) if np.dtype(dtype).kind in "biu" else dtype
+
+
+def _power(node: Apply, inputs: Sequence[Any]) -> Sequence[Variable]:
+    """Convert the base first: PyTensor's rewrites multiply it by itself in its own dtype, which wraps."""
+    declared = node.outputs[0].type.dtype
+    base = inputs[0]
+    if base is node.inputs[0] and (
+        base.type.dtype == declared or np.dtype(base.type.dtype).kind not in "biu"
+    ):
+        return node.outputs
+    return [_cast(node.op(pt.cast(base, declared), inputs[1]), declared)]
+
+
+def _on(node: Apply, inputs: Sequence[Variable]) -> Apply:
+    if isinstance(node.op, HasInnerGraph) and not isinstance(node.op, Elemwise):
+        raise TypeError(refusal(node, "its graph inside declares narrower ones"))
+    try:
+        made = remade(node, inputs)
+    except (TypeError, ValueError, NotImplementedError) as error:
+        raise TypeError(refusal(node, str(error))) from error
+    for one, old in zip(made.outputs, node.outputs, strict=True):
+        if getattr(one.type, "ndim", None) != getattr(old.type, "ndim", None):
+            raise TypeError(refusal(node, f"{one.type} is not {old.type}"))
+    return made
+
+
+def refusal(node: Apply, why: str) -> str:
+    """Say that a node cannot have the wide numbers, which line built it, and what to do."""
+    place = f" ({where})" if (where := place_of(node)) else ""
+    return (
+        f"{node.op}{place}: a running sum or product of narrow integers or truth values is one of 64 bits, "
+        f"as in NumPy, which does not fit here: {why}; "
+        "convert what is summed, pt.cumsum(x.astype('int64')), or the sum"
+    )
+
+
+def _cast(variable: Any, dtype: str) -> Any:
+    return variable if variable.type.dtype == dtype else pt.cast(variable, dtype)
