@@ -45,7 +45,7 @@ FLOORS = (
 # The same of a room's own folders and loose modules, its inner rooms; what its __init__.py imports is free.
 INNER_FLOORS = {
     "compile": (
-        {"compat"},  # what differs between versions of PyTensor
+        {"compat", "wrong_rewrites"},  # what differs between versions of PyTensor
         {"graphs", "host_call"},
         {"tables", "elementwise", "rows"},  # what Ops say about themselves; elementwise chains as C and CUDA
         {"passes"},  # decisions about a program

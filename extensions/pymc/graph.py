@@ -27,6 +27,7 @@ from pytensor.tensor.basic import MakeVector, ScalarFromTensor
 from pytensor.tensor.math import All
 from pytensor.tensor.random.type import RandomType
 
+from synk.compile import LEFT_OUT
 from synk.extensions.pymc.rebuild import rebuilt
 
 SIMPLIFIED = ("canonicalize", "stabilize")
@@ -171,9 +172,9 @@ def _broadcasts(shape: Sequence[Any], to: Sequence[Any]) -> bool:
 def pieces_of(total: Variable, model: Any) -> list[Variable]:
     """Return a log-density and its gradient by each free variable; what follows from data is computed."""
     values = [model.rvs_to_values[rv] for rv in model.free_RVs]
-    total = rewrite_graph(total, include=SIMPLIFIED, clone=False)
+    total = rewrite_graph(total, include=SIMPLIFIED, exclude=LEFT_OUT, clone=False)
     gradients = pytensor.grad(total, values, disconnected_inputs="ignore")
-    return rewrite_graph([total, *gradients], include=SIMPLIFIED, clone=False)
+    return rewrite_graph([total, *gradients], include=SIMPLIFIED, exclude=LEFT_OUT, clone=False)
 
 
 def of_vector(pieces: Sequence[Variable], model: Any, layout: Layout) -> tuple[Any, list[Variable]]:

@@ -3,7 +3,8 @@
 The way of a graph through ``pytensor.function(..., mode=array_mode())``; names are modules and rooms here:
 
     linker           pairs itself with rewrites, and runs the program when the function is called
-    rewrites         PyTensor's and ours; elementwise/ joins elementwise Ops, and writes them in C or CUDA
+    rewrites         PyTensor's and ours, without ``wrong_rewrites``; elementwise/ joins elementwise Ops, and
+                     writes them in C or CUDA
     emit             has the passes decide about the program, one by one, and writes it down:
       passes/          decisions; ``plan`` has the list of them
       tables           what the passes ask about an Op: its entries, all of which may be added to
@@ -25,9 +26,11 @@ from synk.compile.observe.debug import Debug, DebugError, debug_mode
 from synk.compile.observe.profile import Profile
 from synk.compile.observe.source import source_of
 from synk.compile.programs.program import Program
+from synk.compile.wrong_rewrites import LEFT_OUT, without_wrong
 
 __all__ = [
     "EITHER",
+    "LEFT_OUT",
     "ArrayLinker",
     "Debug",
     "DebugError",
@@ -42,4 +45,5 @@ __all__ = [
     "loads",
     "source_of",
     "substitute",
+    "without_wrong",
 ]

@@ -32,6 +32,7 @@ from synk.compile.elementwise.dialect import CUDA
 from synk.compile.elementwise.fusion import TAGS, register_fusion
 from synk.compile.graphs.width import as_performed
 from synk.compile.passes.place import wanted_on_host
+from synk.compile.wrong_rewrites import LEFT_OUT
 from synk.native.libraries import native_libraries
 
 WANTED = (
@@ -46,6 +47,7 @@ UNWANTED = (
     "local_careduce_fusion",
     "inplace_elemwise",  # quadratic in the size of the graph; programs do it themselves (`reuse`)
     "scan_reduce_trace_prealloc",  # asks for the virtual machine's own Scan
+    *LEFT_OUT,  # give wrong numbers
 )
 
 register_fusion(wanted_on_host)

@@ -33,6 +33,7 @@ from synk.compile.graphs.substitute import substitute
 from synk.compile.observe.debug import Debug, of_nothing
 from synk.compile.observe.profile import observed_mode
 from synk.compile.passes.finish import Announcer
+from synk.compile.wrong_rewrites import without_wrong
 from synk.device import Device
 from synk.rank.arguments import RowInput, numbers_of_rows, stand_in
 from synk.rank.calling import Absent, Bound, Direct, called_on_host
@@ -244,7 +245,8 @@ class RankProgram:
     def _chosen_modes(self, observe: Observer | None) -> tuple[Any, Any]:
         """Return how to compile, and how for one slice, which is announced."""
         if not self.on_device:
-            mode = self.spec.mode if observe is None else observed_mode(self.spec.mode, observe)
+            written = self.spec.mode
+            mode = without_wrong(written) if observe is None else observed_mode(written, observe)
             return mode, mode
         announcer = self._context.announcer
         if self.spec.mode == "debug":

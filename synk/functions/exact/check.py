@@ -17,6 +17,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
 from synk.arrays.variables import describe, first_row, leads, n_rows, ranks, total_rows
+from synk.compile import without_wrong
 from synk.functions.symbolic import UNDECLARED, Definition
 from synk.values.errors import SynkError
 
@@ -60,7 +61,7 @@ class FirstCall:
         """Return outputs and new values that one process computes from all rows, and the present values."""
         inputs = {variable: variable.type() for variable in (*NUMBERS, *self._shared)}
         mode = self._written.mode
-        mode = PLAIN if mode in (None, "debug") else mode
+        mode = PLAIN if mode in (None, "debug") else without_wrong(mode)
         # Graphs inside Ops are compiled for the mode of the configuration.
         with pytensor.config.change_flags(mode=mode):
             function = pytensor.function(
