@@ -1,0 +1,1 @@
+"""Compare random graphs of integers, truth values, repeated positions and running sums with NumPy."""
