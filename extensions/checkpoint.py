@@ -1,9 +1,9 @@
 """Save shared variables to a file, and load them back on every rank.
 
     save: variables -> checkpoint_contents -> copies of one moment -> checkpoint_format -> atomic_write
-    load: file -> entries, checked against the variables -> arrays, generator_of -> every rank
+    load: file -> checkpoint_entries, checked against the variables -> values -> every rank
 
-Ranks hold the same parameters, so rank 0 speaks for all; of random states, each rank's own is kept::
+Rank 0 speaks for all where ranks have equal values; of what is per rank, each rank's own is kept::
 
     step = make_train_function(loss, params, inputs, updates.adam)
     ...
@@ -13,12 +13,11 @@ Ranks hold the same parameters, so rank 0 speaks for all; of random states, each
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import stat
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -27,26 +26,24 @@ import synk
 from synk.extensions import checkpoint_format
 from synk.extensions.atomic_write import atomic_write
 from synk.extensions.checkpoint_contents import (
-    OF_RANK,
+    causes,
     copies,
-    copies_of_others,
+    copies_of_ranks,
     named,
-    of_each_rank,
-    of_rank,
     plain,
+    told,
     value_of,
 )
+from synk.extensions.checkpoint_entries import check_fit, loaded_value
 from synk.extensions.checkpoint_format import (
-    ENTRIES_LIMIT,
-    ArrayEntry,
     CheckpointCorrupt,
     CheckpointVersion,
     Entry,
-    GeneratorEntry,
+    OfRanks,
+    Rows,
     ValueEntry,
     shortened,
 )
-from synk.extensions.checkpoint_generators import generator_of
 
 __all__ = ["CheckpointCorrupt", "CheckpointNames", "CheckpointVersion", "load", "read_values", "save"]
 
@@ -60,11 +57,12 @@ class CheckpointNames(synk.SynkError, KeyError):
 
 
 def save(path: str | os.PathLike[str], variables: Any, values: Mapping[str, Any] | None = None) -> None:
-    """Write the values of shared variables on rank 0 to a file, and plain values beside them.
+    """Write the values of shared variables on all ranks to a file, and plain values beside them.
 
-    All are of one moment: calls of other threads wait while they are copied, which takes the memory of one
-    more copy. The file is replaced as a whole, once what was written has been read again: if anything fails,
-    the old one stays.
+    Of what `synk.per_rank` names, and of random states, each rank's own is written, of the rest rank 0's. All
+    are of one moment: calls of other threads wait while they are copied, which takes the memory of one more
+    copy. The file is replaced as a whole, once what was written has been read again: if anything fails, the
+    old one stays.
 
     Parameters
     ----------
@@ -85,7 +83,10 @@ def save(path: str | os.PathLike[str], variables: Any, values: Mapping[str, Any]
         A name is not a string, a variable neither a shared tensor nor a shared generator, or a value not
         plain.
     ValueError
-        A variable has no name, or two things have the same.
+        A variable has no name, or two things have the same; or it was per rank in a run that is closed, of
+        which rank 0's value is left.
+    WorkerDied, SynkTimeout, LinkLost
+        The run is broken, and a variable is per rank. Others can be saved, random states as rank 0 has them.
     SynkStateError
         This process is not the master, or this is called in the middle of a call, by a signal handler.
     OSError
@@ -94,10 +95,12 @@ def save(path: str | os.PathLike[str], variables: Any, values: Mapping[str, Any]
     kept = plain(values or {})
     with synk.turn("checkpoint.save"):
         copied = copies(variables)
-        with contextlib.suppress(
-            synk.WorkerDied, synk.SynkTimeout, synk.LinkLost
-        ):  # rank 0's are left of a broken run
-            copied.update(copies_of_others(variables))
+        try:
+            copied |= copies_of_ranks(variables, copied)
+        except (synk.WorkerDied, synk.SynkTimeout, synk.LinkLost) as lost:
+            if found := causes(variables):
+                lost.add_note(f"{told(found)}; the other variables can be saved")
+                raise
     write(path, copied, kept)
 
 
@@ -137,7 +140,8 @@ def load(path: str | os.PathLike[str], variables: Any, *, strict: bool = True) -
     CheckpointNames
         Names are missing from the file, or not asked for. Also a KeyError.
     ValueError
-        A shape, a dtype or the kind of a generator differs; or names as for `save`.
+        A shape, a dtype or the kind of a generator differs; a variable that was per rank, other than by its
+        rows, is to be loaded on another number of ranks; or names as for `save`.
     TypeError, SynkStateError
         As `save`.
     OSError
@@ -145,39 +149,25 @@ def load(path: str | os.PathLike[str], variables: Any, *, strict: bool = True) -
 
     Notes
     -----
-    Generators, and what functions say is ``per_rank``, get back the value of each rank if there are as many
-    ranks as there were. Otherwise all get that of rank 0, of generators in streams of their own, made from it
-    as those at the start were.
+    What was per rank is given back to each rank if there are as many as there were. On another number, rows
+    are dealt out again, as by `synk.scatter`, and generators go on in streams that are made from that of
+    rank 0, as those at the start were.
     """
     with synk.turn("checkpoint.load"):
         wanted = named(variables)
         present = {name: value_of(variable) for name, variable in wanted.items()}
-        own = of_each_rank(variables, wanted)
-        others = synk.n_ranks() - 1 if synk.is_open() else 0
+        n_ranks = synk.n_ranks() if synk.is_open() else 1
     with _opened(path) as file:
-        sizes = {name: value.nbytes for name, value in present.items() if isinstance(value, np.ndarray)}
-        most = sum(sizes.values()) + ENTRIES_LIMIT * sum(sizes.get(name, 0) for name in own)
-        entries = checkpoint_format.read_entries(file, most)
-        others_too = {
-            name
-            for name, entry in entries.items()
-            if strict and not (isinstance(entry, ValueEntry) or OF_RANK.sub("", name) in present)
-        }
-        check_names(others_too | (entries.keys() & present.keys()), present)
-        places = {name: name for name in present}
-        for name in own:
-            if others and of_rank(others, name) in entries and of_rank(others + 1, name) not in entries:
-                places |= {of_rank(rank, name): name for rank in range(1, others + 1)}
-        for place, name in places.items():
-            _check_fit(place, entries[place], present[name])
+        most = n_ranks * sum(value.nbytes for value in present.values() if isinstance(value, np.ndarray))
+        entries = checkpoint_format.read_entries(file, most, wanted)
+        saved = {name for name, entry in entries.items() if not isinstance(entry, ValueEntry)}
+        check_names((saved if strict else set()) | (entries.keys() & present.keys()), present)
+        for name, value in present.items():
+            check_fit(name, entries[name], wanted[name].type, value, n_ranks)
         checkpoint_format.check_digest(file, longer_than=most)
-        loaded = {place: _loaded(file, entries[place], present[name]) for place, name in places.items()}
+        loaded = {name: loaded_value(file, entries[name], like=value) for name, value in present.items()}
     with synk.turn("checkpoint.load"):
-        assign([(wanted[name], loaded[name]) for name in present])
-        for rank in range(1, others + 1):
-            for name in own:
-                if of_rank(rank, name) in loaded:
-                    synk.set_value(rank, own[name], loaded[of_rank(rank, name)])
+        assign([(wanted[name], value) for name, value in loaded.items()])
     return _values(entries)
 
 
@@ -228,46 +218,39 @@ def _listed(names: Collection[str]) -> str:
     return f"{shown} and {rest} more" if rest else f"{shown}"
 
 
-def _check_fit(name: str, entry: Entry, value: Any) -> None:
-    saved, wanted = _kind_of_entry(entry), _kind_of_value(value)
-    if saved != wanted:
-        raise ValueError(
-            f"variable '{name}' is {wanted}, but {saved} was saved; load it into a variable of that kind"
-        )
-
-
-def _kind_of_entry(entry: Entry) -> str:
-    if isinstance(entry, ArrayEntry):
-        return f"an array of dtype {entry.dtype} and shape {entry.shape}"
-    if isinstance(entry, ValueEntry):
-        return "a plain value"
-    return f"a {shortened(entry.state['bit_generator'])} generator"
-
-
-def _kind_of_value(value: Any) -> str:
-    if isinstance(value, np.ndarray):
-        return f"an array of dtype {value.dtype} and shape {value.shape}"
-    return f"a {type(value.bit_generator).__name__} generator"
-
-
-def _loaded(file: BinaryIO, entry: Entry, value: Any) -> Any:
-    if isinstance(entry, ArrayEntry):
-        return checkpoint_format.read_array(file, entry)
-    assert isinstance(entry, GeneratorEntry)
-    bits = value.bit_generator
-    try:
-        return generator_of(entry.state, like=bits)
-    except (ValueError, TypeError, KeyError, IndexError, OverflowError) as error:
-        said = f"not the state of a {type(bits).__name__} generator: {shortened(error)}"
-        raise CheckpointCorrupt(said) from None
-
-
 def assign(pairs: list[tuple[Any, Any]]) -> None:
-    """Give variables values on every rank; to be called in a `synk.turn`."""
+    """Give variables values on every rank, or those of ranks; to be called in a `synk.turn`."""
+    whole = [(variable, _of_one(value)) for variable, value in pairs]
     if not synk.is_open():
-        for variable, value in pairs:
+        for variable, value in whole:
             variable.set_value(value, borrow=True)
         return
+    _give_all([pair for pair, (_, value) in zip(whole, pairs, strict=True) if not isinstance(value, Rows)])
+    for variable, value in pairs:
+        if isinstance(value, Rows):
+            _deal(variable, value.parts)
+        elif isinstance(value, OfRanks) and len(value.values) == synk.n_ranks():
+            for rank, own in enumerate(value.values[1:], 1):
+                synk.set_value(rank, variable, own)
+
+
+def _of_one(value: Any) -> Any:
+    """Return the value that one process gets, and rank 0 at first."""
+    if isinstance(value, Rows):
+        return np.concatenate(value.parts)
+    return value.values[0] if isinstance(value, OfRanks) else value
+
+
+def _deal(variable: Any, parts: Sequence[np.ndarray]) -> None:
+    """Give ranks the parts that they had; parts as equal as can be, if there are more ranks, or fewer."""
+    synk.scatter(variable, np.concatenate(parts))
+    if len(parts) == synk.n_ranks() and synk.get_lengths(variable) != list(map(len, parts)):
+        for rank, part in enumerate(parts):
+            synk.set_value(rank, variable, part)
+
+
+def _give_all(pairs: list[tuple[Any, Any]]) -> None:
+    """Give all ranks the same values, of random states streams that are made from them."""
     tensors = [pair for pair in pairs if isinstance(pair[1], np.ndarray)]
     generators = [pair for pair in pairs if not isinstance(pair[1], np.ndarray)]
     # First, and where there are none, too: if the run is broken, nothing has changed.

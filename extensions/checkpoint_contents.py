@@ -2,10 +2,11 @@
 
     dict, training function, what a rule returned, variable, or a list of those
         -> named -> dict of str to shared variable -> copies -> dict of str to array or generator
+                                                   -> copies_of_ranks -> the same, of what is per rank
     dict of values -> plain -> dict of what JSON keeps
 
-Ranks hold the same parameters, so rank 0 speaks for all. What each rank has for itself, random states first
-of all, other ranks add as ``"rank 1/name"``.
+Rank 0 speaks for all where they have equal values. Of what is per rank, and of random states, each rank's own
+is taken.
 
 What could get lost is refused: two variables of one name, one without a name, a tuple that would come back as
 a list.
@@ -13,16 +14,14 @@ a list.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, ValuesView
+from collections.abc import Iterator, Mapping, Sequence, ValuesView
 from typing import Any
 
 import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
 
 import synk
-
-OF_RANK = re.compile(r"^rank \d+/")
+from synk.extensions.checkpoint_format import OfRanks, Rows
 
 
 def named(variables: Any) -> dict[str, Any]:
@@ -48,24 +47,6 @@ def named(variables: Any) -> dict[str, Any]:
     return found
 
 
-def of_each_rank(variables: Any, found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of `named` that each rank has for itself: random states, and ``per_rank`` of functions."""
-    own = {id(variable) for variable in _per_rank(variables)}
-    return {
-        name: variable
-        for name, variable in found.items()
-        if id(variable) in own or isinstance(value_of(variable), np.random.Generator)
-    }
-
-
-def _per_rank(variables: Any) -> Iterator[Any]:
-    if isinstance(variables, synk.Function):
-        yield from variables.per_rank
-    elif isinstance(variables, list | tuple | ValuesView):
-        for part in variables:
-            yield from _per_rank(part)
-
-
 def copies(variables: Any, room: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return copies of the values on rank 0 by name, in the arrays of `room` where they fit.
 
@@ -84,34 +65,50 @@ def _copy(variable: Any, room: Any) -> Any:
     return room
 
 
-def copies_of_others(variables: Any) -> dict[str, Any]:
-    """Return the values on the other ranks where each has its own, as ``"rank 1/name"``.
+def causes(variables: Any) -> dict[str, Any]:
+    """Return the cause that has made variables per rank, by name, of those that are, as `synk.per_rank` does.
 
-    To be called in a `synk.turn`; raises what `synk.get_value` does.
+    Raises ValueError, naming variables, if all values but rank 0's ended with a run that is closed.
     """
-    found = of_each_rank(variables, named(variables))
-    if not synk.is_open() or synk.n_ranks() == 1 or not found:
+    found = {name: synk.per_rank(variable) for name, variable in named(variables).items()}
+    left = {name: since for name, since in found.items() if since is not None and since.kind == "left"}
+    if left:
+        raise ValueError(
+            f"{told(left)}, and the values of all ranks but rank 0 ended with the run; save before "
+            "synk.close(), or give the variables values"
+        )
+    return {name: since for name, since in found.items() if since is not None}
+
+
+def told(found: Mapping[str, Any]) -> str:
+    """Return the words of an error for what `causes` has found."""
+    return ", ".join(f"'{name}' is per rank since {since.what}" for name, since in found.items())
+
+
+def copies_of_ranks(variables: Any, copied: Mapping[str, Any]) -> dict[str, Any]:
+    """Return copies of the values on all ranks where they are per rank; `copied` has those of rank 0.
+
+    To be called in a `synk.turn`; raises what `causes` and `synk.get_value` do.
+    """
+    found, since = named(variables), causes(variables)
+    if not synk.is_open():
         return {}
-    own = list(found.values())
-    of_ranks = [dict(zip(found, synk.get_value(rank, own), strict=True)) for rank in range(synk.n_ranks())]
-    differing = [name for name in found if any(_differ(of_ranks[0][name], other[name]) for other in of_ranks)]
+    several = synk.n_ranks() > 1
+    streams = {name for name, value in copied.items() if isinstance(value, np.random.Generator) and several}
+    own = [name for name in found if name in streams or name in since]
+    ranks = range(1, synk.n_ranks()) if own else ()
+    others = [synk.get_value(rank, [found[name] for name in own]) for rank in ranks]
+    of_ranks = {name: (copied[name], *values) for name, *values in zip(own, *others, strict=True)}
+    rows = {name for name in since if since[name].kind == "rows"}
     return {
-        of_rank(rank, name): values[name]
-        for rank, values in enumerate(of_ranks)
-        if rank
-        for name in differing
+        name: Rows(values) if name in rows else OfRanks(values)
+        for name, values in of_ranks.items()
+        if name in rows | streams or not several or not _are_equal(values)
     }
 
 
-def of_rank(rank: int, name: str) -> str:
-    """Return the name under which a checkpoint has the value of another rank than 0."""
-    return f"rank {rank}/{name}"
-
-
-def _differ(one: Any, other: Any) -> bool:
-    if isinstance(one, np.random.Generator):
-        return True  # at the next draw, if not now
-    return one.shape != other.shape or one.tobytes() != other.tobytes()
+def _are_equal(values: Sequence[Any]) -> bool:
+    return len({(one.shape, one.tobytes()) for one in values}) == 1
 
 
 def _pairs(variables: Any) -> Iterator[tuple[Any, Any]]:

@@ -3,9 +3,11 @@
     magic, 8 bytes | version, uint32 | length of header, uint32 | header, JSON
     arrays, in header order, C-contiguous | SHA-256 of everything before, 32 bytes
 
-Numbers are little-endian. Nothing is unpickled; what the header says is checked against the size of
-the file before memory is asked for. Reading a file, even one made to do harm, takes bounded time and memory,
-and errors stay short.
+The header has an entry for each name: the dtype and shape of an array, and ``lengths`` if ranks had parts of
+its rows; the ``state`` of a generator; a ``value``; or ``ranks``, a list with an entry for each rank. Version
+1, which is read as well, had entries named ``"rank 1/name"`` instead of that. Numbers are little-endian.
+Nothing is unpickled; what the header says is checked against the size of the file before memory is asked for.
+Reading a file, even one made to do harm, takes bounded time and memory, and errors stay short.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import math
 import os
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -24,7 +26,7 @@ import numpy as np
 import synk
 
 MAGIC = b"\x89synkcp\n"  # the first byte is no text, the last is lost when line ends are translated
-VERSION = 1
+VERSION = 2
 PREFIX = struct.Struct("<8sII")
 DIGEST_BYTES = hashlib.sha256().digest_size
 HEADER_LIMIT = 2**24  # bytes
@@ -41,6 +43,18 @@ class CheckpointCorrupt(synk.SynkError, ValueError):
 
 class CheckpointVersion(synk.SynkError, ValueError):
     """A checkpoint is of a version that this one cannot read."""
+
+
+class Rows(NamedTuple):
+    """The rows of one array by rank, to be written as that array."""
+
+    parts: tuple[np.ndarray, ...]
+
+
+class OfRanks(NamedTuple):
+    """The values of one variable, an array or a random generator, by rank."""
+
+    values: tuple[Any, ...]
 
 
 class ArrayEntry(NamedTuple):
@@ -67,7 +81,20 @@ class ValueEntry(NamedTuple):
     value: Any
 
 
-Entry = ArrayEntry | GeneratorEntry | ValueEntry
+class RowsEntry(NamedTuple):
+    """The place of an array in the file, and how many of its rows each rank had."""
+
+    array: ArrayEntry
+    lengths: tuple[int, ...]
+
+
+class OfRanksEntry(NamedTuple):
+    """An entry for each rank."""
+
+    entries: tuple[Any, ...]  # ArrayEntry or GeneratorEntry
+
+
+Entry = ArrayEntry | GeneratorEntry | ValueEntry | RowsEntry | OfRanksEntry
 
 
 def shortened(text: Any, length: int = SHOWN) -> str:
@@ -77,7 +104,9 @@ def shortened(text: Any, length: int = SHOWN) -> str:
 
 
 def write(file: BinaryIO, values: Mapping[str, Any]) -> None:
-    """Write arrays, random generators and plain values, which nobody changes meanwhile, under their names.
+    """Write arrays, random generators, those of ranks, and plain values under their names.
+
+    Nobody changes them meanwhile.
 
     ValueError if there are too many, or the header, with all names and states, is larger than its limit.
     """
@@ -89,14 +118,29 @@ def write(file: BinaryIO, values: Mapping[str, Any]) -> None:
     if len(header) > HEADER_LIMIT:
         raise ValueError(f"names and states take {len(header)} bytes, more than {HEADER_LIMIT}; save fewer")
     digest = hashlib.sha256()
-    arrays = [_bytes(np.ascontiguousarray(one)) for one in values.values() if isinstance(one, np.ndarray)]
+    arrays = [_bytes(np.ascontiguousarray(one)) for value in values.values() for one in arrays_of(value)]
     for piece in (PREFIX.pack(MAGIC, VERSION, len(header)), header, *arrays):
         digest.update(piece)
         file.write(piece)
     file.write(digest.digest())
 
 
+def arrays_of(value: Any) -> Iterator[np.ndarray]:
+    """Yield the arrays of something that is written, in order."""
+    for one in value if isinstance(value, Rows | OfRanks) else ():
+        for part in one:
+            yield from arrays_of(part)
+    if isinstance(value, np.ndarray):
+        yield value
+
+
 def _described(value: Any) -> dict[str, Any]:
+    if isinstance(value, OfRanks):
+        return {"ranks": [_described(one) for one in value.values]}
+    if isinstance(value, Rows):
+        lengths = [len(part) for part in value.parts]
+        first = value.parts[0]
+        return {"dtype": first.dtype.str, "shape": (sum(lengths), *first.shape[1:]), "lengths": lengths}
     if isinstance(value, np.random.Generator):
         return {"state": value.bit_generator.state}
     if isinstance(value, np.ndarray):
@@ -109,27 +153,26 @@ def _bytes(array: np.ndarray) -> Any:
     return array.reshape(-1).view(np.uint8).data
 
 
-def read_entries(file: BinaryIO, most: float = math.inf) -> dict[str, Entry]:
+def read_entries(file: BinaryIO, most: float = math.inf, asked: Collection[str] = ()) -> dict[str, Entry]:
     """Check that a seekable file is a whole checkpoint and return its entries by name.
 
-    Arrays of ``most`` bytes are of use. The digest of a file with more is not looked at, which may take for
-    ever: whether it is damaged or not, it does not fit. Raises CheckpointCorrupt if a byte is wrong,
-    missing or too many, and CheckpointVersion if the version is not ours.
+    Names that are ``asked`` for are not taken for those of ranks in version 1. The digest of a file with
+    more than ``most`` bytes of arrays is not looked at, which may take for ever: most often it does not fit,
+    whether it is damaged or not; if it does, `check_digest` comes next. Raises CheckpointCorrupt if a byte is
+    wrong, missing or too many, and CheckpointVersion if the version is not ours.
     """
     size = file.seek(0, os.SEEK_END)
-    header_length = _read_prefix(file, size)
+    version, header_length = _read_prefix(file, size)
     start = PREFIX.size + header_length
     if size - DIGEST_BYTES <= most + HEADER_LIMIT:  # a damaged prefix may tell a wrong start
         check_digest(file)
     file.seek(PREFIX.size)
-    entries = _parse(file.read(header_length), start)
-    stops = [entry.stop for entry in entries.values() if isinstance(entry, ArrayEntry)]
-    promised = stops[-1] if stops else start
+    entries, promised = _parse(file.read(header_length), start)
     if promised != size - DIGEST_BYTES:
         raise CheckpointCorrupt(
             f"the arrays end at byte {shortened(promised)}, the digest begins at {size - DIGEST_BYTES}"
         )
-    return entries
+    return _by_rank(entries, asked) if version == 1 else entries
 
 
 def read_array(file: BinaryIO, entry: ArrayEntry) -> np.ndarray:
@@ -141,21 +184,21 @@ def read_array(file: BinaryIO, entry: ArrayEntry) -> np.ndarray:
     return array
 
 
-def _read_prefix(file: BinaryIO, size: int) -> int:
-    """Return the length of the header, in bytes."""
+def _read_prefix(file: BinaryIO, size: int) -> tuple[int, int]:
+    """Return the version, and the length of the header, in bytes."""
     if size < PREFIX.size + DIGEST_BYTES:
         raise CheckpointCorrupt(f"the file has {size} bytes, fewer than any checkpoint; load an older one")
     file.seek(0)
     magic, version, header_length = PREFIX.unpack(file.read(PREFIX.size))
     if magic != MAGIC:
         raise CheckpointCorrupt(f"the file begins with {magic!r}: it is not a checkpoint of synk")
-    if version != VERSION:
+    if version not in (1, VERSION):
         raise CheckpointVersion(
             f"the checkpoint has version {version}; load it with a synk that writes those"
         )
     if header_length > min(HEADER_LIMIT, size - PREFIX.size - DIGEST_BYTES):
         raise CheckpointCorrupt(f"a header of {header_length} bytes does not fit; load an older checkpoint")
-    return header_length
+    return version, header_length
 
 
 def check_digest(file: BinaryIO, longer_than: float = -math.inf) -> None:
@@ -174,26 +217,66 @@ def check_digest(file: BinaryIO, longer_than: float = -math.inf) -> None:
         raise CheckpointCorrupt("the SHA-256 differs from that of what was saved; load an older checkpoint")
 
 
-def _parse(header: bytes, start: int) -> dict[str, Entry]:
-    """Turn a header into entries; arrays begin at byte `start`."""
+def _parse(header: bytes, start: int) -> tuple[dict[str, Entry], int]:
+    """Turn a header into entries; arrays begin at byte `start`. Return the byte where they end, too."""
     entries: dict[str, Entry] = {}
     try:
         described = json.loads(header)
         if len(described) > ENTRIES_LIMIT:
             raise ValueError(f"{len(described)} names are more than {ENTRIES_LIMIT}")
         for name, fields in described.items():
-            if "state" in fields:
-                entries[name] = _generator_entry(fields["state"])
-            elif "value" in fields:
-                entries[name] = ValueEntry(fields["value"])
-            else:
-                entries[name] = array = _array_entry(fields, start)
-                start = array.stop
+            entries[name], start = _entry(fields, start)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CheckpointCorrupt(
             f"the header is not one of a checkpoint: {shortened(error, 3 * SHOWN)}"
         ) from None
-    return entries
+    return entries, start
+
+
+def _entry(fields: Any, start: int) -> tuple[Entry, int]:
+    """Return an entry, and the byte where its arrays end."""
+    if "state" in fields:
+        return _generator_entry(fields["state"]), start
+    if "value" in fields:
+        return ValueEntry(fields["value"]), start
+    if "ranks" in fields:
+        return _of_ranks_entry(fields["ranks"], start)
+    array = _array_entry(fields, start)
+    return (_rows_entry(array, fields["lengths"]) if "lengths" in fields else array), array.stop
+
+
+def _of_ranks_entry(ranks: Any, start: int) -> tuple[OfRanksEntry, int]:
+    if not isinstance(ranks, list) or not 0 < len(ranks) <= ENTRIES_LIMIT:
+        raise ValueError(f"ranks {shortened(ranks)} is no list of entries")
+    entries = []
+    for fields in ranks:
+        entry, start = _entry(fields, start) if "ranks" not in fields else (None, start)
+        entries.append(entry)
+    if {type(entry) for entry in entries} not in ({ArrayEntry}, {GeneratorEntry}):
+        raise ValueError("ranks have something else than arrays, or generators")
+    return OfRanksEntry(tuple(entries)), start
+
+
+def _rows_entry(array: ArrayEntry, lengths: Any) -> RowsEntry:
+    is_list = (
+        isinstance(lengths, list) and 0 < len(lengths) <= ENTRIES_LIMIT and all(map(_is_length, lengths))
+    )
+    if not is_list or not array.shape or sum(lengths) != array.shape[0]:
+        raise ValueError(f"lengths {shortened(lengths)} are not those of parts of shape {array.shape}")
+    return RowsEntry(array, tuple(lengths))
+
+
+def _by_rank(entries: Mapping[str, Entry], asked: Collection[str]) -> dict[str, Entry]:
+    """Return the entries of version 1, with those named ``"rank 1/name"`` beside that of rank 0."""
+    found = dict(entries)
+    for name, first in entries.items():
+        of_ranks, place = [first], f"rank 1/{name}"
+        while place not in asked and type(entries.get(place)) is type(first) is not ValueEntry:
+            of_ranks.append(found.pop(place))
+            place = f"rank {len(of_ranks)}/{name}"
+        if len(of_ranks) > 1:
+            found[name] = OfRanksEntry(tuple(of_ranks))
+    return found
 
 
 def _generator_entry(state: Any) -> GeneratorEntry:

@@ -15,7 +15,7 @@ import numpy as np
 import synk
 from synk.extensions.atomic_write import atomic_write
 from synk.extensions.checkpoint import assign, check_names
-from synk.extensions.checkpoint_contents import copies, named, value_of
+from synk.extensions.checkpoint_contents import causes, copies, named, told, value_of
 
 
 def save_safetensors(
@@ -25,7 +25,7 @@ def save_safetensors(
     *,
     transpose: Collection[str] = (),
 ) -> None:
-    """Write the values of shared tensors on rank 0 to a safetensors file, under their names.
+    """Write the values of shared tensors, equal on all ranks, to a safetensors file, under their names.
 
     Parameters
     ----------
@@ -42,11 +42,18 @@ def save_safetensors(
     ------
     ImportError
         safetensors is not installed.
+    ValueError
+        A variable is per rank: a file for other frameworks has one value of each.
     TypeError, ValueError, OSError
         As `synk.extensions.checkpoint.save`.
     """
     numpy = _module()
     with synk.turn("save_safetensors"):
+        if found := causes(_tensors(variables)):
+            raise ValueError(
+                f"{told(found)}; make it equal on all ranks first, rows by synk.all_gather, else by "
+                "synk.all_reduce or synk.broadcast"
+            )
         copied = copies(_tensors(variables))
     _check_transposed(transpose, copied)
     arrays = {

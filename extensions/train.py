@@ -73,8 +73,7 @@ def make_train_function(
     synk.Function
         ``step(*data, batch=None, batch_s=None, num_slices=1, next_batch=None)`` returns the loss, or a
         list of the loss and `outputs` where they are given. ``step.state`` are the variables that training
-        goes on from: parameters, the state of the rule, and those of `updates`; ``step.per_rank`` are those
-        of `updates` that are left to each rank.
+        goes on from: parameters, the state of the rule, and those of `updates`.
 
     Raises
     ------
@@ -114,7 +113,6 @@ def make_train_function(
     look = [partial(synk.check_finite, reduced)] if check_finite else []
     step = synk.sequence(gradient, *look, partial(synk.all_reduce, reduced, op="sum"), update, name="train")
     step.state = tuple(variable for variable, *_ in [*assignments, *local])
-    step.per_rank = tuple(variable for variable, *_ in local)
     return step
 
 

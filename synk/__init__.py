@@ -18,6 +18,7 @@ from os import PathLike as _PathLike
 from typing import Any, ParamSpec, TextIO, TypeVar
 
 from synk.arrays.data import Data as Data
+from synk.arrays.per_rank import Since as _Since
 from synk.arrays.variables import n_rows as n_rows
 from synk.collectives.assign import Broadcast, Scatter, SetValue
 from synk.collectives.base import Collective, describe_verb
@@ -85,6 +86,7 @@ __all__ = [
     "n_ranks",
     "n_rows",
     "on_ranks",
+    "per_rank",
     "pids",
     "reduce",
     "reduce_scatter",
@@ -331,7 +333,8 @@ def restart(
     ----------
     n_parallel : int, optional
         Go on with so many ranks, if no more can be had; by default as many as before, and never more. Each
-        gets what all had alike, and of random states a stream of its own, made from that of rank 0.
+        gets what all had alike, its part of rows that were scattered, and of random states a stream of its
+        own, made from that of rank 0.
     hosts : str, path or sequence of str, optional
         Of a run on several machines, those to go on with, as of `fork`; by default those that still answer.
 
@@ -344,8 +347,8 @@ def restart(
     ------
     SynkStateError
         If no run is open, or if it is called within another call. If there are to be fewer ranks, and the
-        commit has arrays of which each rank had its own. On GPUs also if the fork server has died. Nothing is
-        changed then.
+        commit has arrays, other than rows, of which each rank had its own. On GPUs also if the fork server
+        has died. Nothing is changed then.
     TypeError, ValueError
         `n_parallel` is no integer, less than 1, or more than there were.
     OSError
@@ -632,3 +635,34 @@ set_value = _verb(SetValue)
 get_value = _verb(GetValue)
 get_lengths = _verb(GetLengths)
 get_shapes = _verb(GetShapes)
+
+
+def per_rank(variable: Any) -> _Since | None:
+    """Return the cause that has made the values of a shared variable differ between ranks.
+
+    No rank is asked: synk keeps a record of what functions, collectives and ``set_value`` in the script have
+    made of each variable. It knows nothing of writes to an array that the script holds.
+
+    Parameters
+    ----------
+    variable : shared variable
+
+    Returns
+    -------
+    (what, kind) or None
+        None if the ranks have equal values, and for random states, of which each rank has its own always.
+        ``what`` names the cause, such as ``"synk.scatter"``. ``kind`` is ``"rows"`` if each rank has its part
+        of the rows of one array, in rank order; ``"first"`` if rank 0's value was changed alone; ``"left"``
+        if the run is closed, and the value is what rank 0 had; else ``"own"``. On one rank, it is what would
+        be so on several.
+
+    Examples
+    --------
+    ::
+
+        synk.scatter(table, values)
+        synk.per_rank(table)  # ("synk.scatter", "rows")
+        synk.all_gather(table)
+        synk.per_rank(table)  # None
+    """
+    return _current.per_rank(variable)

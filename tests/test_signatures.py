@@ -29,6 +29,7 @@ BY_POSITION = {
     "is_open": "",
     "n_ranks": "",
     "on_ranks": "make *arguments",
+    "per_rank": "variable",
     "pids": "",
     "reduce": "shared_vars op",
     "reduce_scatter": "shared_vars op",

@@ -19,7 +19,8 @@ import pytensor
 
 import synk
 from synk.extensions import checkpoint
-from synk.extensions.checkpoint_contents import copies, copies_of_others, plain
+from synk.extensions.checkpoint_contents import copies, copies_of_ranks, plain
+from synk.extensions.checkpoint_format import arrays_of
 from synk.extensions.fit.callback import Callback
 from synk.extensions.fit.feeds import checked_count
 from synk.extensions.fit.folder import STATE, best_first, checkpoints_in, is_whole, latest, path_of, score_of
@@ -123,11 +124,11 @@ class Checkpoints(Callback):
         failed = self._writer.join()
         with synk.turn("Checkpoints.save"):
             self._room = copied = copies(training.step, self._room)
-            others = copies_of_others(training.step)
+            of_ranks = copies_of_ranks(training.step, copied)
         self._saved, score = _position(training), self._score(training)
         state = plain({STATE: {**state_of(training), "score": score}})
         path = path_of(self._folder, training.history.steps)
-        self._writer.start(partial(self._write, path, {**copied, **others}, state, score))
+        self._writer.start(partial(self._write, path, {**copied, **of_ranks}, state, score))
         if failed is not None:
             raise failed
 
@@ -166,11 +167,14 @@ def _remove(path: Path) -> None:
 
 
 def is_finite(value: Any) -> bool:
-    """Return whether something is an array of finite floats, or else true."""
-    if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
-        return True
+    """Return whether all floats in an array, or in those of ranks, are finite; true of anything else."""
     # In parts, which need little memory.
-    return all(np.isfinite(part).all() for part in np.array_split(value.reshape(-1), value.size // PART + 1))
+    return all(
+        np.isfinite(part).all()
+        for array in arrays_of(value)
+        if array.dtype.kind == "f"
+        for part in np.array_split(array.reshape(-1), array.size // PART + 1)
+    )
 
 
 def _position(training: Training) -> tuple[int, int]:

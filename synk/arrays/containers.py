@@ -19,7 +19,7 @@ from pytensor.link.basic import Container
 
 from synk.values.errors import SynkWarning
 
-OWN = ("to_host", "note_set", "warned")  # attributes that a plain container does not have
+OWN = ("to_host", "note_set", "warned", "left")  # attributes that a plain container does not have
 
 
 class AdoptedContainer(Container):
@@ -95,11 +95,23 @@ def adopt(
     vars(container)["to_host"] = to_host
     if note_set is not None:
         vars(container)["note_set"] = note_set
+    vars(container).pop("left", None)
     container.__class__ = AdoptedContainer if note_set is None else TravelledContainer
 
 
-def give_back(container: Container) -> None:
-    """Let a variable be a plain PyTensor one again; its value is on the host by then."""
+def give_back(container: Container, since: str | None = None) -> None:
+    """Let a variable be a plain PyTensor one again; its value is on the host by then.
+
+    If it was per rank, ``since`` says what has made it so, and is kept beside rank 0's value for `left_of`.
+    """
     container.__class__ = Container
     for name in OWN:
         vars(container).pop(name, None)
+    if since is not None:
+        vars(container)["left"] = since, container.storage[0]
+
+
+def left_of(container: Container) -> str | None:
+    """Return the cause that had made a variable per rank, if its value is one of a run that is closed."""
+    since, value = vars(container).get("left", (None, None))
+    return since if value is container.storage[0] else None

@@ -14,10 +14,30 @@ from typing import Any, NamedTuple
 
 from pytensor.tensor.random.type import RandomType
 
+from synk.arrays.containers import left_of
 from synk.arrays.variables import RankVariables, describe
 
-State = Mapping[int, str]
-"""By identity, what has made each variable per rank. One is never changed, so it can be kept and compared."""
+OWN, ROWS, FIRST, LEFT = "own", "rows", "first", "left"
+
+
+class Since(NamedTuple):
+    """The cause that has made a variable per rank, and what its values are to each other.
+
+    Attributes
+    ----------
+    what : str
+        As errors say it: ``"synk.scatter"``.
+    kind : {"rows", "first", "left", "own"}
+        Each rank has its part of the rows of one array, in rank order; rank 0's value was changed alone; the
+        run is closed, so there is only rank 0's value any more; or anything else.
+    """
+
+    what: str
+    kind: str = OWN
+
+
+State = Mapping[int, Since]
+"""By identity, of what is per rank. One is never changed, so it can be kept and compared."""
 
 
 class Effect(NamedTuple):
@@ -28,6 +48,7 @@ class Effect(NamedTuple):
     since: str = ""  # what has made those per rank, for errors of later calls
     takes_equal: tuple[int, ...] = ()
     name: str = ""  # of the function that takes them
+    kind: str = OWN  # of those per rank, as of `Since`
 
 
 class PerRank:
@@ -44,35 +65,49 @@ class PerRank:
     def after(self, effects: Iterable[Effect | None]) -> State:
         """Return the state after steps in this order; `now` itself if it is the same.
 
-        Raises ValueError if a step takes a variable as equal that is per rank by then.
+        Raises ValueError if a step takes a variable as equal that is per rank by then. On one rank a variable
+        is per rank that would be so on several: what is saved there may be loaded on several.
         """
-        if self.n_ranks == 1:
-            return self.now
         state = dict(self.now)
         for effect in effects:
             if effect is None:
                 continue
             for variable in effect.takes_equal:
-                if variable in state:
-                    raise ValueError(_refusal(effect.name, self._variables[variable], state[variable]))
+                if variable in state and self.n_ranks > 1:
+                    raise ValueError(_refusal(effect.name, self._variables[variable], state[variable].what))
             for variable in effect.leaves_equal:
                 state.pop(variable, None)
-            state.update(dict.fromkeys(effect.leaves_per_rank, effect.since))
+            if effect.kind == FIRST and self.n_ranks == 1:
+                continue
+            for variable in effect.leaves_per_rank:
+                before = state.get(variable)
+                part = effect.kind == FIRST and before is not None and before.kind == ROWS
+                state[variable] = Since(effect.since, OWN if part else effect.kind)
         if state == self.now:
             return self.now
         return {variable: since for variable, since in state.items() if variable in self._variables}
+
+    def of(self, identity: int | None) -> Since | None:
+        """Return the cause that has made a variable per rank; None if it is equal, or has not travelled."""
+        return None if identity is None else self.now.get(identity)
 
     def note_set(self, variable: int) -> None:
         """Note that the script has set a variable on rank 0 only."""
         if is_tracked(self._variables[variable]):
             since = "set_value in the script, which changed rank 0 only"
-            self.now = self.after([Effect((), (variable,), since)])
+            self.now = self.after([Effect((), (variable,), since, kind=FIRST)])
 
     def note_failed(self, effects: Iterable[Effect | None]) -> None:
         """Note that steps may have run in part: what they leave equal is as it was, the rest is per rank."""
         self.now = self.after(
             [effect._replace(leaves_equal=(), takes_equal=()) for effect in effects if effect is not None]
         )
+
+
+def left_since(variable: Any) -> Since | None:
+    """Return the cause that had made a variable per rank in a run that is closed, if its value is of then."""
+    what = left_of(variable.container)
+    return None if what is None else Since(what, LEFT)
 
 
 def is_tracked(variable: Any) -> bool:

@@ -18,6 +18,7 @@ from typing import Any
 from pytensor.compile.sharedvalue import SharedVariable
 
 from synk.arrays.containers import adopt, give_back
+from synk.arrays.per_rank import State
 from synk.arrays.variables import RankVariables, describe
 from synk.values import messages
 
@@ -54,6 +55,10 @@ class SharedTable:
         """Return the variable's identity, as `identify_all` does."""
         known = self._identities.get(id(variable))
         return self.identify_all([variable])[0] if known is None else known
+
+    def known(self, variable: SharedVariable) -> int | None:
+        """Return the variable's identity if it has travelled."""
+        return self._identities.get(id(variable))
 
     def identify_all(self, variables: Sequence[SharedVariable]) -> tuple[int, ...]:
         """Return the identities of variables, sending those that are new to the workers, in one message.
@@ -126,12 +131,11 @@ class SharedTable:
         self._own.drop(identity)
         self._release(messages.Unshare(identity))
 
-    def close(self) -> None:
-        """Let the variables be plain PyTensor ones again."""
-        for reference in self._references.values():
-            variable = reference()
-            if variable is not None:
-                give_back(variable.container)
+    def close(self, per_rank: State) -> None:
+        """Let the variables be plain PyTensor ones again, which know what they were by ``per_rank``."""
+        for identity, variable in self._alive().items():
+            since = per_rank.get(identity) if self.n_ranks > 1 else None
+            give_back(variable.container, since and since.what)
 
 
 def _travels(share: messages.Share) -> bool:

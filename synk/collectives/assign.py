@@ -12,6 +12,7 @@ from pytensor.tensor.random.type import RandomType
 
 from synk.arrays.data import Data
 from synk.arrays.owner import Owner
+from synk.arrays.per_rank import FIRST, OWN, ROWS
 from synk.arrays.variables import copy_of, describe
 from synk.collectives.base import Collective, checked_flag, checked_rank, is_array, replace_all
 from synk.collectives.hand_out import BroadcastStep, Given, staged_step, write_now
@@ -113,6 +114,7 @@ class Scatter(Assignment):
 
     name = "scatter"
     leaves_equal = False
+    leaves_kind = ROWS
 
     def shares(self, variable: Any, array: Any, n_ranks: int) -> Sequence[Rows | None]:
         rows = self.selected(variable, array)
@@ -132,6 +134,7 @@ class SetValue(Assignment):
     def __init__(self, rank: int, shared_vars: Any, values: Any, batch: Any = None):
         super().__init__(shared_vars, values, batch)
         self._rank = rank
+        self.leaves_kind = FIRST if isinstance(rank, int | np.integer) and rank == 0 else OWN
 
     def prepare(self, run: Owner) -> PreparedStep:
         return self._states(run) or super().prepare(run)

@@ -18,7 +18,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.tensor.type import DenseTensorType
 
 from synk.arrays.owner import Owner
-from synk.arrays.per_rank import Effect, is_tracked
+from synk.arrays.per_rank import OWN, Effect, is_tracked
 from synk.arrays.variables import describe
 from synk.comm import SharedArrays
 from synk.functions.prepared import PreparedStep
@@ -38,6 +38,7 @@ class Collective(ABC, Generic[Returned]):
     has_result = False  # whether the verb returns something; of a class, whether it may
     takes_arrays_only = True  # random states and sparse matrices are refused
     leaves_equal: bool | None = None  # on all ranks, not per rank; None: the variables stay what they are
+    leaves_kind = OWN  # of what is not equal, as of `synk.arrays.per_rank.Since`
 
     def __init__(self, shared_vars: Any):
         self._is_list = isinstance(shared_vars, list | tuple)
@@ -75,7 +76,7 @@ class Collective(ABC, Generic[Returned]):
         changed = tuple([run.shared.identify(one) for one in self.variables if is_tracked(one)])
         if self.leaves_equal:
             return Effect(leaves_equal=changed)
-        return Effect(leaves_per_rank=changed, since=self.described())
+        return Effect(leaves_per_rank=changed, since=self.described(), kind=self.leaves_kind)
 
     def described(self) -> str:
         """Return how errors name it that are raised because it has left variables per rank."""

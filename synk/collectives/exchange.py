@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from synk.arrays.owner import Owner
+from synk.arrays.per_rank import ROWS
 from synk.collectives.base import Collective, for_each, replace_all
 from synk.collectives.reduce import checked_operation
 from synk.functions.prepared import PreparedStep
@@ -17,6 +18,7 @@ class Exchange(Collective[None]):
     """A collective after which each rank has its part of the rows; it is not available on GPUs yet."""
 
     leaves_equal = False
+    leaves_kind = ROWS
 
     def __init__(self, shared_vars: Any):
         super().__init__(shared_vars)

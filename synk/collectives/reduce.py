@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from synk.arrays.owner import Owner
+from synk.arrays.per_rank import FIRST
 from synk.arrays.variables import describe
 from synk.collectives.base import Collective, checked_flag, for_each, replace_all
 from synk.comm import SharedArrays
@@ -74,6 +75,7 @@ class Reduce(Collective[Any]):
 
     name = "reduce"
     has_result = True
+    leaves_kind = FIRST
 
     def __init__(self, shared_vars: Any, op: str = "avg", *, in_place: bool = True, nccl: bool = True):
         checked_flag("nccl", nccl)

@@ -33,12 +33,9 @@ class Function(ABC):
     ----------
     state : tuple of shared variable
         What calls go on from; of training functions, which say so when they are made.
-    per_rank : tuple of shared variable
-        Those of `state` of which each rank has its own, beside random states.
     """
 
     state: tuple[Any, ...] = ()
-    per_rank: tuple[Any, ...] = ()
 
     def __init__(self, owner: Owner, name: str, inputs: Sequence[Any]):
         self._owner = owner
@@ -185,12 +182,16 @@ class Function(ABC):
         return values
 
     def as_pytensor(self, *args: Any, **kwargs: Any) -> Any:
-        """Run on the master alone, on all rows, as one process would; updates change rank 0 only."""
+        """Run on the master alone, on all rows, as one process would; updates change rank 0 only.
+
+        Raises ValueError if it reads a shared variable of which rank 0 has a part, or a value of its own.
+        """
         values = [
             as_input(variable, value.data if isinstance(value, Data) else value)
             for variable, value in zip(self.inputs, self._order(args, kwargs), strict=True)
         ]
         with self._owner.turn(self.name):
+            self.check_alone(set())
             return self.as_written(self.run_alone(values))
 
     as_theano = as_pytensor
@@ -322,6 +323,13 @@ class Function(ABC):
 
         A further command is prepared when the one before has run. Each ``finish`` returns a list of
         values.
+        """
+
+    @abstractmethod
+    def check_alone(self, made: set[Any]) -> None:
+        """Raise ValueError if it reads, beside what was ``made`` before, something that is per rank.
+
+        What it updates is made by it.
         """
 
     @abstractmethod

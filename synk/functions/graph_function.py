@@ -11,11 +11,12 @@ from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
 
+from pytensor.graph.traversal import ancestors
 from pytensor.printing import debugprint as dprint
 
 from synk.arrays.data import Data
 from synk.arrays.owner import Owner
-from synk.arrays.per_rank import Effect, is_tracked
+from synk.arrays.per_rank import FIRST, Effect, is_tracked
 from synk.arrays.variables import describe
 from synk.functions.calls import (
     CallOptions,
@@ -145,11 +146,25 @@ class GraphFunction(Function):
         self.ready()
         return [self._effect]
 
+    def check_alone(self, made: set[Any]) -> None:
+        written = self._written
+        read = ancestors([*written.outputs, *(update.value for update in written.updates)])
+        known, per_rank = self._owner.shared.known, self._owner.per_rank
+        for variable in dict.fromkeys(read):
+            since = per_rank.of(known(variable)) if variable not in made else None
+            if since is not None and since.kind != FIRST and self._owner.n_ranks > 1:
+                raise ValueError(
+                    f"{self.name!r}.as_pytensor computes with rank 0's values alone, but "
+                    f"{describe(variable)} is per rank since {since.what}; make it equal on all ranks "
+                    "first, rows by synk.all_gather, or call the function"
+                )
+        made.update(update.variable for update in written.updates)
+
     def run_alone(self, arrays: Sequence[Any]) -> list[Any]:
         number = self.ready()
         updated = self._tracked([update.variable for update in self._definition.updates])
         since = f"{self.name!r}.as_pytensor, which updates it on rank 0 only"
-        self._owner.per_rank.now = self._owner.per_rank.after([Effect((), updated, since)])
+        self._owner.per_rank.now = self._owner.per_rank.after([Effect((), updated, since, kind=FIRST)])
         values = self._owner.run_alone(number, arrays)
         return [output.with_rows_in_place(value) for output, value in zip(self._outputs, values, strict=True)]
 

@@ -141,6 +141,10 @@ class SequenceFunction(Function):
             inputs=[one._replace(position=places[one.position]) for one in lasting.inputs]
         )
 
+    def check_alone(self, made: set[Any]) -> None:
+        for function in self._functions:
+            function.check_alone(made)
+
     def run_alone(self, arrays: Sequence[Any]) -> list[Any]:
         given = dict(zip(self.inputs, arrays, strict=True))
         return [

@@ -12,6 +12,9 @@ from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from pytensor.compile.sharedvalue import SharedVariable
+
+from synk.arrays.per_rank import Since, left_since
 from synk.device import Devices
 from synk.machines.hosts import refuse_under_mpi, under_mpi
 from synk.processes.signals import hold_signals
@@ -44,6 +47,14 @@ def session(what: str) -> Session:
 def is_open() -> bool:
     """Return whether a run is open, and this process its master."""
     return _session is not None and _turns is not None and _turns.is_open()
+
+
+def per_rank(variable: Any) -> Since | None:
+    """Return the cause that has made a variable per rank; see `synk.per_rank`."""
+    if not isinstance(variable, SharedVariable):
+        raise TypeError(f"expected a shared variable, got {variable!r}")
+    here = session("per_rank").per_rank_since(variable) if _turns is not None else None
+    return here or left_since(variable)
 
 
 def turn(what: str) -> AbstractContextManager[Any]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from synk.arrays.per_rank import PerRank, State
+from synk.arrays.per_rank import ROWS, PerRank, State
 from synk.arrays.shared_storage import SharedStorage
 from synk.arrays.shared_table import SharedTable
 from synk.arrays.variables import RankVariables, copy_of, describe, stream
@@ -102,7 +102,9 @@ class Recovery:
         own = [
             describe(self._own[identity])
             for identity, (first, *others) in self._kept.items()
-            if isinstance(first, np.ndarray) and any(other is not first for other in others)
+            if isinstance(first, np.ndarray)
+            and any(other is not first for other in others)
+            and not self._are_rows(identity)
         ]
         if own:
             raise SynkStateError(
@@ -111,21 +113,33 @@ class Recovery:
             )
 
     def deal(self, n_ranks: int) -> None:
-        """Make the commit that of so many ranks: each has rank 0's values, and a stream of random numbers."""
+        """Make the commit that of so many ranks.
+
+        Rows are dealt out anew; of the rest each has rank 0's values, and a stream of random numbers.
+        """
         self._kept = {
-            identity: (values[0], *(_dealt(values[0], rank) for rank in range(1, n_ranks)))
+            identity: tuple(np.array_split(np.concatenate(values), n_ranks))
+            if self._are_rows(identity)
+            else (values[0], *(_dealt(values[0], rank) for rank in range(1, n_ranks)))
             for identity, values in self._kept.items()
         }
 
+    def _are_rows(self, identity: int) -> bool:
+        """Tell whether ranks had parts of the rows of one array."""
+        since = self._kept_per_rank.get(identity)
+        return since is not None and since.kind == ROWS
+
     def restore(self) -> list[str]:
         """Give rank 0 its committed values; return the names of variables that have none."""
-        self._per_rank.now = self._kept_per_rank  # what no commit holds starts equal
+        before, self._per_rank.now = self._per_rank.now, self._kept_per_rank  # the rest starts equal
         missing = []
         for share in self._shared.shares():
             if share.identity in self._kept:
                 self._own.assign(share.identity, copy_of(self._kept[share.identity][0]))
             else:
-                missing.append(repr(share.name or share.type))
+                since = before.get(share.identity)
+                own = f" (per rank since {since.what})" if since is not None else ""
+                missing.append(repr(share.name or share.type) + own)
         return missing
 
     def state(self, functions: Sequence[messages.Build]) -> RunState:

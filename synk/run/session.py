@@ -16,7 +16,7 @@ from typing import Any, cast
 from synk.arrays.data import Data
 from synk.arrays.lengths import Lengths
 from synk.arrays.making import make_data
-from synk.arrays.per_rank import PerRank
+from synk.arrays.per_rank import PerRank, Since
 from synk.arrays.shared_storage import SharedStorage
 from synk.arrays.shared_table import SharedTable
 from synk.arrays.variables import RankVariables
@@ -182,6 +182,10 @@ class Session:
         """Make an object on every rank."""
         self.check_open("on_ranks")
         return OnRanks(self, next(self._object_numbers), make, arguments)
+
+    def per_rank_since(self, variable: Any) -> Since | None:
+        """Return the cause that has made a variable per rank in this run, if it takes part in it."""
+        return self.per_rank.of(self.shared.known(variable))
 
     def distribute(self, num_slices: int = 1) -> None:
         """Give all functions to all ranks and compile them there, at the same time."""
@@ -374,7 +378,7 @@ class Session:
             self._variables.leave_device()
             self._variables.leave_storage()
             self.segments.close()
-            self.shared.close()
+            self.shared.close(self.per_rank.now)
             self._device.deactivate()
             self._binding.release()
             self._termination.restore()

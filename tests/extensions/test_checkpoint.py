@@ -1,7 +1,9 @@
 import contextlib
 import hashlib
+import io
 import json
 import os
+import pathlib
 import signal
 import threading
 import warnings
@@ -15,7 +17,7 @@ from pytensor.graph.op import Op
 
 import synk
 from synk.extensions import checkpoint, checkpoint_format, train, updates
-from synk.extensions.checkpoint import generator_of
+from synk.extensions.checkpoint_generators import generator_of
 
 BIT_GENERATORS = [np.random.PCG64, np.random.PCG64DXSM, np.random.MT19937, np.random.Philox, np.random.SFC64]
 
@@ -204,32 +206,70 @@ def test_streams_of_ranks_go_on_where_they_were(tmp_path, ranks):
     assert not np.array_equal(expected[:3], expected[3:])
 
 
-@pytest.mark.parametrize("n_ranks", [3, 1])
-def test_every_rank_goes_on_with_its_own(tmp_path, ranks, n_ranks):
-    """Ranks draw, and count, for other numbers of rows: they go on so where there are as many."""
+def counting():
+    """Return a count that is per rank, and a step in which ranks draw, and count, for their rows."""
+    rng = pytensor.shared(np.random.default_rng(5), name="rng")
+    count, same = (pytensor.shared(np.asarray(0), name=name) for name in ("count", "same"))
+    w, x = pytensor.shared(np.ones(2), name="w"), pt.dmatrix("x")
+    next_rng, noise = pt.random.normal(size=(x.shape[0],), rng=rng, return_next_rng=True)
+    own = [(rng, next_rng), (count, count + x.shape[0], "sum"), (same, same + 1)]
+    loss = pt.sqr(x @ w + noise).mean()
+    return count, train.make_train_function(loss, [w], [x], updates.sgd, learning_rate=0.1, updates=own)
 
-    def make():
-        rng = pytensor.shared(np.random.default_rng(5), name="rng")
-        count, same = (pytensor.shared(np.asarray(0), name=name) for name in ("count", "same"))
-        w, x = pytensor.shared(np.ones(2), name="w"), pt.dmatrix("x")
-        next_rng, noise = pt.random.normal(size=(x.shape[0],), rng=rng, return_next_rng=True)
-        own = [(rng, next_rng), (count, count + x.shape[0], "sum"), (same, same + 1)]
-        loss = pt.sqr(x @ w + noise).mean()
-        return count, train.make_train_function(loss, [w], [x], updates.sgd, learning_rate=0.1, updates=own)
 
+def test_every_rank_goes_on_with_its_own(tmp_path, ranks):
     ranks(3, device="cpu")
     path, rows = tmp_path / "checkpoint", np.ones((5, 2))
-    count, step = make()
+    count, step = counting()
     step(rows)
     checkpoint.save(path, step)
     expected = [step(rows), step(rows), synk.gather(count).tolist()]
     assert len(set(expected[2])) == 2
     synk.close()
-    ranks(n_ranks, device="cpu")
-    count, step = make()
+    ranks(3, device="cpu")
+    count, step = counting()
     checkpoint.load(path, step)
-    found = [step(rows), step(rows), synk.gather(count).tolist()]
-    assert (found == expected) == (n_ranks == 3)
+    assert [step(rows), step(rows), synk.gather(count).tolist()] == expected
+
+
+@pytest.mark.parametrize(("saved_on", "loaded_on"), [(2, 1), (1, 2)])
+def test_what_ranks_have_of_their_own_is_refused_by_other_ranks(tmp_path, ranks, saved_on, loaded_on):
+    ranks(saved_on, device="cpu")
+    path = tmp_path / "checkpoint"
+    count, step = counting()
+    step(np.ones((5, 2)))
+    checkpoint.save(path, step)
+    synk.close()
+    ranks(loaded_on, device="cpu")
+    count, step = counting()
+    message = (
+        f"variable 'count' is per rank: {saved_on} had .* for which {loaded_on} have no place; load it on"
+    )
+    with pytest.raises(ValueError, match=message):
+        checkpoint.load(path, step)
+    assert synk.gather(count).tolist() == [0] * loaded_on  # nothing has changed
+
+
+def test_a_file_of_version_1_is_read(ranks):
+    """Three ranks wrote it, after one step of `counting` on five rows."""
+    path = pathlib.Path(__file__).with_name("checkpoint_version_1.ckpt")
+    assert path.read_bytes()[8] == 1
+    ranks(3, device="cpu")
+    count, step = counting()
+    rng = {variable.name: variable for variable in step.state}["rng"]
+    assert checkpoint.load(path, step) == {"epoch": 3}
+    assert synk.gather(count).tolist() == [2, 2, 1]
+    drawn = [synk.get_value(rank, rng).random() for rank in range(3)]
+    own = [np.random.Generator(np.random.PCG64(5).jumped(rank)) for rank in range(3)]
+    for generator, n_rows in zip(own, (2, 2, 1), strict=True):
+        generator.normal(size=n_rows)
+    assert drawn == [generator.random() for generator in own]
+    damaged = bytearray(path.read_bytes())
+    for at in range(16, len(damaged), 37):
+        damaged[at] ^= 1
+        with pytest.raises(checkpoint.CheckpointCorrupt):
+            checkpoint_format.read_entries(io.BytesIO(damaged))
+        damaged[at] ^= 1
 
 
 def test_training_goes_on_where_it_was(tmp_path, ranks):
@@ -252,7 +292,7 @@ def test_training_goes_on_where_it_was(tmp_path, ranks):
     np.testing.assert_equal([step(data), step(data)], expected)
     with open(path, "rb") as file:
         names = checkpoint_format.read_entries(file).keys()
-    assert names == {"t", "w", "w_mean", "w_squares", "mean", "rng", "rank 1/rng", "epoch"}
+    assert names == {"t", "w", "w_mean", "w_squares", "mean", "rng", "epoch"}
 
 
 # --- one moment ------------------------------------------------------------------------------------------
@@ -402,16 +442,6 @@ def test_variables_that_the_ranks_do_not_know_stay_the_script_s_own(tmp_path, ra
     assert synk.gather(v).tolist() == [[0, 0, 0]] * 2
 
 
-def test_a_scattered_variable_is_saved_as_rank_0_has_it(tmp_path, ranks):
-    ranks(2, device="cpu")
-    v = pytensor.shared(np.ones(3), name="v")
-    synk.scatter(v, np.arange(5.0))
-    checkpoint.save(tmp_path / "checkpoint", v)
-    other = pytensor.shared(np.zeros(3), name="v")
-    checkpoint.load(tmp_path / "checkpoint", other)
-    assert other.get_value().tolist() == [0, 1, 2]
-
-
 @pytest.mark.one_machine(reason="kills a worker by its pid")
 def test_a_broken_run_can_be_saved_but_not_loaded_into(saved, ranks):
     ranks(2, device="cpu")
@@ -427,6 +457,156 @@ def test_a_broken_run_can_be_saved_but_not_loaded_into(saved, ranks):
     fresh = variables()
     checkpoint.load(saved, fresh)
     assert snapshot(fresh) == snapshot(named)
+
+
+# --- what is per rank -------------------------------------------------------------------------------------
+
+
+ROWS = np.arange(14.0).reshape(7, 2)
+
+
+def table():
+    return pytensor.shared(np.zeros((0, 2)), name="table")
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2, 3, 5, None])
+@pytest.mark.parametrize("saved_on", [1, 3])
+def test_scattered_rows_are_dealt_out_on_any_number_of_ranks(tmp_path, ranks, saved_on, n_ranks):
+    ranks(saved_on, device="cpu")
+    a, path = table(), tmp_path / "checkpoint"
+    synk.scatter(a, ROWS)
+    checkpoint.save(path, [a])
+    synk.close()
+    b = table()
+    if n_ranks is None:  # without a run
+        checkpoint.load(path, [b])
+        assert b.get_value().tolist() == ROWS.tolist()
+        return
+    ranks(n_ranks, device="cpu")
+    checkpoint.load(path, [b])
+    assert synk.get_lengths(b) == [len(part) for part in np.array_split(ROWS, n_ranks)]
+    assert synk.gather(b, nd_up=0).tolist() == ROWS.tolist()
+    checkpoint.save(path, [b])  # it is known that they are rows
+    checkpoint.load(path, [b])
+    assert synk.gather(b, nd_up=0).tolist() == ROWS.tolist()
+
+
+def test_equal_rows_are_rows(tmp_path, ranks):
+    ranks(2, device="cpu")
+    a, path = table(), tmp_path / "checkpoint"
+    synk.scatter(a, np.ones((4, 2)))
+    checkpoint.save(path, a)
+    synk.close()
+    b = table()
+    checkpoint.load(path, b)
+    assert b.get_value().shape == (4, 2)
+
+
+def test_rows_of_any_lengths_come_back_to_their_ranks(tmp_path, ranks):
+    ranks(3, device="cpu")
+    a, path = table(), tmp_path / "checkpoint"
+    synk.scatter(a, ROWS[:4])
+    synk.all_to_all(a)
+    lengths, whole = synk.get_lengths(a), synk.gather(a, nd_up=0)
+    assert lengths == [3, 1, 0]
+    checkpoint.save(path, a)
+    synk.broadcast(a, ROWS)
+    checkpoint.load(path, a)
+    assert synk.get_lengths(a) == lengths
+    assert synk.gather(a, nd_up=0).tolist() == whole.tolist()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: pytensor.shared(np.zeros((0, 3)), name="table"), r"\(7, 2\) was saved"),
+        (lambda: pytensor.shared(np.zeros((0, 2), "float32"), name="table"), "float64 .* was saved"),
+        (lambda: pytensor.shared(np.zeros(2), name="table"), r"\(7, 2\) was saved"),
+        (lambda: pytensor.shared(np.random.default_rng(1), name="table"), "PCG64 generator"),
+        (lambda: pytensor.shared(np.zeros((7, 2)), name="table", shape=(7, 2)), "7 rows by its type"),
+    ],
+)
+def test_rows_are_loaded_into_a_variable_that_can_have_them(tmp_path, ranks, make, message):
+    ranks(2, device="cpu")
+    a, path = table(), tmp_path / "checkpoint"
+    synk.scatter(a, ROWS)
+    checkpoint.save(path, a)
+    with pytest.raises(ValueError, match=message):
+        checkpoint.load(path, make())
+
+
+@pytest.mark.parametrize(
+    "value", [np.arange(3.0), np.asarray(7), np.zeros((0, 2), "float32"), np.ones(1, bool)]
+)
+def test_what_was_set_on_one_rank_comes_back_to_it(tmp_path, ranks, value):
+    ranks(3, device="cpu")
+    v, path = pytensor.shared(np.zeros_like(value), name="v"), tmp_path / "checkpoint"
+    synk.set_value(1, v, value)
+    if value.ndim:
+        synk.set_value(2, v, value[:1])  # as many rows as no other has, mostly
+    expected = [synk.get_value(rank, v).tolist() for rank in range(3)]
+    checkpoint.save(path, v)
+    synk.broadcast(v)
+    checkpoint.load(path, v)
+    assert [synk.get_value(rank, v).tolist() for rank in range(3)] == expected
+
+
+def test_what_the_script_set_on_rank_0_is_not_taken_for_all(tmp_path, ranks):
+    ranks(2, device="cpu")
+    v, path = pytensor.shared(1.0, name="v"), tmp_path / "checkpoint"
+    synk.broadcast(v)
+    with pytest.warns(synk.SynkWarning, match="changed rank 0 only"):
+        v.set_value(2.0)
+    checkpoint.save(path, v)
+    checkpoint.load(path, v)
+    assert synk.gather(v).tolist() == [2, 1]
+    synk.close()
+    with pytest.raises(ValueError, match="'v' is per rank: 2 had"):
+        checkpoint.load(path, v)
+
+
+def test_values_that_ended_with_the_run_are_not_saved_as_if_they_were_all(tmp_path, ranks):
+    ranks(2, device="cpu")
+    a, w = table(), pytensor.shared(1.0, name="w")
+    synk.scatter(a, ROWS)
+    synk.broadcast(w)
+    synk.close()
+    path = tmp_path / "checkpoint"
+    with pytest.raises(ValueError, match="'table' is per rank since synk.scatter, and .* before synk.close"):
+        checkpoint.save(path, [a, w])
+    assert os.listdir(tmp_path) == []
+    a.set_value(ROWS)
+    checkpoint.save(path, [a, w])
+    assert synk.per_rank(a) is None
+
+
+@pytest.mark.one_machine(reason="kills a worker by its pid")
+def test_rows_of_a_worker_that_died_are_not_passed_over(tmp_path, ranks):
+    ranks(2, device="cpu")
+    a, w, path = table(), pytensor.shared(1.0, name="w"), tmp_path / "checkpoint"
+    synk.scatter(a, ROWS)
+    synk.broadcast(w)
+    os.kill(synk.pids()[1], signal.SIGKILL)
+    with pytest.raises(synk.WorkerDied) as died:
+        checkpoint.save(path, [a, w])
+    assert "'table' is per rank since synk.scatter; the other variables can be saved" in died.value.__notes__
+    checkpoint.save(path, w)
+
+
+def test_a_variable_may_be_called_like_the_value_of_a_rank(tmp_path, ranks):
+    ranks(2, device="cpu")
+    g = pytensor.shared(np.random.default_rng(5), name="g")
+    named = [g, pytensor.shared(np.ones(2), name="rank 1/g"), pytensor.shared(np.asarray(3), name="rank 2/g")]
+    synk.scatter(named[1], np.arange(3.0))
+    synk.get_value(0, named)
+    path = tmp_path / "checkpoint"
+    checkpoint.save(path, named)
+    synk.broadcast(named[1:], [np.zeros(2), 0])
+    checkpoint.load(path, named)
+    assert synk.gather(named[1], nd_up=0).tolist() == [0, 1, 2]
+    assert synk.gather(named[2]).tolist() == [3, 3]
+    drawn = [synk.get_value(rank, g).random() for rank in range(2)]
+    assert drawn == [np.random.Generator(np.random.PCG64(5).jumped(rank)).random() for rank in range(2)]
 
 
 # --- plain values ----------------------------------------------------------------------------------------

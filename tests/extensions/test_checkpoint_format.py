@@ -18,6 +18,8 @@ from synk.extensions.checkpoint_format import (
     VERSION,
     CheckpointCorrupt,
     CheckpointVersion,
+    OfRanks,
+    Rows,
     ValueEntry,
     read_array,
     read_entries,
@@ -39,13 +41,14 @@ def written(values):
 
 
 def small():
-    return written({"W": np.arange(6.0).reshape(2, 3), "rng": np.random.default_rng(1)})
+    W, rng = np.arange(6.0).reshape(2, 3), np.random.default_rng(1)
+    return written({"W": W, "rng": rng, "rows": Rows((W[:1], W)), "own": OfRanks((W[0], W[1:]))})
 
 
-def forged(header, arrays=b"", length=None):
+def forged(header, arrays=b"", length=None, version=VERSION):
     """A file with a valid digest around any header."""
     header = header if isinstance(header, bytes) else json.dumps(header).encode()
-    content = PREFIX.pack(MAGIC, VERSION, len(header) if length is None else length) + header + arrays
+    content = PREFIX.pack(MAGIC, version, len(header) if length is None else length) + header + arrays
     return content + hashlib.sha256(content).digest()
 
 
@@ -62,6 +65,40 @@ def test_what_is_written_is_read(values):
         again = read_array(file, entries[name])
         assert (again.dtype, again.shape) == (value.dtype, value.shape)
         assert again.tobytes() == value.tobytes()
+
+
+def test_rows_of_ranks_are_one_array_and_what_is_their_own_is_several():
+    parts, rng = tuple(np.split(np.arange(12.0).reshape(6, 2), [3, 3])), np.random.default_rng(1)
+    file = io.BytesIO(
+        written(
+            {
+                "a": np.ones(2),
+                "rows": Rows(parts),
+                "own": OfRanks(parts),
+                "rngs": OfRanks((rng,)),
+                "b": np.zeros(1),
+            }
+        )
+    )
+    entries = read_entries(file)
+    assert entries["rows"].lengths == (3, 0, 3)
+    assert read_array(file, entries["rows"].array).tolist() == np.concatenate(parts).tolist()
+    assert [read_array(file, one).tolist() for one in entries["own"].entries] == [
+        one.tolist() for one in parts
+    ]
+    assert entries["rngs"].entries[0].state == rng.bit_generator.state
+    assert read_array(file, entries["b"]).tolist() == [0]
+
+
+def test_values_of_ranks_in_a_file_of_version_1_are_told_from_names():
+    header = {name: {"dtype": "<f8", "shape": [1]} for name in ("g", "rank 1/g", "rank 2/g", "rank 3/h")}
+    content = forged(header, bytes(32), version=1)
+    assert {name: type(entry).__name__ for name, entry in read(content).items()} == {
+        "g": "OfRanksEntry",
+        "rank 3/h": "ArrayEntry",
+    }
+    asked = read_entries(io.BytesIO(content), asked=["g", "rank 1/g"])
+    assert list(asked) == list(header)
 
 
 def test_arrays_in_any_order_of_axes_are_written_in_c_order():
@@ -91,8 +128,8 @@ def test_every_truncation_and_a_byte_too_many_are_found():
 
 
 def test_another_version_or_kind_of_file_is_told():
-    with pytest.raises(CheckpointVersion, match="version 2"):
-        read(PREFIX.pack(MAGIC, 2, 0) + bytes(DIGEST_BYTES))
+    with pytest.raises(CheckpointVersion, match="version 3"):
+        read(PREFIX.pack(MAGIC, 3, 0) + bytes(DIGEST_BYTES))
     with pytest.raises(CheckpointCorrupt, match="not a checkpoint"):
         read(b"PK\x03\x04" + bytes(1000))
 
@@ -136,10 +173,10 @@ def test_the_digest_of_more_than_is_of_use_is_not_computed(monkeypatch):
     content = bytearray(small())
     content[-40] ^= 1
     entries = read_entries(io.BytesIO(small()))
-    monkeypatch.setattr(checkpoint_format, "HEADER_LIMIT", 300)
-    assert read_entries(io.BytesIO(content), most=-300) == entries
+    monkeypatch.setattr(checkpoint_format, "HEADER_LIMIT", 400)
+    assert read_entries(io.BytesIO(content), most=-400) == entries
     with pytest.raises(CheckpointCorrupt, match="SHA-256"):
-        read_entries(io.BytesIO(content), most=48)
+        read_entries(io.BytesIO(content), most=168)
 
 
 def test_plain_values_are_written_and_read():
@@ -158,6 +195,13 @@ OTHER_FORMS = [
     *(b"", b"\xff\xfe", b"[" * 100_000, [], "text", {"a": 1}, {"a": {}}, {"a": {"state": 3}}),
     {"a": {"dtype": "<f8"}},
     *({"a": {"dtype": "<f8", "shape": shape}} for shape in ([-1], [1.5], "ab")),
+    *(
+        {"a": {"dtype": "<f8", "shape": [2], "lengths": lengths}}
+        for lengths in ([], [1], [3, -1], [True, 1], 2)
+    ),
+    {"a": {"dtype": "<f8", "shape": [], "lengths": [0]}},
+    *({"a": {"ranks": ranks}} for ranks in ([], 3, {}, [{"value": 1}], [{"ranks": []}], [3], ["ranks"])),
+    {"a": {"ranks": [{"dtype": "<f8", "shape": [0]}, {"state": {"bit_generator": "PCG64"}}]}},
 ]
 REFUSED = [
     *((forged(b"{}", length=n), f"header of {n} bytes") for n in (HEADER_LIMIT + 1, 2**32 - 1, 3)),

@@ -216,6 +216,25 @@ def test_as_pytensor_updates_rank_0_only(run):
     assert total() == 2
 
 
+def test_as_pytensor_does_not_take_rank_0_s_rows_for_all(run):
+    table, of = shared(np.zeros(0), "table"), Descent()
+    by_rows = synk.function([], table.sum(), sliceable_shareds=[table], name="by_rows")
+    synk.scatter(table, np.arange(5.0))
+    assert by_rows() == 10
+    message = "'by_rows'.as_pytensor computes with rank 0's .* but 'table' is per rank since synk.scatter"
+    with pytest.raises(ValueError, match=message):
+        by_rows.as_pytensor()
+    synk.all_gather(table)
+    assert by_rows.as_pytensor() == 10
+    of.gradient(ROWS)  # which leaves each rank a part of g
+    with pytest.raises(ValueError, match="'update'.as_pytensor .* 'g' is per rank since function 'gradient'"):
+        of.update.as_pytensor()
+    both = synk.sequence(of.gradient, (synk.all_reduce, of.g, "sum"), of.update)
+    for n_steps in (1, 2):  # the second goes on from rank 0's
+        both.as_pytensor(ROWS)
+        np.testing.assert_allclose(synk.get_value(0, of.w), of.expected(n_steps))
+
+
 # --- refused before anything runs ----------------------------------------------------------------------
 
 

@@ -700,12 +700,28 @@ people()
 synk.commit()
 pids, mine = synk.pids(), state()
 error = raised(synk.SynkStateError, synk.restart, 1)
-assert "each rank has its own 'w', 'ragged', for which fewer ranks have no place" in str(error), error
+assert "each rank has its own 'w', for which fewer ranks have no place" in str(error), error
 for wrong, kind in ((0, ValueError), (3, ValueError), (True, TypeError), ("1", TypeError), (1.0, TypeError)):
     assert f"n_parallel={wrong!r}" in str(raised(kind, synk.restart, wrong))
 assert synk.pids() == pids and same_bits(state(), mine) and fine()
 synk.restart(2)
 assert same_bits(state(), mine)
+""")
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_rows_are_dealt_out_again_to_fewer_ranks(n_ranks):
+    in_world(f"""
+world(3)
+rows, alike = pytensor.shared(np.zeros((0, 2)), name="rows"), pytensor.shared(np.zeros(0), name="alike")
+synk.scatter([rows, alike], [np.arange(14.0).reshape(7, 2), np.ones(6)])  # two ones on each rank
+synk.commit()
+synk.scatter(rows, np.zeros((2, 2)))
+synk.restart({n_ranks})
+assert synk.gather(rows, nd_up=0).tolist() == np.arange(14.0).reshape(7, 2).tolist()
+assert synk.get_lengths(rows) == [len(part) for part in np.array_split(range(7), {n_ranks})]
+assert synk.gather(alike, nd_up=0).tolist() == [1] * 6
+assert synk.per_rank(rows).kind == "rows" and fine()
 """)
 
 

@@ -26,7 +26,7 @@ from synk.run.session import Session
 MASTER = os.getpid()
 
 # They begin and end a run, or do nothing before they are entered, so they have tests of their own.
-OF_THE_RUN = {"fork", "close", "is_open", "turn"}
+OF_THE_RUN = {"fork", "close", "is_open", "per_rank", "turn"}
 
 # What is known without the run, or asked of the values in hand only.
 FACTS = {
@@ -49,7 +49,6 @@ FACTS = {
         "n_results",
         "returns",
         "state",
-        "per_rank",
         "scattered",
         "outputs",
         "fingerprint",
@@ -139,7 +138,7 @@ class World:
             {"ref", "changes", "known_ref"}
             if kind is synk.Data
             else {"can_batch", "can_batch_s", "can_slice", "check", "prepare", "run_alone", "as_written"}
-            | {"effects", "explanation", "graph_text"}
+            | {"check_alone", "effects", "explanation", "graph_text"}
         )
         for name in names:
             if name not in inner and (name in FACTS[kind]) == facts:
