@@ -168,7 +168,7 @@ def fork(
         `SynkWarning` for each function of which that is known to be something else. It will be removed.
     memory_limit : float, optional
         The fraction of each GPU's memory that the arrays of all ranks on it may take together; by default
-        0.9.
+        0.9. This and the following three are errors on cores.
     precision : {"float32", "tf32", "bfloat16", "float16"}, optional
         The precision in which GPUs multiply float32 matrices: "tf32" is faster and keeps 10 bits of each
         factor. With "bfloat16" (7 bits) and "float16" (10 bits, nothing above 65504), arrays between products
@@ -446,6 +446,8 @@ def data(
     ------
     TypeError
         If dtype or number of dimensions are not known, or the value does not fit them.
+    ValueError
+        If an option means nothing here: ``shape`` beside a value, ``force_cast`` without one.
     OSError, ValueError
         If a file cannot be opened, or its array cannot be read in place: not in C order, cut, opened
         copy-on-write.

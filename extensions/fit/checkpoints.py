@@ -44,7 +44,8 @@ class Checkpoints(Callback):
     folder : path-like
         Made if need be. It must not have checkpoints of later steps: those of another training.
     keep : int
-        How many of the newest to keep.
+        How many of the newest to keep. With `best` it may be 0: then only the best one stays, from the first
+        epoch's end on, and a training that is started again goes on from there.
     best : str, optional
         A metric: the checkpoint of the epoch where it was best is kept, too. See `best`.
     mode : {"min", "max"}
@@ -63,7 +64,7 @@ class Checkpoints(Callback):
         mode: str = "min",
         every: int | None = None,
     ):
-        checked_count("keep", keep, 1)
+        checked_count("keep", keep, 1 if best is None else 0)
         if every is not None:
             checked_count("every", every, 1)
         self._folder, self._keep, self._every = Path(folder), keep, every
@@ -153,7 +154,9 @@ class Checkpoints(Callback):
         checkpoint.write(path, copied, state)
         self._scores.pop(path, None)
         self._scores[path] = score
-        kept = {*list(self._scores)[-self._keep :], *best_first(self._scores)[:1]}
+        # Where none has been judged yet, the newest is all there is.
+        n_newest = self._keep or int(not best_first(self._scores))
+        kept = {*list(self._scores)[len(self._scores) - n_newest :], *best_first(self._scores)[:1]}
         for old in [one for one in self._scores if one not in kept]:
             del self._scores[old]
             _remove(old)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from synk.arrays.owner import Owner
 from synk.values import messages
-from synk.values.checks import NUMBERS, as_array, check_plain, remedy
+from synk.values.checks import NUMBERS, as_array, plain, remedy
 
 MAX_OVERSIZE = 2.0
 INTERNAL = {"ref", "known_ref", "changes"}  # what functions ask of Data, and no user need see
@@ -136,8 +136,7 @@ class Data:
         return self.data[key]
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        check_plain(value, f"the value for {self._label()}")
-        self.data[key] = value
+        self.data[key] = plain(value, f"the value for {self._label()}")
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         return np.array(self._array() if copy else self.data, dtype=dtype, copy=copy)

@@ -8,10 +8,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from pytensor.graph.basic import Variable
+from pytensor.tensor.type import DenseTensorType
 
 from synk.arrays.data import Data
 from synk.arrays.file_data import FileData
 from synk.arrays.owner import Owner
+from synk.arrays.variables import describe
 from synk.memory.files import as_memmap, file_label, is_in_file
 from synk.values.checks import as_array
 
@@ -31,7 +34,8 @@ def make_data(
 ) -> Data:
     """Make a Data; see `synk.data`."""
     if var is not None:
-        dtype, ndim = var.dtype, var.ndim
+        dtype, ndim = _of_variable(var, dtype, ndim)
+    _check_options(value, shape, minibatch, force_cast, oversize, name)
     if is_in_file(value):
         return _file_data(owner, value, dtype, ndim, minibatch, oversize, name)
     if value is not None and var is None:
@@ -48,6 +52,35 @@ def make_data(
     elif shape is not None:
         result.set_shape(shape, oversize=oversize)
     return result
+
+
+def _of_variable(var: Any, dtype: Any, ndim: int | None) -> tuple[Any, int]:
+    """Return dtype and number of dimensions of a variable; raise TypeError if others are asked for."""
+    if not isinstance(var, Variable) or not isinstance(var.type, DenseTensorType):
+        raise TypeError(
+            f"var={type(var).__name__} is no tensor variable of PyTensor, which gives dtype and dimensions; "
+            "one Data holds one array"
+        )
+    asked_dtype = None if dtype is None else np.dtype(dtype).name
+    for name, asked, has in (("dtype", asked_dtype, var.type.dtype), ("ndim", ndim, var.type.ndim)):
+        if asked is not None and asked != has:
+            raise TypeError(f"{name}={asked!r}, but {describe(var)} has {has!r}; pass var or {name}")
+    return var.type.dtype, var.type.ndim
+
+
+def _check_options(value: Any, shape: Any, minibatch: Any, force_cast: Any, oversize: Any, name: Any) -> None:
+    """Raise for options that are of the wrong type, or that nothing would read."""
+    for option, given in (("minibatch", minibatch), ("force_cast", force_cast)):
+        if not isinstance(given, bool | np.bool_):
+            raise TypeError(f"{option}={given!r} is neither True nor False")
+    if not isinstance(name, str | None):
+        raise TypeError(f"name={name!r} is no string")
+    if force_cast and value is None:
+        raise ValueError("force_cast=True, but there is no value to cast; leave force_cast out")
+    if oversize != 1 and value is None and shape is None:
+        raise ValueError(f"oversize={oversize}, but there is neither a value nor a shape to make room for")
+    if value is not None and shape is not None:
+        raise ValueError(f"shape={shape!r} is for Data without a value, which has a shape of its own")
 
 
 def _file_data(

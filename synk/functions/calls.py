@@ -15,7 +15,7 @@ from synk.arrays.data import Data
 from synk.arrays.variables import describe
 from synk.memory.segments import StagingBuffers
 from synk.values import messages
-from synk.values.checks import check_plain, why_refused
+from synk.values.checks import plain, why_refused
 from synk.values.rows import Rows, same_rows, select_common, select_each
 
 
@@ -75,7 +75,7 @@ def filtered(variable: Any, value: Any, what: str) -> Any:
     do not fit, or if the value is masked or sparse.
     """
     if type(value) is not np.ndarray:  # which has no mask
-        check_plain(value, f"{what} {describe(variable)}")
+        value = plain(value, f"{what} {describe(variable)}")
     try:
         return variable.type.filter(value, allow_downcast=None)
     except (TypeError, ValueError, AttributeError, RuntimeError) as error:  # of `__array__`, too

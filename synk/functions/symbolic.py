@@ -97,6 +97,8 @@ def define(
 
     Raises TypeError or ValueError, naming the argument and the variable that is wrong.
     """
+    if not isinstance(name, str):
+        raise TypeError(f"name={name!r} is no string")
     _check_mode(mode)
     scattered = _inputs("inputs", inputs)
     broadcast = _inputs("bcast_inputs", [] if bcast_inputs is None else bcast_inputs)

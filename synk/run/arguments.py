@@ -13,7 +13,10 @@ from synk.device import MEMORY_LIMIT, Devices, choose_devices
 from synk.device.choose import KINDS
 from synk.device.cuda import PRECISIONS
 from synk.machines.binding import BIND
+from synk.machines.hosts import under_mpi
 from synk.values.errors import SynkStateError
+
+CORES_HAVE = "float32"  # the precision in which they multiply matrices of that dtype
 
 # Of the environment, where the script does not say it: see `synk.run.launcher`.
 HOSTS, INTERFACE, RANKS = "SYNK_HOSTS", "SYNK_INTERFACE", "SYNK_RANKS"
@@ -24,8 +27,13 @@ def completed(
 ) -> tuple[Any, Any, Any]:
     """Return ranks, hosts and interface, those that are None as the environment says.
 
-    Raises ValueError if that is no number.
+    Raises ValueError if that is no number, or the script names a network where there is one machine.
     """
+    alone = hosts is None and not environ.get(HOSTS) and not under_mpi(environ)
+    if interface is not None and alone:
+        raise ValueError(
+            f"interface={interface!r} is the network between several machines: pass hosts, or leave it out"
+        )
     if hosts is None:
         hosts, interface = environ.get(HOSTS) or None, interface or environ.get(INTERFACE)
     if n_parallel is None and hosts is None and environ.get(RANKS):
@@ -69,17 +77,35 @@ def checked_devices(
         if not isinstance(value, bool):
             raise TypeError(f"{name}={value!r} is neither True nor False")
     fraction = _checked_fraction(memory_limit)
+    of_gpus = {
+        "memory_limit": memory_limit,
+        "precision": None if precision == CORES_HAVE else precision,
+        "cuda_graphs": cuda_graphs or None,
+        "overlap": overlap or None,
+    }
     devices = replace(
         choose_devices(device, n_parallel, threads, fraction, precision),
         bind=bind,
         asks_threads=threads is not None,
     )
-    if devices.gpus and (cuda_graphs or overlap):
+    if not devices.gpus:
+        _refuse_on_cores(of_gpus)
+    if cuda_graphs or overlap:
         # Here and nowhere else: what else there is does not read this room, and works without it.
         from synk.gpu_speedups import speed_up
 
         devices = speed_up(devices, cuda_graphs, overlap)
     return devices
+
+
+def _refuse_on_cores(of_gpus: Mapping[str, Any]) -> None:
+    """Raise ValueError if an option of GPUs is given, in words for a run on cores."""
+    for name, value in of_gpus.items():
+        if value is not None:
+            raise ValueError(
+                f"{name}={value!r} is for GPUs, and this run computes on cores: leave {name} out, or pass "
+                "device='cuda', which insists on GPUs"
+            )
 
 
 def _checked_fraction(limit: Any) -> float:

@@ -43,6 +43,8 @@ def told(n: int | None, hosts: str | None, interface: str | None) -> dict[str, s
     """
     if n is not None and n < 1:
         raise ValueError(f"-np {n} is no number of ranks")
+    if hosts is None and interface:
+        raise ValueError(f"--interface {interface} is the network between several machines: name them by -H")
     if hosts is None:
         return {} if n is None else {RANKS: str(n)}
     found = parse_hosts(hosts)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 NUMBERS = "biufc"  # kinds of dtype that ranks compute with
+HOST_MEMORY = (1, 3)  # of DLPack's kinds of device: kDLCPU, kDLCUDAHost
 
 # What to do about other kinds of dtype.
 REMEDIES = {
@@ -25,8 +26,12 @@ REMEDIES = {
 OF_RECORDS = "pass one field of it, value[name], or join fields by np.column_stack"
 
 
-def check_plain(value: Any, what: str) -> None:
-    """Raise TypeError for what NumPy would take for an array but lose something of: masks, sparse layouts."""
+def plain(value: Any, what: str) -> Any:
+    """Return a value that NumPy converts to an array as it is: of DLPack alone, the array.
+
+    Raises TypeError for what NumPy would take for an array but lose something of, as masks and sparse
+    layouts, and for arrays that are not in the memory of the host.
+    """
     if isinstance(value, np.ma.MaskedArray) and value.dtype.names is None and np.ma.is_masked(value):
         raise TypeError(
             f"{what} is a masked array, {np.ma.count_masked(value)} of {value.size} values masked, "
@@ -34,11 +39,36 @@ def check_plain(value: Any, what: str) -> None:
         )
     if hasattr(value, "tocsr"):
         raise TypeError(f"{what} is sparse ({type(value).__name__}); pass dense rows: value.toarray()")
+    if hasattr(value, "__array__"):
+        return value
+    if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
+        return _from_dlpack(value, what)
+    if hasattr(value, "__cuda_array_interface__"):
+        raise TypeError(_elsewhere(value, what))
+    return value
+
+
+def _from_dlpack(value: Any, what: str) -> NDArray[Any]:
+    """Return the array of an object that has DLPack alone; nothing is copied."""
+    if int(value.__dlpack_device__()[0]) not in HOST_MEMORY:
+        raise TypeError(_elsewhere(value, what))
+    try:
+        return np.from_dlpack(value)
+    except (RuntimeError, BufferError, TypeError, ValueError) as error:  # a dtype that NumPy lacks, say
+        raise TypeError(f"{what} is no array of NumPy's ({type(value).__name__}): {error}") from None
+
+
+def _elsewhere(value: Any, what: str) -> str:
+    """Say that an array is in the memory of a device."""
+    return (
+        f"{what} is in the memory of a device ({type(value).__name__}), and ranks take arrays of the host; "
+        "copy it there: value.get() in CuPy, value.cpu() in PyTorch, np.asarray(value) in JAX"
+    )
 
 
 def as_array(value: Any, what: str) -> NDArray[Any]:
-    """Return a value as a NumPy array of any dtype; raises TypeError as `check_plain`."""
-    check_plain(value, what)
+    """Return a value as a NumPy array of any dtype; raises TypeError as `plain`."""
+    value = plain(value, what)
     try:
         return np.asarray(value)
     except ValueError as error:

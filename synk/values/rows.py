@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from synk.values.checks import check_plain
+from synk.values.checks import plain
 
 
 @dataclass(slots=True)  # nobody changes it; but what is frozen takes three times as long to make
@@ -132,7 +132,7 @@ def _select_slice(batch: slice, length: int, argument: str) -> Rows:
 
 def _select_list(batch: Any, length: int, argument: str, owner: str) -> Rows:
     if type(batch) is not np.ndarray:  # which has no mask
-        check_plain(batch, argument)
+        batch = plain(batch, argument)
     try:
         indices = np.asarray(batch)
     except ValueError:

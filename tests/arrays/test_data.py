@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytensor
 import pytensor.tensor as pt
 import pytest
 
@@ -361,3 +362,56 @@ def test_an_exception_of_a_signal_handler_while_data_grow_leaves_them_as_they_we
     np.testing.assert_array_equal(data[:5], np.arange(5.0))
     data.set_length(9000)
     np.testing.assert_array_equal(data[:5], np.arange(5.0))
+
+
+class Exchanged:
+    """An array that has DLPack alone."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+def test_an_array_of_dlpack_alone_is_taken_wherever_arrays_are():
+    values = np.arange(6.0).reshape(3, 2)
+    x, v = pt.dmatrix("x"), pytensor.shared(np.zeros((3, 2)), name="v")
+    f, given = synk.function([x], x.sum(axis=0)), Exchanged(values)
+    for total in (f(given), f(f.build_inputs(given)), f.as_pytensor(given), f(synk.data(given))):
+        assert total.tolist() == [6, 9]
+    assert f(given, batch=Exchanged(np.array([0, 2]))).tolist() == [4, 6]
+    data = synk.data(np.zeros((3, 2)))
+    data[1:] = Exchanged(values[1:])
+    assert data.data.tolist() == [[0, 0], [2, 3], [4, 5]]
+    data.set_value(given)
+    assert data.data.tolist() == values.tolist()
+    synk.broadcast(v, given)
+    assert synk.gather(v, nd_up=0).tolist() == values.tolist() * synk.n_ranks()
+    synk.set_value(0, v, Exchanged(-values))
+    assert synk.get_value(0, v).tolist() == (-values).tolist()
+    synk.scatter(v, given)
+    assert synk.gather(v, nd_up=0).tolist() == values.tolist()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"value": [1.0], "var": np.ones(2)}, TypeError, "var=ndarray is no tensor variable of PyTensor"),
+        ({"value": [1.0], "var": "float32"}, TypeError, "var=str is no tensor variable"),
+        ({"value": [1.0], "var": pt.dvector("y"), "dtype": "float32"}, TypeError, "'y' has 'float64'"),
+        ({"value": [1.0], "var": pt.dvector("y"), "ndim": 2}, TypeError, "ndim=2, but 'y' has 1"),
+        ({"value": [1.0], "shape": (4,)}, ValueError, r"shape=\(4,\) is for Data without a value"),
+        ({"dtype": "f8", "shape": (4,), "force_cast": True}, ValueError, "there is no value to cast"),
+        ({"dtype": "f8", "ndim": 1, "oversize": 2}, ValueError, "oversize=2, but there is neither a value"),
+        ({"value": [1.0], "minibatch": "no"}, TypeError, "minibatch='no' is neither True nor False"),
+        ({"value": [1.0], "force_cast": 1}, TypeError, "force_cast=1 is neither True nor False"),
+        ({"value": [1.0], "name": 3}, TypeError, "name=3 is no string"),
+    ],
+)
+def test_an_option_that_nothing_would_read_is_refused(arguments, error, message):
+    with pytest.raises(error, match=message):
+        synk.data(**arguments)

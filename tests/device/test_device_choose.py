@@ -169,6 +169,23 @@ def test_cores_compute_in_float32(machine, device, found):
         checked_devices(2, device, 1, precision="float16")
 
 
+@pytest.mark.parametrize(("device", "found"), [("cpu", Survey(H200)), (None, Survey())])
+@pytest.mark.parametrize(
+    "option", [{"cuda_graphs": True}, {"overlap": True}, {"memory_limit": 0.5}, {"precision": "tf32"}]
+)
+def test_an_option_of_gpus_is_refused_on_cores(machine, device, found, option):
+    machine(found)
+    ((name, value),) = option.items()
+    with pytest.raises(ValueError, match=f"{name}={value!r} is for GPUs, and this run computes on cores"):
+        checked_devices(2, device, 1, **option)
+
+
+def test_what_cores_do_anyway_may_be_said(machine):
+    machine(Survey())
+    said = {"cuda_graphs": False, "overlap": False, "precision": "float32", "memory_limit": None}
+    assert checked_devices(2, None, 1, **said).gpus == ()
+
+
 def test_bfloat16_needs_a_package(machine, monkeypatch):
     asked = machine(Survey(H200))
     monkeypatch.setattr("synk.compile.programs.transfer.find_spec", lambda name: None)

@@ -49,6 +49,14 @@ def test_what_the_script_says_comes_first():
     assert completed(None, None, None, {"SYNK_RANKS": "3"}) == (3, None, None)
     assert completed(2, None, None, {"SYNK_RANKS": "3"}) == (2, None, None)
     assert completed(None, None, None, {}) == (None, None, None)
+    for environ in ({"SYNK_HOSTS": "h1,h2"}, {"OMPI_COMM_WORLD_SIZE": "2"}):
+        assert completed(None, None, "eth0", environ)[2] == "eth0"
+    with pytest.raises(
+        ValueError, match="interface='eth0' is the network between several machines: pass hosts"
+    ):
+        completed(2, None, "eth0", {})
+    with pytest.raises(ValueError, match="--interface eth0 is the network between several machines"):
+        told(2, None, "eth0")
     with pytest.raises(ValueError, match="SYNK_RANKS='x'"):
         completed(None, None, None, {"SYNK_RANKS": "x"})
 

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from synk.values.checks import as_array, check_plain, why_refused
+from synk.values.checks import as_array, plain, why_refused
 
 MASKED = np.ma.masked_array([1.0, 2.0, 3.0], mask=[False, True, False])
 
@@ -19,7 +19,7 @@ class Sparse:
 
 def test_masks_are_not_lost():
     with pytest.raises(TypeError, match=r"'x' is a masked array, 1 of 3 values masked, .*value\.filled"):
-        check_plain(MASKED, "'x'")
+        plain(MASKED, "'x'")
     np.testing.assert_array_equal(as_array(MASKED.filled(0), "'x'"), [1, 0, 3])
     np.testing.assert_array_equal(as_array(np.ma.masked_array([1.0, 2.0]), "'x'"), [1, 2])
 
@@ -27,6 +27,50 @@ def test_masks_are_not_lost():
 def test_sparse_matrices_are_named():
     with pytest.raises(TypeError, match=r"'x' is sparse \(Sparse\); pass dense rows: value\.toarray\(\)"):
         as_array(Sparse(), "'x'")
+
+
+class Exchanged:
+    """An array that has DLPack alone, on a device of this kind."""
+
+    def __init__(self, array, device=1):
+        self.array, self.device = array, device
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.device, 0
+
+
+def test_an_array_of_dlpack_alone_is_taken_as_it_is():
+    values = np.arange(6.0).reshape(3, 2)
+    taken = plain(Exchanged(values), "'x'")
+    np.testing.assert_array_equal(taken, values)
+    assert np.shares_memory(taken, values)
+    np.testing.assert_array_equal(as_array(Exchanged(values[:, 0]), "'x'"), [0, 2, 4])
+
+
+class OnDevice:
+    """The attributes that tell an array on a GPU."""
+
+    @property
+    def __cuda_array_interface__(self):
+        return {"shape": (3,), "typestr": "<f8", "data": (0, False), "version": 3}
+
+
+@pytest.mark.parametrize("value", [Exchanged(np.zeros(3), device=2), OnDevice()])
+def test_an_array_on_a_device_is_named_with_the_way_to_the_host(value):
+    with pytest.raises(TypeError, match=r"'x' is in the memory of a device \(.*\).*value\.get\(\) in CuPy"):
+        plain(value, "'x'")
+
+
+def test_a_dlpack_that_numpy_does_not_know_is_named():
+    class Unknown(Exchanged):
+        def __dlpack__(self, **options):
+            raise BufferError("no such dtype")
+
+    with pytest.raises(TypeError, match=r"'x' is no array of NumPy's \(Unknown\): no such dtype"):
+        plain(Unknown(np.zeros(3)), "'x'")
 
 
 def test_ragged_rows_are_no_array():

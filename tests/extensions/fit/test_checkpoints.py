@@ -129,6 +129,34 @@ def test_newest_and_best_are_kept(ranks, tmp_path):
     assert list(checkpoints_in(tmp_path)) == [where, 30, 35]
 
 
+def test_only_the_best_is_kept_with_keep_0(ranks, tmp_path):
+    ranks(1)
+    case = make(rule=updates.sgd, learning_rate=0.5)
+    found, *_ = train(case, tmp_path, keep=0, best="val_loss", epochs=6)
+    losses = [epoch["val_loss"] for epoch in found]
+    where = 5 * (1 + int(np.argmin(losses)))
+    assert where < 30, "the best is not the last"
+    assert list(checkpoints_in(tmp_path)) == [where]
+    checkpoint.load(best(tmp_path), case.step)
+    assert float(case.evaluate(*case.validation[1])[0]) == min(losses)
+    again, *_ = train(
+        make(rule=updates.sgd, learning_rate=0.5),
+        tmp_path,
+        keep=0,
+        best="val_loss",
+        epochs=6,
+        resume=tmp_path,
+    )
+    assert again == found
+    assert list(checkpoints_in(tmp_path)) == [where]
+
+
+def test_with_keep_0_what_is_not_judged_yet_is_kept(ranks, tmp_path):
+    ranks(1)
+    train(make(), tmp_path, keep=0, best="val_loss", every=2, stop=3)
+    assert list(checkpoints_in(tmp_path)) == [3]
+
+
 def test_larger_may_be_better(ranks, tmp_path):
     ranks(1)
     found, *_ = train(make(), tmp_path, keep=9, best="val_loss", mode="max")
