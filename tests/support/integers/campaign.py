@@ -27,7 +27,7 @@ from support.integers.graphs import ROWS, IntegerGraph
 from synk.compile import array_mode
 from synk.compile.linker import ArrayLinker
 
-RANKS = (1, 2, 3, 5)
+RANKS = (0, 1, 2, 3, 5)  # 0 stands for `array_mode` in this process
 CHUNK = 25  # graphs
 REFUSALS = (TypeError, ValueError, NotImplementedError, synk.SynkError)
 
@@ -158,7 +158,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     seeds = [(arguments.seed, k) for k in range(arguments.first, arguments.first + arguments.graphs)]
     failed = False
-    for n in (0, *arguments.ranks):
+    for n in arguments.ranks:
         report, began, shown_already = Report(), time.perf_counter(), 0
         where = f"on {n} ranks" if n else "by array_mode"
         if n:

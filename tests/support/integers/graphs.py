@@ -367,7 +367,7 @@ def moved(graph):
             ("[-1]", lambda x: x[-1]),
             ("[0]", lambda x: x[0]),
             (".T", lambda x: x.T),
-            ("[:, None]", lambda x: x[:, None] * np.int8(1) if x.ndim == 1 else x[:, :2]),
+            ("[:, None]", lambda x: x[:, None] if x.ndim == 1 else x[:, :2]),
             ("ravel", lambda x: x.ravel() if isinstance(x, np.ndarray) else x.flatten()),
         ]
     )
