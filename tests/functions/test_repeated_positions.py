@@ -31,3 +31,11 @@ def test_rows_that_are_set_by_repeated_positions_are_numpys(module_ranks):
     y, i = pt.dvector("y"), pt.lvector("i")
     function = synk.function([y, i], pt.set_subtensor(pt.zeros(4)[i], y)[i])
     np.testing.assert_array_equal(function(np.arange(1.0, 4), TWICE), [1, 3, 3])
+
+
+def test_truth_values_are_added_to_a_table_that_all_ranks_have(module_ranks):
+    table, i, added = pt.vector("table", dtype="bool"), pt.lvector("i"), pt.vector("added", dtype="bool")
+    function = synk.function([i, added], pt.inc_subtensor(table[i], added), bcast_inputs=[table])
+    expected = np.zeros(4, bool)
+    np.add.at(expected, [1, 1, 2], [True, False, True])
+    np.testing.assert_array_equal(function([1, 1, 2], [True, False, True], np.zeros(4, bool)), expected)

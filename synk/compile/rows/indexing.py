@@ -220,8 +220,8 @@ def advanced_inc_subtensor(op: Any, node: Apply, given: Relations) -> Outcome:
         return None
     if isinstance(value, Rows):
         return _added_to_own(node, value, entries)
-    if not all(isinstance(one, Rows) or one == SAME for one in indices):
-        return None
+    if table.type.dtype == "bool" or not all(isinstance(one, Rows) or one == SAME for one in indices):
+        return None  # ranks' parts of truth values have no sum
     per_row = [one for one in (added, *indices) if isinstance(one, Rows)]
     if entries[0] is None or any(one is None for one in entries[1:]):
         return None
