@@ -16,7 +16,7 @@ export PIP_NO_INPUT := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup mnist resnet test test-graphs test-serial check slow faults machines-suite chaos linker-suite pytensor-bench torch-suite \
+.PHONY: help setup mnist resnet test test-all test-graphs check slow faults machines-suite chaos linker-suite pytensor-bench torch-suite \
     gpu-plans gpu-plans-ready other-processors bench figures gpu-wheels gpu-test gpu-bench clean
 
 help:  ## list the targets
@@ -45,33 +45,36 @@ resnet: $(READY)  ## train a small residual network on synthetic images with two
 	$(BIN)/python demos/resnet/train_resnet.py --ranks 2 --depth 18 --size 64 --classes 10 \
 	    --synthetic 256 --epochs 2
 
-# Three at a time, of about the same seconds of CPU: tests that mostly compile; those whose scripts are processes
-# of their own, and that wait most; the others.
-COMPILER := tests/compile tests/native tests/kernels tests/ops tests/comm tests/extensions
-SURVIVAL := tests/survival tests/faults tests/demos tests/test_docs.py
-FAST := $(BIN)/python -m pytest -q -m 'not slow'
+# `make test` is what a change waits for. It leaves to `make test-all` what is marked slow, and these: emulators of GPUs,
+# benchmarks, manifests, faults at random, notebooks, and tests of what tests use.
+LATER := $(addprefix tests/,bench benchmarks deploy device faults gpu gpu_speedups support kernels/cudnn) \
+    $(wildcard tests/*/test_*cuda*.py) \
+    $(addprefix tests/,comm/test_nccl.py run/test_fork_source.py survival/test_notebooks.py survival/test_soak.py)
 
-# Deadlines of tests are for a machine that is not busy with two other suites: what fails beside them is run once more.
-AGAIN = --last-failed --last-failed-no-failures none
-suite = $(FAST) -o cache_dir=.pytest_cache/$(1) $(2) || $(FAST) -o cache_dir=.pytest_cache/$(1) $(AGAIN) $(2)
+# Three files at a time: a test that waits leaves its core to another. Files whose tests are scripts take longest, and
+# come first; a file's tests share what they fork and compile, and stay together.
+PYTEST := $(BIN)/python -m pytest -q
+SCRIPTS := $(addprefix tests/,survival run/test_leader.py machines demos test_docs.py)
+JOBS := -n 3 --dist loadfile --no-loadscope-reorder
+SOON := -m 'not slow' $(addprefix --ignore=,$(LATER))
 
-test: $(DEV)  ## run the fast tests
-	{ $(call suite,compiler,$(COMPILER)); } & compiler=$$!; \
-	{ $(call suite,survival,$(SURVIVAL)); } & survival=$$!; \
-	{ $(call suite,others,$(addprefix --ignore=,$(COMPILER) $(SURVIVAL))); }; others=$$?; \
-	wait $$compiler && wait $$survival && exit $$others
+# Deadlines of tests are for a machine that is not busy: one or two tests that failed are run once more, by themselves,
+# and named at the end. More failures are no accident.
+CACHE = -o cache_dir=.pytest_cache/$@
+AGAIN := --last-failed --last-failed-no-failures none --at-most-failed 2 -rap
+run = $(PYTEST) $(CACHE) --cache-clear $(JOBS) $(1) || { [ $$? -eq 1 ] && $(PYTEST) $(CACHE) $(AGAIN) $(1); }
+
+test: $(DEV)  ## run the tests that a change waits for, in five minutes
+	$(call run,$(SOON) $(SCRIPTS) tests)
+
+test-all: $(DEV)  ## run all tests, in a quarter of an hour
+	$(call run,$(SCRIPTS) tests)
 
 # What another Python and PyTensor may change: graphs, and what users write.
-GRAPHS := tests/compile tests/ops tests/functions tests/arrays tests/rank
-USES := tests/extensions tests/collectives tests/processes tests/test_docs.py
+GRAPHS := $(addprefix tests/,compile ops functions arrays rank extensions collectives processes test_docs.py)
 
-test-graphs: $(DEV)  ## run the fast tests that depend most on the versions of Python and PyTensor
-	{ $(call suite,graphs,$(GRAPHS)); } & graphs=$$!; \
-	{ $(call suite,uses,$(USES)); }; uses=$$?; \
-	wait $$graphs && exit $$uses
-
-test-serial: $(DEV)  ## run the fast tests one by one
-	$(BIN)/python -m pytest -m 'not slow'
+test-graphs: $(DEV)  ## run the tests of `make test` that depend most on the versions of Python and PyTensor
+	$(call run,$(SOON) $(GRAPHS))
 
 # OpenBLAS and oneDNN take other paths on other processors, and sums come in another order: so tests that compare ranks
 # with one process run on those too. OpenBLAS does not ask whether this processor can do what it is told.
@@ -81,7 +84,7 @@ COMPARING := $(addprefix tests/,kernels/test_processors.py demos/test_demos.py e
 
 other-processors: $(DEV)  ## compare ranks with one process as other processors compute
 	for kind in $(PROCESSORS); do \
-	    OPENBLAS_CORETYPE=$${kind%/*} ONEDNN_MAX_CPU_ISA=$${kind#*/} $(FAST) $(COMPARING) \
+	    OPENBLAS_CORETYPE=$${kind%/*} ONEDNN_MAX_CPU_ISA=$${kind#*/} $(PYTEST) -n 3 -m 'not slow' $(COMPARING) \
 	        -k 'as_it_is_told or losses or one_process or same_step and 37' || exit 1; \
 	done
 

@@ -48,7 +48,14 @@ os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "10")
 real_stderr = pytest.StashKey[int]()
 
 
+def pytest_addoption(parser):
+    parser.addoption("--at-most-failed", type=int, help="run nothing where more tests failed the last time")
+
+
 def pytest_configure(config):
+    if hasattr(config, "workerinput"):
+        # What the other processes of xdist leave behind is an orphan of their group, not of ours.
+        os.setpgid(0, 0)
     # Graphs are many small objects: looked at after every 700, a sixth of a run was spent on looking.
     gc.set_threshold(20_000, 20, 20)
     # A shell has its background jobs ignore ^C, and so would all scripts that tests type it to.
@@ -56,6 +63,13 @@ def pytest_configure(config):
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # Capturing is not active yet: this is the terminal, where a hung test can still be seen.
     config.stash[real_stderr] = os.dup(sys.__stderr__.fileno())
+
+
+def pytest_sessionstart(session):
+    most = session.config.option.at_most_failed
+    failed = most is not None and session.config.cache.get("cache/lastfailed", {})
+    if failed and len(failed) > most:
+        pytest.exit(f"{len(failed)} tests failed, more than the {most} that are run once more", returncode=1)
 
 
 def pytest_unconfigure(config):

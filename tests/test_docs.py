@@ -13,6 +13,7 @@ import pytest
 from test_floors import FLOORS
 
 from support.machines import hosts
+from support.slow import slow
 
 ROOT = Path(__file__).parent.parent
 DOCS = sorted((ROOT / "docs").glob("*.rst"))
@@ -31,9 +32,15 @@ def blocks(page, language):
 
 
 WITH_SNIPPETS = [page for page in PAGES if blocks(page, "python")]
+# What a newcomer tries first; each page is a script of some seconds.
+FIRST = ("README.rst", "CONTRIBUTING.rst")
 
 
-@pytest.mark.parametrize("page", WITH_SNIPPETS, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [page if page.name in FIRST else slow(page) for page in WITH_SNIPPETS],
+    ids=lambda page: page.name,
+)
 def test_snippets_run_and_print_what_the_page_says(page, tmp_path):
     if page.name == "pymc.rst" and sys.version_info < (3, 12):
         pytest.skip("PyMC 6 needs Python 3.12")

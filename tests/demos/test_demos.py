@@ -19,10 +19,12 @@ import pytest
 
 from support.processes import leaks
 from support.processes.demo_scripts import DEMOS, modules_beside, run, start_without
+from support.slow import slow
 
 TRAIN = DEMOS / "mnist" / "train_mnist.py"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", sorted(DEMOS.glob("demo_*.py")), ids=lambda path: path.stem)
 def test_basic_demo_holds_what_it_asserts(script, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -165,11 +167,13 @@ def test_losses_do_not_depend_on_ranks_nor_on_where_data_is(tmp_path, needs_extr
     np.testing.assert_allclose(scattered, alone, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_losses_of_convolutions_do_not_depend_on_ranks(tmp_path, needs_extras):
     alone, shared = (losses(tmp_path, ranks, "host", "--model=cnn") for ranks in (1, 2))
     np.testing.assert_allclose(shared, alone, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_short_training_learns_and_draws_its_curve(tmp_path, needs_extras):
     curve = tmp_path / "curve.png"
     lines = train("--ranks=2", "--epochs=4", "--plot", curve)
@@ -181,6 +185,7 @@ def test_short_training_learns_and_draws_its_curve(tmp_path, needs_extras):
     assert min(struct.unpack(">II", head[16:])) > 400  # pixels
 
 
+@pytest.mark.slow
 def test_the_same_command_goes_on_with_the_training_it_finds(tmp_path, needs_extras):
     write_idx(tmp_path, 253, 101)
     common = ["--ranks=2", "--batch-size=83", "--data-dir", tmp_path]
@@ -193,6 +198,7 @@ def test_the_same_command_goes_on_with_the_training_it_finds(tmp_path, needs_ext
     assert json.loads(halves.read_text()) == json.loads(whole.read_text())
 
 
+@pytest.mark.slow
 def test_what_happens_is_written_for_perfetto_and_tensorboard(tmp_path, needs_extras):
     pytest.importorskip("tensorboard")
     write_idx(tmp_path, 253, 101)
@@ -225,7 +231,9 @@ def accuracy(lines):
     return float(re.fullmatch(r"test accuracy (\d+\.\d\d) %", lines[-1])[1])
 
 
-@pytest.mark.parametrize("kill", [os.kill, os.killpg], ids=["the master", "all, as by Ctrl-C"])
+@pytest.mark.parametrize(
+    "kill", [slow(os.kill, id="the master"), pytest.param(os.killpg, id="all, as by Ctrl-C")]
+)
 def test_interrupted_training_leaves_nothing(kill, needs_extras):
     command = [sys.executable, str(TRAIN), "--ranks=3", "--epochs=1000"]
     # A group of its own, as a terminal gives it.
@@ -250,7 +258,7 @@ def test_interrupted_training_leaves_nothing(kill, needs_extras):
     assert [str(process) for process in leaks.processes() if process.group == script.pid] == []
 
 
-@pytest.mark.parametrize("name", ["rich", "mlxtend", "matplotlib"])
+@pytest.mark.parametrize("name", ["rich", slow("mlxtend"), slow("matplotlib")])
 def test_missing_package_is_named_with_the_extra(name, tmp_path, needs_extras):
     done = start_without(name, TRAIN, "--ranks=2", "--plot", tmp_path / "curve.png")
     assert done.returncode == 1

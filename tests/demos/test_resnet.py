@@ -205,6 +205,7 @@ def test_small_network_is_trained(n_ranks, tmp_path, needs_extras):
     assert np.isfinite([*json.loads(losses.read_text()).values()]).all()
 
 
+@pytest.mark.slow
 def test_network_is_trained_on_photographs(photographs, tmp_path, needs_extras):
     curve, losses = tmp_path / "curve.png", tmp_path / "losses.json"
     options = ["--image-dir", photographs, "--plot", curve, "--losses", losses]

@@ -8,6 +8,7 @@ import pytensor.tensor as pt
 import pytest
 
 import synk
+from support.slow import slow
 from synk.extensions import batches, updates
 from synk.extensions.gradients import global_norm
 from synk.extensions.train import make_train_function, split_updates
@@ -123,7 +124,7 @@ def test_one_parameter_is_a_list_of_one(module_ranks, data):
 
 @pytest.mark.parametrize(
     ("n_rows", "num_slices", "all_reduce"),
-    [(N_ROWS, 1, "avg"), (N_ROWS, 4, "sum"), (2, 1, "sum"), (2, 1, "avg")],
+    [slow(N_ROWS, 1, "avg"), (N_ROWS, 4, "sum"), slow(2, 1, "sum"), (2, 1, "avg")],
 )
 def test_gradients_are_clipped_by_the_norm_over_all_rows(module_ranks, data, n_rows, num_slices, all_reduce):
     """Uneven shards, slices, a rank without rows: the step is that of NumPy on the whole batch."""
@@ -149,7 +150,7 @@ def test_gradients_are_clipped_by_the_norm_over_all_rows(module_ranks, data, n_r
         assert len({value.tobytes() for value in synk.gather(variable)}) == 1
 
 
-@pytest.mark.parametrize("rule", ["nesterov_momentum", "adam"])
+@pytest.mark.parametrize("rule", [slow("nesterov_momentum"), "adam"])
 def test_clipped_steps_equal_those_of_one_process(module_ranks, data, rule):
     alone, spread, options = Model(), Model(), options_of(rule)
     clipped = updates.clipped(getattr(updates, rule), 0.3)
@@ -172,7 +173,7 @@ def test_short_gradients_keep_their_bits(module_ranks, data):
         assert clipped.tobytes() == plain.tobytes()
 
 
-@pytest.mark.parametrize("n_rows", [1, 2, 3, 11, 37])
+@pytest.mark.parametrize("n_rows", [1, slow(2), slow(3), slow(11), 37])
 def test_any_rows_and_slices_give_the_same_step(module_ranks, data, n_rows):
     alone, spread = Model(), Model()
     step_alone, step = alone.step_alone(updates.adam), spread.step_on_ranks(updates.adam)

@@ -33,6 +33,7 @@ print(synk.n_ranks())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_items", [1, 1_000_000])
 def test_a_cut_between_two_others_ends_the_wait_and_a_restart_links_them_again(hosts, n_items):
     command = hosts.command("h1", ["timeout", "60", sys.executable, "-c", SCRIPT, str(n_items)])

@@ -22,7 +22,9 @@ SECONDS = 100
 OF_THE_MACHINE = ("report",)
 OF_RANKS = ("noise", "set", "reduced", "summed", "one", "lengths", "shapes", "joined", "turned", "parts")
 OF_RANKS += ("everywhere", "large", "counts", "total", "pids")
-TO_ROUNDING = ("large",)  # large arrays are combined machine by machine
+# Ranks of one machine and machines add in other orders, and BLAS rounds by where an array lies in memory: no
+# page promises the same bits. Integers, booleans and texts are the same.
+TO_ROUNDING = {"rtol": 1e-9, "atol": 1e-9}
 
 MPIRUN = ["mpirun", "--bind-to", "none", "--mca", "pml", "ob1", "--mca", "btl", "self,tcp"]
 NETWORK = ["--prtemca", "prte_if_include", name_spaces.INTERFACE]
@@ -72,8 +74,8 @@ def same_numbers(found, expected, but=()):
     assert len(names) > 20
     assert found.keys() == expected.keys()
     for name in names:
-        if name in TO_ROUNDING or but:
-            np.testing.assert_allclose(found[name], expected[name], rtol=1e-9, atol=1e-9, err_msg=name)
+        if expected[name].dtype.kind == "f":
+            np.testing.assert_allclose(found[name], expected[name], **TO_ROUNDING, err_msg=name)
         else:
             np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
 
@@ -83,6 +85,7 @@ def test_one_process_has_the_numbers_of_three_ranks(rows, tmp_path, three_ranks)
     same_numbers(three_ranks, read(tmp_path / "out.npz"), OF_RANKS)
 
 
+@pytest.mark.slow
 def test_a_script_that_forks_over_hosts_has_the_numbers_of_one_machine(rows, tmp_path, three_ranks, hosts):
     options = {"hosts": "h1:1,h2:2", "interface": name_spaces.INTERFACE}
     ended = hosts.run("h1", words(rows, tmp_path / "out.npz", **options), SECONDS)

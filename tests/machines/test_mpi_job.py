@@ -14,6 +14,7 @@ import pytest
 from support.machines.mpi_group import MpiGroup, launch_here, missing
 from support.processes.leaks import processes
 from support.processes.scripts import check_gone
+from support.slow import slow
 from synk.machines.mpi_job import MpiJob
 from synk.machines.sessions import remove_folder
 from synk.transport.base import Disconnected
@@ -113,6 +114,7 @@ os._exit(0)  # as one that is killed
 """
 
 
+@pytest.mark.slow
 def test_a_process_without_its_daemon_does_not_go_on_alone_and_what_it_makes_goes_with_the_session(tmp_path):
     alone = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_MCA_btl": "self,tcp", "TMPDIR": "/tmp"}
     done = subprocess.run(
@@ -162,7 +164,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-@pytest.mark.parametrize("mpirun", ["well", "hanging"])
+@pytest.mark.parametrize("mpirun", ["well", slow("hanging")])
 def test_a_job_ends_with_its_master(mpirun):
     told = subprocess.run(
         [sys.executable, "-c", MASTER, mpirun],
@@ -179,7 +181,7 @@ def pid(leaders, watch):
     return os.getpid()
 
 
-@pytest.mark.parametrize("victim", ["agent", "leader"])
+@pytest.mark.parametrize("victim", [slow("agent"), "leader"])
 def test_rank_0_is_told_when_processes_die(victim):
     group = MpiGroup(2, with_agent=True)
     try:

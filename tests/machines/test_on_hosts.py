@@ -40,6 +40,7 @@ def full(hosts):
     hosts.run("h2", ["rm", "/dev/shm/full"])
 
 
+@pytest.mark.slow
 def test_the_doctor_looks_at_all_hosts(hosts):
     ended = synk_on(hosts, "doctor", "--json", "--hosts", "h1,h2", "--interface", INTERFACE)
     assert ended.returncode == 0, ended.stdout
@@ -50,6 +51,7 @@ def test_the_doctor_looks_at_all_hosts(hosts):
     assert {finding["level"] for finding in found} == {"ok"}
 
 
+@pytest.mark.slow
 def test_the_doctor_names_hosts_that_let_nobody_in(hosts, closed):
     ended = synk_on(hosts, "doctor", "--hosts", "h1,h2")
     assert ended.returncode == 1, ended.stdout
@@ -57,6 +59,7 @@ def test_the_doctor_names_hosts_that_let_nobody_in(hosts, closed):
     assert "Permission denied" in ended.stdout
 
 
+@pytest.mark.slow
 def test_a_launcher_names_the_hosts(hosts, tmp_path):
     (tmp_path / "train.py").write_text("import sys, synk\nprint(synk.fork(), sys.argv[1:])\nsynk.close()\n")
     words = ("-np", "3", "-H", "h1:2,h2:2", "--interface", INTERFACE, str(tmp_path / "train.py"), "-x")
@@ -65,6 +68,7 @@ def test_a_launcher_names_the_hosts(hosts, tmp_path):
     assert hosts.left("h1") == hosts.left("h2") == []
 
 
+@pytest.mark.slow
 def test_a_host_that_lets_nobody_in_is_named_in_time(hosts, closed):
     began = time.monotonic()
     ended = forked(hosts)
@@ -84,6 +88,7 @@ except synk.SynkStateError as error:
 """
 
 
+@pytest.mark.slow
 def test_a_host_that_cannot_have_so_many_ranks_is_named_and_nothing_is_left(hosts):
     ended = hosts.run("h1", [sys.executable, "-W", "always::ResourceWarning", "-c", TOO_MANY])
     assert ended.stdout.startswith("host h2 could not start its ranks: ")
@@ -127,6 +132,7 @@ print(synk.on_ranks(keep)())
 """
 
 
+@pytest.mark.slow
 def test_a_host_without_shared_memory_is_named_and_the_run_goes_on(hosts, full):
     define = "import numpy as np, synk\ndef keep(rank, data=None): return lambda: rank\n"
     script = define + f"synk.fork(1, hosts='h1,h2', interface={INTERFACE!r})\n" + REFUSED
@@ -149,6 +155,7 @@ for late in (3, 2):
 """
 
 
+@pytest.mark.slow
 def test_a_rank_of_another_host_that_hangs_is_named_and_no_other(hosts):
     script = f"import synk, time\nsynk.fork(2, hosts='h1,h2', interface={INTERFACE!r})\n" + HANGING
     ended = hosts.run("h1", [sys.executable, "-c", script])

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from support.slow import slow
 from synk.compile.regions.compilation import NativeCompilation
 from synk.native import libraries
 from synk.native.compiler import Compiler, find_compiler
@@ -102,7 +103,7 @@ def test_a_folder_in_the_place_of_a_file_does_no_harm(tmp_path):
 
 
 @needs_compiler
-@pytest.mark.parametrize("mode", [0o777, 0o722, 0o770])
+@pytest.mark.parametrize("mode", [0o777, slow(0o722), slow(0o770)])
 def test_code_from_a_folder_that_others_may_write_to_is_not_loaded(tmp_path, mode):
     run(compilation(find_compiler(), tmp_path))
     tmp_path.chmod(mode)

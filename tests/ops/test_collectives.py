@@ -10,6 +10,7 @@ import pytest
 
 import synk
 from support.processes.of_rank import runs_of
+from support.slow import slow
 from synk.arrays.variables import ranks
 from synk.compile import array_mode
 from synk.compile.compat import optional_class
@@ -189,7 +190,11 @@ def check_gradients(x, w, loss, n, num_slices=1):
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("name", COLLECTIVES)
+# One of each kind of collective; each of the others compiles three functions more on each rank.
+OFTEN = ("sum", "max", "gather rows", "scatter avg", "first", "together")
+
+
+@pytest.mark.parametrize("name", [name if name in OFTEN else slow(name) for name in COLLECTIVES])
 def test_gradients_are_those_of_the_sum_of_all_losses(module_ranks, name):
     case = losses(COLLECTIVES[name])
     for n, num_slices in ((1, 1), (4, 1), (module_ranks + 1, 2)):
@@ -311,6 +316,7 @@ def test_debug_mode_finds_nothing_wrong_where_some_ranks_have_no_rows():
             np.testing.assert_allclose(got, expected, err_msg=f"{n} rows in {n_slices} slices")
 
 
+@pytest.mark.slow
 def test_debug_mode_finds_nothing_wrong_in_any_collective(module_ranks):
     x, w = pt.matrix("x"), pt.vector("w")
     names = ("prod", "max", "avg", "gather columns", "scatter avg", "last", "together")
@@ -323,6 +329,7 @@ def test_debug_mode_finds_nothing_wrong_in_any_collective(module_ranks):
             np.testing.assert_allclose(got, expected)
 
 
+@pytest.mark.slow
 def test_second_derivatives_are_those_of_the_sum_of_all_slopes(module_ranks):
     for collective in (COLLECTIVES["gather rows"], COLLECTIVES["scatter sum"], COLLECTIVES["prod"]):
         x, w, loss = losses(collective)

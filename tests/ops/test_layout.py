@@ -158,6 +158,7 @@ STEPS = {
 }
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.sampled_from(sorted(STEPS)), min_size=1, max_size=6))
 def test_any_network_gives_the_numbers_it_gave(names):

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from support.slow import slow
 from synk.processes import fork_server
 from synk.processes.fork_server import ForkServer
 from synk.processes.process import Process, die_with, fork_child
@@ -184,7 +185,7 @@ def test_numbers_of_closed_descriptors_stay_taken(tmp_path):
         server.close()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, slow(signal.SIGHUP), slow(signal.SIGUSR1)])
 def test_signals_to_the_whole_group_do_not_end_it(server, number):
     os.kill(server.pid, number)
     Child(server).close()
@@ -286,7 +287,7 @@ STOPPED = "os.kill(server.pid, 19); 1 / 0"
 
 @pytest.mark.leaks("children", reason="a process of the script lives on, to hold its descriptors")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("thread", ["main", "thread"])
+@pytest.mark.parametrize("thread", [slow("main"), "thread"])
 @pytest.mark.parametrize(
     "end", ["time.sleep(60)", "os._exit(1)", "sys.exit()", "os.kill(server.pid, 19); 1 / 0"]
 )

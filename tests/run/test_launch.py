@@ -8,6 +8,7 @@ import time
 import pytest
 
 from support.processes.scripts import WORLD, alive, check_gone, in_world, script, started
+from support.slow import slow
 from synk.processes.signals import hold_signals
 
 pytestmark = pytest.mark.usefixtures("warm_interpreter")
@@ -105,7 +106,7 @@ def test_an_interrupt_in_the_middle_of_a_fork_comes_after_it_and_closes_the_run(
     """)
 
 
-@pytest.mark.parametrize("broken", ["flush", "deliver", "both"])
+@pytest.mark.parametrize("broken", [slow("flush"), slow("deliver"), "both"])
 def test_a_worker_whose_streams_raise_at_its_end_does_not_go_on_with_the_script(broken):
     done = in_world(f"""
 import atexit, mmap
@@ -149,7 +150,7 @@ assert all(not gone(pid) for pid in synk.pids())
 """)
 
 
-@pytest.mark.parametrize("busy", ["time.sleep(60)", "act(f, 1, 'python')"])
+@pytest.mark.parametrize("busy", [slow("time.sleep(60)"), "act(f, 1, 'python')"])
 def test_workers_that_a_thread_forked_end_with_the_master_too(busy):
     body = f"fork_in_a_thread()\nprint(*synk.pids(), flush=True)\n{busy}"
     with started(WORLD + body) as (_, pids):

@@ -83,8 +83,17 @@ class Master:
         assert self.process.wait(PATIENCE) == 0
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def master():
+    """Return the master of a machine that tests leave as it was."""
+    master = Master()
+    yield master
+    master.close()
+
+
+@pytest.fixture
+def own_master():
+    """Return the master of a machine of which one test may lose a worker, or change what it has."""
     master = Master()
     yield master
     master.close()
@@ -139,39 +148,39 @@ def test_what_cannot_be_unpickled_there_is_told_and_the_machine_lives(master, wh
     assert results(master.replies(Give())) == [1, 2]
 
 
-def test_a_segment_that_cannot_be_made_is_told_with_the_next_reply(master):
-    master.link.send(encode(messages.Attach(1, 1 << 60)))
-    failures = [reply.failure for reply in master.replies(Give())]
+def test_a_segment_that_cannot_be_made_is_told_with_the_next_reply(own_master):
+    own_master.link.send(encode(messages.Attach(1, 1 << 60)))
+    failures = [reply.failure for reply in own_master.replies(Give())]
     assert failures[0].kind is SharedMemoryFull
-    assert results(master.replies(Give())) == [1, 2]
+    assert results(own_master.replies(Give())) == [1, 2]
     reads_it = Give(arrays=(messages.ArrayRef(1, "<f8", (3,)),))
-    assert master.replies(reads_it)[0].failure.kind is SharedMemoryFull  # and no KeyError
-    assert results(master.replies(Give())) == [1, 2]
+    assert own_master.replies(reads_it)[0].failure.kind is SharedMemoryFull  # and no KeyError
+    assert results(own_master.replies(Give())) == [1, 2]
 
 
-def test_what_comes_beside_an_array_without_room_is_written(master):
-    master.link.send(encode(messages.Attach(1, 1 << 60)))
-    master.link.send(encode(messages.Attach(2, 24)))
+def test_what_comes_beside_an_array_without_room_is_written(own_master):
+    own_master.link.send(encode(messages.Attach(1, 1 << 60)))
+    own_master.link.send(encode(messages.Attach(2, 24)))
     refs = [messages.ArrayRef(number, "<f8", (3,)) for number in (1, 2)]
     values = np.array([1.0, 2, 3])
     fills = tuple([messages.Fill(number, 0, values.view("u1")) for number in (1, 2)])
-    assert master.replies(Give(arrays=tuple(refs)), fills=fills)[0].failure.kind is SharedMemoryFull
-    assert [list(read) for read in results(master.replies(ReadArray(refs[1])))] == [[1, 2, 3]] * 2
+    assert own_master.replies(Give(arrays=tuple(refs)), fills=fills)[0].failure.kind is SharedMemoryFull
+    assert [list(read) for read in results(own_master.replies(ReadArray(refs[1])))] == [[1, 2, 3]] * 2
 
 
-def test_a_worker_that_dies_is_a_loss_and_its_leader_lives(master):
-    os.kill(master.link.pids[1], signal.SIGKILL)
-    assert master.replies(Give()) is None
-    assert (master.link.loss.rank, master.link.loss.death.pid) == (2, master.link.pids[1])
-    assert "SIGKILL on host two" in master.link.loss.death.cause
-    assert not master.link.is_cut
+def test_a_worker_that_dies_is_a_loss_and_its_leader_lives(own_master):
+    os.kill(own_master.link.pids[1], signal.SIGKILL)
+    assert own_master.replies(Give()) is None
+    assert (own_master.link.loss.rank, own_master.link.loss.death.pid) == (2, own_master.link.pids[1])
+    assert "SIGKILL on host two" in own_master.link.loss.death.cause
+    assert not own_master.link.is_cut
 
 
-def test_a_worker_that_dies_before_it_hears_of_a_release_is_a_loss_too(master):
-    master.replies(Release())
-    os.kill(master.link.pids[1], signal.SIGKILL)
-    assert master.replies(Give()) is None
-    assert master.link.loss.rank == 2
+def test_a_worker_that_dies_before_it_hears_of_a_release_is_a_loss_too(own_master):
+    own_master.replies(Release())
+    os.kill(own_master.link.pids[1], signal.SIGKILL)
+    assert own_master.replies(Give()) is None
+    assert own_master.link.loss.rank == 2
 
 
 def test_a_leader_says_which_of_its_workers_it_waits_for_and_where_that_hangs(master):
@@ -188,9 +197,9 @@ def test_a_leader_says_which_of_its_workers_it_waits_for_and_where_that_hangs(ma
     assert results(master.replies(Give())) == [1, 2]
 
 
-def test_a_leader_that_waits_for_other_machines_names_none_of_its_own(master):
-    master.start(Meet())
-    assert master.standing().late == ()
+def test_a_leader_that_waits_for_other_machines_names_none_of_its_own(own_master):
+    own_master.start(Meet())
+    assert own_master.standing().late == ()
 
 
 def test_a_leader_that_hangs_says_nothing_and_its_reply_counts(master):

@@ -355,6 +355,7 @@ synk.close()
     )
 
 
+@pytest.mark.slow
 def test_a_restart_goes_on_with_the_timeline(tmp_path):
     in_world(
         f"""

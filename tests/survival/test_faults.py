@@ -20,6 +20,7 @@ from support.processes.scripts import (
     script,
     started,
 )
+from support.slow import slow
 
 with_deaths = after(CHECK_DEATH)
 
@@ -92,20 +93,20 @@ assert held()[1:] == (0, [])
 @pytest.mark.parametrize(
     ("act", "kind", "message", "rank", "n_ranks"),
     [
-        ("raise_plain", "ValueError", "ValueError: the value is wrong", 1, 2),
-        ("raise_plain", "ValueError", "ValueError: the value is wrong", 0, 3),
+        slow("raise_plain", "ValueError", "ValueError: the value is wrong", 1, 2),
+        slow("raise_plain", "ValueError", "ValueError: the value is wrong", 0, 3),
         ("raise_plain", "ValueError", "ValueError: the value is wrong", 2, 3),
         ("raise_refused", "Refused", "with arguments", 1, 3),
         ("raise_from_os", "synk.RemoteError", "FileNotFoundError", 1, 2),
         ("raise_local", "synk.RemoteError", "nobody can import my class", 1, 3),
         ("raise_unpicklable", "ValueError", "my lock cannot be pickled", 1, 2),
         ("raise_exit", "synk.RemoteError", "SystemExit: leaving", 1, 3),
-        ("raise_interrupt", "synk.RemoteError", "KeyboardInterrupt: pressed", 1, 2),
-        ("raise_base", "synk.RemoteError", "nothing in particular", 1, 2),
-        ("raise_mute", "synk.RemoteError", "NotMixing", 1, 2),
+        slow("raise_interrupt", "synk.RemoteError", "KeyboardInterrupt: pressed", 1, 2),
+        slow("raise_base", "synk.RemoteError", "nothing in particular", 1, 2),
+        slow("raise_mute", "synk.RemoteError", "NotMixing", 1, 2),
         ("raise_bad_to_load", "BadToLoad", "it fails where it is unpickled", 1, 3),
-        ("raise_of_an_unloadable_class", "synk.RemoteError", "its class fails there", 1, 2),
-        ("raise_huge", "ValueError", "x" * 1_000, 1, 3),
+        slow("raise_of_an_unloadable_class", "synk.RemoteError", "its class fails there", 1, 2),
+        slow("raise_huge", "ValueError", "x" * 1_000, 1, 3),
     ],
 )
 def test_a_rank_that_raises_is_reported_and_the_run_goes_on(act, kind, message, rank, n_ranks):
@@ -137,9 +138,9 @@ def test_a_graph_that_does_not_compile_on_a_rank_is_reported():
     ("number", "n_ranks", "rank", "first", "label"),
     [
         (signal.SIGKILL, 2, 1, "g(ROWS)", "summing"),
-        (signal.SIGSEGV, 3, 2, "g(ROWS)", "summing"),
+        slow(signal.SIGSEGV, 3, 2, "g(ROWS)", "summing"),
         (signal.SIGKILL, 4, 2, "synk.all_reduce(v)", "all_reduce"),
-        (signal.SIGVTALRM, 2, 1, "synk.all_reduce(v)", "all_reduce"),
+        slow(signal.SIGVTALRM, 2, 1, "synk.all_reduce(v)", "all_reduce"),
         # This needs a larger buffer, so the death is found before the command is sent.
         (signal.SIGKILL, 3, 1, "g(np.ones(500_000))", "summing"),
     ],
@@ -198,7 +199,7 @@ assert time.monotonic() - began < 5
 """)
 
 
-@pytest.mark.parametrize("n_ranks", [2, 3])
+@pytest.mark.parametrize("n_ranks", [slow(2), 3])
 @pytest.mark.parametrize(
     ("act", "cause"), [("kill", "signal SIGKILL"), ("leave", "exit code 3"), ("segfault", "signal SIGSEGV")]
 )
@@ -350,10 +351,10 @@ print(*synk.pids(), flush=True)
 @pytest.mark.parametrize(
     ("end", "rank"),
     [
-        ("time.sleep(60)", 0),  # idle
-        ("f(ROWS, 1)", 1),  # waiting for a reply
+        slow("time.sleep(60)", 0),  # idle
+        slow("f(ROWS, 1)", 1),  # waiting for a reply
         ("both(ROWS, 1)", 1),  # in a collective, as is rank 2
-        ("both(ROWS, 1)", 0),  # computing, while the workers are in a collective
+        slow("both(ROWS, 1)", 0),  # computing, while the workers are in a collective
     ],
 )
 def test_workers_are_gone_when_the_master_is_killed(end, rank):
@@ -441,9 +442,9 @@ def test_a_child_of_the_script_may_exit_and_leaves_the_run_alone():
 @pytest.mark.parametrize(
     ("rank", "collective"),
     [
-        pytest.param(0, False, id="master computes"),
+        slow(0, False, id="master computes"),
         pytest.param(1, False, id="master waits"),
-        pytest.param(0, True, id="master computes, others in a collective"),
+        slow(0, True, id="master computes, others in a collective"),
         pytest.param(1, True, id="master in a collective"),
     ],
 )

@@ -167,9 +167,13 @@ SENDING = {
 @pytest.mark.parametrize(
     ("kind", "interrupted"),
     [
-        pytest.param(kind, act, id=f"{kind} after {what} was sent")
+        pytest.param(kind, act, id=f"{kind} after {what} was sent", marks=marks)
         for what, act in SENDING.items()
-        for kind in ("KeyboardInterrupt", "GaveUp", "SystemExit")
+        for kind, marks in {
+            "KeyboardInterrupt": (),
+            "GaveUp": pytest.mark.slow,
+            "SystemExit": pytest.mark.slow,
+        }.items()
     ],
 )
 def test_an_exception_of_a_handler_while_a_message_is_sent(kind, interrupted):
@@ -313,7 +317,9 @@ WAITS = {
 def endings():
     for presses in (1, 2):
         for name, wait in WAITS.items():
-            yield pytest.param(wait, presses, id=f"{name}, {presses} times")
+            often = (name, presses) in {("at a prompt", 2), ("a worker computes", 1)}
+            marks = () if often else pytest.mark.slow
+            yield pytest.param(wait, presses, id=f"{name}, {presses} times", marks=marks)
 
 
 @pytest.mark.parametrize(("wait", "presses"), list(endings()))

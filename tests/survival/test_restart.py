@@ -148,6 +148,7 @@ crew.REAP_SECONDS = watch.REAP_SECONDS = 0.3
 GONE = 42  # the exit code of a script whose debugger somebody else has ended
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["restart", "close"])
 def test_a_worker_that_a_debugger_holds_is_left_to_the_kernel_with_a_warning(end):
     body = (
@@ -203,6 +204,7 @@ synk.close()
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["idle", "in a barrier"])
 def test_a_master_that_may_not_signal_its_workers_any_more_restarts_and_closes(where):
     script(
@@ -256,6 +258,7 @@ restart()
 """)
 
 
+@pytest.mark.slow
 def test_what_was_dropped_between_death_and_restart_stays_dropped():
     peopled("""
 world(3)
@@ -279,6 +282,7 @@ assert len(synk.run.current.session("test")._rank._programs) == 3  # those that 
 """)
 
 
+@pytest.mark.slow
 def test_what_is_dropped_by_the_garbage_collector_in_the_middle_of_a_commit_or_restart_does_no_harm():
     peopled("""
 world(2)
@@ -404,6 +408,7 @@ synk.close()
     )
 
 
+@pytest.mark.slow
 def test_a_run_that_could_not_be_restarted_is_closed_as_any_other():
     peopled("""
 world(3)
@@ -426,6 +431,7 @@ world(2)
 """)
 
 
+@pytest.mark.slow
 def test_an_interrupted_restart_leaves_nothing_and_the_next_one_works():
     peopled(
         """
@@ -467,6 +473,7 @@ assert held()[1:] == (0, []), held()
     )
 
 
+@pytest.mark.slow
 def test_twenty_restarts_leave_nothing():
     peopled(
         """
@@ -505,6 +512,7 @@ assert (synk.get_value(0, w) == 2).all() and fine()
 """)
 
 
+@pytest.mark.slow
 def test_a_restart_may_come_from_a_thread_that_ends():
     in_world("""
 world(3)
@@ -725,6 +733,7 @@ assert synk.per_rank(rows).kind == "rows" and fine()
 """)
 
 
+@pytest.mark.slow
 def test_a_restart_that_the_system_refuses_may_be_tried_with_fewer():
     in_world("""
 from synk.run import launch as launching

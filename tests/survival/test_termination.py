@@ -10,6 +10,7 @@ import time
 import pytest
 
 from support.processes.scripts import WORLD, alive, check_gone, in_world, script, started
+from support.slow import slow
 from synk.processes.signals import Termination, Unwinding
 
 
@@ -93,10 +94,10 @@ finally:
 @pytest.mark.parametrize(
     "work",
     [
-        "time.sleep(60)",
-        pytest.param("while True: act(f, 0, 'sleep')", id="the master computes"),
+        slow("time.sleep(60)", id="idle"),
+        slow("while True: act(f, 0, 'sleep')", id="the master computes"),
         pytest.param("while True: act(f, 1, 'sleep')", id="the master waits"),
-        pytest.param("while True: act(both, 2, 'sleep')", id="in a collective"),
+        slow("while True: act(both, 2, 'sleep')", id="in a collective"),
         pytest.param("act(f, 1, 'python')", id="a worker hangs"),
         pytest.param("while True: synk.restart()", id="restarts"),
     ],
@@ -153,7 +154,7 @@ for number in (signal.SIGUSR1, signal.SIGXCPU):
 """
 
 
-@pytest.mark.parametrize("number", ["SIGUSR1", "SIGXCPU"])
+@pytest.mark.parametrize("number", ["SIGUSR1", slow("SIGXCPU")])
 @pytest.mark.parametrize("thread", ["main", "other"])
 def test_handlers_of_the_script_run_in_the_script_only(number, thread):
     done = script(
@@ -172,7 +173,10 @@ synk.close()
     assert done.stdout == "saved by the script\n" * 2
 
 
-@pytest.mark.parametrize("number", ["SIGHUP", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGTERM"])
+@pytest.mark.parametrize(
+    "number",
+    ["SIGINT", "SIGTERM", *(slow(name) for name in ("SIGHUP", "SIGUSR1", "SIGUSR2", "SIGALRM"))],
+)
 def test_workers_ignore_what_schedulers_send(number):
     in_world(f"""
 world(3)
@@ -197,7 +201,9 @@ for _ in range(100):
 """)
 
 
-@pytest.mark.parametrize("work", ["time.sleep(60)", "act(both, 1, 'sleep')", "act(f, 0, 'sleep')"])
+@pytest.mark.parametrize(
+    "work", [slow("time.sleep(60)"), "act(both, 1, 'sleep')", slow("act(f, 0, 'sleep')")]
+)
 def test_a_group_that_is_told_to_end_still_gathers(work):
     done = in_world(
         f"""

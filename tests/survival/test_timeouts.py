@@ -3,6 +3,7 @@
 import pytest
 
 from support.processes.scripts import WORLD, after, in_world
+from support.slow import slow
 
 CHECK_TIMEOUT = (
     WORLD
@@ -42,7 +43,7 @@ def check_timeout(call, victim, state, phase, function, seconds, stack, deadline
 with_timeouts = after(CHECK_TIMEOUT)
 
 
-@pytest.mark.parametrize("what", ["python", "native"])
+@pytest.mark.parametrize("what", ["python", slow("native")])
 def test_a_rank_that_hangs_is_told_of_at_the_deadline_with_its_stack(what):
     with_timeouts(f"""
 world(3, timeout=2)
@@ -62,6 +63,7 @@ assert held()[1:] == (0, []), held()
 """)
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_stopped_is_told_of_in_every_phase():
     with_timeouts("""
 warnings.simplefilter("ignore", synk.SynkWarning)
@@ -91,6 +93,7 @@ restart()
 """)
 
 
+@pytest.mark.slow
 def test_a_rank_that_goes_on_before_the_deadline_gives_the_right_result():
     in_world("""
 world(3, timeout=20)
@@ -183,6 +186,7 @@ restart()
 """)
 
 
+@pytest.mark.slow
 def test_deadlines_nest_and_are_each_thread_s_own():
     with_timeouts("""
 world(2, timeout=0.3)
@@ -217,6 +221,7 @@ assert synk.fork(2, timeout=np.float32(5)) == 2
 """)
 
 
+@pytest.mark.slow
 def test_what_the_master_computes_is_not_interrupted():
     in_world("""
 world(3, timeout=0.3)

@@ -12,6 +12,7 @@ import pytest
 
 import synk
 from support.cases.fitting import make, numbers, values
+from support.slow import slow
 from synk.extensions import checkpoint, updates
 from synk.extensions.checkpoint_contents import copies
 from synk.extensions.fit import Callback, Checkpoints, best, fit, latest
@@ -66,7 +67,7 @@ def train(case, folder=None, epochs=4, stop=None, resume=None, **options):
     return numbers(history), values(case), [callback.seen for callback in callbacks[-2:]]
 
 
-@pytest.mark.parametrize("stop", [7, 10, 1])
+@pytest.mark.parametrize("stop", [7, *(slow(stop) for stop in (10, 1))])
 def test_a_training_goes_on_with_the_bits_of_an_undisturbed_one(ranks, tmp_path, stop):
     """Noise is drawn for each row, and ranks have other numbers of rows: so each stream is somewhere else."""
     ranks(2)
@@ -172,6 +173,7 @@ def test_checkpoints_come_every_so_many_steps_and_where_it_stops(ranks, tmp_path
     assert latest(tmp_path / "nowhere") is None
 
 
+@pytest.mark.slow
 def test_an_interrupted_training_is_saved_and_goes_on(ranks, tmp_path):
     ranks(2)
     expected = train(make(noise=True))
@@ -192,6 +194,7 @@ def test_an_interrupted_training_is_saved_and_goes_on(ranks, tmp_path):
     assert state == expected[1]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:restart. no commit holds:synk.SynkWarning")
 def test_the_script_itself_goes_on_after_a_restart(ranks, tmp_path):
     ranks(2)

@@ -10,6 +10,7 @@ from synk.extensions.fit.feeds import feed
 from synk.extensions.fit.prefetch import prefetched
 
 
+@pytest.mark.slow
 def test_a_function_of_rows_feeds_the_same_batches_as_arrays(ranks):
     ranks(2)
     found = []

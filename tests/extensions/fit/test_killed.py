@@ -123,6 +123,7 @@ def places_in(folder):
     return size
 
 
+@pytest.mark.slow
 def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(tmp_path):
     size = places_in(tmp_path)
     kills_at(tmp_path, [0, 1, 15, 16, size // 2, -33, -32, -1])

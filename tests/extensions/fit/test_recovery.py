@@ -12,6 +12,7 @@ import pytest
 
 import synk
 from support.cases.fitting import make, numbers, values
+from support.slow import slow
 from synk.extensions import updates
 from synk.extensions.fit import (
     Callback,
@@ -95,9 +96,9 @@ def disturbed(ranks, *callbacks, n_ranks=2, expected_from=(), **options):
 @pytest.mark.parametrize(
     ("method", "steps"),
     [
-        ("on_epoch_begin", 0),  # in the first step
+        slow("on_epoch_begin", 0),  # in the first step
         ("on_step_end", 8),  # in a step
-        ("on_step_end", 6),  # in validation
+        slow("on_step_end", 6),  # in validation
         ("on_epoch_end", 6),  # where all is saved
     ],
 )
@@ -114,6 +115,7 @@ def test_a_training_goes_on_with_the_same_bits_wherever_a_worker_dies(ranks, tmp
     assert latest(tmp_path).name == "step-000000018.ckpt"
 
 
+@pytest.mark.slow
 def test_a_training_goes_on_with_the_same_bits_if_a_worker_dies_when_the_first_step_has_compiled(
     ranks, monkeypatch
 ):
@@ -138,7 +140,7 @@ def test_a_training_goes_on_with_the_same_bits_if_a_worker_dies_when_the_first_s
     assert history.recoveries[0]["step"] == 0
 
 
-@pytest.mark.parametrize("share", [0.01, 1e9])  # now and then, or after every step
+@pytest.mark.parametrize("share", [slow(0.01), 1e9])  # now and then, or after every step
 def test_a_training_that_has_stopped_stops_there_again_if_a_worker_dies_before_it_is_saved(
     ranks, tmp_path, monkeypatch, share
 ):
@@ -155,6 +157,7 @@ def test_a_training_that_has_stopped_stops_there_again_if_a_worker_dies_before_i
     assert latest(tmp_path).name == "step-000000009.ckpt"
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*stopped by a signal:synk.SynkWarning")
 def test_a_hung_worker_is_replaced_at_the_deadline(ranks):
     kills = Kills("on_step_end", 8, signal.SIGSTOP)
@@ -162,6 +165,7 @@ def test_a_hung_worker_is_replaced_at_the_deadline(ranks):
     assert "did not end within 5 s" in history.recoveries[0]["cause"]
 
 
+@pytest.mark.slow
 def test_a_death_that_the_thread_of_the_batches_finds_is_recovered(ranks):
     ranks(2)
     case, killed = make(noise=True), []
@@ -180,6 +184,7 @@ def test_a_death_that_the_thread_of_the_batches_finds_is_recovered(ranks):
     assert 1 <= len(history.recoveries) <= 2
 
 
+@pytest.mark.slow
 def test_logs_events_and_reasons_to_stop_are_those_of_an_undisturbed_training(ranks, tmp_path):
     accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
 
@@ -213,6 +218,7 @@ def test_logs_events_and_reasons_to_stop_are_those_of_an_undisturbed_training(ra
     assert history.stopped == "val_loss was no better than 1 for too long"
 
 
+@pytest.mark.slow
 def test_logs_are_whole_if_the_script_is_killed_after_a_recovery(ranks, tmp_path, monkeypatch):
     monkeypatch.setattr(recovery_module, "SHARE", 1e-9)  # so that checkpoints are newer than commits
     path, saved = tmp_path / "log.jsonl", tmp_path / "saved"
@@ -276,7 +282,7 @@ def refuse_more_than(n_ranks, monkeypatch):
     monkeypatch.setattr(launch, "fork_child", fork)
 
 
-@pytest.mark.parametrize("left", [2, 1])
+@pytest.mark.parametrize("left", [slow(2), 1])
 def test_a_training_goes_on_with_as_many_ranks_as_can_be_had(ranks, tmp_path, monkeypatch, left):
     def case():
         return make(rule=updates.momentum, learning_rate=0.02)
@@ -508,6 +514,7 @@ def injured(ranks, folder, times, stops, seed):
     return times - injures.left - injures.spared, history
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*stopped by a signal:synk.SynkWarning")
 def test_a_training_that_is_injured_at_random_moments_ends_with_the_same_bits(ranks, tmp_path):
     injuries, history = injured(ranks, tmp_path, times=5, stops=0.2, seed=1)

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 
 def said_by(preparation):
     script = (
@@ -29,6 +31,7 @@ def test_a_missing_package_is_named():
     assert "needs pymc, which is not installed. Use pip install 'synk-pytensor[pymc]'" in said
 
 
+@pytest.mark.slow
 def test_a_package_that_is_too_old_is_named():
     said = with_versions("{'pymc': '6.10.1', 'nutpie': '0.15.2'}.get")
     assert "needs nutpie 0.16 or newer; this is 0.15.2. Use pip install 'synk-pytensor[pymc]'" in said
