@@ -332,9 +332,9 @@ def restart(
     Parameters
     ----------
     n_parallel : int, optional
-        Go on with so many ranks, if no more can be had; by default as many as before, and never more. Each
-        gets what all had alike, its part of rows that were scattered, and of random states a stream of its
-        own, made from that of rank 0.
+        Go on with so many ranks, fewer or more; by default as many as before, and on GPUs never more than
+        `fork` made. Each gets what all had alike, its part of rows that were scattered, and of random states
+        a stream of its own, made from that of rank 0.
     hosts : str, path or sequence of str, optional
         Of a run on several machines, those to go on with, as of `fork`; by default those that still answer.
 
@@ -346,11 +346,11 @@ def restart(
     Raises
     ------
     SynkStateError
-        If no run is open, or if it is called within another call. If there are to be fewer ranks, and the
-        commit has arrays, other than rows, of which each rank had its own. On GPUs also if the fork server
-        has died. Nothing is changed then.
+        If no run is open, or if it is called within another call. If there are to be more or fewer ranks, and
+        the commit has arrays, other than rows, of which each rank had its own. On GPUs also if the fork
+        server has died. Nothing is changed then.
     TypeError, ValueError
-        `n_parallel` is no integer, less than 1, or more than there were.
+        `n_parallel` is no integer, less than 1, or on GPUs more than `fork` made.
     OSError
         If the system refuses a process; the run stays broken then.
 

@@ -46,7 +46,7 @@ class SharedTable:
         self._own = own
         self.n_ranks = n_ranks
         self._to_host = to_host or (lambda value: value)
-        self._adopts = n_ranks > 1 or to_host is not None
+        self._on_device = to_host is not None
         self._identities: dict[int, int] = {}  # id(variable) -> identity
         self._references: dict[int, weakref.ref[SharedVariable]] = {}
         self._last = 0
@@ -80,11 +80,20 @@ class SharedTable:
             self._identities[id(variable)] = identity
             self._references[identity] = weakref.ref(variable)
             weakref.finalize(variable, self._forget, id(variable), identity).atexit = False
-            if self._adopts:
-                several = self.n_ranks > 1
-                adopt(
-                    variable.container, self._to_host, partial(self._note_set, identity) if several else None
-                )
+            self._adopt(identity, variable)
+
+    def _adopt(self, identity: int, variable: SharedVariable) -> None:
+        """Let a variable take part in a run of several ranks, or one on a device."""
+        several = self.n_ranks > 1
+        if several or self._on_device:
+            note_set = partial(self._note_set, identity) if several else None
+            adopt(variable.container, self._to_host, note_set)
+
+    def use_ranks(self, n_ranks: int) -> None:
+        """Go on with so many ranks, which are given all variables as they start."""
+        self.n_ranks = n_ranks
+        for identity, variable in self._alive().items():
+            self._adopt(identity, variable)
 
     def _post_values(self, variables: dict[int, SharedVariable]) -> None:
         if self.n_ranks == 1 or not variables:

@@ -106,6 +106,17 @@ class GraphFunction(Function):
         """Raise SynkStateError if the function's run was closed."""
         self._owner.check_open(f"function {self.name!r}")
 
+    @property
+    def written(self) -> Definition:
+        """The function as the script wrote it."""
+        return self._written
+
+    def begin_anew(self) -> None:
+        """Forget what ranks were given: the next call gives them the function as they need it then."""
+        if self._spec is not None:
+            self._owner.forget(self._number)
+            self._spec = self._last = self._announced = None
+
     def ready(self) -> int:
         """Give the function to all ranks if they do not have it yet; return its number."""
         self.check_open()

@@ -118,13 +118,20 @@ def _checked_fraction(limit: Any) -> float:
     return float(limit)
 
 
-def checked_fewer(n_parallel: Any, present: int) -> int:
-    """Return how many of the present ranks there will be; raise TypeError or ValueError if it is wrong."""
+def checked_ranks(n_parallel: Any, present: int, devices: Devices) -> int:
+    """Return how many ranks there will be after the ``present`` ones.
+
+    ``devices`` are those of `fork`, which has decided how ranks on GPUs meet: they never become more.
+    Raises TypeError or ValueError if the number is wrong.
+    """
     if n_parallel is None:
         return present
     _check_count("n_parallel", n_parallel)
-    if n_parallel > present:
-        raise ValueError(f"n_parallel={n_parallel} is more than the {present} ranks of this run; fork() more")
+    if devices.gpus and n_parallel > devices.n_ranks:
+        raise ValueError(
+            f"n_parallel={n_parallel} is more than the {devices.n_ranks} ranks on GPUs with which this run "
+            "was forked: close() it, and fork() more"
+        )
     return int(n_parallel)
 
 

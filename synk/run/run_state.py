@@ -98,7 +98,7 @@ class Recovery:
         self._kept_per_rank, self._beside = self._per_rank.now, beside
 
     def check_shareable(self) -> None:
-        """Raise SynkStateError if ranks have arrays of their own, for which fewer would have no place."""
+        """Raise SynkStateError if ranks have arrays of their own, for which others would have no place."""
         own = [
             describe(self._own[identity])
             for identity, (first, *others) in self._kept.items()
@@ -108,8 +108,8 @@ class Recovery:
         ]
         if own:
             raise SynkStateError(
-                f"restart: each rank has its own {', '.join(own)}, for which fewer ranks have no place; "
-                "restart with as many, or close() and fork() anew"
+                f"restart: each rank has its own {', '.join(own)}, for which another number of ranks has "
+                "no place; restart with as many, or close() and fork() anew"
             )
 
     def deal(self, n_ranks: int) -> None:
@@ -123,6 +123,8 @@ class Recovery:
             else (values[0], *(_dealt(values[0], rank) for rank in range(1, n_ranks)))
             for identity, values in self._kept.items()
         }
+        kept = self._kept_per_rank
+        self._kept_per_rank = {one: since for one, since in kept.items() if since.kind == ROWS}
 
     def _are_rows(self, identity: int) -> bool:
         """Tell whether ranks had parts of the rows of one array."""

@@ -25,7 +25,7 @@ from synk.collectives.runner import CollectiveRunner
 from synk.comm import Communicator, ObservedCommunicator
 from synk.compile.observe.profile import Profile
 from synk.device import Devices
-from synk.functions.exact.rule import computed
+from synk.functions.exact.rule import computed, warn_of_results
 from synk.functions.graph_function import GraphFunction
 from synk.functions.on_ranks import OnRanks
 from synk.functions.prepared import PreparedCommand
@@ -37,7 +37,7 @@ from synk.processes.process import warn_of_survivors
 from synk.processes.signals import Termination, hold_signals
 from synk.rank.connection import decide
 from synk.run.arena import Arena
-from synk.run.arguments import checked_fewer, refuse_hosts
+from synk.run.arguments import checked_ranks, refuse_hosts
 from synk.run.commands import Commands
 from synk.run.fork_source import ForkSource
 from synk.run.job import Job, Jobs
@@ -69,6 +69,7 @@ class Session:
         self.on_gpus = on_gpus = bool(devices.gpus)
         self.on_machines = jobs is not None
         self._devices, self._turns, self._source = devices, turns, source
+        self._forked = devices  # those of all ranks that `fork` has made; there may be fewer meanwhile
         self._connection = decide(devices, os.environ)
         self._termination = Termination()
         with ExitStack() as undo:
@@ -169,7 +170,10 @@ class Session:
         self._commands.check_usable()
         number = next(self._function_numbers)
         written = define(name or f"function {number}", *args, **kwargs)
-        made = GraphFunction(self, number, written, computed(written, self._undeclared, self.n_ranks), check)
+        definition = computed(written, self._undeclared)
+        if self.n_ranks > 1:
+            warn_of_results(written, self._undeclared)
+        made = GraphFunction(self, number, written, definition, check)
         self._functions.add(made)
         return made
 
@@ -217,10 +221,10 @@ class Session:
     def restart(self, n_parallel: int | None = None, hosts: Any = None) -> Any:
         """Put new workers in the place of the present ones; return what was committed beside.
 
-        They are as many as were, or fewer; on several machines, those of the machines that are left, or of
+        They are as many as were, or so many; on several machines, those of the machines that are left, or of
         others.
         """
-        n_ranks = checked_fewer(n_parallel, self.n_ranks)
+        n_ranks = checked_ranks(n_parallel, self.n_ranks, self._forked)
         if self._jobs is None:
             refuse_hosts(hosts)
         elif n_parallel is not None:
@@ -265,7 +269,7 @@ class Session:
     def _resize(self, sizes: Sequence[int], job: Job | None) -> None:
         """Go on with so many ranks on each machine; functions stay, since in them any number exchange.
 
-        Raises SynkStateError if ranks have arrays of their own and become fewer; the job ends then.
+        Raises SynkStateError if ranks have arrays of their own and become more or fewer; the job ends then.
         """
         n_ranks = sum(sizes)
         if n_ranks != self.n_ranks:
@@ -279,8 +283,18 @@ class Session:
         self._variables.leave_storage()
         self.shared_storage.release_all()
         self.shared_storage.use_sizes(sizes)
-        self._devices = self._devices.with_ranks(sizes[0])
-        self.n_ranks = self.per_rank.n_ranks = self.shared.n_ranks = n_ranks
+        self._devices = self._forked.with_ranks(sizes[0])
+        were_alone = self.n_ranks == 1
+        self.n_ranks = self.per_rank.n_ranks = n_ranks
+        self.shared.use_ranks(n_ranks)
+        if were_alone and n_ranks > 1:
+            self._meet()
+
+    def _meet(self) -> None:
+        """Let functions that one rank had alone be those of several, which meet in them."""
+        for function in list(self._functions):
+            function.begin_anew()
+            warn_of_results(function.written, self._undeclared)
 
     # --- what functions, Data and collectives ask for: see `Owner` -------------------------------------
 

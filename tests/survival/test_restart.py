@@ -708,8 +708,8 @@ people()
 synk.commit()
 pids, mine = synk.pids(), state()
 error = raised(synk.SynkStateError, synk.restart, 1)
-assert "each rank has its own 'w', for which fewer ranks have no place" in str(error), error
-for wrong, kind in ((0, ValueError), (3, ValueError), (True, TypeError), ("1", TypeError), (1.0, TypeError)):
+assert "each rank has its own 'w', for which another number of ranks has no place" in str(error), error
+for wrong, kind in ((0, ValueError), (True, TypeError), ("1", TypeError), (1.0, TypeError)):
     assert f"n_parallel={wrong!r}" in str(raised(kind, synk.restart, wrong))
 assert synk.pids() == pids and same_bits(state(), mine) and fine()
 synk.restart(2)
@@ -731,6 +731,65 @@ assert synk.get_lengths(rows) == [len(part) for part in np.array_split(range(7),
 assert synk.gather(alike, nd_up=0).tolist() == [1] * 6
 assert synk.per_rank(rows).kind == "rows" and fine()
 """)
+
+
+def test_a_run_goes_on_with_more_ranks_up_from_one():
+    """Functions that one rank had alone exchange between several, and variables that it made are tracked."""
+    script(
+        WORLD
+        + """
+x, y = pt.dmatrix("x"), pt.dvector("y")
+random = np.random.default_rng(0)
+rows, targets = random.normal(size=(31, 4)), random.normal(size=31)
+
+def made():
+    w = pytensor.shared(np.zeros(4), name="w")
+    loss = ((x @ w - y) ** 2).mean()
+    step = synk.function([x, y], loss, updates=[(w, w - 0.1 * pytensor.grad(loss, w))])
+    return w, step, synk.function([x], [x.std(axis=0), x.max()])
+
+synk.fork(1)
+w, step, spread = made()
+spread(rows), step(rows, targets)
+joined = synk.sequence(step, spread)
+joined(rows, targets)
+other = pytensor.shared(np.zeros(3), name="other")
+synk.broadcast(other)
+at = w.get_value()
+for n_ranks in (3, 1, 4, 2):
+    w.set_value(at)
+    synk.commit(n_ranks)
+    assert synk.restart(n_ranks) == n_ranks
+    assert synk.n_ranks() == len(synk.pids()) == n_ranks
+    expected = at.copy()
+    for call in (step, joined, step):
+        expected -= 0.1 * 2 * rows.T @ (rows @ expected - targets) / len(rows)
+        call(rows, targets)
+        assert np.allclose(synk.gather(w), expected, rtol=1e-12), n_ranks
+    std, largest = spread(rows)
+    assert np.allclose(std, rows.std(axis=0), rtol=1e-12) and largest == rows.max()
+    later, *_ = made()  # while there are so many
+    fresh = synk.function([x], x.std(axis=0))
+    assert np.allclose(fresh(rows), rows.std(axis=0), rtol=1e-12)
+    if n_ranks > 1:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", synk.SynkWarning)
+            other.set_value(np.ones(3))
+        error = raised(ValueError, synk.function([], other.sum()))
+        assert "'other'" in str(error), error
+        synk.broadcast(other)
+    at = synk.get_value(0, w)
+synk.commit()
+synk.restart(1)
+synk.scatter(other, np.arange(5.0))
+total = synk.function([], (other.sum(), "sum"), sliceable_shareds=[other])
+assert total() == 10
+synk.commit()
+synk.restart(3)
+assert synk.get_lengths(other) == [2, 2, 1] and total() == 10  # dealt out, not copied
+synk.close()
+"""
+    )
 
 
 @pytest.mark.slow

@@ -11,14 +11,15 @@ from synk.functions.exact.results import exact_definition
 from synk.functions.symbolic import Definition
 
 
-def computed(written: Definition, undeclared: str, n_ranks: int) -> Definition:
-    """Return the definition that each of ``n_ranks`` ranks computes; ``undeclared`` is that of `synk.fork`.
+def computed(written: Definition, undeclared: str) -> Definition:
+    """Return the definition that each rank computes; ``undeclared`` is that of `synk.fork`.
 
     Raises TypeError or ValueError, naming the result, if it has no value without an operation.
     """
-    exact = undeclared == "exact"
-    definition = exact_definition(written) if exact else of_each_rank(written)
-    if n_ranks > 1:
-        (warn_of_declared if exact else warn_of_undeclared)(written)
-        warn_of_sums(written)
-    return definition
+    return exact_definition(written) if undeclared == "exact" else of_each_rank(written)
+
+
+def warn_of_results(written: Definition, undeclared: str) -> None:
+    """Warn of results that several ranks are known to have otherwise than one process."""
+    (warn_of_declared if undeclared == "exact" else warn_of_undeclared)(written)
+    warn_of_sums(written)

@@ -14,7 +14,7 @@ import synk
 from support.exact.simulated import Graph, Simulated
 from synk.functions.exact.declared import misdeclared, sums_of_equals
 from synk.functions.exact.each_rank import of_each_rank
-from synk.functions.exact.rule import computed
+from synk.functions.exact.rule import warn_of_results
 from synk.functions.symbolic import define
 from synk.ops.collectives import all_reduce
 from synk.ops.marks import addend
@@ -186,7 +186,7 @@ def test_a_sum_over_ranks_of_what_all_have_alike_is_warned_of():
     with pytest.warns(
         synk.SynkWarning, match="'f' adds up over ranks what all of them have alike: all_reduce.'same'"
     ):
-        computed(definition, "exact", N_RANKS)
+        warn_of_results(definition, "exact")
     of_parts = [
         all_reduce(x.sum()),
         all_reduce(same, "avg"),
@@ -208,14 +208,13 @@ def test_going_on_as_before_warns_once_for_a_function_of_all_that_differs():
     count = pytensor.shared(np.asarray(0), name="count")
     wrong = defined([x.mean(), x.sum()], [(w, w + x.sum(0)), (count, count + 1)])
     with pytest.warns(synk.SynkWarning) as said:
-        computed(wrong, "warn", N_RANKS)
+        warn_of_results(wrong, "warn")
     (text,) = [str(one.message) for one in said]
     assert "output 1 " in text
     assert "the update of 'w'" in text
     assert "output 0" not in text
     assert "'count'" not in text
-    computed(defined([x.mean()], [(count, count + 1)]), "warn", N_RANKS)
-    computed(wrong, "warn", 1)
+    warn_of_results(defined([x.mean()], [(count, count + 1)]), "warn")
 
 
 # --- with ranks ----------------------------------------------------------------------------------------
