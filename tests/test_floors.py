@@ -46,7 +46,7 @@ FLOORS = (
 INNER_FLOORS = {
     "compile": (
         {"compat", "wrong_rewrites"},  # what differs between versions of PyTensor
-        {"graphs", "host_call"},
+        {"graphs", "host_call", "sound_rewrites"},
         {"tables", "elementwise", "rows"},  # what Ops say about themselves; elementwise chains as C and CUDA
         {"passes"},  # decisions about a program
         {"programs", "rewrites"},

@@ -30,15 +30,17 @@ from pytensor.tensor.rewriting.shape import ShapeFeature
 from synk.compile.elementwise import dialect_of
 from synk.compile.elementwise.dialect import CUDA
 from synk.compile.elementwise.fusion import TAGS, register_fusion
+from synk.compile.graphs.until_gradients import check_until_gradients
 from synk.compile.graphs.width import as_performed
 from synk.compile.passes.place import wanted_on_host
+from synk.compile.sound_rewrites import GUARDED, SOUND
 from synk.compile.wrong_rewrites import LEFT_OUT
 from synk.native.libraries import native_libraries
 
 WANTED = (
     "fast_run",
     "lazy_ifelse",  # a no-op in versions that lack it
-    "scan_save_mem_no_prealloc",  # else Scan keeps every row of what is read at the end only
+    SOUND,  # among them what has Scan keep only the rows that are read
 )
 
 UNWANTED = (
@@ -48,6 +50,7 @@ UNWANTED = (
     "inplace_elemwise",  # quadratic in the size of the graph; programs do it themselves (`reuse`)
     "scan_reduce_trace_prealloc",  # asks for the virtual machine's own Scan
     *LEFT_OUT,  # give wrong numbers
+    *GUARDED,  # do so for some graphs: they are guarded
 )
 
 register_fusion(wanted_on_host)
@@ -73,6 +76,7 @@ def array_query(xp: ModuleType, native: bool = False, inside: bool = False) -> R
         exclude=(*UNWANTED, *((REPLACED,) if near else ())),
         extra_rewrites=[
             (KeepLines(), -1),
+            (RefuseWrong(), -1),
             (SuperviseQuickly(), -1),
             (AsPerformed(inside), -1),
             *([(NearShapes(), POSITION)] if near else []),
@@ -130,6 +134,17 @@ class KeepLines(GraphRewriter):
 
     def apply(self, fgraph):
         pass
+
+
+class RefuseWrong(GraphRewriter):
+    """A rewriter that changes nothing but refuses what PyTensor has built wrong; place it first."""
+
+    def add_requirements(self, fgraph: FunctionGraph) -> None:
+        """Raise NotImplementedError for such a graph; errors of ``apply`` would be warnings."""
+        check_until_gradients(fgraph.outputs)
+
+    def apply(self, fgraph: FunctionGraph) -> None:
+        """Change nothing."""
 
 
 class LineKeeper(Feature):

@@ -91,4 +91,4 @@ def without_wrong(mode: Any) -> Any:
     """
     found = get_mode(mode)
     by_name = isinstance(getattr(found, "provided_optimizer", None), RewriteDatabaseQuery)
-    return found.excluding(*LEFT_OUT) if by_name else mode
+    return found.excluding(*LEFT_OUT).including("cast_terms") if by_name else mode

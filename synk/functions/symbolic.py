@@ -23,6 +23,7 @@ from pytensor.tensor.type import DenseTensorType, TensorType
 from synk.arrays.variables import describe, first_row, leads, n_rows, total_rows
 from synk.compile import ArrayLinker
 from synk.compile.graphs.substitute import substitute
+from synk.compile.graphs.until_gradients import check_until_gradients
 from synk.compile.graphs.width import as_performed
 from synk.values.reduction import check_mode
 
@@ -327,7 +328,9 @@ def _check_whole(definition: Definition, on_unused_input: str) -> None:
                 f"shared variable {describe(variable)} is sliceable, so this function cannot update it; "
                 "update it in a function of its own"
             )
-    used = set(ancestors([*definition.outputs, *(update.value for update in definition.updates)]))
+    results = [*definition.outputs, *(update.value for update in definition.updates)]
+    check_until_gradients(results)
+    used = set(ancestors(results))
     for variable in definition.sliceables:
         if variable not in used:
             raise ValueError(f"sliceable variable {describe(variable)} is not used in this function")

@@ -1,0 +1,102 @@
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from pytensor.compile.mode import Mode
+from pytensor.scan import until
+
+from synk.compile import array_mode
+from synk.compile.wrong_rewrites import release_of
+
+PLAIN = Mode("py", "fast_run")
+RELEASE = release_of(pytensor.__version__)
+A = np.arange(4.0).reshape(2, 2)
+K = np.array([[100, 200], [300, 400]])
+
+
+def sum_with_integers():
+    k, z, a = pt.lmatrix("k"), pt.dmatrix("z"), pt.dmatrix("a")
+    return [k, z, a], k + (z - 0.25 * (a @ a)), [K, A, A], K + (A - 0.25 * (A @ A))
+
+
+def sum_with_truth_values():
+    k, z, a = pt.matrix("k", dtype="bool"), pt.dmatrix("z"), pt.dmatrix("a")
+    return [k, z, a], z + (a @ a) + k, [K > 150, A, A], A + A @ A + (K > 150)
+
+
+def sum_with_scaled_float32():
+    k, c, z, a = pt.fmatrix("k"), pt.dscalar("c"), pt.dmatrix("z"), pt.dmatrix("a")
+    return [k, c, z, a], z + 0.5 * (a @ a) - c * k, [K.astype("f"), 2.0, A, A], A + 0.5 * (A @ A) - 2.0 * K
+
+
+def sum_of_vectors_with_integers():
+    k, z, a = pt.lvector("k"), pt.dvector("z"), pt.dmatrix("a")
+    return [k, z, a], z + 0.5 * (a @ z) + k, [K[0], A[1], A], A[1] + 0.5 * (A @ A[1]) + K[0]
+
+
+def not_a_number():
+    x = pt.dvector("x")
+    return [x], pt.neq(x, x), [np.array([1, np.nan])], np.array([False, True])
+
+
+def at_least_itself():
+    x = pt.dvector("x")
+    return [x], pt.ge(x, x), [np.array([1, np.nan])], np.array([True, False])
+
+
+def repeated_bytes():
+    x = pt.bvector("x")
+    return [x], pt.alloc(x, 3, 2).sum(0), [np.array([100, 2], "int8")], np.array([300, 6])
+
+
+def counted(read):
+    """Return a case: the loop counts to 5 from 0, where 10 steps would be allowed."""
+
+    def case():
+        x = pt.dscalar("x")
+        rows = pytensor.scan(
+            lambda x: (x + 1, until(x > 3)), outputs_info=[x], n_steps=10, return_updates=False
+        )
+        return [x], read(rows), [0.0], read(np.arange(1.0, 6))
+
+    case.__name__ = "rows_of_a_loop_that_ends_early"
+    return case
+
+
+SUMS = [sum_with_integers, sum_with_truth_values, sum_with_scaled_float32, sum_of_vectors_with_integers]
+COMPARISONS = [not_a_number, at_least_itself]
+READS = [lambda y: y[1:], lambda y: y[-7:], lambda y: y[2:4], lambda y: y[-1], lambda y: y[-1:], lambda y: y]
+LOOPS = [counted(read) for read in READS]
+
+
+def computed(case, mode):
+    inputs, output, values, _ = case()
+    return pytensor.function(inputs, output, mode=mode)(*values)
+
+
+@pytest.mark.parametrize("case", [*SUMS, *COMPARISONS, repeated_bytes, *LOOPS])
+def test_the_numbers_are_numpys(case):
+    np.testing.assert_allclose(computed(case, array_mode()), case()[-1], rtol=1e-12)
+
+
+STILL_WRONG = [*SUMS, *COMPARISONS, *LOOPS[:3], *([repeated_bytes] if RELEASE >= (3, 1, 1) else [])]
+
+
+@pytest.mark.parametrize("case", STILL_WRONG)
+def test_pytensor_alone_is_still_wrong(case):
+    """Where this fails, a release has mended its rewrite, and what stands in for it can go."""
+    found, expected = np.asarray(computed(case, PLAIN)), np.asarray(case()[-1])
+    assert found.shape != expected.shape or not np.allclose(found, expected, rtol=1e-12)
+
+
+def test_a_product_in_a_sum_of_its_own_dtype_is_still_one_gemm():
+    z, a = pt.dmatrix("z"), pt.dmatrix("a")
+    function = pytensor.function([z, a], z + 2 * (a @ a), mode=array_mode())
+    assert "Gemm" in [type(node.op).__name__ for node in function.maker.fgraph.toposort()]
+
+
+def test_a_loop_that_is_read_at_its_end_keeps_few_rows():
+    inputs, output, _, _ = counted(lambda rows: rows[-1])()
+    nodes = pytensor.function(inputs, output, mode=array_mode()).maker.fgraph.toposort()
+    buffers = [node.inputs[0].data for node in nodes if type(node.op).__name__ == "AllocEmpty"]
+    assert all(rows <= 2 for rows in buffers)
