@@ -564,8 +564,8 @@ def on_ranks(make: Callable[..., Any], *arguments: Any) -> OnRanks:
     ----------
     make : callable
         Called as ``make(rank, *arguments)`` on every rank; returns a callable, which stays there for as long
-        as what this returns. It travels by its name: define it at the top of a module, or of the script
-        before `fork`.
+        as what this returns. What the script defines travels by value, with the globals that it reads; what
+        a module defines, by its name.
     *arguments
         What pickle can send. Functions of `synk.function` arrive as functions of the rank alone: called with
         all inputs whole, they return a list of all outputs. ``function.bound(*inputs)`` is the same call on

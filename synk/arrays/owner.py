@@ -5,7 +5,7 @@ They are given the run and never reach for it, so tests can give them another.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -21,7 +21,7 @@ class Owner(Protocol):
     """A run, as `session.Session` is one."""
 
     n_ranks: int
-    on_machines: bool  # several: what the script defines travels by value, and memory is copied
+    on_machines: bool  # several: memory is copied
     on_gpus: bool  # else ranks read rows where they are, if those are next to each other
     segments: SegmentTable
     staging: StagingBuffers
@@ -46,8 +46,14 @@ class Owner(Protocol):
     def profiled(self, profile: Any) -> AbstractContextManager[None]:
         """Let a profile watch rank 0."""
 
+    def check_imported(self, modules: Collection[str], also_indirectly: bool = False) -> None:
+        """Raise SynkStateError if ranks have one of these modules as it was before a reload.
+
+        Those that they import count, too, if ``also_indirectly``.
+        """
+
     def install(self, message: messages.Build) -> None:
-        """Give a function to all ranks."""
+        """Give a function to all ranks, in the place of one of the same number."""
 
     def compile(self, programs: Sequence[tuple[int, int]]) -> None:
         """Compile functions for calls in so many slices, all at the same time, unless that has happened.

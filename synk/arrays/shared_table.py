@@ -21,6 +21,7 @@ from synk.arrays.containers import adopt, give_back
 from synk.arrays.per_rank import State
 from synk.arrays.variables import RankVariables, describe
 from synk.values import messages
+from synk.values.by_value import dumps
 
 
 class SharedTable:
@@ -104,7 +105,7 @@ class SharedTable:
         shares = [share._replace(type=types.setdefault(share.type, share.type)) for share in shares]
         try:
             self._post(messages.Several(tuple(shares)))
-        except (TypeError, AttributeError) as error:
+        except (pickle.PicklingError, TypeError, AttributeError) as error:
             names = ", ".join(describe(variables[share.identity]) for share in shares if not _travels(share))
             raise TypeError(
                 f"the value of shared variable {names} cannot travel to the workers: {error}"
@@ -150,7 +151,7 @@ class SharedTable:
 def _travels(share: messages.Share) -> bool:
     """Tell whether a variable can be pickled: asked when several could not."""
     try:
-        pickle.dumps(share, protocol=5, buffer_callback=lambda buffer: None)
-    except (TypeError, AttributeError):
+        dumps(share, lambda buffer: None)
+    except (pickle.PicklingError, TypeError, AttributeError):
         return False
     return True

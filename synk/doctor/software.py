@@ -95,6 +95,11 @@ def posix_ipc(machine: Machine) -> Finding:
     return package("posix_ipc")
 
 
+def cloudpickle(machine: Machine) -> Finding:
+    """Check cloudpickle, by which ranks get what the script defines."""
+    return package("cloudpickle")
+
+
 def threadpoolctl(machine: Machine) -> Finding:
     """Check threadpoolctl, which sets the threads of each rank's matrix products."""
     return package("threadpoolctl")
@@ -157,6 +162,7 @@ CHECKS = (
     numpy,
     pytensor,
     posix_ipc,
+    cloudpickle,
     threadpoolctl,
     pytensor_settings,
     matrix_products,

@@ -38,6 +38,7 @@ from synk.functions.prepared import KnownInput, Lasting, PreparedStep
 from synk.functions.spec import to_spec
 from synk.functions.symbolic import Definition
 from synk.values import messages
+from synk.values.by_value import Code
 from synk.values.reduction import Output, combine
 from synk.values.rows import Rows, check_num_slices, same_rows, split
 
@@ -70,6 +71,7 @@ class GraphFunction(Function):
         self._definition = definition  # what ranks compute; keeps the shared variables alive
         self._first = None if check is None else FirstCall(written, checked(check))  # until there was one
         self._spec: Any = None
+        self._code = Code()  # of the script, in what the ranks have
         self._reshapes: tuple[int, ...] = ()
         self._outputs: list[Output] = []
         self._effect = Effect()
@@ -120,13 +122,15 @@ class GraphFunction(Function):
     def ready(self) -> int:
         """Give the function to all ranks if they do not have it yet; return its number."""
         self.check_open()
-        if self._spec is None:
+        if self._spec is None or self._code.has_changed():
+            code = Code()
             alone = self._owner.n_ranks == 1
             definition = without_collectives(self._definition) if alone else self._definition
-            spec = to_spec(definition, self._owner.shared.identify_all, self._owner.on_machines)
+            spec = to_spec(definition, self._owner.shared.identify_all, code)
+            self._owner.check_imported(code.modules, also_indirectly=True)
             self._owner.install(messages.Build(self._number, spec))
             self._effect = self._effect_of(self._definition)
-            self._spec = spec
+            self._spec, self._code = spec, code
             self._reshapes = tuple(update.variable for update in spec.updates)
             if self._definition.outputs:
                 self._outputs = [*map(self._output, count(), self._definition.outputs)]
@@ -232,8 +236,7 @@ class GraphFunction(Function):
 
     def prepare_step(self, values: Sequence[Any], options: CallOptions) -> PreparedStep:
         """Check a call and decide on its one step."""
-        if self._spec is None:
-            self.ready()
+        self.ready()
         entries = [self._entry(variable, value) for variable, value in zip(self.inputs, values, strict=True)]
         scattered = entries[: len(self._definition.inputs)]
         length = common_length(scattered)
@@ -252,7 +255,9 @@ class GraphFunction(Function):
             gathered=gathered,
             ahead=self._announced and messages.Ahead(self._announced.token, spans.following),
         )
-        return PreparedStep(step, self._finish, self._reshapes, self._lasting(entries, step, length))
+        return PreparedStep(
+            step, self._finish, self._reshapes, self._lasting(entries, step, length), self._code
+        )
 
     def _slices(self, num_slices: int) -> int:
         if check_num_slices(num_slices) > 1 and self._definition.needs_all_rows:

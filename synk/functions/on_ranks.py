@@ -21,10 +21,10 @@ from synk.arrays.owner import Owner
 from synk.functions.function import Function
 from synk.functions.graph_function import GraphFunction
 from synk.rank.calling import Bound
-from synk.rank.program import UNKNOWN, RankProgram
+from synk.rank.program import RankProgram
 from synk.rank.rank import Rank
 from synk.values import messages
-from synk.values.by_value import reduced
+from synk.values.by_value import UNKNOWN, Code, CodePickler
 from synk.values.errors import SynkStateError
 from synk.values.messages import Step
 
@@ -38,7 +38,7 @@ class OnRanks:
         self._label = getattr(make, "__qualname__", repr(make))
         self._kept: list[Any] = []  # functions and Data that the objects refer to
         with owner.turn(self._label):
-            payload = self._travelling((make, arguments))
+            payload, self._code = self._travelling((make, arguments), also_indirectly=True)
             self._finalizer = weakref.finalize(self, owner.drop_object, number)
             self._finalizer.atexit = False
             owner.run((MakeStep(number, payload, self._arrays()),))
@@ -51,12 +51,18 @@ class OnRanks:
         RemoteError
             If an object raised. The run stays usable, and so do the objects.
         SynkStateError
-            If `restart` has made new workers since, which do not have the object.
+            If `restart` has made new workers since, which do not have the object; or if the script has
+            defined anew what was sent.
         WorkerDied
             If a worker died. The run is broken.
         """
         with self._owner.turn(self._label):
-            payload = self._travelling(arguments)
+            if self._code.has_changed():
+                raise SynkStateError(
+                    f"{self._label}, or what it reads, was defined again since the ranks have it: "
+                    "synk.on_ranks makes another"
+                )
+            payload, _ = self._travelling(arguments)
             return list(self._owner.run((CallStep(self._number, payload, self._arrays()),))[0])
 
     def close(self) -> None:
@@ -67,28 +73,28 @@ class OnRanks:
         """Return where the values of all `Data` are that the objects, or arguments, refer to."""
         return tuple([one.ref() for one in self._kept if isinstance(one, Data)])
 
-    def _travelling(self, what: Any) -> bytes:
+    def _travelling(self, what: Any, also_indirectly: bool = False) -> tuple[bytes, Code]:
         file = io.BytesIO()
         pickler = _Pickler(file)
-        if self._owner.on_machines:
-            pickler.reducer_override = reduced  # type: ignore[method-assign]
         try:
             pickler.dump(what)
         except (pickle.PicklingError, TypeError, AttributeError) as error:
             raise TypeError(
-                f"{self._label} cannot be sent to the ranks: {error}; define it at the top of a module, or "
-                "of the script before synk.fork()"
+                f"{self._label} cannot be sent to the ranks with what it holds and reads: {error}"
+                f"{pickler.code.unsendable()}; make that "
+                "on the ranks, or define it in a module"
             ) from error
+        self._owner.check_imported(pickler.code.modules, also_indirectly)
         self._owner.compile([(one.ready(), 1) for one in pickler.met if isinstance(one, GraphFunction)])
         self._kept += pickler.met
-        return file.getvalue()
+        return file.getvalue(), pickler.code
 
 
-class _Pickler(pickle.Pickler):
+class _Pickler(CodePickler):
     """Names functions and Data by their numbers."""
 
     def __init__(self, file: Any):
-        super().__init__(file, protocol=5)
+        super().__init__(file)
         self.met: list[Any] = []
 
     def persistent_id(self, value: Any) -> Any:

@@ -21,6 +21,7 @@ from synk.arrays.data import Data
 from synk.arrays.owner import Owner
 from synk.arrays.per_rank import Effect, State
 from synk.values import messages
+from synk.values.by_value import Code
 from synk.values.rows import contiguous
 
 FLOATS = (float, np.float64)
@@ -53,6 +54,7 @@ class PreparedStep(NamedTuple):
     finish: Callable[[Sequence[Any]], list[Any]] | None  # None where there are no results
     reshapes: tuple[int, ...] = ()  # shared variables whose number of rows may change
     lasting: Lasting | None = None  # None where the step must be prepared anew each time
+    code: Code | None = None  # of the script, that it runs
 
 
 class PreparedCommand:
@@ -71,6 +73,7 @@ class PreparedCommand:
         self._effects = effects
         self._change: tuple[State | None, State] = None, {}  # of what is per rank: before and after a run
         self._num_slices = num_slices
+        self._code = [entry.code for entry in prepared if entry.code]  # of most there is none
         self._lasting = [entry.lasting for entry in prepared]
         self.lasts, self.segments, self.variables = False, set[int](), set[int]()
 
@@ -139,6 +142,8 @@ class PreparedCommand:
         for storage, value in self._stored:
             if storage[0] is not value:
                 return None
+        if self._code and any(code.has_changed() for code in self._code):
+            return None
         n = self._n_inputs
         if values[n:] or (n and not values[n - 1 :]):  # more or fewer; len() would be one call more
             return None

@@ -17,18 +17,19 @@ from synk.compile.graphs import serialize
 from synk.compile.graphs.substitute import substitute
 from synk.functions.symbolic import Definition, Update, dtype_of
 from synk.rank.spec import ProgramSpec, UpdateSpec
+from synk.values.by_value import Code
 from synk.values.reduction import check_mode
 
 
 def to_spec(
     definition: Definition,
     identify_all: Callable[[Sequence[SharedVariable]], Sequence[int]],
-    by_value: bool = False,
+    code: Code | None = None,
 ) -> ProgramSpec:
     """Turn a definition into the form that travels.
 
     ``identify_all`` gives shared variables their identities, sending them to the workers if need be;
-    ``by_value`` is that of `serialize.dumps`.
+    ``code`` is that of `serialize.dumps`.
 
     Inputs of the graph: scattered, broadcast, rows of sliceables, then n_rows, total_rows, first_row, leads,
     ranks.
@@ -48,10 +49,16 @@ def to_spec(
     row_inputs = {*scattered.values(), *of_rank}
     variables = [one for one in ancestors(results) if isinstance(one, SharedVariable)]
     variables += [*definition.sliceables, *(update.variable for update in definition.updates)]
-    identify = dict(zip(variables, identify_all(variables), strict=True)).__getitem__
+    identities = dict(zip(variables, identify_all(variables), strict=True))
+
+    def identify(variable: SharedVariable) -> int:
+        if variable not in identities:  # code of the script reads it
+            identities[variable] = identify_all([variable])[0]
+        return identities[variable]
+
     return ProgramSpec(
         name=definition.name,
-        graph=serialize.dumps(graph_inputs, results, identify, by_value),
+        graph=serialize.dumps(graph_inputs, results, identify, code),
         n_scattered=len(definition.inputs),
         n_broadcast=len(definition.bcast_inputs),
         sliceables=tuple(identify(variable) for variable in definition.sliceables),

@@ -37,6 +37,8 @@ def serve(rank: Rank, channel: CommandSource, after_reply: Callable[[], None]) -
             after_reply()
             continue
         try:
+            if isinstance(message, Exception):  # raised by unpickling it
+                raise message
             rank.prepare(message, descriptor)
         except Exception as error:
             trouble = trouble or failure(rank.rank, error)

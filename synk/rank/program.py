@@ -40,13 +40,9 @@ from synk.rank.calling import Absent, Bound, Direct, called_on_host
 from synk.rank.spec import ProgramSpec, UpdateSpec
 from synk.rank.sums import Sums, small_stay
 from synk.values import messages
+from synk.values.by_value import UNKNOWN
 from synk.values.reduction import cast, identity
 from synk.values.rows import slices
-
-UNKNOWN = (
-    "a worker knows what the script had defined when it was forked: define Ops, and functions that graphs "
-    "use, before synk.fork() or in a module, or call synk.restart() after defining them"
-)
 
 
 class ProgramContext(NamedTuple):
@@ -285,7 +281,7 @@ class RankProgram:
         """Return the inputs, the results, and the parts."""
         try:
             inputs, outputs = serialize.loads(self.spec.graph, self._variables.__getitem__)
-        except AttributeError as error:  # of pickle, which looks for what the graph uses by its name
+        except (AttributeError, ImportError) as error:  # of what pickle looks for by its name
             error.add_note(UNKNOWN)
             raise
         n_results = len(self.spec.output_modes) + len(self.spec.updates)

@@ -100,6 +100,7 @@ class Rank:
 
     def build(self, message: messages.Build) -> None:
         self._programs[message.function] = RankProgram(message.spec, self._context)
+        self._bound.pop(message.function, None)
 
     def forget(self, message: messages.Forget) -> None:
         self._programs.pop(message.function, None)

@@ -20,6 +20,7 @@ from synk.device import Devices
 from synk.processes.fork_server import ForkServer
 from synk.processes.process import flush_streams, open_standard_descriptors
 from synk.run.birth import arrive
+from synk.run.imported import ImportedModules
 from synk.values.errors import CudaInitialisedError, SynkStateError
 
 DRIVER = "libcuda.so.1"
@@ -39,6 +40,7 @@ class ForkSource:
 
     def __init__(self) -> None:
         self._server: ForkServer | None = None
+        self.imported = ImportedModules()  # by what forks the workers
         self._has_launched = False  # since the server was started: this process may have used a GPU
 
     def check(self, what: str, devices: Devices) -> None:
@@ -61,6 +63,7 @@ class ForkSource:
             import_nccl()  # all workers share the memory
             flush_streams()
             self._server, self._has_launched = ForkServer(arrive), False
+            self.imported = ImportedModules()
 
     def check_restart(self, devices: Devices) -> None:
         """Raise SynkStateError if there is nobody to fork the workers of a run anew."""
@@ -76,6 +79,10 @@ class ForkSource:
     def server(self, devices: Devices) -> ForkServer | None:
         """Return the server if it is to fork the workers, None where this process can do so."""
         return self._server if _needs_server(devices) and self._has_launched else None
+
+    def note_forking(self) -> None:
+        """Note that this process forks workers itself."""
+        self.imported = ImportedModules()
 
     def note_launched(self) -> None:
         """Note that rank 0 computes from now on, on a GPU perhaps."""

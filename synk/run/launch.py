@@ -53,6 +53,7 @@ def launch(
     by_main_thread = threading.current_thread() is threading.main_thread()
     if server is None and crew.n_ranks > 1:
         _warn_of_threads()
+        source.note_forking()
         flush_streams()
     try:
         for place in range(1, crew.n_ranks):

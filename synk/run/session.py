@@ -9,7 +9,7 @@ import copy
 import itertools
 import os
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, cast
 
@@ -343,7 +343,12 @@ class Session:
         self._device.bind()
         return list(self._rank.program(function).alone(arrays)())
 
+    def check_imported(self, modules: Collection[str], also_indirectly: bool = False) -> None:
+        if self.n_ranks > 1:
+            self._source.imported.check(modules, also_indirectly)
+
     def install(self, message: messages.Build) -> None:
+        self._compiled -= {(message.function, False), (message.function, True)}
         self._commands.post(message)
         self._rank.build(message)
 

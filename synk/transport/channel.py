@@ -18,7 +18,7 @@ from synk.transport.base import OnLate
 from synk.transport.deaths import Deaths
 from synk.transport.frames import Disconnected, Outbox, Receiver, encode, send
 from synk.transport.mailbox import MasterPost, WorkerPost
-from synk.values.messages import Command
+from synk.values.messages import Command, Relay
 
 SLEEP_SECONDS = 0.1  # a lost wake-up costs this much at most
 LOOK_SECONDS = 0.01  # between looks for dead workers while calls follow each other fast
@@ -62,9 +62,10 @@ class MasterChannel:
         if not self._ends:
             return
         mailbox = self._mailbox
+        payload = mailbox.pickled.of(command.steps)  # where that raises, nothing was sent
         self.torn = self.waiting = True
-        if not mailbox.send(command, self._frames):
-            self.post(command)
+        if not mailbox.send(command, payload, self._frames):
+            self.post(Relay((), command.number, payload, command.start, command.stop))
             return
         self.torn = False
         # Now it may be read: a worker that nobody rings for looks up in a moment.
@@ -212,10 +213,18 @@ class WorkerChannel:
         return any(descriptor == self._end.fileno() for descriptor, _ in self._poll.poll(0))
 
     def receive_frame(self) -> tuple[Any, int | None]:
-        """Wait for the next message that does not come by mailbox."""
+        """Wait for the next message that does not come by mailbox; return what unpickling it has raised."""
         self._frames += 1
         self._by_mailbox = False
-        return self._receiver.receive()
+        unpickle = self._receiver.read()
+        try:
+            message, descriptor = unpickle()
+        except Exception as error:
+            return error, None
+        if isinstance(message, Relay):
+            steps = self._mailbox.steps_of(message.steps)
+            message = Command(message.number, steps, message.start, message.stop)
+        return message, descriptor
 
     def _sleep(self) -> bool:
         """Sleep until something has come, or a while; return whether there is a frame to receive."""

@@ -115,7 +115,7 @@ def encode(message: Any, outbox: Outbox | None = None) -> Frame:
             pickled.append(buffer)
         return small
 
-    payload = dumps(message, pickled.clear, buffer_callback=is_small)
+    payload = dumps(message, is_small)
     buffers = [buffer.raw() for buffer in pickled]
     sizes = b"".join(SIZE.pack(buffer.nbytes) for buffer in buffers)
     if outbox is None or sum(buffer.nbytes for buffer in buffers) <= INLINE_BYTES:

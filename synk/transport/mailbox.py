@@ -92,7 +92,7 @@ class MasterPost:
         self._control = control
         self._bells = bells
         self.spin = Spin(spins)
-        self._pickled = PickledSteps()
+        self.pickled = PickledSteps()
         self._number = 0
         self._workers = list(range(1, control.n_ranks))
         self._missing: list[int] = []  # ranks whose replies have not been seen
@@ -103,9 +103,11 @@ class MasterPost:
         """Descriptor that becomes readable when a reply has come to a sleeping master."""
         return self._bells.fileno(0)
 
-    def send(self, command: messages.Command, frames: int) -> bool:
-        """Put a command into the box, unless it is too long; workers that sleep are not woken up."""
-        payload = self._pickled.of(command.steps)
+    def send(self, command: messages.Command, payload: bytes, frames: int) -> bool:
+        """Put a command into the box, unless it is too long; workers that sleep are not woken up.
+
+        ``payload`` is that of its steps.
+        """
         if len(payload) > AREA:
             self._missing = []
             return False
@@ -202,12 +204,16 @@ class WorkerPost:
         if not asleep:
             self._bells.quiet(self._rank)
 
+    def steps_of(self, payload: bytes) -> tuple[Any, ...]:
+        """Return the steps that were pickled."""
+        return self._known.of(payload)
+
     def take(self) -> messages.Command:
         """Return the command."""
         words = self._command.words
         self._last = words[NUMBER]
         if words[EDITION] != self._now.edition:
-            self._now = LastSteps(words[EDITION], self._known.of(bytes(self._command.content())))
+            self._now = LastSteps(words[EDITION], self.steps_of(bytes(self._command.content())))
         return messages.Command(self._last, self._now.steps, words[START], words[STOP])
 
     def reply(self, message: messages.Reply) -> bool:

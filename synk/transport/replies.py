@@ -72,7 +72,7 @@ def _pickled(message: messages.Reply, room: int) -> bytes | None:
     """Return the pickle of a reply, arrays included, or None if it is too long."""
     plain = message.results, message.failure, message.aborted
     arrays: list[pickle.PickleBuffer] = []
-    payload = dumps(plain, arrays.clear, buffer_callback=arrays.append)
+    payload = dumps(plain, arrays.append)
     if arrays:
         if sum(array.raw().nbytes for array in arrays) > room:
             return None

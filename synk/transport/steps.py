@@ -6,7 +6,11 @@ steps -> PickledSteps.of -> payload ... KnownSteps.of -> steps, the same objects
 from __future__ import annotations
 
 import pickle
+from dataclasses import dataclass
 from typing import Any
+
+from synk.values import messages
+from synk.values.by_value import UNKNOWN, dumped
 
 REMEMBERED = 64  # payloads whose steps are known
 SMALL_BYTES = 1 << 16  # of a payload that is remembered: a step may have arguments of any size
@@ -26,7 +30,11 @@ class PickledSteps:
             # Steps of different classes may be equal: they are tuples.
             kinds = list(map(type, steps))
             if kinds != self._kinds or steps != self._steps:
-                self._kinds, self._payload = kinds, pickle.dumps(steps, protocol=5)
+                self._kinds, self._steps = None, None
+                self._payload, code = dumped(steps)
+                if code:  # which may change while the steps stay equal
+                    return self._payload
+                self._kinds = kinds
             self._steps = steps
         return self._payload
 
@@ -38,12 +46,27 @@ class KnownSteps:
         self._known: dict[bytes, tuple[Any, ...]] = {}
 
     def of(self, payload: bytes) -> tuple[Any, ...]:
-        """Return the steps that were pickled."""
+        """Return the steps that were pickled, or one that raises what unpickling them has raised."""
         steps = self._known.get(payload)
         if steps is None:
             if len(self._known) >= REMEMBERED:
                 self._known.clear()
-            steps = pickle.loads(payload)
+            try:
+                steps = pickle.loads(payload)
+            except Exception as error:
+                if isinstance(error, AttributeError | ImportError):
+                    error.add_note(UNKNOWN)
+                return (Unreadable(error),)
             if len(payload) <= SMALL_BYTES:
                 self._known[payload] = steps
         return steps
+
+
+@dataclass(slots=True)
+class Unreadable(messages.Step):
+    """Stands for steps that this rank could not unpickle: the command fails here, as others do."""
+
+    error: Exception
+
+    def run(self, rank: Any) -> Any:
+        raise self.error

@@ -1,45 +1,197 @@
-"""Pickle functions and classes of the script by value, for machines on which the script does not run.
+"""Pickle functions and classes of the script by value: no other process knows them as they are now.
 
 Everything else goes by name, and is found where it is imported from.
+
+    CodePickler -> bytes, and the `Code` among them -> pickle.loads
+    Code.has_changed: the script has redefined something since
+
+The process that has defined a function or class finds its own again, by a token; another makes one.
 """
 
 from __future__ import annotations
 
+import dis
+import io
+import itertools
+import os
 import pickle
 import sys
-from collections.abc import Callable
-from types import FunctionType
+import uuid
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
+import cloudpickle
+
 SCRIPT = "__main__"
+ABSENT = object()
+# Noted where unpickling does not find a name.
+UNKNOWN = (
+    "a worker looks for modules where it did when it was forked: synk.restart() makes workers that find what "
+    "the script has imported since"
+)
+BEGUN = uuid.uuid4().hex  # of this process and its forks
+CODE = FunctionType, type
+
+_tokens: weakref.WeakKeyDictionary[Any, tuple[str, int]] = weakref.WeakKeyDictionary()
+_defined: weakref.WeakValueDictionary[tuple[str, int], Any] = weakref.WeakValueDictionary()
+_numbers = itertools.count()
 
 
-def dumps(value: Any, again: Callable[[], Any] = lambda: None, **options: Any) -> bytes:
-    """Pickle a value, by value where that is needed for classes of the script that came here so.
+def dumps(value: Any, buffer_callback: Callable[[pickle.PickleBuffer], Any] | None = None) -> bytes:
+    """Pickle a value, and by value what the script has defined of it; buffers as of `pickle.dumps`."""
+    return dumped(value, buffer_callback)[0]
 
-    The options are those of `pickle.dumps`; ``again()`` is called before a second try.
+
+def dumped(
+    value: Any, buffer_callback: Callable[[pickle.PickleBuffer], Any] | None = None
+) -> tuple[bytes, Code]:
+    """Pickle as `dumps` does; return the code in it, too."""
+    file = io.BytesIO()
+    pickler = CodePickler(file, buffer_callback)
+    pickler.dump(value)
+    return file.getvalue(), pickler.code
+
+
+def is_of_script(value: Any) -> bool:
+    """Tell whether the script has defined a function or class, or a script that it has run has."""
+    module = getattr(value, "__module__", None)
+    return module == SCRIPT or (isinstance(module, str) and module not in sys.modules)
+
+
+class Code:
+    """Functions and classes that went by value, and what they read, as it was then.
+
+    Attributes
+    ----------
+    modules : set of str
+        Those that the receiver imports.
     """
-    try:
-        return pickle.dumps(value, protocol=5, **options)
-    except (pickle.PicklingError, AttributeError, TypeError):
-        if "cloudpickle" not in sys.modules:  # nothing has come by value
-            raise
-        again()
-        return sys.modules["cloudpickle"].dumps(value, protocol=5, **options)
+
+    def __init__(self) -> None:
+        self.modules: set[str] = set()
+        self._named: dict[tuple[int, Any], tuple[Mapping[Any, Any], Any, Any]] = {}
+        self._held: list[tuple[Any, str, Any]] = []
+        self._written: set[str] = set()  # by the code itself: each rank has its own
+
+    def __bool__(self) -> bool:
+        return bool(self._named or self._held)
+
+    def note(self, mapping: Mapping[Any, Any], name: Any) -> None:
+        """Note what a mapping has by a name."""
+        self._named[id(mapping), name] = mapping, name, mapping.get(name, ABSENT)
+
+    def note_function(self, function: FunctionType, reads: Mapping[str, Any]) -> None:
+        """Note a function, and the globals that it reads."""
+        self._written |= set(_written(function.__code__))
+        for name in reads:
+            self.note(function.__globals__, name)
+        self._hold(function, "__code__", "__defaults__", "__kwdefaults__")
+        for cell in function.__closure__ or ():
+            self._hold(cell, "cell_contents")
+
+    def note_class(self, kind: type) -> None:
+        """Note a class by what is in it; ABCs count their instances there."""
+        members = vars(kind)
+        for name in members:
+            if name != "_abc_impl":
+                self._held.append((kind, name, members[name]))
+
+    def _hold(self, holder: FunctionType | CellType, *names: str) -> None:
+        self._held += [(holder, name, _held_by(holder, name)) for name in names]
+
+    def unsendable(self) -> str:
+        """Say which global cannot be pickled that it reads; "" where that is not the reason."""
+        for _, name, value in self._named.values():
+            try:
+                dumps(value)
+            except Exception as error:
+                return f" (global {name!r}, which it reads: {error})"
+        return ""
+
+    def has_changed(self) -> bool:
+        """Tell whether the script has put something else in the place of what was sent."""
+        for mapping, name, value in self._named.values():
+            if mapping.get(name, ABSENT) is not value and name not in self._written:
+                return True
+        for holder, name, value in self._held:
+            if _held_by(holder, name) is not value and name not in self._written:
+                return True
+        return False
 
 
-def reduced(value: Any) -> Any:
-    """Return how a `pickle.Pickler` reduces a value, as its ``reducer_override``.
+def _held_by(holder: Any, name: str) -> Any:
+    if isinstance(holder, type):
+        return vars(holder).get(name, ABSENT)
+    return getattr(holder, name, ABSENT)  # a cell may be empty
 
-    Raises TypeError for what the script has defined if cloudpickle is not installed.
-    """
-    if not isinstance(value, type | FunctionType) or value.__module__ != SCRIPT:
-        return NotImplemented
-    try:
-        import cloudpickle
-    except ImportError as error:
-        raise TypeError(
-            f"{value.__qualname__} is defined in the script, which other machines do not have: define it in "
-            "a module, or pip install 'synk-pytensor[mpi]'"
-        ) from error
-    return cloudpickle.loads, (cloudpickle.dumps(value),)
+
+def _written(code: CodeType) -> Iterator[str]:
+    """Yield the names of globals and attributes that code assigns to."""
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR"):
+            yield instruction.argval
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _written(constant)
+
+
+class CodePickler(cloudpickle.Pickler):
+    """A pickler of protocol 5 that notes the code it meets."""
+
+    def __init__(self, file: Any, buffer_callback: Callable[[pickle.PickleBuffer], Any] | None = None):
+        super().__init__(file, protocol=5, buffer_callback=buffer_callback)
+        self.code = Code()
+
+    def reducer_override(self, obj: Any) -> Any:
+        if not isinstance(obj, CODE):
+            if isinstance(obj, ModuleType):
+                self.code.modules.add(obj.__name__)
+            return NotImplemented
+        reduced = super().reducer_override(obj)
+        if reduced is NotImplemented:
+            self.code.modules.add(obj.__module__)
+            return reduced
+        if len(reduced) < 6:  # the type of a builtin constant
+            return reduced
+        make, arguments, state, _, _, put = reduced
+        if isinstance(obj, FunctionType):
+            self.code.note_function(obj, state[1]["__globals__"])
+        else:
+            self.code.note_class(obj)
+        token = _token_of(obj)
+        return made, (token, make, arguments), (token, put, state), None, None, fill
+
+
+def made(token: tuple[str, int], make: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """Return this process's function or class by its token; of another's, make one that is to be filled."""
+    known = _known(token)
+    if known is None:
+        known = make(*arguments)
+        _tokens[known] = token  # by which it goes home
+    return known
+
+
+def fill(obj: Any, state: tuple[Any, ...]) -> Any:
+    """Give a function or class its state, unless it is this process's own."""
+    token, put, content = state
+    if _known(token) is None:
+        put(obj, content)
+    return obj
+
+
+def _known(token: tuple[str, int]) -> Any:
+    return _defined.get(token) if token[0] == _here() else None
+
+
+def _here() -> str:
+    return f"{BEGUN}-{os.getpid()}"
+
+
+def _token_of(obj: Any) -> tuple[str, int]:
+    token = _tokens.get(obj)
+    if token is None:
+        token = _tokens[obj] = _here(), next(_numbers)
+        _defined[token] = obj
+    return token

@@ -242,7 +242,10 @@ class Command:
 
 
 class Relay(NamedTuple):
-    """A command for the ranks of another machine, with what has changed in the segments that it reads."""
+    """A command in a frame, with what has changed in the segments that another machine's ranks read.
+
+    Its steps are pickled by themselves: a rank that cannot unpickle them says so in its reply.
+    """
 
     fills: tuple[Fill, ...]
     number: int  # of the command

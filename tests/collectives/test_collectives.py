@@ -1,5 +1,6 @@
 """Collectives on shared variables, against NumPy on the values of all ranks."""
 
+import importlib
 import inspect
 import pickle
 import pydoc
@@ -436,3 +437,44 @@ def test_another_operation_is_no_repetition(module_ranks):
     for op, expected in (("max", module_ranks), ("sum", module_ranks**2), ("sum", module_ranks**3)):
         synk.all_reduce(v, op)
         assert synk.gather(v).tolist() == [[expected] * 2] * module_ranks
+
+
+LATER = """
+from dataclasses import dataclass
+from synk.collectives.base import Collective
+from synk.functions.prepared import PreparedStep
+from synk.values.messages import Step
+
+@dataclass(slots=True)
+class LaterStep(Step):
+    variables: tuple
+    filler: bytes
+    def run(self, rank):
+        for variable in self.variables:
+            rank.variables.assign(variable, rank.value(variable) + 1)
+
+class Later(Collective):
+    name = "later"
+    n_bytes = 0
+    def prepare(self, run):
+        return PreparedStep(LaterStep(self.identities(run), bytes(self.n_bytes)), None)
+"""
+
+
+@pytest.mark.parametrize("n_bytes", [0, 1 << 17], ids=["in a mailbox", "in a frame"])
+def test_a_step_that_workers_do_not_find_is_their_error(module_ranks, tmp_path, monkeypatch, n_bytes):
+    name = f"defined_later_{module_ranks}_{n_bytes}"
+    (tmp_path / f"{name}.py").write_text(LATER)
+    monkeypatch.syspath_prepend(tmp_path)
+    later = importlib.import_module(name)
+    later.Later.n_bytes = n_bytes
+    v = pytensor.shared(np.zeros(2), name="v")
+    synk.broadcast(v)
+    if module_ranks > 1:
+        with pytest.raises(ModuleNotFoundError, match=name):
+            synk._verb(later.Later)(v)
+    exec(LATER, script := {"__name__": "__main__"})
+    script["Later"].n_bytes = n_bytes
+    synk.broadcast(v, np.zeros(2))
+    synk._verb(script["Later"])(v)
+    assert [synk.get_value(rank, v).tolist() for rank in range(module_ranks)] == [[1, 1]] * module_ranks

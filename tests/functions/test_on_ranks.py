@@ -1,6 +1,7 @@
 """Objects on every rank: made there, called there, dropped there."""
 
 import gc
+import importlib
 import subprocess
 import sys
 import threading
@@ -150,8 +151,8 @@ def test_an_error_of_an_object_leaves_run_and_objects_usable(module_ranks):
 
 
 def test_what_does_not_travel_is_refused_before_anything_is_sent(module_ranks):
-    with pytest.raises(TypeError, match="define it at the top of a module"):
-        synk.on_ranks(lambda rank: rank)
+    with pytest.raises(TypeError, match="make that on the ranks"):
+        synk.on_ranks(Counter, threading.Lock())
     x = pt.dvector("x")
     sequence = synk.sequence(synk.function([x], x.sum()))
     with pytest.raises(TypeError, match="is a sequence"):
@@ -159,17 +160,41 @@ def test_what_does_not_travel_is_refused_before_anything_is_sent(module_ranks):
     assert synk.on_ranks(Counter, 0)(1)[0] == (0, 1)
 
 
-def test_a_name_that_workers_do_not_know_is_told_by_them(module_ranks):
+def test_a_class_that_was_defined_after_the_fork_travels(module_ranks):
+    Later = type("Later", (Counter,), {"__module__": __name__, "__qualname__": "Test.Later"})
+    assert synk.on_ranks(Later, 1)(1) == [(rank, 2) for rank in range(module_ranks)]
+
+
+def test_functions_travel_with_what_they_hold(module_ranks):
+    total = np.arange(3.0).sum()
+
+    def make(rank, scale=2):
+        return lambda: scale * total + rank
+
+    assert synk.on_ranks(make)() == [6 + rank for rank in range(module_ranks)]
+
+
+def test_a_module_that_workers_do_not_find_is_told_by_them(module_ranks, tmp_path, monkeypatch):
     if module_ranks == 1:
         pytest.skip("the only rank is the script's own process")
-    Later = type("Later", (Counter,), {"__module__": __name__, "__qualname__": "Later"})
-    globals()["Later"] = Later
-    try:
-        with pytest.raises(AttributeError, match="Later"):
-            synk.on_ranks(Later, 0)
-    finally:
-        del globals()["Later"]
+    (tmp_path / "found_later.py").write_text("def make(rank):\n    return int\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="found_later") as caught:
+        synk.on_ranks(importlib.import_module("found_later").make)
+    assert "synk.restart()" in str(caught.value)
     assert len(synk.on_ranks(Counter, 0)(1)) == module_ranks
+
+
+def test_an_object_whose_code_was_changed_since_is_refused(module_ranks):
+    def make(rank, scale=2):
+        return lambda: scale * rank
+
+    twice = synk.on_ranks(make)
+    assert twice() == [2 * rank for rank in range(module_ranks)]
+    make.__defaults__ = (3,)
+    with pytest.raises(synk.SynkStateError, match="synk.on_ranks makes another"):
+        twice()
+    assert synk.on_ranks(make)() == [3 * rank for rank in range(module_ranks)]
 
 
 def test_objects_of_the_script_s_own_rank_end_with_the_run():

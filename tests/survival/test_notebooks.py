@@ -152,3 +152,239 @@ def test_cells_are_run_again_on_gpus_without_a_new_kernel(kernel):
 @pytest.mark.leaks("descriptors", "threads", reason=LIBRARY)
 def test_workers_go_with_every_kernel_that_is_restarted(kernel):
     check_restarts(kernel, 20)
+
+
+# What cells define, and what later cells make of it: cells, then what holds in the end. `both(make)` is what
+# each of two ranks has, `once(result)` what one process computes of four ones.
+BEGIN = """
+import functools, importlib, runpy, sys, textwrap, warnings
+from dataclasses import dataclass
+from pathlib import Path
+import numpy as np, pytensor, pytensor.tensor as pt, synk
+from pytensor.graph import Apply, Op
+from synk.compile import array_funcify
+from synk.compile.rows import relate
+warnings.simplefilter("error")
+sys.path.insert(0, ".")
+synk.fork(2)
+x, ones = pt.dvector("x"), np.ones(4)
+
+def both(make):
+    first, second = synk.on_ranks(make)()
+    assert first == second, (first, second)
+    return first
+
+def once(result):
+    return pytensor.function([x], result, mode="FAST_COMPILE")(ones)
+
+def on_ranks(result):
+    return synk.function([x], (result, "sum"))
+
+def refused(call):
+    try:
+        print("not refused:", call())
+    except synk.SynkStateError as error:
+        assert "synk.restart()" in str(error) or "synk.on_ranks makes another" in str(error), error
+"""
+OP = """
+class Scale(Op):
+    __props__ = ()
+    def make_node(self, x): return Apply(self, [x], [x.type()])
+    def perform(self, node, inputs, outputs): outputs[0][0] = inputs[0] * {0}
+"""
+RULE = (
+    OP.format(1)
+    + """
+@array_funcify.register(Scale)
+def scale(op, node, xp): return lambda x: x * {0}
+"""
+)
+SCALED = "f = on_ranks(Scale()(x).sum())\nassert f(ones) == once(Scale()(x).sum()) == 4 * {0}"
+
+REDEFINED = {
+    "a function": (
+        ["def make(rank): return lambda: 2", "assert both(make) == 2", "def make(rank): return lambda: 3"],
+        "both(make) == 3",
+    ),
+    "a lambda": (
+        ["make = lambda rank: lambda: 2", "both(make)", "make = lambda rank: lambda: 3"],
+        "both(make) == 3",
+    ),
+    "a default argument": (
+        ["def make(rank, a=2): return lambda: a", "both(make)", "def make(rank, a=3): return lambda: a"],
+        "both(make) == 3",
+    ),
+    "a global": (["a = 2", "def make(rank): return lambda: a", "both(make)", "a = 3"], "both(make) == 3"),
+    "a function that another calls": (
+        ["def a(): return 2", "def make(rank): return a", "both(make)", "def a(): return 3"],
+        "both(make) == 3",
+    ),
+    "a closure": (
+        ["def outer(a): return lambda rank: lambda: a", "both(outer(2))"],
+        "both(outer(3)) == 3",
+    ),
+    "a decorated function": (
+        [
+            "def more(f): return functools.wraps(f)(lambda rank: lambda: f(rank)() + 1)",
+            "@more\ndef make(rank): return lambda: 1",
+            "assert both(make) == 2",
+            "def more(f): return functools.wraps(f)(lambda rank: lambda: f(rank)() + 2)",
+            "@more\ndef make(rank): return lambda: 1",
+        ],
+        "both(make) == 3",
+    ),
+    "a class": (
+        [
+            "class Held:\n def __init__(self, rank): pass\n def __call__(self): return 2",
+            "both(Held)",
+            "class Held:\n def __init__(self, rank): pass\n def __call__(self): return 3",
+        ],
+        "both(Held) == 3",
+    ),
+    "a method put into a class": (
+        [
+            "class Held:\n def __init__(self, rank): pass\n def __call__(self): return 2",
+            "both(Held)",
+            "Held.__call__ = lambda self: 3",
+        ],
+        "both(Held) == 3",
+    ),
+    "a dataclass that comes back": (
+        [
+            "@dataclass\nclass Held:\n a: int = 2",
+            "both(lambda rank: Held)",
+            "@dataclass\nclass Held:\n a: int = 3",
+        ],
+        "both(lambda rank: Held) == Held(3)",
+    ),
+    "an instance of a class of before": (
+        [
+            "class Held:\n def __call__(self): return 2",
+            "held = Held()",
+            "class Held:\n def __call__(self): return 3",
+            "def make(rank, held=held): return lambda: (held(), Held()())",
+        ],
+        "both(make) == (2, 3)",
+    ),
+    "an object that ranks have": (
+        ["a = 2", "def make(rank): return lambda: a", "held = synk.on_ranks(make)", "a = 3", "refused(held)"],
+        "both(make) == 3",
+    ),
+    "an Op": ([OP.format(2), SCALED.format(2), OP.format(3), SCALED.format(3)], "f(ones) == 12"),
+    "an Op of a function that was built": (
+        [OP.format("a"), "a = 2", SCALED.format(2), "a = 3"],
+        "f(ones) == once(Scale()(x).sum()) == 12",
+    ),
+    "perform put into an Op": (
+        [
+            OP.format(2),
+            SCALED.format(2),
+            "def put(self, node, inputs, outputs): outputs[0][0] = inputs[0] * 3",
+            "Scale.perform = put",
+        ],
+        "f(ones) == once(Scale()(x).sum()) == 12",
+    ),
+    "a function in a sequence": (
+        [
+            OP.format("a"),
+            "a = 2",
+            "f = synk.sequence(on_ranks(Scale()(x).sum()))",
+            "f(ones)",
+            "f(ones)",
+            "a = 3",
+        ],
+        "f(ones) == 12",
+    ),
+    "a rule": (
+        [
+            OP.format(1),
+            "f = on_ranks(Scale()(x).sum())\nassert f(ones) == 4",
+            RULE.format(2),
+            "f = on_ranks(Scale()(x).sum())\nassert f(ones) == 8",
+            "@array_funcify.register(Scale)\ndef scale(op, node, xp): return lambda x: x * 3",
+            "assert f(ones) == 12",
+        ],
+        "on_ranks(Scale()(x).sum())(ones) == 12",
+    ),
+    "a rule of rows": (
+        [
+            OP.format(2),
+            "assert synk.function([x], Scale()(x)).output_modes == [None]",
+            "@relate.register(Scale)\ndef rows(op, node, given): return given, given",
+            "f = synk.function([x], Scale()(x))\nassert f.output_modes == ['gather']",
+        ],
+        "(f(ones) == 2).all()",
+    ),
+    "a script of %run": (
+        [
+            "Path('ran.py').write_text('def make(rank): return lambda: 2')",
+            "%run ran.py",
+            "both(make)",
+            "Path('ran.py').write_text('def make(rank): return lambda: 3')",
+            "%run ran.py",
+        ],
+        "both(make) == 3",
+    ),
+    "a script of runpy": (
+        [
+            "Path('ran.py').write_text("
+            + repr(OP.format("a").replace("class", "from __main__ import *\na = 2\nclass"))
+            + ")",
+            "Scale = runpy.run_path('ran.py')['Scale']",
+            SCALED.format(2),
+            "Path('ran.py').write_text(Path('ran.py').read_text().replace('a = 2', 'a = 3'))",
+            "Scale = runpy.run_path('ran.py')['Scale']",
+        ],
+        "on_ranks(Scale()(x).sum())(ones) == 12",
+    ),
+    # Both make new workers, which end with their test.
+    "workers": ([OP.format(2), SCALED.format(2), OP.format(3), "synk.restart()"], "f(ones) == 8"),
+    "a module": (
+        [
+            "Path('within.py').write_text('a = 2')",
+            "Path('module.py').write_text('import within\\ndef make(rank): return lambda: within.a')",
+            "import module",
+            "synk.restart()",
+            "assert both(module.make) == 2",
+            "Path('within.py').write_text('a = 30')",
+            "import within; importlib.reload(within)",
+            "refused(lambda: both(module.make))",
+            "refused(lambda: both(lambda rank: module.make(rank)))",
+            "synk.restart()",
+        ],
+        "both(module.make) == 30",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def notebook(tmp_path_factory):
+    """A notebook with two ranks, for all cases: it takes seconds to start one."""
+    manager = jupyter_client.KernelManager()
+    manager.kernel_spec.argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    manager.start_kernel(cwd=str(tmp_path_factory.mktemp("notebook")))
+    client = manager.client()
+    client.start_channels()
+    client.wait_for_ready(timeout=DEADLINE)
+
+    def do(cell):
+        said = []
+        answer = client.execute_interactive(cell, timeout=DEADLINE, output_hook=said.append)
+        assert answer["content"]["status"] == "ok", (cell, answer["content"])
+        printed = [one["content"]["text"] for one in said if one["msg_type"] == "stream"]
+        assert printed == [], (cell, printed)
+
+    do(BEGIN)
+    yield do
+    client.stop_channels()
+    manager.shutdown_kernel(now=True)
+    manager.cleanup_resources()
+
+
+@pytest.mark.leaks("children", "descriptors", "threads", reason=LIBRARY + "; the kernel's workers go with it")
+@pytest.mark.parametrize("kind", REDEFINED)
+def test_what_a_later_cell_defines_anew_is_new_on_every_rank(notebook, kind):
+    cells, holds = REDEFINED[kind]
+    for cell in cells:
+        notebook(cell)
+    notebook(f"assert {holds}")

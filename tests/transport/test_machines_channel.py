@@ -206,7 +206,7 @@ def test_all_machines_that_have_not_answered_are_late(run):
 
 def test_a_message_that_does_not_pickle_leaves_the_run_as_it_was(run):
     with pytest.raises(Exception, match="pickle"):
-        run.channel.post(messages.Forget(lambda: None))
+        run.channel.post(messages.Forget(threading.Lock()))
     assert not run.channel.torn
     run.channel.post(messages.Forget(1))
     assert [end.receive()[0] for end in run.ends] == [messages.Forget(1)] * 2
@@ -273,7 +273,7 @@ class Explosive:
 
 def test_a_command_that_does_not_pickle_is_sent_to_nobody(run):
     with pytest.raises((AttributeError, TypeError, ValueError), match="pickle"):
-        run.command(lambda: None)
+        run.command(threading.Lock())
     assert run.here.told == []
     assert not any(end.pending() for end in run.ends)
     assert not run.channel.torn

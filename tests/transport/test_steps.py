@@ -1,8 +1,13 @@
 """Steps are pickled once, and unpickled once, as long as they are the same."""
 
+import pickle
+from dataclasses import dataclass
 from typing import NamedTuple
 
+import pytest
+
 from synk.transport.steps import REMEMBERED, SMALL_BYTES, KnownSteps, PickledSteps
+from synk.values.messages import Step
 
 
 class One(NamedTuple):
@@ -50,3 +55,23 @@ def test_the_steps_of_a_few_payloads_are_remembered():
     for value in range(3 * REMEMBERED):
         assert known.of(pickled.of((One(value),))) == (One(value),)
     assert len(known._known) <= REMEMBERED
+
+
+def test_steps_that_cannot_be_unpickled_fail_where_they_run():
+    (step,) = KnownSteps().of(pickle.dumps((One, 1)).replace(b"One", b"Two"))
+    with pytest.raises(AttributeError, match="Two") as caught:
+        step.run(None)
+    assert "synk.restart()" in caught.value.__notes__[0]
+
+
+def test_steps_of_code_of_the_script_are_pickled_anew():
+    """The code may have been changed in place, though the steps are equal."""
+
+    @dataclass(slots=True)
+    class Local(Step):
+        value: int
+
+    pickled, steps = PickledSteps(), (Local(1),)
+    payload = pickled.of(steps)
+    Local.run = lambda self, rank: 2
+    assert pickled.of(steps) != payload

@@ -5,32 +5,33 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from types import FunctionType
 
 import numpy as np
 import pytest
 
 import synk
-from synk.values import by_value
-from synk.values.by_value import dumps
+from synk.values.by_value import Code, dumped, dumps, is_of_script
 
 ROOT = Path(synk.__file__).parents[1]
 
 SCRIPT = """
 import io, pickle, sys
-from synk.values.by_value import reduced
+from synk.values.by_value import dumps
 
 class Tower:
     def __init__(self, height): self.height = height
 
-def floors(tower, each=3): return tower.height // each
+STOREY = 3
 
-class Pickler(pickle.Pickler):
-    reducer_override = staticmethod(reduced)
+def floors(tower, most=9): return min(tower.height // STOREY, most)
 
-file = io.BytesIO()
-Pickler(file, protocol=5).dump((Tower, Tower(12), floors, io.StringIO))
-sys.stdout.buffer.write(file.getvalue())
+class Changed(Tower): pass
+
+payload = dumps((Tower, Tower(12), floors, io.StringIO))
+sys.stdout.buffer.write(payload)
 """
 
 
@@ -49,7 +50,6 @@ def ran(text, *arguments, told=b""):
 
 @pytest.fixture(scope="module")
 def of_the_script():
-    pytest.importorskip("cloudpickle")
     return ran(SCRIPT)
 
 
@@ -75,18 +75,102 @@ def test_objects_of_such_classes_come_back(of_the_script):
     assert pickle.loads(answer).height == 4
 
 
+def of_here(name, text, **read):
+    """Return what a text defines by a name in a script of its own."""
+    exec(text, read.setdefault("__name__", "__main__") and read)
+    return read[name], read
+
+
+def test_the_process_that_has_defined_it_finds_its_own():
+    read_from, _ = of_here("f", "def f(): return a", a=1)
+    kind, _ = of_here("K", "class K:\n    def f(self): return 1")
+    assert pickle.loads(dumps([read_from, kind])) == [read_from, kind]
+    assert kind.f is vars(kind)["f"]  # and has not filled it anew
+
+
+def test_what_has_come_goes_home_as_what_it_was(of_the_script):
+    kind, _, floors, _ = pickle.loads(of_the_script)
+    tokens = [dumps(kind), dumps(floors)]
+    again, floors_again = map(pickle.loads, tokens)
+    assert again is kind  # by the class that is known here
+    assert floors_again.__code__ == floors.__code__
+
+
+def test_a_class_that_is_changed_in_place_is_changed_where_it_went():
+    text = """
+import pickle, sys
+first, second = pickle.loads(sys.stdin.buffer.read())
+kind = pickle.loads(first)
+assert kind().f() == 1
+assert pickle.loads(second) is kind
+print(kind().f())
+"""
+    kind, _ = of_here("K", "class K:\n    def f(self): return 1")
+    first = dumps(kind)
+    kind.f, _ = of_here("f", "def f(self): return 2")
+    assert ran(text, told=pickle.dumps((first, dumps(kind)))) == b"2\n"
+
+
 def test_what_is_not_of_the_script_goes_by_name():
-    for value in (io.StringIO, dumps, 3, np.zeros(2), lambda: None):
-        assert by_value.reduced(value) is NotImplemented
+    for value in (io.StringIO, dumps, 3, np.zeros(2)):
+        payload, code = dumped(value)
+        assert not code
+        assert payload == pickle.dumps(value, protocol=5)
+    assert not is_of_script(dumps)
+    assert "synk.values.by_value" in dumped(dumps)[1].modules
 
 
-def test_without_cloudpickle_it_is_said_what_to_do(monkeypatch):
-    monkeypatch.setitem(sys.modules, "cloudpickle", None)
-    kind = type("Tower", (), {"__module__": "__main__"})
-    with pytest.raises(
-        TypeError, match=r"Tower is defined in the script.*pip install 'synk-pytensor\[mpi\]'"
-    ):
-        by_value.reduced(kind)
+def change_global(f, read):
+    read["a"] = 3
+
+
+def change_default(f, read):
+    f.__defaults__ = (3,)
+
+
+def change_code(f, read):
+    f.__code__ = (lambda b=2: 3).__code__
+
+
+def change_member(f, read):
+    read["K"].a = 3
+
+
+@pytest.mark.parametrize("change", [change_global, change_default, change_code, change_member])
+def test_a_change_of_what_was_sent_is_noticed(change):
+    f, read = of_here("f", "class K:\n    a = 1\ndef f(b=2): return a + b + K.a + len([])", a=1)
+    _, code = dumped(f)
+    read["c"] = f.c = 4  # which it does not read
+    assert not code.has_changed()
+    change(f, read)
+    assert code.has_changed()
+
+
+def test_a_change_of_a_closure_is_noticed():
+    f, read = of_here(
+        "f",
+        "def make(a):\n def put(b):\n  nonlocal a\n  a = b\n return lambda: a, put\nf, put = make(1)",
+    )
+    assert isinstance(f, FunctionType)
+    _, code = dumped(f)
+    assert not code.has_changed()
+    read["put"](2)
+    assert code.has_changed()
+
+
+def test_what_code_assigns_itself_is_no_change():
+    text = "class K:\n    made = 0\ndef f():\n    global calls\n    calls += 1\n    K.made += 1"
+    f, _ = of_here("f", text, calls=0)
+    _, code = dumped(f)
+    f()
+    assert not code.has_changed()
+
+
+def test_the_global_that_cannot_be_sent_is_named():
+    f, _ = of_here("f", "def f(): return lock", lock=threading.Lock())
+    code = Code()
+    code.note_function(f, {"lock": None})
+    assert "global 'lock'" in code.unsendable()
 
 
 class Unpicklable:
@@ -94,20 +178,14 @@ class Unpicklable:
         raise TypeError("not this one")
 
 
-@pytest.mark.parametrize("loaded", [False, True])
-def test_what_pickles_in_neither_way_raises(monkeypatch, loaded):
-    if loaded:
-        pytest.importorskip("cloudpickle")
-    else:
-        monkeypatch.delitem(sys.modules, "cloudpickle", raising=False)
+def test_what_does_not_pickle_raises():
     with pytest.raises(TypeError, match="not this one"):
         dumps([Unpicklable()])
 
 
-def test_the_second_try_starts_again_with_the_buffers():
-    pytest.importorskip("cloudpickle")
+def test_buffers_go_beside():
     array, buffers = np.arange(3.0), []
-    payload = dumps([array, lambda: 3], buffers.clear, buffer_callback=buffers.append)
+    payload = dumps([array, lambda: 3], buffers.append)
     assert len(buffers) == 1
     arrived, function = pickle.loads(payload, buffers=buffers)
     np.testing.assert_array_equal(arrived, array)

@@ -7,8 +7,9 @@ nodes needs no more stack than one node. Graphs inside Ops (OpFromGraph, Scan) a
     dumps: variables -> roots, nodes in order, outputs -> bytes
     loads: bytes -> the same variables, made anew
 
-Constants travel by value, shared variables by an identity that the caller gives them. Of tags only the
-user's line that built a node travels. Like any pickle, a payload must come from a trusted sender.
+Constants travel by value, and so do classes and functions of the script, with the rules that it has
+registered; shared variables by an identity that the caller gives them. Of tags only the user's line that
+built a node travels. Like any pickle, a payload must come from a trusted sender.
 """
 
 import io
@@ -24,7 +25,8 @@ from pytensor.graph.op import Op
 from pytensor.link.c.op import ExternalCOp
 
 from synk.compile.graphs.origin import pack, unpack
-from synk.values.by_value import reduced
+from synk.compile.graphs.script_rules import learn, rules_of_script
+from synk.values.by_value import Code, CodePickler
 
 Variables = list[Variable]
 
@@ -37,7 +39,7 @@ def dumps(
     inputs: Sequence[Variable],
     outputs: Sequence[Variable],
     share: Callable[[Any], int],
-    by_value: bool = False,
+    code: Code | None = None,
 ) -> bytes:
     """Serialise the graph that leads to ``outputs``.
 
@@ -49,8 +51,8 @@ def dumps(
         Any variables: repeats, inputs, constants and shared variables included.
     share : callable
         Called once for each shared variable met; returns the integer that stands for it.
-    by_value : bool
-        Whether classes and functions of the script go by value, for a process that does not know them.
+    code : Code, optional
+        Is told of the classes and functions of the script, which go by value.
 
     Raises
     ------
@@ -58,12 +60,14 @@ def dumps(
         If something in the graph cannot be pickled; the message names the node and its Op.
     """
     file = io.BytesIO()
-    pickler = _GraphPickler(file, inputs, share, by_value)
+    pickler = _GraphPickler(file, inputs, share)
+    if code is not None:
+        pickler.code = code
     try:
         nodes = topological(outputs, inputs)
-        pickler.dump((list(inputs), nodes, list(outputs), pack(nodes)))
+        pickler.dump((rules_of_script(pickler.code), list(inputs), nodes, list(outputs), pack(nodes)))
     except (pickle.PicklingError, TypeError, AttributeError) as error:
-        raise TypeError(_blame(pickler.node, error)) from error
+        raise TypeError(_blame(pickler.node, f"{error}{pickler.code.unsendable()}")) from error
     return file.getvalue()
 
 
@@ -77,7 +81,8 @@ def loads(payload: bytes, shared: Callable[[int], Any]) -> tuple[Variables, Vari
     shared : callable
         Called once for each integer that ``share`` gave; returns the shared variable it stands for.
     """
-    inputs, nodes, outputs, lines = _GraphUnpickler(io.BytesIO(payload), shared).load()
+    rules, inputs, nodes, outputs, lines = _GraphUnpickler(io.BytesIO(payload), shared).load()
+    learn(rules)
     unpack(nodes, lines)
     return inputs, outputs
 
@@ -101,14 +106,13 @@ def topological(outputs: Iterable[Variable], roots: Iterable[Variable] = ()) -> 
     return order
 
 
-class _GraphPickler(pickle.Pickler):
+class _GraphPickler(CodePickler):
     """Reduce variables, nodes and graphs to calls of the small functions below."""
 
-    def __init__(self, file, roots: Iterable[Variable], share: Callable[[Any], int], by_value: bool):
-        super().__init__(file, protocol=5)
+    def __init__(self, file, roots: Iterable[Variable], share: Callable[[Any], int]):
+        super().__init__(file)
         self.node: Apply | None = None  # the last one begun, to blame
         self._share = share
-        self._by_value = by_value
         self._roots = set(roots)
         self._begun: set[Apply] = set()
         self._types: dict = {}
@@ -136,7 +140,7 @@ class _GraphPickler(pickle.Pickler):
                 k: self._texts.setdefault(text, text) for k, text in obj.code_sections.items()
             }
             return obj.__reduce_ex__(5)
-        return reduced(obj) if self._by_value else NotImplemented
+        return super().reducer_override(obj)
 
     def _reduce_variable(self, variable):
         if isinstance(variable, SharedVariable):
@@ -200,10 +204,10 @@ def select_output(nodes, owner, index) -> Variable:
     return owner.outputs[index]
 
 
-def _blame(node: Apply | None, error: BaseException) -> str:
+def _blame(node: Apply | None, error: str) -> str:
     if node is None:
         return f"the graph cannot be pickled: {error}"
     return (
-        f"Op {node.op!r} of node {node} cannot be pickled: {error}. Define the Op's class, and the "
-        "functions it holds, at the top level of a module that every rank can import"
+        f"Op {node.op!r} of node {node} cannot be pickled: {error}. Ops go to the ranks with what "
+        "they hold and what their methods read: leave that out, or make it where it is used"
     )

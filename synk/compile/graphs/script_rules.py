@@ -1,0 +1,55 @@
+"""Give other processes the rules that the script has registered for its Ops, or for others.
+
+rules_of_script -> travels with a graph -> learn
+
+A rule is an entry in a table of `functools.singledispatch`, of this package or of PyTensor: ranks that lack
+it would compute by another implementation.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from types import FunctionType
+from typing import Any
+
+from synk.values.by_value import Code, is_of_script
+
+Rule = tuple[Any, type, Any]  # table, class, implementation
+PACKAGES = "synk.", "pytensor."
+
+
+def rules_of_script(code: Code) -> list[Rule]:
+    """Return all rules that the script has registered, or that are for its classes; ``code`` notes them."""
+    rules = list(_rules_of_script(_tables(len(sys.modules))))
+    for table, kind, _ in rules:
+        code.note(table.registry, kind)
+    return rules
+
+
+def learn(rules: Iterable[Rule]) -> None:
+    """Register rules that came with a graph."""
+    for table, kind, implementation in rules:
+        if table.registry.get(kind) is not implementation:
+            table.register(kind, implementation)
+
+
+def _rules_of_script(tables: Iterable[Any]) -> Iterator[Rule]:
+    for table in tables:
+        for kind, implementation in table.registry.items():
+            if is_of_script(implementation) or is_of_script(kind):
+                yield table, kind, implementation
+
+
+@lru_cache(maxsize=1)
+def _tables(n_modules: int) -> tuple[Any, ...]:
+    """Return all tables in modules that are imported, of which there are so many."""
+    modules = [module for name, module in sys.modules.copy().items() if name.startswith(PACKAGES)]
+    found = {
+        id(value): value
+        for module in modules
+        for value in vars(module).values()
+        if isinstance(value, FunctionType) and hasattr(value, "registry") and hasattr(value, "dispatch")
+    }
+    return tuple(found.values())
