@@ -23,7 +23,10 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.tensor.type import float_dtypes
 
-from synk.ops import addend
+from synk import n_rows
+from synk.ops import addend, whole
+
+OTHERWISE = "let each rank take steps along its own gradient, by the rule synk.extensions.updates.local(rule)"
 
 
 def flatten(arrays: Sequence[Any], weight: Any) -> Any:
@@ -93,8 +96,32 @@ def flat_sum(values: Sequence[Any], variables: Sequence[Any], name: str) -> tupl
         for value, shape in zip(values, shapes, strict=True)
     ]
     expression = flatten(pieces, addend(pt.constant(np.ones((), dtype))))
-    totals, weight = unflatten(flat, shapes)
+    totals, weight = unflatten(reduced(flat), shapes)
     return flat, expression, [total / weight for total in totals]
+
+
+def reduced(flat: Any) -> Variable:
+    """Return the vector as it is once it is all-reduced: who reads this is refused before.
+
+    It is the same variable each time, in whose place another vector can be put.
+    """
+    if not hasattr(flat.tag, "reduced"):
+        flat.tag.reduced = whole(flat, OTHERWISE)
+    return flat.tag.reduced
+
+
+def own_sum(values: Sequence[Any], variables: Sequence[Any]) -> Variable:
+    """Return the addend of a slice to a vector as of `flat_sum`, which has the mean over this rank's rows.
+
+    Each slice counts by its rows, and so does its weight: the rows. A rank without rows has zeros.
+    """
+    dtype = variables[0].dtype
+    weight = pt.cast(n_rows, dtype)
+    pieces = [
+        pt.specify_shape(pt.cast(value, dtype) * weight, variable.get_value(borrow=True).shape)
+        for value, variable in zip(values, variables, strict=True)
+    ]
+    return flatten(pieces, weight)
 
 
 def flat_gradient(loss: Any, params: Iterable[Any]) -> tuple[Any, Any, list[Any]]:
@@ -127,13 +154,18 @@ def flat_gradient(loss: Any, params: Iterable[Any]) -> tuple[Any, Any, list[Any]
         The loss is not 0-d, does not depend on a parameter, or the parameters are none or repeated.
     """
     params = listed(params)
+    return flat_sum(gradients_of(loss, params), params, name="flat_gradient")
+
+
+def gradients_of(loss: Any, params: Sequence[Any]) -> list[Variable]:
+    """Return the gradient of a loss for each parameter; errors are those of `flat_gradient`."""
     check_loss(loss)
     check_params(params)
     gradients = pytensor.grad(loss, params, disconnected_inputs="ignore", return_disconnected="none")
     for index, gradient in enumerate(gradients):
         if gradient is None:
             raise ValueError(f"the loss does not depend on {_label(params, index)}; leave it out of params")
-    return flat_sum(gradients, params, name="flat_gradient")
+    return gradients
 
 
 def global_norm(flat: Any) -> Variable:
@@ -152,7 +184,7 @@ def global_norm(flat: Any) -> Variable:
     0-d PyTensor tensor
         Of the dtype of `flat`, but float32 of float16, whose squares would overflow at 256.
     """
-    wide = pt.cast(flat, "float32") if flat.dtype == "float16" else flat
+    wide = pt.cast(reduced(flat), "float32") if flat.dtype == "float16" else reduced(flat)
     return pt.sqrt(pt.sum(pt.sqr(wide[:-1] / wide[-1])))
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.traversal import ancestors
@@ -19,6 +19,16 @@ from pytensor.tensor.type import float_dtypes
 
 import synk
 from synk.extensions.gradients import flat_sum, listed
+from synk.extensions.update_parts import Updates, check_common
+
+
+class TrainParts(NamedTuple):
+    """The parts of a step: ``synk.sequence(gradient, all_reduce, update)`` is the step without looks."""
+
+    gradient: Any  # function of the inputs, which adds up the gradient, and returns the loss and outputs
+    all_reduce: Callable[[], None]  # of what gradient has added up; it stands in a sequence, too
+    update: Any  # function, which assigns parameters and the rule's state
+    params: list[Any]  # shared variables
 
 
 def make_train_function(
@@ -73,7 +83,9 @@ def make_train_function(
     synk.Function
         ``step(*data, batch=None, batch_s=None, num_slices=1, next_batch=None)`` returns the loss, or a
         list of the loss and `outputs` where they are given. ``step.state`` are the variables that training
-        goes on from: parameters, the state of the rule, and those of `updates`.
+        goes on from: parameters, the state of the rule, and those of `updates`. ``step.parts`` are the
+        gradient function, the all-reduce, the update function, and the parameters: for loops of the script's
+        own, such as local steps of an object on each rank (`synk.on_ranks`).
 
     Raises
     ------
@@ -89,9 +101,10 @@ def make_train_function(
     """
     if not callable(update_rule):
         raise TypeError(f"update_rule={update_rule!r} is no rule; pass one, such as updates.adam")
-    bcast_inputs = [] if bcast_inputs is None else listed(bcast_inputs)
+    params, bcast_inputs = listed(params), [] if bcast_inputs is None else listed(bcast_inputs)
     warn_of_frozen(loss, updates)
-    grad_updates, param_updates, flat_gradient = update_rule(loss, listed(params), **options)
+    grad_updates, param_updates, flat_gradient = update_rule(loss, params, **options)
+    check_common(Updates(grad_updates, param_updates, flat_gradient), "make_train_function")
     common, local = split_updates(updates)
     vector_updates, assignments, vectors = add_up(common)
     assignments = [*param_updates, *assignments]
@@ -111,7 +124,9 @@ def make_train_function(
     update = synk.function([], bcast_inputs=of_update, updates=assignments, givens=givens, name="update")
     reduced = [flat_gradient, *vectors]
     look = [partial(synk.check_finite, reduced)] if check_finite else []
-    step = synk.sequence(gradient, *look, partial(synk.all_reduce, reduced, op="sum"), update, name="train")
+    all_reduce = partial(synk.all_reduce, reduced, op="sum")
+    step = synk.sequence(gradient, *look, all_reduce, update, name="train")
+    step.parts = TrainParts(gradient, all_reduce, update, params)
     step.state = tuple(variable for variable, *_ in [*assignments, *local])
     return step
 

@@ -17,14 +17,14 @@ from pytensor.graph.basic import Variable
 
 from synk.extensions.gradients import flat_gradient, listed
 
-Pair = tuple[Any, Any]  # (shared variable, new value)
+Pair = tuple[Any, ...]  # (shared variable, new value); of a rank's own steps (..., None)
 
 
 class Updates(NamedTuple):
     """The result of an update rule."""
 
     grad_updates: list[tuple[Any, Any, str]]  # (flat_gradient, what one slice adds to it, "sum")
-    param_updates: list[Pair]  # they read flat_gradient, once it is all-reduced
+    param_updates: list[Pair]  # they read flat_gradient, once it is all-reduced; those of `local` before
     flat_gradient: Any  # shared vector
 
 
@@ -67,6 +67,16 @@ def state_like(param: Any, name: str) -> Any:
     """Make a shared variable of zeros with the shape, static shape and dtype of a parameter."""
     zeros = np.zeros(param.get_value(borrow=True).shape, param.dtype)
     return pytensor.shared(zeros, shape=param.type.shape, name=f"{param.name or 'param'}_{name}")
+
+
+def check_common(updates: Updates, what: str) -> None:
+    """Raise ValueError if a rule's steps are each rank's own, as `local` makes them."""
+    if any(len(entry) != 2 for entry in updates.param_updates):
+        raise ValueError(
+            f"{what} needs a rule that reads the gradient of all ranks, and local makes steps of each rank: "
+            "put local outermost, as in local(clipped(adam, 1.0)), and its updates in a synk.sequence "
+            "without all_reduce"
+        )
 
 
 def check_scalars(**options: Any) -> None:

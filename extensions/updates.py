@@ -27,9 +27,11 @@ import pytensor.tensor as pt
 from pytensor.graph.replace import graph_replace
 
 from synk.extensions.adam import adam, adamax, adamw, amsgrad
-from synk.extensions.gradients import global_norm, listed
+from synk.extensions.gradients import global_norm, listed, reduced
+from synk.extensions.local import local
 from synk.extensions.update_parts import (
     Updates,
+    check_common,
     check_decays,
     check_scalars,
     from_gradient,
@@ -48,6 +50,7 @@ __all__ = [
     "apply_momentum",
     "apply_nesterov_momentum",
     "clipped",
+    "local",
     "momentum",
     "nesterov_momentum",
     "rmsprop",
@@ -104,7 +107,8 @@ def clipped(rule: Callable[..., Updates], max_norm: Any) -> Callable[..., Update
 
     def with_clipping(loss: Any, params: Any, **options: Any) -> Updates:
         made = rule(loss, params, **options)
-        flat, norm = made.flat_gradient, global_norm(made.flat_gradient)
+        check_common(made, "clipped")
+        flat, norm = reduced(made.flat_gradient), global_norm(made.flat_gradient)
         [limit] = scalars(norm.dtype, max_norm)
         excess = pt.cast(pt.maximum(1, norm / limit), flat.dtype)
         shorter = pt.concatenate([flat[:-1] / excess, flat[-1:]])  # the last is the weight
@@ -154,7 +158,8 @@ def apply_nesterov_momentum(updates: Updates, params: Iterable[Any], momentum: A
 
 def _with_velocity(updates: Updates, params: Iterable[Any], momentum: Any, look_ahead: bool) -> Updates:
     check_decays(momentum=momentum)
-    new_values = dict(updates.param_updates)
+    check_common(updates, "momentum")
+    new_values: dict[Any, Any] = dict(updates.param_updates)
     for p in listed(params):
         if p not in new_values:
             raise ValueError(f"parameter '{p}' has no update to give momentum to; pass params of the rule")

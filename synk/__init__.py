@@ -554,7 +554,7 @@ def sequence(*items: Any, name: str | None = None) -> Function:
     return _current.session("sequence").sequence(items, name)
 
 
-def on_ranks(make: Callable[..., Any], *arguments: Any) -> OnRanks:
+def on_ranks(make: Callable[..., Any], *arguments: Any, changes: Any = ()) -> OnRanks:
     """Make an object of Python on every rank, and return what calls all of them.
 
     For work that is no graph, and goes on between commands: samplers, readers, servers. Let an object start
@@ -570,7 +570,13 @@ def on_ranks(make: Callable[..., Any], *arguments: Any) -> OnRanks:
         What pickle can send. Functions of `synk.function` arrive as functions of the rank alone: called with
         all inputs whole, they return a list of all outputs. ``function.bound(*inputs)`` is the same call on
         the same arrays, again and again, whatever they hold; it takes less time. `Data` arrive as arrays in
-        shared memory.
+        shared memory, shared variables as those of the rank, with ``get_value(borrow=False)`` and
+        ``set_value(value)``.
+    changes : list of shared variable, optional
+        Those that the objects set, or write to; others they may only read. After `on_ranks` and after each
+        call these are per rank, and so is what functions among the arguments update, which need not be
+        listed: a function that takes them as equal is refused until `all_reduce` or `broadcast` makes them
+        so.
 
     Returns
     -------
@@ -599,7 +605,7 @@ def on_ranks(make: Callable[..., Any], *arguments: Any) -> OnRanks:
         sizes = synk.on_ranks(Reader, "logs")
         sizes(0)  # the size of each rank's first file
     """
-    return _current.session("on_ranks").on_ranks(make, arguments)
+    return _current.session("on_ranks").on_ranks(make, arguments, changes)
 
 
 def distribute(num_slices: int = 1) -> None:

@@ -17,7 +17,7 @@ from synk.values import messages
 from synk.values.checks import NUMBERS, as_array, plain, remedy
 
 MAX_OVERSIZE = 2.0
-INTERNAL = {"ref", "known_ref", "changes"}  # what functions ask of Data, and no user need see
+INTERNAL = {"ref", "known_ref", "changes", "note_written"}  # what functions ask of Data, and no user need see
 
 
 class Data:
@@ -120,6 +120,10 @@ class Data:
     def changes(self) -> int:
         """Number of times that values were handed out to be read or written: they may be new then."""
         return self._changes
+
+    def note_written(self) -> None:
+        """Note that ranks may have written new values."""
+        self._changes += 1
 
     def _stamp(self) -> int | None:
         """Return a number that is another one after a write; None while somebody might write."""

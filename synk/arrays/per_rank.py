@@ -49,6 +49,9 @@ class Effect(NamedTuple):
     takes_equal: tuple[int, ...] = ()
     name: str = ""  # of the function that takes them
     kind: str = OWN  # of those per rank, as of `Since`
+    remedies: Mapping[int, str] = {}  # for some of these: what else to do than to make them equal
+    # Variables that are made of others, or of themselves: per rank if one of those was.
+    made_of: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
 
 class PerRank:
@@ -74,9 +77,15 @@ class PerRank:
                 continue
             for variable in effect.takes_equal:
                 if variable in state and self.n_ranks > 1:
-                    raise ValueError(_refusal(effect.name, self._variables[variable], state[variable].what))
+                    remedy = effect.remedies.get(variable, DECLARE)
+                    raise ValueError(
+                        _refusal(effect.name, self._variables[variable], state[variable].what, remedy)
+                    )
+            spread = [(made, one) for made, of in effect.made_of for one in of if one in state]
+            made_of = {made: _spread(effect, self._variables[one]) for made, one in reversed(spread)}
             for variable in effect.leaves_equal:
                 state.pop(variable, None)
+            state |= {made: Since(what) for made, what in made_of.items() if made not in state}
             if effect.kind == FIRST and self.n_ranks == 1:
                 continue
             for variable in effect.leaves_per_rank:
@@ -115,10 +124,17 @@ def is_tracked(variable: Any) -> bool:
     return not isinstance(variable.type, RandomType)
 
 
-def _refusal(function: str, variable: Any, since: str) -> str:
+DECLARE = "declare the operation of the results that need it, as in (output, 'avg')"
+
+
+def _spread(effect: Effect, source: Any) -> str:
+    return f"function {effect.name!r}, which makes it of {describe(source)}, which differed"
+
+
+def _refusal(function: str, variable: Any, since: str, remedy: str) -> str:
     called = variable.name or "variable"
     return (
         f"function {function!r} takes {describe(variable)} as equal on all ranks, but its values differ "
         f"between ranks since {since}; call synk.all_reduce({called}) or synk.broadcast({called}) first, or "
-        f"declare the operation of the results that need it, as in (output, 'avg')"
+        f"{remedy}"
     )

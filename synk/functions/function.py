@@ -33,9 +33,12 @@ class Function(ABC):
     ----------
     state : tuple of shared variable
         What calls go on from; of training functions, which say so when they are made.
+    parts : TrainParts or None
+        Of a training step: its functions, and the all-reduce between them.
     """
 
     state: tuple[Any, ...] = ()
+    parts: Any = None
 
     def __init__(self, owner: Owner, name: str, inputs: Sequence[Any]):
         self._owner = owner

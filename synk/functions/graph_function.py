@@ -152,10 +152,21 @@ class GraphFunction(Function):
             since=f"function {self.name!r}, in which each rank updates it by itself",
             takes_equal=self._tracked(definition.equals),
             name=self.name,
+            remedies={self._owner.shared.identify(one): text for one, text in definition.otherwise},
+            made_of=tuple(
+                (made, self._tracked(update.made_of))
+                for update in definition.updates
+                for made in self._tracked([update.variable])
+                if update.made_of
+            ),
         )
 
     def _tracked(self, variables: Sequence[Any]) -> tuple[int, ...]:
         return self._owner.shared.identify_all([one for one in variables if is_tracked(one)])
+
+    def updated(self) -> tuple[int, ...]:
+        """Return the shared variables that it updates, by identity, without random states."""
+        return self._tracked([update.variable for update in self._definition.updates])
 
     def effects(self) -> list[Effect | None]:
         self.ready()
@@ -177,9 +188,9 @@ class GraphFunction(Function):
 
     def run_alone(self, arrays: Sequence[Any]) -> list[Any]:
         number = self.ready()
-        updated = self._tracked([update.variable for update in self._definition.updates])
         since = f"{self.name!r}.as_pytensor, which updates it on rank 0 only"
-        self._owner.per_rank.now = self._owner.per_rank.after([Effect((), updated, since, kind=FIRST)])
+        effect = Effect((), self.updated(), since, kind=FIRST)
+        self._owner.per_rank.now = self._owner.per_rank.after([effect])
         values = self._owner.run_alone(number, arrays)
         return [output.with_rows_in_place(value) for output, value in zip(self._outputs, values, strict=True)]
 

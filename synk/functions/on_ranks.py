@@ -3,8 +3,9 @@
     synk.on_ranks(make, *arguments) -> MakeStep: make(rank, *arguments) on every rank
     OnRanks(*arguments)             -> CallStep: each rank's object is called -> results, in rank order
 
-What travels is pickled by itself, so that a rank that does not know a name says so in its reply. Functions
-and `Data` among it arrive as what the rank has of them.
+What travels is pickled by itself, so that a rank that does not know a name says so in its reply. Functions,
+shared variables and `Data` among it arrive as what the rank has of them. What objects may change, by their
+functions or because the script says so, is per rank after each call.
 """
 
 from __future__ import annotations
@@ -12,12 +13,17 @@ from __future__ import annotations
 import io
 import pickle
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from pytensor.compile.sharedvalue import SharedVariable
+
 from synk.arrays.data import Data
 from synk.arrays.owner import Owner
+from synk.arrays.per_rank import Effect, is_tracked
+from synk.arrays.variables import RankVariables, copy_of, describe
 from synk.functions.function import Function
 from synk.functions.graph_function import GraphFunction
 from synk.rank.calling import Bound
@@ -32,16 +38,24 @@ from synk.values.messages import Step
 class OnRanks:
     """An object on every rank, made by `synk.on_ranks`: a call calls each, and returns what each returns."""
 
-    def __init__(self, owner: Owner, number: int, make: Callable[..., Any], arguments: tuple[Any, ...]):
+    def __init__(
+        self,
+        owner: Owner,
+        number: int,
+        make: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        changes: Iterable[Any] = (),
+    ):
         self._owner = owner
         self._number = number
         self._label = getattr(make, "__qualname__", repr(make))
-        self._kept: list[Any] = []  # functions and Data that the objects refer to
+        self._kept: list[Any] = []  # functions, variables and Data that the objects refer to
+        self._changes = _listed(changes)
         with owner.turn(self._label):
             payload, self._code = self._travelling((make, arguments), also_indirectly=True)
             self._finalizer = weakref.finalize(self, owner.drop_object, number)
             self._finalizer.atexit = False
-            owner.run((MakeStep(number, payload, self._arrays()),))
+            self._run(MakeStep(number, payload, self._arrays()))
 
     def __call__(self, *arguments: Any) -> list[Any]:
         """Call the object of every rank with the same arguments; return the results, in rank order.
@@ -63,11 +77,31 @@ class OnRanks:
                     "synk.on_ranks makes another"
                 )
             payload, _ = self._travelling(arguments)
-            return list(self._owner.run((CallStep(self._number, payload, self._arrays()),))[0])
+            return list(self._run(CallStep(self._number, payload, self._arrays())))
 
     def close(self) -> None:
         """Drop the objects now, even if something still refers to this; without it they go with this."""
         self._finalizer()
+
+    def _run(self, step: Step) -> Any:
+        """Run a step, after which all that objects may have changed is per rank."""
+        owner = self._owner
+        changed = set(owner.shared.identify_all([one for one in self._changes if is_tracked(one)]))
+        for one in self._kept:
+            if isinstance(one, GraphFunction):
+                changed.update(one.updated())
+        since = f"synk.on_ranks, where {self._label} may change it"
+        effects = [Effect(leaves_per_rank=tuple(changed), since=since)]
+        owner.lengths.forget(changed)
+        for data in (one for one in self._kept if isinstance(one, Data)):
+            data.note_written()
+        try:
+            (results,) = owner.run((step,))
+            owner.per_rank.now = owner.per_rank.after(effects)
+        except BaseException:
+            owner.per_rank.note_failed(effects)
+            raise
+        return results
 
     def _arrays(self) -> tuple[messages.ArrayRef, ...]:
         """Return where the values of all `Data` are that the objects, or arguments, refer to."""
@@ -75,7 +109,7 @@ class OnRanks:
 
     def _travelling(self, what: Any, also_indirectly: bool = False) -> tuple[bytes, Code]:
         file = io.BytesIO()
-        pickler = _Pickler(file)
+        pickler = _Pickler(file, self._owner, self._changes)
         try:
             pickler.dump(what)
         except (pickle.PicklingError, TypeError, AttributeError) as error:
@@ -91,17 +125,21 @@ class OnRanks:
 
 
 class _Pickler(CodePickler):
-    """Names functions and Data by their numbers."""
+    """Names functions, shared variables and Data by their numbers."""
 
-    def __init__(self, file: Any):
+    def __init__(self, file: Any, owner: Owner, changes: list[Any]):
         super().__init__(file)
         self.met: list[Any] = []
+        self._owner, self._changes = owner, changes
 
     def persistent_id(self, value: Any) -> Any:
         if isinstance(value, GraphFunction):
             named: Any = "function", value.ready()
         elif isinstance(value, Data):
             named = "array", value.ref()
+        elif isinstance(value, SharedVariable):
+            changes = any(value is one for one in self._changes)
+            named = "variable", (self._owner.shared.identify(value), changes)
         elif isinstance(value, Function):
             raise TypeError(f"{value!r} is a sequence, in which the ranks meet; give its functions")
         else:
@@ -121,6 +159,8 @@ class _Unpickler(pickle.Unpickler):
         kind, what = named
         if kind == "function":
             return RankFunction(self._rank.program(what))
+        if kind == "variable":
+            return RankVariable(self._rank.variables, *what)
         array = self._rank.segments.array(what)
         # What one machine wrote there, the others would not see.
         array.flags.writeable &= self._rank.peers.machine is None
@@ -146,6 +186,50 @@ class RankFunction:
     def bound(self, *arrays: Any) -> Bound:
         """Return a function that takes nothing: a call on these very arrays, whatever they hold then."""
         return self._program.alone(arrays)
+
+
+class RankVariable:
+    """A shared variable as one rank has it, which `on_ranks` may have been told that the object changes."""
+
+    def __init__(self, variables: RankVariables, identity: int, changes: bool):
+        self._variables, self._identity, self._changes = variables, identity, changes
+        self.name = variables[identity].name
+
+    def get_value(self, borrow: bool = False) -> Any:
+        """Return the rank's value: a copy; with ``borrow`` the array itself, where it is on the host.
+
+        The array can be written to where the variable is among ``changes``.
+        """
+        value = self._variables.on_host(self._identity)
+        if not borrow:
+            return copy_of(value)
+        if isinstance(value, np.ndarray) and not self._changes:
+            value = value.view()
+            value.flags.writeable = False
+        return value
+
+    def set_value(self, value: Any) -> None:
+        """Give the variable another value on this rank, a copy.
+
+        Raises TypeError if the value does not fit the variable, or ``changes`` does not have it.
+        """
+        variable = self._variables[self._identity]
+        if not self._changes:
+            called = variable.name or "variable"
+            raise TypeError(
+                f"{describe(variable)} was given to synk.on_ranks to be read, and a rank that changes it "
+                f"makes it differ from the others'; say changes=[{called}]"
+            )
+        self._variables.assign(self._identity, copy_of(variable.type.filter(value, allow_downcast=None)))
+
+
+def _listed(changes: Any) -> list[Any]:
+    """Return the variables that are said to change; raise TypeError if they are no shared ones."""
+    listed = [changes] if isinstance(changes, SharedVariable) else list(changes)
+    for one in listed:
+        if not isinstance(one, SharedVariable):
+            raise TypeError(f"changes must list shared variables, got {one!r}")
+    return listed
 
 
 @dataclass(slots=True)

@@ -49,7 +49,8 @@ class Update:
     value: Variable
     mode: Any  # of `MODES`, or `UNDECLARED`
     exact: bool = False
-    per_rank: bool | None = None  # whether values differ between ranks afterwards; None where as before
+    per_rank: bool | None = None  # whether values differ between ranks afterwards; None where as before,
+    made_of: tuple[SharedVariable, ...] = ()  # and as these, of which a declared value is made
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,8 @@ class Definition:
     givens: tuple[tuple[Variable, Variable], ...]
     sliceables: tuple[SharedVariable, ...]
     mode: Any
-    equals: tuple[SharedVariable, ...] = ()  # that results without an operation take as equal on all ranks
+    equals: tuple[SharedVariable, ...] = ()  # that results take as equal on all ranks
+    otherwise: tuple[tuple[SharedVariable, str], ...] = ()  # those of a `whole`, and what to do else
     # Where ranks meet inside the graph for results without an operation: what accumulates over slices before
     # they do, and by which operation; or why calls take one slice.
     parts: tuple[tuple[Variable, str], ...] = ()

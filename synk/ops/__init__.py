@@ -21,7 +21,7 @@ from synk.ops.convolve import conv2d
 from synk.ops.cross_entropy import softmax_cross_entropy
 from synk.ops.dropout import dropout
 from synk.ops.layer_norm import layer_norm
-from synk.ops.marks import addend
+from synk.ops.marks import addend, whole
 from synk.ops.pool import avg_pool2d, global_avg_pool2d, max_pool2d
 
 __all__ = [
@@ -40,4 +40,5 @@ __all__ = [
     "reduce_scatter",
     "relu",
     "softmax_cross_entropy",
+    "whole",
 ]

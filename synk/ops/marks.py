@@ -40,6 +40,21 @@ def own(x: Any, why: str) -> Variable:
     return OwnValue(why)(x)
 
 
+def whole(x: Any, otherwise: str) -> Variable:
+    """Return ``x`` as it is, and say that its shared variables are equal on all ranks by then.
+
+    So they are taken in declared results too: a call is refused while a variable behind ``x`` is per rank, as
+    it is while only parts of a sum stand in it, which no all-reduce has added up yet.
+
+    Parameters
+    ----------
+    x : tensor
+    otherwise : str
+        What to do where that is not meant: the end of the error's sentence, after "or".
+    """
+    return Whole(otherwise)(pt.as_tensor_variable(x))
+
+
 class Mark(Op):
     """A value as it is, of which something is said."""
 
@@ -72,6 +87,15 @@ class OwnValue(Mark):
         self.why = why
 
 
+class Whole(Mark):
+    """A mark of what is taken as equal on all ranks, whatever is declared of the result."""
+
+    __props__ = ("otherwise",)
+
+    def __init__(self, otherwise: str):
+        self.otherwise = otherwise
+
+
 @array_funcify.register(Mark)
 def marked(op, node, xp):
     """The value as it is."""
@@ -79,8 +103,9 @@ def marked(op, node, xp):
 
 
 @relate.register(Addend)
-def value_itself(op: Addend, node: Apply, given: Relations) -> Outcome:
-    """In undeclared results it is the value itself."""
+@relate.register(Whole)
+def value_itself(op: Mark, node: Apply, given: Relations) -> Outcome:
+    """In undeclared results, which take all as equal, it is the value itself."""
     return Instead(node.inputs)
 
 

@@ -182,10 +182,10 @@ class Session:
         self.check_open("sequence")
         return SequenceFunction(self, items, name)
 
-    def on_ranks(self, make: Callable[..., Any], arguments: tuple[Any, ...]) -> OnRanks:
+    def on_ranks(self, make: Callable[..., Any], arguments: tuple[Any, ...], changes: Any = ()) -> OnRanks:
         """Make an object on every rank."""
         self.check_open("on_ranks")
-        return OnRanks(self, next(self._object_numbers), make, arguments)
+        return OnRanks(self, next(self._object_numbers), make, arguments, changes)
 
     def per_rank_since(self, variable: Any) -> Since | None:
         """Return the cause that has made a variable per rank in this run, if it takes part in it."""

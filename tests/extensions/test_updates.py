@@ -10,66 +10,13 @@ import pytest
 from pytensor.graph.traversal import ancestors
 
 from support.slow import slow
+from support.update_rules import FORMULAS
 from synk.extensions import updates
 
 REFERENCE = json.loads(Path(__file__).with_name("torch_reference.json").read_text())
 N_STEPS = len(REFERENCE["rules"]["sgd"]["steps"])
 
 
-def sgd(p, g, t, s, learning_rate):
-    return p - learning_rate * g
-
-
-def momentum(p, g, t, s, learning_rate, momentum=0.9):
-    s["v"] = momentum * s.get("v", 0) - learning_rate * g
-    return p + s["v"]
-
-
-def nesterov_momentum(p, g, t, s, learning_rate, momentum=0.9):
-    s["v"] = momentum * s.get("v", 0) - learning_rate * g
-    return p + momentum * s["v"] - learning_rate * g
-
-
-def adagrad(p, g, t, s, learning_rate=1.0, epsilon=1e-6):
-    s["a"] = s.get("a", 0) + g**2
-    return p - learning_rate * g / np.sqrt(s["a"] + epsilon)
-
-
-def rmsprop(p, g, t, s, learning_rate=1.0, rho=0.9, epsilon=1e-6):
-    s["a"] = rho * s.get("a", 0) + (1 - rho) * g**2
-    return p - learning_rate * g / np.sqrt(s["a"] + epsilon)
-
-
-def adadelta(p, g, t, s, learning_rate=1.0, rho=0.95, epsilon=1e-6):
-    s["a"] = rho * s.get("a", 0) + (1 - rho) * g**2
-    move = g * np.sqrt(s.get("d", 0) + epsilon) / np.sqrt(s["a"] + epsilon)
-    s["d"] = rho * s.get("d", 0) + (1 - rho) * move**2
-    return p - learning_rate * move
-
-
-def adam(p, g, t, s, learning_rate=0.001, beta1=0.9, beta2=0.999, epsilon=1e-8, largest=False):
-    s["m"] = beta1 * s.get("m", 0) + (1 - beta1) * g
-    s["v"] = beta2 * s.get("v", 0) + (1 - beta2) * g**2
-    s["u"] = np.maximum(s.get("u", 0), s["v"]) if largest else s["v"]
-    m, u = s["m"] / (1 - beta1**t), s["u"] / (1 - beta2**t)
-    return p - learning_rate * m / (np.sqrt(u) + epsilon)
-
-
-def amsgrad(p, g, t, s, **options):
-    return adam(p, g, t, s, **options, largest=True)
-
-
-def adamw(p, g, t, s, learning_rate=0.001, weight_decay=0.01, **options):
-    return adam(p * (1 - learning_rate * weight_decay), g, t, s, learning_rate, **options)
-
-
-def adamax(p, g, t, s, learning_rate=0.002, beta1=0.9, beta2=0.999, epsilon=1e-8):
-    s["m"] = beta1 * s.get("m", 0) + (1 - beta1) * g
-    s["u"] = np.maximum(beta2 * s.get("u", 0), abs(g))
-    return p - learning_rate / (1 - beta1**t) * s["m"] / (s["u"] + epsilon)
-
-
-FORMULAS = [sgd, momentum, nesterov_momentum, adagrad, rmsprop, adadelta, adam, amsgrad, adamw, adamax]
 NEED_RATE = {"sgd", "momentum", "nesterov_momentum"}
 RULES = [formula.__name__ for formula in FORMULAS]
 
@@ -249,7 +196,9 @@ def test_options_out_of_range_are_named(rule, options, message):
 
 
 RULES = [
-    rule for rule in sorted(updates.__all__) if rule.islower() and not rule.startswith(("apply", "clipped"))
+    rule
+    for rule in sorted(updates.__all__)
+    if rule.islower() and not rule.startswith(("apply", "clipped", "local"))
 ]
 
 

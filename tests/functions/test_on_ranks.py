@@ -9,6 +9,7 @@ import weakref
 from typing import ClassVar
 
 import numpy as np
+import pytensor
 import pytensor.tensor as pt
 import pytest
 
@@ -134,6 +135,93 @@ def test_ranks_write_into_data(module_ranks):
     data = synk.data(np.zeros(module_ranks))
     synk.on_ranks(Writer, data)(2.0)
     assert data[:].tolist() == [2.0 + rank for rank in range(module_ranks)]
+
+
+class Stepper:
+    """Calls a function of this rank with its number."""
+
+    def __init__(self, rank, function):
+        self.rank, self.function = rank, function
+
+    def __call__(self, fails=False):
+        self.function(np.asarray(float(self.rank)))
+        if fails:
+            raise ValueError("a step failed")
+
+
+class Setter:
+    """Reads a shared variable, and sets another one, or writes into it."""
+
+    def __init__(self, rank, read, written):
+        self.rank, self.read, self.written = rank, read, written
+
+    def __call__(self, how):
+        if how == "set":
+            self.written.set_value(self.read.get_value() + self.rank)
+        elif how == "write":
+            self.written.get_value(borrow=True)[...] += self.rank
+        elif how == "write into what is read":
+            self.read.get_value(borrow=True)[...] = self.rank
+        else:
+            self.read.set_value(self.read.get_value())
+
+
+def refused(function):
+    """Return whether a call is refused, for it takes as equal what on_ranks may have changed."""
+    try:
+        function()
+    except ValueError as error:
+        return "as equal on all ranks" in str(error) and "since synk.on_ranks" in str(error)
+    return False
+
+
+def test_what_functions_of_an_object_update_is_per_rank_after_a_call(module_ranks):
+    v, k = pytensor.shared(np.zeros(2), name="v"), pt.dscalar("k")
+    add, total = synk.function([], updates=[(v, v + k)], bcast_inputs=[k]), synk.function([], v.sum())
+    both = synk.sequence((synk.all_reduce, v), total)
+    steps = synk.on_ranks(Stepper, add)
+    steps()
+    assert refused(total) == (module_ranks > 1)
+    np.testing.assert_array_equal(synk.gather(v, nd_up=1)[:, 0], np.arange(module_ranks))
+    assert both() == pytest.approx(np.arange(module_ranks).mean() * 2)
+    assert not refused(total)
+    with pytest.raises(ValueError, match="a step failed"):
+        steps(True)
+    assert refused(total) == (module_ranks > 1)
+    synk.commit()
+    synk.broadcast(v)
+    assert not refused(total)
+
+
+def test_shared_variables_arrive_as_those_of_the_rank(module_ranks):
+    read, written = (pytensor.shared(np.ones(2), name=name) for name in ("read", "written"))
+    totals = [synk.function([], one.sum()) for one in (read, written)]
+    setter = synk.on_ranks(Setter, read, written, changes=[written])
+    for how, added in (("set", 1), ("write", 2)):
+        setter(how)
+        expected = 1 + added * np.arange(module_ranks)
+        np.testing.assert_array_equal(synk.gather(written, nd_up=1)[:, 1], expected)
+        assert [refused(total) for total in totals] == [False, module_ranks > 1]
+    synk.broadcast(written, np.zeros(2))
+    assert totals[1]() == 0
+
+
+def test_a_variable_that_was_not_announced_cannot_be_changed(module_ranks):
+    read, written = (pytensor.shared(np.ones(2), name=name) for name in ("read", "written"))
+    setter = synk.on_ranks(Setter, read, written, changes=written)
+    with pytest.raises(TypeError, match=r"'read' was given to synk.on_ranks to be read.*changes=\[read\]"):
+        setter("set what is read")
+    with pytest.raises(ValueError, match="read-only"):
+        setter("write into what is read")
+    assert synk.function([], read.sum())() == 2
+    with pytest.raises(TypeError, match="changes must list shared variables, got 'read'"):
+        synk.on_ranks(Setter, read, written, changes=["read"])
+
+
+def test_a_value_that_does_not_fit_a_variable_is_refused_on_the_rank(module_ranks):
+    vector, scalar = pytensor.shared(np.ones(2), name="vector"), pytensor.shared(1.0, name="scalar")
+    with pytest.raises(TypeError, match="dimension"):
+        synk.on_ranks(Setter, vector, scalar, changes=[scalar])("set")
 
 
 def test_work_goes_on_between_calls(module_ranks):

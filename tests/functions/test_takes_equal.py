@@ -68,6 +68,26 @@ def test_a_function_finds_what_it_takes_and_leaves_in_its_graph(run):
     assert read[1]() == 2 * ROWS.sum()
 
 
+@pytest.mark.parametrize("operation", [None, "avg", "sum"])
+def test_a_declared_update_of_what_is_per_rank_is_per_rank(run, operation):
+    v, w, u = shared([1.0]), shared([1.0], "w"), shared([5.0], "u")
+    copy = synk.function([], updates=[(v, 2 * w, operation), (u, v + 1, operation)], name="copy")
+    totals = [taking(v), taking(u)]
+    copy()
+    assert [total() for total in totals] == [2, 2]
+    synk.set_value(1, w, [3.0])
+    copy()
+    assert is_refused(totals[0])
+    assert totals[1]() == 3  # of v before, which was equal
+    copy()
+    with pytest.raises(ValueError, match="'u'.* since function 'copy', which makes it of 'v'"):
+        totals[1]()
+    synk.broadcast(w)
+    synk.broadcast([v, u])
+    copy()
+    assert [total() for total in totals] == [2, 3]
+
+
 class Descent:
     """A gradient that each rank makes of its rows, and the update that takes it as equal."""
 

@@ -52,6 +52,25 @@ def warn_of_declared(definition: Definition) -> None:
         warn(definition, said, "leave the operation out for the numbers of one process")
 
 
+def warn_of_updates(definition: Definition) -> None:
+    """Warn of updates declared "sum" that add up the variable's old value once for each slice."""
+    judged = [
+        (f"the update of {describe(update.variable)}, declared 'sum'", update.value, "sum")
+        for update in definition.updates
+        if update.mode == "sum" and update.variable in ancestors([update.value])
+    ]
+    said = [
+        f"{found.what}: it adds the old value, which counts once for each slice, and for each rank in a sum "
+        "over ranks"
+        for found in findings(definition, judged)
+    ]
+    if said:
+        remedy = (
+            "leave the operation out, or sum up into another variable and add that in a function of its own"
+        )
+        warn(definition, said, remedy)
+
+
 def warn(definition: Definition, said: Sequence[str], remedy: str) -> None:
     """Warn once for a function, at the script's line."""
     lines = [f"{definition.name!r} does not give the numbers of one process:", *said, f"-> {remedy}"]

@@ -8,7 +8,7 @@ one process's value inside the graph has ranks meet there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -39,7 +39,7 @@ from synk.functions.exact.completion import Completion
 from synk.functions.exact.joined import joined
 from synk.functions.exact.parts import Cut, cut, first_meeting, ranks_meet
 from synk.functions.symbolic import UNDECLARED, Definition, Update
-from synk.ops.marks import Addend
+from synk.ops.marks import Addend, Whole
 
 
 class Result(NamedTuple):
@@ -48,6 +48,46 @@ class Result(NamedTuple):
     value: Variable
     mode: str | None
     axis: int = 0
+
+
+def stated(definition: Definition) -> Definition:
+    """Return a definition that says of which variables a `whole` is, in declared results without that mark.
+
+    Of the declared updates it says what they are made of.
+    """
+    written = [*definition.outputs, *(update.value for update in definition.updates)]
+    modes = [*definition.output_modes, *(update.mode for update in definition.updates)]
+    places: dict[Variable, Variable] = {}
+    otherwise: dict[SharedVariable, str] = {}
+    declared = [value for value, mode in zip(written, modes, strict=True) if mode is not UNDECLARED]
+    for node in topological(declared):
+        if isinstance(node.op, Whole):
+            (places[node.outputs[0]],) = substitute(node.inputs, places)
+            otherwise |= dict.fromkeys(shared_among(definition, ancestors(node.inputs)), node.op.otherwise)
+    values = substitute(written, places)
+    outputs, values = values[: len(definition.outputs)], values[len(definition.outputs) :]
+    updates = [
+        replace(update, value=value, made_of=_sources(definition, update))
+        for update, value in zip(definition.updates, values, strict=True)
+    ]
+    return replace(
+        definition,
+        outputs=tuple(outputs),
+        updates=tuple(updates),
+        equals=tuple(otherwise),
+        otherwise=tuple(otherwise.items()),
+    )
+
+
+def _sources(definition: Definition, update: Update) -> tuple[SharedVariable, ...]:
+    return () if update.mode is UNDECLARED else tuple(shared_among(definition, ancestors([update.value])))
+
+
+def shared_among(definition: Definition, variables: Iterable[Variable]) -> Iterator[SharedVariable]:
+    """Yield the shared variables whose values may differ between ranks or not, of which nothing is said."""
+    for variable in set(variables) - {*OF_THE_RUN, *definition.sliceables}:
+        if isinstance(variable, SharedVariable) and not is_stream(variable):
+            yield variable
 
 
 def exact_definition(definition: Definition) -> Definition:
@@ -89,7 +129,7 @@ def exact_definition(definition: Definition) -> Definition:
         output_modes=tuple(result.mode for result in outputs),
         output_axes=tuple(result.axis for result in outputs),
         updates=tuple(map(partial(_updated, completion), definition.updates, updates)),
-        equals=tuple(_taken_as_equal(completion, definition, marks)),
+        equals=tuple({*definition.equals, *_taken_as_equal(completion, definition, marks)}),
         parts=parts.parts,
         completed=parts.completed,
         needs_all_rows=parts.refused,
@@ -182,6 +222,4 @@ def _taken_as_equal(
             needed |= set(ancestors([update.value])) - {update.variable}
         else:
             values.append(update.value)
-    for variable in needed.union(ancestors(values)) - {*OF_THE_RUN, *definition.sliceables}:
-        if isinstance(variable, SharedVariable) and not is_stream(variable):
-            yield variable
+    yield from shared_among(definition, needed.union(ancestors(values)))

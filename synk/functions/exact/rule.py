@@ -5,9 +5,9 @@ Definition, as written -> computed -> Definition: what ranks compute, and how it
 
 from __future__ import annotations
 
-from synk.functions.exact.declared import warn_of_declared, warn_of_sums
+from synk.functions.exact.declared import warn_of_declared, warn_of_sums, warn_of_updates
 from synk.functions.exact.each_rank import of_each_rank, warn_of_undeclared
-from synk.functions.exact.results import exact_definition
+from synk.functions.exact.results import exact_definition, stated
 from synk.functions.symbolic import Definition
 
 
@@ -16,7 +16,9 @@ def computed(written: Definition, undeclared: str) -> Definition:
 
     Raises TypeError or ValueError, naming the result, if it has no value without an operation.
     """
-    return exact_definition(written) if undeclared == "exact" else of_each_rank(written)
+    warn_of_updates(written)
+    said = stated(written)
+    return exact_definition(said) if undeclared == "exact" else of_each_rank(said)
 
 
 def warn_of_results(written: Definition, undeclared: str) -> None:

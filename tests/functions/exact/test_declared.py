@@ -14,7 +14,7 @@ import synk
 from support.exact.simulated import Graph, Simulated
 from synk.functions.exact.declared import misdeclared, sums_of_equals
 from synk.functions.exact.each_rank import of_each_rank
-from synk.functions.exact.rule import warn_of_results
+from synk.functions.exact.rule import computed, warn_of_results
 from synk.functions.symbolic import define
 from synk.ops.collectives import all_reduce
 from synk.ops.marks import addend
@@ -254,3 +254,14 @@ def test_what_fork_may_say_is_checked_before_anything_starts():
     with pytest.raises(ValueError, match=r"undeclared='once' is unknown; choose one of exact, warn"):
         synk.fork(2, undeclared="once")
     assert not synk.is_open()
+
+
+def test_a_sum_that_adds_the_old_value_for_each_slice_is_told():
+    total = pytensor.shared(0.0, name="total")
+    for new in (total + x.sum(), total - addend(x.mean()), total):
+        with pytest.warns(synk.SynkWarning, match="update of 'total', declared 'sum': it adds the old value"):
+            computed(defined(None, [(total, new, "sum")]), "exact")
+    for new in (x.sum(), addend(x.mean()), total * x.sum()):  # warnings are errors
+        computed(defined(None, [(total, new, "sum")]), "exact")
+    computed(defined(None, [(total, total + x.mean(), "avg")]), "exact")
+    computed(defined(None, [(total, total + x.sum())]), "exact")
