@@ -54,7 +54,8 @@ LATER := $(addprefix tests/,bench benchmarks deploy device faults gpu gpu_speedu
 # Three files at a time: a test that waits leaves its core to another. Files whose tests are scripts take longest, and
 # come first; a file's tests share what they fork and compile, and stay together.
 PYTEST := $(BIN)/python -m pytest -q
-SCRIPTS := $(addprefix tests/,survival run/test_leader.py machines demos test_docs.py)
+SCRIPTS := $(addprefix tests/,survival machines demos test_docs.py)
+OTHERS := $(filter-out $(SCRIPTS) tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/ tests/test_*.py)))
 JOBS := -n 3 --dist loadfile --no-loadscope-reorder
 SOON := -m 'not slow' $(addprefix --ignore=,$(LATER))
 
@@ -65,10 +66,10 @@ AGAIN := --last-failed --last-failed-no-failures none --at-most-failed 2 -rap
 run = $(PYTEST) $(CACHE) --cache-clear $(JOBS) $(1) || { [ $$? -eq 1 ] && $(PYTEST) $(CACHE) $(AGAIN) $(1); }
 
 test: $(DEV)  ## run the tests that a change waits for, in five minutes
-	$(call run,$(SOON) $(SCRIPTS) tests)
+	$(call run,$(SOON) $(SCRIPTS) $(filter-out $(LATER),$(OTHERS)))
 
 test-all: $(DEV)  ## run all tests, in a quarter of an hour
-	$(call run,$(SCRIPTS) tests)
+	$(call run,$(SCRIPTS) $(OTHERS))
 
 # What another Python and PyTensor may change: graphs, and what users write.
 GRAPHS := $(addprefix tests/,compile ops functions arrays rank extensions collectives processes test_docs.py)

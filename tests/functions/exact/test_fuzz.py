@@ -1,6 +1,6 @@
 """Random graphs have one process's numbers on any ranks, or are refused when they are built.
 
-``make slow`` compares more; ``PYTHONPATH=tests python tests/support/exact/graphs.py`` as many as wanted.
+``make test-all`` compares more; ``PYTHONPATH=tests python tests/support/exact/graphs.py`` as many as wanted.
 """
 
 import pytest
