@@ -1,6 +1,7 @@
 """Shared variables are stored in shared memory from their first collective on."""
 
 import gc
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -265,7 +266,7 @@ def test_values_of_a_sequence_are_those_of_their_step(variable, moved):
         grow,
         (synk.get_value, 1, variable),
         grow,
-        (synk.reduce, variable, "sum", False),
+        partial(synk.reduce, variable, "sum", in_place=False),
         grow,
     )
     start = np.arange(6.0).reshape(2, 3) + 2
