@@ -45,7 +45,11 @@ FLOORS = (
 # The same of a room's own folders and loose modules, its inner rooms; what its __init__.py imports is free.
 INNER_FLOORS = {
     "compile": (
-        {"compat", "wrong_rewrites"},  # what differs between versions of PyTensor
+        {
+            "compat",
+            "wrong_rewrites",
+            "trackers",
+        },  # what differs between versions of PyTensor, and what it keeps
         {"graphs", "host_call", "sound_rewrites"},
         {"tables", "elementwise", "rows"},  # what Ops say about themselves; elementwise chains as C and CUDA
         {"passes"},  # decisions about a program

@@ -4,6 +4,7 @@ array_query -> PyTensor's rewrites, without `UNWANTED`; fusion (`synk.compile.el
             -> KeepLines       the user's lines follow replacements
             -> SuperviseQuickly, NearShapes: what PyTensor does, in linear time
             -> AsPerformed     declared dtypes are those in which Ops compute
+            -> ForgetOps       no rewriter keeps an Op of the graph
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from synk.compile.graphs.until_gradients import check_until_gradients
 from synk.compile.graphs.width import as_performed
 from synk.compile.passes.place import wanted_on_host
 from synk.compile.sound_rewrites import GUARDED, SOUND
+from synk.compile.trackers import LAST, ForgetOps, forgetful
 from synk.compile.wrong_rewrites import LEFT_OUT
 from synk.native.libraries import native_libraries
 
@@ -80,6 +82,7 @@ def array_query(xp: ModuleType, native: bool = False, inside: bool = False) -> R
             (SuperviseQuickly(), -1),
             (AsPerformed(inside), -1),
             *([(NearShapes(), POSITION)] if near else []),
+            (ForgetOps(), LAST),
         ],
     )
 
@@ -94,13 +97,13 @@ def inner_rewriter(xp: ModuleType) -> GraphRewriter:
 
 @cache
 def _inner_rewriter(xp: ModuleType, native: bool) -> GraphRewriter:
-    return optdb.query(_inner_query(xp, native))
+    return forgetful(optdb.query(_inner_query(xp, native)))
 
 
 @cache
 def step_rewriter() -> GraphRewriter:
     """Return the rewriter for the step of a loop in C: with nothing in place, and products alone."""
-    return optdb.query(_inner_query(np, native=True).excluding("inplace", "BlasOpt", NATIVE))
+    return forgetful(optdb.query(_inner_query(np, native=True).excluding("inplace", "BlasOpt", NATIVE)))
 
 
 def _inner_query(xp: ModuleType, native: bool = False) -> RewriteDatabaseQuery:

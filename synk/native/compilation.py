@@ -23,6 +23,10 @@ from synk.native.own_files import NotOwn, read_own_file
 PREFIX = "synk-cc-"
 MOST_SAID = 2000  # characters of a compiler's complaint: one may have a line for each line of a long text
 
+# A compiler that loops is ended, and one that writes without end: regions take a few seconds and a few MiB.
+SECONDS = 600  # of a processor, for each process
+MOST_WRITTEN = 64 << 20  # bytes of a file
+
 # Arguments: descriptors of the folder and of the pipe, the file for what the compiler says, and the command.
 # The folder is entered by its descriptor, because its path may lead elsewhere by now.
 SHELL = """
@@ -37,13 +41,17 @@ cd -P "/proc/self/fd/$1" && exec </dev/null >"$3" 2>&1 || exit 125
     kill -KILL 0
 ) <"/proc/self/fd/$2" >/dev/null 2>&1 &
 shift 3
-"$@"
+(
+    ulimit -t @SECONDS@
+    ulimit -f @BLOCKS@
+    exec "$@"
+)
 status=$?
 exec 2>/dev/null
 kill -KILL $!
 wait
 exit $status
-"""
+""".replace("@SECONDS@", str(SECONDS)).replace("@BLOCKS@", str(MOST_WRITTEN // 512))
 
 # Workers ignore signals, which the programs that they start would inherit.
 SIGNALS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}

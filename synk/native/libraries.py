@@ -4,14 +4,17 @@
     texts -> Libraries.make -> a library for each, or why there is none
 
 A library is loaded from a file in memory with the very bytes that were checked: nobody can put others in
-their place, the file cannot be cut short later, and no mount forbids to run it.
+their place, the file cannot be cut short later, and no mount forbids to run it. It is unloaded when nothing
+refers to it any more: a process may map 65,530 pieces of files, of which each library takes five.
 """
 
+import _ctypes
 import ctypes
 import hashlib
 import itertools
 import os
 import warnings
+import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
@@ -38,7 +41,8 @@ class Libraries:
     def __init__(self, compiler: Compiler, store: Store):
         self.compiler = compiler
         self.store = store
-        self._loaded: dict[bytes, ctypes.CDLL] = {}  # one that has several names is loaded once
+        # One that has several names is loaded once.
+        self._loaded: weakref.WeakValueDictionary[bytes, ctypes.CDLL] = weakref.WeakValueDictionary()
 
     def find(self, name: str) -> ctypes.CDLL | None:
         """Return a library that the store has and that can be loaded, or None."""
@@ -78,9 +82,10 @@ class Libraries:
 
     def _load(self, content: bytes) -> ctypes.CDLL:
         digest = hashlib.sha256(content).digest()
-        if digest not in self._loaded:
-            self._loaded[digest] = load(content)
-        return self._loaded[digest]
+        library = self._loaded.get(digest)
+        if library is None:
+            self._loaded[digest] = library = load(content)
+        return library
 
 
 @cache
@@ -111,11 +116,22 @@ def keep_freed_memory() -> None:
         np.empty(LARGEST_OF_HEAP - (1 << 16), "uint8")  # none of its pages is touched
 
 
+def stay_while(library: ctypes.CDLL) -> np.ndarray:
+    """Return an object that keeps a library in memory: functions that are described there refer to it.
+
+    It is an array, as the collector of garbage does not know those. Of what it knows it runs all finalizers
+    first, and functions that go with it would find their library gone, and read there what they are.
+    """
+    mapped = np.empty(0)
+    weakref.finalize(mapped, _ctypes.dlclose, library._handle).atexit = False
+    return mapped
+
+
 _numbers = itertools.count(1)
 
 
 def load(content: bytes) -> ctypes.CDLL:
-    """Load a shared library, given what its file holds; it stays loaded.
+    """Load a shared library, given what its file holds; its attribute ``mapped`` keeps it in memory.
 
     OSError if it is no library of this machine, or there is no memory for it.
     """
@@ -125,4 +141,6 @@ def load(content: bytes) -> ctypes.CDLL:
             view = view[file.write(view) :]
         # For one path the C library gives what it loaded first, and descriptors come again: slashes count.
         path = f"{next(_numbers):b}".replace("1", "./").replace("0", "/")
-        return ctypes.CDLL(f"/proc/self/fd/{path}{file.fileno()}")
+        library = ctypes.CDLL(f"/proc/self/fd/{path}{file.fileno()}")
+    library.mapped = stay_while(library)  # type: ignore[attr-defined]
+    return library

@@ -40,6 +40,8 @@ def has_method(library: ctypes.CDLL | None, name: str) -> bool:
 def method_of(library: ctypes.CDLL, name: str, prelude: ctypes.CDLL) -> Callable[..., Any]:
     """Return the region ``name`` of a library as a function of Python, connected to those that it calls.
 
+    As its ``__self__``, which it does not read, it keeps both libraries in memory.
+
     AttributeError or ValueError if one of the libraries has no such function.
     """
     method = _Method.in_dll(library, f"{name}_method")
@@ -50,8 +52,8 @@ def method_of(library: ctypes.CDLL, name: str, prelude: ctypes.CDLL) -> Callable
             (ctypes.c_void_p * len(found)).in_dll(library, table)[:] = found
     library["connect"](ctypes.byref(ctypes.c_void_p.in_dll(prelude, "functions")))
     make = ctypes.pythonapi.PyCFunction_NewEx
-    make.argtypes, make.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p), ctypes.py_object
-    return make(ctypes.addressof(method), None, None)
+    make.argtypes, make.restype = (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p), ctypes.py_object
+    return make(ctypes.addressof(method), (library.mapped, prelude.mapped), None)
 
 
 def _tell(prelude: ctypes.CDLL) -> None:

@@ -33,9 +33,12 @@ class Binding:
 
 def move_to(cpus: Iterable[int]) -> None:
     """Let all threads of this process run on these CPUs only, and those that they start."""
-    for thread in os.listdir("/proc/self/task"):
+    threads = [0]  # this one, where the kernel lists none
+    with suppress(OSError):
+        threads = list(map(int, os.listdir("/proc/self/task")))
+    for thread in threads:
         with suppress(ProcessLookupError):
-            os.sched_setaffinity(int(thread), cpus)
+            os.sched_setaffinity(thread, cpus)
 
 
 def placement(pids: Sequence[int], devices: Devices, host: str | None = None, first: int = 0) -> Placement:

@@ -173,6 +173,17 @@ def test_an_op_travels_that_was_differentiated():
     np.testing.assert_allclose(function(*values), 2 * values[0].T @ (values[0] @ values[1]))
 
 
+def test_an_op_travels_that_was_computed_in_python():
+    x = pt.dmatrix("x")
+    gradient = pytensor.grad(pt.prod(x, axis=1).sum(), x)  # of another Op's reduction, which NumPy lacks
+    values = np.array([[2.0, 0.0, 3.0], [4.0, 5.0, 6.0]])
+    pytensor.function([x], gradient, mode=pytensor.compile.Mode("py", None))(
+        values
+    )  # keeps what it has called
+    (x2,), (travelled,) = round_trip([x], [gradient])
+    np.testing.assert_allclose(evaluate([x2], travelled, values), [[0, 6, 0], [30, 24, 20]])
+
+
 def test_scan_travels():
     x = pt.dvector("x")
     sums = pytensor.scan(

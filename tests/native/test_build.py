@@ -1,6 +1,7 @@
 """How kernels come to be: the compiler, the store that processes share, and what happens without either."""
 
 import ctypes
+import gc
 import os
 import platform
 import subprocess
@@ -134,6 +135,29 @@ def test_kernels_of_one_library_are_loaded_once(tmp_path):
     again = Libraries(Forbidden(("cc",)), Store(tmp_path))
     assert isinstance(made[0], ctypes.CDLL)
     assert again.find("k1") is again.find("k2") is not None
+
+
+@needs_compiler
+def test_a_library_is_unloaded_with_the_last_function_of_it(tmp_path):
+    def n_mapped():
+        gc.collect()
+        return Path("/proc/self/maps").read_text().count("synk-kernels")
+
+    made = compilation(find_compiler(), tmp_path)
+    first = made.function(SOURCE, set())
+    first.call("itself")
+    before = n_mapped()
+    other = made.function(SOURCE + "/* another */", set())
+    other.call("itself")
+    kept, cycle = other.call, [other]
+    cycle.append(cycle)  # of garbage, as graphs are
+    assert n_mapped() > before
+    del other, cycle
+    assert n_mapped() > before
+    assert kept("itself") == "itself"
+    del kept
+    assert n_mapped() == before
+    run(made)
 
 
 @needs_compiler

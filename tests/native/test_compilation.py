@@ -80,6 +80,13 @@ def test_a_compiler_that_makes_nothing_is_reported(here, made_by, script, said):
     assert len(str(error)) < 3000
 
 
+def test_a_compiler_that_writes_without_end_is_ended(here, made_by):
+    (error,) = made_by("exec yes")
+    assert isinstance(error, CompileError)
+    assert "failed: exit status 153" in str(error)  # of SIGXFSZ
+    assert len(str(error)) < 3000
+
+
 def test_one_text_that_fails_leaves_the_others(here, made_by):
     good, bad = made_by("grep -q good $1 && cp $1 $3", ["good", "bad"])
     assert good == b"good"

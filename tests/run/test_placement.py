@@ -9,7 +9,7 @@ import synk
 from synk.device import Devices
 from synk.device.probe import Gpu
 from synk.machines.topology import write_list
-from synk.run.placement import placement
+from synk.run.placement import move_to, placement
 
 
 def printed():
@@ -45,3 +45,18 @@ def test_ranks_that_share_gpus_name_them():
     gpus = Gpu(0, "H100"), Gpu(1, "H100")
     shown = placement([os.getpid()] * 3, Devices(3, 1, gpus))
     assert [rank.device for rank in shown.ranks] == ["GPU 0 (H100)", "GPU 1 (H100)", "GPU 0 (H100)"]
+
+
+def test_a_process_is_moved_where_the_kernel_lists_no_threads(monkeypatch):
+    before = os.sched_getaffinity(0)
+
+    def missing(path):
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(os, "listdir", missing)
+    one = {min(before)}
+    try:
+        move_to(one)
+        assert os.sched_getaffinity(0) == one
+    finally:
+        os.sched_setaffinity(0, before)

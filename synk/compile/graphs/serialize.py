@@ -31,8 +31,17 @@ from synk.values.by_value import Code, CodePickler
 Variables = list[Variable]
 
 # Attributes of an Op that belong to this process, and what stands for nothing: its compiled inner function,
-# and the closures that build the gradients it was asked for.
-MADE_HERE: dict[str, Any] = {"_fn": None, "_lop_op_cache": {}, "_rop_op_cache": None}
+# the closures that build the gradients it was asked for, what a reduction in Python calls, inferred shapes.
+ABSENT = object()
+MADE_HERE: dict[str, Any] = {
+    "_fn": None,
+    "_fn_wrapped": None,
+    "_lop_op_cache": {},
+    "_rop_op_cache": None,
+    "_ufunc": ABSENT,
+    "_inner_shape_template": ABSENT,
+    "_inner_shape_frozen": ABSENT,
+}
 
 
 def dumps(
@@ -128,10 +137,8 @@ class _GraphPickler(CodePickler):
         if isinstance(obj, FunctionGraph):
             nodes = topological(obj.outputs, obj.inputs)
             return make_graph, (obj.inputs, nodes, obj.outputs, pack(nodes))
-        if isinstance(obj, Op) and any(getattr(obj, name, none) != none for name, none in MADE_HERE.items()):
-            obj = copy(obj)
-            vars(obj).update({name: none for name, none in MADE_HERE.items() if hasattr(obj, name)})
-            return obj.__reduce_ex__(5)
+        if isinstance(obj, Op) and any(vars(obj).get(name, none) != none for name, none in MADE_HERE.items()):
+            return without_caches(obj).__reduce_ex__(5)
         if isinstance(obj, ExternalCOp):
             # Each holds the text of a source file, of its own; one stands for all that are equal.
             obj = copy(obj)
@@ -202,6 +209,17 @@ def make_graph(inputs, nodes, outputs, lines) -> FunctionGraph:
 def select_output(nodes, owner, index) -> Variable:
     """Return one output of ``owner``, the last of ``nodes``."""
     return owner.outputs[index]
+
+
+def without_caches(op: Op) -> Op:
+    """Return a copy of an Op without what it has made in this process."""
+    op = copy(op)
+    for name in MADE_HERE.keys() & vars(op).keys():
+        if MADE_HERE[name] is ABSENT:
+            del vars(op)[name]
+        else:
+            vars(op)[name] = copy(MADE_HERE[name])
+    return op
 
 
 def _blame(node: Apply | None, error: str) -> str:

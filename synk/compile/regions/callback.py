@@ -150,15 +150,19 @@ def callback_of(
     return Callback(call, point, otherwise)
 
 
-@cache
 def _address() -> int:
-    """Compile the function that all callbacks are, and return where it is; 0 where that fails."""
+    """Return where the function is that all callbacks are; 0 where it does not compile."""
+    library = _library()
+    return 0 if library is None else ctypes.cast(library.value_and_gradient, ctypes.c_void_p).value or 0
+
+
+@cache
+def _library() -> ctypes.CDLL | None:
+    """Compile that function, once: samplers call it at any time, so its library stays."""
     libraries = native_libraries()
     assert libraries is not None, "a region has been compiled"
     (library,) = libraries.make([SourceText(TEXT, (name_of(libraries.compiler.fingerprint, TEXT),))])
-    if isinstance(library, Exception):
-        return 0
-    return ctypes.cast(library.value_and_gradient, ctypes.c_void_p).value or 0
+    return None if isinstance(library, Exception) else library
 
 
 def only_region(program: Program, arguments: Sequence[Any]) -> RegionCall | None:

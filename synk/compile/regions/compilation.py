@@ -70,7 +70,8 @@ class NativeCompilation:
         self._prelude_text = SourceText(prelude, (name_of(self._environment),))
         self._prelude: Any = None  # the library of what all functions call
         self._functions: weakref.WeakSet[NativeFunction] = weakref.WeakSet()
-        self._known: dict[str, Callable[..., Any]] = {}
+        # As long as one of the functions is there that call them: then the library is not needed any more.
+        self._known: weakref.WeakValueDictionary[str, Callable[..., Any]] = weakref.WeakValueDictionary()
         self._given_up = False  # because other ranks compile otherwise
         self._failed = False  # which is said once
         self._renew_lock()
@@ -100,7 +101,8 @@ class NativeCompilation:
         """Compile all functions that wait, at the same time, or take them from the store."""
         with self._lock:
             waiting = {f.name: f for f in self._functions if f.name not in self._known}
-            self._known |= self._made(waiting)
+            made = self._made(waiting)
+            self._known.update(made)
             self._connect()
 
     def outcome(self) -> str:
@@ -113,7 +115,7 @@ class NativeCompilation:
         """Run everything in Python from now on."""
         with self._lock:
             self._given_up = True
-            self._known = {function.name: gives_up for function in self._functions}
+            self._known.update({function.name: gives_up for function in self._functions})
             self._connect()
         self._say(CompileError("not all ranks compile C alike"))
 

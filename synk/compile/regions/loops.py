@@ -10,8 +10,9 @@ round, and put in order at the end.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.fg import FunctionGraph
@@ -112,12 +113,16 @@ def scan(op: Scan, node: Apply, region: RegionWriter) -> None:
         region.bind(variable, state)
 
 
-@lru_cache(maxsize=64)
 def step_of(op: Scan) -> FunctionGraph:
     """Return the graph of a step, rewritten, but with nothing in place."""
-    graph = plain_graph(op)
-    step_rewriter().rewrite(graph)
-    return graph
+    if op not in _steps:
+        graph = plain_graph(op)
+        step_rewriter().rewrite(graph)
+        _steps[op] = graph
+    return _steps[op]
+
+
+_steps: WeakKeyDictionary[Scan, FunctionGraph] = WeakKeyDictionary()  # rewritten once, not for each look
 
 
 def _changed(region: RegionWriter, node: Apply, start: Variable, out: Variable, begins: str) -> Array:

@@ -1,0 +1,83 @@
+"""Let rewriters forget the Ops of a graph that has been rewritten.
+
+    query -> rewriters, `ForgetOps` as the last of them -> rewritten graph, of which no rewriter keeps an Op
+
+A rewriter notes for each Op which of its rules apply, and keeps the Op for that. Many Ops are equal to
+others that came before, but not those that hold a graph or constants: regions, loops, fused scalars. Most
+rewriters are made for one graph and go with it. Those that PyTensor's database holds, and those that we keep,
+live as long as the process.
+"""
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from pytensor.compile.mode import optdb
+from pytensor.graph.rewriting.basic import GraphRewriter, OpToRewriterTracker
+from pytensor.graph.rewriting.db import RewriteDatabase
+
+LAST = 1e6  # a position behind all of PyTensor's
+
+# Attributes of rewriters and databases in which there are others.
+PARTS = (
+    "data",
+    "rewrites",
+    "node_rewriter",
+    "global_rewriters",
+    "final_rewriters",
+    "cleanup_rewriters",
+    "db",
+)
+
+
+class ForgetOps(GraphRewriter):
+    """A rewriter that changes nothing, but lets others forget what they have met; place it last.
+
+    Parameters
+    ----------
+    kept : GraphRewriter, optional
+        A rewriter that is kept, beside those of PyTensor's database.
+    """
+
+    def __init__(self, kept: GraphRewriter | None = None):
+        super().__init__()
+        self._own = tuple(trackers(kept, set()))
+
+    def apply(self, fgraph):
+        """Clear the notes."""
+        for tracker in (*lasting_trackers(), *self._own):
+            tracker.get_trackers.cache_clear()
+
+
+def forgetful(sequence: Any) -> GraphRewriter:
+    """Return a sequence of rewriters, to be kept, that forgets the Ops of each graph at its end."""
+    sequence.append(ForgetOps(sequence))
+    return sequence
+
+
+@cache
+def lasting_trackers() -> tuple[OpToRewriterTracker, ...]:
+    """Return the trackers that live as long as the process: there are ten, and finding them takes 10 ms."""
+    return tuple(trackers(optdb, set()))
+
+
+def trackers(part: Any, seen: set[int]) -> Iterator[OpToRewriterTracker]:
+    """Yield what notes rules by Op: of a rewriter or a database, and of all in it that are not ``seen``."""
+    if part is None or id(part) in seen:
+        return
+    seen.add(id(part))
+    for tracker in vars(part).values() if hasattr(part, "__dict__") else ():
+        if isinstance(tracker, OpToRewriterTracker):
+            yield tracker
+    for inner in parts(part):
+        yield from trackers(inner, seen)
+
+
+def parts(whole: Any) -> Iterator[Any]:
+    """Yield the rewriters and databases that a rewriter or a database consists of."""
+    if isinstance(whole, RewriteDatabase):
+        for named in whole.__db__.values():
+            yield from named
+    for name in PARTS:
+        part = getattr(whole, name, None)
+        yield from part if isinstance(part, list | tuple) else (part,)
