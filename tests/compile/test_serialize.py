@@ -1,5 +1,6 @@
 import sys
 import threading
+from importlib import import_module
 
 import numpy as np
 import pytensor
@@ -11,7 +12,9 @@ from pytensor.graph.op import Op
 from pytensor.graph.traversal import ancestors
 
 from synk.compile import array_mode, dumps, loads
+from synk.compile.graphs.script_rules import _tables, rules_of_script
 from synk.compile.graphs.serialize import topological
+from synk.values.by_value import Code
 
 
 class Held(Op):
@@ -220,3 +223,11 @@ def test_topological_order():
     assert topological([c, a]) == [a.owner, b.owner, c.owner]
     assert topological([c], [a]) == [b.owner, c.owner]
     assert topological([x]) == []
+
+
+def test_tables_of_other_libraries_do_not_travel():
+    import_module("pytensor.link.numba.dispatch")  # as the first function of PyTensor's own linker does
+    tables = {table.__module__ for table in _tables(0)}
+    assert "pytensor.link.numba.dispatch.basic" in tables
+    assert all(module.startswith(("synk.", "pytensor.")) for module in tables)
+    assert not [kind for _, kind, _ in rules_of_script(Code()) if kind.__module__.startswith("numba")]

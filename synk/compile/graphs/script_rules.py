@@ -44,12 +44,16 @@ def _rules_of_script(tables: Iterable[Any]) -> Iterator[Rule]:
 
 @lru_cache(maxsize=1)
 def _tables(n_modules: int) -> tuple[Any, ...]:
-    """Return all tables in modules that are imported, of which there are so many."""
+    """Return all tables of the packages in modules that are imported, of which there are so many.
+
+    Those of other libraries that such a module uses, as Numba's of types, are not ranks' to have.
+    """
     modules = [module for name, module in sys.modules.copy().items() if name.startswith(PACKAGES)]
     found = {
         id(value): value
         for module in modules
         for value in vars(module).values()
         if isinstance(value, FunctionType) and hasattr(value, "registry") and hasattr(value, "dispatch")
+        if value.__module__.startswith(PACKAGES)
     }
     return tuple(found.values())
