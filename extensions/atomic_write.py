@@ -15,7 +15,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 PARTIAL = re.compile(r"\.[0-9a-f]{16}\.partial")
@@ -39,19 +39,13 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     # In the same folder: a rename across file systems is a copy, which can be cut short.
     folder = os.path.dirname(target)
     _sweep(folder)
-    temporary, file = _new_file(folder, 0o666 if mode is None else 0o600)
-    try:
-        with file:
-            yield file
-            file.flush()
-            if mode is not None:
-                os.fchmod(file.fileno(), mode)
-            os.fsync(file.fileno())
-            os.rename(temporary, target)  # before the lock is let go
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
+    with _new_file(folder, 0o666 if mode is None else 0o600) as (temporary, file):
+        yield file
+        file.flush()
+        if mode is not None:
+            os.fchmod(file.fileno(), mode)
+        os.fsync(file.fileno())
+        os.rename(temporary, target)  # before the lock is let go
     _bring_to_disk(folder)
 
 
@@ -68,14 +62,24 @@ def _mode_of(target: str) -> int | None:
     return mode & 0o777
 
 
-def _new_file(folder: str, permissions: int) -> tuple[str, BinaryIO]:
-    """Make a temporary file that no other writer takes for a dead one; return its path as well."""
+@contextlib.contextmanager
+def _new_file(folder: str, permissions: int) -> Iterator[tuple[str, BinaryIO]]:
+    """Make a temporary file that no other writer takes for a dead one; it is removed if the body raises."""
     while True:
         temporary = os.path.join(folder, f".{secrets.token_hex(8)}.partial")
-        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, permissions)
-        if _lock_new(descriptor):
-            return temporary, open(descriptor, "w+b")
-        os.close(descriptor)
+        try:  # before there is a file, as an interrupt may come at any moment
+            with open(temporary, "x+b", opener=_opener(permissions)) as file:
+                if _lock_new(file.fileno()):
+                    yield temporary, file
+                    return
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+            raise
+
+
+def _opener(permissions: int) -> Callable[[str, int], int]:
+    return lambda path, flags: os.open(path, flags, permissions)
 
 
 def _lock_new(descriptor: int) -> bool:

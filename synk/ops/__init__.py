@@ -14,6 +14,7 @@ from synk.ops import layout as _layout  # noqa: F401
 from synk.ops import residual as _residual  # noqa: F401
 from synk.ops import row_positions as _row_positions  # noqa: F401
 from synk.ops import row_rules as _row_rules  # noqa: F401
+from synk.ops import row_softmax as _row_softmax  # noqa: F401
 from synk.ops.activation import relu
 from synk.ops.batch_norm import batch_norm
 from synk.ops.collectives import all_gather, all_reduce, all_sum, broadcast, reduce_scatter

@@ -1,5 +1,8 @@
+import contextlib
+import errno
 import fcntl
 import os
+import resource
 import signal
 import socket
 import stat
@@ -222,3 +225,52 @@ def test_where_there_are_no_locks_files_are_written_and_none_is_removed(path, mo
     write(path)
     assert path.read_bytes() == b"new"
     assert len(os.listdir(path.parent)) == 2
+
+
+# --- what failed writers do not leave -------------------------------------------------------------------
+
+
+def failing_at(monkeypatch, module, name, error):
+    """Let a function do its work, and raise at its end, as an interrupt does that comes there."""
+    real = getattr(module, name)
+
+    def failing(*arguments):
+        result = real(*arguments)
+        if name == "open":
+            os.close(result)
+        raise error
+
+    monkeypatch.setattr(module, name, failing)
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [(os, "open"), (fcntl, "flock"), (os, "fstat"), (os, "fchmod"), (os, "fsync")]
+)
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(errno.ENOSPC, "No space left on device")])
+def test_an_interrupt_or_a_full_disk_at_any_call_leaves_no_part(path, monkeypatch, module, name, error):
+    with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt, OSError):
+        failing_at(patch, module, name, error)
+        write(path)
+    assert partials(path.parent) == []
+    assert path.read_bytes() in (b"old", b"new")  # new where locks fail, as on file systems without them
+
+
+def test_a_full_disk_leaves_no_part(path, monkeypatch):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, limits[1]))
+        with pytest.raises(OSError, match="File too large"):
+            write(path, bytes(1 << 17))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert_old_file_stands_alone(path)
+
+
+def test_without_locks_a_writer_that_fails_leaves_no_part(path, monkeypatch):
+    monkeypatch.setattr(fcntl, "flock", fail)
+    monkeypatch.setattr(os, "rename", fail)
+    with pytest.raises(OSError, match="on fire"):
+        write(path)
+    assert_old_file_stands_alone(path)
