@@ -9,13 +9,17 @@ has its own stream of them, always.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.tensor.random.type import RandomType
 
 from synk.arrays.containers import left_of
 from synk.arrays.variables import RankVariables, describe
+from synk.values.errors import SynkWarning
+from synk.values.script_frames import stacklevel
 
 OWN, ROWS, FIRST, LEFT = "own", "rows", "first", "left"
 
@@ -117,6 +121,20 @@ def left_since(variable: Any) -> Since | None:
     """Return the cause that had made a variable per rank in a run that is closed, if its value is of then."""
     what = left_of(variable.container)
     return None if what is None else Since(what, LEFT)
+
+
+def warn_of_left(variables: Iterable[Any]) -> None:
+    """Warn of variables that were per rank in a run that is closed: of their values rank 0's is left."""
+    for variable in variables:
+        since = left_since(variable) if isinstance(variable, SharedVariable) else None
+        if since is not None:
+            warnings.warn(
+                f"{describe(variable)} was per rank since {since.what} in the run before, and synk.close() "
+                "has left rank 0's value, with which all ranks begin here; make it equal before "
+                "synk.close(), rows by synk.all_gather, or give it a value by synk.broadcast or synk.scatter",
+                SynkWarning,
+                stacklevel=stacklevel(),
+            )
 
 
 def is_tracked(variable: Any) -> bool:

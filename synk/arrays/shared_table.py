@@ -18,7 +18,7 @@ from typing import Any
 from pytensor.compile.sharedvalue import SharedVariable
 
 from synk.arrays.containers import adopt, give_back
-from synk.arrays.per_rank import State
+from synk.arrays.per_rank import State, warn_of_left
 from synk.arrays.variables import RankVariables, describe
 from synk.values import messages
 from synk.values.by_value import dumps
@@ -56,6 +56,15 @@ class SharedTable:
         """Return the variable's identity, as `identify_all` does."""
         known = self._identities.get(id(variable))
         return self.identify_all([variable])[0] if known is None else known
+
+    def identify_read(self, variables: Sequence[SharedVariable]) -> tuple[int, ...]:
+        """Return the identities of variables whose present values are read, as `identify_all` does.
+
+        Warns of those that were per rank in a run that is closed.
+        """
+        if self.n_ranks > 1:
+            warn_of_left(variables)  # those that have travelled are none
+        return self.identify_all(variables)
 
     def known(self, variable: SharedVariable) -> int | None:
         """Return the variable's identity if it has travelled."""

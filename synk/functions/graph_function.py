@@ -126,7 +126,7 @@ class GraphFunction(Function):
             code = Code()
             alone = self._owner.n_ranks == 1
             definition = without_collectives(self._definition) if alone else self._definition
-            spec = to_spec(definition, self._owner.shared.identify_all, code)
+            spec = to_spec(definition, self._owner.shared.identify_read, code)
             self._owner.check_imported(code.modules, also_indirectly=True)
             self._owner.install(messages.Build(self._number, spec))
             self._effect = self._effect_of(self._definition)

@@ -139,7 +139,8 @@ class _Pickler(CodePickler):
             named = "array", value.ref()
         elif isinstance(value, SharedVariable):
             changes = any(value is one for one in self._changes)
-            named = "variable", (self._owner.shared.identify(value), changes)
+            (identity,) = self._owner.shared.identify_read([value])
+            named = "variable", (identity, changes)
         elif isinstance(value, Function):
             raise TypeError(f"{value!r} is a sequence, in which the ranks meet; give its functions")
         else:

@@ -147,6 +147,47 @@ def test_a_plain_function_from_before_goes_on_with_the_variable(gpus):
     assert add() == 18
 
 
+def table():
+    return pytensor.shared(np.zeros((0, 2)), name="table")
+
+
+READERS = {
+    "as equal": lambda v: synk.function([], v.sum())(),
+    "rows": lambda v: synk.function([], v.sum(), sliceable_shareds=[v])(),
+    "object": lambda v: synk.on_ranks(lambda rank, v: v.get_value, v)(),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_what_was_per_rank_in_a_closed_run_is_named_where_the_next_one_reads_it(ranks, reader):
+    v = table()
+    ranks(2, device="cpu")
+    synk.scatter(v, np.arange(8.0).reshape(4, 2))
+    synk.close()
+    ranks(2, device="cpu")
+    with pytest.warns(
+        synk.SynkWarning, match="'table' was per rank since synk.scatter in the run before"
+    ) as told:
+        READERS[reader](v)
+    assert len(told) == 1
+    READERS[reader](v)  # it is said once
+
+
+@pytest.mark.parametrize("renew", [synk.scatter, synk.broadcast, None])
+def test_what_gets_new_values_in_the_next_run_is_not_named(ranks, renew):
+    v, rows = table(), np.arange(8.0).reshape(4, 2)
+    ranks(2, device="cpu")
+    synk.scatter(v, rows)
+    synk.close()
+    if renew is None:
+        v.set_value(rows)
+    ranks(2, device="cpu")
+    if renew is not None:
+        renew(v, rows)
+    expected = 28 if renew is synk.scatter else 2 * 28
+    assert synk.function([], (v.sum(), "sum"), sliceable_shareds=[v])() == expected
+
+
 def test_a_checkpoint_is_of_the_host(gpus, tmp_path):
     v = gpus(2)
     checkpoint.save(tmp_path / "saved.npz", {"v": v})

@@ -21,6 +21,7 @@ import pytest
 
 import synk
 from support.processes.of_rank import OfRank, asking
+from synk.arrays.data import INTERNAL
 from synk.run.session import Session
 
 MASTER = os.getpid()
@@ -54,6 +55,7 @@ FACTS = {
         "fingerprint",
         "gathers",
         "explain",
+        "parts",
         "__repr__",
     },
 }
@@ -135,7 +137,7 @@ class World:
         names = [name for name in dir(kind) if not name.startswith("_")] + SPECIAL[kind]
         # Used by the package only.
         inner = (
-            {"ref", "changes", "known_ref"}
+            INTERNAL
             if kind is synk.Data
             else {"can_batch", "can_batch_s", "can_slice", "check", "prepare", "run_alone", "as_written"}
             | {"check_alone", "effects", "explanation", "graph_text"}

@@ -318,7 +318,7 @@ def test_a_rate_follows_the_ranks_that_are_left(ranks, monkeypatch):
 def test_what_each_rank_has_for_itself_keeps_their_number(ranks, monkeypatch):
     ranks(2)
     case, own = make(), pytensor.shared(np.zeros((1, 2)), name="own")
-    synk.scatter(own, np.arange(8.0).reshape(4, 2))
+    synk.set_value(1, own, np.ones((1, 2)))
     refuse_more_than(1, monkeypatch)
     with pytest.raises(synk.SynkStateError, match="each rank has its own 'own'") as caught:
         fitted(case, Kills("on_step_end", 8), recover=3)
