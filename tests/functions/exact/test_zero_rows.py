@@ -103,9 +103,7 @@ def one_process(results):
     def run(values):
         try:
             return plain(values)
-        except ValueError:
-            if len(values):
-                raise
+        except ValueError:  # also where rows are given, and none is selected
             return by_linker(values)
 
     return run
