@@ -47,7 +47,7 @@ resnet: $(READY)  ## train a small residual network on synthetic images with two
 
 # `make test` is what a change waits for. It leaves to `make test-all` what is marked slow, and these: emulators of GPUs,
 # benchmarks, manifests, faults at random, notebooks, and tests of what tests use.
-LATER := $(addprefix tests/,bench benchmarks deploy device faults gpu gpu_speedups support kernels/cudnn) \
+LATER := $(addprefix tests/,bench benchmarks deploy device faults gpu gpu_speedups support gpu/kernels/cudnn) \
     $(wildcard tests/*/test_*cuda*.py) \
     $(addprefix tests/,comm/test_nccl.py run/test_fork_source.py survival/test_notebooks.py survival/test_soak.py)
 
@@ -136,13 +136,13 @@ torch-suite: $(BENCH_READY)  ## hold the Ops of networks against torch
 # so that is asked first.
 PLANS := .venv-gpu
 PLANS_READY := $(PLANS)/.ready
-NO_GPU := $(addprefix tests/kernels/cudnn/test_cudnn_,plans.py names.py convolution.py) tests/kernels/cudnn/test_find_cudnn.py \
+NO_GPU := $(addprefix tests/gpu/kernels/cudnn/test_cudnn_,plans.py names.py convolution.py) tests/gpu/kernels/cudnn/test_find_cudnn.py \
     $(addprefix tests/compile/test_dispatch_products.py::test_,names_and_arguments_are_those_of_cupy \
         signatures_are_those_of_cublas) \
     tests/support/cupy/test_real_cupy.py
 
 gpu-plans: $(PLANS_READY)  ## check what needs CuPy, NVRTC and cuDNN, but no GPU
-	$(PLANS)/bin/python -c 'from synk.kernels.cudnn import available, reason; assert available(), reason()'
+	$(PLANS)/bin/python -c 'from synk.gpu.kernels.cudnn import available, reason; assert available(), reason()'
 	$(PLANS)/bin/python -m pytest -q tests/compile/test_elementwise_cuda.py & nvrtc=$$!; \
 	$(PLANS)/bin/python -m pytest -q $(NO_GPU) -k 'not oracle'; others=$$?; \
 	wait $$nvrtc && exit $$others

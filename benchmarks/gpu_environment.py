@@ -31,7 +31,7 @@ WITHOUT = """
 import sys
 from importlib.util import find_spec
 sys.path[:] = [place for place in sys.path if place]
-from synk.kernels import cudnn
+from synk.gpu.kernels import cudnn
 for name in sys.argv[1:]:
     if find_spec(name) is None:
         print(f"is without {name}")

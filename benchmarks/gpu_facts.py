@@ -28,13 +28,13 @@ VERSIONS = {
     "CuPy": "import cupy; print(cupy.__version__)",
     "NCCL": "from cupy.cuda import nccl; print(nccl.get_version())",
     "ranks that share a GPU": """
-from synk.comm.nccl_library import connection, import_nccl
+from synk.gpu.comm.nccl_library import connection, import_nccl
 nccl = import_nccl()
 meet = connection([0, 0], nccl and nccl.get_version())
 print({"nccl": "meet through NCCL", "staged": "meet by way of the host: that takes NCCL 2.30"}[meet])
 """,
     "cuDNN": """
-from synk.kernels.cudnn import available, reason
+from synk.gpu.kernels.cudnn import available, reason
 print(__import__("cudnn").backend_version() if available() else f"not used: {reason()}")
 """,
     "cuDNN of torch": "import torch; print(torch.backends.cudnn.version())",

@@ -22,9 +22,9 @@ import numpy as np
 
 from support.cudnn import fake_cudnn
 from support.cupy import fake_cublas, fake_cupy, stand_in
-from synk.device.cuda import CudaDevice
-from synk.device.probe import Gpu, Survey
-from synk.kernels.cudnn import find_cudnn, handle
+from synk.gpu.device.cuda import CudaDevice
+from synk.gpu.device.probe import Gpu, Survey
+from synk.gpu.kernels.cudnn import find_cudnn, handle
 from synk.rank.program import RankProgram
 
 SMALL = 1 << 16  # bytes: what is not larger is computed after all, where that is a function of arrays

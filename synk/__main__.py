@@ -20,7 +20,7 @@ COMMANDS = {
     "cache": "show the compiled libraries that processes share, or remove them",
     "run": "run a script with so many ranks, on these machines",
 }
-MODULES = {"run": "run.launcher"}  # where that is not a room of its own
+MODULES = {"run": "run.session.run_command"}  # where that is not a tool
 
 
 def main(argv: list[str]) -> int:
@@ -35,7 +35,9 @@ def main(argv: list[str]) -> int:
     chosen = parser.parse_args(argv)
     if chosen.command != "doctor":
         check_package()
-    return import_module(f"synk.{MODULES.get(chosen.command, chosen.command)}").main(chosen.arguments)
+    return import_module(f"synk.{MODULES.get(chosen.command, f'tools.{chosen.command}')}").main(
+        chosen.arguments
+    )
 
 
 def check_package() -> None:

@@ -6,5 +6,5 @@ from synk.comm.base import SharedArrays as SharedArrays
 from synk.comm.host import HostCommunicator as HostCommunicator
 from synk.comm.lone import LoneCommunicator as LoneCommunicator
 from synk.comm.machines_communicator import MachinesCommunicator as MachinesCommunicator
-from synk.comm.nccl import NcclCommunicator as NcclCommunicator
-from synk.comm.staged import StagedCommunicator as StagedCommunicator
+from synk.gpu.comm.nccl import NcclCommunicator as NcclCommunicator
+from synk.gpu.comm.staged import StagedCommunicator as StagedCommunicator

@@ -9,4 +9,4 @@ from synk.device.choose import MEMORY_LIMIT as MEMORY_LIMIT
 from synk.device.choose import Devices as Devices
 from synk.device.choose import choose_devices as choose_devices
 from synk.device.cpu import CpuDevice as CpuDevice
-from synk.device.cuda import CudaDevice as CudaDevice
+from synk.gpu.device.cuda import CudaDevice as CudaDevice

@@ -13,9 +13,9 @@ from synk.comm import NcclCommunicator
 from synk.compile.programs.transfer import NARROW, check_narrow
 from synk.device.base import Device
 from synk.device.cpu import CpuDevice, count_cores
-from synk.device.cuda import CudaDevice
-from synk.device.cupy_library import find_cupy, import_cupy, remedy
-from synk.device.probe import Gpu, Survey, survey
+from synk.gpu.device.cuda import CudaDevice
+from synk.gpu.device.cupy_library import find_cupy, import_cupy, remedy
+from synk.gpu.device.probe import Gpu, Survey, survey
 from synk.values.errors import CudaUnavailable, SynkWarning
 from synk.values.script_frames import stacklevel
 
@@ -44,7 +44,7 @@ class Devices:
         As of `CudaDevice`.
     gpu_device, communicator, rank : type
         What drives a GPU, what connects ranks through NCCL, and the class of ranks so connected, None for the
-        usual one; `synk.gpu_speedups` has others.
+        usual one; `synk.gpu.speedups` has others.
     """
 
     n_ranks: int

@@ -2,7 +2,7 @@
 
 CUDA that is initialised survives no fork, so nothing here runs where a run may start.
 
-    python gpu_probe.py -> device/driver.py, CuPy, kernels/cudnn/find_cudnn.py -> one line of JSON
+    python gpu_probe.py -> gpu/device/driver.py, CuPy, gpu/kernels/cudnn/find_cudnn.py -> one line of JSON
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 
 # By their paths: importing their packages would import PyTensor, which may be what is missing.
 SYNK = Path(__file__).parents[1]
-DRIVER = SYNK / "device" / "driver.py"
-CUDNN = SYNK / "kernels" / "cudnn" / "find_cudnn.py"
+DRIVER = SYNK / "gpu" / "device" / "driver.py"
+CUDNN = SYNK / "gpu" / "kernels" / "cudnn" / "find_cudnn.py"
 
 
 def driver() -> dict[str, Any]:

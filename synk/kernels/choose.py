@@ -28,7 +28,7 @@ def convolution_kernels(xp: ModuleType, dtype: str) -> Any:
         from synk.kernels import onednn
 
         return onednn.OneDnn(plain) if dtype == "float32" and onednn.available() else plain
-    from synk.kernels import cudnn
+    from synk.gpu.kernels import cudnn
 
     # It looks at the dtype of each array itself: programs may hold 16 bits where graphs say float32.
     return cudnn.CuDnn(xp, plain) if cudnn.serves(xp) else plain
@@ -50,6 +50,6 @@ def _loops(xp: ModuleType) -> Any:
         from synk.kernels import loops
 
         return loops.LoopKernels(xp)
-    from synk.kernels import cuda
+    from synk.gpu.kernels import cuda
 
     return cuda.CudaKernels(xp) if cuda.serves(xp) else None

@@ -16,10 +16,10 @@ from synk.comm import (
     NcclCommunicator,
     StagedCommunicator,
 )
-from synk.comm.nccl_library import Library, allow_sharing, connect_at_once, connection, import_nccl
 from synk.device import Device, Devices
+from synk.gpu.comm.nccl_library import Library, allow_sharing, connect_at_once, connection, import_nccl
+from synk.gpu.rank.gpu_rank import GpuRank
 from synk.memory.shm import Segment
-from synk.rank.gpu_rank import GpuRank
 from synk.rank.rank import Rank
 from synk.transport.sync import Barrier
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from synk.device import MEMORY_LIMIT, Devices, choose_devices
 from synk.device.choose import KINDS
-from synk.device.cuda import PRECISIONS
+from synk.gpu.device.cuda import PRECISIONS
 from synk.machines.binding import BIND
 from synk.machines.hosts import under_mpi
 from synk.values.errors import SynkStateError
@@ -92,7 +92,7 @@ def checked_devices(
         _refuse_on_cores(of_gpus)
     if cuda_graphs or overlap:
         # Here and nowhere else: what else there is does not read this room, and works without it.
-        from synk.gpu_speedups import speed_up
+        from synk.gpu.speedups import speed_up
 
         devices = speed_up(devices, cuda_graphs, overlap)
     return devices

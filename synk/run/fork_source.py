@@ -15,8 +15,8 @@ import ctypes
 import os
 import sys
 
-from synk.comm.nccl_library import import_nccl
 from synk.device import Devices
+from synk.gpu.comm.nccl_library import import_nccl
 from synk.processes.fork_server import ForkServer
 from synk.processes.process import flush_streams, open_standard_descriptors
 from synk.run.birth import arrive

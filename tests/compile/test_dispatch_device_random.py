@@ -12,8 +12,8 @@ from support.cupy import stand_in
 from synk import ops
 from synk.arrays.variables import stream
 from synk.compile import ArrayLinker, array_mode
-from synk.compile.dispatch import device_random
-from synk.compile.dispatch.device_random import Sampler, device_sampler
+from synk.gpu.dispatch import device_random
+from synk.gpu.dispatch.device_random import Sampler, device_sampler
 
 pytestmark = pytest.mark.skipif(not emulator.available(), reason="there is no g++")
 

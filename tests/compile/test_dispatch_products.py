@@ -19,7 +19,7 @@ from pytensor.tensor.blas import BatchedDot
 from support.cupy import fake_cublas, stand_in
 from synk.compile import ArrayLinker, array_mode
 from synk.compile.dispatch.blas import product
-from synk.compile.dispatch.cublas import (
+from synk.gpu.dispatch.cublas import (
     DATA_TYPES,
     RESULTS,
     WHOLE_SUMS,
@@ -31,7 +31,7 @@ from synk.compile.dispatch.cublas import (
     multiplied_by,
     plan_batch,
 )
-from synk.gpu_speedups import graphs
+from synk.gpu.speedups import graphs
 
 load = graphs.load  # stand-ins put another in its place
 TOLERANCE = {"float16": 2e-3, "float32": 1e-5, "float64": 1e-12}
@@ -337,7 +337,7 @@ GPU = """
 import itertools
 import cupy, numpy as np
 from synk.compile.dispatch.blas import product
-from synk.gpu_speedups import graphs
+from synk.gpu.speedups import graphs
 
 draw = np.random.default_rng(0).normal
 x, y = draw(size=(6, 70, 50)), draw(size=(6, 50, 30))

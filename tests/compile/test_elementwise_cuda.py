@@ -11,11 +11,12 @@ from pytensor.tensor.type import TensorType
 from support.cases.kernels import ALL, CASES, FLOATS, INTEGERS, MIXED, MIXED_OPS, arity
 from support.cuda.nvrtc import compile_cuda
 from synk.compile import ArrayLinker, array_mode
-from synk.compile.elementwise import cuda_source, has_template, philox_source
+from synk.compile.elementwise import has_template
 from synk.compile.elementwise.body import elemwise_body
 from synk.compile.elementwise.dialect import CUDA
 from synk.compile.elementwise.fusion import TAGS
 from synk.extensions import updates
+from synk.gpu.elementwise import cuda_source, philox_source
 
 
 def body(scalar_op, dtypes, shape=(None,)):

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from synk.compile.elementwise.body import Operand
-from synk.compile.elementwise.cuda_access import stride_axes
-from synk.compile.elementwise.cuda_layout import AT_ONCE, MOST_BLOCKS, THREADS, joined, lay_out
-from synk.compile.elementwise.cuda_packs import pack_width, row_width
+from synk.gpu.elementwise.cuda_access import stride_axes
+from synk.gpu.elementwise.cuda_layout import AT_ONCE, MOST_BLOCKS, THREADS, joined, lay_out
+from synk.gpu.elementwise.cuda_packs import pack_width, row_width
 
 
 def layout_of(*arrays, patterns=None):

@@ -8,8 +8,8 @@ import pytest
 
 from support.cuda import emulator
 from support.cupy import stand_in
-from synk.compile.dispatch.device_random import Sampler
-from synk.compile.elementwise.philox_source import FLOAT, INTEGER, PHILOX
+from synk.gpu.dispatch.device_random import Sampler
+from synk.gpu.elementwise.philox_source import FLOAT, INTEGER, PHILOX
 
 pytestmark = pytest.mark.skipif(not emulator.available(), reason="there is no g++")
 
@@ -196,7 +196,7 @@ def test_more_bits_decide_where_the_first_of_p_are_drawn(device):
 GPU = """
 import sys
 import cupy, numpy as np
-from synk.compile.dispatch.device_random import Sampler
+from synk.gpu.dispatch.device_random import Sampler
 
 for word in sys.argv[1:]:
     kind, dtype, *parameters = word.split(",")

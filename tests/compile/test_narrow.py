@@ -17,9 +17,9 @@ from support.cases.unary_op import UnaryOp
 from synk.compile import ArrayLinker, Profile, array_funcify, array_mode
 from synk.compile.compat import optional_class
 from synk.compile.observe.debug import Debug, DebugError
-from synk.compile.passes.narrow import narrow, widths
 from synk.compile.passes.place import stay
 from synk.compile.tables import Width, goes_by_dtype, width
+from synk.gpu.passes.narrow import narrow, widths
 
 ifelse = optional_class("ifelse", "pytensor.conditional.op", "pytensor.ifelse")
 

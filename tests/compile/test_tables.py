@@ -64,6 +64,6 @@ def test_what_is_computed_in_place_takes_none(output):
 
 
 def test_the_path_that_docs_have_shown_still_serves():
-    from synk.compile.dispatch.width import Width, width
+    from synk.gpu.dispatch.width import Width, width
 
     assert (Width, width) == (tables.Width, tables.width)

@@ -5,8 +5,9 @@ import warnings
 import pytest
 
 import synk
-from synk.device import CpuDevice, CudaDevice, choose_devices, cupy_library
-from synk.device.probe import Gpu, Survey
+from synk.device import CpuDevice, CudaDevice, choose_devices
+from synk.gpu.device import cupy_library
+from synk.gpu.device.probe import Gpu, Survey
 from synk.run.arguments import checked_devices
 
 H200 = (Gpu(0, "NVIDIA H200"), Gpu(1, "NVIDIA H200"))

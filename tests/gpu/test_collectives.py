@@ -10,7 +10,7 @@ import pytest
 from support.communicators.suite import CommunicatorSuite, DisagreementSuite
 from support.cupy.array_modules import TWIN_ON_A_GPU, import_arrays
 from support.gpu.groups import NcclGroup, StagedGroup
-from synk.comm.nccl_library import allow_sharing
+from synk.gpu.comm.nccl_library import allow_sharing
 
 ON_TWO = [
     pytest.param(("stand-in", 2), marks=pytest.mark.slow, id="stand-in-2-ranks"),

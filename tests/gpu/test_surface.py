@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from support.cupy.array_modules import ON_A_GPU
-from synk.kernels import cudnn
+from synk.gpu.kernels import cudnn
 
 pytestmark = ON_A_GPU
 

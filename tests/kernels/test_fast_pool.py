@@ -157,7 +157,7 @@ def test_a_gradient_of_another_shape_is_refused(kernels):
 def test_large_windows_and_images_of_many_elements(monkeypatch, kernels, layout, wide):
     """Count elements in 64 bits, as CUDA does beyond 2**30 of them: here, from the first one on."""
     if wide:
-        monkeypatch.setattr("synk.kernels.cuda.pool.MOST", 0)
+        monkeypatch.setattr("synk.gpu.kernels.cuda.pool.MOST", 0)
     pooling = Pooling(Window((16, 17)), layout)
     x = normal(ordered(layout, 1, 4, 18, 18), dtype="float32")
     x[0, -1, -1, -1] = 100

@@ -8,7 +8,7 @@ import pytest
 from support.cuda.provider import needs_emulator
 from support.cupy import stand_in
 from synk.compile import ArrayLinker, array_mode
-from synk.kernels import cuda
+from synk.gpu.kernels import cuda
 from synk.ops import (
     avg_pool2d,
     batch_norm,

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import pytest
 
 from synk.device import Devices
-from synk.device.probe import Gpu
+from synk.gpu.device.probe import Gpu
+from synk.gpu.rank.gpu_rank import GpuRank
 from synk.rank import connection
 from synk.rank.connection import Connection, decide
-from synk.rank.gpu_rank import GpuRank
 from synk.rank.rank import Rank
 
 ONE, TWO = ((Gpu(0, "NVIDIA H200"), Gpu(1, "NVIDIA H200"))[:n] for n in (1, 2))

@@ -114,7 +114,8 @@ ON_GPUS = f"""
 import sys; sys.path.append({str(TESTS)!r})
 import os, signal, numpy as np, pytensor, pytensor.tensor as pt, synk
 from support.cupy import fake_cupy
-from synk.device import choose, probe
+from synk.device import choose
+from synk.gpu.device import probe
 
 fake_cupy.make(n_gpus=2)
 choose.survey = lambda: probe.Survey(tuple(probe.Gpu(number, "a stand-in") for number in range(2)))

@@ -33,7 +33,6 @@ from synk.compile.dispatch import (  # noqa: F401  (they register entries)
     linalg,
     pick,
     reduce,
-    rounded,
     sampler,
     scalar,
     scan,
@@ -43,10 +42,10 @@ from synk.compile.dispatch import (  # noqa: F401  (they register entries)
     solve,
     spectrum,
     subtensor,
-    width,
 )
 from synk.compile.host_call import HostCall
 from synk.compile.tables import array_funcify, array_scalar
+from synk.gpu.dispatch import rounded, width  # noqa: F401  (they register entries)
 
 __all__ = ["array_funcify", "array_scalar"]
 

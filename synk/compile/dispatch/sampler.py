@@ -31,9 +31,9 @@ from pytensor.tensor.random.basic import (
 )
 from pytensor.tensor.random.op import RandomVariable
 
-from synk.compile.dispatch.device_random import device_sampler
 from synk.compile.host_call import HostCall
 from synk.compile.tables import array_funcify
+from synk.gpu.dispatch.device_random import device_sampler
 from synk.native.draws import copy_generator
 
 Sample = Callable[..., np.ndarray]

@@ -19,7 +19,6 @@ from pytensor.tensor.basic import AllocEmpty
 from pytensor.tensor.random.op import RandomVariable
 
 from synk.compile.compat import inner_graph
-from synk.compile.dispatch.device_random import device_sampler
 from synk.compile.dispatch.graph import Branches, copy_value
 from synk.compile.dispatch.sampler import same_numbers
 from synk.compile.emit import Observer, emit
@@ -39,6 +38,7 @@ from synk.compile.programs.program import Program, built_by
 from synk.compile.regions.making import JUNK
 from synk.compile.regions.region import Region
 from synk.compile.rewrites import inner_rewriter
+from synk.gpu.dispatch.device_random import device_sampler
 
 ANSWERS = ("raise", "warn", "ignore")
 

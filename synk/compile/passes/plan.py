@@ -20,10 +20,10 @@ from synk.compile.passes.aliases import Aliases
 from synk.compile.passes.destination import Destinations, find_destinations
 from synk.compile.passes.finish import Actions, find_finished
 from synk.compile.passes.lazy import Guard, plan_lazy
-from synk.compile.passes.narrow import narrow
 from synk.compile.passes.place import Placement, place, stay
 from synk.compile.passes.reuse import Reuse, find_reuse
 from synk.compile.tables import HOST, accepts_out, array_funcify, array_rounded
+from synk.gpu.passes.narrow import narrow
 
 
 @dataclass

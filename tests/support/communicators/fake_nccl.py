@@ -23,7 +23,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from support.cupy import stand_in
-from synk.comm.nccl_library import ID_BYTES, Library
+from synk.gpu.comm.nccl_library import ID_BYTES, Library
 
 DEADLINE = 20.0  # seconds for ranks that would wait for each other forever
 TYPES = {"INT8": 0, "UINT8": 1, "INT32": 2, "UINT32": 3, "INT64": 4, "UINT64": 5, "FLOAT32": 7, "FLOAT64": 8}

@@ -30,7 +30,7 @@ from support.communicators.fake_nccl import (
     NcclError,
     Operation,
 )
-from synk.comm.nccl_library import ID_BYTES, NOT_READY
+from synk.gpu.comm.nccl_library import ID_BYTES, NOT_READY
 
 SLOT = 1 << 20  # bytes that a rank can bring
 WORDS = JOINED, DEVICE, POSTED, LENGTH, FINISHED, GONE = range(6)

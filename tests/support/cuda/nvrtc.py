@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from synk.compile.elementwise.cuda_source import OPTIONS
+from synk.gpu.elementwise.cuda_source import OPTIONS
 from synk.native.store import Store, name_of
 
 ARCHITECTURE = "sm_90"

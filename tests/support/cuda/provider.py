@@ -12,7 +12,7 @@ import pytest
 
 from support.cuda import emulator as cuda_emulator
 from support.cupy import stand_in
-from synk.kernels.cuda import CudaKernels
+from synk.gpu.kernels.cuda import CudaKernels
 
 needs_emulator = pytest.mark.skipif(not cuda_emulator.available(), reason="there is no g++")
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from support.cudnn.places_of_windows import Places
 from support.cupy import fake_cupy
-from synk.gpu_speedups import graphs
+from synk.gpu.speedups import graphs
 
 data_type = Enum("data_type", "NOT_SET FLOAT DOUBLE HALF BFLOAT16")
 heur_mode = Enum("heur_mode", "A B FALLBACK OPENSOURCE")

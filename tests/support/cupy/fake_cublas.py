@@ -17,7 +17,7 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 
 from support.cupy import stand_in
-from synk.gpu_speedups import graphs
+from synk.gpu.speedups import graphs
 
 HANDLE, OWN_HANDLE = 4711, 4712  # CuPy's, and one that somebody made
 COMPUTE_32F, COMPUTE_64F, COMPUTE_TF32 = 68, 70, 77

@@ -21,7 +21,7 @@ import pytest
 
 from support.cuda import emulator
 from support.cupy import fake_cublas, fake_streams, stand_in
-from synk.kernels.cudnn import find_cudnn
+from synk.gpu.kernels.cudnn import find_cudnn
 
 N_GPUS = 2
 

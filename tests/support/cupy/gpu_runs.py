@@ -5,8 +5,8 @@ import pytest
 import synk
 from support.communicators import fake_nccl_runs
 from support.cupy import fake_cupy
-from synk.device import input_buffers, uploads
-from synk.device.probe import Gpu, Survey
+from synk.gpu.device import input_buffers, uploads
+from synk.gpu.device.probe import Gpu, Survey
 from synk.run.current import dismiss_fork_server
 
 SHARING = "NCCL_MULTI_RANK_GPU_ENABLE"

@@ -10,8 +10,8 @@ import pytest
 from support.communicators.on_device import OnDevice
 from support.communicators.suite import HostGroup
 from synk.comm import StagedCommunicator
-from synk.comm.nccl import NcclCommunicator
-from synk.comm.nccl_library import SHARES_A_GPU, Library, connection, import_nccl
+from synk.gpu.comm.nccl import NcclCommunicator
+from synk.gpu.comm.nccl_library import SHARES_A_GPU, Library, connection, import_nccl
 
 
 class OnStreams:

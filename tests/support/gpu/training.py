@@ -10,7 +10,7 @@ import pytensor.tensor as pt
 import synk
 from support.gpu.acts import act
 from synk.extensions import train, updates
-from synk.gpu_speedups.graphs import Graphs
+from synk.gpu.speedups.graphs import Graphs
 
 DEMOS = Path(__file__).parents[3] / "demos"
 

@@ -1,0 +1,1 @@
+"""The path for GPUs: devices, communicators, kernels and programs in CUDA."""

@@ -1,0 +1,1 @@
+"""CUDA's devices, found without initialising them, and copies to and from them."""

@@ -1,0 +1,1 @@
+"""Entries of Ops that compute otherwise on a GPU."""

@@ -1,0 +1,1 @@
+"""Chains of elementwise Ops as CUDA kernels."""

@@ -1,0 +1,1 @@
+"""Kernels of networks in CUDA and cuDNN."""

@@ -1,0 +1,1 @@
+"""Decisions about a program that holds for GPUs only."""

@@ -1,0 +1,60 @@
+"""One rank that computes on a GPU: its rows are uploaded while it computes, and its results fetched last."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from synk.arrays.variables import RankVariables
+from synk.comm import Communicator
+from synk.gpu.device.cuda import CudaDevice
+from synk.gpu.rank.uploaded_shards import UploadedShards
+from synk.memory.segments import SegmentTable
+from synk.rank.program import RankProgram
+from synk.rank.rank import Rank
+from synk.rank.sums import on_host
+from synk.transport.base import Peers
+from synk.values import messages
+
+
+class GpuRank(Rank):
+    """A `Rank` whose device is a GPU; programs that compute on the host read their rows as on any rank."""
+
+    def __init__(
+        self,
+        peers: Peers,
+        communicator: Communicator,
+        device: CudaDevice,
+        segments: SegmentTable,
+        variables: RankVariables,
+    ):
+        super().__init__(peers, communicator, device, segments, variables)
+        self._uploads = UploadedShards(self.rank, self.n_ranks, device, segments)
+
+    def join(self, peers: Peers, communicator: Communicator) -> None:
+        super().join(peers, communicator)
+        self._uploads = UploadedShards(self.rank, self.n_ranks, cast(CudaDevice, self.device), self.segments)
+
+    def end_threads(self) -> None:
+        super().end_threads()
+        self._uploads.end_threads()
+
+    def detach(self, message: messages.Detach) -> None:
+        super().detach(message)
+        self._uploads.sweep()
+
+    def forget(self, message: messages.Forget) -> None:
+        super().forget(message)
+        self._uploads.forget(message.function)
+
+    def call(self, step: messages.Call) -> messages.Results | None:
+        with self._uploads.read():
+            return super().call(step)
+
+    def _run_steps(self, command: messages.Command) -> tuple[Any, ...]:
+        self.device.bind()
+        results = super()._run_steps(command)
+        # To fetch a number is to wait for the GPU: now nothing is left to launch.
+        return on_host(results, self.device)
+
+    def _shards_for(self, program: RankProgram) -> Any:
+        return self._uploads if program.on_device else self._shards

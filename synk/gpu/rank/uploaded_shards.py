@@ -1,0 +1,149 @@
+"""Rows on their way to a GPU that computes meanwhile, in the place of those of `Shards`.
+
+    Call, arrays, index list -> UploadedShards.inputs -> an UploadedInput each -> Program.run
+
+Behind the rows of a slice come those of the next, or of the next call. Rows of a shared variable stay on the
+GPU: ResidentInput.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple
+
+from synk.arrays.variables import RankVariables
+from synk.device import Device
+from synk.gpu.device.cuda import CudaDevice
+from synk.gpu.device.uploads import InputBuffers, Request, is_large
+from synk.memory.segments import SegmentTable
+from synk.rank.arguments import RowInput
+from synk.rank.shards import rows_of, share
+from synk.values import messages
+from synk.values.rows import Rows, slices
+
+
+class UploadedShards:
+    """The rows that one rank reads on its GPU, by the methods of `Shards`."""
+
+    def __init__(self, rank: int, n_ranks: int, device: CudaDevice, segments: SegmentTable):
+        self._rank, self._n_ranks = rank, n_ranks
+        self._device = device
+        self._segments = segments
+        self._uploader = device.uploader()
+        segments.before_allocation = self._uploader.sweep
+
+    def inputs(
+        self, step: messages.Call, selected: Rows, arrays: Sequence[Any], indices: Any
+    ) -> Sequence[Any]:
+        """Return the rows of this rank, an `UploadedInput` for each scattered input that goes this way."""
+        picked, paired = share(selected, self._rank, self._n_ranks)
+        token, coming = 0, Rows(0, 0)
+        if step.ahead is not None:
+            there, _ = share(rows_of(step.ahead.rows, indices), self._rank, self._n_ranks)
+            token, coming = step.ahead.token, there.kept()  # the next call writes its own list over this one
+        parts = slices(len(picked), step.num_slices)
+        key = step.gathered or object()  # a fresh one: nothing that was uploaded before matches
+        inputs: list[Any] = []
+        for position, (array, minibatch) in enumerate(zip(arrays, step.minibatch, strict=True)):
+            rows = paired if minibatch else picked
+            if not self._uploader.suits(array):
+                inputs.append(RowInput(array, rows))
+                continue
+            buffers = self._uploader.buffers(step.function, position)
+            memory = self._segments[step.inputs[position].segment].lockable
+            following = None if minibatch else first_of_next(token, array, coming, step.num_slices, memory)
+            inputs.append(UploadedInput(array, rows, buffers, key, parts, following, memory))
+        return inputs
+
+    def whole(self, *call: Any) -> None:
+        """Leave all rows to `inputs`."""
+
+    def sliced(self, variables: RankVariables, identity: int, rows: Rows) -> Any:
+        """Return rows of a shared variable, whose value moves to the GPU and stays."""
+        # As programs do with the variables that they read: what sets a value puts an array of the host there.
+        storage = variables[identity].container.storage
+        storage[0] = self._device.from_host(storage[0])
+        return ResidentInput(storage[0], rows, self._device)
+
+    @contextmanager
+    def read(self) -> Iterator[None]:
+        """Let a program read its inputs in the body; afterwards the caller may write to them."""
+        try:
+            yield
+        except BaseException:
+            with suppress(Exception):  # the GPU may be what failed
+                self._uploader.finish()
+            raise
+        self._uploader.finish()
+
+    def forget(self, function: int) -> None:
+        """Free what is kept for a function."""
+        self._uploader.forget(function)
+
+    def sweep(self) -> None:
+        """Give back memory of segments that were dropped."""
+        self._uploader.sweep()
+
+    def end_threads(self) -> None:
+        """Free what is kept, and end the threads that gather and upload."""
+        self._uploader.close()
+
+
+class UploadedInput(NamedTuple):
+    """Rows of an array on the host, brought to the device slice by slice.
+
+    While one slice computes, the next is brought; while the last one does, the first of the next call.
+    """
+
+    array: Any
+    rows: Rows
+    buffers: InputBuffers
+    key: Any  # of this call's rows: under it they may have been started
+    parts: Sequence[tuple[int, int]]  # of the rows, in the order in which they will be asked for
+    following: Request | None  # of the next call
+    memory: Any = None  # as of `Request`
+
+    def part(self, start: int, stop: int) -> Any:
+        request = self._request(start, stop)
+        if not is_large(request):
+            rows = request.rows.of(self.array)  # the program sends it itself
+            # From page-locked memory, as this may be for larger parts, CuPy would read when the call is over.
+            return rows if self.memory is None or request.rows.indices is not None else rows.copy()
+        there = self.buffers.take(request)
+        following = self._following(start, stop)
+        if following is not None:
+            self.buffers.start(following)
+        return there
+
+    def _request(self, start: int, stop: int) -> Request:
+        return Request((self.key, start, stop), self.array, self.rows.part(start, stop), self.memory)
+
+    def _following(self, start: int, stop: int) -> Request | None:
+        after = self.parts.index((start, stop)) + 1 if (start, stop) in self.parts else 0
+        if 0 < after < len(self.parts):
+            return self._request(*self.parts[after])
+        return self.following
+
+
+def first_of_next(key: Any, array: Any, rows: Rows, num_slices: int, memory: Any) -> Request | None:
+    """Return the request for the first slice of a call to come, if it has rows."""
+    parts = slices(len(rows), num_slices)
+    if not parts:
+        return None
+    start, stop = parts[0]
+    return Request((key, start, stop), array, rows.part(start, stop), memory)
+
+
+class ResidentInput(NamedTuple):
+    """Rows of an array that is on the device."""
+
+    array: Any
+    rows: Rows
+    device: Device
+
+    def part(self, start: int, stop: int) -> Any:
+        rows = self.rows.part(start, stop)
+        if rows.indices is None:
+            return rows.of(self.array)
+        return self.array[self.device.from_host(rows.indices[rows.start : rows.stop])]

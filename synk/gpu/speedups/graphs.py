@@ -1,0 +1,154 @@
+"""CUDA graphs: launches of one GPU recorded, and launched again together.
+
+    Graphs.record(run) -> begin capture, run (cut: end and begin again), end -> (what run returned, replay)
+
+What is recorded keeps its addresses, so it allocates from a pool that serves recordings alone; all of
+them share it, as none has anything there while another runs.
+
+Products go to cuBLAS itself: CuPy's wrappers refuse recordings. A recorded product writes to the workspace of
+its handle whenever it is launched again, so that of CuPy, which belongs to others too, would not do. *Unrun*
+on GPUs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+from synk.gpu.dispatch.cublas import WHOLE_SUMS, multiplied_by
+
+WORKSPACE_BYTES = 32 << 20  # what cuBLAS asks for on Hopper
+
+_int, _pointer, _long = ctypes.c_int, ctypes.c_void_p, ctypes.c_longlong
+_OPERAND, _BATCHED = (_pointer, _int, _int), (_pointer, _int, _int, _long)
+_HEAD = (_pointer, _int, _int, _int, _int, _int, _pointer)
+SIGNATURES = {
+    "cublasCreate_v2": (ctypes.POINTER(_pointer),),
+    "cublasSetMathMode": (_pointer, _int),
+    "cublasSetStream_v2": (_pointer, _pointer),
+    "cublasSetWorkspace_v2": (_pointer, _pointer, ctypes.c_size_t),
+    "cublasGemmEx": (*_HEAD, *_OPERAND, *_OPERAND, _pointer, *_OPERAND, _int, _int),
+    "cublasGemmStridedBatchedEx": (*_HEAD, *_BATCHED, *_BATCHED, _pointer, *_BATCHED, *(_int,) * 3),
+}
+
+
+class Graphs:
+    """Record launches in the stream of a GPU in which programs launch, as `captured` asks for.
+
+    Recordings may take the fraction ``memory`` of the GPU's. ``lock`` is held while launches of the stream
+    are recorded: other threads launch nothing in it. ``recording`` tells, for its own thread, whether the
+    program that runs now is recorded.
+    """
+
+    def __init__(self, cupy: Any, stream: Any, memory: float = 1.0):
+        self._cupy = cupy
+        self._stream = stream
+        self._kept: list[Any] = []
+        self._pool = cupy.cuda.MemoryPool(self._allocate)
+        self._pool.set_limit(fraction=memory)
+        self.lock = threading.Lock()
+        self._parts: list[Callable[[], None]] | None = None  # of the present recording
+        self._cublas: CublasHandle | None = None
+
+    @property
+    def recording(self) -> bool:
+        return self._parts is not None
+
+    def warm(self, run: Callable[[], Any]) -> Any:
+        """Return ``run()``, which leaves its memory in the pool of recordings."""
+        with self._cupy.cuda.using_allocator(self._pool.malloc):
+            return run()
+
+    def record(self, run: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
+        """Return ``run()``, none of whose launches happen, and what makes all of them happen.
+
+        Raises what ``run`` raised, or CUDA where a call cannot be recorded; nothing has happened then.
+        """
+        with self.lock, self._cupy.cuda.using_allocator(self._pool.malloc):
+            if self._cublas is None:
+                self._cublas = CublasHandle(self._cupy)
+            parts = self._parts = []
+            self._stream.begin_capture()
+            try:
+                self._cublas.begin()
+                with multiplied_by(self._cublas):
+                    values = run()
+            except BaseException:
+                with suppress(Exception):  # the recording was broken off: CUDA says so again
+                    self._stream.end_capture()
+                raise
+            finally:
+                self._parts = None
+            parts.append(self._end())
+        return values, parts[0] if len(parts) == 1 else partial(_replay, parts)
+
+    def cut(self, action: Callable[[], None]) -> None:
+        """Run ``action`` in every replay, after everything that has been recorded so far."""
+        assert self._parts is not None, "only what is recorded can be cut"
+        self._parts += [self._end(), action]
+        self._stream.begin_capture()
+
+    def _end(self) -> Callable[[], None]:
+        return partial(self._stream.end_capture().launch, self._stream)
+
+    def close(self) -> None:
+        """Give back what no recording holds any more."""
+        self._cublas = None  # CUDA frees it with the process
+        self._pool.free_all_blocks()
+        self._kept.clear()
+
+    def _allocate(self, n_bytes: int) -> Any:
+        """Return memory of CUDA, for the pool.
+
+        A pool that is full frees all blocks that nobody has. Recordings write to theirs in the next replay.
+        """
+        memory = self._cupy.cuda.Memory(n_bytes)
+        self._kept.append(memory)
+        return self._cupy.cuda.MemoryPointer(memory, 0)
+
+
+def _replay(parts: Sequence[Callable[[], None]]) -> None:
+    for part in parts:
+        part()
+
+
+class CublasHandle:
+    """A handle with a workspace, for the recordings of one GPU; names of arguments are those of cuBLAS."""
+
+    def __init__(self, cupy: Any):
+        self._library, self._cupy = load(), cupy
+        for name, types in SIGNATURES.items():
+            getattr(self._library, name).argtypes = types
+        handle = _pointer()
+        self._ask("cublasCreate_v2", ctypes.byref(handle))
+        self._handle = handle.value
+        self._ask("cublasSetMathMode", self._handle, WHOLE_SUMS)
+        self._workspace = cupy.empty(WORKSPACE_BYTES, "u1")
+
+    def begin(self) -> None:
+        """Work in the present stream from now on; it takes the workspace away, so that is given again."""
+        self._ask("cublasSetStream_v2", self._handle, self._cupy.cuda.get_current_stream().ptr)
+        self._ask("cublasSetWorkspace_v2", self._handle, self._workspace.data.ptr, WORKSPACE_BYTES)
+
+    def gemmEx(self, handle: int, *arguments: int) -> None:
+        """As CuPy's; the handle is this one's."""
+        self._ask("cublasGemmEx", self._handle, *arguments)
+
+    def gemmStridedBatchedEx(self, handle: int, *arguments: int) -> None:
+        """As CuPy's; the handle is this one's."""
+        self._ask("cublasGemmStridedBatchedEx", self._handle, *arguments)
+
+    def _ask(self, name: str, *arguments: Any) -> None:
+        status = getattr(self._library, name)(*arguments)
+        if status:
+            raise RuntimeError(f"{name} failed with status {status} of cuBLAS")
+
+
+def load() -> ctypes.CDLL:
+    """Return the library that CuPy has loaded too."""
+    return ctypes.CDLL(import_module("cuda.pathfinder").load_nvidia_dynamic_lib("cublas").abs_path)
