@@ -105,7 +105,7 @@ machines-suite: $(DEV)  ## run the tests of what functions, Data and collectives
 	        $(BIN)/python tests/support/machines/run_suite.py --hosts $$hosts $$ranks || exit 1; \
 	    done; \
 	done
-	$(BIN)/python -m pytest -q tests/machines/test_demos.py
+	$(BIN)/python -m pytest -q tests/transport/machines/test_demos.py
 
 SECONDS ?= 6000
 

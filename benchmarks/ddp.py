@@ -22,7 +22,7 @@ import numpy as np
 from lines import Crew, free_port
 
 from synk.bench import pairs
-from synk.machines.mpirun import more_ssh_options, on
+from synk.transport.machines.mpirun import more_ssh_options, on
 
 N_RANKS = 2
 BATCH = 500  # images, of all ranks together

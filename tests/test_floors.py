@@ -108,7 +108,7 @@ def read_modules() -> list[Module]:
 
 
 def module_name(package: str, path: Path) -> str:
-    """Return ``synk.comm.host`` for ``comm/host.py``, and ``synk.comm`` for ``comm/__init__.py``."""
+    """Return ``synk.transport.comm.host`` for ``transport/comm/host.py``, and ``synk.transport.comm`` for ``transport/comm/__init__.py``."""
     parts = path.with_suffix("").parts
     return ".".join([package, *(parts[:-1] if parts[-1] == "__init__" else parts)])
 
@@ -315,7 +315,7 @@ def made_up(sources):
 
 IN_TYPES = "values.rows: if TYPE_CHECKING: from ..arrays.data import Data\narrays.data:"
 OF_DISPATCH = "compile.passes.place: from synk.compile.dispatch import f\ncompile.dispatch.:"
-CIRCLE = "memory.shm: from . import limits\nmemory.limits: from synk.memory.shm import f"
+CIRCLE = "memory.shm: from . import limits\nmemory.limits: from synk.transport.memory.shm import f"
 VIOLATIONS = [
     (homeless, "attic.:", "synk.attic has no floor"),
     (homeless, "arrays:", "synk.arrays is loose"),
@@ -331,7 +331,11 @@ VIOLATIONS = [
     (upward, "values.rows: def f(): import synk.run.session", "rows:1 on floor 1 imports synk.run"),
     (upward, "comm.host: from ..rank.rank import f\nrank.rank:", "on floor 4 imports synk.rank.rank"),
     (upward, "ops.pool: import synk.rank.rank", "on floor 6 imports synk.rank.rank on floor 6"),
-    (upward, "comm.: from ..arrays.data import f\narrays.data:", "synk.comm:1 on floor 4 imports synk.arr"),
+    (
+        upward,
+        "comm.: from ..arrays.data import f\narrays.data:",
+        "synk.transport.comm:1 on floor 4 imports synk.arr",
+    ),
     (upward, IN_TYPES, "imports synk.arrays.data on floor 5"),
     (upward, OF_DISPATCH, "synk.compile.passes.place:1 on floor 4 imports synk.compile.dispatch on floor 8"),
     (
@@ -341,7 +345,11 @@ VIOLATIONS = [
     ),
     (upward, "values.rows: import synk", "synk.values.rows:1 on floor 1 imports synk on floor 10"),
     (upward, "run.session: from synk.extensions import sgd", "imports synk.extensions on floor 12"),
-    (circles, CIRCLE, "synk.memory.shm -> synk.memory.limits -> synk.memory.shm"),
+    (
+        circles,
+        CIRCLE,
+        "synk.transport.memory.shm -> synk.transport.memory.limits -> synk.transport.memory.shm",
+    ),
     (circles, "arrays.data: import synk.arrays.data", "synk.arrays.data -> synk.arrays.data"),
     (private, "extensions.a: from synk import values\nvalues.:", "imports values from synk, which is not in"),
     (private, "extensions.a: import synk.values", "imports synk.values"),

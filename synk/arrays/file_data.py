@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from synk.arrays.data import Data
 from synk.arrays.owner import Owner
-from synk.memory.files import check_length, file_label, reopened
+from synk.transport.memory.files import check_length, file_label, reopened
 from synk.values import messages
 
 

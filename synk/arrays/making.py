@@ -15,7 +15,7 @@ from synk.arrays.data import Data
 from synk.arrays.file_data import FileData
 from synk.arrays.owner import Owner
 from synk.arrays.variables import describe
-from synk.memory.files import as_memmap, file_label, is_in_file
+from synk.transport.memory.files import as_memmap, file_label, is_in_file
 from synk.values.checks import as_array
 
 

@@ -13,7 +13,7 @@ from synk.arrays.lengths import Lengths
 from synk.arrays.per_rank import PerRank
 from synk.arrays.shared_storage import SharedStorage
 from synk.arrays.shared_table import SharedTable
-from synk.memory.segments import SegmentTable, StagingBuffers
+from synk.transport.memory.segments import SegmentTable, StagingBuffers
 from synk.values import messages
 
 

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from synk.arrays.variables import RankVariables
-from synk.memory.segments import SegmentTable, aligned
+from synk.transport.memory.segments import SegmentTable, aligned
 from synk.values import messages
 from synk.values.errors import SharedMemoryFull
 

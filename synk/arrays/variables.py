@@ -16,9 +16,9 @@ from pytensor import shared
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.link.c.type import generic
 
-from synk.comm import LoneCommunicator, SharedArrays
 from synk.compile.programs.buffers import is_writeable
 from synk.compile.programs.transfer import is_on_device, is_on_host, overwritten
+from synk.transport.comm import LoneCommunicator, SharedArrays
 from synk.values import messages
 from synk.values.errors import SynkWarning
 from synk.values.script_frames import stacklevel

@@ -21,7 +21,7 @@ from synk.bench.crew import CrewLost
 from synk.bench.figures import Section, plain, table
 from synk.bench.rivals import MEMCPY, versions
 from synk.bench.workbench import Workbench, opened, show
-from synk.machines.hosts import parse_hosts
+from synk.transport.machines.hosts import parse_hosts
 
 CROWD = (4, 2)  # ranks on cores: more than there are
 

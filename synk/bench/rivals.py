@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from synk.bench.crew import Crew, CrewLost, address
-from synk.machines.mpi_library import MpiMissing, find_mpirun
+from synk.transport.machines.mpi_library import MpiMissing, find_mpirun
 
 MEMCPY, MPI, GLOO = "memcpy", "Open MPI", "gloo"
 

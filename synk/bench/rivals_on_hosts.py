@@ -13,8 +13,8 @@ from functools import partial
 
 from synk.bench.crew import Crew, CrewLost, GroupCrew, address
 from synk.bench.rivals import ENVIRONMENT, GLOO, MPI, SCRIPT, check, missing_gloo, missing_mpi
-from synk.machines.mpi_library import find_mpirun
-from synk.machines.mpirun import launch, more_ssh_options
+from synk.transport.machines.mpi_library import find_mpirun
+from synk.transport.machines.mpirun import launch, more_ssh_options
 
 # Where processes of hosts share cores, as in containers of one machine, MPI's waiting would stop the others.
 YIELD = "OMPI_MCA_mpi_yield_when_idle"

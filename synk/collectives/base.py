@@ -20,9 +20,9 @@ from pytensor.tensor.type import DenseTensorType
 from synk.arrays.owner import Owner
 from synk.arrays.per_rank import OWN, Effect, is_tracked
 from synk.arrays.variables import describe
-from synk.comm import SharedArrays
 from synk.functions.prepared import PreparedStep
 from synk.rank.rank import Rank
+from synk.transport.comm import SharedArrays
 
 Returned = TypeVar("Returned", covariant=True)
 

@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from synk.arrays.data import Data
 from synk.arrays.owner import Owner
-from synk.comm import SharedArrays
 from synk.functions.calls import IndexList
 from synk.rank.rank import Rank
 from synk.rank.shards import rows_of
+from synk.transport.comm import SharedArrays
 from synk.values import messages
 from synk.values.rows import Rows
 

@@ -9,9 +9,9 @@ from synk.arrays.owner import Owner
 from synk.arrays.per_rank import FIRST
 from synk.arrays.variables import describe
 from synk.collectives.base import Collective, checked_flag, for_each, replace_all
-from synk.comm import SharedArrays
 from synk.functions.prepared import Lasting, PreparedStep
 from synk.rank.rank import Rank
+from synk.transport.comm import SharedArrays
 from synk.values.messages import Step
 from synk.values.reduction import check_operation
 

@@ -9,13 +9,13 @@ import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
-from synk.comm import NcclCommunicator
 from synk.compile.programs.transfer import NARROW, check_narrow
 from synk.device.base import Device
 from synk.device.cpu import CpuDevice, count_cores
 from synk.gpu.device.cuda import CudaDevice
 from synk.gpu.device.cupy_library import find_cupy, import_cupy, remedy
 from synk.gpu.device.probe import Gpu, Survey, survey
+from synk.transport.comm import NcclCommunicator
 from synk.values.errors import CudaUnavailable, SynkWarning
 from synk.values.script_frames import stacklevel
 

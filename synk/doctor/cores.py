@@ -5,7 +5,7 @@ from __future__ import annotations
 from synk.doctor.cgroups import core_quota
 from synk.doctor.finding import NOTE, WARNING, Finding, grade
 from synk.doctor.machine import Machine
-from synk.machines.topology import parse_list, read_topology, write_list
+from synk.transport.machines.topology import parse_list, read_topology, write_list
 
 CPUS = "/sys/devices/system/cpu"
 

@@ -16,10 +16,10 @@ from typing import Any
 
 from synk.doctor.finding import NOTE, OK, PROBLEM, WARNING, Finding, grade
 from synk.doctor.machine import MIB, size
-from synk.machines.hosts import check_known, parse_hosts
-from synk.machines.logins import Answer, ask, check_ssh, complaint_of
-from synk.machines.mpirun import more_ssh_options
-from synk.machines.networks import own_address
+from synk.transport.machines.hosts import check_known, parse_hosts
+from synk.transport.machines.logins import Answer, ask, check_ssh, complaint_of
+from synk.transport.machines.mpirun import more_ssh_options
+from synk.transport.machines.networks import own_address
 
 SECONDS = 15.0  # for all hosts together
 CLOCK_SECONDS = 5.0  # an answer by ssh takes a part of it

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from synk.arrays.data import Data
 from synk.arrays.variables import describe
-from synk.memory.segments import StagingBuffers
+from synk.transport.memory.segments import StagingBuffers
 from synk.values import messages
 from synk.values.checks import plain, why_refused
 from synk.values.rows import Rows, same_rows, select_common, select_each

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from pytensor.link.utils import raise_with_op
 
-from synk.comm import Communicator
-from synk.comm.base import Read, copies
 from synk.compile.regions.callback import Callback, RegionCall, callback_of, only_region
+from synk.transport.comm import Communicator
+from synk.transport.comm.base import Read, copies
 from synk.values.reduction import identity
 
 

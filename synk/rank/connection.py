@@ -8,7 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, MutableMapping
 from typing import NamedTuple
 
-from synk.comm import (
+from synk.device import Device, Devices
+from synk.gpu.comm.nccl_library import Library, allow_sharing, connect_at_once, connection, import_nccl
+from synk.gpu.rank.gpu_rank import GpuRank
+from synk.rank.rank import Rank
+from synk.transport.comm import (
     Communicator,
     HostCommunicator,
     LoneCommunicator,
@@ -16,12 +20,8 @@ from synk.comm import (
     NcclCommunicator,
     StagedCommunicator,
 )
-from synk.device import Device, Devices
-from synk.gpu.comm.nccl_library import Library, allow_sharing, connect_at_once, connection, import_nccl
-from synk.gpu.rank.gpu_rank import GpuRank
-from synk.memory.shm import Segment
-from synk.rank.rank import Rank
-from synk.transport.sync import Barrier
+from synk.transport.commands.sync import Barrier
+from synk.transport.memory.shm import Segment
 
 
 class Connection(NamedTuple):

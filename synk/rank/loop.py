@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from synk.rank.failures import failure
 from synk.rank.rank import Rank
-from synk.transport.base import Aborted, CommandSource, Disconnected
+from synk.transport.commands.base import Aborted, CommandSource, Disconnected
 from synk.values import messages
 from synk.values.errors import Failure
 

@@ -26,7 +26,6 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.op import RandomVariable
 
 from synk.arrays.variables import RankVariables
-from synk.comm import LoneCommunicator
 from synk.compile.emit import Observer
 from synk.compile.graphs import serialize
 from synk.compile.graphs.substitute import substitute
@@ -39,6 +38,7 @@ from synk.rank.arguments import RowInput, numbers_of_rows, stand_in
 from synk.rank.calling import Absent, Bound, Direct, called_on_host
 from synk.rank.spec import ProgramSpec, UpdateSpec
 from synk.rank.sums import Sums, small_stay
+from synk.transport.comm import LoneCommunicator
 from synk.values import messages
 from synk.values.by_value import UNKNOWN
 from synk.values.reduction import cast, identity

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from synk.arrays.variables import RankVariables
-from synk.comm import Communicator
 from synk.compile.regions.compilation import agree, begin
 from synk.device import Device
-from synk.memory.segments import SegmentTable
 from synk.rank.program import ProgramContext, RankProgram
 from synk.rank.shards import Shards, rows_of
-from synk.transport.base import Peers
+from synk.transport.comm import Communicator
+from synk.transport.commands.base import Peers
+from synk.transport.memory.segments import SegmentTable
 from synk.values import messages
 from synk.values.rows import Rows, split
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from synk.arrays.variables import RankVariables
-from synk.memory.gathering import SMALL_BYTES, Gatherer, RowsToGather
 from synk.rank.arguments import RowInput
+from synk.transport.memory.gathering import SMALL_BYTES, Gatherer, RowsToGather
 from synk.values import messages
 from synk.values.rows import Rows, split
 

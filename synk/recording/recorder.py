@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from time import monotonic_ns
 from typing import Any
 
-from synk.comm.base import Collectives
 from synk.rank.arguments import RowInput
 from synk.rank.rank import Rank
 from synk.rank.shards import Shards
 from synk.recording.spans import BARRIER, COLLECTIVE, COMMAND, COMPILING, COMPUTING, GATHERING, WAITING, Track
+from synk.transport.comm.base import Collectives
 from synk.values import messages
 from synk.values.messages import Step
 

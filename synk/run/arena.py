@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from synk.memory.segments import SegmentTable
-from synk.memory.shm import Segment
+from synk.transport.memory.segments import SegmentTable
+from synk.transport.memory.shm import Segment
 
 
 class Arena:

@@ -12,8 +12,8 @@ import numpy as np
 from synk.device import MEMORY_LIMIT, Devices, choose_devices
 from synk.device.choose import KINDS
 from synk.gpu.device.cuda import PRECISIONS
-from synk.machines.binding import BIND
-from synk.machines.hosts import under_mpi
+from synk.transport.machines.binding import BIND
+from synk.transport.machines.hosts import under_mpi
 from synk.values.errors import SynkStateError
 
 CORES_HAVE = "float32"  # the precision in which they multiply matrices of that dtype

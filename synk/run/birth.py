@@ -22,19 +22,19 @@ from typing import Any, NoReturn
 import numpy as np
 
 from synk.arrays.variables import RankVariables
-from synk.memory.segments import SegmentTable
-from synk.memory.shm import Segment
-from synk.processes.process import Process, die_with, flush_streams, forbid_core_dumps
-from synk.processes.signals import ignore_signals
-from synk.processes.stderr_log import STDERR
 from synk.rank.loop import serve
 from synk.rank.rank import Rank
 from synk.run.placement import Binding
 from synk.run.worker_spec import WorkerSpec
-from synk.transport.channel import WorkerChannel
-from synk.transport.deaths import Deaths
-from synk.transport.mailbox import WorkerPost
-from synk.transport.sync import Barrier
+from synk.transport.commands.channel import WorkerChannel
+from synk.transport.commands.deaths import Deaths
+from synk.transport.commands.mailbox import WorkerPost
+from synk.transport.commands.sync import Barrier
+from synk.transport.memory.segments import SegmentTable
+from synk.transport.memory.shm import Segment
+from synk.transport.processes.process import Process, die_with, flush_streams, forbid_core_dumps
+from synk.transport.processes.signals import ignore_signals
+from synk.transport.processes.stderr_log import STDERR
 from synk.values import messages
 
 

@@ -10,18 +10,18 @@ from contextlib import closing
 from time import monotonic
 from typing import Any
 
-from synk.machines.all_reduce import AllReduce
-from synk.machines.handshake import Address, Listener, connect
-from synk.machines.linked_leaders import LinkedLeaders
-from synk.machines.links import Watch
-from synk.machines.mesh import link
-from synk.machines.mpi_links import MpiLinks
-from synk.machines.networks import address_towards
-from synk.machines.socket_links import SocketLinks
 from synk.run.job import Called
-from synk.transport.base import Leaders
-from synk.transport.frames import encode, send
-from synk.transport.leader_link import LeaderEnd
+from synk.transport.commands.base import Leaders
+from synk.transport.commands.frames import encode, send
+from synk.transport.commands.leader_link import LeaderEnd
+from synk.transport.machines.all_reduce import AllReduce
+from synk.transport.machines.handshake import Address, Listener, connect
+from synk.transport.machines.linked_leaders import LinkedLeaders
+from synk.transport.machines.links import Watch
+from synk.transport.machines.mesh import link
+from synk.transport.machines.mpi_links import MpiLinks
+from synk.transport.machines.networks import address_towards
+from synk.transport.machines.socket_links import SocketLinks
 from synk.values.errors import SynkStateError
 
 LINK_SECONDS = 6.0  # for a leader to reach all others

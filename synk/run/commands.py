@@ -14,12 +14,12 @@ from operator import attrgetter
 from time import monotonic
 from typing import Any
 
-from synk.memory.segments import StagingBuffers
-from synk.processes.signals import hold_signals
 from synk.rank.failures import raise_failures
 from synk.rank.rank import Rank
 from synk.run.turns import Turn, Turns
-from synk.transport.base import CLOSE_SECONDS, Workers
+from synk.transport.commands.base import CLOSE_SECONDS, Workers
+from synk.transport.memory.segments import StagingBuffers
+from synk.transport.processes.signals import hold_signals
 from synk.values import messages
 from synk.values.errors import LinkLost, MachineLost, SynkStateError, SynkTimeout, WorkerDied
 

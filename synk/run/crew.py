@@ -15,21 +15,21 @@ from typing import NamedTuple
 
 from synk.device import Devices
 from synk.device.cpu import count_cores
-from synk.machines.tree import Placement
-from synk.processes.printout import Printout
-from synk.processes.process import REAP_SECONDS, Process, open_standard_descriptors
-from synk.processes.signals import hold_signals
-from synk.processes.stacks import Stacks
-from synk.processes.stderr_log import StderrLog
 from synk.run.placement import placement
 from synk.run.watchdog import Watchdog
-from synk.transport.base import Death, Disconnected, Leaders, OnDeath, OnLate, Watched
-from synk.transport.channel import MasterChannel
-from synk.transport.commons import Commons
-from synk.transport.deaths import Deaths
-from synk.transport.frames import encode, send
-from synk.transport.mailbox import MasterPost
-from synk.transport.sync import Barrier, LeaderBarrier
+from synk.transport.commands.base import Death, Disconnected, Leaders, OnDeath, OnLate, Watched
+from synk.transport.commands.channel import MasterChannel
+from synk.transport.commands.commons import Commons
+from synk.transport.commands.deaths import Deaths
+from synk.transport.commands.frames import encode, send
+from synk.transport.commands.mailbox import MasterPost
+from synk.transport.commands.sync import Barrier, LeaderBarrier
+from synk.transport.machines.tree import Placement
+from synk.transport.processes.printout import Printout
+from synk.transport.processes.process import REAP_SECONDS, Process, open_standard_descriptors
+from synk.transport.processes.signals import hold_signals
+from synk.transport.processes.stacks import Stacks
+from synk.transport.processes.stderr_log import StderrLog
 from synk.values import messages
 from synk.values.errors import RankState
 from synk.values.machine import Machine

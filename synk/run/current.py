@@ -16,13 +16,13 @@ from pytensor.compile.sharedvalue import SharedVariable
 
 from synk.arrays.per_rank import Since, left_since
 from synk.device import Devices
-from synk.machines.hosts import refuse_under_mpi, under_mpi
-from synk.processes.signals import hold_signals
 from synk.run.arguments import checked_devices, checked_timeout, checked_undeclared, completed
 from synk.run.fork_source import ForkSource
 from synk.run.job import Jobs
 from synk.run.session import Session
 from synk.run.turns import Turns
+from synk.transport.machines.hosts import refuse_under_mpi, under_mpi
+from synk.transport.processes.signals import hold_signals
 from synk.values.errors import SynkStateError
 
 if TYPE_CHECKING:

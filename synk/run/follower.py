@@ -34,13 +34,13 @@ def be_the_agent() -> None:
     """Speak MPI for rank 0, until that is gone."""
     synk = sys.modules["synk"] = ModuleType("synk")  # whose modules are found, while it has imported none
     synk.__path__ = [str(ROOMS)]
-    from synk.machines.agent import Agent
-    from synk.machines.agent_door import knock
-    from synk.machines.all_reduce import AllReduce
-    from synk.machines.mpi_job import end_own_job, join_own_job
-    from synk.machines.mpi_links import MpiLinks
     from synk.run.started_jobs import FOLDER
-    from synk.transport.base import Disconnected
+    from synk.transport.commands.base import Disconnected
+    from synk.transport.machines.agent import Agent
+    from synk.transport.machines.agent_door import knock
+    from synk.transport.machines.all_reduce import AllReduce
+    from synk.transport.machines.mpi_job import end_own_job, join_own_job
+    from synk.transport.machines.mpi_links import MpiLinks
 
     folder = os.environ.pop(FOLDER)
     with suppress(Disconnected):
@@ -52,14 +52,14 @@ def be_the_agent() -> None:
 def be_a_leader() -> None:
     """Call the master, and lead the ranks of this machine."""
     from synk.device.cpu import count_cores
-    from synk.machines.agent_door import forget_the_way
-    from synk.machines.mpi_job import end_own_job, join_own_job, limited_start
-    from synk.machines.sessions import temporary_folder
     from synk.run.calling import Call
     from synk.run.job import CALL_SECONDS
     from synk.run.leader import lead
     from synk.run.started_jobs import ADDRESS, FOLDER, TOKEN
-    from synk.transport.base import Leaders
+    from synk.transport.commands.base import Leaders
+    from synk.transport.machines.agent_door import forget_the_way
+    from synk.transport.machines.mpi_job import end_own_job, join_own_job, limited_start
+    from synk.transport.machines.sessions import temporary_folder
 
     folder = temporary_folder()
     with ExitStack() as start:

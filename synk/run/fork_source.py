@@ -17,10 +17,10 @@ import sys
 
 from synk.device import Devices
 from synk.gpu.comm.nccl_library import import_nccl
-from synk.processes.fork_server import ForkServer
-from synk.processes.process import flush_streams, open_standard_descriptors
 from synk.run.birth import arrive
 from synk.run.imported import ImportedModules
+from synk.transport.processes.fork_server import ForkServer
+from synk.transport.processes.process import flush_streams, open_standard_descriptors
 from synk.values.errors import CudaInitialisedError, SynkStateError
 
 DRIVER = "libcuda.so.1"

@@ -16,17 +16,17 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from synk.device.cpu import count_cores
-from synk.machines.all_reduce import AllReduce
-from synk.machines.handshake import Listener
-from synk.machines.hosts import under_mpi
-from synk.machines.linked_leaders import LinkedLeaders
-from synk.machines.mpi_library import load_mpi
-from synk.machines.mpi_links import MpiLinks
-from synk.machines.networks import own_address
-from synk.machines.proof import new_token
 from synk.run.calling import Call, link_called
 from synk.run.job import CALL_SECONDS, Called, Job, hang_up
 from synk.run.leader import lead
+from synk.transport.machines.all_reduce import AllReduce
+from synk.transport.machines.handshake import Listener
+from synk.transport.machines.hosts import under_mpi
+from synk.transport.machines.linked_leaders import LinkedLeaders
+from synk.transport.machines.mpi_library import load_mpi
+from synk.transport.machines.mpi_links import MpiLinks
+from synk.transport.machines.networks import own_address
+from synk.transport.machines.proof import new_token
 from synk.values.errors import SynkStateError, SynkWarning
 from synk.values.script_frames import stacklevel
 

@@ -17,18 +17,18 @@ from socket import socket
 from typing import Any
 
 from synk.device import Devices
-from synk.processes.process import WITHOUT_LOCKS, flush_streams, fork_child, watched
-from synk.processes.signals import hold_signals
-from synk.processes.stacks import Stacks
-from synk.processes.stderr_log import StderrLog
 from synk.rank.connection import Connection
 from synk.run.birth import live
 from synk.run.crew import Crew, Worker
 from synk.run.fork_source import ForkSource
 from synk.run.run_state import RunState
 from synk.run.worker_spec import WorkerSpec
-from synk.transport.base import CLOSE_SECONDS
-from synk.transport.frames import pair
+from synk.transport.commands.base import CLOSE_SECONDS
+from synk.transport.commands.frames import pair
+from synk.transport.processes.process import WITHOUT_LOCKS, flush_streams, fork_child, watched
+from synk.transport.processes.signals import hold_signals
+from synk.transport.processes.stacks import Stacks
+from synk.transport.processes.stderr_log import StderrLog
 from synk.values.errors import SynkWarning
 from synk.values.machine import Machine
 from synk.values.script_frames import stacklevel

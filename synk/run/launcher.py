@@ -9,9 +9,9 @@ import argparse
 import os
 import sys
 
-from synk.machines.hostfile import Host
-from synk.machines.hosts import parse_hosts
 from synk.run.arguments import HOSTS, INTERFACE, RANKS
+from synk.transport.machines.hostfile import Host
+from synk.transport.machines.hosts import parse_hosts
 from synk.values.rows import split
 
 DESCRIPTION = "Run a script whose synk.fork() has so many ranks, on these machines; the first is this one."

@@ -17,9 +17,6 @@ from typing import Any
 
 from synk.arrays.variables import RankVariables
 from synk.device import Devices
-from synk.machines.tree import Placement
-from synk.memory.segments import SegmentTable, remade
-from synk.processes.signals import ignore_signals
 from synk.rank.connection import Connection
 from synk.rank.failures import failure
 from synk.rank.loop import answer
@@ -30,10 +27,13 @@ from synk.run.launch import launch
 from synk.run.placement import Binding, placement
 from synk.run.run_state import RunState
 from synk.run.surroundings import Surroundings
-from synk.transport.base import CLOSE_SECONDS, Disconnected, Leaders
-from synk.transport.leader_link import LeaderEnd, Loss, Standing
-from synk.transport.mirror import write
-from synk.transport.steps import KnownSteps
+from synk.transport.commands.base import CLOSE_SECONDS, Disconnected, Leaders
+from synk.transport.commands.leader_link import LeaderEnd, Loss, Standing
+from synk.transport.commands.mirror import write
+from synk.transport.commands.steps import KnownSteps
+from synk.transport.machines.tree import Placement
+from synk.transport.memory.segments import SegmentTable, remade
+from synk.transport.processes.signals import ignore_signals
 from synk.values import messages
 from synk.values.by_value import dumps
 from synk.values.errors import Failure

@@ -15,9 +15,6 @@ from itertools import chain
 from time import monotonic
 
 from synk.device import Devices
-from synk.machines.tree import Placement
-from synk.memory.segments import SegmentTable
-from synk.processes.process import Process
 from synk.rank.connection import Connection
 from synk.run.crew import Crew
 from synk.run.fork_source import ForkSource
@@ -26,11 +23,14 @@ from synk.run.launch import launch
 from synk.run.leader import LeaderSpec
 from synk.run.run_state import RunState
 from synk.run.surroundings import Surroundings
-from synk.transport.base import Channel, Death, OnDeath, OnLate, Peers, Watched
-from synk.transport.frames import encode
-from synk.transport.leader_link import LeaderLink
-from synk.transport.machines_channel import MachinesChannel, look_at
-from synk.transport.mirror import Mirror
+from synk.transport.commands.base import Channel, Death, OnDeath, OnLate, Peers, Watched
+from synk.transport.commands.frames import encode
+from synk.transport.commands.leader_link import LeaderLink
+from synk.transport.commands.machines_channel import MachinesChannel, look_at
+from synk.transport.commands.mirror import Mirror
+from synk.transport.machines.tree import Placement
+from synk.transport.memory.segments import SegmentTable
+from synk.transport.processes.process import Process
 from synk.values.errors import Failure, RankState, SynkStateError, SynkTimeout
 from synk.values.machine import machines
 

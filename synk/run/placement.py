@@ -1,7 +1,7 @@
 """Bind the ranks of a machine to CPUs, and tell where they are, whoever has bound them.
 
 Devices, place -> Binding: this process on its rank's CPUs -> release
-processes of the ranks, Devices -> placement -> `synk.machines.tree`
+processes of the ranks, Devices -> placement -> `synk.transport.machines.tree`
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from synk.device import Devices
-from synk.machines.binding import plan_binding
-from synk.machines.topology import read_topology
-from synk.machines.tree import PlacedRank, Placement
+from synk.transport.machines.binding import plan_binding
+from synk.transport.machines.topology import read_topology
+from synk.transport.machines.tree import PlacedRank, Placement
 
 
 class Binding:

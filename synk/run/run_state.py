@@ -20,8 +20,8 @@ from synk.arrays.per_rank import ROWS, PerRank, State
 from synk.arrays.shared_storage import SharedStorage
 from synk.arrays.shared_table import SharedTable
 from synk.arrays.variables import RankVariables, copy_of, describe, stream
-from synk.memory.segments import SegmentTable
-from synk.memory.shm import Segment
+from synk.transport.memory.segments import SegmentTable
+from synk.transport.memory.shm import Segment
 from synk.values import messages
 from synk.values.errors import SynkStateError, SynkWarning
 from synk.values.script_frames import stacklevel

@@ -22,7 +22,6 @@ from synk.arrays.shared_table import SharedTable
 from synk.arrays.variables import RankVariables
 from synk.collectives.read import CommitStep, ShapesStep
 from synk.collectives.runner import CollectiveRunner
-from synk.comm import Communicator, ObservedCommunicator
 from synk.compile.observe.profile import Profile
 from synk.device import Devices
 from synk.functions.exact.rule import computed, warn_of_results
@@ -31,10 +30,6 @@ from synk.functions.on_ranks import OnRanks
 from synk.functions.prepared import PreparedCommand
 from synk.functions.sequence import SequenceFunction
 from synk.functions.symbolic import define
-from synk.machines.tree import tree
-from synk.memory.segments import SegmentTable, StagingBuffers
-from synk.processes.process import warn_of_survivors
-from synk.processes.signals import Termination, hold_signals
 from synk.rank.connection import decide
 from synk.run.arena import Arena
 from synk.run.arguments import checked_ranks, refuse_hosts
@@ -48,7 +43,12 @@ from synk.run.remembered import RememberedCommands
 from synk.run.run_state import Recovery, RunState, warn_of
 from synk.run.timeline import Timeline
 from synk.run.turns import Turns
-from synk.transport.base import Peers
+from synk.transport.comm import Communicator, ObservedCommunicator
+from synk.transport.commands.base import Peers
+from synk.transport.machines.tree import tree
+from synk.transport.memory.segments import SegmentTable, StagingBuffers
+from synk.transport.processes.process import warn_of_survivors
+from synk.transport.processes.signals import Termination, hold_signals
 from synk.values import messages
 from synk.values.errors import SegmentLost, SharedMemoryFull, SynkStateError
 from synk.values.rows import check_num_slices

@@ -14,21 +14,21 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
-from synk.machines.agent_door import Door
-from synk.machines.agent_reduce import AgentReduce
-from synk.machines.handshake import Listener
-from synk.machines.hostfile import Host
-from synk.machines.hosts import check_known, parse_hosts
-from synk.machines.linked_leaders import LinkedLeaders
-from synk.machines.links import Watch
-from synk.machines.logins import ask, check_ssh, complaints
-from synk.machines.mpi_job import MpiJob
-from synk.machines.mpi_library import find_mpirun
-from synk.machines.mpirun import Launch, launch, more_ssh_options
-from synk.machines.networks import own_address
-from synk.machines.proof import new_token
 from synk.run.calling import link_called
 from synk.run.job import CALL_SECONDS, Called, Job, hang_up
+from synk.transport.machines.agent_door import Door
+from synk.transport.machines.agent_reduce import AgentReduce
+from synk.transport.machines.handshake import Listener
+from synk.transport.machines.hostfile import Host
+from synk.transport.machines.hosts import check_known, parse_hosts
+from synk.transport.machines.linked_leaders import LinkedLeaders
+from synk.transport.machines.links import Watch
+from synk.transport.machines.logins import ask, check_ssh, complaints
+from synk.transport.machines.mpi_job import MpiJob
+from synk.transport.machines.mpi_library import find_mpirun
+from synk.transport.machines.mpirun import Launch, launch, more_ssh_options
+from synk.transport.machines.networks import own_address
+from synk.transport.machines.proof import new_token
 from synk.values.errors import SynkStateError
 
 ADDRESS, TOKEN, FOLDER = "SYNK_MASTER_ADDRESS", "SYNK_MASTER_TOKEN", "SYNK_JOB_FOLDER"  # of the environment

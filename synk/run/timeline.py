@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from synk.arrays.owner import Owner
-from synk.processes.signals import hold_signals
 from synk.rank.rank import Rank
 from synk.recording.recorder import Recorder, StartRecording, StopRecording
 from synk.recording.spans import COMMAND, Track, told
@@ -20,7 +19,8 @@ from synk.recording.summary import Summary
 from synk.recording.trace import replace_file, trace
 from synk.run.commands import INTERRUPT_SECONDS, Commands
 from synk.run.turns import Turns
-from synk.transport.base import CLOSE_SECONDS
+from synk.transport.commands.base import CLOSE_SECONDS
+from synk.transport.processes.signals import hold_signals
 from synk.values.errors import SynkStateError, SynkWarning
 from synk.values.script_frames import stacklevel
 

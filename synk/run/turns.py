@@ -14,7 +14,7 @@ from os import getpid
 from sys import _getframe
 from types import FrameType
 
-from synk.processes.signals import hold_signals
+from synk.transport.processes.signals import hold_signals
 from synk.values.errors import SynkStateError
 
 

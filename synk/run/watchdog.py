@@ -12,11 +12,11 @@ import time
 import warnings
 from collections.abc import Sequence
 
-from synk.processes.process import Process
-from synk.processes.stacks import Stacks
 from synk.rank.rank import Rank
-from synk.transport.base import Watched
-from synk.transport.sync import ControlBlock
+from synk.transport.commands.base import Watched
+from synk.transport.commands.sync import ControlBlock
+from synk.transport.processes.process import Process
+from synk.transport.processes.stacks import Stacks
 from synk.values.errors import RankState, SynkTimeout, SynkWarning
 from synk.values.script_frames import stack_of_the_script, stacklevel
 

@@ -18,14 +18,14 @@ from socket import socket
 from typing import Any
 
 from synk.device import Devices
-from synk.memory.shm import Segment
-from synk.processes.printout import Printout
-from synk.processes.stacks import Stacks
-from synk.processes.stderr_log import StderrLog
 from synk.rank.connection import Connection
 from synk.run.surroundings import Surroundings
-from synk.transport.commons import Commons
-from synk.transport.frames import Disconnected, Receiver, encode, send
+from synk.transport.commands.commons import Commons
+from synk.transport.commands.frames import Disconnected, Receiver, encode, send
+from synk.transport.memory.shm import Segment
+from synk.transport.processes.printout import Printout
+from synk.transport.processes.stacks import Stacks
+from synk.transport.processes.stderr_log import StderrLog
 from synk.values import messages
 from synk.values.machine import Machine
 

@@ -1,1 +1,1 @@
-"""Send commands and replies between ranks on one machine: shared words, barriers, mailboxes, frames."""
+"""Between ranks: shared memory, processes, commands, collectives of arrays, machines."""

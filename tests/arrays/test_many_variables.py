@@ -13,7 +13,7 @@ import pytest
 import synk
 from synk.extensions.train import make_train_function
 from synk.extensions.updates import sgd
-from synk.transport.channel import MasterChannel
+from synk.transport.commands.channel import MasterChannel
 
 N = 400
 VALUES = [np.full(3, float(n)) for n in range(N)]

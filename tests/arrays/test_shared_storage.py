@@ -11,8 +11,8 @@ import pytest
 
 import synk
 from synk.arrays.shared_storage import BLOCK_BYTES, divide_among_blocks
-from synk.memory.segments import StagingBuffers
-from synk.memory.shm import Segment
+from synk.transport.memory.segments import StagingBuffers
+from synk.transport.memory.shm import Segment
 from synk.values.errors import SharedMemoryFull
 
 N_RANKS = 2

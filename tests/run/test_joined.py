@@ -28,7 +28,7 @@ def test_a_job_ends_with_its_script_and_has_its_status(end):
 # Two others do not reach each other at the first start: all can start again.
 APART = """
 import os, synk
-import synk.machines.mesh as mesh
+import synk.transport.machines.mesh as mesh
 rank, reach = int(os.environ["OMPI_COMM_WORLD_RANK"]), mesh.connect
 tries = []
 

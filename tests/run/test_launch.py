@@ -9,7 +9,7 @@ import pytest
 
 from support.processes.scripts import WORLD, alive, check_gone, in_world, script, started
 from support.slow import slow
-from synk.processes.signals import hold_signals
+from synk.transport.processes.signals import hold_signals
 
 pytestmark = pytest.mark.usefixtures("warm_interpreter")
 
@@ -110,7 +110,7 @@ def test_an_interrupt_in_the_middle_of_a_fork_comes_after_it_and_closes_the_run(
 def test_a_worker_whose_streams_raise_at_its_end_does_not_go_on_with_the_script(broken):
     done = in_world(f"""
 import atexit, mmap
-from synk.processes.stderr_log import StderrLog
+from synk.transport.processes.stderr_log import StderrLog
 
 def refuse(*_):
     if os.getpid() != MASTER and ending[0]:

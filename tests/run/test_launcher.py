@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from synk.machines.hostfile import Host
 from synk.run.arguments import completed
 from synk.run.launcher import deal, told
+from synk.transport.machines.hostfile import Host
 
 
 @pytest.mark.parametrize(

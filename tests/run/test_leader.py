@@ -18,8 +18,8 @@ from synk.rank.connection import Connection
 from synk.run.leader import LeaderSpec
 from synk.run.run_state import RunState
 from synk.run.surroundings import Surroundings
-from synk.transport.frames import encode
-from synk.transport.leader_link import LeaderLink
+from synk.transport.commands.frames import encode
+from synk.transport.commands.leader_link import LeaderLink
 from synk.values import messages
 from synk.values.errors import SharedMemoryFull
 from synk.values.machine import machines
@@ -36,7 +36,7 @@ LEADER = """
 import socket, sys
 from support.machines.leaders import thread_leaders
 from synk.run.leader import lead
-from synk.transport.leader_link import LeaderEnd
+from synk.transport.commands.leader_link import LeaderEnd
 lead(LeaderEnd(socket.socket(fileno=int(sys.argv[1]))), lambda: thread_leaders(2)[1])
 """
 

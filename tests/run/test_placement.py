@@ -8,8 +8,8 @@ import subprocess
 import synk
 from synk.device import Devices
 from synk.gpu.device.probe import Gpu
-from synk.machines.topology import write_list
 from synk.run.placement import move_to, placement
+from synk.transport.machines.topology import write_list
 
 
 def printed():

@@ -2,10 +2,10 @@
 
 import pytest
 
-from synk.machines.hostfile import Host
-from synk.machines.logins import Answer
 from synk.run import started_jobs
 from synk.run.started_jobs import JobEnded, StartedJobs
+from synk.transport.machines.hostfile import Host
+from synk.transport.machines.logins import Answer
 from synk.values.errors import SynkStateError
 
 

@@ -311,7 +311,7 @@ assert (synk.gather(v) == 3).all()
 )
 def test_ranks_that_bring_other_arrays_or_operations_are_refused_and_the_run_goes_on(what, told):
     in_world(f"""
-from synk.comm import HostCommunicator
+from synk.transport.comm import HostCommunicator
 all_reduce = HostCommunicator.all_reduce
 wrong = True
 

@@ -119,7 +119,7 @@ print("the end")
 
 
 BETWEEN = """
-from synk.transport import channel
+from synk.transport.commands import channel
 
 class GaveUp(Exception):
     pass

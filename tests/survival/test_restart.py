@@ -139,7 +139,7 @@ assert held()[1:] == (0, []), held()
 # --- workers that do not end ---------------------------------------------------------------------------
 
 SHORT = """
-from synk.processes import process as watch
+from synk.transport.processes import process as watch
 from synk.run import crew
 crew.REAP_SECONDS = watch.REAP_SECONDS = 0.3
 """

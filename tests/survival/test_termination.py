@@ -11,7 +11,7 @@ import pytest
 
 from support.processes.scripts import WORLD, alive, check_gone, in_world, script, started
 from support.slow import slow
-from synk.processes.signals import Termination, Unwinding
+from synk.transport.processes.signals import Termination, Unwinding
 
 
 @pytest.fixture(autouse=True)
@@ -272,8 +272,8 @@ assert fine()
 def test_a_handler_that_a_child_inherits_does_what_there_was_before():
     script(
         """
-from synk.processes.signals import hold_signals
-from synk.processes.signals import Unwinding
+from synk.transport.processes.signals import hold_signals
+from synk.transport.processes.signals import Unwinding
 
 def ends(handle):
     pid = os.fork()

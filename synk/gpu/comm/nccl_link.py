@@ -19,7 +19,7 @@ from threading import Thread
 from typing import Any, NoReturn
 
 from synk.gpu.comm.nccl_library import ID_BYTES, Library, remedy, told
-from synk.transport.sync import SLEEP_SECONDS, Barrier
+from synk.transport.commands.sync import SLEEP_SECONDS, Barrier
 
 SPIN_SECONDS = 1e-3  # for which to ask the device again at once
 PAUSE_SECONDS = 100e-6  # between looks after that

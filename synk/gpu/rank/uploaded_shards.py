@@ -16,9 +16,9 @@ from synk.arrays.variables import RankVariables
 from synk.device import Device
 from synk.gpu.device.cuda import CudaDevice
 from synk.gpu.device.uploads import InputBuffers, Request, is_large
-from synk.memory.segments import SegmentTable
 from synk.rank.arguments import RowInput
 from synk.rank.shards import rows_of, share
+from synk.transport.memory.segments import SegmentTable
 from synk.values import messages
 from synk.values.rows import Rows, slices
 

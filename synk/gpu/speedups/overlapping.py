@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from synk.comm import NcclCommunicator
-from synk.comm.base import Shared
 from synk.gpu.comm.carrier import carrier_of
 from synk.gpu.comm.nccl_library import Library
 from synk.gpu.comm.nccl_link import Link
+from synk.transport.comm import NcclCommunicator
+from synk.transport.comm.base import Shared
 
 PART_BYTES = 25 << 20  # enough for full speed; what goes out after the gradient is done is no more than one
 

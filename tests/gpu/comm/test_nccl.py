@@ -15,11 +15,11 @@ from support.communicators.on_device import OnDevice
 from support.communicators.suite import CommunicatorSuite, DisagreementSuite, HostGroup, all_reduce
 from support.cupy import stand_in
 from support.transport.parts import make_barrier
-from synk.comm import HostCommunicator, SharedArrays
 from synk.gpu.comm import nccl_link
 from synk.gpu.comm.nccl import NcclCommunicator
-from synk.memory.shm import Segment
-from synk.transport.sync import Aborted, ControlBlock, Doorbells
+from synk.transport.comm import HostCommunicator, SharedArrays
+from synk.transport.commands.sync import Aborted, ControlBlock, Doorbells
+from synk.transport.memory.shm import Segment
 from synk.values.errors import WorkerDied
 
 

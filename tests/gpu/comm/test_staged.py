@@ -6,8 +6,8 @@ import pytest
 from support.communicators.on_device import OnDevice
 from support.communicators.suite import CommunicatorSuite, DisagreementSuite, HostGroup, identical
 from support.cupy import stand_in
-from synk.comm import SharedArrays
 from synk.gpu.comm.staged import StagedCommunicator
+from synk.transport.comm import SharedArrays
 from synk.values.errors import CollectiveMismatch
 
 

@@ -24,9 +24,9 @@ import synk
 from support.processes import leaks
 from support.processes.scripts import check_gone
 from synk.extensions import train, updates
-from synk.processes.fork_server import ForkServer
 from synk.run.current import _source
 from synk.run.fork_source import ForkSource
+from synk.transport.processes.fork_server import ForkServer
 
 TESTS = Path(__file__).parents[2]
 VERSIONS = pytest.mark.parametrize("version", [23004, None], ids=["nccl", "staged"])

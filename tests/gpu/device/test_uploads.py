@@ -14,7 +14,7 @@ from support.cupy import stand_in
 from synk.gpu.device import page_locks
 from synk.gpu.device.input_buffers import InputBuffer, Streams
 from synk.gpu.device.uploads import Request, Uploader
-from synk.memory.shm import Segment
+from synk.transport.memory.shm import Segment
 from synk.values.rows import Rows, select
 
 TABLE = np.random.default_rng(0).normal(size=(50, 3))

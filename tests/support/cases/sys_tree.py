@@ -1,6 +1,6 @@
 """Folders in the place of /sys, with the CPUs, NUMA nodes and GPUs of a machine that is made up."""
 
-from synk.machines.topology import write_list
+from synk.transport.machines.topology import write_list
 
 
 def make_sys(root, sockets=1, cores=1, threads=1, nodes_per_socket=1, bare_nodes=(), gpus=()):

@@ -5,7 +5,7 @@ from itertools import chain
 from support.communicators.suite import HostGroup
 from support.machines.leaders import thread_leaders
 from support.transport.parts import on_threads
-from synk.comm import LoneCommunicator, MachinesCommunicator
+from synk.transport.comm import LoneCommunicator, MachinesCommunicator
 from synk.values.machine import machines
 
 

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from support.transport.parts import make_barrier, on_threads
-from synk.comm import HostCommunicator, SharedArrays
-from synk.comm.blocks import block_length
-from synk.memory.shm import Segment
-from synk.transport.sync import Aborted, ControlBlock, Doorbells
+from synk.transport.comm import HostCommunicator, SharedArrays
+from synk.transport.comm.blocks import block_length
+from synk.transport.commands.sync import Aborted, ControlBlock, Doorbells
+from synk.transport.memory.shm import Segment
 from synk.values.errors import CollectiveMismatch
 
 BLOCK = block_length(2, 4)  # of float32 on two ranks

@@ -9,9 +9,9 @@ import pytest
 
 from support.communicators.on_device import OnDevice
 from support.communicators.suite import HostGroup
-from synk.comm import StagedCommunicator
 from synk.gpu.comm.nccl import NcclCommunicator
 from synk.gpu.comm.nccl_library import SHARES_A_GPU, Library, connection, import_nccl
+from synk.transport.comm import StagedCommunicator
 
 
 class OnStreams:

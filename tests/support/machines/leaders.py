@@ -10,8 +10,8 @@ from collections import defaultdict, deque
 
 import numpy as np
 
-from synk.machines.all_reduce import AllReduce
-from synk.machines.linked_leaders import LinkedLeaders
+from synk.transport.machines.all_reduce import AllReduce
+from synk.transport.machines.linked_leaders import LinkedLeaders
 
 DEADLINE = 20.0  # seconds, after which machines that wait for each other would wait forever
 EAGER_BYTES = 1 << 16  # smaller messages leave at once

@@ -12,18 +12,18 @@ from contextlib import closing
 from multiprocessing.connection import Client, Listener
 from pathlib import Path
 
-from synk.machines.agent import Agent
-from synk.machines.agent_door import Door, knock
-from synk.machines.agent_reduce import AgentReduce
-from synk.machines.all_reduce import AllReduce
-from synk.machines.handshake import Listener as Port
-from synk.machines.linked_leaders import LinkedLeaders
-from synk.machines.mesh import link
-from synk.machines.mpi_job import MpiJob, end_own_job
-from synk.machines.mpi_library import find_mpirun, load_mpi
-from synk.machines.mpi_links import MpiLinks
-from synk.machines.proof import new_token
-from synk.transport.base import Disconnected
+from synk.transport.commands.base import Disconnected
+from synk.transport.machines.agent import Agent
+from synk.transport.machines.agent_door import Door, knock
+from synk.transport.machines.agent_reduce import AgentReduce
+from synk.transport.machines.all_reduce import AllReduce
+from synk.transport.machines.handshake import Listener as Port
+from synk.transport.machines.linked_leaders import LinkedLeaders
+from synk.transport.machines.mesh import link
+from synk.transport.machines.mpi_job import MpiJob, end_own_job
+from synk.transport.machines.mpi_library import find_mpirun, load_mpi
+from synk.transport.machines.mpi_links import MpiLinks
+from synk.transport.machines.proof import new_token
 
 TESTS = Path(__file__).parents[2]
 START_SECONDS = 60.0
@@ -44,7 +44,7 @@ def missing():
 
 def launch_here(n_processes, program, variables):
     """Return how so many processes are started on this machine: as if it were so many."""
-    from synk.machines.mpirun import launch
+    from synk.transport.machines.mpirun import launch
 
     one = launch(
         find_mpirun(),

@@ -3,12 +3,12 @@
 import threading
 import time
 
-from synk.transport.channel import MasterChannel, WorkerChannel
-from synk.transport.commons import Commons
-from synk.transport.deaths import Deaths
-from synk.transport.frames import pair
-from synk.transport.mailbox import MasterPost, WorkerPost
-from synk.transport.sync import Barrier
+from synk.transport.commands.channel import MasterChannel, WorkerChannel
+from synk.transport.commands.commons import Commons
+from synk.transport.commands.deaths import Deaths
+from synk.transport.commands.frames import pair
+from synk.transport.commands.mailbox import MasterPost, WorkerPost
+from synk.transport.commands.sync import Barrier
 
 DEADLINE = 30.0  # seconds for threads that would wait forever if they were left waiting
 

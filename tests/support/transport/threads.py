@@ -1,4 +1,4 @@
-"""Ranks that are threads of one process: another implementation of the seam in ``synk/transport/base.py``.
+"""Ranks that are threads of one process: another implementation of the seam in ``synk/transport/commands/base.py``.
 
 Messages are pickled, as between processes, so that no rank sees another one's objects. Nothing is shared but
 a `Meeting`, at which ranks wait for each other and lay down arrays.
@@ -13,12 +13,12 @@ from functools import reduce
 import numpy as np
 
 from synk.arrays.variables import RankVariables
-from synk.comm.base import Communicator, copies
 from synk.device.cpu import CpuDevice
-from synk.memory.segments import SegmentTable
 from synk.rank.loop import serve
 from synk.rank.rank import Rank
-from synk.transport.base import Aborted, Death
+from synk.transport.comm.base import Communicator, copies
+from synk.transport.commands.base import Aborted, Death
+from synk.transport.memory.segments import SegmentTable
 from synk.values import messages
 from synk.values.errors import SynkTimeout
 

@@ -1,0 +1,10 @@
+"""Collectives: one interface, a communicator per kind of connection."""
+
+from synk.gpu.comm.nccl import NcclCommunicator as NcclCommunicator
+from synk.gpu.comm.staged import StagedCommunicator as StagedCommunicator
+from synk.transport.comm.base import Communicator as Communicator
+from synk.transport.comm.base import ObservedCommunicator as ObservedCommunicator
+from synk.transport.comm.base import SharedArrays as SharedArrays
+from synk.transport.comm.host import HostCommunicator as HostCommunicator
+from synk.transport.comm.lone import LoneCommunicator as LoneCommunicator
+from synk.transport.comm.machines_communicator import MachinesCommunicator as MachinesCommunicator

@@ -1,0 +1,294 @@
+"""Collectives through shared memory, for ranks on one machine.
+
+Every rank describes its array in its header. Arrays that live in shared memory are combined, or
+read, where they are: each rank reduces one chunk of all of them, into all of them.
+
+    header -> barrier -> compare -> reduce my chunk -> barrier
+
+Others are copied to slots of an arena first.
+
+    header -> barrier -> compare, grow -> slot -> barrier -> reduce my chunk -> barrier -> copy out
+
+A rank writes its next header only behind a barrier that every rank reaches after reading this
+one, and its slot likewise, so nothing is overwritten while it is read.
+
+Several collectives in a row have one header and two barriers for all of them, where all arrays live in shared
+memory: no rank touches what another one does before the last of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array as words_in
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from synk.transport.comm.base import Communicator, Read, Shared, SharedArrays, copies
+from synk.transport.comm.blocks import Blocks, Scratch
+from synk.transport.comm.header import ARENA, SHARED, Header, check_equal, words_of
+from synk.transport.commands.sync import Barrier
+from synk.transport.memory.shm import Segment
+from synk.values.rows import split
+
+Array = NDArray[Any]
+ALIGNMENT = 64  # bytes: slots start on cache lines
+
+
+class HostCommunicator(Communicator):
+    """Collectives of NumPy arrays through an arena in shared memory.
+
+    ``grow(nbytes)`` gives all ranks one new segment, the same; every rank calls it at the same point.
+    """
+
+    def __init__(self, barrier: Barrier, grow: Callable[[int], Segment]):
+        super().__init__(barrier.place, barrier.n_places)
+        self._barrier = barrier
+        self._grow = grow
+        self._arena: Segment | None = None
+        self._arena_nbytes = self._front = 0  # bytes before the first slot: those of `at_first`
+        self._scratch: Scratch = {}
+        self._met = False  # all ranks bring the same to all collectives from now on, in shared memory
+        # Views are taken anew each time: kept, they would keep the words mapped beyond the run.
+        self._control = control = barrier.control
+        self._mine = control.header_at(self.rank)
+        self._others = [control.header_at(other) for other in range(self.n_ranks) if other != self.rank]
+
+    @contextmanager
+    def at_once(
+        self, kind: str, op: str, shared: Sequence[SharedArrays | None], shapes: bool = True
+    ) -> Iterator[None]:
+        if len(shared) < 2:  # nothing is saved
+            yield
+            return
+        same = self._same(_digest([self._words(kind, op, one, shapes) for one in shared]))
+        met = same and all(one is not None for one in shared)
+        if not met:
+            self._barrier.wait()  # before the next header
+        self._met = met
+        try:
+            yield
+        finally:
+            self._met = False
+        if met:
+            self._barrier.wait()
+
+    def _words(self, kind: str, op: str, shared: Shared, shapes: bool) -> memoryview:
+        """Return the words that must be the same on all ranks, to reduce or read arrays where they are."""
+        if shared is None:
+            return memoryview(b"")
+        words: memoryview | None = shared.plans.get((kind, op))
+        if words is None:
+            mine = shared[self.rank]
+            shape = mine.shape if shapes else ()
+            words = shared.plans[kind, op] = words_of(kind, op, mine.dtype, shape, is_shared=True)
+        return words
+
+    def all_reduce(self, array: Array, op: str, shared: Shared = None) -> Array:
+        if shared is not None:
+            # The way of every training step: what can be known before is looked up.
+            words, blocks = shared.plans.get(op) or self._plan(op, shared)
+            if self._met or self._same(words):
+                blocks.run()
+                self._part()
+                return array
+        headers = self._headers_of("all_reduce", op, array, shared, met=shared is not None)
+        result = self._reduce_staged(headers, array, op)
+        if not array.flags.writeable:
+            return result.copy()
+        array[...] = result
+        return array
+
+    def reduce(
+        self, array: Array, op: str, root: int = 0, shared: Shared = None, in_place: bool = False
+    ) -> Any:
+        kind = "reduce in place" if in_place else "reduce"
+        headers = self._to_stage(kind, op, array, shared)
+        if shared is None or headers:
+            # On one machine the work is shared by all ranks anyway.
+            result = self._reduce_staged(headers, array, op)
+            return result.copy() if self.rank == root else None
+        result = array
+        if in_place:
+            self._chunk(shared, op, into=root).run()
+        elif self.rank == root:
+            result = np.empty(array.shape, array.dtype)
+            Blocks(_flat(shared), op, [result.reshape(-1)], self._scratch).run()
+        self._part()
+        return result if self.rank == root else None
+
+    def broadcast(self, array: Array, root: int = 0, shared: Shared = None) -> Array:
+        headers = self._to_stage("broadcast", "sum", array, shared, shapes=False)
+        if shared is not None and not headers:
+            if self.rank != root:
+                array[...] = shared[root]
+            self._part()
+            return array
+        slot = self._fill_slots(headers, array, only=root)[root]
+        return slot.copy()
+
+    def all_gather(self, array: Array, shared: Shared = None, read: Read = copies) -> Any:
+        return self._gather("all_gather", array, shared, read, reading=True, only=None)
+
+    def gather(
+        self, array: Array, root: int = 0, shared: Shared = None, read: Read = copies, only: int | None = None
+    ) -> Any:
+        return self._gather("gather", array, shared, read, self.rank == root, only)
+
+    def _gather(
+        self, kind: str, array: Array, shared: Any, read: Read, reading: bool, only: int | None
+    ) -> Any:
+        headers = self._to_stage(kind, "sum", array, shared, shapes=False)
+        arrays = self._fill_slots(headers, array, only) if headers or shared is None else shared
+        result = read(arrays if only is None else [arrays[only]]) if reading else None
+        if not headers:  # a slot is not filled again before the next header has been met
+            self._part()
+        return result
+
+    def at_first(
+        self, payload: bytes, room: int, work: Callable[[Sequence[bytes]], bytes], result_room: int
+    ) -> bytes:
+        """Bring all payloads to rank 0, which does ``work`` of them; return what that returns, on every rank.
+
+        A payload has ``room`` bytes, the result ``result_room``. Ranks meet twice, so it is the fastest way
+        for few bytes, but they do not compare what they do.
+        """
+        self._front = self.n_ranks * room + result_room
+        while not self._brought(payload, room):
+            self._barrier.wait()  # before a rank says again how long its arena is
+        if self.rank == 0:
+            self._put(self.n_ranks, room, work([self._bytes(rank, room) for rank in range(self.n_ranks)]))
+        self._barrier.wait()
+        return self._bytes(self.n_ranks, room)
+
+    def _brought(self, payload: bytes, room: int) -> bool:
+        """Put a payload where rank 0 reads it; return False where the arena was too small, and has grown."""
+        words = self._control.words
+        words[self._mine + ARENA] = self._arena_nbytes
+        if self._arena_nbytes >= self._front:
+            self._put(self.rank, room, payload)
+        self._barrier.wait()
+        arenas = {words[start + ARENA] for start in (self._mine, *self._others)}
+        return not self._has_grown(arenas, self._front)
+
+    def _put(self, number: int, room: int, payload: bytes) -> None:
+        assert self._arena is not None, "payloads have room"
+        place = self._arena.array("u1", (8 + len(payload),), number * room)
+        place[:8].view(np.int64)[...] = len(payload)
+        place[8:] = np.frombuffer(payload, "u1")
+
+    def _bytes(self, number: int, room: int) -> bytes:
+        assert self._arena is not None, "payloads were put there"
+        length = int(self._arena.array(np.int64, (1,), number * room)[0])
+        return self._arena.array("u1", (length,), number * room + 8).tobytes()
+
+    # --- headers -----------------------------------------------------------------------------------
+
+    def _same(self, words: memoryview) -> bool:
+        """Tell the others what this rank brings; return whether all bring the very same."""
+        control, count = self._control.words, len(words)
+        control[self._mine + ARENA] = self._arena_nbytes
+        start = self._mine + SHARED
+        control[start : start + count] = words
+        self._barrier.wait()
+        for other in self._others:
+            start = other + SHARED
+            if control[start : start + count] != words:
+                return False
+        return True
+
+    def _part(self) -> None:
+        """Wait until no rank touches what others have in shared memory."""
+        if not self._met:
+            self._barrier.wait()
+
+    def _to_stage(
+        self, kind: str, op: str, array: Array, shared: Shared, shapes: bool = True
+    ) -> list[Header]:
+        """Return the headers of all ranks; none where all arrays are in shared memory."""
+        if self._met:
+            return []
+        headers = self._headers_of(kind, op, array, shared, shapes)
+        return [] if all(header.is_shared for header in headers) else headers
+
+    def _headers_of(
+        self,
+        kind: str,
+        op: str,
+        array: Array,
+        shared: Shared,
+        shapes: bool = True,
+        met: bool = False,
+    ) -> list[Header]:
+        """Tell the others what this rank brings, unless they have ``met``; return all headers.
+
+        Raises CollectiveMismatch if that differs, up to the shapes where ``shapes`` is false.
+        """
+        if not met:
+            self._same(words_of(kind, op, array.dtype, array.shape, shared is not None))
+        headers = [Header.read(self._control.header(rank)) for rank in range(self.n_ranks)]
+        check_equal(headers, shapes)
+        return headers
+
+    # --- reductions --------------------------------------------------------------------------------
+
+    def _plan(self, op: str, shared: SharedArrays) -> tuple[memoryview, Blocks]:
+        mine = shared[self.rank]
+        words = words_of("all_reduce", op, mine.dtype, mine.shape, is_shared=True)
+        same = all((one.dtype, one.shape) == (mine.dtype, mine.shape) for one in shared)
+        plan = shared.plans[op] = words, self._chunk(shared if same else [mine], op)
+        return plan
+
+    def _chunk(self, arrays: Sequence[Array], op: str, into: int | None = None) -> Blocks:
+        """Return this rank's part of a reduction of arrays, into one of them or all."""
+        start, stop = split(arrays[0].size, self.n_ranks)[self.rank]
+        parts = [array[start:stop] for array in _flat(arrays)]
+        return Blocks(parts, op, parts if into is None else [parts[into]], self._scratch)
+
+    def _reduce_staged(self, headers: list[Header], array: Array, op: str) -> Array:
+        """Return the combination of all ranks' arrays, in the arena."""
+        slots = self._fill_slots(headers, array)
+        self._chunk(slots, op, into=0).run()
+        self._barrier.wait()
+        return slots[0]
+
+    # --- the arena ---------------------------------------------------------------------------------
+
+    def _fill_slots(self, headers: list[Header], array: Array, only: int | None = None) -> list[Array]:
+        """Copy this rank's array to its slot and return all slots once all are filled, or ``only`` one."""
+        offsets = [self._front]
+        for rank, header in enumerate(headers):
+            nbytes = header.nbytes if only in (None, rank) else 0
+            offsets.append(offsets[-1] + -(-nbytes // ALIGNMENT) * ALIGNMENT)
+        self._has_grown({header.arena for header in headers}, offsets[-1])
+        assert self._arena is not None
+        slots = [
+            self._arena.array(header.dtype, header.shape if only in (None, rank) else (0,), offset)
+            for rank, (header, offset) in enumerate(zip(headers, offsets, strict=False))
+        ]
+        if only in (None, self.rank):
+            slots[self.rank][...] = array
+        self._barrier.wait()
+        return slots
+
+    def _has_grown(self, arenas: set[int], nbytes: int) -> bool:
+        """Grow the arena, unless all ranks have one of so many bytes; return whether it has grown."""
+        # They differ where a growth was interrupted. All ranks see the same, so all decide the same.
+        if self._arena is not None and len(arenas) == 1 and min(arenas) >= nbytes:
+            return False
+        self._arena = self._grow(max(nbytes, max(arenas) + 1))
+        self._arena_nbytes = self._arena.nbytes
+        return True
+
+
+def _digest(parts: Sequence[memoryview]) -> memoryview:
+    """Return words that are the same on all ranks where the parts are; no header of one collective is."""
+    digest = hashlib.blake2b(b";".join(parts), digest_size=16).digest()
+    return memoryview(words_in("q", [-1, *words_in("q", digest)]))
+
+
+def _flat(arrays: Sequence[Array]) -> list[Array]:
+    return [array.reshape(-1) for array in arrays]

@@ -1,0 +1,295 @@
+"""Both ends of the connection between the master and the leader of another machine, over TCP.
+
+    LeaderLink.send -> LeaderEnd.receive -> a leader and its workers -> LeaderEnd.reply -> LeaderLink.look
+
+A handshake has proven who is at the ends (see ``synk.transport.machines``), so what comes here is unpickled. The kernel
+cuts a connection whose other end does not read for two seconds. So a large frame, or the last of many, is
+announced, and sent when the other end says that it reads: it may compute, or make memory, for long.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from synk.transport.commands.base import Death, Disconnected
+from synk.transport.commands.channel import SLEEP_SECONDS
+from synk.transport.commands.frames import Frame, Receiver, encode, endless, send
+from synk.values import messages
+from synk.values.errors import Failure, RankState, SynkStateError
+from synk.values.machine import Machine
+
+LARGE_BYTES = 1 << 16  # of frames: fewer fit in the buffers of a socket
+
+
+class Large(NamedTuple):
+    """A large frame, which waits until the other end says `Go`."""
+
+
+class Go(NamedTuple):
+    """Send the large frame now."""
+
+
+class Ended(NamedTuple):
+    """The launcher ends this machine's processes, as another one's have ended."""
+
+
+class Loss(NamedTuple):
+    """A worker that died on another machine."""
+
+    rank: int
+    death: Death
+
+
+class Inquiry(NamedTuple):
+    """Say which ranks you wait for; a leader that computes does not."""
+
+
+class Standing(NamedTuple):
+    """The answer of a leader that waits."""
+
+    late: tuple[int, ...]  # ranks of its machine; none where it waits for other machines
+    ranks: tuple[RankState, ...]  # of its machine
+
+
+def give_up() -> None:
+    """Wait no longer for the other end."""
+    raise Disconnected
+
+
+def size_of(frame: Frame) -> int:
+    """Return the bytes of a frame."""
+    return sum(memoryview(part).nbytes for part in frame.parts)
+
+
+class LeaderLink:
+    """The master's end of its connection to one leader.
+
+    Attributes
+    ----------
+    machine : Machine
+    pids : tuple of int
+        Of that machine's ranks.
+    replies : list of Reply, optional
+        To the present command, once they have come; or what unpickling them has raised.
+    loss : Loss, optional
+        What has ended the machine's part in the run.
+    standing : Standing, optional
+        The answer to the last `inquire`.
+    is_ended : bool
+        Whether its launcher has ended it, because of another machine.
+    torn : bool
+        Whether something may have been sent or read in part only.
+    patience : callable
+        Called now and then while the leader does not read, or is in the middle of a frame; raises to give up.
+    """
+
+    def __init__(self, machine: Machine, end: socket.socket):
+        self.machine, self.pids = machine, (0,) * machine.n_places
+        self.replies: Any = None
+        self.loss: Loss | None = None
+        self.standing: Standing | None = None
+        self.is_ended = self.torn = False
+        self.patience: Callable[[], Any] = endless
+        self._end = end
+        self._may_send = False
+        self._unread = 0  # bytes that were sent since the leader has shown that it reads
+        self._receiver = Receiver(end, self._be_patient)
+        self._poll = select.poll()
+        self._poll.register(end, select.POLLIN)
+        end.settimeout(SLEEP_SECONDS)  # a leader that is stopped neither reads nor writes
+
+    def _be_patient(self) -> None:
+        self.patience()
+
+    def send(self, frame: Frame) -> None:
+        """Send a frame; a connection that is broken is found out by `look`."""
+        self.torn = True
+        self._unread += size_of(frame)
+        if self._unread > LARGE_BYTES:
+            self._may_send = False
+            self._send(encode(Large()))
+            while not self._may_send and self.loss is None:
+                self._take(SLEEP_SECONDS)
+                self.patience()
+            self._unread = 0
+        self._send(frame)
+        self.torn = False
+
+    def _send(self, frame: Frame) -> None:
+        if self.loss is None:
+            try:
+                send(self._end, frame, self._be_patient)
+            except Disconnected:
+                self._lose()
+
+    def greet(self, seconds: float) -> Any:
+        """Take in who the leader's workers are and, as is returned, where, which it has said within so long.
+
+        Raises SynkStateError if it has not.
+        """
+        host = self.machine.host
+        if isinstance(self.replies, Failure):
+            raise SynkStateError(
+                f"host {host} could not start its ranks: {self.replies.summary}\n\n{self.replies.traceback}"
+            )
+        if self.is_ended:
+            raise SynkStateError(
+                f"another host was lost while ranks started: the launcher has ended {host}, too"
+            )
+        if self.loss is not None:
+            raise SynkStateError(f"host {host} was lost while its ranks started")
+        if self.replies is None:
+            raise SynkStateError(f"host {host} has not started its ranks within {seconds:.0f} s")
+        (self.pids, placement), self.replies = self.replies, None
+        return placement
+
+    def inquire(self) -> None:
+        """Ask whom the leader waits for, unless it does not read."""
+        self.standing = None
+        if not self.torn:
+            self.send(encode(Inquiry()))
+
+    def hear(self, deadline: float) -> None:
+        """Wait until a moment of ``time.monotonic()`` for the answer, or for the replies to the command."""
+        while self.standing is self.replies is self.loss is None and not self.torn:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return
+            self.look(left)
+
+    def look(self, seconds: float = 0.0) -> None:
+        """Take in what has come, or comes within so many seconds; but in the middle of a frame, nothing."""
+        if not self.torn:
+            self.torn = True
+            self._take(seconds)
+            self.torn = False
+
+    def _take(self, seconds: float) -> None:
+        if self.loss is not None or not self._poll.poll(1000 * seconds):
+            return
+        try:
+            unpickle = self._receiver.read()
+        except Disconnected:
+            self._lose()
+            return
+        try:
+            message, _ = unpickle()
+        except Exception as error:  # of a class that is not known here
+            message = error
+        if not isinstance(message, Ended):  # which a signal handler says
+            self._unread = 0
+        if isinstance(message, Loss):
+            self.loss = message
+        elif isinstance(message, Standing):
+            self.standing = message
+        elif isinstance(message, Ended):
+            self.is_ended = True
+        elif isinstance(message, Large):
+            self._send(encode(Go()))
+        elif isinstance(message, Go):
+            self._may_send = True
+        else:
+            self.replies = message
+
+    def _lose(self) -> None:
+        death = Death(self.pids[0], "a lost connection", "", "", self.machine)
+        self.loss = Loss(self.machine.first, death)
+
+    def blame(self, cause: str) -> None:
+        """Say what has ended the machine's part in the run, once that is known."""
+        if self.loss is not None:
+            self.loss = self.loss._replace(death=self.loss.death._replace(cause=cause))
+
+    @property
+    def is_cut(self) -> bool:
+        """Tell whether the machine, or the way to it, is lost, and not just a worker on it."""
+        return self.loss is not None and self.loss.death.lost is not None
+
+    def dismiss(self) -> None:
+        """Tell the leader that it is the end, unless that is closed, or it does not read."""
+        if self._end.fileno() >= 0:
+            self.patience = give_up
+            self._send(encode(messages.Close()))
+
+    def close(self) -> None:
+        self._end.close()
+
+
+class LeaderEnd:
+    """A leader's end of its connection to the master: a `CommandSource`."""
+
+    def __init__(self, end: socket.socket):
+        self._end = end
+        self._kept: deque[Any] = deque()  # messages that have come before they were asked for
+        self._sending = False
+        self._receiver = Receiver(end)
+        self._poll = select.poll()
+        self._poll.register(end, select.POLLIN)
+
+    def receive(self) -> tuple[Any, int | None]:
+        """As of `CommandSource`; in place of a message that does not unpickle, return what that raised."""
+        while True:
+            message = self._kept.popleft() if self._kept else self._read()
+            if isinstance(message, Large):
+                self._send(encode(Go()))
+            elif not isinstance(message, Inquiry):  # this end waits for the master
+                return message, None
+
+    def _read(self) -> Any:
+        unpickle = self._receiver.read()
+        try:
+            return unpickle()[0]
+        except Exception as error:  # a module is missing here, say
+            return error
+
+    def pending(self) -> bool:
+        return bool(self._kept or self._poll.poll(0))
+
+    def is_asked(self) -> bool:
+        """Tell whether the master inquires, in the middle of a command; other messages wait for `receive`."""
+        while not self._kept and self._poll.poll(0):
+            message = self._read()
+            if isinstance(message, Inquiry):
+                return True
+            self._kept.append(message)
+        return False
+
+    def reply(self, message: Any) -> None:
+        """Send a message; raise what pickling it raised, and nothing was sent then."""
+        frame = encode(message)
+        if size_of(frame) > LARGE_BYTES:
+            self._send(encode(Large()))
+            asked, _ = self.receive()
+            if not isinstance(asked, Go):  # the master has given up
+                raise Disconnected
+        self._send(frame)
+
+    def _send(self, frame: Frame) -> None:
+        self._sending = True
+        try:
+            send(self._end, frame)
+        except OSError:
+            raise Disconnected from None
+        finally:
+            self._sending = False
+
+    def say_ended(self) -> None:
+        """Tell the master that the launcher ends this process; safe in a signal handler."""
+        if not self._sending:
+            with suppress(Disconnected):
+                self._send(encode(Ended()))
+
+    def hung_up(self) -> bool:
+        """Return whether the master has closed its end, or is gone, whatever has come before."""
+        ended = select.poll()
+        ended.register(self._end, select.POLLRDHUP)
+        return bool(ended.poll(0))
+
+    def close(self) -> None:
+        self._end.close()

@@ -1,0 +1,227 @@
+"""Small messages through shared memory: no system call where both sides are awake.
+
+The master writes a command into the one box that all workers read, each worker its reply into a box of its
+own. A box has one writer, who writes the number last; a reader spins on it for a moment and then sleeps
+until its doorbell rings. What does not fit goes over the channel.
+
+    Commands -> MasterPost.send ... WorkerPost.take -> serve -> WorkerPost.reply ... MasterPost.arrived
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from synk.transport.commands.replies import decode_reply, encode_reply
+from synk.transport.commands.spin import Spin
+from synk.transport.commands.steps import KnownSteps, PickledSteps
+from synk.transport.commands.sync import SLEEPING, ControlBlock, Doorbells
+from synk.transport.memory.shm import Segment
+from synk.values import messages
+
+NUMBER, NBYTES, FRAMES, EDITION, START, STOP = range(6)
+HEAD_WORDS = 8  # a cache line
+AREA = 1 << 14  # bytes of the longest message
+STRIDE = 8 * HEAD_WORDS + AREA
+
+
+class Mailboxes:
+    """The boxes of a run, new or of a descriptor: the command's, and one for each worker's replies."""
+
+    def __init__(self, n_ranks: int, descriptor: int | None = None):
+        nbytes = STRIDE * n_ranks
+        self.segment = Segment.create(nbytes) if descriptor is None else Segment.attach(descriptor, nbytes)
+        words = self.segment.words(STRIDE * n_ranks // 8)
+        space = words.cast("B")
+        self.boxes = [
+            Mailbox(words[rank * STRIDE // 8 :][:HEAD_WORDS], space[rank * STRIDE :][8 * HEAD_WORDS : STRIDE])
+            for rank in range(n_ranks)
+        ]
+
+    def close(self) -> None:
+        for box in self.boxes:
+            box.release()
+        self.segment.close()
+
+
+class Mailbox:
+    """One message at a time, from one writer."""
+
+    def __init__(self, words: memoryview, area: memoryview):
+        # Number, bytes, frames of the channel that came before, edition of the payload, the command's rows.
+        self.words = words
+        self.area = area
+        self._payload: bytes | None = None  # that was written last
+
+    def write(self, number: int, payload: bytes, frames: int = 0) -> None:
+        """Put a message into the box; a payload that is there already stays."""
+        words = self.words
+        if payload is not self._payload and payload != self._payload:
+            self.area[: len(payload)] = payload
+            words[NBYTES] = len(payload)
+            words[EDITION] += 1
+            self._payload = payload
+        words[FRAMES] = frames
+        words[NUMBER] = number  # last: now it may be read
+
+    def content(self) -> memoryview:
+        """Return the message, which holds still until the next is written."""
+        return self.area[: self.words[NBYTES]]
+
+    def release(self) -> None:
+        """Let go of the memory."""
+        self.words.release()
+        self.area.release()
+
+
+class LastSteps(NamedTuple):
+    """The steps of the last command in a box, which hold while its edition is the same."""
+
+    edition: int
+    steps: tuple[Any, ...]
+
+
+class MasterPost:
+    """The master's side, which spins for replies before it sleeps, if ``spins``.
+
+    ``sleepers`` are the workers, and where in ``words`` it says that they sleep: then they wait for
+    ``ring(rank)``.
+    """
+
+    def __init__(self, mailboxes: Mailboxes, control: ControlBlock, bells: Doorbells, spins: bool):
+        self._command, *self._replies = mailboxes.boxes
+        self._control = control
+        self._bells = bells
+        self.spin = Spin(spins)
+        self.pickled = PickledSteps()
+        self._number = 0
+        self._workers = list(range(1, control.n_ranks))
+        self._missing: list[int] = []  # ranks whose replies have not been seen
+        self.words, self.ring = control.words, bells.ring
+        self.sleepers = [(rank, control.index(rank, SLEEPING)) for rank in self._workers]
+
+    def fileno(self) -> int:
+        """Descriptor that becomes readable when a reply has come to a sleeping master."""
+        return self._bells.fileno(0)
+
+    def send(self, command: messages.Command, payload: bytes, frames: int) -> bool:
+        """Put a command into the box, unless it is too long; workers that sleep are not woken up.
+
+        ``payload`` is that of its steps.
+        """
+        if len(payload) > AREA:
+            self._missing = []
+            return False
+        self._number = command.number
+        self._missing = self._workers
+        words = self._command.words
+        words[START], words[STOP] = command.start, command.stop
+        self._command.write(command.number, payload, frames)
+        return True
+
+    def spun(self) -> bool:
+        """Look for replies for a moment; return whether all are there, and `arrived` has told of none."""
+        if self._missing is not self._workers:
+            return False
+        number, spin = self._number, self.spin
+        for box in self._replies:
+            words = box.words
+            for _ in range(spin.looks):
+                if words[NUMBER] == number:
+                    break
+            else:
+                return False
+        if spin.doubted:
+            spin.hit()
+        return True
+
+    def arrived(self) -> list[int]:
+        """Return the ranks whose replies have come since."""
+        if not self._missing:
+            return []
+        number, boxes = self._number, self._replies
+        there = [rank for rank in self._missing if boxes[rank - 1].words[NUMBER] == number]
+        self._missing = [rank for rank in self._missing if rank not in there]
+        return there
+
+    def reply(self, rank: int) -> messages.Reply:
+        """Return the reply of a rank that has arrived, until the next command is sent."""
+        return _reply(self._replies[rank - 1])
+
+    def replies(self) -> list[messages.Reply]:
+        """Return the replies of all workers, once all have arrived."""
+        return list(map(_reply, self._replies))
+
+    def sleep(self, asleep: bool) -> None:
+        """Say whether the next reply must ring."""
+        self._control.set(0, SLEEPING, asleep)
+        if not asleep:
+            self._bells.quiet(0)
+
+
+def _reply(box: Mailbox) -> messages.Reply:
+    return decode_reply(box.area[: box.words[NBYTES]])
+
+
+class WorkerPost:
+    """A worker's side."""
+
+    def __init__(self, rank: int, mailboxes: Mailboxes, control: ControlBlock, bells: Doorbells, spins: bool):
+        self._rank = rank
+        self._command, self._reply = mailboxes.boxes[0], mailboxes.boxes[rank]
+        self._control = control
+        self._bells = bells
+        self.spin = Spin(spins, moves=True)
+        self._last = 0
+        self._now = LastSteps(0, ())
+        self._known = KnownSteps()
+
+    def fileno(self) -> int:
+        """Descriptor that becomes readable when a command has come to a sleeping worker."""
+        return self._bells.fileno(self._rank)
+
+    def pending(self) -> bool:
+        """Tell whether there is a command that `take` has not returned."""
+        return self._command.words[NUMBER] != self._last
+
+    @property
+    def frames(self) -> int:
+        """Number of frames of the channel to read before the command."""
+        return self._command.words[FRAMES]
+
+    def spun(self) -> bool:
+        """Look for a command for a moment; return whether one has come."""
+        words, last = self._command.words, self._last
+        for _ in range(self.spin.looks):
+            if words[NUMBER] != last:
+                if self.spin.doubted:
+                    self.spin.hit()
+                return True
+        return False
+
+    def sleep(self, asleep: bool) -> None:
+        """Say whether the next command must ring."""
+        self._control.set(self._rank, SLEEPING, asleep)
+        if not asleep:
+            self._bells.quiet(self._rank)
+
+    def steps_of(self, payload: bytes) -> tuple[Any, ...]:
+        """Return the steps that were pickled."""
+        return self._known.of(payload)
+
+    def take(self) -> messages.Command:
+        """Return the command."""
+        words = self._command.words
+        self._last = words[NUMBER]
+        if words[EDITION] != self._now.edition:
+            self._now = LastSteps(words[EDITION], self.steps_of(bytes(self._command.content())))
+        return messages.Command(self._last, self._now.steps, words[START], words[STOP])
+
+    def reply(self, message: messages.Reply) -> bool:
+        """Put the reply to the command that was taken last into the box, unless it is too long."""
+        payload = encode_reply(message, AREA)
+        if payload is None:
+            return False
+        self._reply.write(self._last, payload)
+        if self._control.get(0, SLEEPING):
+            self._bells.ring(0)
+        return True
