@@ -1,4 +1,4 @@
-"""Products of float32 matrices: oneDNN beside NumPy's OpenBLAS, for the table in synk/native/products.py.
+"""Products of float32 matrices: oneDNN beside NumPy's OpenBLAS, for the table in synk/compile/native/products.py.
 
    python benchmarks/products.py                            sizes as training has them, one thread
    python benchmarks/products.py --size 32x128x512 --rounds 50
@@ -19,8 +19,8 @@ import numpy as np
 from markdown_tables import aligned, in_words
 
 from synk.bench import pairs
-from synk.native.find_onednn import find
-from synk.native.products import Products, Sizes
+from synk.compile.native.find_onednn import find
+from synk.compile.native.products import Products, Sizes
 
 TRAINING = ("32x128x512", "250x784x800", "250x800x800", "250x800x10")
 OTHERS = ("64x64x64", "64x128x128", "1000x1000x1000", "1x800x800", "2x800x800", "250x800x4", "250x800x8")

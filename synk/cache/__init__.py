@@ -12,9 +12,9 @@ import sys
 from collections.abc import Sequence
 from datetime import datetime
 
+from synk.compile.native.kept import KeptFile, size_limit
+from synk.compile.native.store import Store, said
 from synk.doctor.machine import size
-from synk.native.kept import KeptFile, size_limit
-from synk.native.store import Store, said
 
 DESCRIPTION = "Show the compiled libraries that this user's processes share, or remove them."
 

@@ -33,11 +33,11 @@ from synk.compile.elementwise.dialect import CUDA
 from synk.compile.elementwise.fusion import TAGS, register_fusion
 from synk.compile.graphs.until_gradients import check_until_gradients
 from synk.compile.graphs.width import as_performed
+from synk.compile.native.libraries import native_libraries
 from synk.compile.passes.place import wanted_on_host
 from synk.compile.sound_rewrites import GUARDED, SOUND
 from synk.compile.trackers import LAST, ForgetOps, forgetful
 from synk.compile.wrong_rewrites import LEFT_OUT
-from synk.native.libraries import native_libraries
 
 WANTED = (
     "fast_run",

@@ -14,7 +14,7 @@ INSTALL = "install one (apt install gcc, dnf install gcc), or set CC to one"
 
 def compiler(machine: Machine) -> Finding:
     """Check the C compiler, which makes one loop of elementwise graphs."""
-    subject, module = "C compiler", import_module("synk.native.compiler")
+    subject, module = "C compiler", import_module("synk.compile.native.compiler")
     found = module.find_compiler()
     if found is None:
         remedy = f"elementwise graphs run several times slower: {INSTALL}"
@@ -24,7 +24,7 @@ def compiler(machine: Machine) -> Finding:
     if isinstance(made, Exception):
         return Finding(WARNING, subject, f"{name} fails: {_reason(made)}", INSTALL)
     try:
-        answer = import_module("synk.native.libraries").load(made).synk_probe()
+        answer = import_module("synk.compile.native.libraries").load(made).synk_probe()
     except OSError as error:
         return Finding(WARNING, subject, f"{name} compiles, but does not load: {error}", INSTALL)
     return grade(subject, f"{name} compiles", (answer != 42, WARNING, f"{name} compiles wrongly: {INSTALL}"))
@@ -44,7 +44,7 @@ def _reason(error: Exception) -> str:
 
 def array_layout(machine: Machine) -> Finding:
     """Check that NumPy lays out arrays as compiled loops read them, in place."""
-    known = import_module("synk.native.methods").layout_is_known()
+    known = import_module("synk.compile.native.methods").layout_is_known()
     return grade(
         "layout of arrays",
         "as compiled loops expect" if known else "not as compiled loops expect",
@@ -54,7 +54,7 @@ def array_layout(machine: Machine) -> Finding:
 
 def kernel_cache(machine: Machine) -> Finding:
     """Check the folder that keeps compiled kernels; without it each process compiles its own."""
-    subject, module = "kernel cache", import_module("synk.native.store")
+    subject, module = "kernel cache", import_module("synk.compile.native.store")
     store = module.Store()
     choose = "every process compiles anew: set SYNK_CACHE to a folder that is yours alone"
     kept, refused, present, where = list[object](), list[str](), store.folder, ""
@@ -81,7 +81,7 @@ def kernel_cache(machine: Machine) -> Finding:
 
 def onednn(machine: Machine) -> Finding:
     """Check oneDNN, which computes convolutions of float32; where it does not load, NumPy does."""
-    library = import_module("synk.native.find_onednn")
+    library = import_module("synk.compile.native.find_onednn")
     found = library.find()
     if found.library is not None:
         version = found.library.dnnl_version().contents

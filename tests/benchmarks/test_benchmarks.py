@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from synk.bench.pairs import Comparison
-from synk.native import find_onednn as onednn
+from synk.compile.native import find_onednn as onednn
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SECONDS = 200  # for a script to end

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from synk.__main__ import main
-from synk.native import kept
-from synk.native.kept import size_limit
-from synk.native.store import Store
+from synk.compile.native import kept
+from synk.compile.native.kept import size_limit
+from synk.compile.native.store import Store
 
 
 @pytest.fixture

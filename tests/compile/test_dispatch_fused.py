@@ -18,8 +18,8 @@ from support.regions.alone import region_of
 from synk.compile import ArrayLinker, array_funcify, array_mode
 from synk.compile.dispatch.elemwise import unfused
 from synk.compile.elementwise.fusion import TAGS
-from synk.native.compiler import find_compiler
-from synk.native.libraries import native_libraries
+from synk.compile.native.compiler import find_compiler
+from synk.compile.native.libraries import native_libraries
 
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
 

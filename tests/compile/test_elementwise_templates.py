@@ -16,7 +16,7 @@ from support.regions.alone import region_of
 from synk.compile.elementwise import CupyKernels, NoTemplate, has_template, template
 from synk.compile.elementwise.body import elemwise_body
 from synk.compile.elementwise.dialect import CUDA, native_dialect
-from synk.native.compiler import find_compiler
+from synk.compile.native.compiler import find_compiler
 
 
 def node_of(scalar_op, *dtypes):

@@ -13,10 +13,10 @@ from pytensor.tensor.math import Dot
 
 from support.cases.unary_op import UnaryOp
 from synk.compile import ArrayLinker, array_funcify, array_mode, source_of
+from synk.compile.native.compiler import find_compiler
 from synk.compile.observe.profile import Ledger, Profile, memory_of, observed_mode
 from synk.compile.observe.report import TOP, Record, Report, Slice, table
 from synk.compile.tables import flops_of
-from synk.native.compiler import find_compiler
 
 MILLISECOND = 1_000_000  # nanoseconds
 

@@ -11,11 +11,11 @@ import pytensor
 import pytest
 import threadpoolctl
 
+from synk.compile.native import compiler as native
+from synk.compile.native import find_onednn as onednn
 from synk.doctor import compiling, software
 from synk.doctor.finding import Level
 from synk.doctor.machine import GIB, MIB
-from synk.native import compiler as native
-from synk.native import find_onednn as onednn
 
 ROOT = Path(__file__).parents[2]
 
@@ -209,7 +209,7 @@ def test_a_compiler_that_makes_no_library(machine, monkeypatch):
 
 @pytest.mark.parametrize(("known", "level"), [(True, Level.OK), (False, Level.WARNING)])
 def test_the_layout_of_arrays(machine, monkeypatch, known, level):
-    monkeypatch.setattr("synk.native.methods.layout_is_known", lambda: known)
+    monkeypatch.setattr("synk.compile.native.methods.layout_is_known", lambda: known)
     assert compiling.array_layout(machine()).level is level
 
 

@@ -9,11 +9,11 @@ import sys
 import numpy as np
 import pytest
 
+from synk.compile.native.compilation import CompileError
+from synk.compile.native.compiler import Compiler, find_compiler
+from synk.compile.native.libraries import Libraries
+from synk.compile.native.store import Store
 from synk.kernels.loops import available, c_functions
-from synk.native.compilation import CompileError
-from synk.native.compiler import Compiler, find_compiler
-from synk.native.libraries import Libraries
-from synk.native.store import Store
 
 needs_compiler = pytest.mark.skipif(not available(), reason="there is no C compiler")
 

@@ -21,7 +21,7 @@ def test_openblas_computes_as_it_is_told():
 
 @pytest.mark.skipif(not isa, reason="ONEDNN_MAX_CPU_ISA is not set")
 def test_onednn_computes_as_it_is_told():
-    library = pytest.importorskip("synk.native.find_onednn").find().library
+    library = pytest.importorskip("synk.compile.native.find_onednn").find().library
     if library is None:
         pytest.skip("there is no oneDNN")
     assert library.dnnl_get_effective_cpu_isa() == ONEDNN_ISAS[isa]

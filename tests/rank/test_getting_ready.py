@@ -8,11 +8,11 @@ import pytest
 
 import synk
 from synk.compile import ArrayLinker, array_mode
+from synk.compile.native.compiler import Compiler, find_compiler
+from synk.compile.native.libraries import Libraries
+from synk.compile.native.store import Store
 from synk.compile.regions import compilation, functions
 from synk.compile.regions.compilation import NativeCompilation
-from synk.native.compiler import Compiler, find_compiler
-from synk.native.libraries import Libraries
-from synk.native.store import Store
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
 

@@ -20,9 +20,9 @@ from pytensor.graph.op import Op
 
 import synk
 from support.processes.of_rank import OfRank, of_ranks
+from synk.compile.native.libraries import native_libraries
+from synk.compile.native.store import Store
 from synk.device.cpu import count_cores
-from synk.native.libraries import native_libraries
-from synk.native.store import Store
 from synk.rank.program import RankProgram
 
 

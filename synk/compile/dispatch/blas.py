@@ -21,10 +21,10 @@ from pytensor.tensor.blas import BatchedDot, Dot22, Dot22Scalar, Gemm, Gemv
 from pytensor.tensor.math import Dot
 
 from synk.compile.compat import Ger
+from synk.compile.native.products import faster_products
 from synk.compile.programs.transfer import is_on_device
 from synk.compile.tables import array_funcify, flops_of, takes_out
 from synk.gpu.dispatch.cublas import can_multiply, multiply
-from synk.native.products import faster_products
 
 # Where the left factor stands among the inputs; its last axis is the one that is summed over.
 LEFT = {Dot: 0, Dot22: 0, Dot22Scalar: 0, BatchedDot: 0, Gemm: 2, Gemv: 2}

@@ -32,9 +32,9 @@ from pytensor.tensor.random.basic import (
 from pytensor.tensor.random.op import RandomVariable
 
 from synk.compile.host_call import HostCall
+from synk.compile.native.draws import copy_generator
 from synk.compile.tables import array_funcify
 from synk.gpu.dispatch.device_random import device_sampler
-from synk.native.draws import copy_generator
 
 Sample = Callable[..., np.ndarray]
 # Their parameters tell how many draws there are; each of those is one permutation or choice.

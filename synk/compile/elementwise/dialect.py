@@ -8,8 +8,8 @@ from functools import cache
 
 import numpy as np
 
-from synk.native.compiler import ELEMENTARY, vector_functions
-from synk.native.special import SPECIAL
+from synk.compile.native.compiler import ELEMENTARY, vector_functions
+from synk.compile.native.special import SPECIAL
 
 TYPES = {
     "bool": "unsigned char",  # 0 or 1

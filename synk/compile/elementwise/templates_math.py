@@ -12,7 +12,7 @@ from synk.compile.elementwise.templates import (
     template,
     wrap,
 )
-from synk.native.special import PREFIX
+from synk.compile.native.special import PREFIX
 
 FUNCTIONS = {
     basic.Pow: "pow",

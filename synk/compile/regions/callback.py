@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from synk.compile.native.libraries import SourceText, native_libraries
+from synk.compile.native.store import name_of
 from synk.compile.programs.program import Program
 from synk.compile.regions.frame import HEAD
 from synk.compile.regions.functions import RegionFunction
-from synk.native.libraries import SourceText, native_libraries
-from synk.native.store import name_of
 
 # The GIL is held: regions make NumPy's arrays, and let other threads run while their loops are long.
 TEXT = f"""\

@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
+from synk.compile.native.compilation import CompileError
+from synk.compile.native.compiler import vector_functions
+from synk.compile.native.libraries import Libraries, SourceText, native_libraries
+from synk.compile.native.methods import has_method, method_of
+from synk.compile.native.store import name_of
 from synk.compile.regions.frame import prelude_file, source_file
-from synk.native.compilation import CompileError
-from synk.native.compiler import vector_functions
-from synk.native.libraries import Libraries, SourceText, native_libraries
-from synk.native.methods import has_method, method_of
-from synk.native.store import name_of
 
 # Characters of a file, from which on there is one more: files are compiled at the same time, but in each what
 # its regions share is compiled again.

@@ -19,10 +19,10 @@ from pytensor.tensor.type_other import NoneTypeT
 
 from synk.compile.elementwise.dialect import TYPES
 from synk.compile.elementwise.templates import is_float
+from synk.compile.native.draws import BITS, drawing_text
 from synk.compile.regions.table import NoText, c_text
 from synk.compile.regions.views import View, listed
 from synk.compile.regions.writer import RegionWriter
-from synk.native.draws import BITS, drawing_text
 
 
 class Draw(NamedTuple):

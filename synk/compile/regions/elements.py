@@ -17,13 +17,13 @@ from synk.compile.elementwise.body import Body, Operand, elemwise_body
 from synk.compile.elementwise.dialect import TYPES, of_few
 from synk.compile.elementwise.templates import carrier, is_float
 from synk.compile.elementwise.writer import Value, Writer, type_name
+from synk.compile.native.compiler import ELEMENTARY
+from synk.compile.native.special import SPECIAL, TABLE, special_text
 from synk.compile.regions.table import NoText, c_text
 from synk.compile.regions.variables import type_of
 from synk.compile.regions.views import View
 from synk.compile.regions.walks import Fold, call, common_shape, fill, one_element
 from synk.compile.regions.writer import RegionWriter
-from synk.native.compiler import ELEMENTARY
-from synk.native.special import SPECIAL, TABLE, special_text
 
 
 def fold_of(op: CAReduce, node: Apply, region: RegionWriter) -> Fold:

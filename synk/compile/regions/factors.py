@@ -18,12 +18,12 @@ from pytensor.tensor.linalg.solvers.general import Solve
 from pytensor.tensor.linalg.summary import Det, SLogDet
 from pytensor.tensor.sort import ArgSortOp
 
+from synk.compile.native.routines import TABLE, number_of
 from synk.compile.regions.linalg import rows_of
 from synk.compile.regions.table import NoText, c_text
 from synk.compile.regions.views import View
 from synk.compile.regions.walks import copy
 from synk.compile.regions.writer import RegionWriter, type_of
-from synk.native.routines import TABLE, number_of
 
 FACTOR = Template("""\
 SHARED int NAME(const View *a, void *factors, void *exchanged)

@@ -15,9 +15,9 @@ import numpy as np
 from pytensor.graph.fg import FunctionGraph
 
 from synk.compile.elementwise.dialect import native_dialect
+from synk.compile.native.draws import copy_generator
 from synk.compile.regions.compilation import native_compilation
 from synk.compile.regions.writer import RegionWriter
-from synk.native.draws import copy_generator
 
 
 class RegionFunction:

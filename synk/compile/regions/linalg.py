@@ -14,11 +14,11 @@ from pytensor.tensor.linalg.decomposition.cholesky import Cholesky
 from pytensor.tensor.linalg.solvers.triangular import SolveTriangular
 
 from synk.compile.elementwise.templates import is_float
+from synk.compile.native.routines import TABLE, number_of
 from synk.compile.regions.table import NoText, c_text
 from synk.compile.regions.variables import type_of
 from synk.compile.regions.walks import copy, fill
 from synk.compile.regions.writer import RegionWriter
-from synk.native.routines import TABLE, number_of
 
 FEW = 32  # rows, up to which a loop takes less time than LAPACK
 

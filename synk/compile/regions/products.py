@@ -20,12 +20,12 @@ from synk.compile.compat import Ger
 from synk.compile.elementwise.body import Body, Operand
 from synk.compile.elementwise.dialect import TYPES
 from synk.compile.elementwise.templates import is_float
+from synk.compile.native.routines import TABLE
 from synk.compile.regions.table import NoText, c_text
 from synk.compile.regions.variables import type_of
 from synk.compile.regions.views import View
 from synk.compile.regions.walks import fill, run, whole
 from synk.compile.regions.writer import RegionWriter
-from synk.native.routines import TABLE
 
 # Products of numbers, up to which a product of matrices takes less time than its call in Python.
 FEW = 32**3

@@ -19,10 +19,10 @@ from pytensor.graph.basic import Apply
 
 from synk.compile.elementwise.body import Body, Operand, elemwise_body
 from synk.compile.elementwise.dialect import CUDA
+from synk.compile.native.store import name_of
 from synk.gpu.elementwise.cuda_access import is_number
 from synk.gpu.elementwise.cuda_layout import lay_out
 from synk.gpu.elementwise.cuda_source import OPTIONS, THREADS, source
-from synk.native.store import name_of
 
 BLOCK = (THREADS,)
 MISMATCH, UNFIT = 1, 2

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from synk.native.compilation import CompileError
-from synk.native.compiler import find_compiler, vector_functions, why_none
-from synk.native.libraries import Libraries, SourceText
-from synk.native.store import Store, name_of
+from synk.compile.native.compilation import CompileError
+from synk.compile.native.compiler import find_compiler, vector_functions, why_none
+from synk.compile.native.libraries import Libraries, SourceText
+from synk.compile.native.store import Store, name_of
 
 # By dtype: the type of an element, an integer of its size, and the exponential function.
 TYPES = {"float32": ("float", "int", "expf"), "float64": ("double", "long", "exp")}

@@ -12,8 +12,8 @@ Importing this loads nothing; the library is loaded when the first kernel runs, 
 oneDNN's manual is at https://oneapi-src.github.io/oneDNN/v3.2/.
 """
 
+from synk.compile.native.find_onednn import available, reason
 from synk.kernels.onednn.convolution import OneDnn
 from synk.kernels.onednn.engine import threads
-from synk.native.find_onednn import available, reason
 
 __all__ = ["OneDnn", "available", "reason", "threads"]

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from synk.compile.native import find_onednn
 from synk.kernels.onednn import binding
 from synk.kernels.onednn.binding import created
-from synk.native import find_onednn
 
 PAGE = 4096  # bytes; also where buffers in the workspace start
 

@@ -28,14 +28,14 @@ from pytensor.tensor.blas import Dot22
 from pytensor.tensor.elemwise import Elemwise
 
 from synk.compile import ArrayLinker, Debug, array_mode
+from synk.compile.native.compiler import Compiler
+from synk.compile.native.libraries import Libraries
+from synk.compile.native.store import Store
 from synk.compile.regions import functions as region_functions
 from synk.compile.regions import grouping
 from synk.compile.regions.compilation import NativeCompilation
 from synk.compile.regions.functions import RegionFunction, written
 from synk.compile.regions.region import Region
-from synk.native.compiler import Compiler
-from synk.native.libraries import Libraries
-from synk.native.store import Store
 
 NEWER = hasattr(pytensor.graph.fg, "FrozenFunctionGraph")
 DEBUG = array_mode(ArrayLinker(observe=Debug(), native=True))

@@ -8,10 +8,10 @@ import pytensor.tensor as pt
 import pytest
 
 from synk.compile import array_mode
+from synk.compile.native.compiler import FLAGS, find_compiler
 from synk.compile.regions.frame import source_file
 from synk.compile.regions.functions import written
 from synk.compile.regions.walks import Fold, fold_text
-from synk.native.compiler import FLAGS, find_compiler
 
 CHOICE = "b > a || b != b ? b : a"
 STEP = "for (int k = 0; k < 8; k++)"  # of eight elements at a time

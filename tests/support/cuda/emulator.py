@@ -26,8 +26,8 @@ import numpy as np
 
 from support.cuda.regions import LaunchError, Regions
 from support.cupy import stand_in
-from synk.native.libraries import load
-from synk.native.store import Store, name_of
+from synk.compile.native.libraries import load
+from synk.compile.native.store import Store, name_of
 
 HEADER = Path(__file__).with_name("emulator.h")
 FLAGS = ["-std=c++17", "-O1", "-fPIC", "-ffp-contract=off", "-fno-strict-aliasing"]

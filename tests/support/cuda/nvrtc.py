@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from synk.compile.native.store import Store, name_of
 from synk.gpu.elementwise.cuda_source import OPTIONS
-from synk.native.store import Store, name_of
 
 ARCHITECTURE = "sm_90"
 

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from synk.compile.native.compiler import find_compiler
+from synk.compile.native.libraries import Libraries
+from synk.compile.native.store import Store
 from synk.compile.regions import functions
 from synk.compile.regions.compilation import NativeCompilation
-from synk.native.compiler import find_compiler
-from synk.native.libraries import Libraries
-from synk.native.store import Store
 
 
 class NoStore(Store):

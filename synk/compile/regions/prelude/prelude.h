@@ -3,7 +3,7 @@
    than most. It defines PRELUDE, and its variables are set before it is used.
 
    The headers of Python and NumPy would take ten times as long to compile as a region. HEAD is the size of a
-   Python object's head, whose last member is its type; `synk.native.methods` has compared these layouts with a
+   Python object's head, whose last member is its type; `synk.compile.native.methods` has compared these layouts with a
    real array. */
 
 typedef struct {

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from support.slow import slow
+from synk.compile.native import libraries
+from synk.compile.native.compiler import Compiler, find_compiler
+from synk.compile.native.libraries import Libraries, SourceText
+from synk.compile.native.methods import layout_is_known
+from synk.compile.native.store import Store, default_folder
 from synk.compile.regions.compilation import NativeCompilation
-from synk.native import libraries
-from synk.native.compiler import Compiler, find_compiler
-from synk.native.libraries import Libraries, SourceText
-from synk.native.methods import layout_is_known
-from synk.native.store import Store, default_folder
 
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
 
@@ -342,7 +342,7 @@ def test_layout():
 FAULTS = """
 import resource
 import numpy as np
-from synk.native.libraries import keep_freed_memory
+from synk.compile.native.libraries import keep_freed_memory
 
 def calls(number):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from synk.native import draws, routines, special
-from synk.native.capsules import pointer_in
-from synk.native.products import Pointers, faster_products
+from synk.compile.native import draws, routines, special
+from synk.compile.native.capsules import pointer_in
+from synk.compile.native.products import Pointers, faster_products
 
 HEAD = object.__basicsize__
 TABLES: dict[str, Callable[[], list[Any]]] = {

@@ -5,7 +5,7 @@ import tracemalloc
 
 import pytest
 
-from synk.native.own_files import LARGEST, NotOwn, own_folder, read_own_file
+from synk.compile.native.own_files import LARGEST, NotOwn, own_folder, read_own_file
 
 
 @pytest.fixture

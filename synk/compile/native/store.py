@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from synk.native.kept import KeptFile, look_into, shrink, size_limit
-from synk.native.own_files import NotOwn, own_folder, read_own_file
+from synk.compile.native.kept import KeptFile, look_into, shrink, size_limit
+from synk.compile.native.own_files import NotOwn, own_folder, read_own_file
 
 
 class Store:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-from synk.native.own_files import NotOwn, check_own_file
+from synk.compile.native.own_files import NotOwn, check_own_file
 
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 

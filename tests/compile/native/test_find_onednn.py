@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
+from synk.compile.native import find_onednn
 from synk.kernels.onednn import available, reason
 from synk.kernels.onednn.binding import OneDnnError
-from synk.native import find_onednn
 
 
 def test_a_missing_library_is_told_with_a_remedy():

@@ -11,9 +11,9 @@ import pytest
 from support.cases.draws import draw
 from synk.compile import ArrayLinker, array_mode
 from synk.compile.dispatch import blas
-from synk.native import methods, products
-from synk.native.find_onednn import find
-from synk.native.products import Pointers, Products, Sizes, faster_products, sizes_for
+from synk.compile.native import methods, products
+from synk.compile.native.find_onednn import find
+from synk.compile.native.products import Pointers, Products, Sizes, faster_products, sizes_for
 
 ALL = Sizes(rows=1, columns=1, least=0, most=1 << 60)
 

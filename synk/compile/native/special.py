@@ -9,7 +9,7 @@ import re
 from functools import cache
 from typing import Any, NamedTuple
 
-from synk.native.capsules import name_in, pointer_in
+from synk.compile.native.capsules import name_in, pointer_in
 
 
 class SpecialFunction(NamedTuple):

@@ -5,7 +5,7 @@ calls of `number_of` in texts -> ``routines`` in a library, which `pointers` fil
 
 from functools import cache
 
-from synk.native.capsules import pointer_in
+from synk.compile.native.capsules import pointer_in
 
 NAMES = (
     *("dgemv", "sgemv", "dgemm", "sgemm"),  # in this order for ``MULTIPLY`` in ``prelude/products.c``

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from synk.native.compilation import PREFIX, CompileError, compile_all, work_folder
-from synk.native.compiler import find_compiler
-from synk.native.libraries import load
+from synk.compile.native.compilation import PREFIX, CompileError, compile_all, work_folder
+from synk.compile.native.compiler import find_compiler
+from synk.compile.native.libraries import load
 
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
 
@@ -203,7 +203,7 @@ def test_an_interrupt_ends_the_compiler_and_removes_its_folder(here, tmp_path, m
 
 KILLED = """
 import signal, sys
-from synk.native.compilation import compile_all
+from synk.compile.native.compilation import compile_all
 for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
     signal.signal(number, signal.SIG_IGN)
 compile_all([""], [sys.argv[1]], [])

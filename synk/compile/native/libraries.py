@@ -22,10 +22,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from synk.native.compilation import CompileError
-from synk.native.compiler import Compiler, find_compiler, why_none
-from synk.native.methods import layout_is_known
-from synk.native.store import Store
+from synk.compile.native.compilation import CompileError
+from synk.compile.native.compiler import Compiler, find_compiler, why_none
+from synk.compile.native.methods import layout_is_known
+from synk.compile.native.store import Store
 
 
 class SourceText(NamedTuple):

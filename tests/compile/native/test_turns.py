@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from synk.native.compiler import find_compiler
-from synk.native.store import Store
+from synk.compile.native.compiler import find_compiler
+from synk.compile.native.store import Store
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
 
@@ -20,9 +20,9 @@ while [ ! -e {folder}/go ]; do sleep 0.02; done
 exec {cc} "$@"
 """
 RANK = """
-from synk.native.compiler import find_compiler
-from synk.native.libraries import Libraries, SourceText
-from synk.native.store import Store
+from synk.compile.native.compiler import find_compiler
+from synk.compile.native.libraries import Libraries, SourceText
+from synk.compile.native.store import Store
 
 (library,) = Libraries(find_compiler(), Store()).make([SourceText("int one(void) { return 1; }", ("k1",))])
 print(library.one())

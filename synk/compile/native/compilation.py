@@ -18,7 +18,7 @@ import signal
 import tempfile
 from collections.abc import Iterator, Sequence
 
-from synk.native.own_files import NotOwn, read_own_file
+from synk.compile.native.own_files import NotOwn, read_own_file
 
 PREFIX = "synk-cc-"
 MOST_SAID = 2000  # characters of a compiler's complaint: one may have a line for each line of a long text

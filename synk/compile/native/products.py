@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import threadpoolctl
 
-from synk.native.find_onednn import find
+from synk.compile.native.find_onednn import find
 
 FLOAT32, SIZE = np.dtype("float32"), 4  # bytes
 
