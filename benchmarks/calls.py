@@ -17,7 +17,7 @@ from pathlib import Path
 
 from markdown_tables import aligned, in_turn, in_words
 
-from synk.bench.pairs import Comparison, in_units
+from synk.tools.bench.pairs import Comparison, in_units
 
 HERE = Path(__file__).parent.parent
 CALLS = 3000  # of each kind, for one time: several slices of the scheduler

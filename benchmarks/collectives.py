@@ -11,10 +11,10 @@ ratios to the time that synk takes inside a step. Rivals need the extra ``bench`
 import argparse
 from collections.abc import Iterator
 
-from synk.bench import all_reduce, figures, machine, pairs
-from synk.bench.all_reduce import IN_STEP, ONE_COPY, THEIRS, VERB
-from synk.bench.rivals import GLOO, MPI, versions
-from synk.bench.workbench import LARGE, Workbench, opened, show
+from synk.tools.bench import all_reduce, figures, machine, pairs
+from synk.tools.bench.all_reduce import IN_STEP, ONE_COPY, THEIRS, VERB
+from synk.tools.bench.rivals import GLOO, MPI, versions
+from synk.tools.bench.workbench import LARGE, Workbench, opened, show
 
 COLUMNS = {
     "memcpy": ONE_COPY,

@@ -21,7 +21,7 @@ import markdown_tables
 import numpy as np
 from lines import Crew, free_port
 
-from synk.bench import pairs
+from synk.tools.bench import pairs
 from synk.transport.machines.mpirun import more_ssh_options, on
 
 N_RANKS = 2

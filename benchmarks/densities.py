@@ -22,8 +22,8 @@ import pytensor.tensor as pt
 from markdown_tables import aligned, in_turn, in_words
 from pytensor.compile.mode import get_mode
 
-from synk.bench.pairs import Comparison, in_units
 from synk.compile import ArrayLinker, array_mode
+from synk.tools.bench.pairs import Comparison, in_units
 
 Model = Callable[[Any], Any]  # of a flat vector of parameters, to the log-density
 HALF_LOG_TAU = 0.5 * np.log(2 * np.pi)

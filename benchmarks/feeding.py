@@ -20,8 +20,8 @@ import numpy as np
 import pytensor.tensor as pt
 
 import synk
-from synk.bench.machine import describe
-from synk.bench.pairs import compare, in_bytes
+from synk.tools.bench.machine import describe
+from synk.tools.bench.pairs import compare, in_bytes
 
 COPY = "plain copy, page-locked"
 TARGET = 0.8

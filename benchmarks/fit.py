@@ -24,7 +24,7 @@ import markdown_tables
 import numpy as np
 
 import synk
-from synk.bench import pairs
+from synk.tools.bench import pairs
 
 LIGHTNING = find_spec("lightning") is not None  # without it synk alone is measured
 ROWS, COLUMNS, BATCH = 12_800, 10, 64

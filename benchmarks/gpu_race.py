@@ -16,7 +16,7 @@ import markdown_tables
 import numpy as np
 from lines import Crew
 
-from synk.bench import pairs
+from synk.tools.bench import pairs
 
 AGREE = 6  # steps, whose losses are compared
 MOST_ROUNDS = 40

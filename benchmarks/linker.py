@@ -21,7 +21,7 @@ import mlp
 import rivals
 import starts
 
-from synk.bench import pairs
+from synk.tools.bench import pairs
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ for library in ("OMP", "OPENBLAS", "MKL", "NUMBA"):
     os.environ[f"{library}_NUM_THREADS"] = "1"
 
 # After the loop: with synk comes NumPy.
-from synk.bench import machine  # noqa: E402
+from synk.tools.bench import machine  # noqa: E402
 
 OTHERS = ("numba", "torch")
 

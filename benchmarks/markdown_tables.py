@@ -5,7 +5,7 @@ Comparison -> table -> text
 
 from collections.abc import Iterator, Sequence
 
-from synk.bench.pairs import Comparison, Spread, in_units, turns
+from synk.tools.bench.pairs import Comparison, Spread, in_units, turns
 
 
 def in_turn(names: Sequence[str], rounds: int) -> Iterator[tuple[int, str]]:

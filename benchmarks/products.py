@@ -18,9 +18,9 @@ import machine  # isort: split
 import numpy as np
 from markdown_tables import aligned, in_words
 
-from synk.bench import pairs
 from synk.compile.native.find_onednn import find
 from synk.compile.native.products import Products, Sizes
+from synk.tools.bench import pairs
 
 TRAINING = ("32x128x512", "250x784x800", "250x800x800", "250x800x10")
 OTHERS = ("64x64x64", "64x128x128", "1000x1000x1000", "1x800x800", "2x800x800", "250x800x4", "250x800x8")

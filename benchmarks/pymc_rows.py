@@ -21,8 +21,8 @@ os.environ.update(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1")
 from pymc_ten import built, glm
 
 import synk
-from synk.bench.pairs import Comparison, turns
 from synk.extensions.pymc import compile_logp_dlogp
+from synk.tools.bench.pairs import Comparison, turns
 
 
 def seconds_of(evaluate: Callable[[Any], Any], vector: Any, count: int) -> float:

@@ -33,8 +33,8 @@ import pytest
 from markdown_tables import aligned
 from pytensor.compile.mode import get_mode
 
-from synk.bench.pairs import compare, in_units
 from synk.compile import array_mode
+from synk.tools.bench.pairs import compare, in_units
 
 MODES: dict[str, tuple[Callable[[], Any], bool]] = {  # with Numba's fast mathematics or without
     "synk": (array_mode, False),

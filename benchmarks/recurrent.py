@@ -21,8 +21,8 @@ import pytensor
 import pytensor.tensor as pt
 from markdown_tables import aligned, in_words
 
-from synk.bench import pairs
 from synk.compile import array_mode
+from synk.tools.bench import pairs
 
 STEPS, BATCH, FEATURES, UNITS = 100, 32, 64, 128
 RATE = 0.5

@@ -29,7 +29,7 @@ import markdown_tables
 import numpy as np
 from lines import Crew, free_port
 
-from synk.bench import pairs
+from synk.tools.bench import pairs
 
 SYNK = "synk"
 AGREE = 6  # steps; each batch has its turn

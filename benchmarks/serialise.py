@@ -20,8 +20,8 @@ import pytensor
 import rivals
 from pytensor.graph.traversal import ancestors
 
-from synk.bench import pairs
 from synk.compile import dumps, loads
+from synk.tools.bench import pairs
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import markdown_tables
 
-from synk.bench import pairs
+from synk.tools.bench import pairs
 
 SCRIPT = str(Path(__file__).with_name("first_call.py"))
 PHASES = ("import pytensor", "import synk", "graph", "compile", "first call")

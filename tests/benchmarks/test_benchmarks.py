@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from synk.bench.pairs import Comparison
 from synk.compile.native import find_onednn as onednn
+from synk.tools.bench.pairs import Comparison
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SECONDS = 200  # for a script to end

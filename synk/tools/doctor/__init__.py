@@ -1,0 +1,75 @@
+"""``python -m synk doctor``: check a machine, and say what to do about each finding.
+
+    Machine -> checks, each by itself -> findings -> report -> exit status
+
+A check that fails is a finding like others, so a machine where much is missing still gets a full table.
+Nothing here imports the rest of synk before a check needs it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from typing import TextIO
+
+from synk.tools.doctor import compiling, cores, gpus, memory, processes, software
+from synk.tools.doctor.finding import PROBLEM, WARNING, Finding, examined
+from synk.tools.doctor.machine import Machine
+from synk.tools.doctor.rehearsal import rehearse
+from synk.tools.doctor.report import as_json, table, worst
+
+DESCRIPTION = "Check this machine, and say what to do about each finding."
+
+
+def main(argv: list[str]) -> int:
+    """Check this machine and print the findings; return 0, or 1 where one is a problem."""
+    parser = argparse.ArgumentParser(prog="python -m synk doctor", description=DESCRIPTION)
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    parser.add_argument("--hosts", help="check these machines instead, this one first: h1,h2")
+    parser.add_argument("--interface", help="the network between them: eth0, say, or 10.0.0.0/24")
+    options = parser.parse_args(argv)
+    findings = list(findings_of(options.hosts, options.interface))
+    if options.json:
+        print(as_json(findings))
+    else:
+        print(table(findings, shutil.get_terminal_size((100, 24)).columns, wants_colours(sys.stdout)))
+    return int(worst(findings) is PROBLEM)
+
+
+def findings_of(hosts: str | None, interface: str | None) -> Iterator[Finding]:
+    """Yield the findings about this machine, or about hosts and the way between them."""
+    if hosts is None:
+        yield from check_up(Machine.here())
+        return
+    # As little is imported as for this machine.
+    from synk.tools.doctor.hosts import check_hosts
+
+    yield from check_hosts(hosts, interface)
+
+
+def check_up(machine: Machine) -> Iterator[Finding]:
+    """Yield the finding of each check."""
+    for family in (software, compiling, cores, memory, processes):
+        for check in family.CHECKS:
+            yield examined(check, machine)
+    yield from check_gpus()
+    yield examined(rehearse, machine)
+
+
+def check_gpus() -> Iterator[Finding]:
+    """Yield the findings about GPUs; one question to the driver serves them all."""
+    try:
+        facts = gpus.ask()
+    except Exception as error:
+        yield Finding(WARNING, "GPUs", str(error), "runs on cores do not need them; else see nvidia-smi")
+        return
+    for check in gpus.CHECKS:
+        yield examined(check, facts)
+
+
+def wants_colours(stream: TextIO) -> bool:
+    """Tell whether a stream shows colours. See no-color.org."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

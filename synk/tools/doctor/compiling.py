@@ -1,0 +1,98 @@
+"""Checks of compiled kernels: the compiler, the folder that keeps what it makes, and oneDNN."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from importlib import import_module
+
+from synk.tools.doctor.finding import NOTE, OK, WARNING, Finding, grade
+from synk.tools.doctor.machine import MIB, Machine, size
+
+INSTALL = "install one (apt install gcc, dnf install gcc), or set CC to one"
+
+
+def compiler(machine: Machine) -> Finding:
+    """Check the C compiler, which makes one loop of elementwise graphs."""
+    subject, module = "C compiler", import_module("synk.compile.native.compiler")
+    found = module.find_compiler()
+    if found is None:
+        remedy = f"elementwise graphs run several times slower: {INSTALL}"
+        return Finding(WARNING, subject, module.why_none(machine.environ), remedy)
+    name = " ".join(found.command)
+    (made,) = found.compile([_probe()])
+    if isinstance(made, Exception):
+        return Finding(WARNING, subject, f"{name} fails: {_reason(made)}", INSTALL)
+    try:
+        answer = import_module("synk.compile.native.libraries").load(made).synk_probe()
+    except OSError as error:
+        return Finding(WARNING, subject, f"{name} compiles, but does not load: {error}", INSTALL)
+    return grade(subject, f"{name} compiles", (answer != 42, WARNING, f"{name} compiles wrongly: {INSTALL}"))
+
+
+def _probe() -> str:
+    """Return the source of a function, after all that kernels include and declare."""
+    empty = import_module("synk.compile.regions.frame").source_file({}, set())
+    return f"{empty}\nint synk_probe(void) {{ return 42; }}\n"
+
+
+def _reason(error: Exception) -> str:
+    """Return the line of a `CompileError` that tells most."""
+    lines = (str(error).partition(" failed: ")[2] or str(error)).splitlines()
+    return next((line for line in lines if "error" in line), lines[-1])
+
+
+def array_layout(machine: Machine) -> Finding:
+    """Check that NumPy lays out arrays as compiled loops read them, in place."""
+    known = import_module("synk.compile.native.methods").layout_is_known()
+    return grade(
+        "layout of arrays",
+        "as compiled loops expect" if known else "not as compiled loops expect",
+        (not known, WARNING, "elementwise graphs run several times slower: install another NumPy"),
+    )
+
+
+def kernel_cache(machine: Machine) -> Finding:
+    """Check the folder that keeps compiled kernels; without it each process compiles its own."""
+    subject, module = "kernel cache", import_module("synk.compile.native.store")
+    store = module.Store()
+    choose = "every process compiles anew: set SYNK_CACHE to a folder that is yours alone"
+    kept, refused, present, where = list[object](), list[str](), store.folder, ""
+    try:
+        try:
+            kept, refused = store.look()
+        except FileNotFoundError:
+            # Of the folders around it, the innermost that is there.
+            present = next(around for around in store.folder.absolute().parents if os.path.exists(around))
+        where = f" ({present})"
+        with tempfile.TemporaryDirectory(prefix="synk-", dir=present) as inside, module.own_folder(inside):
+            pass
+    except OSError as error:
+        found = f"{store.folder or 'a folder'} is not used: {module.said(error)}{where}"
+        return Finding(WARNING, subject, found, choose)
+    free = machine.space(present).free
+    return grade(
+        subject,
+        f"{len(kept)} kernels in {store.folder}, {size(free)} free",
+        (free < 16 * MIB, WARNING, choose),
+        (bool(refused), WARNING, f"{len(refused)} files there are not used: {'; '.join(refused[:3])}"),
+    )
+
+
+def onednn(machine: Machine) -> Finding:
+    """Check oneDNN, which computes convolutions of float32; where it does not load, NumPy does."""
+    library = import_module("synk.compile.native.find_onednn")
+    found = library.find()
+    if found.library is not None:
+        version = found.library.dnnl_version().contents
+        numbers = f"{version.major}.{version.minor}.{version.patch}"
+        return Finding(OK, "oneDNN", f"{numbers} in {found.library._name}")
+    reason, _, remedy = found.reason.rpartition(": ")
+    if not reason:  # nothing can be done on this kind of machine
+        return Finding(OK, "oneDNN", f"{found.reason}: convolutions run in NumPy")
+    # Something is wrong where there is a file of that name, and it is not used.
+    level = NOTE if next(library.places(), None) is None else WARNING
+    return Finding(level, "oneDNN", reason, f"convolutions run in NumPy, slower: {remedy}")
+
+
+CHECKS = (compiler, array_layout, kernel_cache, onednn)
