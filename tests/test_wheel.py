@@ -120,7 +120,7 @@ def test_the_wheel_holds_every_other_file_of_the_tree(installed):
         if path.is_file() and path.suffix not in (".py", ".pyc")
     }
     regions = {f"synk/compile/regions/prelude/{name}" for name in ("prelude.h", "walks.c")}
-    assert {"synk/py.typed", "synk/kernels/loops/common.c", *regions} <= files
+    assert {"synk/py.typed", "synk/ops/kernels/loops/common.c", *regions} <= files
     assert {name for name in files if not (installed / name).is_file()} == set()
 
 

@@ -5,7 +5,7 @@
     all_reduce  all_sum        all_gather  reduce_scatter  broadcast
 
 Images are (images, channels, height, width). Each has a definition in plain NumPy, and kernels behind it that
-`synk.kernels` chooses; `layout` keeps images with their channels last inside of a graph, `fuse` draws biases
+`synk.ops.kernels` chooses; `layout` keeps images with their channels last inside of a graph, `fuse` draws biases
 and rectifiers into the Op before them, and `residual`, on GPUs, ends of residual blocks.
 """
 

@@ -17,9 +17,6 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Variable
 
 from synk.compile.tables import Width, flops_of
-from synk.kernels.choose import convolution_kernels
-from synk.kernels.im2col import Im2col
-from synk.kernels.window import AXES, Convolution, Window, lengths, ordered
 from synk.ops.checks import float_tensor
 from synk.ops.image import (
     ImageGradient,
@@ -33,6 +30,9 @@ from synk.ops.image import (
     result,
     spatial_lengths,
 )
+from synk.ops.kernels.choose import convolution_kernels
+from synk.ops.kernels.im2col import Im2col
+from synk.ops.kernels.window import AXES, Convolution, Window, lengths, ordered
 
 
 class ConvolutionOp(ImageOp):

@@ -12,8 +12,8 @@ from pytensor.graph.basic import Constant, Variable
 from pytensor.tensor.type import TensorType
 
 from synk.compile.tables import host_inputs
-from synk.kernels.window import Window, lengths
 from synk.ops.kernel_op import KernelOp
+from synk.ops.kernels.window import Window, lengths
 
 
 class ImageOp(KernelOp):

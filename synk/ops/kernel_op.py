@@ -26,7 +26,7 @@ class KernelOp(Op):
     Attributes
     ----------
     provider : callable
-        One of `synk.kernels.choose`: takes an array module and a dtype, and returns the provider.
+        One of `synk.ops.kernels.choose`: takes an array module and a dtype, and returns the provider.
     plain : provider
         In array operations, for NumPy: the definition.
     check : callable or None

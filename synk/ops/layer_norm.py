@@ -12,10 +12,10 @@ from pytensor.graph.basic import Apply
 from pytensor.tensor.type import TensorType
 
 from synk.compile.tables import Width
-from synk.kernels.choose import norm_kernels
-from synk.kernels.plain_norm import PlainNorm
 from synk.ops.checks import common_length, float_tensor, same_shape
 from synk.ops.kernel_op import KernelOp
+from synk.ops.kernels.choose import norm_kernels
+from synk.ops.kernels.plain_norm import PlainNorm
 
 
 def layer_norm(x: Any, gamma: Any, beta: Any, *, eps: float = 1e-5) -> Any:

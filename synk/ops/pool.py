@@ -18,9 +18,6 @@ from pytensor.gradient import DisconnectedType, disconnected_type
 from pytensor.graph.basic import Apply, Variable
 
 from synk.compile.tables import Width
-from synk.kernels.choose import pooling_kernels
-from synk.kernels.plain_pool import PlainPool
-from synk.kernels.window import Pooling, Window, check_layout, lengths, ordered
 from synk.ops.checks import float_tensor
 from synk.ops.image import (
     ImageGradient,
@@ -35,6 +32,9 @@ from synk.ops.image import (
     result,
     spatial_lengths,
 )
+from synk.ops.kernels.choose import pooling_kernels
+from synk.ops.kernels.plain_pool import PlainPool
+from synk.ops.kernels.window import Pooling, Window, check_layout, lengths, ordered
 
 
 class PoolingOp(ImageOp):

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from support.cases.images import check_shapes, convolutions, normal, numeric_gradient, perform
 from synk.compile import ArrayLinker, array_mode
-from synk.kernels.window import Convolution, Window, lengths
 from synk.ops import conv2d
 from synk.ops.convolve import Conv2d, Conv2dInputGradient, Conv2dWeightGradient
+from synk.ops.kernels.window import Convolution, Window, lengths
 
 
 @settings(max_examples=25)

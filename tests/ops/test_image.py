@@ -12,10 +12,10 @@ import pytest
 from support.cases.images import arrays, normal, perform
 from synk.compile import ArrayLinker, array_mode, dumps
 from synk.compile.tables import host_inputs
-from synk.kernels.window import Convolution, Pooling, Window
 from synk.ops import avg_pool2d, conv2d, global_avg_pool2d, max_pool2d
 from synk.ops.convolve import Conv2d, Conv2dInputGradient, Conv2dWeightGradient
 from synk.ops.image import length, padding_pairs, pair
+from synk.ops.kernels.window import Convolution, Pooling, Window
 from synk.ops.pool import AvgPool2d, AvgPool2dGradient, GlobalAvgPool2d, MaxPool2d, MaxPool2dGradient
 
 CONVOLUTION = Convolution(Window(None, (2, 1), ((1, 0), (1, 1))), 2)

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 
 from support.cases.images import convolutions, normal, poolings
 from synk.compile import array_mode
-from synk.kernels.window import Convolution, Window
 from synk.ops.convolve import Conv2d
+from synk.ops.kernels.window import Convolution, Window
 from synk.ops.pool import AvgPool2d, GlobalAvgPool2d, MaxPool2d
 
 torch = pytest.importorskip("torch", reason="make torch-suite has it")

@@ -10,8 +10,8 @@ from pytensor.gradient import DisconnectedInputError
 
 from support.cases.images import check_shapes, normal, numeric_gradient, perform, poolings
 from synk.compile import array_mode
-from synk.kernels.window import Pooling, Window, ordered
 from synk.ops import avg_pool2d, global_avg_pool2d, max_pool2d
+from synk.ops.kernels.window import Pooling, Window, ordered
 from synk.ops.pool import AvgPool2d, GlobalAvgPool2d, MaxPool2d
 
 MODES = ["FAST_COMPILE", array_mode()]

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.cases.images import check_shapes, normal, perform, poolings
-from synk.kernels.window import Pooling, Window, lengths
+from synk.ops.kernels.window import Pooling, Window, lengths
 from synk.ops.pool import AvgPool2d, AvgPool2dGradient, MaxPool2d, MaxPool2dGradient
 
 

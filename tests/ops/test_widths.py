@@ -7,9 +7,9 @@ import pytest
 
 from synk import ops
 from synk.compile import ArrayLinker, Debug, Profile, array_mode
-from synk.kernels.im2col import Im2col
-from synk.kernels.loops import LoopKernels
-from synk.kernels.plain_pool import PlainPool
+from synk.ops.kernels.im2col import Im2col
+from synk.ops.kernels.loops import LoopKernels
+from synk.ops.kernels.plain_pool import PlainPool
 
 RNG = np.random.default_rng(8)
 

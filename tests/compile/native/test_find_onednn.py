@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from synk.compile.native import find_onednn
-from synk.kernels.onednn import available, reason
-from synk.kernels.onednn.binding import OneDnnError
+from synk.ops.kernels.onednn import available, reason
+from synk.ops.kernels.onednn.binding import OneDnnError
 
 
 def test_a_missing_library_is_told_with_a_remedy():
@@ -81,7 +81,7 @@ def test_files_of_the_wheel_are_found_elsewhere(monkeypatch, tmp_path):
 
 
 def test_where_there_is_none_a_kernel_says_so(monkeypatch):
-    from synk.kernels.onednn import engine
+    from synk.ops.kernels.onednn import engine
 
     monkeypatch.setattr(find_onednn, "find", lambda: find_onednn.Found(None, "oneDNN is not installed"))
     assert not available()
@@ -91,7 +91,7 @@ def test_where_there_is_none_a_kernel_says_so(monkeypatch):
 
 
 def test_importing_loads_nothing():
-    say = "import synk.kernels.onednn; print('libdnnl' in open('/proc/self/maps').read())"
+    say = "import synk.ops.kernels.onednn; print('libdnnl' in open('/proc/self/maps').read())"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run(
         [sys.executable, "-c", say], capture_output=True, text=True, env=environment, timeout=60

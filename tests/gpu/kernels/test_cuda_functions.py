@@ -12,10 +12,10 @@ from support.cuda.nvrtc import compile_cuda
 from support.cupy import stand_in
 from synk.gpu.kernels.cuda import CudaKernels, launch
 from synk.gpu.kernels.cuda.cuda_functions import FILES, INDICES, KINDS, PLACES, kind_of, source
-from synk.kernels import choose
-from synk.kernels.loops import LoopKernels
-from synk.kernels.plain_norm import PlainNorm
-from synk.kernels.plain_pool import PlainPool
+from synk.ops.kernels import choose
+from synk.ops.kernels.loops import LoopKernels
+from synk.ops.kernels.plain_norm import PlainNorm
+from synk.ops.kernels.plain_pool import PlainPool
 
 counts = st.integers(1, 10**9)
 

@@ -6,7 +6,7 @@ import pytest
 from support.cases import norms as cases
 from support.cases.norms import EPS, close
 from support.cuda.provider import OnHost, needs_emulator
-from synk.kernels.plain_norm import PlainNorm
+from synk.ops.kernels.plain_norm import PlainNorm
 
 pytestmark = needs_emulator
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support.cupy import stand_in
 from synk.compile.dispatch import array_funcify
 from synk.compile.tables import accepts_out
-from synk.kernels.window import LAYOUTS, Convolution, Pooling, Window, ordered
+from synk.ops.kernels.window import LAYOUTS, Convolution, Pooling, Window, ordered
 
 small = st.integers(1, 3)
 layouts = st.sampled_from(LAYOUTS)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import strategies as st
 
 from support.cuda.provider import OnHost, needs_emulator
-from synk.kernels.loops import LoopKernels, available
-from synk.kernels.plain_norm import PlainNorm
+from synk.ops.kernels.loops import LoopKernels, available
+from synk.ops.kernels.plain_norm import PlainNorm
 
 EPS = 1e-5
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from synk.gpu.elementwise.cuda_source import OPTIONS
-from synk.kernels.plain_norm import deliver
-from synk.kernels.provider import arrays_for
+from synk.ops.kernels.plain_norm import deliver
+from synk.ops.kernels.provider import arrays_for
 
 ALIGNMENT = 16  # bytes, which one instruction reads
 

@@ -35,8 +35,8 @@ from synk.gpu.kernels.cuda.launch import (
     row_threads,
     splits,
 )
-from synk.kernels.plain_norm import PlainNorm, split
-from synk.kernels.provider import array_for, arrays_for
+from synk.ops.kernels.plain_norm import PlainNorm, split
+from synk.ops.kernels.provider import array_for, arrays_for
 
 SEGMENT = 1024  # elements of a plane that a warp takes at once, at most
 

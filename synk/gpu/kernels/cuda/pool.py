@@ -20,10 +20,10 @@ from synk.gpu.kernels.cuda.cuda_functions import (
     lengths,
 )
 from synk.gpu.kernels.cuda.launch import LANES, THREADS, WARPS, ceiling, column_blocks, flat_blocks
-from synk.kernels.plain_pool import PlainPool
-from synk.kernels.provider import array_for
-from synk.kernels.window import Pooling, image_shape
-from synk.kernels.window import lengths as lengths_of
+from synk.ops.kernels.plain_pool import PlainPool
+from synk.ops.kernels.provider import array_for
+from synk.ops.kernels.window import Pooling, image_shape
+from synk.ops.kernels.window import lengths as lengths_of
 
 FILE = "pool"
 

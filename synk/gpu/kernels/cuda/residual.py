@@ -15,8 +15,8 @@ import numpy as np
 
 from synk.gpu.kernels.cuda.cuda_functions import Kind, contiguous, elements_at_once, kernel, kind_of, lengths
 from synk.gpu.kernels.cuda.norm import Launch
-from synk.kernels.plain_norm import PlainNorm
-from synk.kernels.provider import array_for
+from synk.ops.kernels.plain_norm import PlainNorm
+from synk.ops.kernels.provider import array_for
 
 FILE = "residual"
 

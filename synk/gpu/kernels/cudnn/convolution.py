@@ -20,8 +20,8 @@ from synk.gpu.kernels.cudnn import descriptor
 from synk.gpu.kernels.cudnn.cudnn_plan import DTYPES, CudnnPlan
 from synk.gpu.kernels.cudnn.descriptor import Descriptor
 from synk.gpu.kernels.cudnn.handle import handle_of, plan_or_none
-from synk.kernels.provider import Provider
-from synk.kernels.window import Convolution
+from synk.ops.kernels.provider import Provider
+from synk.ops.kernels.window import Convolution
 
 MOST_SHAPES = 64  # that one implementation remembers
 ALIGNMENT = 16  # bytes: what cuDNN expects of every address

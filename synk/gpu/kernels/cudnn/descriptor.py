@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from synk.kernels.im2col import check_gradient
-from synk.kernels.window import Convolution, lengths, ordered
+from synk.ops.kernels.im2col import check_gradient
+from synk.ops.kernels.window import Convolution, lengths, ordered
 
 FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = "forward", "input gradient", "weight gradient"
 

@@ -12,10 +12,10 @@ from synk.compile.dispatch import array_funcify
 from synk.compile.tables import accepts_out
 from synk.gpu.kernels.cudnn import CuDnn
 from synk.gpu.kernels.cudnn.convolution import MOST_SHAPES
-from synk.kernels.choose import convolution_kernels
-from synk.kernels.im2col import Im2col
-from synk.kernels.window import Convolution, Window, lengths
 from synk.ops.convolve import Conv2d, Conv2dInputGradient, Conv2dWeightGradient
+from synk.ops.kernels.choose import convolution_kernels
+from synk.ops.kernels.im2col import Im2col
+from synk.ops.kernels.window import Convolution, Window, lengths
 
 on_stand_ins = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 

@@ -8,7 +8,7 @@ from support.cases.images import convolutions
 from synk.gpu.kernels.cudnn import descriptor
 from synk.gpu.kernels.cudnn.cudnn_plan import NEVER, TF32_ENGINES, refused
 from synk.gpu.kernels.cudnn.descriptor import BIAS, IMAGE, RESULT, WEIGHTS
-from synk.kernels.window import Convolution, Window
+from synk.ops.kernels.window import Convolution, Window
 
 STRIDED = Convolution(Window(None, (2, 1)), 2, "NHWC")
 

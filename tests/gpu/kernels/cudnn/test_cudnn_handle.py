@@ -8,7 +8,7 @@ import pytest
 from synk.gpu.kernels.cudnn import descriptor, handle
 from synk.gpu.kernels.cudnn.cudnn_plan import Unsupported
 from synk.gpu.kernels.cudnn.handle import handle_of, plan_or_none
-from synk.kernels.window import Convolution, Window
+from synk.ops.kernels.window import Convolution, Window
 
 ONE = descriptor.forward(Convolution(Window()), (1, 1, 2, 2), (1, 1, 1, 1), dtype="float32")
 TWO = descriptor.forward(Convolution(Window()), (2, 1, 2, 2), (1, 1, 1, 1), dtype="float32")

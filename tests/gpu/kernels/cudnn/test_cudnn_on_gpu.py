@@ -8,9 +8,9 @@ import pytest
 from support.cases.images import Refuses, node_of, normal, perform
 from synk.compile.dispatch import array_funcify
 from synk.gpu.kernels.cudnn import CuDnn, available, reason
-from synk.kernels.choose import convolution_kernels
-from synk.kernels.window import LAYOUTS, Convolution, Window, ordered
 from synk.ops.convolve import Conv2d, Conv2dInputGradient, Conv2dWeightGradient
+from synk.ops.kernels.choose import convolution_kernels
+from synk.ops.kernels.window import LAYOUTS, Convolution, Window, ordered
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not available(), reason=reason())]
 

@@ -11,7 +11,7 @@ import pytest
 
 from synk.gpu.kernels.cudnn import descriptor, find_cudnn
 from synk.gpu.kernels.cudnn.cudnn_plan import DTYPES, MOST_WORKSPACE, Unsupported, make_plan
-from synk.kernels.window import LAYOUTS, Convolution, Window, ordered
+from synk.ops.kernels.window import LAYOUTS, Convolution, Window, ordered
 
 pytestmark = pytest.mark.skipif(not find_cudnn.available(), reason=find_cudnn.reason())
 

@@ -11,8 +11,8 @@ import pytest
 
 from support.cudnn import fake_cudnn
 from synk.gpu.kernels.cudnn import find_cudnn
-from synk.kernels.choose import convolution_kernels
-from synk.kernels.im2col import Im2col
+from synk.ops.kernels.choose import convolution_kernels
+from synk.ops.kernels.im2col import Im2col
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from synk.compile.native.methods import HEAD, layout_is_known
-from synk.kernels.onednn.binding import failure
-from synk.kernels.onednn.engine import Engine
+from synk.ops.kernels.onednn.binding import failure
+from synk.ops.kernels.onednn.engine import Engine
 
 
 class Step(NamedTuple):

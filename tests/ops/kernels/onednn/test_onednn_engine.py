@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from support.cases.images import Refuses
-from synk.kernels.onednn import OneDnn, available, convolution_plan, reason
-from synk.kernels.onednn.engine import PAGE, Workspace, engine
-from synk.kernels.onednn.engine import threads as use
-from synk.kernels.window import Convolution, Window
+from synk.ops.kernels.onednn import OneDnn, available, convolution_plan, reason
+from synk.ops.kernels.onednn.engine import PAGE, Workspace, engine
+from synk.ops.kernels.onednn.engine import threads as use
+from synk.ops.kernels.window import Convolution, Window
 
 pytestmark = pytest.mark.skipif(not available(), reason=reason())
 
@@ -23,9 +23,9 @@ DEADLINE = 60  # seconds
 CONVOLVE = """
 import os, sys
 import numpy as np
-from synk.kernels.im2col import Im2col
-from synk.kernels.onednn import OneDnn, threads
-from synk.kernels.window import Convolution, Window
+from synk.ops.kernels.im2col import Im2col
+from synk.ops.kernels.onednn import OneDnn, threads
+from synk.ops.kernels.window import Convolution, Window
 
 convolution = Convolution(Window(None, padding=((1, 1), (1, 1))), 1, "NHWC")
 x, w = np.ones((4, 32, 32, 64), "float32"), np.ones((64, 64, 3, 3), "float32")

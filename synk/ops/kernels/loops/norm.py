@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from synk.kernels.loops.c_functions import CFunction, contiguous
-from synk.kernels.plain_norm import PlainNorm, split, wrong_label
-from synk.kernels.provider import array_for, arrays_for
+from synk.ops.kernels.loops.c_functions import CFunction, contiguous
+from synk.ops.kernels.plain_norm import PlainNorm, split, wrong_label
+from synk.ops.kernels.provider import array_for, arrays_for
 
 BATCH_NORM = CFunction("batch_norm", "batch_norm", "aaaaaannnndiaa")
 BATCH_NORM_GRADIENT = CFunction("batch_norm", "batch_norm_gradient", "aaaaaaaaannnniaa")

@@ -9,7 +9,7 @@ import pytest
 from support.cases import norms as cases
 from support.cuda.provider import OnHost
 from support.cupy import stand_in
-from synk.kernels.plain_norm import PlainNorm
+from synk.ops.kernels.plain_norm import PlainNorm
 
 numpy, device = PlainNorm(np), OnHost(PlainNorm(stand_in))  # which sees that nothing travels
 

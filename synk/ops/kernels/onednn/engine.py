@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from synk.compile.native import find_onednn
-from synk.kernels.onednn import binding
-from synk.kernels.onednn.binding import created
+from synk.ops.kernels.onednn import binding
+from synk.ops.kernels.onednn.binding import created
 
 PAGE = 4096  # bytes; also where buffers in the workspace start
 

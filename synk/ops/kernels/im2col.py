@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from synk.compile.dispatch.blas import matmul_of
-from synk.kernels.columns import (
+from synk.ops.kernels.columns import (
     Grid,
     channels_first,
     columns,
@@ -32,8 +32,8 @@ from synk.kernels.columns import (
     split_groups,
     write_matrix,
 )
-from synk.kernels.provider import Provider
-from synk.kernels.window import Convolution, lengths, ordered
+from synk.ops.kernels.provider import Provider
+from synk.ops.kernels.window import Convolution, lengths, ordered
 
 # Bytes of columns at a time: for a product that is written, and for one that is added to a sum of the size of
 # the weights. Of 0.5, 1, 2 and 4 MiB for the first, 2 is the best or near it for the 3 x 3 layers of a ResNet

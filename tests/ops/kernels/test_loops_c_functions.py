@@ -13,17 +13,17 @@ from synk.compile.native.compilation import CompileError
 from synk.compile.native.compiler import Compiler, find_compiler
 from synk.compile.native.libraries import Libraries
 from synk.compile.native.store import Store
-from synk.kernels.loops import available, c_functions
+from synk.ops.kernels.loops import available, c_functions
 
 needs_compiler = pytest.mark.skipif(not available(), reason="there is no C compiler")
 
 FALL_BACK = """
 import warnings
 import numpy as np
-from synk.kernels.loops import LoopKernels, available
-from synk.kernels.plain_norm import PlainNorm
-from synk.kernels.plain_pool import PlainPool
-from synk.kernels.window import Pooling, Window
+from synk.ops.kernels.loops import LoopKernels, available
+from synk.ops.kernels.plain_norm import PlainNorm
+from synk.ops.kernels.plain_pool import PlainPool
+from synk.ops.kernels.window import Pooling, Window
 
 x = np.random.default_rng(0).normal(size=(2, 4, 4, 3)).astype("float32")
 one, labels = np.ones(3, "float32"), np.array([0, 2])
@@ -142,7 +142,7 @@ def test_other_instruction_sets_are_served(tmp_path, file, dtype):
 
 
 def test_nothing_is_compiled_by_an_import(tmp_path):
-    code = "from synk.kernels.loops import LoopKernels; LoopKernels(None).batch_norm(0.1, True, 'NHWC')"
+    code = "from synk.ops.kernels.loops import LoopKernels; LoopKernels(None).batch_norm(0.1, True, 'NHWC')"
     environment = {**os.environ, "SYNK_CACHE": str(tmp_path), "CC": "false"}
     subprocess.run([sys.executable, "-W", "error", "-c", code], env=environment, check=True, timeout=60)
 

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from synk.kernels.onednn import binding
-from synk.kernels.onednn.binding import Argument, Unsupported, created
-from synk.kernels.onednn.convolution_plan import ConvolutionPlan, PlanParts, Step, destroy_all
-from synk.kernels.onednn.engine import PAGE, Engine
-from synk.kernels.onednn.shapes import ArrayLayout, contiguous
+from synk.ops.kernels.onednn import binding
+from synk.ops.kernels.onednn.binding import Argument, Unsupported, created
+from synk.ops.kernels.onednn.convolution_plan import ConvolutionPlan, PlanParts, Step, destroy_all
+from synk.ops.kernels.onednn.engine import PAGE, Engine
+from synk.ops.kernels.onednn.shapes import ArrayLayout, contiguous
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from synk.kernels.window import Convolution, lengths
+from synk.ops.kernels.window import Convolution, lengths
 
 LANES = 16  # float32 elements in a vector register
 MANY_WEIGHTS = 2**20  # from here on, reordering weights takes longer than products gain by it

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from support.cases.images import normal
 from support.cuda.provider import OnHost, needs_emulator
-from synk.kernels.loops import LoopKernels, available
-from synk.kernels.plain_pool import PlainPool
-from synk.kernels.window import Pooling, Window, lengths, ordered
+from synk.ops.kernels.loops import LoopKernels, available
+from synk.ops.kernels.plain_pool import PlainPool
+from synk.ops.kernels.window import Pooling, Window, lengths, ordered
 
 plain, loops = PlainPool(np), LoopKernels(np)
 needs_compiler = pytest.mark.skipif(not available(), reason="there is no C compiler")

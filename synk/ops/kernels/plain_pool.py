@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from synk.kernels.provider import Provider
-from synk.kernels.window import AXES, Pooling, image_shape, lengths
+from synk.ops.kernels.provider import Provider
+from synk.ops.kernels.window import AXES, Pooling, image_shape, lengths
 
 
 class PlainPool(Provider):

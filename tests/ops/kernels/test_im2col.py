@@ -6,10 +6,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from support.cases.images import check_entry, convolutions, normal
-from synk.kernels import im2col
-from synk.kernels.im2col import Im2col
-from synk.kernels.window import LAYOUTS, Convolution, Window, lengths
 from synk.ops.convolve import Conv2d, Conv2dInputGradient, Conv2dWeightGradient
+from synk.ops.kernels import im2col
+from synk.ops.kernels.im2col import Im2col
+from synk.ops.kernels.window import LAYOUTS, Convolution, Window, lengths
 
 # Bytes of columns at a time: a row of windows, a few, all.
 budgets = st.sampled_from([(1, 1), (600, 600), (4000, 9000), im2col.BYTES])

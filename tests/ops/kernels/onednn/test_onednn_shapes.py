@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from synk.kernels.onednn.convolution import checked
-from synk.kernels.onednn.convolution_plan import pointer_reader
-from synk.kernels.onednn.shapes import ArrayLayout, Shapes, contiguous
-from synk.kernels.window import Convolution, Window
+from synk.ops.kernels.onednn.convolution import checked
+from synk.ops.kernels.onednn.convolution_plan import pointer_reader
+from synk.ops.kernels.onednn.shapes import ArrayLayout, Shapes, contiguous
+from synk.ops.kernels.window import Convolution, Window
 
 
 def shapes(layout="NHWC", groups=1, k=1, inputs=64, outputs=64, size=8, **window):

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from support.cases.images import Refuses, perform
 from synk.compile.tables import accepts_out
-from synk.kernels.onednn import OneDnn, available, plan_builder, reason
-from synk.kernels.onednn.convolution import MOST_PLANS
-from synk.kernels.onednn.engine import engine
-from synk.kernels.window import Convolution, Window
 from synk.ops.convolve import Conv2d, Conv2dInputGradient, Conv2dWeightGradient
+from synk.ops.kernels.onednn import OneDnn, available, plan_builder, reason
+from synk.ops.kernels.onednn.convolution import MOST_PLANS
+from synk.ops.kernels.onednn.engine import engine
+from synk.ops.kernels.window import Convolution, Window
 
 pytestmark = pytest.mark.skipif(not available(), reason=reason())
 

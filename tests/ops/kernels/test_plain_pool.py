@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.cases.images import check_entry, normal, perform, poolings
-from synk.kernels.plain_pool import PlainPool
-from synk.kernels.window import LAYOUTS, Pooling, Window, lengths, ordered
+from synk.ops.kernels.plain_pool import PlainPool
+from synk.ops.kernels.window import LAYOUTS, Pooling, Window, lengths, ordered
 from synk.ops.pool import AvgPool2d, AvgPool2dGradient, GlobalAvgPool2d, MaxPool2d, MaxPool2dGradient
 
 STRANGE = np.array([-np.inf, np.inf, np.nan, 0.0, -0.0, 1.0, 2.0])

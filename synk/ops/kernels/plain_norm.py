@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from synk.kernels.provider import Provider
+from synk.ops.kernels.provider import Provider
 
 
 class PlainNorm(Provider):

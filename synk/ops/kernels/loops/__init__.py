@@ -9,9 +9,9 @@ The same input gives the same bits, whatever ran before: all sums have a fixed o
 caches is written past them. ctypes releases the interpreter lock during a loop.
 """
 
-from synk.kernels.loops.c_functions import available
-from synk.kernels.loops.norm import LoopNorm
-from synk.kernels.loops.pool import LoopPool
+from synk.ops.kernels.loops.c_functions import available
+from synk.ops.kernels.loops.norm import LoopNorm
+from synk.ops.kernels.loops.pool import LoopPool
 
 __all__ = ["LoopKernels", "available"]
 

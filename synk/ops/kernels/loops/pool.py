@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from synk.kernels.loops.c_functions import CFunction, contiguous
-from synk.kernels.plain_pool import PlainPool
-from synk.kernels.provider import array_for
-from synk.kernels.window import Pooling, image_shape, lengths
+from synk.ops.kernels.loops.c_functions import CFunction, contiguous
+from synk.ops.kernels.plain_pool import PlainPool
+from synk.ops.kernels.provider import array_for
+from synk.ops.kernels.window import Pooling, image_shape, lengths
 
 MAX, MAX_GRADIENT = (CFunction("pool", name, "raaaaa") for name in ("max_pool", "max_pool_gradient"))
 MEAN, MEAN_GRADIENT = (CFunction("pool", name, "raaaaa") for name in ("avg_pool", "avg_pool_gradient"))

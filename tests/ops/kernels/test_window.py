@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.cases.images import pairs
-from synk.kernels.window import Convolution, Pooling, Window, lengths, ordered
+from synk.ops.kernels.window import Convolution, Pooling, Window, lengths, ordered
 
 
 def starts(length, size, stride, padding, dilation):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from synk.kernels.window import Pair, Window, ordered
+from synk.ops.kernels.window import Pair, Window, ordered
 
 
 class Piece(NamedTuple):

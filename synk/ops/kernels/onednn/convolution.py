@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from synk.kernels.onednn import steps
-from synk.kernels.onednn.binding import Unsupported
-from synk.kernels.onednn.engine import engine
-from synk.kernels.onednn.plan_builder import PlanBuilder
-from synk.kernels.onednn.shapes import Shapes
-from synk.kernels.onednn.steps import AddSteps
-from synk.kernels.provider import Provider
-from synk.kernels.window import Convolution, lengths, ordered
+from synk.ops.kernels.onednn import steps
+from synk.ops.kernels.onednn.binding import Unsupported
+from synk.ops.kernels.onednn.engine import engine
+from synk.ops.kernels.onednn.plan_builder import PlanBuilder
+from synk.ops.kernels.onednn.shapes import Shapes
+from synk.ops.kernels.onednn.steps import AddSteps
+from synk.ops.kernels.provider import Provider
+from synk.ops.kernels.window import Convolution, lengths, ordered
 
 FLOAT32 = np.dtype("float32")
 MOST_PLANS = 64  # of one implementation; a plan is some primitives and no arrays

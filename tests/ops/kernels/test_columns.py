@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.cases.images import convolutions, normal
-from synk.kernels.columns import Grid, channels_first, columns, matrix, part_of, pieces, write_matrix
-from synk.kernels.window import LAYOUTS, Window, lengths, ordered
+from synk.ops.kernels.columns import Grid, channels_first, columns, matrix, part_of, pieces, write_matrix
+from synk.ops.kernels.window import LAYOUTS, Window, lengths, ordered
 
 
 @given(

@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from synk.kernels.onednn import binding
-from synk.kernels.onednn.binding import BIAS, SOURCE, TARGET, WEIGHTS, Dims
-from synk.kernels.onednn.plan_builder import MemoryObject, PlanBuilder
-from synk.kernels.onednn.shapes import ArrayLayout, Shapes, contiguous
+from synk.ops.kernels.onednn import binding
+from synk.ops.kernels.onednn.binding import BIAS, SOURCE, TARGET, WEIGHTS, Dims
+from synk.ops.kernels.onednn.plan_builder import MemoryObject, PlanBuilder
+from synk.ops.kernels.onednn.shapes import ArrayLayout, Shapes, contiguous
 
 AddSteps = Callable[[PlanBuilder, Shapes], None]
 

@@ -16,16 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from synk.kernels.im2col import Im2col
-from synk.kernels.plain_norm import PlainNorm
-from synk.kernels.plain_pool import PlainPool
+from synk.ops.kernels.im2col import Im2col
+from synk.ops.kernels.plain_norm import PlainNorm
+from synk.ops.kernels.plain_pool import PlainPool
 
 
 def convolution_kernels(xp: ModuleType, dtype: str) -> Any:
     """Return a provider of ``forward``, ``input_gradient`` and ``weight_gradient`` of convolutions."""
     plain = Im2col(xp)
     if xp is np:
-        from synk.kernels import onednn
+        from synk.ops.kernels import onednn
 
         return onednn.OneDnn(plain) if dtype == "float32" and onednn.available() else plain
     from synk.gpu.kernels import cudnn
@@ -47,7 +47,7 @@ def norm_kernels(xp: ModuleType, dtype: str) -> Any:
 def _loops(xp: ModuleType) -> Any:
     """Return the provider of loops in C or in CUDA; None for an array module that has none."""
     if xp is np:
-        from synk.kernels import loops
+        from synk.ops.kernels import loops
 
         return loops.LoopKernels(xp)
     from synk.gpu.kernels import cuda

@@ -13,7 +13,7 @@ oneDNN's manual is at https://oneapi-src.github.io/oneDNN/v3.2/.
 """
 
 from synk.compile.native.find_onednn import available, reason
-from synk.kernels.onednn.convolution import OneDnn
-from synk.kernels.onednn.engine import threads
+from synk.ops.kernels.onednn.convolution import OneDnn
+from synk.ops.kernels.onednn.engine import threads
 
 __all__ = ["OneDnn", "available", "reason", "threads"]
