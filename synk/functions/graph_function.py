@@ -18,6 +18,10 @@ from synk.arrays.data import Data
 from synk.arrays.owner import Owner
 from synk.arrays.per_rank import FIRST, Effect, is_tracked
 from synk.arrays.variables import describe
+from synk.exact.alone import without_collectives
+from synk.exact.check import FirstCall, checked
+from synk.exact.definition import Definition
+from synk.exact.explain import explain, gathers
 from synk.functions.calls import (
     CallOptions,
     IndexList,
@@ -30,13 +34,9 @@ from synk.functions.calls import (
     select_following,
     select_shares,
 )
-from synk.functions.exact.alone import without_collectives
-from synk.functions.exact.check import FirstCall, checked
-from synk.functions.exact.explain import explain, gathers
 from synk.functions.function import Function
 from synk.functions.prepared import KnownInput, Lasting, PreparedStep
 from synk.functions.spec import to_spec
-from synk.functions.symbolic import Definition
 from synk.values import messages
 from synk.values.by_value import Code
 from synk.values.reduction import Output, combine

@@ -15,7 +15,7 @@ from pytensor.tensor.random.type import RandomType
 from synk.arrays.variables import first_row, leads, n_rows, ranks, total_rows
 from synk.compile.graphs import serialize
 from synk.compile.graphs.substitute import substitute
-from synk.functions.symbolic import Definition, Update, dtype_of
+from synk.exact.definition import Definition, Update, dtype_of
 from synk.rank.spec import ProgramSpec, UpdateSpec
 from synk.values.by_value import Code
 from synk.values.reduction import check_mode

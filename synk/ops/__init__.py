@@ -9,20 +9,20 @@ Images are (images, channels, height, width). Each has a definition in plain Num
 and rectifiers into the Op before them, and `residual`, on GPUs, ends of residual blocks.
 """
 
+from synk.exact.collectives import row_positions as _row_positions  # noqa: F401
+from synk.exact.collectives.collectives import all_gather, all_reduce, all_sum, broadcast, reduce_scatter
+from synk.exact.collectives.marks import addend, whole
 from synk.ops import fuse as _fuse  # noqa: F401  (registers its rewrites)
 from synk.ops import layout as _layout  # noqa: F401
 from synk.ops import residual as _residual  # noqa: F401
-from synk.ops import row_positions as _row_positions  # noqa: F401
 from synk.ops import row_rules as _row_rules  # noqa: F401
 from synk.ops import row_softmax as _row_softmax  # noqa: F401
 from synk.ops.activation import relu
 from synk.ops.batch_norm import batch_norm
-from synk.ops.collectives import all_gather, all_reduce, all_sum, broadcast, reduce_scatter
 from synk.ops.convolve import conv2d
 from synk.ops.cross_entropy import softmax_cross_entropy
 from synk.ops.dropout import dropout
 from synk.ops.layer_norm import layer_norm
-from synk.ops.marks import addend, whole
 from synk.ops.pool import avg_pool2d, global_avg_pool2d, max_pool2d
 
 __all__ = [

@@ -21,13 +21,13 @@ from pytensor.graph.basic import Apply
 from pytensor.tensor.type import TensorType
 
 from synk.compile.tables import Width
+from synk.exact.collectives.collectives import all_sum
+from synk.exact.collectives.marks import own
 from synk.ops.checks import common_length, float_tensor, same_shape
-from synk.ops.collectives import all_sum
 from synk.ops.image import LayoutOp
 from synk.ops.kernels.choose import norm_kernels
 from synk.ops.kernels.plain_norm import PlainNorm, channel_axes, normalised
 from synk.ops.kernels.window import check_layout
-from synk.ops.marks import own
 
 OF_ONE_RANK = "batch_norm(all_ranks=False), which takes its statistics of each rank's rows"
 CHANNELS = "the lengths of the channels and of their parameters"

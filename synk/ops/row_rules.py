@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 from pytensor.graph.basic import Apply
 
-from synk.compile.rows.relations import SAME, SUM, Own, Partial, Relation, Rows
-from synk.compile.rows.table import Instead, Outcome, Relations, relate
+from synk.exact.collectives.collective_op import CollectiveOp
+from synk.exact.collectives.collectives import AllGather, AllReduce
+from synk.exact.rules.relations import SAME, SUM, Own, Partial, Relation, Rows
+from synk.exact.rules.table import Instead, Outcome, Relations, relate
 from synk.ops.batch_norm import OF_ONE_RANK, BatchNorm, BatchNormGradient
-from synk.ops.collective_op import CollectiveOp
-from synk.ops.collectives import AllGather, AllReduce
 from synk.ops.convolve import Conv2d, Conv2dInputGradient, Conv2dWeightGradient
 from synk.ops.cross_entropy import SoftmaxCrossEntropy, SoftmaxCrossEntropyGradient
 from synk.ops.kernel_op import KernelOp

@@ -12,10 +12,10 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Variable
 from pytensor.tensor.special import LogSoftmax, Softmax
 
-from synk.compile.rows.relations import Rows
-from synk.compile.rows.table import Outcome, Rebuilt, Relations, relate
-from synk.ops.collectives import all_reduce
-from synk.ops.own_rows import some_rows
+from synk.exact.collectives.collectives import all_reduce
+from synk.exact.collectives.own_rows import some_rows
+from synk.exact.rules.relations import Rows
+from synk.exact.rules.table import Outcome, Rebuilt, Relations, relate
 
 ANY = pt.constant(1, dtype="int64")
 

@@ -24,12 +24,12 @@ from synk.collectives.read import CommitStep, ShapesStep
 from synk.collectives.runner import CollectiveRunner
 from synk.compile.observe.profile import Profile
 from synk.device import Devices
-from synk.functions.exact.rule import computed, warn_of_results
+from synk.exact.definition import define
+from synk.exact.rule import computed, warn_of_results
 from synk.functions.graph_function import GraphFunction
 from synk.functions.on_ranks import OnRanks
 from synk.functions.prepared import PreparedCommand
 from synk.functions.sequence import SequenceFunction
-from synk.functions.symbolic import define
 from synk.rank.connection import decide
 from synk.run.arena import Arena
 from synk.run.arguments import checked_ranks, refuse_hosts

@@ -15,7 +15,7 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 from stage import COMPILING, COMPUTING, Stage
 
-from synk.compile.rows import relate
+from synk.exact.rules import relate
 
 the_stage = Stage()
 

@@ -20,7 +20,7 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 
 import synk
-from synk.compile.rows import relate
+from synk.exact.rules import relate
 
 LIMIT = 1 << 20  # of numbers, far below where sums round
 WORK_SECONDS = 6.0  # in which a fault is noticed, or was none

@@ -17,11 +17,11 @@ import synk.compile.dispatch.typed_list
 import synk.ops
 from synk.compile import elementwise, tables
 from synk.compile.dispatch import late
+from synk.exact.collectives.collective_op import CollectiveOp
+from synk.exact.collectives.marks import Mark
 from synk.ops import layout
-from synk.ops.collective_op import CollectiveOp
 from synk.ops.image import ImageOp
 from synk.ops.kernel_op import KernelOp
-from synk.ops.marks import Mark
 
 BASES = {
     "CollectiveOp",

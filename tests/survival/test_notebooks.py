@@ -164,7 +164,7 @@ from pathlib import Path
 import numpy as np, pytensor, pytensor.tensor as pt, synk
 from pytensor.graph import Apply, Op
 from synk.compile import array_funcify
-from synk.compile.rows import relate
+from synk.exact.rules import relate
 warnings.simplefilter("error")
 sys.path.insert(0, ".")
 synk.fork(2)

@@ -28,8 +28,8 @@ from pytensor.tensor.elemwise import Elemwise
 from support.exact.graphs import RandomGraph
 from support.exact.simulated import Graph, Simulated, one_process
 from synk.compile.graphs.serialize import topological
-from synk.functions.symbolic import UNDECLARED, Definition, Update
-from synk.ops.collectives import AllGather
+from synk.exact.collectives.collectives import AllGather
+from synk.exact.definition import UNDECLARED, Definition, Update
 
 PLAIN = Mode(linker="py", optimizer=None)
 ROWS = (0, 1, 2, 7, 12)

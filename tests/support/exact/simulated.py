@@ -16,8 +16,8 @@ from synk.arrays.variables import first_row, leads, n_rows, ranks, total_rows
 from synk.compile.graphs.serialize import topological
 from synk.compile.graphs.substitute import substitute
 from synk.compile.tables import array_funcify
-from synk.functions.exact.results import exact_definition
-from synk.functions.symbolic import Definition
+from synk.exact.definition import Definition
+from synk.exact.results import exact_definition
 from synk.rank.calling import Absent
 from synk.values.messages import Results
 from synk.values.reduction import UFUNCS, Output, combine

@@ -1,0 +1,42 @@
+"""Leave out the collectives of a run of one rank, which has nobody to meet.
+
+Definition -> without_collectives -> Definition, that computes the same on one rank
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pytensor.graph.basic import Variable
+
+from synk.compile.graphs.serialize import topological
+from synk.compile.graphs.substitute import substitute
+from synk.exact.collectives.collective_op import CollectiveOp
+from synk.exact.definition import Definition
+
+
+def without_collectives(definition: Definition) -> Definition:
+    """Return a definition for one rank: each collective returns there what it is given.
+
+    They would copy gradients, and keep programs from being recorded, for nothing.
+    """
+    results = [*definition.outputs, *(update.value for update in definition.updates)]
+    while given := _given_to_collectives(results):  # of several, one after another, the last first
+        results = substitute(results, given)
+    n_outputs = len(definition.outputs)
+    pairs = zip(definition.updates, results[n_outputs:], strict=True)
+    return replace(
+        definition,
+        outputs=tuple(results[:n_outputs]),
+        updates=tuple(replace(update, value=value) for update, value in pairs),
+    )
+
+
+def _given_to_collectives(results: Sequence[Variable]) -> dict[Variable, Variable]:
+    return {
+        output: value
+        for node in topological(results)
+        if isinstance(node.op, CollectiveOp)
+        for output, value in zip(node.outputs, node.inputs, strict=False)  # then lengths, ranks
+    }

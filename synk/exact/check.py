@@ -1,0 +1,134 @@
+"""Compare the first call of a function with one process: ``synk.function(..., check="first")``.
+
+before: FirstCall.expected(all rows) -> the graph as written, computed by the master alone
+after:  FirstCall.compare(outputs) -> nothing, or a SynkError that names what differs
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytensor
+from pytensor.compile.mode import Mode
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.type import RandomType
+
+from synk.arrays.variables import describe, first_row, leads, n_rows, ranks, total_rows
+from synk.compile import without_wrong
+from synk.exact.definition import UNDECLARED, Definition
+from synk.values.errors import SynkError
+
+PLAIN = Mode(linker="py", optimizer=None)  # the graph as written, each Op by its own ``perform``
+NUMBERS = (n_rows, total_rows, first_row, leads)
+
+
+def checked(check: Any) -> Any:
+    """Return the calls to compare; raise ValueError if they are not known."""
+    if check != "first":
+        raise ValueError(f"check={check!r} is unknown; pass 'first', or None")
+    return check
+
+
+class FirstCall:
+    """One process's results of a definition, as it was written.
+
+    Raises ValueError if they would not be those of ranks.
+    """
+
+    def __init__(self, written: Definition, check: str = "first"):
+        self._written = written
+        self._compared = [update for update in written.updates if update.mode is UNDECLARED]
+        new_values = zip(written.updates, written.as_written[len(written.outputs) :], strict=True)
+        compared = [value for update, value in new_values if update.mode is UNDECLARED]
+        results = [*written.as_written[: len(written.outputs)], *compared]
+        behind = list(ancestors([*results, *(update.value for update in written.updates)]))
+        what = f"check={check!r} of {written.name!r}"
+        if written.sliceables:
+            raise ValueError(f"{what}: the ranks have rows of their own of {describe(written.sliceables[0])}")
+        if any(isinstance(variable.type, RandomType) for variable in behind):
+            raise ValueError(f"{what}: each rank draws random numbers of its own; check it without them")
+        self._shared = [
+            variable
+            for variable in dict.fromkeys(behind)
+            if isinstance(variable, SharedVariable) and variable is not ranks and variable not in NUMBERS
+        ]
+        self._results = results
+
+    def expected(self, arrays: Sequence[Any]) -> list[Any]:
+        """Return outputs and new values that one process computes from all rows, and the present values."""
+        inputs = {variable: variable.type() for variable in (*NUMBERS, *self._shared)}
+        mode = self._written.mode
+        mode = PLAIN if mode in (None, "debug") else without_wrong(mode)
+        # Graphs inside Ops are compiled for the mode of the configuration.
+        with pytensor.config.change_flags(mode=mode):
+            function = pytensor.function(
+                [*self._written.all_inputs, *inputs.values()],
+                self._results,
+                givens=inputs,
+                mode=mode,
+                on_unused_input="ignore",
+                name=f"{self._written.name}, in one process",
+            )
+        length = len(arrays[0]) if self._written.inputs else 1
+        numbers = [np.asarray(length), np.asarray(length), np.asarray(0), np.asarray(True)]
+        return function(*arrays, *numbers, *(variable.get_value() for variable in self._shared))
+
+    def compare(self, outputs: Sequence[Any], expected: Sequence[Any], n_ranks: int) -> None:
+        """Raise SynkError if results of ranks differ from those of one process by more than rounding."""
+        said = [
+            *self._differences(
+                [*outputs, *(update.variable.get_value() for update in self._compared)], expected
+            )
+        ]
+        if said:
+            raise SynkError(
+                f"the first call of {self._written.name!r} on {n_ranks} ranks differs from one process "
+                "(explain() says how its results are combined):\n" + "\n".join(said)
+            )
+
+    def _differences(self, found: Sequence[Any], expected: Sequence[Any]) -> Iterator[str]:
+        written = self._written
+        modes: list[Any] = [*written.output_modes, *[UNDECLARED] * len(self._compared)]
+        names = [f"output {k} ({describe(output)})" for k, output in enumerate(written.outputs)]
+        names += [f"the update of {describe(update.variable)}" for update in self._compared]
+        for name, mode, mine, other in zip(names, modes, found, expected, strict=True):
+            own = mode is None or (mode in ("gather", "c_gather") and np.shape(mine) != np.shape(other))
+            text = None if own else difference(mine, other)
+            if text is not None:
+                yield f"{name}{'' if mode is UNDECLARED else f', declared {mode!r}'}: {text}"
+
+
+def difference(found: Any, expected: Any) -> str | None:
+    """Return how two values differ, in shape, in dtype or by more than rounding; or None.
+
+    Rounding is the square root of the dtype's precision, of the largest element: 1.5e-8 of it in float64,
+    3.5e-4 in float32. Where all are about 0, as sums that cancel, the precision to the power 3/4 is.
+    """
+    if hasattr(found, "toarray"):
+        found, expected = found.toarray(), expected.toarray()
+    found, expected = np.asarray(found), np.asarray(expected)
+    if found.shape != expected.shape:
+        return f"shape {found.shape}, in one process {expected.shape}"
+    if found.dtype != expected.dtype:
+        return f"dtype {found.dtype}, in one process {expected.dtype}"
+    if not found.size:
+        return None
+    exact = found.dtype.kind not in "fc"
+    with np.errstate(all="ignore"):
+        alike = (found == expected) | ((found != found) & (expected != expected))
+        apart = np.where(alike, 0, np.abs(found.astype("complex128") - expected.astype("complex128")))
+        finite = np.abs(expected[np.isfinite(expected)])
+    room = 0.0
+    if not exact:
+        precision = float(np.finfo(found.dtype).eps)
+        room = precision**0.5 * float(finite.max(initial=0)) + precision**0.75
+    if not (apart > room).any() and not np.isnan(apart).any():
+        return None
+    at = np.unravel_index(np.argmax(np.where(np.isnan(apart), np.inf, apart)), found.shape)
+    where = f" at {[int(k) for k in at]}" if at else ""
+    return f"{found[at]:.8g}, in one process {expected[at]:.8g}{where}" + (
+        f"; {np.count_nonzero(~(apart <= room))} of {found.size} differ" if at else ""
+    )

@@ -1,0 +1,1 @@
+"""Collectives inside of a graph, as Ops."""

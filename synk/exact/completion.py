@@ -1,0 +1,172 @@
+"""Walk a graph as it was written, and make of it the graph of one rank of many.
+
+    scattered inputs -> relations -> node by node: rule, conversions -> this rank's variables, with relations
+
+Where an Op needs one process's value of what ranks have in parts, the parts are completed by a collective Op
+inside of the graph. Nothing else is changed, and what does not depend on rows is left as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from pytensor import config
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.type import RandomType
+
+from synk.compile.graphs.origin import keep_origin, nearest_lines, remade, user_lines
+from synk.compile.graphs.serialize import topological
+from synk.exact.collectives.collective_op import has_collectives
+from synk.exact.local_values import Local, LocalValues, is_own_part
+from synk.exact.rules.relations import (
+    DRAWN,
+    SAME,
+    STREAM,
+    Drawn,
+    Own,
+    Partial,
+    Relation,
+    RowNumbers,
+    Rows,
+    Stream,
+    as_rows,
+    owned,
+    selected,
+)
+from synk.exact.rules.table import Instead, Rebuilt, relate
+
+
+class Completion(LocalValues):
+    """The graph of one rank, made of that of one process; what is in no table is the same on all ranks.
+
+    Parts of the variables ``at_once`` are completed before anything is made of them: where they are completed
+    at all, all that follows may as well be of one process's values.
+    """
+
+    def __init__(self, relations: Mapping[Variable, Relation], at_once: Collection[Variable] = ()):
+        super().__init__(relations)
+        self._at_once = at_once
+
+    def walk(self, results: Iterable[Variable]) -> None:
+        """Visit all nodes that lead to ``results``; afterwards `local` and `wanted` know them."""
+        with config.change_flags(traceback__limit=0):  # nodes get the lines of those that they are made of
+            for node in topological(results):
+                if not self._known(node) and (
+                    any(variable in self._local for variable in node.inputs) or has_collectives(node.op)
+                ):
+                    self._visit(node)
+
+    def completed_parts(self, results: Iterable[Variable]) -> set[Variable]:
+        """Return the variables behind ``results`` that ranks have in parts and that had to be completed."""
+        return {
+            variable
+            for variable in ancestors(results)
+            if isinstance(self.local(variable).relation, Partial)
+            and (self.local(variable).value, SAME) in self._converted
+        }
+
+    # --- nodes ---------------------------------------------------------------------------------------
+
+    def _known(self, node: Apply) -> bool:
+        return all(variable in self._local for variable in node.outputs)
+
+    def _visit(self, node: Apply) -> None:
+        inputs, given = zip(*map(self.local, node.inputs), strict=True)
+        here = remade(node, inputs)
+        asked = any(one != SAME for one in given) or has_collectives(node.op)
+        outcome = relate(node.op, here, given) if asked else None
+        if isinstance(outcome, Instead):
+            self._replace(node, outcome.outputs)
+            return
+        if isinstance(outcome, Rebuilt):
+            self._rebuild(node, outcome)
+            return
+        wanted, results = checked(node, outcome) if outcome else by_default(node, given)
+        if not all(map(possible, given, wanted)) or self._would_wait(inputs, given, wanted):
+            wanted, results = by_default(node, given)
+        converted = [self._converted_for(node, *each) for each in zip(inputs, given, wanted, strict=True)]
+        self._learn(node, remade(node, converted).outputs, results)
+
+    def _converted_for(self, node: Apply, value: Variable, given: Relation, wanted: Relation) -> Variable:
+        """Convert an input of a node; its own rows get the node's line, for errors where they do not fit."""
+        made = self._convert(value, given, wanted)
+        if is_own_part(made) and not user_lines(made):
+            made.tag.trace = [[line] for line in nearest_lines(node)]
+        return made
+
+    def _learn(self, node: Apply, made: Sequence[Variable], relations: Sequence[Relation]) -> None:
+        """Take what was made for the outputs of a node."""
+        inputs = list(dict.fromkeys(variable for one in made for variable in one.owner.inputs))
+        depth = max((self._depth.get(variable, 0) for variable in inputs), default=0)
+        depth += has_collectives(made[0].owner.op)
+        for variable, mine, relation in zip(node.outputs, made, relations, strict=True):
+            if depth:
+                self._depth[mine] = depth
+            if mine is not variable or relation != SAME:
+                self._local[variable] = self._local[mine] = Local(mine, relation)
+            if variable in self._at_once and isinstance(relation, Partial):
+                self._local[variable] = Local(self._convert(mine, relation, SAME), SAME)
+
+    def _would_wait(
+        self, values: Sequence[Variable], given: Sequence[Relation], wanted: Sequence[Relation]
+    ) -> bool:
+        """Tell whether parts are to be combined with a value that is complete after they could be.
+
+        Completed together with what that value is made of they cost no collective of their own; what is made
+        of them may cost one.
+        """
+        before = after = -1.0
+        for value, one, other in zip(values, given, wanted, strict=True):
+            depth = self._depth.get(value, 0)
+            if isinstance(one, Partial) and one == other:
+                before = max(before, depth)
+            elif SAME in (one, other):
+                after = max(after, depth + isinstance(one, Partial | Rows | Drawn))
+        return 0 <= before < after
+
+    def _rebuild(self, node: Apply, outcome: Rebuilt) -> None:
+        """Make this rank's node, which differs in more than its inputs."""
+        converted = [
+            value if wanted is None else self._converted_for(node, *self.local(value), wanted)
+            for value, wanted in outcome.inputs
+        ]
+        made = outcome.build(converted)
+        keep_origin(node.outputs, made)
+        self._learn(node, made, outcome.outputs)
+
+    def _replace(self, node: Apply, outputs: Sequence[Variable]) -> None:
+        """Walk an equivalent graph on this rank's inputs, and take its outputs for those of a node."""
+        self.walk(outputs)
+        for variable, equivalent in zip(node.outputs, outputs, strict=True):
+            self._local[variable] = self.local(equivalent)
+
+
+def checked(node: Apply, relations: Any) -> Any:
+    """Return a rule's relations of a node; raise ValueError if they are of too few variables."""
+    said, asked = tuple(map(len, relations)), (len(node.inputs), len(node.outputs))
+    if said != asked:
+        rule = relate.dispatch(type(node.op))
+        raise ValueError(
+            f"the rule {rule.__module__}.{rule.__qualname__} returns relations of {said} inputs and outputs "
+            f"of {node.op}, which has {asked}"
+        )
+    return relations
+
+
+def possible(given: Relation, wanted: Relation) -> bool:
+    """Tell whether ``given`` can be made ``wanted``: only selected rows are where nobody else knows."""
+    if not isinstance(wanted, Rows):
+        return True
+    if isinstance(given, Rows | RowNumbers) and selected(given):
+        return bool(as_rows(given) == wanted)  # along another axis they would be split by all rows
+    return not selected(wanted)
+
+
+def by_default(node: Apply, given: Sequence[Relation]) -> tuple[Sequence[Relation], Sequence[Relation]]:
+    """Complete all inputs, as is right for every Op; what a rank has of its own makes others so."""
+    mine = owned(given) or (DRAWN if STREAM in given else SAME)
+    kept = [one if isinstance(one, Own | Stream) else SAME for one in given]
+    results = [STREAM if isinstance(variable.type, RandomType) else mine for variable in node.outputs]
+    return kept, results

@@ -1,0 +1,167 @@
+"""Tell how one process's value grows with the number of rows, and so sums over rows from means.
+
+    x, w, x.mean(axis=0)         {0}
+    x.sum(axis=0), x.shape[0]    {1}
+    x.sum() + (w**2).sum()       {0, 1}  one for each term
+    pt.sqrt((x**2).mean())       apart: no operation makes it of what each rank computes from its rows
+
+It is read off the graph of one rank (`completion`), where a collective is found wherever one process's sum is
+needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from functools import reduce
+from typing import NamedTuple
+
+import pytensor.scalar.basic as ps
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.basic import Alloc, ExtractDiag, Join, MakeVector, ScalarFromTensor, TensorFromScalar
+from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
+from pytensor.tensor.math import Dot
+from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
+from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
+
+from synk.arrays.variables import total_rows
+from synk.compile.compat import AdvancedSubtensor1, join_pieces
+from synk.compile.graphs.serialize import topological
+from synk.exact.collectives.collective_op import has_collectives
+from synk.exact.collectives.collectives import AllReduce
+from synk.exact.collectives.own_rows import OwnRows, SomeRows
+from synk.exact.completion import Completion
+from synk.exact.rules.relations import SAME, SUM, Count, Rows, selected
+
+# As the Op has them with its first input, what else it reads are lengths and places.
+PASSING = (
+    AdvancedSubtensor,
+    AdvancedSubtensor1,
+    Alloc,
+    DimShuffle,
+    ExtractDiag,
+    OwnRows,
+    Reshape,
+    ScalarFromTensor,
+    SomeRows,
+    SpecifyShape,
+    Subtensor,
+    TensorFromScalar,
+    ps.Cast,
+    ps.Identity,
+    ps.Neg,
+)
+
+
+class Growth(NamedTuple):
+    """The growth of a value with the number of rows."""
+
+    degrees: frozenset[int] | None  # in that number, one for each term; None where they are not known
+    total: bool = False  # a sum over all ranks is in it, in a linear way
+    apart: bool = False  # or in another: from their own rows ranks compute something else
+
+
+PLAIN, OF_SUM = Growth(frozenset({0})), Growth(frozenset({1}))
+UNKNOWN, APART = Growth(None), Growth(None, apart=True)
+
+
+def growth_of(
+    results: Sequence[Variable], completion: Completion, written: Iterable[Variable]
+) -> list[Growth]:
+    """Return the growth of results of a completed graph; ``written`` are those it was completed from."""
+    found = Growths(completion, written)
+    for node in topological(results):
+        found.add(node)
+    return [*map(found.of, results)]
+
+
+class Growths:
+    """The growth of variables, found node by node from that of the inputs."""
+
+    def __init__(self, completion: Completion, written: Iterable[Variable]):
+        self._completion = completion
+        self._known = {total_rows: OF_SUM}
+        for variable in ancestors(written):
+            value, relation = completion.local(variable)
+            if isinstance(relation, Count):
+                self._known[value] = OF_SUM
+                if not selected(relation):  # the number of which only a sum tells
+                    self._known[completion.wanted(variable, SAME)] = OF_SUM
+
+    def of(self, variable: Variable) -> Growth:
+        """Return the growth of a variable, by its relation if that is all there is to know."""
+        return self._known.get(variable, OF_SUM if self._relation(variable) == SUM else PLAIN)
+
+    def add(self, node: Apply) -> None:
+        """Find the growth of what a node returns; what sums up rows grows with them."""
+        growth, of_rows = self._found(node), any(isinstance(self._relation(one), Rows) for one in node.inputs)
+        for variable in node.outputs:
+            summed = of_rows and self._relation(variable) == SUM
+            self._known.setdefault(variable, product([growth, OF_SUM]) if summed else growth)
+
+    def _found(self, node: Apply) -> Growth:
+        op, inputs, given = node.op, node.inputs, [*map(self.of, node.inputs)]
+        kind = op.scalar_op if isinstance(op, Elemwise) else op.core_op if isinstance(op, Blockwise) else op
+        if isinstance(kind, PASSING) or (isinstance(op, CAReduce) and isinstance(op.scalar_op, ps.Add)):
+            return given[0]
+        if isinstance(kind, ps.Second):
+            return given[1]
+        if isinstance(op, Shape | Shape_i):
+            return PLAIN  # or known from the beginning
+        if any(one.apart for one in given):
+            return APART
+        if has_collectives(op):
+            of_sum = isinstance(op, AllReduce) and op.op == "sum"
+            return given[0]._replace(total=True) if of_sum else UNKNOWN
+        total = any(one.total for one in given)
+        if isinstance(kind, ps.Mul | Dot):
+            return APART if total and sum(map(self._by_rows, inputs)) > 1 else product(given)
+        if isinstance(kind, ps.TrueDiv):
+            nonlinear = given[1].total or (total and self._by_rows(inputs[1]))
+            return APART if nonlinear else product([given[0], inverse(given[1])])
+        if isinstance(kind, ps.Switch) and not given[0].total:
+            return self._terms(inputs[1:])
+        if isinstance(kind, ps.Add | ps.Sub | MakeVector | Join):
+            return self._terms(join_pieces(node)[1] if isinstance(op, Join) else inputs)
+        if total and isinstance(op, Elemwise | CAReduce):
+            return APART
+        parts = any(self._relation(one) == SUM for one in inputs)
+        return PLAIN if all(one == PLAIN for one in given) and not parts else UNKNOWN
+
+    def _terms(self, inputs: Sequence[Variable]) -> Growth:
+        given = [self.of(one) for one in inputs if not is_zero(one)] or [PLAIN]  # zero is of any degree
+        degrees = [one.degrees or frozenset() for one in given]
+        known = all(one.degrees is not None for one in given)
+        return Growth(frozenset().union(*degrees) if known else None, any(one.total for one in given))
+
+    def _by_rows(self, variable: Variable) -> bool:
+        """Tell whether a value depends on what the rows hold."""
+        return self.of(variable).total or self._relation(variable) != SAME
+
+    def _relation(self, variable: Variable) -> object:
+        return self._completion.local(variable).relation
+
+
+def product(growths: Collection[Growth]) -> Growth:
+    """Return the growth of a product that is linear in the sums that are in it."""
+
+    def degrees(one: frozenset[int] | None, other: frozenset[int] | None) -> frozenset[int] | None:
+        return None if one is None or other is None else frozenset(p + q for p in one for q in other)
+
+    return Growth(
+        reduce(degrees, [one.degrees for one in growths]),
+        any(one.total for one in growths),
+        any(one.apart for one in growths),
+    )
+
+
+def inverse(growth: Growth) -> Growth:
+    """Return the growth of one over a value."""
+    single = growth.degrees is not None and len(growth.degrees) == 1
+    return Growth(frozenset(-degree for degree in growth.degrees or ()) if single else None)
+
+
+def is_zero(variable: Variable) -> bool:
+    """Tell whether a variable is 0 everywhere, by a constant."""
+    return isinstance(variable, Constant) and bool((variable.data == 0).all())

@@ -1,0 +1,231 @@
+"""The rule of loops.
+
+    relations of sequences, states, constants -> inside, step by step, until they stay -> each rank's loop
+
+Rows along an axis of what a step sees stay rows, and what a state adds up over rows stays a part of the sum
+until the loop is over. A state that a step needs complete is completed by the step before, by a collective in
+each. Nothing is gathered inside: where a step needs that of a state, everything is completed before the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.traversal import ancestors
+from pytensor.scan.op import Scan
+
+from synk.arrays.variables import OF_THE_RUN
+from synk.compile.compat import plain_graph
+from synk.exact.joined import joined
+from synk.exact.local_values import Local
+from synk.exact.loop_step import (
+    Impossible,
+    Inside,
+    Needed,
+    as_it_is,
+    of_any_length,
+    outside,
+    whole_steps,
+    within,
+)
+from synk.exact.rules.relations import SAME, STREAM, Own, Partial, Relation, Rows, Stream
+from synk.exact.rules.table import Outcome, Rebuilt, Relations, relate
+
+
+@relate.register(Scan)
+def scan(op: Scan, node: Apply, given: Relations) -> Outcome:
+    """A loop of each rank, if what it repeats allows that."""
+    if {*given} <= {SAME, STREAM}:
+        return None  # ranks meet once, after it, not at each draw
+    try:
+        return Loop(op, node, given).outcome()
+    except Impossible:
+        return None
+
+
+@dataclass(eq=False)
+class State:
+    """A state that a loop hands from step to step."""
+
+    outer: Variable
+    given: Relation  # of the outer variable
+    at_first: Relation  # of what steps begin with
+    ins: Sequence[Variable]  # as a step reads it
+    outs: Sequence[Variable]
+    complete: bool = False  # steps need it complete
+
+    def __post_init__(self) -> None:
+        self.relation = self.at_first  # of all steps' values, as far as is known
+
+
+class Loop:
+    """The relations of a Scan's inputs and outputs, found by what they are inside."""
+
+    def __init__(self, op: Scan, node: Apply, given: Relations):
+        self._op, self._graph = op, plain_graph(op)
+        self._at_once: set[Variable] = set()
+        self._steps = node.inputs[0]
+        self._lengths = op.outer_nitsot(node.inputs)
+        of = dict(zip(node.inputs, given, strict=True)).__getitem__
+        ins, outs = self._graph.inputs, self._graph.outputs
+        self._sequences = [(variable, whole_steps(of(variable))) for variable in op.outer_seqs(node.inputs)]
+        self._constants = [(variable, of(variable)) for variable in op.outer_non_seqs(node.inputs)]
+        grouped = [
+            (op.outer_mitmot, op.inner_mitmot_grouped(ins), op.inner_mitmot_outs_grouped(outs)),
+            (op.outer_mitsot, op.inner_mitsot_grouped(ins), singles(op.inner_mitsot_outs(outs))),
+            (op.outer_sitsot, singles(op.inner_sitsot(ins)), singles(op.inner_sitsot_outs(outs))),
+        ]
+        self._states = [
+            State(outer, of(outer), whole_steps(of(outer)), read, written)
+            for outers, reads, writes in grouped
+            for outer, read, written in zip(outers(node.inputs), reads, writes, strict=True)
+        ]
+        self._untraced = [
+            State(outer, of(outer), of(outer), [read], [written])
+            for outer, read, written in zip(
+                op.outer_untraced_sit_sot(node.inputs),
+                op.inner_untraced_sit_sot(ins),
+                op.inner_untraced_sit_sot_outs(outs),
+                strict=True,
+            )
+        ]
+
+    def outcome(self) -> Outcome:
+        """Return the outcome of a Scan's rule."""
+        while True:
+            inside = self._inside()
+            try:
+                inside.walk(self._graph.outputs)
+                found = [self._found(state, inside, outside) for state in self._states]
+                found += [self._found(state, inside, as_it_is) for state in self._untraced]
+                states = [*self._states, *self._untraced]
+                if found == [state.relation for state in states]:
+                    outputs = self._outputs(inside)
+                    completed = inside.completed_parts(self._graph.outputs)
+                    if completed <= self._at_once:
+                        return self._rebuilt(inside, outputs)
+                    self._at_once |= completed
+                    found = [state.at_first for state in states]
+            except Needed as needed:
+                self._complete(needed.args[0])
+                continue
+            for state, relation in zip(states, found, strict=True):
+                state.relation = relation
+
+    # --- relations -----------------------------------------------------------------------------------
+
+    def _inside(self) -> Inside:
+        """Return the graph of a step by what is known of its inputs."""
+        op, inputs = self._op, self._graph.inputs
+        relations = [within(relation) for _, relation in self._sequences]
+        relations += [within(state.relation) for state in self._states for _ in state.ins]
+        relations += [state.relation for state in self._untraced]
+        relations += [relation for _, relation in self._constants]
+        known = [
+            Local(of_any_length(variable, relation), relation)
+            for variable, relation in zip(inputs, relations, strict=True)
+        ]
+        self._known = dict(zip(inputs, known, strict=True))
+        passed = [*op.inner_seqs(inputs), *op.inner_non_seqs(inputs)]
+        return Inside(known, inputs, {self._known[variable].value for variable in passed}, self._at_once)
+
+    def _found(self, state: State, inside: Inside, shown: Callable[[Relation], Relation]) -> Relation:
+        """Return the relation that a state has, before the first step and after each."""
+        found = {state.relation, *[shown(inside.local(variable).relation) for variable in state.outs]} - {
+            SAME
+        }
+        if state.complete:
+            found = {one for one in found if not isinstance(one, Partial)}
+        if not found:
+            return SAME
+        relation = found.pop()
+        if found or (isinstance(relation, Own) and isinstance(state.given, Rows | Partial)):
+            raise Impossible
+        return relation
+
+    def _complete(self, needed: Collection[Variable]) -> None:
+        """Note that steps need states, or other inputs, complete."""
+        for state in (*self._states, *self._untraced):
+            if any(self._known[read].value in needed for read in state.ins):
+                if not isinstance(state.relation, Partial):
+                    raise Impossible
+                state.complete, state.at_first, state.relation = True, SAME, SAME
+        op, inputs = self._op, self._graph.inputs
+        for pairs, inner in (
+            (self._sequences, op.inner_seqs(inputs)),
+            (self._constants, op.inner_non_seqs(inputs)),
+        ):
+            for k, variable in enumerate(inner):
+                if self._known[variable].value in needed:
+                    pairs[k] = pairs[k][0], SAME
+
+    # --- the loop of a rank ----------------------------------------------------------------------------
+
+    def _outputs(self, inside: Inside) -> list[Variable]:
+        """Return the outputs of a step of this rank."""
+        wanted = [within(state.relation) for state in self._states for _ in state.outs]
+        collected = self._op.inner_nitsot_outs(self._graph.outputs)
+        self._collected = [outside(inside.local(variable).relation) for variable in collected]
+        wanted += [within(relation) for relation in self._collected]
+        wanted += [state.relation for state in self._untraced]
+        wanted += [SAME] * self._op.info.as_while
+        values = [
+            inside.local(variable).value if isinstance(relation, Own) else inside.wanted(variable, relation)
+            for variable, relation in zip(self._graph.outputs, wanted, strict=True)
+        ]
+        return joined(values)
+
+    def _rebuilt(self, inside: Inside, outputs: Sequence[Variable]) -> Rebuilt:
+        """Return the loop with the inputs that its steps need on a rank."""
+        op, inputs = self._op, self._graph.inputs
+        numbers = [number for number in OF_THE_RUN if number in set(ancestors(outputs))]
+        own_numbers = [number.type() for number in numbers]
+        outputs = clone_replace(outputs, dict(zip(numbers, own_numbers, strict=True)))
+
+        def with_whole(pairs: Sequence[tuple[Variable, Relation]], inner: Sequence[Variable]) -> Any:
+            """Return inputs of the loop and of a step: those of one process's values behind the others."""
+            values = [self._known[variable].value for variable in inner]
+            more = [k for k, value in enumerate(values) if value in inside.whole]
+            outer = [*pairs, *((pairs[k][0], SAME) for k in more)]
+            return outer, [*values, *(inside.whole[values[k]] for k in more)]
+
+        sequences, seen = with_whole(self._sequences, op.inner_seqs(inputs))
+        constants, fixed = with_whole(self._constants, op.inner_non_seqs(inputs))
+        states = [*self._states, *self._untraced]
+        read = [self._known[variable].value for state in states for variable in state.ins]
+        info = replace(op.info, n_seqs=len(seen), n_non_seqs=len(fixed) + len(numbers))
+        rebuilt = Scan(
+            [*seen, *read, *fixed, *own_numbers],
+            outputs,
+            info,
+            mode=op.mode,
+            truncate_gradient=op.truncate_gradient,
+            name=op.name,
+            profile=op.profile,
+            allow_gc=op.allow_gc,
+            strict=op.strict,
+        )
+        wanted = [
+            (self._steps, SAME),
+            *sequences,
+            *[
+                (state.outer, state.given if isinstance(state.relation, Own | Stream) else state.relation)
+                for state in states
+            ],
+            *[(length, SAME) for length in self._lengths],
+            *constants,
+            *[(number, None) for number in numbers],
+        ]
+        # Outputs: states with a trace, what is collected, states without one.
+        results = [state.relation for state in self._states] + self._collected
+        results += [state.relation for state in self._untraced]
+        return Rebuilt(wanted, results, lambda values: rebuilt(*values, return_list=True))
+
+
+def singles(variables: Sequence[Variable]) -> list[list[Variable]]:
+    """Return a list of one for each variable."""
+    return [[variable] for variable in variables]

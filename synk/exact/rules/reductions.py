@@ -1,0 +1,104 @@
+"""Rules of reductions: along rows they give parts, along other axes they leave rows."""
+
+from __future__ import annotations
+
+import pytensor.scalar.basic as ps
+import pytensor.tensor as pt
+from pytensor.graph.basic import Apply
+from pytensor.tensor.basic import ExtractDiag
+from pytensor.tensor.elemwise import CAReduce
+from pytensor.tensor.math import Argmax
+
+from synk.exact.rules.elementwise import keeps_counting
+from synk.exact.rules.relations import (
+    SCALED,
+    Count,
+    Lengths,
+    Own,
+    Partial,
+    Rows,
+    SomeRows,
+    as_rows,
+    keeps_parts,
+    selected,
+)
+from synk.exact.rules.table import Instead, Outcome, Relations, relate
+
+OPERATIONS = ("sum", "prod", "min", "max")
+COMBINED_BY: dict[type, str] = {
+    ps.Add: "sum",
+    ps.Mul: "prod",
+    ps.ScalarMaximum: "max",
+    ps.ScalarMinimum: "min",
+    ps.OR: "any",
+    ps.AND: "all",
+}
+
+
+@relate.register(CAReduce)
+def reduction(op: CAReduce, node: Apply, given: Relations) -> Outcome:
+    """Parts of the total where rows are reduced, parts of parts where parts are."""
+    one = as_rows(given[0])
+    axes = range(node.inputs[0].type.ndim) if op.axis is None else op.axis
+    name = _operation(op, node)
+    dtypes = node.inputs[0].type.dtype, node.outputs[0].type.dtype
+    if isinstance(one, Rows):
+        if one.axis in axes:
+            if name in ("any", "all"):
+                return [one], [Partial("max" if name == "any" else "min")]
+            if name in ("min", "max"):
+                return [SomeRows(one.axis, name)], [Partial(name)]
+            return ([one], [Partial(name)]) if name else None
+        return given, [Rows(one.axis - sum(axis < one.axis for axis in axes), one.length)]
+    if isinstance(one, Partial) and (one.op, name) in (
+        *((op, op) for op in OPERATIONS),
+        ("max", "any"),
+        ("min", "all"),
+    ):
+        return (given, given) if keeps_parts(one, *dtypes) else None
+    if isinstance(one, Lengths) and name == "prod" and sum(length is not None for length in one.lengths) == 1:
+        return (given, [Count(SCALED)]) if keeps_counting(*dtypes) else None
+    if isinstance(one, Own):
+        return given, given
+    return None
+
+
+def _operation(op: CAReduce, node: Apply) -> str | None:
+    """Return the operation that reduces rows; None if it does not combine parts, as of bits of integers."""
+    name = COMBINED_BY.get(type(op.scalar_op))
+    if name in ("any", "all"):
+        return name if node.inputs[0].type.dtype == "bool" else None
+    return None if name in ("sum", "prod") and node.outputs[0].type.dtype == "bool" else name
+
+
+@relate.register(Argmax)
+def argmax(op: Argmax, node: Apply, given: Relations) -> Outcome:
+    """Row by row; along the rows the first position at which the largest of all is."""
+    (one,) = given
+    (x,) = node.inputs
+    axes = tuple(range(x.type.ndim)) if op.axis is None else op.axis
+    if not isinstance(one, Rows):
+        return None
+    if one.axis not in axes:
+        return given, [Rows(one.axis - sum(axis < one.axis for axis in axes), one.length)]
+    if selected(one):
+        return None  # one gather instead of three collectives
+    position, step = pt.zeros([1] * x.type.ndim, "int64"), pt.constant(1, dtype="int64")
+    for axis in reversed(axes):
+        along = pt.arange(x.shape[axis]) * step
+        position = position + along.dimshuffle(*[0 if k == axis else "x" for k in range(x.type.ndim)])
+        step = step * x.shape[axis]
+    largest = pt.eq(x, pt.max(x, axis=axes, keepdims=True))
+    largest = largest | pt.isnan(x) if x.type.dtype.startswith("float") else largest
+    return Instead([pt.min(pt.switch(largest, position, step), axis=axes)])
+
+
+@relate.register(ExtractDiag)
+def extract_diag(op: ExtractDiag, node: Apply, given: Relations) -> Outcome:
+    """The diagonal of a sum is that of its parts; of many matrices, row by row."""
+    (one,) = given
+    if isinstance(one, Partial):
+        return given, given
+    if isinstance(one, Rows) and one.axis not in (op.axis1, op.axis2):
+        return given, [Rows(one.axis - sum(axis < one.axis for axis in (op.axis1, op.axis2)), one.length)]
+    return None

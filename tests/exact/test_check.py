@@ -1,0 +1,152 @@
+"""The first call of a function can be compared with one process."""
+
+import dataclasses
+import re
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+
+import synk
+from synk.exact.check import FirstCall, difference
+from synk.exact.definition import define
+
+VALUES = np.random.default_rng(5).normal(size=(7, 2))
+x = pt.matrix("x", dtype="float64")
+
+
+# --- without ranks ---------------------------------------------------------------------------------------
+
+
+def test_rounding_is_no_difference():
+    for dtype, off in (("float64", 1e-10), ("float32", 1e-5), ("float16", 5e-3)):
+        value = np.linspace(1, 2, 5).astype(dtype)
+        assert difference(value, (value * (1 + off)).astype(dtype)) is None
+        assert difference(value, value + 30 * off) is None or dtype == "float16"
+        assert difference(value, value * 1.1) is not None
+    assert difference(np.asarray(1e-16), np.asarray(0.0)) is None  # a sum that cancels
+    special = np.asarray([np.nan, np.inf, -np.inf])
+    assert difference(special, special) is None
+    assert difference(np.zeros((0, 2)), np.zeros((0, 2))) is None
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "said"),
+    [
+        (3, 4, "3, in one process 4"),
+        (2.0, 1.0, "2, in one process 1"),
+        (np.nan, 1.0, "nan, in one process 1"),
+        (np.inf, 1.0, "inf, in one process 1"),
+        ([1.0, 2.0, 5.0], [1.0, 2.0, 3.0], r"5, in one process 3 at \[2\]; 1 of 3 differ"),
+        ([1.0, 2.0], [[1.0, 2.0]], r"shape \(2,\), in one process \(1, 2\)"),
+        ([True, False], [True, True], r"0, in one process 1 at \[1\]"),
+    ],
+)
+def test_a_difference_is_told_where_it_is_largest(found, expected, said):
+    assert re.match(said, difference(np.asarray(found), np.asarray(expected)) or "nothing")
+
+
+def test_one_process_computes_the_graph_as_it_was_written():
+    w = pytensor.shared(np.asarray(3.0), name="w")
+    definition = define("f", [x], [x.sum() * w + synk.n_rows], updates=[(w, w + x.shape[0])])
+    total, new = FirstCall(definition).expected([VALUES])
+    assert np.isclose(total, VALUES.sum() * 3 + 7)
+    assert new == 10
+    assert w.get_value() == 3
+
+
+def test_what_ranks_have_of_their_own_cannot_be_compared():
+    rng = pt.random.shared_rng(seed=1)
+    drawn = define("f", [x], [x.sum() + rng.normal(size=())[1]])
+    with pytest.raises(ValueError, match="check='first' of 'f': each rank draws random numbers of its own"):
+        FirstCall(drawn)
+    table = pytensor.shared(VALUES, name="table")
+    with pytest.raises(ValueError, match="the ranks have rows of their own of 'table'"):
+        FirstCall(define("f", [], [table.sum()], sliceable_shareds=[table]))
+
+
+# --- with ranks ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("module_ranks")
+class TestWithRanks:
+    def test_a_first_call_that_is_right_passes(self):
+        total = pytensor.shared(np.zeros(2), name="total")
+        f = synk.function(
+            [x],
+            [x.std(), (x.mean(), "avg"), (x, "gather"), (x.max(), None), x * 2],
+            updates=[(total, total + x.sum(0))],
+            check="first",
+        )
+        data = synk.data(VALUES)
+        for rows in (slice(0, 5), 3, [1, 6, 1]):
+            std, *_ = f(data, batch=rows)
+            chosen = VALUES[:rows] if isinstance(rows, int) else VALUES[rows]
+            assert np.isclose(std, chosen.std())
+        assert np.allclose(
+            total.get_value(), VALUES[:5].sum(0) + VALUES[:3].sum(0) + VALUES[[1, 6, 1]].sum(0)
+        )
+
+    def test_a_first_call_that_is_wrong_is_told_once(self):
+        total = pytensor.shared(np.zeros(2), name="total")
+        with pytest.warns(synk.SynkWarning):
+            f = synk.function(
+                [x], [(x.sum(), "avg"), x.sum()], updates=[(total, x.sum(0))], name="f", check="first"
+            )
+        with pytest.raises(synk.SynkError, match=r"first call of 'f' on \d ranks differs") as error:
+            f(VALUES)
+        assert "output 0 (" in str(error.value)
+        assert "declared 'avg'" in str(error.value)
+        assert "output 1" not in str(error.value)
+        assert "total" not in str(error.value)
+        f(VALUES)
+
+    def test_a_wrong_update_is_told(self):
+        total = pytensor.shared(np.zeros(2), name="total")
+        f = synk.function([x], updates=[(total, x.sum(0))], name="f", check="first")
+        # As if the analysis of the graph were wrong.
+        wrong = dataclasses.replace(f._definition.updates[0], value=x.sum(0))
+        f._definition = dataclasses.replace(f._definition, updates=(wrong,))
+        with pytest.raises(synk.SynkError, match=r"the update of 'total': .*, in one process .* at \[\d\]"):
+            f(VALUES)
+
+    def test_a_first_call_that_fails_is_not_the_first(self):
+        f = synk.function([x], x.sum(), name="f", check="first")
+        with pytest.raises(IndexError):
+            f(VALUES, batch=100)
+        with pytest.raises(ValueError, match="'f' has check='first': call it once by itself"):
+            synk.sequence(f)
+        f(VALUES, num_slices=2)
+        synk.sequence(f)(VALUES)
+
+    def test_a_minibatch_is_paired_with_the_selected_rows(self):
+        weights = pt.vector("weights", dtype="float64")
+        f = synk.function([x, weights], (x.sum(1) * weights).sum(), check="first")
+        paired = synk.data(np.arange(3.0), minibatch=True)
+        assert np.isclose(
+            f(synk.data(VALUES), paired, batch=[5, 2, 0]), VALUES[[5, 2, 0]].sum(1) @ np.arange(3)
+        )
+
+    def test_another_word_is_refused(self):
+        with pytest.raises(ValueError, match="check='always' is unknown"):
+            synk.function([x], x.sum(), check="always")
+
+    def test_running_sums_of_truth_values_and_narrow_integers_are_counted(self):
+        narrow = pt.matrix("narrow", dtype="int8")
+        value = np.full((7, 2), 100, "int8")
+        f = synk.function(
+            [narrow],
+            [pt.cumsum(narrow > 0, axis=0), pt.cumsum(narrow, axis=0), pt.cumprod(narrow, axis=1) * 1.0],
+            check="first",
+        )
+        counts, sums, products = f(value)
+        np.testing.assert_array_equal(counts, np.cumsum(value > 0, axis=0), strict=True)
+        np.testing.assert_array_equal(sums, np.cumsum(value, axis=0), strict=True)
+        np.testing.assert_array_equal(products, np.cumprod(value, axis=1))
+
+    def test_a_dtype_that_one_process_does_not_give_is_found(self, monkeypatch):
+        monkeypatch.setattr("synk.exact.definition.as_performed", list)
+        f = synk.function([x], pt.cumsum(x[:, 0] > -9), check="first")
+        with pytest.raises(synk.SynkError, match="dtype bool, in one process int64"):
+            f(VALUES)

@@ -1,0 +1,143 @@
+"""Layers and collectives on simulated ranks give one process's numbers: values, gradients, no gather."""
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+
+from support.exact.simulated import OneProcess, Simulated
+from synk import ops
+from synk.exact.definition import define
+
+RANKS = (1, 2, 3, 5)
+ROWS = (7, 2)
+
+images, x, labels = pt.tensor4("images"), pt.matrix("x"), pt.lvector("labels")
+filters = pytensor.shared(np.random.default_rng(1).normal(size=(3, 3, 2, 2)), name="filters")
+gamma, beta, mean, variance = (
+    pytensor.shared(np.linspace(low, 2, 3), name=name)
+    for name, low in (("gamma", 1), ("beta", -1), ("mean", 0), ("variance", 0.5))
+)
+plane = pytensor.shared(np.linspace(0.5, 1.5, 9).reshape(3, 3), name="plane")
+DRAWS = {
+    images: lambda rng, n: rng.normal(size=(n, 3, 5, 5)),
+    x: lambda rng, n: rng.normal(size=(n, 3)),
+    labels: lambda rng, n: rng.integers(0, 3, n),
+}
+
+
+def defined(results):
+    ancestors = set(pytensor.graph.traversal.ancestors(results))
+    inputs = [variable for variable in DRAWS if variable in ancestors]
+    return define("layer", inputs, list(results))
+
+
+def compared(results):
+    """Compare with one process; return the modes, and how many collectives there were, and gathers."""
+    definition = defined(results)
+    alone, ranks = OneProcess(definition), Simulated(definition)
+    counts = set()
+    for n in ROWS:
+        rng = np.random.default_rng(n)
+        values = [DRAWS[variable](rng, n) for variable in definition.inputs]
+        expected = alone(values)
+        for n_ranks in RANKS:
+            for one, other in zip(ranks(values, n_ranks), expected, strict=True):
+                np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-11)
+            counts.add((ranks.together.count, ranks.together.gathered))
+    (count,) = counts
+    return ranks.exact.output_modes, *count
+
+
+def with_gradients(value, *parameters):
+    """Return a value and the gradients of a sum over rows of its squares."""
+    wanted = [variable for variable in (images, x) if variable in pytensor.graph.traversal.ancestors([value])]
+    return [value, *pytensor.grad((value**2).sum(), [*wanted, *parameters])]
+
+
+@pytest.mark.parametrize(
+    ("layer", "parameters"),
+    [
+        (lambda: ops.conv2d(images, filters), [filters]),
+        (lambda: ops.max_pool2d(images, 2), []),
+        (lambda: ops.avg_pool2d(images, 2), []),
+        (lambda: ops.global_avg_pool2d(images), []),
+        (lambda: ops.relu(x), []),
+        (lambda: ops.layer_norm(x, gamma, beta), [gamma, beta]),
+        (lambda: ops.layer_norm(images[:, :, :3, :3], plane, plane), [plane]),
+        (lambda: ops.softmax_cross_entropy(x, labels), []),
+        (lambda: ops.batch_norm(images, gamma, beta, mean, variance, train=False)[0], [gamma, beta]),
+        (lambda: ops.batch_norm(x, gamma, beta, mean, variance, train=False)[0], [gamma, beta]),
+    ],
+)
+def test_a_layer_goes_row_by_row_and_its_gradients_are_sums(layer, parameters):
+    modes, *met = compared(with_gradients(layer(), *parameters))
+    assert modes == ("gather", "gather", *["sum"] * len(parameters))
+    assert met == [0, 0]
+
+
+@pytest.mark.parametrize("batch", [x, images])
+def test_batch_norm_over_all_ranks_is_that_of_one_process(batch):
+    y, updates = ops.batch_norm(batch, gamma, beta, mean, variance, train=True, all_ranks=True)
+    _, collectives, gathers = compared([*with_gradients(y, gamma, beta), *(new for _, new in updates)])
+    assert (collectives, gathers) == (4, 0)
+
+
+def test_batch_norm_over_each_ranks_rows_is_averaged_where_one_value_is_needed():
+    y, updates = ops.batch_norm(x, gamma, beta, mean, variance, train=True)
+    definition = define("norm", [x], [y, *pytensor.grad((y**3).sum(), [gamma])], updates=updates)
+    ranks = Simulated(definition)
+    values = np.random.default_rng(0).normal(size=(6, 3))
+    found = ranks([values], 2)
+    parts = [OneProcess(definition)([part]) for part in np.split(values, 2)]
+    assert ranks.exact.output_modes == ("gather", "sum")
+    np.testing.assert_allclose(found[0], np.concatenate([part[0] for part in parts]))
+    np.testing.assert_allclose(found[1], parts[0][1] + parts[1][1])
+    for k in (2, 3):
+        np.testing.assert_allclose(found[k], (parts[0][k] + parts[1][k]) / 2)
+
+
+def test_dropout_draws_for_the_rows_of_each_rank():
+    rng = pt.random.shared_rng(seed=0)
+    y, update = ops.dropout(x, 0.5, rng)
+    exact = Simulated(define("dropout", [x], [y, y.mean()], updates=[update])).exact
+    assert exact.output_modes == ("gather", "sum")
+    assert not exact.needs_all_rows
+    assert not exact.parts
+
+
+# --- collectives that the user wrote -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        lambda: ops.all_reduce(x.sum(axis=0)),
+        lambda: ops.all_sum(x.sum()),
+        lambda: ops.all_reduce(x.max(axis=0), "max"),
+        lambda: ops.all_reduce(x.sum(axis=0)) / ops.all_sum(x.shape[0]),
+        lambda: ops.all_reduce(x.mean(axis=0), "avg"),
+        lambda: pt.exp(ops.all_reduce(x.sum(axis=0) / 10)),
+        lambda: ops.all_gather(x),
+        lambda: ops.all_gather(x.T, axis=1).sum(axis=1),
+        lambda: pt.sort(ops.all_gather(x), axis=0),
+        lambda: ops.reduce_scatter(x),
+        lambda: ops.broadcast(x.sum(axis=0)),
+    ],
+)
+def test_a_collective_is_what_it_is_in_one_process(written):
+    value = written()
+    compared([value])
+    compared(pytensor.grad((value**2).sum(), [x], disconnected_inputs="ignore"))
+
+
+def test_a_sum_over_ranks_of_what_all_of_them_have_counts_once():
+    repeated, needed = ops.all_reduce((gamma**2).sum()), ops.all_reduce(x.sum())
+    assert compared([repeated + needed])[1:] == (1, 0)
+
+
+def test_a_collective_inside_of_a_loop_is_what_it_is_in_one_process():
+    steps = pytensor.scan(
+        lambda b: b - 0.1 * ops.all_sum(x.T @ (x @ b)), outputs_info=[gamma], n_steps=2, return_updates=False
+    )
+    assert compared([steps])[1:] == (2, 0)
