@@ -35,9 +35,12 @@ def main() -> None:
     with in_synk(options) as synk, in_torch(options) as ddp:
         for crew in (synk, ddp):
             crew.ready()
-        check(synk.run(AGREE).losses, ddp.run(AGREE).losses)
+        check(synk.run.session(AGREE).losses, ddp.run(AGREE).losses)
         steps = AGREE if options.quick else steps_in(options.seconds, synk, ddp)
-        blocks = {"synk": lambda: synk.run(steps).seconds, "torch DDP, gloo": lambda: ddp.run(steps).seconds}
+        blocks = {
+            "synk": lambda: synk.run.session(steps).seconds,
+            "torch DDP, gloo": lambda: ddp.run(steps).seconds,
+        }
         comparison = pairs.compare(blocks, options.rounds, warmup=1, timer=lambda block: block())
     print(f"\n{table(comparison, steps, where(options))}")
 

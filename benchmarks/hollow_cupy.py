@@ -25,7 +25,7 @@ from support.cupy import fake_cublas, fake_cupy, stand_in
 from synk.gpu.device.cuda import CudaDevice
 from synk.gpu.device.probe import Gpu, Survey
 from synk.gpu.kernels.cudnn import find_cudnn, handle
-from synk.rank.program import RankProgram
+from synk.run.rank.program import RankProgram
 
 SMALL = 1 << 16  # bytes: what is not larger is computed after all, where that is a function of arrays
 NAMES = {0: "float32", 1: "float64", 2: "float16", 14: "bfloat16"}  # of cuBLAS's types
@@ -107,7 +107,7 @@ def installed(observed=True):
         cupy.RawModule = _raw_module(log)
         _give_cudnn(cupy, log, undo)
         undo.enter_context(
-            patch("synk.device.choose.survey", lambda: Survey((Gpu(0, "NVIDIA H200"),))),
+            patch("synk.run.device.choose.survey", lambda: Survey((Gpu(0, "NVIDIA H200"),))),
         )
         try:
             yield log

@@ -6,7 +6,7 @@
     f = synk.function([x], (x @ y).mean(0), bcast_inputs=[y])
     mean = f(x_values, y_values)                  # rows of x scattered, results averaged
 
-Each function here is one thin line over the run that is open, `synk.run.current`.
+Each function here is one thin line over the run that is open, `synk.run.session.current`.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from contextlib import AbstractContextManager
 from os import PathLike as _PathLike
 from typing import Any, ParamSpec, TextIO, TypeVar
 
-from synk.arrays.data import Data as Data
-from synk.arrays.per_rank import Since as _Since
-from synk.arrays.variables import n_rows as n_rows
-from synk.collectives.assign import Broadcast, Scatter, SetValue
-from synk.collectives.base import Collective, describe_verb
-from synk.collectives.exchange import AllToAll, ReduceScatter
-from synk.collectives.gather import AllGather, Gather
-from synk.collectives.read import CheckFinite, GetLengths, GetShapes, GetValue
-from synk.collectives.reduce import AllReduce, Reduce
-from synk.functions.function import Function as Function
-from synk.functions.on_ranks import OnRanks as OnRanks
-from synk.run import current as _current
-from synk.run.timeline import Timeline as _Timeline
+from synk.run.arrays.data import Data as Data
+from synk.run.arrays.per_rank import Since as _Since
+from synk.run.arrays.variables import n_rows as n_rows
+from synk.run.collectives.assign import Broadcast, Scatter, SetValue
+from synk.run.collectives.base import Collective, describe_verb
+from synk.run.collectives.exchange import AllToAll, ReduceScatter
+from synk.run.collectives.gather import AllGather, Gather
+from synk.run.collectives.read import CheckFinite, GetLengths, GetShapes, GetValue
+from synk.run.collectives.reduce import AllReduce, Reduce
+from synk.run.functions.function import Function as Function
+from synk.run.functions.on_ranks import OnRanks as OnRanks
+from synk.run.session import current as _current
+from synk.run.session.timeline import Timeline as _Timeline
 from synk.values.errors import CollectiveMismatch as CollectiveMismatch
 from synk.values.errors import CudaInitialisedError as CudaInitialisedError
 from synk.values.errors import CudaUnavailable as CudaUnavailable

@@ -149,9 +149,9 @@ def nothing_left(what, excused=frozenset()):
     left_open = open_run() not in (None, run)
     if left_open:
         sys.modules["synk"].close()
-    if "synk.run.current" in sys.modules:
+    if "synk.run.session.current" in sys.modules:
         # It outlives runs, for the next one on GPUs, and so it would outlive the test.
-        sys.modules["synk.run.current"].dismiss_fork_server()
+        sys.modules["synk.run.session.current"].dismiss_fork_server()
     found = leaks.leftovers(before, excused)
     leaks.end_children(before)
     if left_open:

@@ -62,7 +62,7 @@ INNER_FLOORS = {
     )
 }
 PUBLIC_PACKAGES = {"compile", "ops"}  # of synk, beside what `import synk` brings
-MAY_ASSIGN_GLOBALS = {"synk.run.current"}
+MAY_ASSIGN_GLOBALS = {"synk.run.session.current"}
 # A docstring is a sentence with a verb; these open a riddle.
 NO_SENTENCE = re.compile(r"(What|Return what|Have|Whoever|How|Which|Where|When|Whether)\b")
 
@@ -318,25 +318,33 @@ OF_DISPATCH = "compile.passes.place: from synk.compile.dispatch import f\ncompil
 CIRCLE = "memory.shm: from . import limits\nmemory.limits: from synk.transport.memory.shm import f"
 VIOLATIONS = [
     (homeless, "attic.:", "synk.attic has no floor"),
-    (homeless, "arrays:", "synk.arrays is loose"),
+    (homeless, "arrays:", "synk.run.arrays is loose"),
     (homeless, "compile.attic:", "synk.compile.attic has no floor in its room"),
-    (speechless, "arrays.: import numpy", "synk.arrays does not say what it is for"),
-    (speechless, "arrays.data: 'What is in it.'", "synk.arrays.data has no verb in 'What is in it.'"),
+    (speechless, "arrays.: import numpy", "synk.run.arrays does not say what it is for"),
+    (speechless, "arrays.data: 'What is in it.'", "synk.run.arrays.data has no verb in 'What is in it.'"),
     (
         upward,
-        "values.rows: from synk.run.session import f\nrun.session:",
-        "1 on floor 1 imports synk.run.session",
+        "values.rows: from synk.run.session.session import f\nrun.session:",
+        "1 on floor 1 imports synk.run.session.session",
     ),
-    (upward, "values.rows: from synk.run import session\nrun.session:\nrun.:", "imports synk.run.session on"),
-    (upward, "values.rows: def f(): import synk.run.session", "rows:1 on floor 1 imports synk.run"),
-    (upward, "comm.host: from ..rank.rank import f\nrank.rank:", "on floor 4 imports synk.rank.rank"),
-    (upward, "ops.pool: import synk.rank.rank", "on floor 6 imports synk.rank.rank on floor 6"),
+    (
+        upward,
+        "values.rows: from synk.run.session import session\nrun.session:\nrun.:",
+        "imports synk.run.session.session on",
+    ),
+    (
+        upward,
+        "values.rows: def f(): import synk.run.session.session",
+        "rows:1 on floor 1 imports synk.run.session",
+    ),
+    (upward, "comm.host: from ..rank.rank import f\nrank.rank:", "on floor 4 imports synk.run.rank.rank"),
+    (upward, "ops.pool: import synk.run.rank.rank", "on floor 6 imports synk.run.rank.rank on floor 6"),
     (
         upward,
         "comm.: from ..arrays.data import f\narrays.data:",
         "synk.transport.comm:1 on floor 4 imports synk.arr",
     ),
-    (upward, IN_TYPES, "imports synk.arrays.data on floor 5"),
+    (upward, IN_TYPES, "imports synk.run.arrays.data on floor 5"),
     (upward, OF_DISPATCH, "synk.compile.passes.place:1 on floor 4 imports synk.compile.dispatch on floor 8"),
     (
         upward,
@@ -350,12 +358,16 @@ VIOLATIONS = [
         CIRCLE,
         "synk.transport.memory.shm -> synk.transport.memory.limits -> synk.transport.memory.shm",
     ),
-    (circles, "arrays.data: import synk.arrays.data", "synk.arrays.data -> synk.arrays.data"),
+    (circles, "arrays.data: import synk.run.arrays.data", "synk.run.arrays.data -> synk.run.arrays.data"),
     (private, "extensions.a: from synk import values\nvalues.:", "imports values from synk, which is not in"),
     (private, "extensions.a: import synk.values", "imports synk.values"),
     (private, "extensions.a: from ..values import f", "imports f from synk.values"),
     (private, "extensions.a: from synk.ops.pool import f", "imports f from synk.ops.pool"),
-    (private, "extensions.a: import synk; synk.run.session.end()", "synk.extensions.a:1 uses synk.run"),
+    (
+        private,
+        "extensions.a: import synk; synk.run.session.session.end()",
+        "synk.extensions.a:1 uses synk.run.session",
+    ),
     (assigned_globals, "arrays.data: def f(): global state; state = 1", "data:1 assigns the global state"),
 ]
 

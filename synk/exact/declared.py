@@ -16,7 +16,6 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
-from synk.arrays.variables import describe, ranks
 from synk.compile.graphs.serialize import topological
 from synk.compile.graphs.substitute import substitute
 from synk.exact.collectives.collectives import AllReduce
@@ -27,6 +26,7 @@ from synk.exact.growth import Growth, growth_of
 from synk.exact.parts import ranks_meet
 from synk.exact.results import known_relations
 from synk.exact.rules.relations import SAME, SUM, Count, Partial, Relation, Rows, as_rows
+from synk.run.arrays.variables import describe, ranks
 from synk.values.errors import SynkWarning
 from synk.values.script_frames import stacklevel
 

@@ -13,9 +13,9 @@ import numpy as np
 from pytensor.graph.basic import Variable
 from pytensor.tensor.random.type import RandomType
 
-from synk.arrays.variables import describe
 from synk.exact.declared import findings, misdeclared, warn
 from synk.exact.definition import UNDECLARED, Definition, dtype_of, is_sparse
+from synk.run.arrays.variables import describe
 from synk.values.reduction import check_mode
 
 

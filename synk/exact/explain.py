@@ -12,7 +12,6 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
-from synk.arrays.variables import describe
 from synk.compile.graphs.origin import place_of
 from synk.compile.graphs.serialize import topological
 from synk.exact.collectives.collective_op import CollectiveOp
@@ -22,6 +21,7 @@ from synk.exact.definition import UNDECLARED, Definition
 from synk.exact.results import known_relations
 from synk.exact.rules.relations import Own, Relation
 from synk.exact.shapes import Shape, known_shapes, n_bytes
+from synk.run.arrays.variables import describe
 
 N_PLACES = 3  # of the script, that are named for one collective
 

@@ -25,7 +25,6 @@ from pytensor.tensor.math import Dot
 from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
 from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 
-from synk.arrays.variables import total_rows
 from synk.compile.compat import AdvancedSubtensor1, join_pieces
 from synk.compile.graphs.serialize import topological
 from synk.exact.collectives.collective_op import has_collectives
@@ -33,6 +32,7 @@ from synk.exact.collectives.collectives import AllReduce
 from synk.exact.collectives.own_rows import OwnRows, SomeRows
 from synk.exact.completion import Completion
 from synk.exact.rules.relations import SAME, SUM, Count, Rows, selected
+from synk.run.arrays.variables import total_rows
 
 # As the Op has them with its first input, what else it reads are lengths and places.
 PASSING = (

@@ -10,11 +10,11 @@ from typing import Any
 
 from pytensor.graph.basic import Apply, Variable
 
-from synk.arrays.variables import ranks
 from synk.compile.graphs.origin import built_as, remade
 from synk.compile.graphs.serialize import topological
 from synk.exact.collectives.collective_op import CollectiveOp
 from synk.exact.collectives.collectives import AllReduce
+from synk.run.arrays.variables import ranks
 
 
 def joined(results: Sequence[Variable]) -> list[Variable]:

@@ -17,7 +17,6 @@ from pytensor.tensor.basic import MakeVector
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.shape import Shape, Shape_i
 
-from synk.arrays.variables import first_row, leads, n_rows, total_rows
 from synk.compile.graphs.origin import built_as, remade
 from synk.exact.collectives.collectives import all_gather, all_reduce, broadcast
 from synk.exact.collectives.own_rows import OwnRows, own_rows, some_rows
@@ -37,6 +36,7 @@ from synk.exact.rules.relations import (
     as_rows,
     counted,
 )
+from synk.run.arrays.variables import first_row, leads, n_rows, total_rows
 
 
 class Local(NamedTuple):

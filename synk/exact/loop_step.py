@@ -14,7 +14,6 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.type import TensorType
 
-from synk.arrays.variables import n_rows
 from synk.exact.completion import Completion
 from synk.exact.local_values import Local
 from synk.exact.rules.relations import (
@@ -29,6 +28,7 @@ from synk.exact.rules.relations import (
     Stream,
     as_rows,
 )
+from synk.run.arrays.variables import n_rows
 
 
 class Impossible(Exception):

@@ -18,7 +18,6 @@ from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.scan.op import Scan
 
-from synk.arrays.variables import OF_THE_RUN
 from synk.compile.compat import plain_graph
 from synk.exact.joined import joined
 from synk.exact.local_values import Local
@@ -34,6 +33,7 @@ from synk.exact.loop_step import (
 )
 from synk.exact.rules.relations import SAME, STREAM, Own, Partial, Relation, Rows, Stream
 from synk.exact.rules.table import Outcome, Rebuilt, Relations, relate
+from synk.run.arrays.variables import OF_THE_RUN
 
 
 @relate.register(Scan)

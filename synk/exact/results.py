@@ -19,7 +19,6 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
-from synk.arrays.variables import OF_THE_RUN, first_row, leads, n_rows
 from synk.compile.graphs.serialize import topological
 from synk.compile.graphs.substitute import substitute
 from synk.exact.collectives.marks import Addend, Whole
@@ -40,6 +39,7 @@ from synk.exact.rules.relations import (
     Rows,
     as_rows,
 )
+from synk.run.arrays.variables import OF_THE_RUN, first_row, leads, n_rows
 
 
 class Result(NamedTuple):

@@ -9,7 +9,6 @@ Images are (images, channels, height, width). Each has a definition in plain Num
 and rectifiers into the Op before them, and `residual`, on GPUs, ends of residual blocks.
 """
 
-from synk.exact.collectives import row_positions as _row_positions  # noqa: F401
 from synk.exact.collectives.collectives import all_gather, all_reduce, all_sum, broadcast, reduce_scatter
 from synk.exact.collectives.marks import addend, whole
 from synk.ops import fuse as _fuse  # noqa: F401  (registers its rewrites)

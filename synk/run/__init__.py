@@ -1,1 +1,1 @@
-"""One run: its session, its workers from fork to end, and one command at a time."""
+"""One run: its session, functions, collectives, ranks and arrays."""

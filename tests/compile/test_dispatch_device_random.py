@@ -10,10 +10,10 @@ from pytensor.compile.mode import Mode
 from support.cuda import emulator
 from support.cupy import stand_in
 from synk import ops
-from synk.arrays.variables import stream
 from synk.compile import ArrayLinker, array_mode
 from synk.gpu.dispatch import device_random
 from synk.gpu.dispatch.device_random import Sampler, device_sampler
+from synk.run.arrays.variables import stream
 
 pytestmark = pytest.mark.skipif(not emulator.available(), reason="there is no g++")
 

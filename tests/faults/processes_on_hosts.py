@@ -100,10 +100,10 @@ class Crew:
         word, child_of_same = {
             "worker": ("voyage.py", True),
             "master": ("voyage.py", False),
-            "agent": ("run/follower.py", False),
+            "agent": ("run/on_machines/follower.py", False),
             "mpirun": ("bin/prterun", False),
-            "far worker": ("run/follower.py", True),
-            "leader": ("run/follower.py", False),
+            "far worker": ("run/on_machines/follower.py", True),
+            "leader": ("run/on_machines/follower.py", False),
             "daemon": ("prted", False),
         }[injury]
         return self.on(host, word, child_of_same)

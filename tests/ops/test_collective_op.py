@@ -9,11 +9,11 @@ import pytensor.tensor as pt
 import pytest
 from pytensor.graph.traversal import ancestors
 
-from synk.arrays.variables import ranks
 from synk.compile import array_mode
 from synk.exact.collectives.collective_op import CollectiveOp, numbers_in
 from synk.exact.collectives.collectives import AllReduce
 from synk.ops import all_gather, all_reduce, all_sum, broadcast, reduce_scatter
+from synk.run.arrays.variables import ranks
 from synk.values.reduction import OPERATIONS
 
 

@@ -11,11 +11,11 @@ import pytest
 import synk
 from support.processes.of_rank import runs_of
 from support.slow import slow
-from synk.arrays.variables import ranks
 from synk.compile import array_mode
 from synk.compile.compat import optional_class
 from synk.exact.collectives.collectives import AllReduce
 from synk.ops import all_gather, all_reduce, all_sum, batch_norm, broadcast, reduce_scatter
+from synk.run.arrays.variables import ranks
 
 ifelse = optional_class("ifelse", "pytensor.conditional.op", "pytensor.ifelse")
 

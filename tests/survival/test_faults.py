@@ -276,7 +276,7 @@ g(ROWS)
 
 def test_a_rank_that_skips_a_collective_is_told_of_at_the_deadline():
     in_world("""
-from synk.collectives.reduce import AllReduceStep
+from synk.run.collectives.reduce import AllReduceStep
 all_reduce = AllReduceStep.run
 
 def skipping(step, rank):

@@ -114,7 +114,7 @@ ON_GPUS = f"""
 import sys; sys.path.append({str(TESTS)!r})
 import os, signal, numpy as np, pytensor, pytensor.tensor as pt, synk
 from support.cupy import fake_cupy
-from synk.device import choose
+from synk.run.device import choose
 from synk.gpu.device import probe
 
 fake_cupy.make(n_gpus=2)
@@ -144,7 +144,7 @@ def test_cells_are_run_again_on_gpus_without_a_new_kernel(kernel):
     run(kernel, "synk.close()")
     run(kernel, "make()")
     assert "[2. 2.]" in run(kernel, "print(synk.get_value(1, v))")
-    pids = run(kernel, "print(synk.run.current._source._server.pid, synk.pids()[1])").split()
+    pids = run(kernel, "print(synk.run.session.current._source._server.pid, synk.pids()[1])").split()
     kernel.restart_kernel(now=True)
     check_gone(pids, GONE)
 

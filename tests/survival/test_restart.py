@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from support.processes.scripts import WORLD, after, in_world, script
-from synk.collectives.read import digest
-from synk.run.run_state import RunState
+from synk.run.collectives.read import digest
+from synk.run.launch.run_state import RunState
 from synk.values import messages
 
 PEOPLED = (
@@ -140,7 +140,7 @@ assert held()[1:] == (0, []), held()
 
 SHORT = """
 from synk.transport.processes import process as watch
-from synk.run import crew
+from synk.run.launch import crew
 crew.REAP_SECONDS = watch.REAP_SECONDS = 0.3
 """
 
@@ -278,7 +278,7 @@ gc.collect()
 synk.restart()
 assert fine() and summed(d) == view.sum()
 assert held()[:2] == before, (held(), before)
-assert len(synk.run.current.session("test")._rank._programs) == 3  # those that were used
+assert len(synk.run.session.current.session("test")._rank._programs) == 3  # those that were used
 """)
 
 
@@ -287,7 +287,7 @@ def test_what_is_dropped_by_the_garbage_collector_in_the_middle_of_a_commit_or_r
     peopled("""
 world(2)
 people()
-shared = synk.run.current.session("test").shared
+shared = synk.run.session.current.session("test").shared
 gc.disable()
 
 def drop():
@@ -422,7 +422,7 @@ def refuse():
 os.fork = refuse
 raised(OSError, synk.restart)
 os.fork = fork
-mine = synk.run.current.session("test")._variables
+mine = synk.run.session.current.session("test")._variables
 synk.close()
 del d, view
 assert held()[1:] == (0, []), held()
@@ -547,7 +547,7 @@ people()
 same = pytensor.shared(np.arange(6.0).reshape(2, 3).T, name="same")  # not in C order
 nan = pytensor.shared(np.full(3, np.nan), name="nan")
 synk.broadcast([same, nan])
-session = synk.run.current.session("test")
+session = synk.run.session.current.session("test")
 replies, run = [], session.run
 session.run = lambda *steps: replies.append(run(*steps)) or replies[-1]
 synk.commit()
@@ -795,7 +795,7 @@ synk.close()
 @pytest.mark.slow
 def test_a_restart_that_the_system_refuses_may_be_tried_with_fewer():
     in_world("""
-from synk.run import launch as launching
+from synk.run.session import launch as launching
 world(3)
 fork_child = launching.fork_child
 

@@ -21,8 +21,8 @@ import pytest
 
 import synk
 from support.processes.of_rank import OfRank, asking
-from synk.arrays.data import INTERNAL
-from synk.run.session import Session
+from synk.run.arrays.data import INTERNAL
+from synk.run.session.session import Session
 
 MASTER = os.getpid()
 

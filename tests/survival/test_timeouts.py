@@ -29,7 +29,7 @@ def check_timeout(call, victim, state, phase, function, seconds, stack, deadline
             assert told.stack.strip(), told
         assert str(told) in str(error)
     assert "<string>" in error.ranks[0].stack, error.ranks[0]
-    assert "synk/run/" not in error.ranks[0].stack  # of the script, up to where it called
+    assert "synk/run/session/" not in error.ranks[0].stack  # of the script, up to where it called
     assert f"rank {victim} (pid {pids[victim]}) {state}, {phase}" in str(error)
     # Every later call fails at once, with the same cause.
     reduce, make = lambda: synk.all_reduce(v), lambda: synk.data(ROWS)
@@ -114,8 +114,8 @@ assert fine()
 
 def test_a_rank_that_keeps_the_others_waiting_is_warned_of_once_in_the_script_s_line():
     in_world("""
-import synk.run.watchdog
-synk.run.watchdog.WARN_SECONDS = 0.4
+import synk.run.launch.watchdog
+synk.run.launch.watchdog.WARN_SECONDS = 0.4
 world(3)
 for call, rank in ((f, 1), (both, 2)):
     for _ in range(2):
@@ -138,8 +138,8 @@ assert not caught, caught[0].message
 
 def test_a_warning_made_an_error_is_raised_and_no_reply_mistaken():
     in_world("""
-import synk.run.watchdog
-synk.run.watchdog.WARN_SECONDS = 0.3
+import synk.run.launch.watchdog
+synk.run.launch.watchdog.WARN_SECONDS = 0.3
 world(3)
 warnings.simplefilter("error", synk.SynkWarning)
 for call in (f, both):

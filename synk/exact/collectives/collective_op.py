@@ -24,9 +24,9 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import Op
 from pytensor.graph.rewriting.basic import GraphRewriter
 
-from synk.arrays.variables import ranks
 from synk.compile import array_funcify
 from synk.compile.tables import DEVICE, HOST, free_inputs, host_inputs, side
+from synk.run.arrays.variables import ranks
 
 _numbers = count()
 

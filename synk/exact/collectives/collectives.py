@@ -16,11 +16,11 @@ from typing import Any
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 
-from synk.arrays.variables import ranks
 from synk.exact.collectives.reducing import AllReduce as AllReduce
 from synk.exact.collectives.reducing import ReduceScatter as ReduceScatter
 from synk.exact.collectives.sharing import AllGather as AllGather
 from synk.exact.collectives.sharing import Broadcast as Broadcast
+from synk.run.arrays.variables import ranks
 
 
 def all_reduce(x: Any, op: str = "sum") -> Variable:

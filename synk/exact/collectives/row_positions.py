@@ -21,7 +21,6 @@ from pytensor.tensor.subtensor import (
     get_idx_list,
 )
 
-from synk.arrays.variables import first_row, total_rows
 from synk.compile.compat import AdvancedSubtensor1
 from synk.exact.collectives.collectives import all_gather
 from synk.exact.rules.indexing import (
@@ -32,6 +31,7 @@ from synk.exact.rules.indexing import (
 )
 from synk.exact.rules.relations import EACH, SAME, Count, Partial, Relation, Rows, counted, rows_along
 from synk.exact.rules.table import Instead, Outcome, Rebuilt, Relations, relate
+from synk.run.arrays.variables import first_row, total_rows
 
 OF_THE_RANGE = Assert("index out of range of the rows of all ranks")
 

@@ -15,11 +15,11 @@ from typing import Any
 
 from synk.compile import EITHER, ArrayLinker, array_mode
 from synk.compile.programs.transfer import NARROW, to_device
-from synk.device.base import Device
-from synk.device.cpu import CpuDevice
 from synk.gpu.device.cupy_library import import_cupy, remedy
 from synk.gpu.device.probe import Gpu
 from synk.gpu.device.uploads import Uploader
+from synk.run.device.base import Device
+from synk.run.device.cpu import CpuDevice
 from synk.values.errors import CudaUnavailable
 
 PRECISIONS = ("float32", "tf32", *NARROW)

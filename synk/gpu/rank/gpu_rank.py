@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from synk.arrays.variables import RankVariables
 from synk.gpu.device.cuda import CudaDevice
 from synk.gpu.rank.uploaded_shards import UploadedShards
-from synk.rank.program import RankProgram
-from synk.rank.rank import Rank
-from synk.rank.sums import on_host
+from synk.run.arrays.variables import RankVariables
+from synk.run.rank.program import RankProgram
+from synk.run.rank.rank import Rank
+from synk.run.rank.sums import on_host
 from synk.transport.comm import Communicator
 from synk.transport.commands.base import Peers
 from synk.transport.memory.segments import SegmentTable

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from synk.device import Devices
 from synk.gpu.speedups.linker import RecordingDevice
 from synk.gpu.speedups.overlapping import OverlappingCommunicator
 from synk.gpu.speedups.overlapping_rank import OverlappingRank
+from synk.run.device import Devices
 
 
 def speed_up(devices: Devices, cuda_graphs: bool, overlap: bool) -> Devices:

@@ -16,7 +16,7 @@ import numpy as np
 
 from synk.gpu.rank.gpu_rank import GpuRank
 from synk.gpu.speedups.overlapping import OverlappingCommunicator, PartedReduction
-from synk.rank.program import RankProgram
+from synk.run.rank.program import RankProgram
 from synk.values import messages
 
 

@@ -9,7 +9,7 @@ from synk.transport.machines.topology import parse_list, read_topology, write_li
 
 CPUS = "/sys/devices/system/cpu"
 
-# A run sets these on every rank: `synk.device.cpu.THREAD_VARIABLES`, which needs PyTensor to be imported.
+# A run sets these on every rank: `synk.run.device.cpu.THREAD_VARIABLES`, which needs PyTensor to be imported.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
 
 # Tie threads to cores by number, the same in every rank.

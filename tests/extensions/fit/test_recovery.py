@@ -28,8 +28,8 @@ from synk.extensions.fit import (
 )
 from synk.extensions.fit import recovery as recovery_module
 from synk.extensions.fit.recovery import Commits
-from synk.run import launch
-from synk.run.session import Session
+from synk.run.launch import start_workers
+from synk.run.session.session import Session
 
 EPOCHS, STEPS = 3, 6  # an epoch
 
@@ -272,14 +272,14 @@ def test_an_error_before_the_first_command_leaves_the_run_usable(ranks):
 
 def refuse_more_than(n_ranks, monkeypatch):
     """Have the system refuse processes, as it does where a user has too many."""
-    fork_child = launch.fork_child
+    fork_child = start_workers.fork_child
 
     def fork(body):
         if body.args[0].rank >= n_ranks:
             raise BlockingIOError(11, "Resource temporarily unavailable")
         return fork_child(body)
 
-    monkeypatch.setattr(launch, "fork_child", fork)
+    monkeypatch.setattr(start_workers, "fork_child", fork)
 
 
 @pytest.mark.parametrize("left", [slow(2), 1])

@@ -16,10 +16,10 @@ import synk
 from support.cuda import fake_driver
 from support.cupy import fake_cublas, stand_in
 from synk import ops
-from synk.device import CudaDevice
 from synk.extensions import updates
 from synk.extensions.train import make_train_function
 from synk.gpu.device.probe import Gpu
+from synk.run.device import CudaDevice
 
 H200 = Gpu(1, "NVIDIA H200")
 
@@ -239,7 +239,7 @@ if {cupy}:
 import synk
 n = synk.fork(device={device})
 mapped = "libcuda" in open("/proc/self/maps").read()
-print(n, type(synk.run.current._session._device).__name__, "in the master" if mapped else "elsewhere")
+print(n, type(synk.run.session.current._session._device).__name__, "in the master" if mapped else "elsewhere")
 """
 
 

@@ -13,10 +13,10 @@ import synk
 from support.communicators import fake_nccl_runs
 from support.cupy import stand_in
 from support.cupy.crossings import Crossings
-from synk.arrays.variables import ranks
 from synk.exact.collectives.collectives import AllReduce
 from synk.gpu.device.probe import Gpu, Survey
 from synk.ops import all_gather, all_reduce, all_sum, broadcast, reduce_scatter
+from synk.run.arrays.variables import ranks
 from synk.transport.comm import NcclCommunicator, StagedCommunicator
 
 SHARING = "NCCL_MULTI_RANK_GPU_ENABLE"
@@ -27,7 +27,7 @@ def shared(value, name, dtype="float64"):
 
 
 def rank_0():
-    return synk.run.current.session("a test")._rank
+    return synk.run.session.current.session("a test")._rank
 
 
 def lies_on_device(variable):
@@ -74,7 +74,7 @@ def test_sharing_a_gpu_can_be_forbidden(gpus, monkeypatch):
 @pytest.mark.filterwarnings("ignore:.*share GPU:synk.SynkWarning")
 def test_a_fork_that_fails_takes_back_what_it_has_set(cupy, monkeypatch):
     found = Survey((Gpu(7, "NVIDIA H200"),))
-    monkeypatch.setattr("synk.device.choose.survey", lambda: found)
+    monkeypatch.setattr("synk.run.device.choose.survey", lambda: found)
     fake_nccl_runs.install(cupy, 2)
     with pytest.raises(synk.CudaUnavailable, match="GPU 7"):
         synk.fork(2, device="cuda")
@@ -107,7 +107,7 @@ def test_collectives_of_values_on_the_device(gpus, n_ranks, version):
     double()
     synk.all_reduce(v, "sum")
     np.testing.assert_array_equal(synk.get_value(n_ranks - 1, v), np.array([4, 8]) * n_ranks)
-    assert not synk.run.current.session("a test").shared_storage.as_messages()
+    assert not synk.run.session.current.session("a test").shared_storage.as_messages()
     double()
     np.testing.assert_array_equal(synk.reduce(v, "max", in_place=False), np.array([8, 16]) * n_ranks)
     synk.reduce(v, "sum")

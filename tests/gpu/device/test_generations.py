@@ -24,8 +24,8 @@ import synk
 from support.processes import leaks
 from support.processes.scripts import check_gone
 from synk.extensions import train, updates
-from synk.run.current import _source
-from synk.run.fork_source import ForkSource
+from synk.run.launch.fork_source import ForkSource
+from synk.run.session.current import _source
 from synk.transport.processes.fork_server import ForkServer
 
 TESTS = Path(__file__).parents[2]
@@ -39,7 +39,7 @@ def shared(value, name):
 
 
 def kill(rank, number=signal.SIGKILL):
-    process = synk.run.current.session("test")._workers.process(rank)
+    process = synk.run.session.current.session("test")._workers.process(rank)
     process.signal(number)
     assert process.wait(5)
 
@@ -327,7 +327,7 @@ SCRIPT = """
 import os, sys, time
 import numpy as np, pytensor, synk
 from support.cupy import fake_cupy
-from synk.device import choose
+from synk.run.device import choose
 from synk.gpu.device import probe
 print("once")  # buffered: what is forked must not say so again
 fake_cupy.make(n_gpus=2)
@@ -338,7 +338,7 @@ synk.restart()
 v = pytensor.shared(np.ones(2), name="v")
 synk.all_reduce(v, "sum")
 assert synk.get_value(1, v).tolist() == [2, 2]
-print(synk.run.current._source._server.pid, *synk.pids()[1:], flush=True)
+print(synk.run.session.current._source._server.pid, *synk.pids()[1:], flush=True)
 {end}
 """
 

@@ -8,7 +8,7 @@ import pytest
 import synk
 from support.cases import small_training
 from support.cupy import stand_in
-from synk.rank.sums import SMALL
+from synk.run.rank.sums import SMALL
 
 
 @pytest.fixture

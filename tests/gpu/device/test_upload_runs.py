@@ -10,7 +10,7 @@ import synk
 from support.cupy import stand_in
 from synk.extensions import batches, train, updates
 from synk.gpu.device import uploads
-from synk.run import current
+from synk.run.session import current
 
 N_ROWS = 24
 

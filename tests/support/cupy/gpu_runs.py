@@ -7,7 +7,7 @@ from support.communicators import fake_nccl_runs
 from support.cupy import fake_cupy
 from synk.gpu.device import input_buffers, uploads
 from synk.gpu.device.probe import Gpu, Survey
-from synk.run.current import dismiss_fork_server
+from synk.run.session.current import dismiss_fork_server
 
 SHARING = "NCCL_MULTI_RANK_GPU_ENABLE"
 
@@ -18,7 +18,7 @@ def cupy(monkeypatch):
     for name in ("CUPY_TF32", SHARING, "NCCL_MAX_CTAS", "NCCL_RUNTIME_CONNECT"):
         monkeypatch.delenv(name, raising=False)
     with fake_cupy.installed(n_gpus=3) as made:
-        used = "synk.run.fork_source.cuda_is_initialised"
+        used = "synk.run.launch.fork_source.cuda_is_initialised"
         monkeypatch.setattr(used, lambda: made.cuda.machine.process is not None)
         yield made
     assert made.cuda.machine.mistakes == []
@@ -35,7 +35,7 @@ def gpus(cupy, monkeypatch):
         dismiss_fork_server()
         cupy.cuda.machine.process = None
         found = Survey(tuple(Gpu(number, "NVIDIA H200") for number in range(n_gpus or n_ranks)))
-        monkeypatch.setattr("synk.device.choose.survey", lambda: found)
+        monkeypatch.setattr("synk.run.device.choose.survey", lambda: found)
         nccl = fake_nccl_runs.install(cupy, n_ranks, version or 0)
         nccl.available = version is not None
         nccl.before = before or nccl.before

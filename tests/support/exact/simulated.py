@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from pytensor.graph.basic import Constant
 
-from synk.arrays.variables import first_row, leads, n_rows, ranks, total_rows
 from synk.compile.graphs.serialize import topological
 from synk.compile.graphs.substitute import substitute
 from synk.compile.tables import array_funcify
 from synk.exact.definition import Definition
 from synk.exact.results import exact_definition
-from synk.rank.calling import Absent
+from synk.run.arrays.variables import first_row, leads, n_rows, ranks, total_rows
+from synk.run.rank.calling import Absent
 from synk.values.messages import Results
 from synk.values.reduction import UFUNCS, Output, combine
 from synk.values.rows import split

@@ -53,8 +53,8 @@ def main():
 def pretend():
     """Make synk find a GPU, and the stand-in where it imports CuPy."""
     from support.cupy import fake_cupy
-    from synk.device import choose
     from synk.gpu.device import probe
+    from synk.run.device import choose
 
     fake_cupy.make(n_gpus=1)
     choose.survey = lambda: probe.Survey((probe.Gpu(0, "a stand-in"),))

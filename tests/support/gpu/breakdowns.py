@@ -78,7 +78,7 @@ def reborn(fork, n_ranks=2, n_steps=6):
 
 def left_over():
     """Return the names of segments of this process, and its children."""
-    synk.run.current.dismiss_fork_server()  # it lives on for the next run
+    synk.run.session.current.dismiss_fork_server()  # it lives on for the next run
     segments = [name for name in os.listdir("/dev/shm") if str(os.getpid()) in name]
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     return [*segments, *children]

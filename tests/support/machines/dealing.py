@@ -9,7 +9,8 @@ import runpy
 import sys
 from pathlib import Path
 
-from synk.run import current, started_jobs
+from synk.run.on_machines import started_jobs
+from synk.run.session import current
 from synk.values.rows import split
 
 START_SECONDS = 120.0  # for hosts to call that share the cores of one machine

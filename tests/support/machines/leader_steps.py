@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from synk.run.surroundings import Surroundings
+from synk.run.launch.surroundings import Surroundings
 from synk.values.messages import ArrayRef, Step
 
 

@@ -1,6 +1,6 @@
 """Run tests of one machine on several: their ranks are dealt out over hosts.
 
-    python -m pytest -p support.machines.on_hosts --hosts h1,h2 tests/functions
+    python -m pytest -p support.machines.on_hosts --hosts h1,h2 tests/run/functions
 
 The first host is this machine. A fork of n ranks becomes one of n ranks on all hosts together, where n is
 enough for each to have one; others stay on this machine. With ``--ranks`` each host has so many, and only the
@@ -41,7 +41,7 @@ def names(config):
 @pytest.fixture(autouse=True, scope="session")
 def on_hosts(request):
     """Deal out the ranks of every fork."""
-    from synk.run import current
+    from synk.run.session import current
 
     with pytest.MonkeyPatch.context() as patch:
         dealt = deal(current.fork, names(request.config), request.config.getoption("--interface"))

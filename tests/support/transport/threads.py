@@ -12,10 +12,10 @@ from functools import reduce
 
 import numpy as np
 
-from synk.arrays.variables import RankVariables
-from synk.device.cpu import CpuDevice
-from synk.rank.loop import serve
-from synk.rank.rank import Rank
+from synk.run.arrays.variables import RankVariables
+from synk.run.device.cpu import CpuDevice
+from synk.run.rank.loop import serve
+from synk.run.rank.rank import Rank
 from synk.transport.comm.base import Communicator, copies
 from synk.transport.commands.base import Aborted, Death
 from synk.transport.memory.segments import SegmentTable

@@ -222,7 +222,7 @@ def test_a_gpu_without_a_usable_core_near_it(machine):
 
 
 def test_the_variables_of_threads_are_those_that_ranks_set():
-    from synk.device.cpu import THREAD_VARIABLES
+    from synk.run.device.cpu import THREAD_VARIABLES
 
     assert cores.THREAD_VARIABLES == THREAD_VARIABLES
 

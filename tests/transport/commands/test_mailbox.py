@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from support.transport.parts import Channels
-from synk.collectives.gather import AllGatherStep
-from synk.collectives.read import ShapesStep
+from synk.run.collectives.gather import AllGatherStep
+from synk.run.collectives.read import ShapesStep
 from synk.transport.commands import sync
 from synk.transport.commands.mailbox import AREA
 from synk.transport.commands.sync import Doorbells

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from support.transport.parts import nothing
-from synk.rank.shards import Shards
+from synk.run.rank.shards import Shards
 from synk.transport.commands.mirror import BLOCK_BYTES, Mirror, write
 from synk.transport.memory.segments import SegmentTable
 from synk.values.machine import Machine

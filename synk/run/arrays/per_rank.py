@@ -1,0 +1,158 @@
+"""The master's record of which shared variables are per rank: those whose values differ between ranks.
+
+    effects of a command's steps -> PerRank.after -> ValueError, before anything runs
+                                                  -> the state that the command leaves
+
+All others are equal on all ranks, as every variable is at first. Random states are in neither set: each rank
+has its own stream of them, always.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.tensor.random.type import RandomType
+
+from synk.run.arrays.containers import left_of
+from synk.run.arrays.variables import RankVariables, describe
+from synk.values.errors import SynkWarning
+from synk.values.script_frames import stacklevel
+
+OWN, ROWS, FIRST, LEFT = "own", "rows", "first", "left"
+
+
+class Since(NamedTuple):
+    """The cause that has made a variable per rank, and what its values are to each other.
+
+    Attributes
+    ----------
+    what : str
+        As errors say it: ``"synk.scatter"``.
+    kind : {"rows", "first", "left", "own"}
+        Each rank has its part of the rows of one array, in rank order; rank 0's value was changed alone; the
+        run is closed, so there is only rank 0's value any more; or anything else.
+    """
+
+    what: str
+    kind: str = OWN
+
+
+State = Mapping[int, Since]
+"""By identity, of what is per rank. One is never changed, so it can be kept and compared."""
+
+
+class Effect(NamedTuple):
+    """The variables that a step takes as equal, and those it leaves equal or per rank, by identity."""
+
+    leaves_equal: tuple[int, ...] = ()
+    leaves_per_rank: tuple[int, ...] = ()
+    since: str = ""  # what has made those per rank, for errors of later calls
+    takes_equal: tuple[int, ...] = ()
+    name: str = ""  # of the function that takes them
+    kind: str = OWN  # of those per rank, as of `Since`
+    remedies: Mapping[int, str] = {}  # for some of these: what else to do than to make them equal
+    # Variables that are made of others, or of themselves: per rank if one of those was.
+    made_of: tuple[tuple[int, tuple[int, ...]], ...] = ()
+
+
+class PerRank:
+    """A record of the shared variables that are per rank, and since when.
+
+    ``variables`` are rank 0's; of those that are gone nothing is kept.
+    """
+
+    def __init__(self, variables: RankVariables, n_ranks: int):
+        self._variables = variables
+        self.n_ranks = n_ranks
+        self.now: State = {}
+
+    def after(self, effects: Iterable[Effect | None]) -> State:
+        """Return the state after steps in this order; `now` itself if it is the same.
+
+        Raises ValueError if a step takes a variable as equal that is per rank by then. On one rank a variable
+        is per rank that would be so on several: what is saved there may be loaded on several.
+        """
+        state = dict(self.now)
+        for effect in effects:
+            if effect is None:
+                continue
+            for variable in effect.takes_equal:
+                if variable in state and self.n_ranks > 1:
+                    remedy = effect.remedies.get(variable, DECLARE)
+                    raise ValueError(
+                        _refusal(effect.name, self._variables[variable], state[variable].what, remedy)
+                    )
+            spread = [(made, one) for made, of in effect.made_of for one in of if one in state]
+            made_of = {made: _spread(effect, self._variables[one]) for made, one in reversed(spread)}
+            for variable in effect.leaves_equal:
+                state.pop(variable, None)
+            state |= {made: Since(what) for made, what in made_of.items() if made not in state}
+            if effect.kind == FIRST and self.n_ranks == 1:
+                continue
+            for variable in effect.leaves_per_rank:
+                before = state.get(variable)
+                part = effect.kind == FIRST and before is not None and before.kind == ROWS
+                state[variable] = Since(effect.since, OWN if part else effect.kind)
+        if state == self.now:
+            return self.now
+        return {variable: since for variable, since in state.items() if variable in self._variables}
+
+    def of(self, identity: int | None) -> Since | None:
+        """Return the cause that has made a variable per rank; None if it is equal, or has not travelled."""
+        return None if identity is None else self.now.get(identity)
+
+    def note_set(self, variable: int) -> None:
+        """Note that the script has set a variable on rank 0 only."""
+        if is_tracked(self._variables[variable]):
+            since = "set_value in the script, which changed rank 0 only"
+            self.now = self.after([Effect((), (variable,), since, kind=FIRST)])
+
+    def note_failed(self, effects: Iterable[Effect | None]) -> None:
+        """Note that steps may have run in part: what they leave equal is as it was, the rest is per rank."""
+        self.now = self.after(
+            [effect._replace(leaves_equal=(), takes_equal=()) for effect in effects if effect is not None]
+        )
+
+
+def left_since(variable: Any) -> Since | None:
+    """Return the cause that had made a variable per rank in a run that is closed, if its value is of then."""
+    what = left_of(variable.container)
+    return None if what is None else Since(what, LEFT)
+
+
+def warn_of_left(variables: Iterable[Any]) -> None:
+    """Warn of variables that were per rank in a run that is closed: of their values rank 0's is left."""
+    for variable in variables:
+        since = left_since(variable) if isinstance(variable, SharedVariable) else None
+        if since is not None:
+            warnings.warn(
+                f"{describe(variable)} was per rank since {since.what} in the run before, and synk.close() "
+                "has left rank 0's value, with which all ranks begin here; make it equal before "
+                "synk.close(), rows by synk.all_gather, or give it a value by synk.broadcast or synk.scatter",
+                SynkWarning,
+                stacklevel=stacklevel(),
+            )
+
+
+def is_tracked(variable: Any) -> bool:
+    """Return whether a shared variable is equal or per rank: random states are neither."""
+    return not isinstance(variable.type, RandomType)
+
+
+DECLARE = "declare the operation of the results that need it, as in (output, 'avg')"
+
+
+def _spread(effect: Effect, source: Any) -> str:
+    return f"function {effect.name!r}, which makes it of {describe(source)}, which differed"
+
+
+def _refusal(function: str, variable: Any, since: str, remedy: str) -> str:
+    called = variable.name or "variable"
+    return (
+        f"function {function!r} takes {describe(variable)} as equal on all ranks, but its values differ "
+        f"between ranks since {since}; call synk.all_reduce({called}) or synk.broadcast({called}) first, or "
+        f"{remedy}"
+    )

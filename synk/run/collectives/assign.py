@@ -1,0 +1,211 @@
+"""Give ranks values: those of rank 0, or arrays and `Data` of the script."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from pytensor.tensor.random.type import RandomType
+
+from synk.run.arrays.data import Data
+from synk.run.arrays.owner import Owner
+from synk.run.arrays.per_rank import FIRST, OWN, ROWS
+from synk.run.arrays.variables import copy_of, describe
+from synk.run.collectives.base import Collective, checked_flag, checked_rank, is_array, replace_all
+from synk.run.collectives.hand_out import BroadcastStep, Given, staged_step, write_now
+from synk.run.functions.calls import filtered, fits
+from synk.run.functions.prepared import PreparedStep
+from synk.run.rank.rank import Rank
+from synk.values.messages import Step
+from synk.values.rows import Rows, select, split
+
+
+class Assignment(Collective[None]):
+    """A collective that gives ranks rows of values, all of them or those that ``batch`` selects."""
+
+    def __init__(self, shared_vars: Any, values: Any, batch: Any = None):
+        super().__init__(shared_vars)
+        self._values, self._batch = values, batch
+
+    @abstractmethod
+    def shares(self, variable: Any, array: Any, n_ranks: int) -> Sequence[Rows | None]:
+        """Return the rows of a value that each rank gets; None where it keeps its own."""
+
+    def prepare(self, run: Owner) -> PreparedStep:
+        given = self._given(run)
+        return PreparedStep(staged_step(run, given), None, tuple([one.variable for one in given]))
+
+    def prepare_alone(self, run: Owner) -> list[PreparedStep]:
+        given = self._given(run)
+        run.lengths.forget([one.variable for one in given])
+        return [PreparedStep(step, None) for step in write_now(run, given)]
+
+    def selected(self, variable: Any, array: Any) -> Rows:
+        """Return the rows of a value that are given to somebody."""
+        if array.ndim == 0:
+            raise ValueError(f"the value of {describe(variable)} is 0-d, so it has no rows")
+        return select(self._batch, len(array), owner=f"the values of {describe(variable)}")
+
+    def _given(self, run: Owner) -> list[Given]:
+        pairs = zip(self.variables, self._entries(), strict=True)
+        arrays = [_fitting(variable, value) for variable, value in pairs]
+        pairs = zip(self.variables, arrays, strict=True)
+        rows = [self.shares(variable, array, run.n_ranks) for variable, array in pairs]
+        for variable, of_ranks in zip(self.variables, rows, strict=True):
+            _check_static_rows(variable, [len(chosen) for chosen in of_ranks if chosen is not None])
+        return [*map(Given, self.identities(run), arrays, rows)]
+
+    def _entries(self) -> list[Any]:
+        """Return a value for each variable."""
+        values, n_variables = self._values, len(self.variables)
+        if not self._is_list:
+            return [values]
+        if not isinstance(values, list | tuple) or len(values) != n_variables:
+            raise TypeError(f"values must be a list with one entry for each of the {n_variables} variables")
+        return list(values)
+
+
+class Broadcast(Assignment):
+    """Give all ranks rank 0's values, or ``values`` (arrays or `Data`) where they are given.
+
+    Of a random state each rank gets its own stream.
+    """
+
+    name = "broadcast"
+    takes_arrays_only = False
+    leaves_equal = True
+
+    def __init__(self, shared_vars: Any, values: Any = None, *, nccl: bool = True):
+        checked_flag("nccl", nccl)
+        super().__init__(shared_vars, values)
+
+    def shares(self, variable: Any, array: Any, n_ranks: int) -> Sequence[Rows | None]:
+        return [_all(array)] * n_ranks
+
+    def prepare(self, run: Owner) -> PreparedStep:
+        for variable in self.variables:
+            if not is_array(variable):
+                # It travels beside commands, so within one it would come too early.
+                kind = "random state" if isinstance(variable.type, RandomType) else "shared variable"
+                raise TypeError(
+                    f"{kind} {describe(variable)} cannot be broadcast in a sequence; "
+                    "broadcast it in a call of its own"
+                )
+        return self._own_values(run) if self._values is None else super().prepare(run)
+
+    def prepare_alone(self, run: Owner) -> list[PreparedStep]:
+        if self._values is not None:
+            return super().prepare_alone(run)
+        # Sparse matrices; and random states, of which each rank takes its own stream.
+        run.shared.resend([variable for variable in self.variables if not is_array(variable)])
+        return [self._own_values(run)]
+
+    def _own_values(self, run: Owner) -> PreparedStep:
+        variables = run.shared.identify_all([variable for variable in self.variables if is_array(variable)])
+        run.shared_storage.ensure(variables)
+        return PreparedStep(BroadcastStep(variables), None, variables)
+
+
+class Scatter(Assignment):
+    """Split the rows of ``values`` (arrays or `Data`), or those that ``batch`` selects, over the ranks."""
+
+    name = "scatter"
+    leaves_equal = False
+    leaves_kind = ROWS
+
+    def shares(self, variable: Any, array: Any, n_ranks: int) -> Sequence[Rows | None]:
+        rows = self.selected(variable, array)
+        return [rows.part(*part) for part in split(len(rows), n_ranks)]
+
+
+class SetValue(Assignment):
+    """Set the value on one rank to ``values`` (arrays or `Data`), or to the rows ``batch`` selects.
+
+    Random states are set to generators, as `synk.get_value` returns them: the rank goes on with that stream.
+    """
+
+    name = "set_value"
+    leaves_equal = False
+    takes_arrays_only = False
+
+    def __init__(self, rank: int, shared_vars: Any, values: Any, batch: Any = None):
+        super().__init__(shared_vars, values, batch)
+        self._rank = rank
+        self.leaves_kind = FIRST if isinstance(rank, int | np.integer) and rank == 0 else OWN
+
+    def prepare(self, run: Owner) -> PreparedStep:
+        return self._states(run) or super().prepare(run)
+
+    def prepare_alone(self, run: Owner) -> list[PreparedStep]:
+        states = self._states(run)
+        return [states] if states else super().prepare_alone(run)
+
+    def _states(self, run: Owner) -> PreparedStep | None:
+        """Return the step if all variables are random states, and all values generators."""
+        pairs = list(zip(self.variables, self._entries(), strict=True))
+        if not all(isinstance(value, np.random.Generator) for _, value in pairs):
+            return None
+        # The type says that it is no random state, or which kind of generator it needs.
+        states = tuple([copy_of(variable.type.filter(value)) for variable, value in pairs])
+        return PreparedStep(SetStatesStep(self.identities(run), checked_rank(self._rank, run), states), None)
+
+    def shares(self, variable: Any, array: Any, n_ranks: int) -> Sequence[Rows | None]:
+        rows = _all(array) if self._batch is None else self.selected(variable, array)
+        return [rows if rank == self._rank else None for rank in range(n_ranks)]
+
+    def described(self) -> str:
+        return f"synk.{self.name} on rank {self._rank}"
+
+    def _given(self, run: Owner) -> list[Given]:
+        checked_rank(self._rank, run)
+        return super()._given(run)
+
+
+@dataclass(slots=True)
+class SetStatesStep(Step):
+    """Give one rank random states, which it goes on with as they are."""
+
+    variables: tuple[int, ...]
+    rank: int
+    states: tuple[Any, ...]
+
+    def run(self, rank: Rank) -> None:
+        if rank.rank == self.rank:
+            replace_all(rank, self.variables, self.states)
+
+
+def _fitting(variable: Any, value: Any) -> Any:
+    """Return a value as a Data or an array that fits the variable."""
+    if not is_array(variable):
+        raise TypeError(
+            f"shared variable {describe(variable)} is not an array; "
+            "set it on the master and broadcast it without values"
+        )
+    if not isinstance(value, Data):
+        return filtered(variable, value, "value of")
+    if value.dtype != np.dtype(variable.type.dtype) or value.ndim != variable.type.ndim:
+        raise TypeError(
+            f"{describe(variable)} is {variable.type}; "
+            f"the Data has dtype {value.dtype} and {value.ndim} dimensions"
+        )
+    if not fits(value.shape[1:], variable.type.shape[1:]):
+        raise TypeError(f"{describe(variable)} is {variable.type}; the Data has shape {value.shape}")
+    return value
+
+
+def _check_static_rows(variable: Any, lengths: Sequence[int]) -> None:
+    """Refuse rows that contradict a static length: programs are compiled for that one."""
+    static = variable.type.shape[0] if variable.type.ndim else None
+    if static is not None and any(length != static for length in lengths):
+        raise TypeError(
+            f"{describe(variable)} has {static} rows by its type, the ranks would get {list(lengths)}; "
+            "make it without a static length of axis 0"
+        )
+
+
+def _all(array: Any) -> Rows:
+    """Return all rows; of a 0-d array, which is taken whole anyway, none."""
+    return Rows(0, len(array) if array.ndim else 0)

@@ -1,0 +1,108 @@
+"""Divide rows among the ranks: those of a reduction, or each rank's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from synk.run.arrays.owner import Owner
+from synk.run.arrays.per_rank import ROWS
+from synk.run.collectives.base import Collective, for_each, replace_all
+from synk.run.collectives.reduce import checked_operation
+from synk.run.functions.prepared import PreparedStep
+from synk.run.rank.rank import Rank
+from synk.values.messages import Step
+
+
+class Exchange(Collective[None]):
+    """A collective after which each rank has its part of the rows; it is not available on GPUs yet."""
+
+    leaves_equal = False
+    leaves_kind = ROWS
+
+    def __init__(self, shared_vars: Any):
+        super().__init__(shared_vars)
+        self.check_rows("rows to divide among the ranks")
+
+    def prepare_exchange(self, run: Owner, alike: bool) -> tuple[int, ...]:
+        """Check what depends on the run, and return the variables as steps name them."""
+        if run.on_gpus:
+            raise NotImplementedError(
+                f"synk.{self.name} is not available on GPUs yet; call synk.all_reduce or synk.all_gather, "
+                "and let each rank use its part of the result"
+            )
+        self.check_free_rows(run)
+        variables = self.identities(run)
+        run.shared_storage.ensure(variables, alike)
+        return variables
+
+
+class ReduceScatter(Exchange):
+    """Combine the values of all ranks and give each rank its part of the result's rows.
+
+    Parts are those of `numpy.array_split`, in rank order: they differ by one row at most. ``op`` is "avg",
+    "sum", "prod", "min" or "max"; "avg" is the plain mean over the ranks. On CPUs only.
+
+    Raises
+    ------
+    CollectiveMismatch
+        If shapes differ between the ranks.
+    TypeError
+        If the type of a variable fixes its number of rows.
+    """
+
+    name = "reduce_scatter"
+
+    def __init__(self, shared_vars: Any, op: str = "avg"):
+        super().__init__(shared_vars)
+        self._op = checked_operation(op, self.variables)
+
+    def prepare(self, run: Owner) -> PreparedStep:
+        variables = self.prepare_exchange(run, alike=True)
+        return PreparedStep(ReduceScatterStep(variables, self._op), None, variables)
+
+
+@dataclass(slots=True)
+class ReduceScatterStep(Step):
+    """Combine the values of all ranks, a part of the rows on each."""
+
+    variables: tuple[int, ...]
+    op: str
+
+    def run(self, rank: Rank) -> None:
+        def part(value: Any, shared: Any) -> Any:
+            return rank.communicator.reduce_scatter(value, self.op, shared)
+
+        parts = for_each(rank, self.variables, "reduce_scatter", self.op, part, shapes=True)
+        replace_all(rank, self.variables, parts)
+
+
+class AllToAll(Exchange):
+    """Give each rank its part of the rows of every rank's value, joined in rank order along axis 0.
+
+    Parts are those of `numpy.array_split`: of each value, they differ by one row at most. On CPUs only.
+
+    Raises
+    ------
+    CollectiveMismatch
+        If values differ between the ranks in more than their number of rows.
+    TypeError
+        If the type of a variable fixes its number of rows.
+    """
+
+    name = "all_to_all"
+
+    def prepare(self, run: Owner) -> PreparedStep:
+        variables = self.prepare_exchange(run, alike=False)
+        return PreparedStep(AllToAllStep(variables), None, variables)
+
+
+@dataclass(slots=True)
+class AllToAllStep(Step):
+    """Give each rank its part of every rank's rows."""
+
+    variables: tuple[int, ...]
+
+    def run(self, rank: Rank) -> None:
+        joined = for_each(rank, self.variables, "all_to_all", "sum", rank.communicator.all_to_all)
+        replace_all(rank, self.variables, joined)

@@ -1,0 +1,185 @@
+"""Read from the script what single ranks have: values, shapes, and whether they are finite."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from synk.run.arrays.owner import Owner
+from synk.run.arrays.variables import copy_of, describe
+from synk.run.collectives.base import Collective, checked_rank, module_of
+from synk.run.functions.prepared import Lasting, PreparedStep
+from synk.run.rank.rank import Rank
+from synk.values.errors import NonFinite
+from synk.values.messages import Step
+
+
+class GetValue(Collective[Any]):
+    """Return a copy of the value on one rank."""
+
+    name = "get_value"
+    has_result = True
+    takes_arrays_only = False
+
+    def __init__(self, rank: int, shared_vars: Any):
+        super().__init__(shared_vars)
+        self._rank = rank
+
+    def prepare(self, run: Owner) -> PreparedStep:
+        rank = checked_rank(self._rank, run)
+        variables = self.identities(run)
+        read = tuple(rank > 0 and run.shared_storage.is_seen(variable) for variable in variables)
+
+        def finish(of_ranks: Sequence[Any]) -> list[Any]:
+            # Rank 0 has read those that live in shared memory; the others were sent.
+            both = zip(of_ranks[0], of_ranks[rank], strict=True)
+            return self.results([sent if read is None else read for read, sent in both])
+
+        return PreparedStep(FetchStep(variables, rank, read), finish)
+
+
+@dataclass(slots=True)
+class FetchStep(Step):
+    """Send values to the master from one rank."""
+
+    variables: tuple[int, ...]
+    rank: int
+    read: tuple[bool, ...] = ()  # by variable: rank 0 reads it from the rank's memory, with all ranks' help
+
+    def run(self, rank: Rank) -> list[Any]:
+        asked = self.rank == rank.rank
+        read = [variable for variable, is_read in zip(self.variables, self.read, strict=False) if is_read]
+        shared = {variable: rank.variables.shared_arrays(variable) for variable in read}
+        with rank.communicator.at_once("gather", "sum", list(shared.values()), shapes=False):
+            gathered = {
+                variable: rank.communicator.gather(
+                    rank.value(variable), shared=known, read=lambda arrays: arrays[0].copy(), only=self.rank
+                )
+                for variable, known in shared.items()
+            }
+        # A copy even where it is sent: that happens after all steps, which may write to it.
+        return [
+            gathered[variable] if variable in shared else _own_copy(rank, variable) if asked else None
+            for variable in self.variables
+        ]
+
+
+@dataclass(slots=True)
+class CommitStep(Step):
+    """Send the values of rank 0 to the master, and of other ranks those that differ; None for the same.
+
+    Parameters are the same, mostly: their digests are compared, so that not every rank sends all of them.
+    """
+
+    variables: tuple[int, ...]
+
+    def run(self, rank: Rank) -> list[Any]:
+        if not self.variables:
+            return []
+        own = np.array([digest(rank.variables.on_host(one), rank.rank) for one in self.variables])
+        first = rank.communicator.on_host.broadcast(own.copy())
+        differ = np.any(own != first, axis=1) | (rank.rank == 0)
+        return [
+            _own_copy(rank, variable) if sent else None
+            for variable, sent in zip(self.variables, differ, strict=True)
+        ]
+
+
+def digest(value: Any, rank: int) -> NDArray[np.uint8]:
+    """Return bytes that are the same for arrays of the same bits; of anything else, for the same rank."""
+    said = hashlib.sha256(f"{rank} {type(value)}".encode())
+    if isinstance(value, np.ndarray):
+        said = hashlib.sha256(f"{value.dtype.str} {value.shape}".encode())
+        said.update(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
+    return np.frombuffer(said.digest(), np.uint8)
+
+
+def _own_copy(rank: Rank, variable: int) -> Any:
+    value = rank.variables.on_host(variable)
+    return copy_of(value) if value is rank.variables.value(variable) else value
+
+
+class GetShapes(Collective[Any]):
+    """Return the shape on each rank, as a list of tuples."""
+
+    name = "get_shapes"
+    has_result = True
+
+    def prepare(self, run: Owner) -> PreparedStep:
+        return PreparedStep(ShapesStep(self.identities(run)), self._finish)
+
+    def _finish(self, of_ranks: Sequence[Any]) -> list[Any]:
+        return self.results(
+            [[self.part(shape) for shape in shapes] for shapes in zip(*of_ranks, strict=True)]
+        )
+
+    def part(self, shape: tuple[int, ...]) -> Any:
+        """Return the part of a shape that the script asks for."""
+        return shape
+
+
+class GetLengths(GetShapes):
+    """Return the number of rows on each rank, as a list."""
+
+    name = "get_lengths"
+
+    def __init__(self, shared_vars: Any):
+        super().__init__(shared_vars)
+        self.check_rows("length")
+
+    def part(self, shape: tuple[int, ...]) -> int:
+        return shape[0]
+
+
+@dataclass(slots=True)
+class ShapesStep(Step):
+    """Send shapes to the master."""
+
+    variables: tuple[int, ...]
+
+    def run(self, rank: Rank) -> list[tuple[int, ...]]:
+        return [rank.variables.value(variable).shape for variable in self.variables]
+
+
+class CheckFinite(Collective[None]):
+    """Raise unless all values of shared variables are finite on every rank.
+
+    In a `sequence` this stops a step before a NaN reaches the parameters::
+
+        synk.sequence(gradient, (synk.check_finite, flat), (synk.all_reduce, flat, "sum"), update)
+
+    Raises
+    ------
+    NonFinite
+        Naming ranks, variables, and how many values.
+    """
+
+    name = "check_finite"
+
+    def prepare(self, run: Owner) -> PreparedStep:
+        return PreparedStep(CheckFiniteStep(self.identities(run)), None, lasting=Lasting())
+
+
+@dataclass(slots=True)
+class CheckFiniteStep(Step):
+    """Raise where a value is NaN or infinite."""
+
+    variables: tuple[int, ...]
+
+    def run(self, rank: Rank) -> None:
+        bad = []
+        for variable in self.variables:
+            value = rank.variables.value(variable)
+            xp, to_host = module_of(value, rank), rank.device.to_host
+            count = value.size - int(to_host(xp.count_nonzero(xp.isfinite(value))))
+            if count:
+                n_nan = int(to_host(xp.count_nonzero(xp.isnan(value))))
+                said = f"{count} of {value.size} values ({n_nan} NaN)"
+                bad.append(f"{said} of {describe(rank.variables[variable])}")
+        if bad:
+            raise NonFinite(f"not finite on rank {rank.rank}: {', '.join(bad)}")

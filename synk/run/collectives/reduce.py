@@ -1,0 +1,123 @@
+"""Combine the values of all ranks: on all of them, or on rank 0."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from synk.run.arrays.owner import Owner
+from synk.run.arrays.per_rank import FIRST
+from synk.run.arrays.variables import describe
+from synk.run.collectives.base import Collective, checked_flag, for_each, replace_all
+from synk.run.functions.prepared import Lasting, PreparedStep
+from synk.run.rank.rank import Rank
+from synk.transport.comm import SharedArrays
+from synk.values.messages import Step
+from synk.values.reduction import check_operation
+
+
+class AllReduce(Collective[None]):
+    """Combine the values of all ranks and give all of them the result.
+
+    ``op`` is "avg", "sum", "prod", "min" or "max"; "avg" is the plain mean over the ranks.
+
+    Raises
+    ------
+    CollectiveMismatch
+        If shapes differ between the ranks.
+    """
+
+    name = "all_reduce"
+    leaves_equal = True
+
+    def __init__(self, shared_vars: Any, op: str = "avg", *, nccl: bool = True):
+        checked_flag("nccl", nccl)
+        super().__init__(shared_vars)
+        self._op = checked_operation(op, self.variables)
+
+    def prepare(self, run: Owner) -> PreparedStep:
+        variables = self.identities(run)
+        run.shared_storage.ensure(variables)
+        return PreparedStep(AllReduceStep(variables, self._op), None, lasting=Lasting(variables=variables))
+
+
+@dataclass(slots=True)
+class AllReduceStep(Step):
+    """Combine the values of all ranks, on all ranks."""
+
+    variables: tuple[int, ...]
+    op: str
+
+    may_begin_early = True
+
+    def run(self, rank: Rank) -> None:
+        first, *others = of_all = [rank.variables.shared_arrays(variable) for variable in self.variables]
+        if not others:  # of every training step: nothing is saved by meeting once
+            self._all_reduce(rank, self.variables[0], first)
+            return
+        with rank.communicator.at_once("all_reduce", self.op, of_all):
+            for variable, shared in zip(self.variables, of_all, strict=True):
+                self._all_reduce(rank, variable, shared)
+
+    def _all_reduce(self, rank: Rank, variable: int, shared: SharedArrays | None) -> None:
+        communicator = rank.communicator
+        if shared is not None:
+            communicator.all_reduce(shared.mine, self.op, shared)
+            return
+        rank.variables.assign(variable, communicator.all_reduce(rank.value(variable), self.op))
+
+
+class Reduce(Collective[Any]):
+    """Combine the values of all ranks into rank 0's, or return the result if not ``in_place``.
+
+    ``op`` is "avg", "sum", "prod", "min" or "max"; "avg" is the plain mean over the ranks.
+    """
+
+    name = "reduce"
+    has_result = True
+    leaves_kind = FIRST
+
+    def __init__(self, shared_vars: Any, op: str = "avg", *, in_place: bool = True, nccl: bool = True):
+        checked_flag("nccl", nccl)
+        super().__init__(shared_vars)
+        self._op = checked_operation(op, self.variables)
+        self.has_result = not checked_flag("in_place", in_place)
+        self.leaves_equal = None if self.has_result else False
+
+    def described(self) -> str:
+        return f"synk.{self.name}, which changes rank 0 only"
+
+    def prepare(self, run: Owner) -> PreparedStep:
+        variables = self.identities(run)
+        run.shared_storage.ensure(variables)
+        step = ReduceStep(variables, self._op, in_place=not self.has_result)
+        if step.in_place:
+            return PreparedStep(step, None, lasting=Lasting(variables=variables))
+        return PreparedStep(step, lambda of_ranks: self.results(of_ranks[0]))
+
+
+@dataclass(slots=True)
+class ReduceStep(Step):
+    """Combine the values of all ranks, on rank 0; return the results if they are not put in place."""
+
+    variables: tuple[int, ...]
+    op: str
+    in_place: bool
+
+    def run(self, rank: Rank) -> list[Any] | None:
+        def combined(value: Any, shared: Any) -> Any:
+            result = rank.communicator.reduce(value, self.op, shared=shared, in_place=self.in_place)
+            return result if self.in_place or rank.rank > 0 else rank.device.to_host(result)
+
+        kind = "reduce in place" if self.in_place else "reduce"
+        results = for_each(rank, self.variables, kind, self.op, combined, shapes=True)
+        if rank.rank == 0 and self.in_place:
+            replace_all(rank, self.variables, results)
+        return None if rank.rank > 0 or self.in_place else results
+
+
+def checked_operation(op: str, variables: list[Any]) -> str:
+    """Return ``op`` if it can reduce all of the variables; raise as `check_operation`."""
+    for variable in variables:
+        check_operation(op, variable.type.dtype, f"shared variable {describe(variable)}")
+    return op

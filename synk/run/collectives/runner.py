@@ -1,0 +1,69 @@
+"""Run collectives as commands of their own; one that repeats the last is sent again as it was.
+
+verb(*arguments) -> CollectiveRunner.run -> the last command, if all is as it was
+                                         -> Collective, prepare_alone, a new command, its results
+"""
+
+from __future__ import annotations
+
+import weakref
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+from pytensor.compile.sharedvalue import SharedVariable
+
+from synk.run.arrays.owner import Owner
+from synk.run.collectives.base import Collective
+from synk.run.functions.prepared import PreparedCommand
+
+
+class Last(NamedTuple):
+    """A collective on one variable, to be sent again by the call that repeats it."""
+
+    variable: weakref.ref[Any]
+    options: tuple[Any, ...]
+    keywords: dict[str, Any]
+    command: PreparedCommand
+
+    def repeated_by(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
+        """Return whether the arguments of a call ask for the same."""
+        if args[0] is None or self.variable() is not args[0]:
+            return False
+        same = self.options == args[1:] and self.keywords == keywords
+        return same and self.command.rows((), None, 1) is not None
+
+
+class CollectiveRunner:
+    """The collectives of one run, one at a time."""
+
+    def __init__(self, owner: Owner):
+        self._owner = owner
+        self._turns: dict[type, AbstractContextManager[None]] = {}
+        self._last: dict[type, Last] = {}
+
+    def run(self, kind: type[Collective[Any]], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """Run one collective on these arguments, and return what it returns."""
+        if kind not in self._turns:
+            self._turns[kind] = self._owner.turn(kind.name)
+        with self._turns[kind]:
+            last = self._last.get(kind)
+            if last is not None:
+                if not args and "shared_vars" in keywords:
+                    args = (keywords.pop("shared_vars"),)
+                if args and last.repeated_by(args, keywords):
+                    last.command.run(self._owner, 0, 0)
+                    return None
+            return self._run_anew(kind, args, keywords)
+
+    def _run_anew(self, kind: type[Collective[Any]], args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        collective = kind.of(args, keywords)
+        prepared = collective.prepare_alone(self._owner)
+        command = PreparedCommand(prepared, num_slices=1, effects=[collective.effect(self._owner)])
+        values = command.run(self._owner, 0, 0)
+        for entry in prepared:
+            # One that may last has a command of its own; the variable is its first argument.
+            variable = None if entry.lasting is None else args[0] if args else keywords.pop("shared_vars")
+            if isinstance(variable, SharedVariable):
+                self._owner.remember(command)
+                self._last[kind] = Last(weakref.ref(variable), args[1:], keywords, command)
+        return values[0] if values else None

@@ -1,0 +1,173 @@
+"""Choose what the ranks of a run compute on, before any of them is started.
+
+fork -> choose_devices -> probe, find_cupy -> Devices -> make(rank), in each rank's own process
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, replace
+from typing import Any
+
+from synk.compile.programs.transfer import NARROW, check_narrow
+from synk.gpu.device.cuda import CudaDevice
+from synk.gpu.device.cupy_library import find_cupy, import_cupy, remedy
+from synk.gpu.device.probe import Gpu, Survey, survey
+from synk.run.device.base import Device
+from synk.run.device.cpu import CpuDevice, count_cores
+from synk.transport.comm import NcclCommunicator
+from synk.values.errors import CudaUnavailable, SynkWarning
+from synk.values.script_frames import stacklevel
+
+KINDS = ("cpu", "cuda")
+MEMORY_LIMIT = 0.9  # the rest is for contexts, NCCL and other libraries, which allocate by themselves
+
+
+@dataclass(frozen=True)
+class Devices:
+    """The devices that the ranks of a run compute on.
+
+    Attributes
+    ----------
+    n_ranks : int
+    threads : int
+        Of each rank, on cores.
+    asks_threads : bool
+        Whether the script has said how many.
+    bind : {"none", "core", "numa"}
+        The CPUs that ranks are bound to.
+    gpus : tuple of Gpu
+        Rank i has GPU i modulo their number; without any, ranks compute on cores.
+    memory_limit : float
+        Fraction of each GPU's memory for all ranks on it together.
+    precision : {"float32", "tf32", "bfloat16", "float16"}, optional
+        As of `CudaDevice`.
+    gpu_device, communicator, rank : type
+        What drives a GPU, what connects ranks through NCCL, and the class of ranks so connected, None for the
+        usual one; `synk.gpu.speedups` has others.
+    """
+
+    n_ranks: int
+    threads: int
+    gpus: tuple[Gpu, ...] = ()
+    memory_limit: float = MEMORY_LIMIT
+    precision: str | None = None
+    gpu_device: type[CudaDevice] = CudaDevice
+    communicator: type[NcclCommunicator] = NcclCommunicator
+    rank: type[Any] | None = None
+    bind: str = "none"
+    asks_threads: bool = False
+
+    def with_ranks(self, n_ranks: int) -> Devices:
+        """Return the devices of so many ranks on this machine."""
+        threads = self.threads if self.asks_threads else max(1, count_cores() // n_ranks)
+        return replace(self, n_ranks=n_ranks, threads=threads, gpus=self.gpus[:n_ranks])
+
+    def make(self, rank: int) -> Device:
+        """Return the device of one rank, not activated."""
+        if not self.gpus:
+            return CpuDevice(self.threads)
+        return self.gpu_device(
+            self.gpus[rank % len(self.gpus)],
+            self.threads,
+            self.memory_limit / len(self.neighbours(rank)),
+            self.precision,
+            host_ops="warn" if rank == 0 else "allow",  # all ranks have the same programs
+        )
+
+    def neighbours(self, rank: int) -> range:
+        """Return the ranks on the same GPU, this one included."""
+        return range(rank % len(self.gpus), self.n_ranks, len(self.gpus))
+
+
+def choose_devices(
+    device: str | None,
+    n_parallel: int | None,
+    threads: int | None,
+    memory_limit: float = MEMORY_LIMIT,
+    precision: str | None = None,
+) -> Devices:
+    """Return the devices of all ranks; arguments are those of `synk.fork`, checked.
+
+    Without a word on the device: GPUs, if CuPy is installed and there are any, else cores. Of a driver that
+    fails, a `SynkWarning` tells then. ``device="cpu"`` asks nobody.
+
+    Raises
+    ------
+    CudaUnavailable
+        If GPUs are asked for and cannot be had, naming what is missing.
+    ValueError
+        If 16 bits are asked for and cores are to compute.
+    ImportError
+        If bfloat16 is asked for, and the package that has it is not installed.
+    """
+    if precision in NARROW:
+        check_narrow(precision)
+        if device == "cpu":
+            raise ValueError(_wide_cores(precision))
+    gpus = () if device == "cpu" else _demanded() if device == "cuda" else _offered()
+    if precision in NARROW and not gpus:
+        raise ValueError(_wide_cores(precision))
+    n_ranks = n_parallel or len(gpus) or count_cores()
+    n_threads = threads or max(1, count_cores() // n_ranks)
+    devices = Devices(n_ranks, n_threads, gpus[:n_ranks], memory_limit, precision)
+    if len(devices.gpus) < n_ranks and devices.gpus:
+        _warn(f"fork: {_crowding(devices)}. {SHARING}")
+    return devices
+
+
+SHARING = (
+    "They compute one after the other and divide its memory: good for trying things out, not for speed. "
+    "Leave n_parallel out for one rank per GPU, or compute on cores: device='cpu'"
+)
+
+
+def _wide_cores(precision: str) -> str:
+    """Say that cores compute in float32."""
+    return (
+        f"precision={precision!r} is for GPUs, and this run computes on cores, in float32: leave precision "
+        f"out; for its numbers on cores, pass mode=array_mode(ArrayLinker(narrow={precision!r})), of "
+        "synk.compile, to synk.function"
+    )
+
+
+def _demanded() -> tuple[Gpu, ...]:
+    """Return the GPUs, of which there must be some."""
+    found = survey()
+    if not found.gpus:
+        also = "" if find_cupy() else f"; CuPy is not installed either: {remedy(found.version)}"
+        raise CudaUnavailable(
+            f"device='cuda': {found.reason}{also}. `python -m synk doctor` looks further; device='cpu' "
+            "computes on cores"
+        )
+    import_cupy(found.version)
+    return found.gpus
+
+
+def _offered() -> tuple[Gpu, ...]:
+    """Return the GPUs that can be used, if any."""
+    if not find_cupy():
+        return ()
+    found = survey()
+    if found.gpus:
+        try:
+            import_cupy(found.version)
+        except CudaUnavailable as error:
+            found = Survey(reason=f"there is {found.gpus[0]}, but {error}", is_trouble=True)
+    if found.is_trouble:
+        _warn(f"fork computes on cores: {found.reason}. device='cpu' does not look for GPUs")
+    return found.gpus
+
+
+def _crowding(devices: Devices) -> str:
+    """Say which ranks share which GPU."""
+    shares = [
+        f"ranks {', '.join(map(str, devices.neighbours(number)))} share {gpu}"
+        for number, gpu in enumerate(devices.gpus)
+        if len(devices.neighbours(number)) > 1
+    ]
+    return "; ".join(shares)
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, SynkWarning, stacklevel=stacklevel())

@@ -1,0 +1,214 @@
+"""Check one call before anything is sent: its inputs, and the rows that it selects.
+
+inputs, batch, batch_s -> Selection of rows -> spans in a message, arrays in staging buffers
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from synk.run.arrays.data import Data
+from synk.run.arrays.variables import describe
+from synk.transport.memory.segments import StagingBuffers
+from synk.values import messages
+from synk.values.checks import plain, why_refused
+from synk.values.rows import Rows, same_rows, select_common, select_each
+
+
+class CallOptions(NamedTuple):
+    """The keywords of a call."""
+
+    batch: Any = None
+    batch_s: Any = None
+    num_slices: Any = 1
+    next_batch: Any = None
+
+
+class Selection(NamedTuple):
+    """The rows that a call reads."""
+
+    batch: Rows | None  # before scattering
+    shares: tuple[Rows, ...] | None  # of sliceable variables, per rank
+    following: Rows | None  # that the next call is to read, where gathering them is work
+
+
+def positions(inputs: Sequence[Any]) -> dict[str, int]:
+    """Return where inputs stand, by name; a name that two of them have means neither."""
+    names = [variable.name for variable in inputs]
+    return {name: position for position, name in enumerate(names) if name and names.count(name) == 1}
+
+
+def in_order(
+    args: Sequence[Any], kwargs: dict[str, Any], inputs: Sequence[Any], position: dict[str, int], called: str
+) -> list[Any]:
+    """Return the inputs of a call in order, from those given by position and by name."""
+    missing = object()
+    values: list[Any] = [missing] * len(inputs)
+    if len(args) > len(values):
+        raise TypeError(f"{called!r} takes {len(values)} inputs, got {len(args)}")
+    values[: len(args)] = args
+    for name, value in kwargs.items():
+        if name not in position:
+            raise TypeError(f"{called!r} has no input {name!r}; it has {sorted(position)}")
+        if values[position[name]] is not missing:
+            raise TypeError(f"input {name!r} of {called!r} is given twice")
+        values[position[name]] = value
+    absent = [describe(var) for var, value in zip(inputs, values, strict=True) if value is missing]
+    if absent:
+        raise TypeError(f"{called!r} misses input {', '.join(absent)}")
+    return values
+
+
+def as_input(variable: Any, value: Any) -> Any:
+    """Return a plain value as an array of the input's type; raises as `filtered`."""
+    return filtered(variable, value, "input")
+
+
+def filtered(variable: Any, value: Any, what: str) -> Any:
+    """Return a plain value as an array of the variable's type.
+
+    Raises TypeError or ValueError, naming the variable as ``what``, if its dtype, dimensions or static shape
+    do not fit, or if the value is masked or sparse.
+    """
+    if type(value) is not np.ndarray:  # which has no mask
+        value = plain(value, f"{what} {describe(variable)}")
+    try:
+        return variable.type.filter(value, allow_downcast=None)
+    except (TypeError, ValueError, AttributeError, RuntimeError) as error:  # of `__array__`, too
+        name = f"{what} {describe(variable)}"
+        reason = why_refused(value, variable.type.dtype, variable.type.shape, name)
+        kind = ValueError if isinstance(error, ValueError) and reason is None else TypeError
+        raise kind(reason or f"{name}: {error}") from None
+
+
+def check_data(variable: Any, data: Data) -> None:
+    """Raise TypeError if a Data does not fit an input."""
+    if data.dtype != np.dtype(variable.dtype):
+        raise TypeError(
+            f"input {describe(variable)} has dtype {variable.dtype}, the Data {data.dtype}; "
+            f"make them by synk.data(values, dtype={variable.dtype!r}), or declare the input as {data.dtype}"
+        )
+    if data.ndim != variable.ndim:
+        raise TypeError(f"input {describe(variable)} has {variable.ndim} dimensions, the Data {data.ndim}")
+    if not fits(data.shape, variable.type.shape):
+        raise TypeError(f"input {describe(variable)} is {variable.type}, the Data has shape {data.shape}")
+
+
+def fits(shape: Sequence[int], static: Sequence[int | None]) -> bool:
+    """Return whether a shape has the lengths that are static in a type."""
+    return all(known in (None, length) for length, known in zip(shape, static, strict=True))
+
+
+def check_subset(subset: Any, n_outputs: int) -> tuple[int, ...] | None:
+    """Return ``output_subset`` as a tuple of valid output numbers, or None for all."""
+    if subset is None:
+        return None
+    if not isinstance(subset, list | tuple):
+        raise TypeError(f"output_subset must be a list of ints, got {type(subset).__name__}")
+    for output in subset:
+        if isinstance(output, bool) or not isinstance(output, int | np.integer):
+            raise TypeError(f"output_subset must hold ints, got {output!r}")
+        if not 0 <= output < n_outputs:
+            raise ValueError(f"output_subset names output {output}, there are {n_outputs}")
+    return tuple(int(output) for output in subset)
+
+
+def common_length(entries: Sequence[Any]) -> int | None:
+    """Return how many rows each input has, or None if they differ or are not all of Data as long as that."""
+    lengths = {len(entry) if is_gathered(entry) else None for entry in entries}
+    return lengths.pop() if len(lengths) == 1 else None
+
+
+def select_batch(
+    variables: Sequence[Any], entries: Sequence[Any], batch: Any, length: int | None = None
+) -> Rows:
+    """Return the rows that ``batch`` selects of all scattered inputs; ``length`` is their `common_length`.
+
+    Raises as `select_common`; ValueError also if a minibatch input is too short.
+    """
+    if length is not None:
+        return select_common(batch, [length], [_called(variables[0], 0)])
+    names = [_called(variable, position) for position, variable in enumerate(variables)]
+    paired = [isinstance(entry, Data) and entry.minibatch for entry in entries]
+    selecting = [position for position, pairs in enumerate(paired) if not pairs] or range(len(entries))
+    rows = select_common(
+        batch, [len(entries[position]) for position in selecting], [names[position] for position in selecting]
+    )
+    for name, entry, pairs in zip(names, entries, paired, strict=True):
+        if pairs and (len(entry) < len(rows) or (batch is None and len(entry) > len(rows))):
+            raise ValueError(f"minibatch input {name!r} has {len(entry)} rows for {len(rows)} selected rows")
+    return rows
+
+
+def select_following(
+    variables: Sequence[Any], entries: Sequence[Any], next_batch: Any, in_place: bool
+) -> Rows | None:
+    """Return the rows that ``next_batch`` selects, or None if there is nothing to do ahead.
+
+    Arrays and minibatch Data are other ones in the next call; with `in_place`, ranks read stretches of rows
+    where they are. Raises as `select_common`.
+    """
+    lasting = [position for position, entry in enumerate(entries) if is_gathered(entry)]
+    if not lasting:
+        return None
+    lengths = [len(entries[position]) for position in lasting]
+    names = [_called(variables[position], position) for position in lasting]
+    rows = select_common(next_batch, lengths, names, "next_batch")
+    return None if rows.indices is None and in_place else rows
+
+
+def is_gathered(entry: Any) -> bool:
+    """Return whether ranks read the selected rows of an input from all its rows."""
+    return isinstance(entry, Data) and not entry.minibatch
+
+
+def _called(variable: Any, position: int) -> str:
+    return variable.name or f"input {position}"
+
+
+def select_shares(
+    variables: Sequence[Any], lengths: Sequence[Sequence[int]], batch_s: Any
+) -> tuple[Rows, ...]:
+    """Return the rows that ``batch_s`` selects of all sliceable variables, per rank.
+
+    ``lengths`` are their rows, by variable, then by rank. Raises as `select_each`; ValueError also if other
+    rows of each variable are selected.
+    """
+    picked = [select_each(batch_s, of_variable) for of_variable in lengths]
+    for other in picked[1:]:
+        if not all(same_rows(one, two) for one, two in zip(picked[0], other, strict=True)):
+            listing = ", ".join(
+                f"{describe(variable)}: {list(of_variable)}"
+                for variable, of_variable in zip(variables, lengths, strict=True)
+            )
+            raise ValueError(
+                f"sliceable variables differ in rows on the ranks ({listing}); "
+                "pass batch_s that selects the same rows of each"
+            )
+    return picked[0]
+
+
+class IndexList:
+    """Collects the index arrays of one call into one."""
+
+    def __init__(self) -> None:
+        self._arrays: list[NDArray[np.int64]] = []
+        self._total = 0
+
+    def span(self, rows: Rows) -> messages.Span:
+        """Return the span that stands for ``rows`` in a message."""
+        if rows.indices is None:
+            return messages.Span(rows.start, rows.stop, listed=False)
+        self._arrays.append(rows.indices[rows.start : rows.stop])
+        start, self._total = self._total, self._total + len(rows)
+        return messages.Span(start, self._total, listed=True)
+
+    def stage(self, staging: StagingBuffers, key: tuple[Any, ...]) -> messages.ArrayRef | None:
+        """Put all into shared memory; None if there are none."""
+        if not self._arrays:
+            return None
+        return staging.put(key, self._arrays[0] if len(self._arrays) == 1 else np.concatenate(self._arrays))

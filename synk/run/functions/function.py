@@ -1,0 +1,367 @@
+"""Functions as users call them, made by `synk.function` and `synk.sequence`.
+
+    Function.__call__ -> order inputs -> prepare (checks, staging) -> run on all ranks -> results
+
+Everything that can be wrong with a call is found before anything is sent, so a refused call
+leaves the run as it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, TextIO
+
+from synk.compile.observe.profile import Profile
+from synk.compile.observe.report import Report
+from synk.run.arrays.data import Data
+from synk.run.arrays.making import make_data
+from synk.run.arrays.owner import Owner
+from synk.run.arrays.per_rank import Effect
+from synk.run.arrays.variables import describe
+from synk.run.functions.calls import CallOptions, as_input, check_subset, in_order, positions
+from synk.run.functions.prepared import PreparedCommand, PreparedStep
+from synk.values.rows import check_num_slices
+
+
+class Function(ABC):
+    """A function on all ranks, made by `synk.function` or `synk.sequence`.
+
+    Attributes
+    ----------
+    state : tuple of shared variable
+        What calls go on from; of training functions, which say so when they are made.
+    parts : TrainParts or None
+        Of a training step: its functions, and the all-reduce between them.
+    """
+
+    state: tuple[Any, ...] = ()
+    parts: Any = None
+
+    def __init__(self, owner: Owner, name: str, inputs: Sequence[Any]):
+        self._owner = owner
+        self._name = name
+        self._inputs = tuple(inputs)
+        self._position = positions(inputs)
+        self._turn = owner.turn(name)
+        self._last: PreparedCommand | None = None  # to be sent again by a call that repeats the last one
+
+    # --- what it is ------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """Name, as of PyTensor functions."""
+        return self._name
+
+    @property
+    def inputs(self) -> tuple[Any, ...]:
+        """Input variables: scattered ones, then broadcast ones."""
+        return self._inputs
+
+    @property
+    @abstractmethod
+    def scattered(self) -> tuple[Any, ...]:
+        """Input variables whose rows are split over the ranks."""
+
+    @property
+    @abstractmethod
+    def outputs(self) -> tuple[Any, ...]:
+        """Output variables as they were written, in the order in which a call returns their values.
+
+        None stands for what a collective of a sequence returns.
+        """
+
+    @property
+    @abstractmethod
+    def output_modes(self) -> list[str | None]:
+        """The reduce operation of each output."""
+
+    @property
+    @abstractmethod
+    def update_modes(self) -> list[str | None]:
+        """Return by which operation each update accumulates over slices; None keeps the last value."""
+
+    @property
+    def n_results(self) -> int:
+        """Return the number of values that a call returns when all are asked for."""
+        return len(self.outputs)
+
+    @property
+    @abstractmethod
+    def returns(self) -> str:
+        """``"list"``, ``"single"`` or ``"none"``: what a call returns."""
+
+    def __repr__(self) -> str:
+        names = ", ".join(describe(variable) for variable in self.inputs)
+        return f"<synk.Function {self.name!r} of ({names})>"
+
+    # --- calling it --------------------------------------------------------------------------
+
+    def __call__(
+        self,
+        *args: Any,
+        output_subset: Sequence[int] | None = None,
+        batch: Any = None,
+        batch_s: Any = None,
+        num_slices: int = 1,
+        next_batch: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Run on all ranks and return the reduced outputs.
+
+        Parameters
+        ----------
+        *args, **kwargs : Data or array_like
+            Inputs in order (scattered ones, then broadcast ones) or by name. Arrays are copied
+            to shared memory on the way, only the selected rows of them.
+        output_subset : list of int, optional
+            Outputs to return, in this order; all updates still run.
+        batch : int, slice, or 1-D sequence of int, optional
+            Rows of the scattered inputs, selected before scattering. An int takes the first so
+            many.
+        batch_s : slice, 1-D sequence of int, or list of those, optional
+            Rows of the sliceable shared variables, selected from each rank's own shard: one
+            selection for all, or a list with one for each rank.
+        num_slices : int
+            Compute over so many slices on each rank, one after the other, to save memory.
+        next_batch : as ``batch``, optional
+            The ``batch`` of the next call, if it will be given the same Data: the ranks gather its rows
+            beside the computation of this call. It saves time where the script does something else between
+            calls, or cores are idle; where all of them compute, it saves none. It costs memory for one more
+            batch. What any other next call does is not changed by it. Rows are read during this call: between
+            the two, write to the Data by its own methods (``data[...] = new``), not through an array that
+            was taken from it before, or leave ``next_batch`` out.
+
+        Returns
+        -------
+        array, list of array, or None
+            As the outputs were given: an array for a single one, a list for a list.
+
+        Raises
+        ------
+        IndexError, TypeError, ValueError
+            If an argument is wrong; no rank has run anything then.
+        RemoteError
+            If a rank raised. The run stays usable.
+        WorkerDied
+            If a worker died. The run is broken.
+        """
+        with self._turn:
+            last = self._last
+            plain = batch_s is None and next_batch is None and output_subset is None and not kwargs
+            if last is not None and plain:
+                rows = last.rows(args, batch, num_slices)
+                if rows is not None:
+                    values = last.run(self._owner, *rows)
+                    if last.returns == "single":
+                        return values[0]
+                    return values if last.returns == "list" else None
+            options = CallOptions(batch, batch_s, num_slices, next_batch)
+            subset = check_subset(output_subset, self.n_results)
+            self.check(options)
+            values = self._run_anew(self._order(args, kwargs), options)
+        return self.as_written(values if subset is None else [values[output] for output in subset])
+
+    def _run_anew(self, inputs: Sequence[Any], options: CallOptions) -> list[Any]:
+        """Prepare a call and run it; keep its command if the next call may repeat it."""
+        self._last = None
+        effects = self.effects()
+        self._owner.per_rank.after(effects)  # of all commands, before the first one is prepared
+        values: list[Any] = []
+        done = 0
+        for prepared in self.prepare(inputs, options):
+            stop = done + len(prepared)
+            command = PreparedCommand(prepared, options.num_slices, effects[done:stop])
+            self._owner.compile(command.programs())
+            values += command.run(self._owner, *command.selected)
+            done = stop
+        if len(prepared) == done and options.batch_s is None and options.next_batch is None:
+            self._owner.remember(command)
+            written = self.as_written(values)
+            command.returns = "list" if written is values else "none" if written is None else "single"
+            self._last = command  # whole: the exception of a signal handler comes between any two lines
+        return values
+
+    def as_pytensor(self, *args: Any, **kwargs: Any) -> Any:
+        """Run on the master alone, on all rows, as one process would; updates change rank 0 only.
+
+        Raises ValueError if it reads a shared variable of which rank 0 has a part, or a value of its own.
+        """
+        values = [
+            as_input(variable, value.data if isinstance(value, Data) else value)
+            for variable, value in zip(self.inputs, self._order(args, kwargs), strict=True)
+        ]
+        with self._owner.turn(self.name):
+            self.check_alone(set())
+            return self.as_written(self.run_alone(values))
+
+    as_theano = as_pytensor
+
+    def profile(self, *args: Any, n_calls: int = 10, **kwargs: Any) -> Report:
+        """Call on all ranks, and measure what rank 0 does, node by node.
+
+        The calls are real: updates are made ``n_calls + 1`` times, since a first call compiles the programs
+        anew and accounts for their memory. Only rank 0 is watched; what is said of collectives
+        includes its waiting for the others. Ordinary calls are as fast as before.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            As in a call.
+        n_calls : int
+            How many calls to time.
+
+        Returns
+        -------
+        Report
+            ``print`` it; ``rows`` and ``ops`` are plain data, ``save_trace(path)`` writes a file for
+            chrome://tracing.
+
+        Raises
+        ------
+        TypeError
+            If the function was given a mode that makes no array programs.
+        """
+        if n_calls < 1:
+            raise ValueError(f"n_calls={n_calls} measures nothing; time one call or more")
+        profile = Profile()
+        with self._owner.profiled(profile):
+            with profile.memory():
+                self(*args, **kwargs)
+            for _ in range(n_calls):
+                with profile.call(self.name):
+                    self(*args, **kwargs)
+        return profile.report(self.name)
+
+    def explain(self, file: TextIO | None = None) -> None:
+        """Print how each output and update is combined, why, and which collectives a call costs.
+
+        Lines of the script are named, and the bytes that each rank gives to a collective where shapes are
+        known: those of shared variables are. Nothing is computed or compiled.
+
+        Parameters
+        ----------
+        file : text file, optional
+            By default standard output.
+        """
+        print("\n".join(self.explanation()), file=file)
+
+    @abstractmethod
+    def gathers(self) -> list[str]:
+        """Return a line for each collective in the graph that gives every rank all rows of something.
+
+        It costs each call an exchange of that size, and each rank computes with all of them from there on;
+        `explain` tells of the other collectives too.
+        """
+
+    def build_inputs(
+        self,
+        *args: Any,
+        force_cast: bool = False,
+        oversize: float = 1,
+        minibatch: bool | Sequence[bool] = False,
+        **kwargs: Any,
+    ) -> Any:
+        """Put values into shared memory, as `Data` for the inputs of this function.
+
+        Parameters
+        ----------
+        *args, **kwargs : array_like
+            One per input, in order or by name.
+        force_cast, oversize, minibatch
+            As for `synk.data`; ``minibatch`` may be a list with one entry per input.
+
+        Returns
+        -------
+        Data, or tuple of Data
+            A single one for a single input.
+        """
+        self._owner.check_open("build_inputs")
+        values = self._order(args, kwargs)
+        flags = [minibatch] * len(values) if isinstance(minibatch, bool) else list(minibatch)
+        if len(flags) != len(values):
+            raise ValueError(f"minibatch has {len(flags)} entries for {len(values)} inputs")
+        make = partial(make_data, self._owner, force_cast=force_cast, oversize=oversize)
+        made = tuple(
+            make(value, variable, minibatch=flag, name=variable.name)
+            for variable, value, flag in zip(self.inputs, values, flags, strict=True)
+        )
+        return made[0] if len(made) == 1 else made
+
+    def fingerprint(self) -> str:
+        """Return 12 hexadecimal digits that tell the graph, as it was written, from other graphs.
+
+        They are the same in each process, for any number of ranks, and for any values of shared variables;
+        other versions of PyTensor may build other graphs.
+        """
+        return hashlib.sha256("\n".join(self.graph_text()).encode()).hexdigest()[:12]
+
+    def can_batch(self) -> bool:
+        """Return whether there are scattered inputs."""
+        return bool(self.scattered)
+
+    # --- what the two kinds of function do differently -------------------------------------------
+
+    @abstractmethod
+    def explanation(self) -> list[str]:
+        """Return the lines that `explain` prints."""
+
+    @abstractmethod
+    def graph_text(self) -> list[str]:
+        """Return the graph in words, of which `fingerprint` is made."""
+
+    @abstractmethod
+    def can_batch_s(self) -> bool:
+        """Return whether there are sliceable shared variables."""
+
+    @abstractmethod
+    def effects(self) -> Sequence[Effect | None]:
+        """Return the effects of all steps of a call, in order."""
+
+    @abstractmethod
+    def prepare(self, values: Sequence[Any], options: CallOptions) -> Iterator[list[PreparedStep]]:
+        """Check a call and decide on its steps, those of one command at a time.
+
+        A further command is prepared when the one before has run. Each ``finish`` returns a list of
+        values.
+        """
+
+    @abstractmethod
+    def check_alone(self, made: set[Any]) -> None:
+        """Raise ValueError if it reads, beside what was ``made`` before, something that is per rank.
+
+        What it updates is made by it.
+        """
+
+    @abstractmethod
+    def run_alone(self, arrays: Sequence[Any]) -> list[Any]:
+        """Run on rank 0 only, on all rows, and return all outputs."""
+
+    # --- arguments and results -------------------------------------------------------------------
+
+    def can_slice(self) -> bool:
+        """Return whether ``num_slices`` may be more than 1."""
+        return self.can_batch() or self.can_batch_s()
+
+    def check(self, options: CallOptions) -> None:
+        """Refuse keywords that select from something this function does not have."""
+        for given, keyword in ((options.batch, "batch"), (options.next_batch, "next_batch")):
+            if given is not None and not self.can_batch():
+                raise TypeError(f"{keyword} selects rows of scattered inputs; {self.name!r} has none")
+        if options.batch_s is not None and not self.can_batch_s():
+            raise TypeError(f"batch_s selects rows of sliceable_shareds; {self.name!r} has none")
+        if check_num_slices(options.num_slices) > 1 and not self.can_slice():
+            raise ValueError(f"num_slices={options.num_slices}, but {self.name!r} has nothing to slice")
+
+    def _order(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Sequence[Any]:
+        if not kwargs and len(args) == len(self._inputs):
+            return args
+        return in_order(args, kwargs, self._inputs, self._position, self.name)
+
+    def as_written(self, values: list[Any]) -> Any:
+        """Return values as the outputs were given: a list for a list."""
+        if self.returns == "none":
+            return None
+        return values[0] if self.returns == "single" and len(values) == 1 else values

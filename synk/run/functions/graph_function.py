@@ -1,0 +1,366 @@
+"""Functions of one graph: which rows every rank reads, and how the results combine.
+
+Definition -> GraphFunction.prepare (pure checks, then staging) -> Call -> combine
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import count
+from typing import Any, NamedTuple
+
+from pytensor.graph.traversal import ancestors
+from pytensor.printing import debugprint as dprint
+
+from synk.exact.alone import without_collectives
+from synk.exact.check import FirstCall, checked
+from synk.exact.definition import Definition
+from synk.exact.explain import explain, gathers
+from synk.run.arrays.data import Data
+from synk.run.arrays.owner import Owner
+from synk.run.arrays.per_rank import FIRST, Effect, is_tracked
+from synk.run.arrays.variables import describe
+from synk.run.functions.calls import (
+    CallOptions,
+    IndexList,
+    Selection,
+    as_input,
+    check_data,
+    common_length,
+    is_gathered,
+    select_batch,
+    select_following,
+    select_shares,
+)
+from synk.run.functions.function import Function
+from synk.run.functions.prepared import KnownInput, Lasting, PreparedStep
+from synk.run.functions.spec import to_spec
+from synk.values import messages
+from synk.values.by_value import Code
+from synk.values.reduction import Output, combine
+from synk.values.rows import Rows, check_num_slices, same_rows, split
+
+
+class Announced(NamedTuple):
+    """Rows that the ranks gather ahead of the call that reads them."""
+
+    token: int
+    state: list[tuple[messages.ArrayRef, int]]  # of each Data, and how often it was handed out
+    rows: Rows
+
+
+class Spans(NamedTuple):
+    """A `Selection` as a message says it."""
+
+    batch: messages.Span | None
+    shares: tuple[messages.Span, ...] | None
+    following: Any  # Span, or None
+
+
+class GraphFunction(Function):
+    """A function of one PyTensor graph, made by `synk.function`."""
+
+    def __init__(
+        self, owner: Owner, number: int, written: Definition, definition: Definition, check: Any = None
+    ):
+        super().__init__(owner, definition.name, definition.all_inputs)
+        self._number = number
+        self._written = written
+        self._definition = definition  # what ranks compute; keeps the shared variables alive
+        self._first = None if check is None else FirstCall(written, checked(check))  # until there was one
+        self._spec: Any = None
+        self._code = Code()  # of the script, in what the ranks have
+        self._reshapes: tuple[int, ...] = ()
+        self._outputs: list[Output] = []
+        self._effect = Effect()
+        self._finish: Any = None  # what makes the outputs of the results of all ranks
+        self._announced: Announced | None = None
+        self._tokens = count(1)
+        self._finalizer = weakref.finalize(self, owner.forget, number)
+        self._finalizer.atexit = False
+
+    @property
+    def output_modes(self) -> list[str | None]:
+        return list(self._definition.output_modes)
+
+    @property
+    def update_modes(self) -> list[str | None]:
+        return [update.mode for update in self._definition.updates]
+
+    @property
+    def returns(self) -> str:
+        return self._definition.returns
+
+    @property
+    def scattered(self) -> tuple[Any, ...]:
+        return self._definition.inputs
+
+    @property
+    def outputs(self) -> tuple[Any, ...]:
+        return self._written.outputs
+
+    def can_batch_s(self) -> bool:
+        return bool(self._definition.sliceables)
+
+    def check_open(self) -> None:
+        """Raise SynkStateError if the function's run was closed."""
+        self._owner.check_open(f"function {self.name!r}")
+
+    @property
+    def written(self) -> Definition:
+        """The function as the script wrote it."""
+        return self._written
+
+    def begin_anew(self) -> None:
+        """Forget what ranks were given: the next call gives them the function as they need it then."""
+        if self._spec is not None:
+            self._owner.forget(self._number)
+            self._spec = self._last = self._announced = None
+
+    def ready(self) -> int:
+        """Give the function to all ranks if they do not have it yet; return its number."""
+        self.check_open()
+        if self._spec is None or self._code.has_changed():
+            code = Code()
+            alone = self._owner.n_ranks == 1
+            definition = without_collectives(self._definition) if alone else self._definition
+            spec = to_spec(definition, self._owner.shared.identify_read, code)
+            self._owner.check_imported(code.modules, also_indirectly=True)
+            self._owner.install(messages.Build(self._number, spec))
+            self._effect = self._effect_of(self._definition)
+            self._spec, self._code = spec, code
+            self._reshapes = tuple(update.variable for update in spec.updates)
+            if self._definition.outputs:
+                self._outputs = [*map(self._output, count(), self._definition.outputs)]
+                self._finish = partial(combine, self._outputs)
+        return self._number
+
+    def _output(self, position: int, output: Any) -> Output:
+        what = f"output {position} ({describe(output)}) of {self.name!r}"
+        mode, axis = self._spec.output_modes[position], self._definition.output_axes[position]
+        return Output(mode, getattr(output.type, "dtype", None), what, axis)
+
+    def _effect_of(self, definition: Definition) -> Effect:
+        leaves: dict[bool | None, list[Any]] = {None: [], False: [], True: []}
+        for update in definition.updates:
+            leaves[update.per_rank].append(update.variable)
+        return Effect(
+            leaves_equal=self._tracked(leaves[False]),
+            leaves_per_rank=self._tracked(leaves[True]),
+            since=f"function {self.name!r}, in which each rank updates it by itself",
+            takes_equal=self._tracked(definition.equals),
+            name=self.name,
+            remedies={self._owner.shared.identify(one): text for one, text in definition.otherwise},
+            made_of=tuple(
+                (made, self._tracked(update.made_of))
+                for update in definition.updates
+                for made in self._tracked([update.variable])
+                if update.made_of
+            ),
+        )
+
+    def _tracked(self, variables: Sequence[Any]) -> tuple[int, ...]:
+        return self._owner.shared.identify_all([one for one in variables if is_tracked(one)])
+
+    def updated(self) -> tuple[int, ...]:
+        """Return the shared variables that it updates, by identity, without random states."""
+        return self._tracked([update.variable for update in self._definition.updates])
+
+    def effects(self) -> list[Effect | None]:
+        self.ready()
+        return [self._effect]
+
+    def check_alone(self, made: set[Any]) -> None:
+        written = self._written
+        read = ancestors([*written.outputs, *(update.value for update in written.updates)])
+        known, per_rank = self._owner.shared.known, self._owner.per_rank
+        for variable in dict.fromkeys(read):
+            since = per_rank.of(known(variable)) if variable not in made else None
+            if since is not None and since.kind != FIRST and self._owner.n_ranks > 1:
+                raise ValueError(
+                    f"{self.name!r}.as_pytensor computes with rank 0's values alone, but "
+                    f"{describe(variable)} is per rank since {since.what}; make it equal on all ranks "
+                    "first, rows by synk.all_gather, or call the function"
+                )
+        made.update(update.variable for update in written.updates)
+
+    def run_alone(self, arrays: Sequence[Any]) -> list[Any]:
+        number = self.ready()
+        since = f"{self.name!r}.as_pytensor, which updates it on rank 0 only"
+        effect = Effect((), self.updated(), since, kind=FIRST)
+        self._owner.per_rank.now = self._owner.per_rank.after([effect])
+        values = self._owner.run_alone(number, arrays)
+        return [output.with_rows_in_place(value) for output, value in zip(self._outputs, values, strict=True)]
+
+    def explanation(self) -> list[str]:
+        return explain(self._written, self._definition)
+
+    def gathers(self) -> list[str]:
+        return gathers(self._written, self._definition)
+
+    def graph_text(self) -> list[str]:
+        written = self._written
+        results = [*written.outputs, *(update.value for update in written.updates)]
+        modes = [*written.output_modes, *(update.mode for update in written.updates)]
+        updated = [update.variable.name for update in written.updates]
+        return [f"{modes} {updated}", dprint(results, print_type=True, file="str") if results else ""]
+
+    def _run_anew(self, inputs: Sequence[Any], options: CallOptions) -> list[Any]:
+        if self._first is None:
+            return super()._run_anew(inputs, options)
+        expected = self._first.expected(self._all_rows(inputs, options))
+        values = super()._run_anew(inputs, options)
+        first, self._first = self._first, None
+        first.compare(values, expected, self._owner.n_ranks)
+        return values
+
+    def check_compared(self) -> None:
+        """Raise ValueError if there was no first call yet, which is to be compared with one process."""
+        if self._first is not None:
+            raise ValueError(
+                f"{self.name!r} has check='first': call it once by itself before it joins a sequence"
+            )
+
+    def _all_rows(self, values: Sequence[Any], options: CallOptions) -> list[Any]:
+        """Return the inputs of a call as one process gets them."""
+        entries = [self._entry(variable, value) for variable, value in zip(self.inputs, values, strict=True)]
+        n_scattered = len(self._definition.inputs)
+        rows = self._select(entries[:n_scattered], options, None).batch
+        arrays = []
+        for position, entry in enumerate(entries):
+            array = entry.data if isinstance(entry, Data) else entry
+            if rows is not None and position < n_scattered:
+                paired = isinstance(entry, Data) and entry.minibatch
+                array = array[: len(rows)] if paired else rows.of(array)
+            arrays.append(array)
+        return arrays
+
+    def prepare(self, values: Sequence[Any], options: CallOptions) -> Iterator[list[PreparedStep]]:
+        yield [self.prepare_step(values, options)]
+
+    def sliced_variables(self) -> tuple[int, ...]:
+        """Return the sliceable shared variables, by identity."""
+        self.ready()
+        return self._spec.sliceables
+
+    def prepare_step(self, values: Sequence[Any], options: CallOptions) -> PreparedStep:
+        """Check a call and decide on its one step."""
+        self.ready()
+        entries = [self._entry(variable, value) for variable, value in zip(self.inputs, values, strict=True)]
+        scattered = entries[: len(self._definition.inputs)]
+        length = common_length(scattered)
+        selected = self._select(scattered, options, length)
+        inputs, paired = self._stage(entries, selected.batch)
+        gathered = self._gathered(scattered, selected) if self._announced or selected.following else 0
+        spans, indices = self._stage_indices(selected, needed=not all(paired))
+        step = messages.Call(
+            function=self._number,
+            inputs=inputs,
+            batch=spans.batch,
+            minibatch=paired,
+            shares=spans.shares,
+            indices=indices,
+            num_slices=self._slices(options.num_slices),
+            gathered=gathered,
+            ahead=self._announced and messages.Ahead(self._announced.token, spans.following),
+        )
+        return PreparedStep(
+            step, self._finish, self._reshapes, self._lasting(entries, step, length), self._code
+        )
+
+    def _slices(self, num_slices: int) -> int:
+        if check_num_slices(num_slices) > 1 and self._definition.needs_all_rows:
+            raise ValueError(
+                f"num_slices={num_slices}, but {self.name!r} needs all rows at once: "
+                f"{self._definition.needs_all_rows}; pass num_slices=1, or declare how slices and ranks "
+                "combine"
+            )
+        return num_slices
+
+    def _entry(self, variable: Any, value: Any) -> Any:
+        """Return an input as it is if it is Data, else as an array of the variable's type."""
+        if not isinstance(value, Data):
+            return as_input(variable, value)
+        check_data(variable, value)
+        return value
+
+    def _lasting(self, entries: Sequence[Any], step: messages.Call, length: int | None) -> Lasting | None:
+        """Return the conditions under which the next call is the same step."""
+        n_scattered = len(self._definition.inputs)
+        if self._definition.sliceables or step.gathered or (n_scattered and length is None):
+            return None  # lengths, and what was announced, are looked at again
+        inputs = [
+            KnownInput(position, weakref.ref(entry) if isinstance(entry, Data) else None, ref)
+            for position, (entry, ref) in enumerate(zip(entries, step.inputs, strict=True))
+        ]
+        return Lasting(inputs, length, step.indices)
+
+    def _select(self, scattered: Sequence[Any], options: CallOptions, length: int | None) -> Selection:
+        batch, shares, following = None, None, None
+        if scattered:
+            batch = select_batch(self._definition.inputs, scattered, options.batch, length)
+            if options.next_batch is not None:
+                following = select_following(
+                    self._definition.inputs, scattered, options.next_batch, not self._owner.on_gpus
+                )
+        sliceables = self._definition.sliceables
+        if sliceables:
+            shares = select_shares(sliceables, self._owner.lengths.of(self._spec.sliceables), options.batch_s)
+            sliced = tuple(len(rows) for rows in shares)
+            if batch is not None:
+                self._check_counts(batch, sliced)
+        return Selection(batch, shares, following)
+
+    def _check_counts(self, batch: Rows, sliced: tuple[int, ...]) -> None:
+        counts = tuple(stop - start for start, stop in split(len(batch), self._owner.n_ranks))
+        if sliced != counts:
+            raise ValueError(
+                f"scattered inputs give the ranks {counts} rows, sliceable variables {sliced}; "
+                "select equally many with batch and batch_s"
+            )
+
+    def _gathered(self, scattered: Sequence[Any], selected: Selection) -> int:
+        """Return the token of this call's rows if they were announced; announce those of the next."""
+        before, self._announced = self._announced, None
+        if before is None and selected.following is None:
+            return 0
+        state = [(entry.ref(), entry.changes) for entry in scattered if is_gathered(entry)]
+        if selected.following is not None:
+            self._announced = Announced(next(self._tokens), state, selected.following)
+        if before is None or before.state != state or selected.batch is None:
+            return 0
+        return before.token if same_rows(before.rows, selected.batch) else 0
+
+    # --- staging -----------------------------------------------------------------------------
+
+    def _stage(
+        self, entries: Sequence[Any], rows: Rows | None
+    ) -> tuple[tuple[messages.ArrayRef, ...], tuple[bool, ...]]:
+        """Put plain arrays, or just their selected rows, into shared memory."""
+        n_scattered = len(self._definition.inputs)
+        staged, paired = [], []
+        for position, entry in enumerate(entries):
+            is_data = isinstance(entry, Data)
+            if position < n_scattered:
+                paired.append(not is_data or entry.minibatch)
+            if is_data:
+                staged.append(entry.ref())
+                continue
+            assert rows is not None or position >= n_scattered
+            chosen = rows.of(entry) if rows is not None and position < n_scattered else entry
+            staged.append(self._owner.staging.put((self._number, position), chosen))
+        return tuple(staged), tuple(paired)
+
+    def _stage_indices(self, selected: Selection, needed: bool) -> tuple[Spans, messages.ArrayRef | None]:
+        indices = IndexList()
+        batch, shares, following = None, None, None
+        if selected.batch is not None:
+            # Arrays that were staged hold the selected rows only, so nobody needs the indices.
+            batch = indices.span(selected.batch if needed else Rows(0, len(selected.batch)))
+        if selected.shares is not None:
+            shares = tuple(indices.span(rows) for rows in selected.shares)
+        if selected.following is not None:
+            following = indices.span(selected.following)
+        return Spans(batch, shares, following), indices.stage(self._owner.staging, (self._number, "indices"))

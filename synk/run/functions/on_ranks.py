@@ -1,0 +1,264 @@
+"""Keep an object of Python on every rank, and call it there.
+
+    synk.on_ranks(make, *arguments) -> MakeStep: make(rank, *arguments) on every rank
+    OnRanks(*arguments)             -> CallStep: each rank's object is called -> results, in rank order
+
+What travels is pickled by itself, so that a rank that does not know a name says so in its reply. Functions,
+shared variables and `Data` among it arrive as what the rank has of them. What objects may change, by their
+functions or because the script says so, is per rank after each call.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from pytensor.compile.sharedvalue import SharedVariable
+
+from synk.run.arrays.data import Data
+from synk.run.arrays.owner import Owner
+from synk.run.arrays.per_rank import Effect, is_tracked
+from synk.run.arrays.variables import RankVariables, copy_of, describe
+from synk.run.functions.function import Function
+from synk.run.functions.graph_function import GraphFunction
+from synk.run.rank.calling import Bound
+from synk.run.rank.program import RankProgram
+from synk.run.rank.rank import Rank
+from synk.values import messages
+from synk.values.by_value import UNKNOWN, Code, CodePickler
+from synk.values.errors import SynkStateError
+from synk.values.messages import Step
+
+
+class OnRanks:
+    """An object on every rank, made by `synk.on_ranks`: a call calls each, and returns what each returns."""
+
+    def __init__(
+        self,
+        owner: Owner,
+        number: int,
+        make: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        changes: Iterable[Any] = (),
+    ):
+        self._owner = owner
+        self._number = number
+        self._label = getattr(make, "__qualname__", repr(make))
+        self._kept: list[Any] = []  # functions, variables and Data that the objects refer to
+        self._changes = _listed(changes)
+        with owner.turn(self._label):
+            payload, self._code = self._travelling((make, arguments), also_indirectly=True)
+            self._finalizer = weakref.finalize(self, owner.drop_object, number)
+            self._finalizer.atexit = False
+            self._run(MakeStep(number, payload, self._arrays()))
+
+    def __call__(self, *arguments: Any) -> list[Any]:
+        """Call the object of every rank with the same arguments; return the results, in rank order.
+
+        Raises
+        ------
+        RemoteError
+            If an object raised. The run stays usable, and so do the objects.
+        SynkStateError
+            If `restart` has made new workers since, which do not have the object; or if the script has
+            defined anew what was sent.
+        WorkerDied
+            If a worker died. The run is broken.
+        """
+        with self._owner.turn(self._label):
+            if self._code.has_changed():
+                raise SynkStateError(
+                    f"{self._label}, or what it reads, was defined again since the ranks have it: "
+                    "synk.on_ranks makes another"
+                )
+            payload, _ = self._travelling(arguments)
+            return list(self._run(CallStep(self._number, payload, self._arrays())))
+
+    def close(self) -> None:
+        """Drop the objects now, even if something still refers to this; without it they go with this."""
+        self._finalizer()
+
+    def _run(self, step: Step) -> Any:
+        """Run a step, after which all that objects may have changed is per rank."""
+        owner = self._owner
+        changed = set(owner.shared.identify_all([one for one in self._changes if is_tracked(one)]))
+        for one in self._kept:
+            if isinstance(one, GraphFunction):
+                changed.update(one.updated())
+        since = f"synk.on_ranks, where {self._label} may change it"
+        effects = [Effect(leaves_per_rank=tuple(changed), since=since)]
+        owner.lengths.forget(changed)
+        for data in (one for one in self._kept if isinstance(one, Data)):
+            data.note_written()
+        try:
+            (results,) = owner.run((step,))
+            owner.per_rank.now = owner.per_rank.after(effects)
+        except BaseException:
+            owner.per_rank.note_failed(effects)
+            raise
+        return results
+
+    def _arrays(self) -> tuple[messages.ArrayRef, ...]:
+        """Return where the values of all `Data` are that the objects, or arguments, refer to."""
+        return tuple([one.ref() for one in self._kept if isinstance(one, Data)])
+
+    def _travelling(self, what: Any, also_indirectly: bool = False) -> tuple[bytes, Code]:
+        file = io.BytesIO()
+        pickler = _Pickler(file, self._owner, self._changes)
+        try:
+            pickler.dump(what)
+        except (pickle.PicklingError, TypeError, AttributeError) as error:
+            raise TypeError(
+                f"{self._label} cannot be sent to the ranks with what it holds and reads: {error}"
+                f"{pickler.code.unsendable()}; make that "
+                "on the ranks, or define it in a module"
+            ) from error
+        self._owner.check_imported(pickler.code.modules, also_indirectly)
+        self._owner.compile([(one.ready(), 1) for one in pickler.met if isinstance(one, GraphFunction)])
+        self._kept += pickler.met
+        return file.getvalue(), pickler.code
+
+
+class _Pickler(CodePickler):
+    """Names functions, shared variables and Data by their numbers."""
+
+    def __init__(self, file: Any, owner: Owner, changes: list[Any]):
+        super().__init__(file)
+        self.met: list[Any] = []
+        self._owner, self._changes = owner, changes
+
+    def persistent_id(self, value: Any) -> Any:
+        if isinstance(value, GraphFunction):
+            named: Any = "function", value.ready()
+        elif isinstance(value, Data):
+            named = "array", value.ref()
+        elif isinstance(value, SharedVariable):
+            changes = any(value is one for one in self._changes)
+            (identity,) = self._owner.shared.identify_read([value])
+            named = "variable", (identity, changes)
+        elif isinstance(value, Function):
+            raise TypeError(f"{value!r} is a sequence, in which the ranks meet; give its functions")
+        else:
+            return None
+        self.met.append(value)
+        return named
+
+
+class _Unpickler(pickle.Unpickler):
+    """Finds on a rank what is named by its number."""
+
+    def __init__(self, payload: bytes, rank: Rank):
+        super().__init__(io.BytesIO(payload))
+        self._rank = rank
+
+    def persistent_load(self, named: Any) -> Any:
+        kind, what = named
+        if kind == "function":
+            return RankFunction(self._rank.program(what))
+        if kind == "variable":
+            return RankVariable(self._rank.variables, *what)
+        array = self._rank.segments.array(what)
+        # What one machine wrote there, the others would not see.
+        array.flags.writeable &= self._rank.peers.machine is None
+        return array
+
+    def load(self) -> Any:
+        try:
+            return super().load()
+        except (AttributeError, ImportError) as error:
+            error.add_note(UNKNOWN)
+            raise
+
+
+class RankFunction:
+    """A function on one rank alone: a call with all inputs, whole, returns a list of all outputs."""
+
+    def __init__(self, program: RankProgram):
+        self._program = program
+
+    def __call__(self, *arrays: Any) -> list[Any]:
+        return list(self.bound(*arrays)())
+
+    def bound(self, *arrays: Any) -> Bound:
+        """Return a function that takes nothing: a call on these very arrays, whatever they hold then."""
+        return self._program.alone(arrays)
+
+
+class RankVariable:
+    """A shared variable as one rank has it, which `on_ranks` may have been told that the object changes."""
+
+    def __init__(self, variables: RankVariables, identity: int, changes: bool):
+        self._variables, self._identity, self._changes = variables, identity, changes
+        self.name = variables[identity].name
+
+    def get_value(self, borrow: bool = False) -> Any:
+        """Return the rank's value: a copy; with ``borrow`` the array itself, where it is on the host.
+
+        The array can be written to where the variable is among ``changes``.
+        """
+        value = self._variables.on_host(self._identity)
+        if not borrow:
+            return copy_of(value)
+        if isinstance(value, np.ndarray) and not self._changes:
+            value = value.view()
+            value.flags.writeable = False
+        return value
+
+    def set_value(self, value: Any) -> None:
+        """Give the variable another value on this rank, a copy.
+
+        Raises TypeError if the value does not fit the variable, or ``changes`` does not have it.
+        """
+        variable = self._variables[self._identity]
+        if not self._changes:
+            called = variable.name or "variable"
+            raise TypeError(
+                f"{describe(variable)} was given to synk.on_ranks to be read, and a rank that changes it "
+                f"makes it differ from the others'; say changes=[{called}]"
+            )
+        self._variables.assign(self._identity, copy_of(variable.type.filter(value, allow_downcast=None)))
+
+
+def _listed(changes: Any) -> list[Any]:
+    """Return the variables that are said to change; raise TypeError if they are no shared ones."""
+    listed = [changes] if isinstance(changes, SharedVariable) else list(changes)
+    for one in listed:
+        if not isinstance(one, SharedVariable):
+            raise TypeError(f"changes must list shared variables, got {one!r}")
+    return listed
+
+
+@dataclass(slots=True)
+class MakeStep(Step):
+    """Make an object, and keep it."""
+
+    number: int
+    payload: bytes
+    arrays: tuple[messages.ArrayRef, ...]  # that the objects read
+
+    phase = messages.COMPUTING
+
+    def run(self, rank: Rank) -> None:
+        make, arguments = _Unpickler(self.payload, rank).load()
+        rank.objects[self.number] = make(rank.rank, *arguments)
+
+
+@dataclass(slots=True)
+class CallStep(Step):
+    """Call an object that was made."""
+
+    number: int
+    payload: bytes
+    arrays: tuple[messages.ArrayRef, ...]
+
+    phase = messages.COMPUTING
+
+    def run(self, rank: Rank) -> Any:
+        if self.number not in rank.objects:
+            raise SynkStateError("the ranks do not have this object any more: synk.on_ranks makes another")
+        return rank.objects[self.number](*_Unpickler(self.payload, rank).load())

@@ -1,0 +1,179 @@
+"""Several functions and collectives as one command on every rank.
+
+sequence(gradient, partial(all_reduce, g), update)(x, y) -> one message, one reply per rank
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from synk.run.arrays.owner import Owner
+from synk.run.arrays.per_rank import Effect
+from synk.run.arrays.variables import describe
+from synk.run.functions.calls import CallOptions
+from synk.run.functions.function import Function
+from synk.run.functions.graph_function import GraphFunction
+from synk.run.functions.prepared import Lasting, PreparedStep
+
+
+class Item(Protocol):
+    """A collective with its arguments, as `synk.run.collectives.base.Collective` is one."""
+
+    has_result: bool
+    name: str
+    variables: Sequence[Any]
+
+    def prepare(self, run: Owner) -> PreparedStep:
+        """Return its step."""
+
+    def effect(self, run: Owner) -> Effect | None:
+        """Return the effect of its step."""
+
+
+class SequenceFunction(Function):
+    """Functions and collectives in order, made by `synk.sequence`.
+
+    Its inputs are those of its functions, each once, in order of first use; its outputs are theirs, one
+    after the other, and what collectives return stands between them. Raises TypeError for an item that is
+    neither, or a collective that needs a call of its own.
+    """
+
+    def __init__(self, owner: Owner, items: Sequence[Any], name: str | None):
+        if not items:
+            raise TypeError("sequence() needs functions and collectives, got none")
+        self._items: list[GraphFunction | Item] = []
+        with owner.turn("sequence"):
+            for item in map(_item, items):
+                if not isinstance(item, GraphFunction):
+                    item.prepare(owner)  # what is wrong with it is said here, where it was written
+                self._items.append(item)
+        self._functions = [item for item in self._items if isinstance(item, GraphFunction)]
+        for function in self._functions:
+            function.check_open()  # afterwards it is open for as long as the sequence is
+            function.check_compared()
+        inputs = dict.fromkeys(variable for function in self._functions for variable in function.inputs)
+        super().__init__(
+            owner, name or " + ".join(function.name for function in self._functions), list(inputs)
+        )
+
+    @property
+    def output_modes(self) -> list[str | None]:
+        return [mode for function in self._functions for mode in function.output_modes]
+
+    @property
+    def update_modes(self) -> list[str | None]:
+        return [mode for function in self._functions for mode in function.update_modes]
+
+    @property
+    def returns(self) -> str:
+        kinds = [function.returns for function in self._functions if function.returns != "none"]
+        return kinds[0] if len(kinds) == 1 else "list" if kinds else "none"
+
+    @property
+    def scattered(self) -> tuple[Any, ...]:
+        return tuple(dict.fromkeys(one for function in self._functions for one in function.scattered))
+
+    @property
+    def outputs(self) -> tuple[Any, ...]:
+        found: list[Any] = []
+        for item in self._items:
+            found += item.outputs if isinstance(item, GraphFunction) else [None] * item.has_result
+        return tuple(found)
+
+    def as_written(self, values: list[Any]) -> Any:
+        # What collectives return counts too, and is known only when they have.
+        return values if self.returns == "none" and values else super().as_written(values)
+
+    def gathers(self) -> list[str]:
+        return [line for function in self._functions for line in function.gathers()]
+
+    def explanation(self) -> list[str]:
+        lines = []
+        for number, item in enumerate(self._items, start=1):
+            if isinstance(item, GraphFunction):
+                first, *others = item.explanation()
+                lines += [f"{number}. {first}", *others]
+            else:
+                names = ", ".join(map(describe, item.variables))
+                lines.append(f"{number}. collective {item.name} of {names}")
+        return lines
+
+    def graph_text(self) -> list[str]:
+        lines = []
+        for item in self._items:
+            lines += item.graph_text() if isinstance(item, GraphFunction) else [item.name]
+        return lines
+
+    def can_batch_s(self) -> bool:
+        return any(function.can_batch_s() for function in self._functions)
+
+    def effects(self) -> list[Effect | None]:
+        found: list[Effect | None] = []
+        for item in self._items:
+            found += item.effects() if isinstance(item, GraphFunction) else [item.effect(self._owner)]
+        return found
+
+    def prepare(self, values: Sequence[Any], options: CallOptions) -> Iterator[list[PreparedStep]]:
+        given = dict(zip(self.inputs, values, strict=True))
+        prepared: list[PreparedStep] = []
+        for item in self._items:
+            if not isinstance(item, GraphFunction):
+                prepared.append(item.prepare(self._owner))
+                continue
+            reshaped = {variable for entry in prepared for variable in entry.reshapes}
+            if not reshaped.isdisjoint(item.sliced_variables()):
+                # Which rows it reads is known only when they are there: a further command.
+                yield prepared
+                prepared = []
+            inputs = [given[variable] for variable in item.inputs]
+            step = item.prepare_step(inputs, _usable(options, item))
+            prepared.append(step._replace(lasting=self._placed(item, step.lasting)))
+        yield prepared
+
+    def _placed(self, function: GraphFunction, lasting: Lasting | None) -> Lasting | None:
+        """Return the conditions of a step, in terms of the inputs of the sequence."""
+        if lasting is None:
+            return None
+        places = [self.inputs.index(variable) for variable in function.inputs]
+        return lasting._replace(
+            inputs=[one._replace(position=places[one.position]) for one in lasting.inputs]
+        )
+
+    def check_alone(self, made: set[Any]) -> None:
+        for function in self._functions:
+            function.check_alone(made)
+
+    def run_alone(self, arrays: Sequence[Any]) -> list[Any]:
+        given = dict(zip(self.inputs, arrays, strict=True))
+        return [
+            value
+            for function in self._functions
+            for value in function.run_alone([given[variable] for variable in function.inputs])
+        ]
+
+
+def _item(item: Any) -> GraphFunction | Item:
+    """Return an item as it was made, or a collective of what the user gave for it."""
+    if isinstance(item, GraphFunction):
+        return item
+    if isinstance(item, tuple) and item and callable(item[0]):
+        item = partial(item[0], *item[1:])
+    collective = getattr(item.func, "collective", None) if isinstance(item, partial) else None
+    if collective is None:
+        raise TypeError(
+            "sequence() takes functions and collectives as functools.partial(synk.all_reduce, variable) "
+            f"or (synk.all_reduce, variable), got {item!r}"
+        )
+    return collective.of(item.args, item.keywords)
+
+
+def _usable(options: CallOptions, function: GraphFunction) -> CallOptions:
+    """Return the options that mean something to one of several functions."""
+    return CallOptions(
+        batch=options.batch if function.can_batch() else None,
+        batch_s=options.batch_s if function.can_batch_s() else None,
+        num_slices=options.num_slices if function.can_slice() else 1,
+        next_batch=options.next_batch if function.can_batch() else None,
+    )

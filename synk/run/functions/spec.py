@@ -1,0 +1,101 @@
+"""From a function as the user wrote it to the form that travels.
+
+Definition -> sliceables and numbers of rows made inputs, shared variables made numbers -> ProgramSpec
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence, Set
+
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.type import RandomType
+
+from synk.compile.graphs import serialize
+from synk.compile.graphs.substitute import substitute
+from synk.exact.definition import Definition, Update, dtype_of
+from synk.run.arrays.variables import first_row, leads, n_rows, ranks, total_rows
+from synk.run.rank.spec import ProgramSpec, UpdateSpec
+from synk.values.by_value import Code
+from synk.values.reduction import check_mode
+
+
+def to_spec(
+    definition: Definition,
+    identify_all: Callable[[Sequence[SharedVariable]], Sequence[int]],
+    code: Code | None = None,
+) -> ProgramSpec:
+    """Turn a definition into the form that travels.
+
+    ``identify_all`` gives shared variables their identities, sending them to the workers if need be;
+    ``code`` is that of `serialize.dumps`.
+
+    Inputs of the graph: scattered, broadcast, rows of sliceables, then n_rows, total_rows, first_row, leads,
+    ranks.
+    """
+    rows_of = {variable: _rows_variable(variable) for variable in definition.sliceables}
+    # A static length is that of the whole array, and a rank gets a part of it.
+    scattered = {variable: _rows_variable(variable) for variable in definition.inputs}
+    numbers = {number: number.type(number.name) for number in (n_rows, total_rows, first_row, leads)}
+    together = ranks.type("ranks")
+    n_outputs, n_results = len(definition.outputs), len(definition.outputs) + len(definition.updates)
+    results = [*definition.outputs, *(update.value for update in definition.updates)]
+    results += [part for part, _ in definition.parts]
+    results = substitute(results, {**scattered, **rows_of, **numbers, ranks: together})
+    values = results[n_outputs:n_results]
+    of_rank = [*rows_of.values(), *numbers.values(), together]
+    graph_inputs = [*scattered.values(), *definition.bcast_inputs, *of_rank]
+    row_inputs = {*scattered.values(), *of_rank}
+    variables = [one for one in ancestors(results) if isinstance(one, SharedVariable)]
+    variables += [*definition.sliceables, *(update.variable for update in definition.updates)]
+    identities = dict(zip(variables, identify_all(variables), strict=True))
+
+    def identify(variable: SharedVariable) -> int:
+        if variable not in identities:  # code of the script reads it
+            identities[variable] = identify_all([variable])[0]
+        return identities[variable]
+
+    return ProgramSpec(
+        name=definition.name,
+        graph=serialize.dumps(graph_inputs, results, identify, code),
+        n_scattered=len(definition.inputs),
+        n_broadcast=len(definition.bcast_inputs),
+        sliceables=tuple(identify(variable) for variable in definition.sliceables),
+        output_modes=tuple(
+            check_mode(mode, dtype_of(output), "output")
+            for mode, output in zip(definition.output_modes, definition.outputs, strict=True)
+        ),
+        updates=tuple(
+            _update_spec(update, value, row_inputs, together, identify)
+            for update, value in zip(definition.updates, values, strict=True)
+        ),
+        mode=definition.mode,
+        needs_ranks=together in set(ancestors(results)),
+        parts=tuple(operation for _, operation in definition.parts),
+        completed=definition.completed,
+    )
+
+
+def _rows_variable(variable: SharedVariable) -> Variable:
+    """Return the input that stands for some rows of ``variable``: axis 0 is of any length."""
+    kind = variable.type
+    return kind.clone(shape=(None, *kind.shape[1:]))(variable.name)
+
+
+def _update_spec(
+    update: Update,
+    value: Variable,
+    row_inputs: Set[Variable],
+    together: Variable,
+    identify: Callable[[SharedVariable], int],
+) -> UpdateSpec:
+    used = set(ancestors([value]))
+    return UpdateSpec(
+        identify(update.variable),
+        update.mode,
+        # Every slice of every rank computes the whole of an exact value, from the original ones.
+        needs_rows=not update.exact and not row_inputs.isdisjoint(used),
+        advances=not update.exact and isinstance(update.variable.type, RandomType),
+        needs_ranks=together in used,
+    )

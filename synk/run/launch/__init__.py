@@ -1,0 +1,1 @@
+"""Start the workers of a machine, and make each fork one."""

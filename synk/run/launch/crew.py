@@ -1,0 +1,165 @@
+"""The workers of a run that are processes of this machine, and how they end.
+
+launch -> Crew (processes, channel, shared words, standard errors) ... Crew.dismiss
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from synk.run.device import Devices
+from synk.run.device.cpu import count_cores
+from synk.run.launch.placement import placement
+from synk.run.launch.watchdog import Watchdog
+from synk.transport.commands.base import Death, Disconnected, Leaders, OnDeath, OnLate, Watched
+from synk.transport.commands.channel import MasterChannel
+from synk.transport.commands.commons import Commons
+from synk.transport.commands.deaths import Deaths
+from synk.transport.commands.frames import encode, send
+from synk.transport.commands.mailbox import MasterPost
+from synk.transport.commands.sync import Barrier, LeaderBarrier
+from synk.transport.machines.tree import Placement
+from synk.transport.processes.printout import Printout
+from synk.transport.processes.process import REAP_SECONDS, Process, open_standard_descriptors
+from synk.transport.processes.signals import hold_signals
+from synk.transport.processes.stacks import Stacks
+from synk.transport.processes.stderr_log import StderrLog
+from synk.values import messages
+from synk.values.errors import RankState
+from synk.values.machine import Machine
+
+DEATH_SECONDS = 1.0  # between a closed socket and the end of its process
+
+
+class Worker(NamedTuple):
+    """The master's end of one worker."""
+
+    process: Process
+    end: socket.socket
+    log: StderrLog
+    stacks: Stacks
+
+
+class Crew:
+    """The workers of a run, of ``n_ranks`` with the master, and what that shares with them: `Workers`."""
+
+    def __init__(self, n_ranks: int, machine: Machine | None = None):
+        open_standard_descriptors()
+        self.n_ranks, self.machine = n_ranks, machine  # here
+        self.watched: Watched = "", None, 0.0
+        self.spins = n_ranks <= count_cores()  # where ranks share cores, it keeps others from their work
+        self.workers: list[Worker] = []  # from rank 1
+        self._pid = os.getpid()
+        with contextlib.ExitStack() as made:
+            self.printout = made.enter_context(contextlib.closing(Printout()))
+            self.commons = Commons(n_ranks)
+            made.pop_all()
+        self.show_output = self.printout.deliver if self.printout.is_used else None
+        self._watchdog = Watchdog([], [], self.commons.control)
+
+    def pids(self) -> tuple[int, ...]:
+        return (self._pid, *(worker.process.pid for worker in self.workers))
+
+    def placements(self, devices: Devices) -> list[Placement]:
+        """Return this machine with its ranks."""
+        host = None if self.machine is None else self.machine.host
+        return [placement(self.pids(), devices, host)]
+
+    def process(self, rank: int) -> Process:
+        return self.workers[rank - 1].process
+
+    def death(self, rank: int) -> Death:
+        process, _, log, _ = self.workers[rank - 1]
+        process.wait(DEATH_SECONDS)
+        log.deliver()  # what it wrote to standard error and has not handed on
+        phase = self.commons.control.phase(rank)
+        return Death(process.pid, process.cause_of_death(), phase, log.tail())
+
+    def look(self, late: Sequence[int]) -> None:
+        self._watchdog.look(self.watched, late)
+
+    def states(self) -> tuple[RankState, ...]:
+        """Return the states of the ranks of this machine, by their places."""
+        return self._watchdog.states()
+
+    def open_channel(
+        self, on_death: OnDeath, on_late: OnLate, elsewhere: Sequence[RankState] = ()
+    ) -> MasterChannel:
+        """Return the channel to the workers; ``elsewhere`` are the ranks of other machines, to be named."""
+        shared = self.commons
+        post = MasterPost(shared.mailboxes, shared.control, shared.bells, self.spins)
+        processes = [worker.process for worker in self.workers]
+        stacks = [worker.stacks for worker in self.workers]
+        self._watchdog = Watchdog(processes, stacks, shared.control, elsewhere)
+        ends = [worker.end for worker in self.workers]
+        return MasterChannel(ends, self._deaths(on_death), post, on_late)
+
+    def peers(self, on_death: OnDeath, on_late: OnLate, leaders: Leaders | None = None) -> Barrier:
+        """Return the barrier of place 0, which also tells the ``leaders`` of other machines, if it is one."""
+        shared = self.commons
+        words = shared.control, shared.bells, 0, self.spins, self._deaths(on_death), on_late, self.machine
+        return Barrier(*words) if leaders is None else LeaderBarrier(leaders, *words)
+
+    def _deaths(self, on_death: OnDeath) -> Deaths:
+        ranks = {worker.process.fileno(): rank for rank, worker in enumerate(self.workers, start=1)}
+        return Deaths(ranks, on_death)
+
+    def dismiss(self, seconds: float) -> dict[str, Process]:
+        """End all workers, and free what was shared; return those that have not ended, by name.
+
+        They have so many seconds to leave when asked to, then they are killed; with 0 they are killed at
+        once.
+        """
+        processes = [worker.process for worker in self.workers]
+        try:
+            if seconds:
+                self._say_farewell()
+                _wait(processes, seconds)
+        finally:  # a second ^C comes here at once
+            for process in processes:
+                process.signal(signal.SIGKILL)
+            left = self._free()
+        return left
+
+    def _say_farewell(self) -> None:
+        farewell = encode(messages.Close())
+        for worker in self.workers:
+            worker.end.setblocking(False)
+            with contextlib.suppress(Disconnected, OSError):  # it is gone already, or does not read
+                send(worker.end, farewell, _give_up)
+
+    def _free(self) -> dict[str, Process]:
+        left = {}
+        with hold_signals():  # what is closed twice may be somebody else's by then
+            for worker in self.workers:  # forks of the script may hold the other ends too
+                with contextlib.suppress(OSError):  # it is gone already
+                    worker.end.shutdown(socket.SHUT_RDWR)
+            deadline = time.monotonic() + REAP_SECONDS
+            while self.workers:
+                rank = len(self.workers)
+                process, end, log, stacks = self.workers.pop()
+                if not process.reap(max(0.0, deadline - time.monotonic())):
+                    left[f"rank {rank}"] = process
+                log.deliver()
+                for held in (end, log, stacks):
+                    held.close()
+            self.printout.close()
+            self.commons.close()
+        return left
+
+
+def _give_up() -> None:
+    raise Disconnected
+
+
+def _wait(processes: Sequence[Process], seconds: float) -> None:
+    """Wait for processes to end, so long for all of them."""
+    deadline = time.monotonic() + seconds
+    for process in processes:
+        process.wait(max(0.0, deadline - time.monotonic()))

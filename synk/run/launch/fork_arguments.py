@@ -1,0 +1,174 @@
+"""Check the arguments of `fork` before anything is started."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from synk.gpu.device.cuda import PRECISIONS
+from synk.run.device import MEMORY_LIMIT, Devices, choose_devices
+from synk.run.device.choose import KINDS
+from synk.transport.machines.binding import BIND
+from synk.transport.machines.hosts import under_mpi
+from synk.values.errors import SynkStateError
+
+CORES_HAVE = "float32"  # the precision in which they multiply matrices of that dtype
+
+# Of the environment, where the script does not say it: see `synk.run.session.run_command`.
+HOSTS, INTERFACE, RANKS = "SYNK_HOSTS", "SYNK_INTERFACE", "SYNK_RANKS"
+
+
+def completed(
+    n_parallel: Any, hosts: Any, interface: Any, environ: Mapping[str, str] = os.environ
+) -> tuple[Any, Any, Any]:
+    """Return ranks, hosts and interface, those that are None as the environment says.
+
+    Raises ValueError if that is no number, or the script names a network where there is one machine.
+    """
+    alone = hosts is None and not environ.get(HOSTS) and not under_mpi(environ)
+    if interface is not None and alone:
+        raise ValueError(
+            f"interface={interface!r} is the network between several machines: pass hosts, or leave it out"
+        )
+    if hosts is None:
+        hosts, interface = environ.get(HOSTS) or None, interface or environ.get(INTERFACE)
+    if n_parallel is None and hosts is None and environ.get(RANKS):
+        if not environ[RANKS].isdecimal():
+            raise ValueError(f"{RANKS}={environ[RANKS]!r} of the environment is no number of ranks")
+        n_parallel = int(environ[RANKS])
+    return n_parallel, hosts, interface
+
+
+def checked_devices(
+    n_parallel: Any,
+    device: Any,
+    threads: Any,
+    memory_limit: Any = None,
+    precision: Any = None,
+    cuda_graphs: Any = False,
+    overlap: Any = False,
+    bind: Any = "none",
+) -> Devices:
+    """Return how many ranks there will be, and what they compute on.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument.
+    CudaUnavailable
+        If GPUs are asked for and cannot be had.
+    """
+    if device is not None and device not in KINDS:
+        raise ValueError(
+            f"device={device!r} is unknown; choose one of {', '.join(KINDS)} (GPUs by CUDA_VISIBLE_DEVICES)"
+        )
+    for name, value in (("n_parallel", n_parallel), ("threads", threads)):
+        if value is not None:
+            _check_count(name, value)
+    if precision is not None and precision not in PRECISIONS:
+        raise ValueError(f"precision={precision!r} is unknown; choose one of {', '.join(PRECISIONS)}")
+    if bind not in BIND:
+        raise ValueError(f"bind={bind!r} is unknown; choose one of {', '.join(BIND)}")
+    for name, value in (("cuda_graphs", cuda_graphs), ("overlap", overlap)):
+        if not isinstance(value, bool):
+            raise TypeError(f"{name}={value!r} is neither True nor False")
+    fraction = _checked_fraction(memory_limit)
+    of_gpus = {
+        "memory_limit": memory_limit,
+        "precision": None if precision == CORES_HAVE else precision,
+        "cuda_graphs": cuda_graphs or None,
+        "overlap": overlap or None,
+    }
+    devices = replace(
+        choose_devices(device, n_parallel, threads, fraction, precision),
+        bind=bind,
+        asks_threads=threads is not None,
+    )
+    if not devices.gpus:
+        _refuse_on_cores(of_gpus)
+    if cuda_graphs or overlap:
+        # Here and nowhere else: what else there is does not read this room, and works without it.
+        from synk.gpu.speedups import speed_up
+
+        devices = speed_up(devices, cuda_graphs, overlap)
+    return devices
+
+
+def _refuse_on_cores(of_gpus: Mapping[str, Any]) -> None:
+    """Raise ValueError if an option of GPUs is given, in words for a run on cores."""
+    for name, value in of_gpus.items():
+        if value is not None:
+            raise ValueError(
+                f"{name}={value!r} is for GPUs, and this run computes on cores: leave {name} out, or pass "
+                "device='cuda', which insists on GPUs"
+            )
+
+
+def _checked_fraction(limit: Any) -> float:
+    if limit is None:
+        return MEMORY_LIMIT
+    if isinstance(limit, bool) or not isinstance(limit, int | float | np.number):
+        raise TypeError(f"memory_limit={limit!r} is not a fraction of a GPU's memory")
+    if not 0 < limit <= 1:
+        raise ValueError(f"memory_limit={limit} is not a fraction of a GPU's memory, above 0 and at most 1")
+    return float(limit)
+
+
+def checked_ranks(n_parallel: Any, present: int, devices: Devices) -> int:
+    """Return how many ranks there will be after the ``present`` ones.
+
+    ``devices`` are those of `fork`, which has decided how ranks on GPUs meet: they never become more.
+    Raises TypeError or ValueError if the number is wrong.
+    """
+    if n_parallel is None:
+        return present
+    _check_count("n_parallel", n_parallel)
+    if devices.gpus and n_parallel > devices.n_ranks:
+        raise ValueError(
+            f"n_parallel={n_parallel} is more than the {devices.n_ranks} ranks on GPUs with which this run "
+            "was forked: close() it, and fork() more"
+        )
+    return int(n_parallel)
+
+
+def refuse_hosts(hosts: Any) -> None:
+    """Raise SynkStateError if a run of one machine is to restart on several."""
+    if hosts is not None:
+        raise SynkStateError(
+            f"restart: hosts={hosts!r}, but this run has one machine: close() it, and fork(hosts={hosts!r})"
+        )
+
+
+def _check_count(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name}={value!r} is not an integer")
+    if value < 1:
+        raise ValueError(f"{name}={value} is less than 1")
+
+
+def checked_undeclared(undeclared: Any) -> str:
+    """Return the treatment of undeclared results; raise ValueError if there is none of that name."""
+    if undeclared not in ("exact", "warn"):
+        raise ValueError(f"undeclared={undeclared!r} is unknown; choose one of exact, warn")
+    return undeclared
+
+
+def checked_timeout(seconds: Any) -> float | None:
+    """Return a number of seconds, or None for no deadline.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is no number, or not positive.
+    """
+    if seconds is None:
+        return None
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float | np.number):
+        raise TypeError(f"timeout={seconds!r} is not a number of seconds")
+    if not seconds > 0:
+        raise ValueError(f"timeout={seconds} is not positive; pass None for no deadline")
+    return float(seconds)

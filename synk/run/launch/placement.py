@@ -1,0 +1,59 @@
+"""Bind the ranks of a machine to CPUs, and tell where they are, whoever has bound them.
+
+Devices, place -> Binding: this process on its rank's CPUs -> release
+processes of the ranks, Devices -> placement -> `synk.transport.machines.tree`
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+
+from synk.run.device import Devices
+from synk.transport.machines.binding import plan_binding
+from synk.transport.machines.topology import read_topology
+from synk.transport.machines.tree import PlacedRank, Placement
+
+
+class Binding:
+    """This process on the CPUs that its rank is meant to have, until `release`."""
+
+    def __init__(self, devices: Devices, place: int):
+        self._before = os.sched_getaffinity(0)
+        if devices.bind != "none":
+            topology = read_topology(allowed=self._before)
+            move_to(plan_binding(devices.n_ranks, devices.bind, topology, self._before)[place])
+
+    def release(self) -> None:
+        """Let it run again wherever it could before."""
+        move_to(self._before)
+
+
+def move_to(cpus: Iterable[int]) -> None:
+    """Let all threads of this process run on these CPUs only, and those that they start."""
+    threads = [0]  # this one, where the kernel lists none
+    with suppress(OSError):
+        threads = list(map(int, os.listdir("/proc/self/task")))
+    for thread in threads:
+        with suppress(ProcessLookupError):
+            os.sched_setaffinity(thread, cpus)
+
+
+def placement(pids: Sequence[int], devices: Devices, host: str | None = None, first: int = 0) -> Placement:
+    """Return this machine with its ranks from ``first`` on, whose processes are given in rank order."""
+    gpus = devices.gpus
+    ranks = [
+        PlacedRank(first + place, _cpus(pid), str(gpus[place % len(gpus)]) if gpus else "")
+        for place, pid in enumerate(pids)
+    ]
+    return Placement(host or socket.gethostname(), read_topology(allowed=os.sched_getaffinity(0)), ranks)
+
+
+def _cpus(pid: int) -> frozenset[int]:
+    """Return the CPUs that a process may run on; none if it has ended."""
+    try:
+        return frozenset(os.sched_getaffinity(pid))
+    except ProcessLookupError:
+        return frozenset()

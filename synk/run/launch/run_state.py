@@ -1,0 +1,169 @@
+"""The state of all ranks that new workers start from, and the committed values in it.
+
+    commit: values of all ranks -> Recovery.keep
+    restart: Recovery.restore (rank 0), Recovery.state -> RunState -> segments and messages of each new worker
+
+Nothing is sent where a new worker is a fork of the master: it finds all of this in its memory.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from synk.run.arrays.per_rank import ROWS, PerRank, State
+from synk.run.arrays.shared_storage import SharedStorage
+from synk.run.arrays.shared_table import SharedTable
+from synk.run.arrays.variables import RankVariables, copy_of, describe, stream
+from synk.transport.memory.segments import SegmentTable
+from synk.transport.memory.shm import Segment
+from synk.values import messages
+from synk.values.errors import SynkStateError, SynkWarning
+from synk.values.script_frames import stacklevel
+
+
+@dataclass(frozen=True)
+class RunState:
+    """The state of all ranks; that of a run that starts is empty.
+
+    Parameters
+    ----------
+    segments : mapping of int to Segment
+        By number, mapped in the master.
+    shares : sequence of Share
+        The shared variables, with copies of rank 0's values.
+    values : mapping of int to sequence
+        Committed values by identity, one per rank; variables without one start from rank 0's.
+    storage : sequence of UseStorage
+        Which variables are in shared memory.
+    functions : sequence of Build
+    """
+
+    segments: Mapping[int, Segment] = field(default_factory=dict)
+    shares: Sequence[messages.Share] = ()
+    values: Mapping[int, Sequence[Any]] = field(default_factory=dict)
+    storage: Sequence[messages.UseStorage] = ()
+    functions: Sequence[messages.Build] = ()
+
+    def messages(self, rank: int) -> Iterator[Any]:
+        """Yield the messages a worker would have been sent: variables with its own values, then functions."""
+        for share in self.shares:
+            of_ranks = self.values.get(share.identity)
+            value = share.value if of_ranks is None else of_ranks[rank]
+            # A copy: ranks that have the same share one array, and the kept one may be read-only.
+            yield share._replace(value=copy_of(value), own=of_ranks is not None)
+        yield from self.storage
+        yield from self.functions
+
+
+class Recovery:
+    """The last commit of a run, and the master's variables and shared memory that go with it."""
+
+    def __init__(
+        self,
+        shared: SharedTable,
+        own: RankVariables,
+        storage: SharedStorage,
+        segments: SegmentTable,
+        per_rank: PerRank,
+    ):
+        self._shared = shared
+        self._own = own
+        self._storage = storage
+        self._segments = segments
+        self._per_rank = per_rank
+        self._kept: dict[int, tuple[Any, ...]] = {}  # values by identity, then by rank
+        self._kept_per_rank: State = {}
+        self._beside: Any = None  # what the script keeps itself
+
+    @property
+    def beside(self) -> Any:
+        """A copy of what the script has given to the last commit."""
+        return copy.deepcopy(self._beside)
+
+    def keep(self, identities: Sequence[int], by_rank: Sequence[Sequence[Any]], beside: Any = None) -> None:
+        """Take values, per rank, for the commit, in place of the last one, and what goes ``beside`` them.
+
+        None stands for the same as on rank 0: it is kept once.
+        """
+        self._kept = {
+            identity: (first, *(first if value is None else value for value in others))
+            for identity, first, *others in zip(identities, *by_rank, strict=True)
+        }
+        self._kept_per_rank, self._beside = self._per_rank.now, beside
+
+    def check_shareable(self) -> None:
+        """Raise SynkStateError if ranks have arrays of their own, for which others would have no place."""
+        own = [
+            describe(self._own[identity])
+            for identity, (first, *others) in self._kept.items()
+            if isinstance(first, np.ndarray)
+            and any(other is not first for other in others)
+            and not self._are_rows(identity)
+        ]
+        if own:
+            raise SynkStateError(
+                f"restart: each rank has its own {', '.join(own)}, for which another number of ranks has "
+                "no place; restart with as many, or close() and fork() anew"
+            )
+
+    def deal(self, n_ranks: int) -> None:
+        """Make the commit that of so many ranks.
+
+        Rows are dealt out anew; of the rest each has rank 0's values, and a stream of random numbers.
+        """
+        self._kept = {
+            identity: tuple(np.array_split(np.concatenate(values), n_ranks))
+            if self._are_rows(identity)
+            else (values[0], *(_dealt(values[0], rank) for rank in range(1, n_ranks)))
+            for identity, values in self._kept.items()
+        }
+        kept = self._kept_per_rank
+        self._kept_per_rank = {one: since for one, since in kept.items() if since.kind == ROWS}
+
+    def _are_rows(self, identity: int) -> bool:
+        """Tell whether ranks had parts of the rows of one array."""
+        since = self._kept_per_rank.get(identity)
+        return since is not None and since.kind == ROWS
+
+    def restore(self) -> list[str]:
+        """Give rank 0 its committed values; return the names of variables that have none."""
+        before, self._per_rank.now = self._per_rank.now, self._kept_per_rank  # the rest starts equal
+        missing = []
+        for share in self._shared.shares():
+            if share.identity in self._kept:
+                self._own.assign(share.identity, copy_of(self._kept[share.identity][0]))
+            else:
+                since = before.get(share.identity)
+                own = f" (per rank since {since.what})" if since is not None else ""
+                missing.append(repr(share.name or share.type) + own)
+        return missing
+
+    def state(self, functions: Sequence[messages.Build]) -> RunState:
+        """Return the state that new workers start from."""
+        # Copies, made before they are there: rank 0 may write to its own as soon as it has forked them.
+        shares = [share._replace(value=copy_of(share.value)) for share in self._shared.shares()]
+        return RunState(
+            self._segments.mapped(), shares, dict(self._kept), self._storage.as_messages(), functions
+        )
+
+
+def warn_of(missing: Sequence[str]) -> None:
+    """Warn of variables that no commit holds, when the run works again."""
+    if missing:
+        warnings.warn(
+            f"restart: no commit holds {', '.join(missing)}: every rank starts from rank 0's present "
+            "value, which may be from the middle of a step; synk.commit() keeps the values of all ranks",
+            SynkWarning,
+            stacklevel=stacklevel(),
+        )
+
+
+def _dealt(value: Any, rank: int) -> Any:
+    """Return rank 0's value for another rank; of a random state it makes a stream, as at the start."""
+    return stream(copy_of(value), rank) if isinstance(value, np.random.Generator) else value

@@ -1,0 +1,120 @@
+"""Watch over deadlines, and over ranks that keep the master waiting, while it waits.
+
+    look(command, seconds, start; late ranks), every now and then -> a warning, SynkTimeout
+
+Nothing here costs a call that goes well anything but the time of its start.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Sequence
+
+from synk.run.rank.rank import Rank
+from synk.transport.commands.base import Watched
+from synk.transport.commands.sync import ControlBlock
+from synk.transport.processes.process import Process
+from synk.transport.processes.stacks import Stacks
+from synk.values.errors import RankState, SynkTimeout, SynkWarning
+from synk.values.script_frames import stack_of_the_script, stacklevel
+
+LOOK_SECONDS = 0.25  # between looks for ranks that a signal has stopped: nothing wakes the master up then
+WARN_SECONDS = 5.0  # for which a rank may keep the others waiting
+
+SERVING = Rank.run.__code__.co_filename  # through it every command reaches the program
+
+
+class Watchdog:
+    """Watches over one command at a time, of workers in rank order from rank 1.
+
+    ``elsewhere`` are ranks on other machines, of which no more is known.
+    """
+
+    def __init__(
+        self,
+        processes: Sequence[Process],
+        stacks: Sequence[Stacks],
+        control: ControlBlock,
+        elsewhere: Sequence[RankState] = (),
+    ):
+        self._elsewhere = {state.rank: state for state in elsewhere}
+        self._processes = processes
+        self._stacks = stacks
+        self._control = control
+        self._seen: Watched | None = None  # at the last look
+        self._looked = 0.0
+        self._waits_since = 0.0
+        self._warned = False
+
+    def look(self, watched: Watched, late: Sequence[int]) -> None:
+        """Look at the ranks that the master waits for in this command, unless that was just now.
+
+        Raises SynkTimeout if the command is past its deadline.
+        """
+        now = time.monotonic()
+        label, seconds, began = watched
+        if watched is not self._seen:
+            self._seen, self._warned, self._waits_since = watched, False, began
+        if seconds is not None and now - began >= seconds:
+            raise self.timeout(label, seconds, late)
+        if now - self._looked > 2 * LOOK_SECONDS:  # the master has not waited before
+            self._waits_since = now
+        if now - self._looked >= LOOK_SECONDS:
+            self._looked = now
+            if not self._warned:
+                self._warn(label, late, now - self._waits_since)
+
+    def _warn(self, label: str, late: Sequence[int], waited: float) -> None:
+        here = [rank for rank in late if rank not in self._elsewhere]
+        stopped = [rank for rank in here if rank > 0 and self._processes[rank - 1].stopped()]
+        if stopped:
+            said = "stopped by a signal; SIGCONT lets it go on"
+        elif waited >= WARN_SECONDS:
+            said = f"keeping the others waiting for {waited:.0f} s"
+        else:
+            return
+        self._warned = True
+        states = "; ".join(f"rank {rank} ({self._state(rank)})" for rank in stopped or late)
+        warnings.warn(f"{label}: {states} is {said}", SynkWarning, stacklevel=stacklevel())
+
+    def _state(self, rank: int) -> str:
+        known = self._elsewhere.get(rank)
+        if known is not None:
+            return f"pid {known.pid} {known.state}"
+        return f"pid {self._processes[rank - 1].pid}, {self._control.phase(rank)}"
+
+    def timeout(self, label: str, seconds: float, late: Sequence[int]) -> SynkTimeout:
+        """Return the error of a command that is past its deadline, with every rank's stack."""
+        return SynkTimeout(seconds, label, tuple(late), (*self.states(), *self._elsewhere.values()))
+
+    def states(self) -> tuple[RankState, ...]:
+        """Return the states of the ranks of this machine, by their places."""
+        workers = list(zip(self._processes, self._stacks, strict=True))
+        for process, stack in workers:
+            stack.ask(process)
+        mine = RankState(0, os.getpid(), "running", self._control.phase(0), stack_of_the_script())
+        others = (
+            RankState(rank, process.pid, _state(process), self._control.phase(rank), _above(stack.read()))
+            for rank, (process, stack) in enumerate(workers, start=1)
+        )
+        return mine, *others
+
+
+def _state(process: Process) -> str:
+    if process.wait(0):
+        return "ended"
+    return "stopped" if process.stopped() else "running"
+
+
+def _above(stack: str) -> str:
+    """Leave out how every command reaches the program."""
+    lines, skipping = [], False
+    for line in stack.splitlines():
+        if not line.startswith("  "):
+            skipping = False  # another thread
+        skipping = skipping or SERVING in line
+        if not skipping:
+            lines.append(line)
+    return "\n".join(lines)

@@ -1,0 +1,1 @@
+"""Start a run on several machines, and lead the workers of each."""

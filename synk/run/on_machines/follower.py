@@ -1,0 +1,98 @@
+"""Start a process of an MPI job: the agent beside rank 0, or the leader of another machine.
+
+python follower.py, by mpirun -> follow -> Agent.run, or lead
+
+It is run by its path, so that each imports what it needs: the agent, which computes nothing, starts in half
+the time without PyTensor, and leaves the cores to the leaders' imports where machines share them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import ModuleType
+from typing import NoReturn
+
+ROOMS = Path(__file__).parents[2]
+RANK = "OMPI_COMM_WORLD_RANK"  # of the environment: in the job
+
+
+def follow() -> None:
+    """Be what this machine's process is, until the script has ended."""
+    sys.path[0] = str(ROOMS.parent)  # instead of this folder
+    if os.environ[RANK] == "0":
+        be_the_agent()
+    else:
+        be_a_leader()
+
+
+def be_the_agent() -> None:
+    """Speak MPI for rank 0, until that is gone."""
+    synk = sys.modules["synk"] = ModuleType("synk")  # whose modules are found, while it has imported none
+    synk.__path__ = [str(ROOMS)]
+    from synk.run.on_machines.started_jobs import FOLDER
+    from synk.transport.commands.base import Disconnected
+    from synk.transport.machines.agent import Agent
+    from synk.transport.machines.agent_door import knock
+    from synk.transport.machines.all_reduce import AllReduce
+    from synk.transport.machines.mpi_job import end_own_job, join_own_job
+    from synk.transport.machines.mpi_links import MpiLinks
+
+    folder = os.environ.pop(FOLDER)
+    with suppress(Disconnected):
+        end = knock()
+        Agent(AllReduce(MpiLinks(join_own_job(folder))), end).run()
+    end_own_job(folder)
+
+
+def be_a_leader() -> None:
+    """Call the master, and lead the ranks of this machine."""
+    from synk.run.device.cpu import count_cores
+    from synk.run.on_machines.job import CALL_SECONDS
+    from synk.run.on_machines.leader import lead
+    from synk.run.on_machines.leader_calls import Call
+    from synk.run.on_machines.started_jobs import ADDRESS, FOLDER, TOKEN
+    from synk.transport.commands.base import Leaders
+    from synk.transport.machines.agent_door import forget_the_way
+    from synk.transport.machines.mpi_job import end_own_job, join_own_job, limited_start
+    from synk.transport.machines.sessions import temporary_folder
+
+    folder = temporary_folder()
+    with ExitStack() as start:
+        start.enter_context(limited_start(folder))
+        world = join_own_job(folder)
+        host, port = os.environ.pop(ADDRESS).rsplit(":", 1)
+        token = bytes.fromhex(os.environ.pop(TOKEN))
+        del os.environ[FOLDER]
+        forget_the_way()  # programs that a rank starts need not know it
+        deadline = time.monotonic() + CALL_SECONDS
+        call = Call(world, (host, int(port)), token, {"ranks": count_cores()}, deadline)
+
+        def link() -> Leaders:
+            leaders = call.leaders()
+            start.close()
+            return leaders
+
+        if not lead(call.end, link):
+            end_own_job(folder)
+
+
+def main() -> NoReturn:
+    """Follow, then end this process, after an error too; the end of MPI would wait for the others."""
+    code = 1
+    try:
+        follow()
+        code = 0
+    except Exception:
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""The workers of a run on several machines: those of this one, and the leaders of the others with theirs.
+
+    Job -> launch_on_machines -> a Crew here, a LeaderSpec to each leader -> Machines (`Workers`) ... dismiss
+
+The master stays outside of an MPI job that it has started, so that it outlives a machine. On its own machine
+an agent, a process of that job, reduces large arrays for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from itertools import chain
+from time import monotonic
+
+from synk.run.device import Devices
+from synk.run.launch.crew import Crew
+from synk.run.launch.fork_source import ForkSource
+from synk.run.launch.run_state import RunState
+from synk.run.launch.start_workers import launch
+from synk.run.launch.surroundings import Surroundings
+from synk.run.on_machines.job import Job
+from synk.run.on_machines.leader import LeaderSpec
+from synk.run.rank.connection import Connection
+from synk.transport.commands.base import Channel, Death, OnDeath, OnLate, Peers, Watched
+from synk.transport.commands.frames import encode
+from synk.transport.commands.leader_link import LeaderLink
+from synk.transport.commands.machines_channel import MachinesChannel, look_at
+from synk.transport.commands.mirror import Mirror
+from synk.transport.machines.tree import Placement
+from synk.transport.memory.segments import SegmentTable
+from synk.transport.processes.process import Process
+from synk.values.errors import Failure, RankState, SynkStateError, SynkTimeout
+from synk.values.machine import machines
+
+START_SECONDS = 60.0  # for the leaders to have forked their workers
+ANSWER_SECONDS = 1.0  # for who waits to say for whom: it looks up every 0.1 s, and reads stacks for 0.5 s
+
+
+class Machines:
+    """The workers of all machines: `Workers`."""
+
+    def __init__(
+        self,
+        crew: Crew,
+        links: Sequence[LeaderLink],
+        placements: Sequence[Placement],
+        mirror: Mirror,
+        job: Job,
+    ):
+        self._crew, self._links, self._mirror, self._job = crew, links, mirror, job
+        self._placements = placements
+        self._on_death: OnDeath = lambda rank: None
+        self.show_output = self._show_output
+        self.n_ranks = sum(job.sizes)
+
+    def _show_output(self) -> None:
+        if self._crew.show_output is not None:
+            self._crew.show_output()
+        self._job.show()
+
+    @property
+    def watched(self) -> Watched:
+        """As of `Workers`."""
+        return self._crew.watched
+
+    @watched.setter
+    def watched(self, watched: Watched) -> None:
+        self._crew.watched = watched
+
+    def open_channel(self, on_death: OnDeath, on_late: OnLate) -> Channel:
+        self._on_death = on_death
+        elsewhere = [
+            RankState(rank, pid, f"on host {link.machine.host}", "not told", "")
+            for link in self._links
+            for rank, pid in zip(link.machine.ranks, link.pids, strict=True)
+        ]
+        here = self._crew.open_channel(on_death, on_late, elsewhere)
+        return MachinesChannel(here, self._links, self._mirror, self._job.leaders, on_death, on_late)
+
+    def peers(self, on_death: OnDeath, on_late: OnLate) -> Peers:
+        return self._crew.peers(on_death, on_late, self._job.leaders)
+
+    def look(self, late: Sequence[int]) -> None:
+        look_at(self._links, self._on_death)
+        try:
+            self._crew.look(late)
+        except SynkTimeout as error:
+            raise told(error, self._links) from None
+
+    def death(self, rank: int) -> Death:
+        losses = [link.loss for link in self._links if link.loss is not None and rank in link.machine.ranks]
+        return losses[0].death if losses else self._crew.death(rank)
+
+    def lost_hosts(self) -> list[str]:
+        """Return the machines whose leaders do not answer any more."""
+        return [link.machine.host for link in self._links if link.is_cut]
+
+    def placements(self, devices: Devices) -> list[Placement]:
+        """Return all machines with their ranks; others as they were when their ranks were forked."""
+        return [*self._crew.placements(devices), *self._placements]
+
+    def pids(self) -> tuple[int, ...]:
+        return (*self._crew.pids(), *chain.from_iterable(link.pids for link in self._links))
+
+    def dismiss(self, seconds: float) -> dict[str, Process]:
+        try:
+            for link in self._links if seconds else ():
+                link.dismiss()
+            return self._crew.dismiss(seconds)
+        finally:
+            self._job.end(seconds)
+            for link in self._links:
+                link.close()
+
+
+def told(error: SynkTimeout, links: Sequence[LeaderLink]) -> SynkTimeout:
+    """Return a timeout that names the ranks which others wait for, and their stacks, as leaders tell them.
+
+    A leader that waits answers; of one that does not, it is the rank itself that is late.
+    """
+    asked = [link for link in links if link.replies is None]
+    deadline = monotonic() + ANSWER_SECONDS
+    for link in asked:
+        link.inquire()
+    for link in asked:
+        link.hear(deadline)
+    states = {state.rank: state for state in error.ranks}
+    late = [rank for rank in error.late if not any(rank in link.machine.ranks for link in links)]
+    for link in asked:
+        if link.standing is not None:
+            late += link.standing.late
+            states |= {state.rank: state for state in link.standing.ranks}
+        elif link.replies is None:
+            late.append(link.machine.first)
+    return SynkTimeout(error.seconds, error.function, tuple(late) or error.late, tuple(states.values()))
+
+
+def launch_on_machines(
+    job: Job,
+    source: ForkSource,
+    devices: Devices,
+    connection: Connection,
+    state: RunState,
+    segments: SegmentTable,
+) -> Machines:
+    """Start the workers of all machines of a job, from a state, and return them; this process is rank 0.
+
+    ``devices`` are those of this machine.
+    """
+    of_hosts = machines(job.hosts, job.sizes)
+    here = of_hosts[0]
+    with ExitStack() as undo:
+        undo.callback(job.give_up)
+        crew = launch(source, devices, connection, state, here, [*job.ends, *job.held])
+        undo.callback(crew.dismiss, 0)
+        links = [LeaderLink(machine, end) for machine, end in zip(of_hosts[1:], job.ends, strict=True)]
+        deadline = monotonic() + START_SECONDS
+
+        def watch() -> None:
+            job.watch()
+            if monotonic() >= deadline:
+                raise SynkStateError(f"not all machines have started their ranks within {START_SECONDS:g} s")
+
+        for link in links:
+            link.patience = watch
+            empty = replace(state, segments={})
+            known = segments.as_messages(), empty, Surroundings.present(of_another_machine=True)
+            link.send(encode(LeaderSpec(link.machine, devices, connection, *known)))
+        for link in links:
+            link.hear(deadline)
+        # Where one could not start its ranks, the launcher ends the others: its reason is said.
+        reasons_first = sorted(links, key=lambda link: (not isinstance(link.replies, Failure), link.is_ended))
+        greetings = {link.machine: link.greet(START_SECONDS) for link in reasons_first}
+        undo.pop_all()
+    placements = [greetings[link.machine] for link in links]
+    return Machines(crew, links, placements, Mirror(segments, [link.machine for link in links]), job)

@@ -1,0 +1,86 @@
+"""Decide how the arrays of ranks meet, once, by the master, before it forks.
+
+devices, environment -> decide -> Connection ... in each rank's own process: communicator, for its arrays
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping
+from typing import NamedTuple
+
+from synk.gpu.comm.nccl_library import Library, allow_sharing, connect_at_once, connection, import_nccl
+from synk.gpu.rank.gpu_rank import GpuRank
+from synk.run.device import Device, Devices
+from synk.run.rank.rank import Rank
+from synk.transport.comm import (
+    Communicator,
+    HostCommunicator,
+    LoneCommunicator,
+    MachinesCommunicator,
+    NcclCommunicator,
+    StagedCommunicator,
+)
+from synk.transport.commands.sync import Barrier
+from synk.transport.memory.shm import Segment
+
+
+class Connection(NamedTuple):
+    """The way of arrays from one rank to another.
+
+    Attributes
+    ----------
+    kind : {"host", "nccl", "staged"}
+        "host": they are in host memory anyway, or there is one rank. On GPUs they go through NCCL, or are
+        "staged" in host memory.
+    added : tuple of str
+        Variables of the environment that were set for NCCL.
+    nccl : type
+        The communicator of arrays on GPUs that go through NCCL.
+    rank : type
+        The class of the ranks so connected.
+    """
+
+    kind: str = "host"
+    added: tuple[str, ...] = ()
+    nccl: type[NcclCommunicator] = NcclCommunicator
+    rank: type[Rank] = Rank
+
+    def communicator(self, barrier: Barrier, device: Device, grow: Callable[[int], Segment]) -> Communicator:
+        """Return the communicator of a rank, made in its process once its device is active.
+
+        Ranks are linked at their first collective, not here. ``grow`` is as of `HostCommunicator`.
+        """
+        host = LoneCommunicator() if barrier.n_places == 1 else HostCommunicator(barrier, grow)
+        if barrier.machine is not None:
+            return MachinesCommunicator(host, barrier.machine, barrier.leaders, barrier.look)
+        if barrier.n_ranks == 1:
+            return host
+        if self.kind == "staged":
+            return StagedCommunicator(host, device.to_host, device.from_host)
+        if self.kind == "nccl":
+            library = Library(device.xp, import_nccl())
+            return self.nccl(barrier, library, host)
+        return host
+
+    def withdraw(self, environ: MutableMapping[str, str]) -> None:
+        """Take back what was set for NCCL, at the end of the run."""
+        for name in self.added:
+            environ.pop(name, None)
+
+
+def decide(devices: Devices, environ: MutableMapping[str, str]) -> Connection:
+    """Return how the ranks of a run on these devices are connected.
+
+    NCCL is told in ``environ``, from which ranks inherit, where they may share a GPU.
+    """
+    if not devices.gpus:
+        return Connection()
+    if devices.n_ranks == 1:
+        return Connection(rank=GpuRank)
+    numbers = [devices.gpus[rank % len(devices.gpus)].number for rank in range(devices.n_ranks)]
+    added = (*allow_sharing(numbers, environ), *connect_at_once(environ))
+    nccl = import_nccl()
+    version = None if nccl is None else nccl.get_version()
+    kind = connection(numbers, version, environ)
+    rank = devices.rank if kind == "nccl" and devices.rank is not None else GpuRank
+    return Connection(kind, added, devices.communicator, rank)

@@ -1,0 +1,283 @@
+"""Do one rank's part of a command.
+
+    Attach, Share, Build, ... -> Rank.prepare
+    Call, AllReduce, ...      -> Rank.run -> results
+
+Workers do so in a loop, see ``loop``; the master for its own part, without one. On a GPU it is `GpuRank`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from synk.compile.regions.compilation import agree, begin
+from synk.run.arrays.variables import RankVariables
+from synk.run.device import Device
+from synk.run.rank.program import ProgramContext, RankProgram
+from synk.run.rank.shards import Shards, rows_of
+from synk.transport.comm import Communicator
+from synk.transport.commands.base import Peers
+from synk.transport.memory.segments import SegmentTable
+from synk.values import messages
+from synk.values.rows import Rows, split
+
+
+class Rank:
+    """One rank of a run: its device, segments, variables, programs and peers.
+
+    Its communicator is that of arrays of its device.
+    """
+
+    def __init__(
+        self,
+        peers: Peers,
+        communicator: Communicator,
+        device: Device,
+        segments: SegmentTable,
+        variables: RankVariables,
+    ):
+        self.rank, self.n_ranks = peers.rank, peers.n_ranks
+        self.peers, self.communicator = peers, communicator
+        self.segments = segments
+        self.variables = variables
+        self.device = device
+        self._context = ProgramContext(device, variables, self, self._compiling)
+        self.has_garbage = False  # graphs, which are cycles
+        self._programs: dict[int, RankProgram] = {}
+        self.objects: dict[int, Callable[..., Any]] = {}  # of `synk.on_ranks`
+        self._bound: dict[int, Bound] = {}  # by function, of its last call
+        segments.before_drop = self._bound.clear  # its arrays would keep the memory
+        self._shards = Shards(self.rank, self.n_ranks)
+        self.recorder: Any = None  # of `synk.timeline`, while one is open
+
+    def end_threads(self) -> None:
+        """End the threads of this rank, if it has any: before a fork, and at the end of the run."""
+        self._shards.end_threads()
+
+    def disconnect(self) -> None:
+        """Let go of the objects, and of the communicator to the other ranks, whose processes have ended.
+
+        The master does so, in which threads of objects would outlive the run. A worker just leaves: NCCL
+        might keep it waiting for the others here.
+        """
+        self.objects.clear()
+        self.communicator.close()
+
+    def join(self, peers: Peers, communicator: Communicator) -> None:
+        """Work with these ranks from now on, which are new."""
+        self.peers, self.communicator, self.n_ranks = peers, communicator, peers.n_ranks
+        self._shards = Shards(self.rank, self.n_ranks)
+        self._bound.clear()  # they read their rows by the shards before
+
+    def get_ready(self) -> None:
+        """Compile what all programs call, while nothing is asked of this rank; one of a machine's does so."""
+        if self.device.xp is np and self.peers.place == 1:
+            begin()
+
+    # --- messages without an answer ----------------------------------------------------------
+
+    def prepare(self, message: Any, descriptor: int | None = None) -> Any:
+        """Follow a message that needs no answer."""
+        return PREPARATIONS[type(message)](self, message, descriptor)
+
+    def prepare_all(self, several: messages.Several) -> None:
+        """Follow all of several messages; raise what the first that failed has raised."""
+        errors = []
+        for message in several.messages:
+            try:
+                self.prepare(message)
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def detach(self, message: messages.Detach) -> None:
+        self.segments.drop(message.segment)
+
+    def build(self, message: messages.Build) -> None:
+        self._programs[message.function] = RankProgram(message.spec, self._context)
+        self._bound.pop(message.function, None)
+
+    def forget(self, message: messages.Forget) -> None:
+        self._programs.pop(message.function, None)
+        self._bound.pop(message.function, None)
+        self._shards.forget(message.function)
+        self.has_garbage = True
+
+    def drop_object(self, message: messages.DropObject) -> None:
+        self.objects.pop(message.number, None)
+
+    def use_storage(self, message: messages.UseStorage) -> None:
+        first, place = self.rank - self.peers.place, self.peers.place
+        mine = message.arrays[first : first + self.peers.n_places]
+        self.variables.use_storage(message.identity, [self.segments.array(ref) for ref in mine], place)
+
+    def unshare(self, message: messages.Unshare) -> None:
+        self.variables.drop(message.identity)
+        self.has_garbage = True
+
+    def value(self, variable: int) -> Any:
+        """Return the value of a shared variable where the communicator takes it.
+
+        Which side that is follows from the run alone, so all ranks bring it from the same.
+        """
+        # Alone, a rank has nothing to send: the value stays where it is.
+        return self.variables.value(variable) if self.n_ranks == 1 else self.variables.on_device(variable)
+
+    def program(self, function: int) -> RankProgram:
+        return self._programs[function]
+
+    @contextmanager
+    def running(self, programs: Mapping[int, RankProgram]) -> Iterator[None]:
+        """Run these programs in the place of those of the same functions."""
+        others = self._programs
+        self._programs = {**others, **programs}
+        self._bound.clear()
+        try:
+            yield
+        finally:
+            self._programs = others
+            self._bound.clear()
+
+    def builds(self) -> list[messages.Build]:
+        """Return the messages that make another rank's functions the same as this one's."""
+        return [messages.Build(number, program.spec) for number, program in self._programs.copy().items()]
+
+    # --- commands ----------------------------------------------------------------------------
+
+    def run(self, command: messages.Command) -> tuple[Any, ...]:
+        """Do this rank's part of every step and return its results, one per step.
+
+        The peers have begun the command before.
+        """
+        phase = self.peers.phase
+        self._command = command
+        try:
+            return self._run_steps(command)
+        except BaseException:
+            # Before anything else: the others may be waiting for this rank.
+            self.peers.fail()
+            raise
+        finally:
+            phase[0] = messages.IDLE
+
+    def _run_steps(self, command: messages.Command) -> tuple[Any, ...]:
+        phase, results = self.peers.phase, []
+        for step in command.steps:
+            phase[0] = step.phase  # tells the other ranks what this one is doing
+            results += [step.run(self)]
+        return tuple(results)
+
+    @contextmanager
+    def _compiling(self) -> Iterator[None]:
+        """Tell so while a program that is needed now compiles."""
+        phase = self.peers.phase
+        before, phase[0] = phase[0], messages.COMPILING
+        try:
+            yield
+        finally:
+            phase[0] = before
+
+    def compile(self, step: messages.Compile) -> None:
+        for function, num_slices in step.programs:
+            self._programs[function].compile(num_slices)
+        if self.device.xp is np:
+            agree(self._exchange_outcomes)
+
+    def _exchange_outcomes(self, outcome: Any) -> Any:
+        self.peers.phase[0] = messages.COLLECTIVE
+        return self.communicator.all_gather(outcome)
+
+    def call(self, step: messages.Call) -> messages.Results | None:
+        try:
+            bound = self._bound[step.function]
+        except KeyError:
+            bound = self._bind(step)
+        if bound.step is not step:
+            bound = self._bind(step)
+        program = bound.program
+        batch = step.batch
+        if batch is None:
+            if not program.has_rows:
+                return program.run_whole([], bound.broadcast, 1, 1, 0)
+            return self._on_rows(step, bound, None)
+        told = self._command if batch.start == messages.TOLD else batch
+        listed = bound.indices if batch.listed else None
+        if step.shares is None:
+            total = told.stop - told.start
+            first, last = split(total, self.n_ranks)[self.rank]
+            if last > first:
+                rows = bound.shards.whole(
+                    step, told.start + first, told.start + last, bound.scattered, listed
+                )
+                if rows is not None:
+                    return program.run_whole(rows, bound.broadcast, last - first, total, first)
+        return self._on_rows(step, bound, Rows(told.start, told.stop, listed))
+
+    def _on_rows(self, step: messages.Call, bound: Bound, selected: Rows | None) -> messages.Results | None:
+        """Run a program on this rank's rows of the scattered inputs and of sliceable variables."""
+        program, indices = bound.program, bound.indices
+        total, first, inputs, sliced = 0, 0, [], []
+        if selected is not None:
+            total = len(selected)
+            first, _ = split(total, self.n_ranks)[self.rank]
+            inputs = bound.shards.inputs(step, selected, bound.scattered, indices)
+        if step.shares is not None:
+            counts = [span.stop - span.start for span in step.shares]
+            total, first = sum(counts), sum(counts[: self.rank])
+            rows = rows_of(step.shares[self.rank], indices)
+            sliced = [bound.shards.sliced(self.variables, one, rows) for one in program.spec.sliceables]
+        results = program.run(
+            inputs,
+            bound.broadcast,
+            sliced,
+            total_rows=total,
+            first_row=first,
+            num_slices=step.num_slices,
+        )
+        if total == 0 and program.has_rows and self.rank > 0:
+            return None  # all computed the same on empty input
+        return results
+
+    def _bind(self, step: messages.Call) -> Bound:
+        """Look up what a call refers to; a call that follows is often the same."""
+        program = self._programs[step.function]
+        arrays = [self.segments.array(ref) for ref in step.inputs]
+        n_scattered = program.spec.n_scattered
+        indices = None if step.indices is None else self.segments.array(step.indices)
+        shards = self._shards_for(program)
+        bound = Bound(step, program, shards, arrays[:n_scattered], arrays[n_scattered:], indices)
+        self._bound[step.function] = bound
+        return bound
+
+    def _shards_for(self, program: RankProgram) -> Any:
+        """Return the `Shards` from which a program reads its rows."""
+        return self._shards
+
+
+class Bound(NamedTuple):
+    """A step, and what it refers to on this rank."""
+
+    step: messages.Call
+    program: RankProgram
+    shards: Any  # `Shards`, or what has its methods
+    scattered: list[Any]
+    broadcast: list[Any]
+    indices: Any
+
+
+PREPARATIONS: dict[type, Callable[[Rank, Any, int | None], Any]] = {
+    messages.Several: lambda rank, message, _: rank.prepare_all(message),
+    messages.Attach: lambda rank, message, descriptor: rank.segments.attach(message, descriptor),
+    messages.Detach: lambda rank, message, _: rank.detach(message),
+    messages.Share: lambda rank, message, _: rank.variables.add(message),
+    messages.UseStorage: lambda rank, message, _: rank.use_storage(message),
+    messages.Unshare: lambda rank, message, _: rank.unshare(message),
+    messages.Build: lambda rank, message, _: rank.build(message),
+    messages.Forget: lambda rank, message, _: rank.forget(message),
+    messages.DropObject: lambda rank, message, _: rank.drop_object(message),
+}

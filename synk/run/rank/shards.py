@@ -1,0 +1,104 @@
+"""This rank's rows of the scattered inputs of a call: where they are, or gathered ahead already.
+
+Call, arrays, index list -> Shards.inputs -> a RowInput each -> Program.run
+                         -> Gatherer.start, where the call says what comes next
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from synk.run.arrays.variables import RankVariables
+from synk.run.rank.arguments import RowInput
+from synk.transport.memory.gathering import SMALL_BYTES, Gatherer, RowsToGather
+from synk.values import messages
+from synk.values.rows import Rows, split
+
+
+class Shards:
+    """The rows that one rank reads of scattered inputs and of sliceable variables."""
+
+    def __init__(self, rank: int, n_ranks: int):
+        self._rank = rank
+        self._n_ranks = n_ranks
+        self._gatherer = Gatherer()
+
+    def inputs(
+        self, step: messages.Call, selected: Rows, arrays: Sequence[Any], indices: Any
+    ) -> Sequence[Any]:
+        """Return the rows of this rank, a `RowInput` for each scattered input.
+
+        ``selected`` are those of all ranks; ``indices`` are what listed spans of the step refer to.
+        """
+        there = self._gathered(step, arrays, indices)
+        start, stop = split(selected.stop - selected.start, self._n_ranks)[self._rank]
+        picked = Rows(selected.start + start, selected.start + stop, selected.indices)
+        inputs = []
+        for position, (array, minibatch) in enumerate(zip(arrays, step.minibatch, strict=True)):
+            if minibatch:
+                inputs.append(RowInput(array, Rows(start, stop)))
+            elif position in there:
+                inputs.append(RowInput(there[position], Rows(0, stop - start)))
+            elif picked.indices is None:
+                inputs.append(RowInput(array, picked))
+            else:
+                inputs.append(RowInput(array, picked, self._gatherer.memory_of(step.function, position)))
+        return inputs
+
+    def whole(
+        self, step: messages.Call, start: int, stop: int, arrays: Sequence[Any], indices: Any
+    ) -> list[Any] | None:
+        """Return this rank's rows as plain arrays; None if they must be sliced or gathered ahead.
+
+        ``start`` and ``stop`` are of this rank's rows; with ``indices``, of the list of them. None where
+        `inputs` must see to it.
+        """
+        if step.num_slices > 1 or True in step.minibatch:
+            return None
+        if self._gatherer.pending or step.ahead is not None:
+            return None
+        if indices is None:
+            return [array[start:stop] for array in arrays]
+        for array in arrays:
+            if array.strides[0] * (stop - start) >= SMALL_BYTES or not array.flags.c_contiguous:
+                return None
+        listed = indices[start:stop]
+        return [array.take(listed, axis=0) for array in arrays]
+
+    def _gathered(self, step: messages.Call, arrays: Sequence[Any], indices: Any) -> dict[int, Any]:
+        """Return the rows that are there already, by position; begin to gather those of the next call."""
+        there = self._gatherer.take(step.function, step.gathered)
+        if step.ahead is not None:
+            picked, _ = share(rows_of(step.ahead.rows, indices), self._rank, self._n_ranks)
+            rows = picked.kept()  # the next call writes its own list over this one
+            sources = {
+                position: RowsToGather(array, rows, self._gatherer.memory_of(step.function, position))
+                for position, (array, minibatch) in enumerate(zip(arrays, step.minibatch, strict=True))
+                if not minibatch
+            }
+            self._gatherer.start(step.function, step.ahead.token, sources)
+        return there
+
+    def sliced(self, variables: RankVariables, identity: int, rows: Rows) -> Any:
+        """Return rows of a shared variable."""
+        return RowInput(variables.on_host(identity), rows)
+
+    def forget(self, function: int) -> None:
+        """Free what is kept for a function."""
+        self._gatherer.forget(function)
+
+    def end_threads(self) -> None:
+        """End the threads that gather, if there are any."""
+        self._gatherer.close()
+
+
+def share(selected: Rows, rank: int, n_ranks: int) -> tuple[Rows, Rows]:
+    """Return a rank's part of a selection: rows of the data set, rows of the selection."""
+    part = split(len(selected), n_ranks)[rank]
+    return selected.part(*part), Rows(*part)
+
+
+def rows_of(span: messages.Span, indices: Any) -> Rows:
+    """Return the rows that a span in a message means."""
+    return Rows(span.start, span.stop, indices if span.listed else None)

@@ -1,0 +1,188 @@
+"""Record what one rank does, by watching methods of its objects.
+
+    StartRecording -> Recorder.watch_rank: methods are replaced -> spans ... StopRecording -> Track
+
+Methods are replaced on the objects themselves, and put back at the end: while nothing is recorded, nothing on
+the way of a command asks whether something is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import monotonic_ns
+from typing import Any
+
+from synk.run.rank.arguments import RowInput
+from synk.run.rank.rank import Rank
+from synk.run.rank.shards import Shards
+from synk.run.recording.spans import (
+    BARRIER,
+    COLLECTIVE,
+    COMMAND,
+    COMPILING,
+    COMPUTING,
+    GATHERING,
+    WAITING,
+    Track,
+)
+from synk.transport.comm.base import Collectives
+from synk.values import messages
+from synk.values.messages import Step
+
+LIMIT = 50_000  # spans of each rank, of some 200 bytes; a training step makes about eight
+COLLECTIVES = [name for name in vars(Collectives) if name[0] != "_"]
+
+Described = tuple[str, Any]  # name of a span, and what it is about
+
+
+class Recorder:
+    """The latest spans of one rank.
+
+    Attributes
+    ----------
+    label : callable
+        Returns the name of the present command; only the master knows it.
+    """
+
+    def __init__(self, rank: Rank):
+        self.label: Callable[[], str] = lambda: COMMAND
+        self._rank = rank
+        self._begin = monotonic_ns()
+        self._spans: deque[tuple[Any, ...]] = deque(maxlen=LIMIT)
+        self._count = 0
+        self._watched: list[tuple[Any, str]] = []
+
+    def watch_rank(self) -> None:
+        """Watch the rank as it is connected now, and no longer as it was before."""
+        self.unwatch()
+        rank = self._rank
+        self.watch(rank, "run", COMMAND, lambda command: (self.label(), command.number))
+        self.watch(rank, "call", COMPUTING, lambda step: (rank.program(step.function).spec.name, None))
+        self.watch(rank, "compile", COMPILING, lambda step: ("compile", None))
+        self.watch(rank.peers, "wait", WAITING, lambda: (BARRIER, None))
+        for name in COLLECTIVES:
+            self.watch(rank.communicator, name, COLLECTIVE, _describer(name))
+        self._watch_rows(rank._shards)
+
+    def watch(self, owner: Any, method: str, kind: str, describe: Callable[..., Described]) -> None:
+        """Make a span of each call of a method of one object; ``describe`` gets its positional arguments."""
+        plain, note, clock = getattr(owner, method), self._note, monotonic_ns
+
+        def watched(*args: Any, **keywords: Any) -> Any:
+            name, about = describe(*args)
+            begin = clock()
+            try:
+                return plain(*args, **keywords)
+            finally:
+                note((kind, name, begin, clock(), about))
+
+        self._replace(owner, method, watched)
+
+    def unwatch(self) -> None:
+        """Put all methods back."""
+        while self._watched:
+            owner, method = self._watched.pop()
+            vars(owner).pop(method, None)
+
+    def track(self) -> Track:
+        """Return the track so far."""
+        spans: Sequence[Any] = list(self._spans)  # plain tuples travel in half the bytes
+        dropped = self._count - len(spans)
+        return Track(self._rank.rank, os.getpid(), self._begin, monotonic_ns(), spans, dropped)
+
+    def _note(self, span: tuple[Any, ...]) -> None:
+        self._count += 1
+        self._spans.append(span)
+
+    def _replace(self, owner: Any, method: str, by: Callable[..., Any]) -> None:
+        setattr(owner, method, by)
+        self._watched.append((owner, method))
+
+    def _watch_rows(self, shards: Shards) -> None:
+        """Make spans of what gathers listed rows, and of waiting for those that were gathered ahead.
+
+        Rows next to each other are read in place, in no time.
+        """
+        note, clock = self._note, monotonic_ns
+        whole, inputs, sliced = shards.whole, shards.inputs, shards.sliced
+
+        def watched_whole(step: Any, start: int, stop: int, arrays: Any, indices: Any) -> Any:
+            begin = clock()
+            rows = whole(step, start, stop, arrays, indices)
+            if indices is not None and rows is not None:
+                note((GATHERING, "rows", begin, clock(), stop - start))
+            return rows
+
+        def watched_inputs(step: Any, *others: Any) -> Any:
+            begin = clock()
+            rows = inputs(step, *others)
+            if step.gathered:
+                note((GATHERING, "rows gathered ahead", begin, clock(), len(rows[0].rows)))
+            return [NotedRows.of(one, note) for one in rows]
+
+        self._replace(shards, "whole", watched_whole)
+        self._replace(shards, "inputs", watched_inputs)
+        self._replace(shards, "sliced", lambda *which: NotedRows.of(sliced(*which), note))
+
+
+class NotedRows(RowInput):
+    """Rows that are listed, and tell when they are gathered."""
+
+    __slots__ = ("note",)
+
+    note: Callable[[tuple[Any, ...]], None]
+
+    @classmethod
+    def of(cls, rows: RowInput, note: Callable[[tuple[Any, ...]], None]) -> RowInput:
+        """Return rows that tell it, or those given if they are read in place."""
+        if rows.rows.indices is None:
+            return rows
+        made = cls(rows.array, rows.rows, rows.room)
+        made.note = note
+        return made
+
+    def part(self, start: int, stop: int) -> Any:
+        begin = monotonic_ns()
+        part = RowInput.part(self, start, stop)
+        self.note((GATHERING, "rows", begin, monotonic_ns(), stop - start))
+        return part
+
+
+def _describer(method: str) -> Callable[..., Described]:
+    def describe(array: Any, op: Any = None, *others: Any) -> Described:
+        about = getattr(array, "nbytes", 0), getattr(array, "dtype", ""), getattr(array, "shape", ())
+        return f"{method} {op}" if isinstance(op, str) else method, about
+
+    return describe
+
+
+@dataclass(slots=True)
+class StartRecording(Step):
+    """Record on every rank from now on; a rank that has a record goes on with it ``again``."""
+
+    again: bool
+
+    phase = messages.IDLE
+
+    def run(self, rank: Rank) -> None:
+        if rank.recorder is not None and not self.again:
+            rank.recorder.unwatch()  # of a start that failed on another rank
+        if rank.recorder is None or not self.again:
+            rank.recorder = Recorder(rank)
+        rank.recorder.watch_rank()
+
+
+@dataclass(slots=True)
+class StopRecording(Step):
+    """Stop recording, and send the track of each rank."""
+
+    phase = messages.IDLE
+
+    def run(self, rank: Rank) -> Track:
+        recorder, rank.recorder = rank.recorder, None
+        recorder.unwatch()
+        track: Track = recorder.track()
+        return track

@@ -1,0 +1,66 @@
+"""Write tracks as a file for viewers, in Chrome's Trace Event Format, within what Perfetto's importer takes.
+
+Tracks, as `told` -> trace -> replace_file
+
+The format: Duca and Sinclair, "Trace Event Format", docs.google.com/document/d/
+1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU. Spans are complete events ("X"), which nest on their thread.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from synk.run.recording.spans import COLLECTIVE, GATHERING, Span, Track
+
+
+def trace(tracks: Sequence[Track], notes: Mapping[str, str]) -> dict[str, Any]:
+    """Return the content of the file: a process for each rank, times in microseconds since the start."""
+    origin = min(track.begin for track in tracks)
+    return {
+        "displayTimeUnit": "ms",  # first: Perfetto looks for it at the beginning of the file only
+        "otherData": {"clock": "CLOCK_MONOTONIC", "origin_ns": str(origin), **notes},
+        "traceEvents": [event for track in tracks for event in _events(track, origin)],
+    }
+
+
+def _events(track: Track, origin: int) -> Iterator[dict[str, Any]]:
+    # Perfetto knows threads by number alone, so each rank's needs one of its own: its process id.
+    place = {"pid": track.pid, "tid": track.pid}
+    for name, about in (
+        ("process_name", {"name": f"rank {track.rank}"}),
+        ("process_sort_index", {"sort_index": track.rank}),
+        ("thread_name", {"name": f"rank {track.rank}"}),
+    ):
+        yield {"name": name, "ph": "M", **place, "args": about}
+    for span in track.spans:
+        times = {"ts": (span.begin - origin) / 1e3, "dur": (span.end - span.begin) / 1e3}
+        yield {"name": span.name, "cat": span.kind, "ph": "X", **times, **place, "args": _about(span)}
+
+
+def _about(span: Span) -> dict[str, Any]:
+    if span.kind == COLLECTIVE:
+        nbytes, dtype, shape = span.about
+        return {"bytes": nbytes, "array": f"{dtype} {tuple(shape)}"}
+    return {"rows": span.about} if span.kind == GATHERING else {}
+
+
+def replace_file(path: str, content: Any) -> None:
+    """Write JSON to a file that is there as a whole, or as it was before.
+
+    Checkpoints are brought to disk as well; a trace that a power failure takes is recorded again.
+    """
+    partial = os.path.join(os.path.dirname(path), f".{secrets.token_hex(8)}.partial")
+    try:
+        # Names as they are: Perfetto refuses "\u00e9". New ("x"): where others may write, it may be a link.
+        with open(partial, "x", encoding="utf-8", errors="replace") as file:
+            file.write(json.dumps(content, ensure_ascii=False))
+        os.replace(partial, path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(partial)
+        raise

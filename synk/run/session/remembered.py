@@ -1,0 +1,40 @@
+"""Remember the commands of a run that may be sent again, and drop them when what they refer to is given up.
+
+Function.__call__ -> Session.remember -> RememberedCommands ... drop_segment, drop_variable, drop_all
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+
+from synk.run.functions.prepared import PreparedCommand
+
+
+class RememberedCommands:
+    """The commands of a run that may be sent again; all methods are safe in finalizers, at any moment."""
+
+    def __init__(self) -> None:
+        self._commands: weakref.WeakValueDictionary[int, PreparedCommand] = weakref.WeakValueDictionary()
+
+    def add(self, command: PreparedCommand) -> None:
+        """Note a command, to be dropped when something that it refers to is given up."""
+        self._commands[id(command)] = command
+
+    def drop_all(self) -> None:
+        """Drop all commands: calls are prepared anew."""
+        self._drop(lambda command: True)
+
+    def drop_segment(self, segment: int) -> None:
+        """Drop the commands that read a segment."""
+        self._drop(lambda command: segment in command.segments)
+
+    def drop_variable(self, variable: int) -> None:
+        """Drop the commands that rely on where a shared variable is stored."""
+        self._drop(lambda command: variable in command.variables)
+
+    def _drop(self, refers: Callable[[PreparedCommand], bool]) -> None:
+        for reference in self._commands.valuerefs():
+            command = reference()
+            if command is not None and refers(command):
+                command.drop()

@@ -1,0 +1,427 @@
+"""The run: forking and closing it, who may call when, threads, signals, and what is the same in every run."""
+
+import errno
+import gc
+import os
+import random
+import signal
+import sys
+import threading
+import time
+import weakref
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+import threadpoolctl
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
+
+import synk
+from support.processes.of_rank import OfRank, of_ranks
+from synk.compile.native.libraries import native_libraries
+from synk.compile.native.store import Store
+from synk.run.device.cpu import count_cores
+from synk.run.rank.program import RankProgram
+
+
+class Slow(Op):
+    """The input, as it is after a pause."""
+
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    def make_node(self, x):
+        return Apply(self, [pt.as_tensor(x)], [pt.as_tensor(x).type()])
+
+    def perform(self, node, inputs, outputs):
+        wake = time.monotonic() + self.seconds
+        while time.monotonic() < wake:
+            time.sleep(0.01)
+        outputs[0][0] = inputs[0].copy()
+
+
+def summing():
+    x = pt.vector("x")
+    return synk.function([x], (x.sum(), "sum"))
+
+
+# --- fork and close ------------------------------------------------------------------------------------
+
+
+def test_fork_makes_that_many_ranks(ranks):
+    assert ranks(3) == 3
+    assert len(set(synk.pids())) == 3
+    assert synk.pids()[0] == os.getpid()
+    np.testing.assert_array_equal(of_ranks(os.getpid), synk.pids())
+
+
+def test_a_run_is_open_from_fork_to_close(ranks):
+    assert not synk.is_open()
+    with pytest.raises(synk.SynkStateError, match=r"n_ranks: no run is open; call synk\.fork"):
+        synk.n_ranks()
+    ranks(2)
+    assert synk.is_open()
+    assert synk.n_ranks() == 2
+    child = os.fork()
+    if child == 0:  # the run is not that of a copy of its master
+        os._exit(synk.is_open())
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    synk.close()
+    assert not synk.is_open()
+
+
+def test_without_a_number_there_is_a_rank_per_core(ranks):
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, set(sorted(cores)[:2]))
+    try:
+        assert ranks() == min(len(cores), 2)
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+def test_more_ranks_than_cores_are_legal(ranks):
+    n_ranks = count_cores() + 3
+    assert ranks(n_ranks) == n_ranks
+    v = pytensor.shared(np.ones(3), name="v")
+    synk.all_reduce(v, "sum")
+    assert summing()(np.ones(50)) == 50
+    np.testing.assert_array_equal(synk.gather(v), np.full((n_ranks, 3), n_ranks))
+
+
+def test_fork_works_again_after_close(ranks):
+    seen = set()
+    for n_ranks in (2, 1, 3):
+        assert ranks(n_ranks) == n_ranks
+        assert summing()(np.arange(5.0)) == 10
+        seen.update(synk.pids()[1:])
+        synk.close()
+    assert len(seen) == 3
+
+
+def test_fork_works_after_a_failed_fork(ranks, monkeypatch):
+    fork, calls = os.fork, []
+
+    def failing():
+        calls.append(1)
+        if len(calls) == 2:
+            raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+        return fork()
+
+    monkeypatch.setattr(os, "fork", failing)
+    with pytest.raises(BlockingIOError):
+        synk.fork(3)
+    assert len(calls) == 2
+    with pytest.raises(synk.SynkStateError, match="no run is open"):
+        synk.pids()
+    assert ranks(3) == 3
+    assert summing()(np.ones(4)) == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "match"),
+    [
+        ({"n_parallel": 0}, ValueError, "n_parallel=0"),
+        ({"n_parallel": -2}, ValueError, "n_parallel=-2"),
+        ({"n_parallel": 2.0}, TypeError, r"n_parallel=2\.0"),
+        ({"n_parallel": True}, TypeError, "n_parallel=True"),
+        ({"threads": 0}, ValueError, "threads=0"),
+        ({"threads": "2"}, TypeError, "threads='2'"),
+        ({"device": "abacus"}, ValueError, "device='abacus'"),
+    ],
+)
+def test_wrong_arguments_start_nothing(arguments, error, match):
+    with pytest.raises(error, match=match):
+        synk.fork(**arguments)
+    with pytest.raises(synk.SynkStateError):
+        synk.pids()
+
+
+def test_fork_warns_of_threads(ranks, monkeypatch):
+    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)  # a notebook's, which is not warned
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait, name="busy-thread")
+    thread.start()
+    try:
+        with pytest.warns(synk.SynkWarning, match="busy-thread") as caught:
+            ranks(2)
+    finally:
+        stop.set()
+        thread.join()
+    assert summing()(np.ones(4)) == 4
+    assert caught[0].filename == __file__
+
+
+# --- threads and signals -------------------------------------------------------------------------------
+
+
+def interrupted_call(handler, call):
+    """Run ``call`` with ``handler()`` called by a signal in the middle of it."""
+    before = signal.signal(signal.SIGALRM, lambda *_: handler())
+    signal.setitimer(signal.ITIMER_REAL, 0.15)
+    try:
+        return call()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def slow_sum(on_master):
+    """Return a function that reads its rows after a pause, on the master or on a worker."""
+    x, w = pt.vector("x"), pt.scalar("w")
+    # The pause comes before the rows are read: they depend on it.
+    pause = OfRank(sleep_on_master if on_master else sleep_on_workers)(w)
+    return synk.function([x], ((x * pause[0]).sum(), "sum"), [w])
+
+
+def sleep_on_master():
+    return sleep_a_while(os.getpid() == MASTER)
+
+
+def sleep_on_workers():
+    return sleep_a_while(os.getpid() != MASTER)
+
+
+def sleep_a_while(really):
+    wake = time.monotonic() + 0.4 * really
+    while time.monotonic() < wake:
+        time.sleep(0.01)
+    return 1
+
+
+MASTER = os.getpid()
+
+
+@pytest.mark.parametrize("on_master", [True, False], ids=["master computes", "master waits"])
+@pytest.mark.parametrize("error", [LookupError, TimeoutError])
+def test_an_exception_of_a_signal_handler_is_kept_and_no_reply_mistaken(ranks, on_master, error):
+    ranks(2)
+    f, v = slow_sum(on_master), pytensor.shared(np.zeros(2), name="v")
+    f(np.ones(4), 0.0)
+
+    def give_up():
+        raise error("the script gave up")
+
+    try:
+        raised = interrupted_call(give_up, lambda: f(np.ones(4), 0.0))
+    except Exception as caught:
+        raised = caught.with_traceback(None)
+    second = f(np.arange(4.0), 0.0), synk.get_shapes(v)
+    synk.close()
+    assert isinstance(raised, error)
+    assert "gave up" in str(raised)
+    assert second == (6, [(2,), (2,)])
+
+
+def test_what_is_dropped_in_the_middle_of_a_command_waits_for_its_end(ranks):
+    ranks(2)
+    x, trigger = pt.vector("x"), pt.scalar("trigger")
+    doomed = synk.function([x], (x.sum(), "sum"))
+    doomed(np.ones(4))  # has buffers now
+    KEPT.extend([doomed, synk.data(np.ones(100))])
+    function = weakref.ref(doomed)
+    del doomed
+    v = pytensor.shared(np.ones(100_000), name="v")
+    drop = synk.function([], (OfRank(drop_kept)(trigger), None), [trigger])
+    # The collective needs memory that the ranks attach in the middle of the command.
+    both = synk.sequence(drop, (synk.all_reduce, v, "sum"))
+    both(0.0)
+    assert function() is None
+    assert KEPT == []
+    np.testing.assert_array_equal(synk.gather(v), np.full((2, 100_000), 2))
+    assert summing()(np.ones(4)) == 4
+
+
+KEPT = []
+
+
+def drop_kept():
+    KEPT.clear()
+    gc.collect()
+    return 0
+
+
+# --- threads of BLAS -----------------------------------------------------------------------------------
+
+
+def blas_threads():
+    """Return the most threads that a BLAS library of this process uses."""
+    return max(entry["num_threads"] for entry in threadpoolctl.threadpool_info())
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_threads_limits_every_rank_and_close_lifts_the_limit(ranks, threads):
+    before, variable = blas_threads(), os.environ.get("OMP_NUM_THREADS")
+    ranks(2, threads=threads)
+    assert of_ranks(blas_threads).tolist() == [threads, threads]
+    assert os.environ["OMP_NUM_THREADS"] == str(threads)
+    synk.close()
+    assert blas_threads() == before
+    assert os.environ.get("OMP_NUM_THREADS") == variable
+
+
+def test_ranks_share_the_cores(ranks):
+    for n_ranks in (1, 2, count_cores() + 1):
+        ranks(n_ranks)
+        assert of_ranks(blas_threads).tolist() == [max(1, count_cores() // n_ranks)] * n_ranks
+        synk.close()
+
+
+# --- the same run twice --------------------------------------------------------------------------------
+
+
+def training_bits(n_ranks):
+    """Train a little, with noise, and return the bits of what came out."""
+    synk.fork(n_ranks)
+    generator = np.random.default_rng(8)
+    x, y = pt.matrix("x", dtype="float32"), pt.vector("y", dtype="float32")
+    w = pytensor.shared(generator.normal(size=5).astype("float32"), name="w")
+    state = pytensor.shared(np.random.default_rng(9), name="state")
+    following, noise = pt.random.normal(size=(5,), rng=state, return_next_rng=True)
+    g = pytensor.shared(np.zeros(5, "float32"), name="g")
+    loss = ((pt.tanh(x @ w) - y) ** 2).mean()
+    noisy = pt.grad(loss, w) + noise.astype("float32")
+    gradient = synk.function([x, y], loss, updates=[(g, noisy, "avg"), (state, following)])
+    update = synk.function([], updates=[(w, w - np.float32(0.1) * g)])
+    train = synk.sequence(gradient, (synk.all_reduce, g), update)
+    xs, ys = generator.normal(size=(101, 5)).astype("float32"), generator.normal(size=101).astype("float32")
+    losses = [train(xs, ys, num_slices=num_slices).tobytes() for num_slices in (1, 3, 2)]
+    bits = losses, synk.gather(w).tobytes()
+    synk.close()
+    return bits
+
+
+def test_the_same_run_twice_gives_the_same_bits(ranks):
+    first, second = training_bits(3), training_bits(3)
+    assert first == second
+    assert len(set(first[0])) == 3
+
+
+def python_random():
+    return random.random()
+
+
+def numpy_random():
+    return np.random.random()
+
+
+def test_ranks_have_random_numbers_of_their_own(ranks):
+    for source in (python_random, numpy_random):
+        ranks(3)
+        assert len(set(of_ranks(source))) == 3
+        synk.close()
+
+
+# --- functions that travel -----------------------------------------------------------------------------
+
+
+def test_functions_may_be_built_after_others_ran(ranks):
+    ranks(2)
+    x = pt.vector("x")
+    v = pytensor.shared(1.0, name="v")
+    for number in range(4):
+        f = synk.function([x], ((x * v).sum() + number * 0, "sum"), updates=[(v, v + 1)])
+        assert f(np.ones(3)) == 3 * (number + 1)
+
+
+def test_distribute_may_be_called_any_number_of_times(ranks):
+    ranks(2)
+    synk.distribute()
+    x = pt.vector("x")
+    v = pytensor.shared(1.0, name="v")
+    f = synk.function([x], ((x * v).sum(), "sum"), updates=[(v, v + 1)])
+    synk.distribute()
+    synk.distribute()
+    assert f(np.ones(3)) == 3
+    g = synk.function([x], (x.max(), "max"))
+    synk.distribute()
+    assert (f(np.ones(3)), g(np.ones(3))) == (6, 1)
+    assert synk.gather(v).tolist() == [3, 3]
+
+
+def test_distribute_compiles_for_slices_too(ranks, monkeypatch, tmp_path):
+    log = tmp_path / "log"
+    log.touch()
+
+    def logged(what, method):
+        def call(*args, **kwargs):
+            with log.open("a") as file:
+                file.write(f"{what}\n")  # by any rank
+            return method(*args, **kwargs)
+
+        return call
+
+    monkeypatch.setattr(RankProgram, "_compiled", logged("graph", RankProgram._compiled))
+    libraries = native_libraries()
+    if libraries is not None:
+        monkeypatch.setattr(libraries, "store", Store(tmp_path / "store"))
+        monkeypatch.setattr(os, "posix_spawn", logged("kernels", os.posix_spawn))
+    ranks(2)
+    x = pt.vector("x")
+    v = pytensor.shared(1.0, name="v")
+    f = synk.function(
+        [x], ((pt.exp(x * 0.1234567) + v).sum(), "sum"), updates=[(v, v + (x * v + 2).sum(), "sum")]
+    )
+    nothing_to_slice = synk.function([], (v * 2, None))
+    synk.distribute(num_slices=2)
+    assert log.read_text().split().count("graph") == 6  # 2 programs of f and 1 of the other, on 2 ranks
+    f(np.ones(8))
+    nothing_to_slice()
+    compiled = log.read_text()
+    assert ("kernels" in compiled) == (libraries is not None)
+    f(np.ones(8), num_slices=3)
+    assert log.read_text() == compiled
+
+
+@pytest.mark.parametrize(("wrong", "error"), [(0, ValueError), (True, TypeError), ("2", TypeError)])
+def test_distribute_refuses_what_is_no_number_of_slices(ranks, wrong, error):
+    ranks(1)
+    with pytest.raises(error, match="num_slices"):
+        synk.distribute(num_slices=wrong)
+
+
+def test_a_function_that_cannot_travel_is_refused_and_the_run_goes_on(ranks):
+    ranks(2)
+
+    class Local(Slow):
+        pass
+
+    x = pt.vector("x")
+    local = synk.function([x], (Local(0)(x).sum(), "sum"), name="local")
+    for use in (lambda: local(np.ones(2)), synk.distribute, lambda: local(np.ones(2))):
+        with pytest.raises(TypeError, match="Local.*cannot be pickled"):
+            use()
+    assert summing()(np.ones(4)) == 4
+
+
+def test_a_value_that_cannot_travel_is_refused_and_the_run_goes_on(ranks):
+    ranks(2)
+    v = pytensor.shared(np.ones(2), name="v")
+    lock = pytensor.shared(threading.Lock(), name="lock")
+    with pytest.raises(TypeError, match="the value of shared variable 'lock' cannot travel"):
+        synk.broadcast([v, lock])
+    synk.all_reduce(v, "sum")
+    assert summing()(np.ones(4)) == 4
+
+
+def test_a_graph_of_thousands_of_nodes_travels(ranks):
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(20_000)  # PyTensor itself may recurse; pickle in C would not survive it
+    try:
+        check_deep_graph(ranks)
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+def check_deep_graph(ranks):
+    ranks(2)
+    x = pt.vector("x")
+    y = x
+    for number in range(3000):
+        y = pt.sin(y) if number % 2 else y + x
+    f = synk.function([x], (y.sum(), "sum"), mode=pytensor.compile.mode.Mode("py", None))
+    expected = value = np.linspace(0, 1, 5)
+    for number in range(3000):
+        expected = np.sin(expected) if number % 2 else expected + value
+    np.testing.assert_allclose(f(value), expected.sum(), rtol=1e-10)
