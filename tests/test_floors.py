@@ -345,7 +345,11 @@ VIOLATIONS = [
         "synk.transport.comm:1 on floor 4 imports synk.arr",
     ),
     (upward, IN_TYPES, "imports synk.run.arrays.data on floor 5"),
-    (upward, OF_DISPATCH, "synk.compile.passes.place:1 on floor 4 imports synk.compile.dispatch on floor 8"),
+    (
+        upward,
+        OF_DISPATCH,
+        "synk.compile.programs.passes.place:1 on floor 4 imports synk.compile.dispatch on floor 8",
+    ),
     (
         upward,
         "compile.emit: def f(): from synk.compile import f\ncompile.:",

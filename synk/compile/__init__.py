@@ -18,15 +18,15 @@ them. ``compat`` holds every difference between versions of PyTensor, ``host_cal
 """
 
 from synk.compile.dispatch import array_funcify, array_scalar
-from synk.compile.emit import emit
-from synk.compile.graphs.serialize import dumps, loads
-from synk.compile.graphs.substitute import substitute
 from synk.compile.linker import EITHER, ArrayLinker, array_mode
 from synk.compile.observe.debug import Debug, DebugError, debug_mode
 from synk.compile.observe.profile import Profile
 from synk.compile.observe.source import source_of
-from synk.compile.programs.program import Program
-from synk.compile.wrong_rewrites import LEFT_OUT, without_wrong
+from synk.compile.programs.emit import emit
+from synk.compile.programs.graphs.serialize import dumps, loads
+from synk.compile.programs.graphs.substitute import substitute
+from synk.compile.programs.text.program import Program
+from synk.compile.rewriting.wrong_rewrites import LEFT_OUT, without_wrong
 
 __all__ = [
     "EITHER",

@@ -19,11 +19,11 @@ from pytensor.link.basic import JITLinker
 from pytensor.link.utils import raise_with_op
 
 import synk.compile.regions  # noqa: F401  (registers its rewrite, and the entry of regions)
-from synk.compile.emit import Observer, emit
-from synk.compile.passes.finish import Announcer
-from synk.compile.programs.program import Program
-from synk.compile.programs.transfer import check_narrow, is_on_host, to_device
-from synk.compile.rewrites import UNWANTED, array_query, natively
+from synk.compile.programs.emit import Observer, emit
+from synk.compile.programs.passes.finish import Announcer
+from synk.compile.programs.text.program import Program
+from synk.compile.programs.text.transfer import check_narrow, is_on_host, to_device
+from synk.compile.rewriting.rewrites import UNWANTED, array_query, natively
 from synk.compile.tables import DEVICE, HOST
 from synk.values.floating import IGNORING
 
@@ -45,13 +45,13 @@ class ArrayLinker(JITLinker):
         Let go of inputs and outputs after each call.
     observe : callable, optional
         ``observe(node, implementation)`` returns what runs in place of each node's implementation;
-        see `synk.compile.emit.emit`.
+        see `synk.compile.programs.emit.emit`.
     outputs : {"host", "device", "either"}
         Where a function returns its results, if ``xp`` is not NumPy; "either": each where it is computed.
         Updates are not results: shared variables move to the device when a function first reads them there,
         and stay.
     announcer : Announcer, optional
-        Told which parts of a flat vector are final; see `synk.compile.emit.emit`.
+        Told which parts of a flat vector are final; see `synk.compile.programs.emit.emit`.
     narrow : {"float16", "bfloat16"}, optional
         Keep float32 arrays between nodes in 16 bits where products read them; inputs, results and shared
         variables stay float32. See `synk.gpu.passes.narrow`.

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from pytensor.graph.basic import Variable
 
-from synk.compile.graphs.serialize import topological
-from synk.compile.graphs.substitute import substitute
+from synk.compile.programs.graphs.serialize import topological
+from synk.compile.programs.graphs.substitute import substitute
 from synk.exact.collectives.collective_op import CollectiveOp
 from synk.exact.definition import Definition
 

@@ -16,8 +16,8 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
-from synk.compile.graphs.origin import keep_origin, nearest_lines, remade, user_lines
-from synk.compile.graphs.serialize import topological
+from synk.compile.programs.graphs.origin import keep_origin, nearest_lines, remade, user_lines
+from synk.compile.programs.graphs.serialize import topological
 from synk.exact.collectives.collective_op import has_collectives
 from synk.exact.local_values import Local, LocalValues, is_own_part
 from synk.exact.rules.relations import (

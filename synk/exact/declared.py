@@ -16,8 +16,8 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
-from synk.compile.graphs.serialize import topological
-from synk.compile.graphs.substitute import substitute
+from synk.compile.programs.graphs.serialize import topological
+from synk.compile.programs.graphs.substitute import substitute
 from synk.exact.collectives.collectives import AllReduce
 from synk.exact.collectives.marks import Addend
 from synk.exact.completion import Completion

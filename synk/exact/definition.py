@@ -21,9 +21,9 @@ from pytensor.link.c.basic import CLinker
 from pytensor.tensor.type import DenseTensorType, TensorType
 
 from synk.compile import ArrayLinker
-from synk.compile.graphs.substitute import substitute
-from synk.compile.graphs.until_gradients import check_until_gradients
-from synk.compile.graphs.width import as_performed
+from synk.compile.programs.graphs.substitute import substitute
+from synk.compile.programs.graphs.width import as_performed
+from synk.compile.rewriting.until_gradients import check_until_gradients
 from synk.run.arrays.variables import describe, first_row, leads, n_rows, total_rows
 from synk.values.reduction import check_mode
 

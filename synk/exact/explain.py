@@ -12,8 +12,8 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
-from synk.compile.graphs.origin import place_of
-from synk.compile.graphs.serialize import topological
+from synk.compile.programs.graphs.origin import place_of
+from synk.compile.programs.graphs.serialize import topological
 from synk.exact.collectives.collective_op import CollectiveOp
 from synk.exact.collectives.collectives import AllGather, AllReduce
 from synk.exact.completion import Completion

@@ -26,7 +26,7 @@ from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
 from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 
 from synk.compile.compat import AdvancedSubtensor1, join_pieces
-from synk.compile.graphs.serialize import topological
+from synk.compile.programs.graphs.serialize import topological
 from synk.exact.collectives.collective_op import has_collectives
 from synk.exact.collectives.collectives import AllReduce
 from synk.exact.collectives.own_rows import OwnRows, SomeRows

@@ -10,8 +10,8 @@ from typing import Any
 
 from pytensor.graph.basic import Apply, Variable
 
-from synk.compile.graphs.origin import built_as, remade
-from synk.compile.graphs.serialize import topological
+from synk.compile.programs.graphs.origin import built_as, remade
+from synk.compile.programs.graphs.serialize import topological
 from synk.exact.collectives.collective_op import CollectiveOp
 from synk.exact.collectives.collectives import AllReduce
 from synk.run.arrays.variables import ranks

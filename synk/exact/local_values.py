@@ -17,7 +17,7 @@ from pytensor.tensor.basic import MakeVector
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.shape import Shape, Shape_i
 
-from synk.compile.graphs.origin import built_as, remade
+from synk.compile.programs.graphs.origin import built_as, remade
 from synk.exact.collectives.collectives import all_gather, all_reduce, broadcast
 from synk.exact.collectives.own_rows import OwnRows, own_rows, some_rows
 from synk.exact.rules.relations import (

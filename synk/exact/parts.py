@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from pytensor.graph.basic import Apply, Variable
 
-from synk.compile.graphs.origin import place_of
-from synk.compile.graphs.serialize import topological
+from synk.compile.programs.graphs.origin import place_of
+from synk.compile.programs.graphs.serialize import topological
 from synk.exact.collectives.collective_op import CollectiveOp, has_collectives
 from synk.exact.collectives.collectives import AllGather, AllReduce
 from synk.exact.collectives.sharing import Broadcast

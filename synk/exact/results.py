@@ -19,8 +19,8 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
-from synk.compile.graphs.serialize import topological
-from synk.compile.graphs.substitute import substitute
+from synk.compile.programs.graphs.serialize import topological
+from synk.compile.programs.graphs.substitute import substitute
 from synk.exact.collectives.marks import Addend, Whole
 from synk.exact.completion import Completion
 from synk.exact.definition import UNDECLARED, Definition, Update

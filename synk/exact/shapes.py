@@ -20,7 +20,7 @@ from pytensor.tensor.shape import Shape_i
 from pytensor.tensor.type import TensorType
 
 from synk.compile.compat import inferred_shape
-from synk.compile.graphs.serialize import topological
+from synk.compile.programs.graphs.serialize import topological
 from synk.exact.collectives.collectives import AllReduce
 
 Shape = tuple[int | None, ...]

@@ -13,7 +13,7 @@ from pytensor.scalar import basic
 from pytensor.tensor.elemwise import Elemwise
 
 from synk.compile.dispatch import array_scalar
-from synk.compile.elementwise import template
+from synk.compile.programs.elementwise import template
 from synk.ops.checks import float_tensor
 
 

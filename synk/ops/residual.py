@@ -20,7 +20,7 @@ from pytensor.graph.rewriting.db import SequenceDB
 from pytensor.scalar import basic
 from pytensor.tensor.elemwise import Elemwise
 
-from synk.compile.elementwise.fusion import TAGS
+from synk.compile.programs.elementwise.fusion import TAGS
 from synk.ops.activation import ReLU
 from synk.ops.batch_norm import BatchNorm, BatchNormGradient, BatchNormOp, check_arrays
 from synk.ops.checks import float_tensor, same_shape

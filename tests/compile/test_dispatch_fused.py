@@ -17,9 +17,9 @@ from support.cuda.provider import bridged, needs_emulator
 from support.regions.alone import region_of
 from synk.compile import ArrayLinker, array_funcify, array_mode
 from synk.compile.dispatch.elemwise import unfused
-from synk.compile.elementwise.fusion import TAGS
 from synk.compile.native.compiler import find_compiler
 from synk.compile.native.libraries import native_libraries
+from synk.compile.programs.elementwise.fusion import TAGS
 
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
 

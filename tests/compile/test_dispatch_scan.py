@@ -15,7 +15,7 @@ from pytensor.tensor.elemwise import Elemwise
 from support.cases.unary_op import UnaryOp
 from synk.compile import ArrayLinker, array_funcify, array_mode
 from synk.compile.compat import optional_class
-from synk.compile.rewrites import array_query
+from synk.compile.rewriting.rewrites import array_query
 
 ifelse = optional_class("ifelse", "pytensor.conditional.op", "pytensor.ifelse")
 

@@ -11,10 +11,10 @@ from pytensor.tensor.type import TensorType
 from support.cases.kernels import ALL, CASES, FLOATS, INTEGERS, MIXED, MIXED_OPS, arity
 from support.cuda.nvrtc import compile_cuda
 from synk.compile import ArrayLinker, array_mode
-from synk.compile.elementwise import has_template
-from synk.compile.elementwise.body import elemwise_body
-from synk.compile.elementwise.dialect import CUDA
-from synk.compile.elementwise.fusion import TAGS
+from synk.compile.programs.elementwise import has_template
+from synk.compile.programs.elementwise.body import elemwise_body
+from synk.compile.programs.elementwise.dialect import CUDA
+from synk.compile.programs.elementwise.fusion import TAGS
 from synk.extensions import updates
 from synk.gpu.elementwise import cuda_source, philox_source
 

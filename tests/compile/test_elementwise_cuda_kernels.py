@@ -19,9 +19,9 @@ from pytensor.tensor.type import TensorType
 from support.cuda import emulator as cuda_emulator
 from support.cupy import stand_in
 from synk.compile import ArrayLinker, array_funcify, array_mode
-from synk.compile.elementwise import CupyKernels, dialect_of
-from synk.compile.elementwise.dialect import CUDA
-from synk.compile.elementwise.fusion import TAGS
+from synk.compile.programs.elementwise import CupyKernels, dialect_of
+from synk.compile.programs.elementwise.dialect import CUDA
+from synk.compile.programs.elementwise.fusion import TAGS
 from synk.extensions import updates
 from synk.gpu.elementwise import cuda_kernels, cuda_layout
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from synk.compile.elementwise.body import Operand
+from synk.compile.programs.elementwise.body import Operand
 from synk.gpu.elementwise.cuda_access import stride_axes
 from synk.gpu.elementwise.cuda_layout import AT_ONCE, MOST_BLOCKS, THREADS, joined, lay_out
 from synk.gpu.elementwise.cuda_packs import pack_width, row_width

@@ -13,10 +13,10 @@ from support.cases.kernels import ALL, CASES, EXACT, MIXED, MIXED_OPS, ROUNDED, 
 from support.cuda import emulator
 from support.cupy import stand_in
 from support.regions.alone import region_of
-from synk.compile.elementwise import CupyKernels, NoTemplate, has_template, template
-from synk.compile.elementwise.body import elemwise_body
-from synk.compile.elementwise.dialect import CUDA, native_dialect
 from synk.compile.native.compiler import find_compiler
+from synk.compile.programs.elementwise import CupyKernels, NoTemplate, has_template, template
+from synk.compile.programs.elementwise.body import elemwise_body
+from synk.compile.programs.elementwise.dialect import CUDA, native_dialect
 
 
 def node_of(scalar_op, *dtypes):

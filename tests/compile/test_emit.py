@@ -7,9 +7,9 @@ import pytensor.tensor as pt
 import pytest
 from pytensor.graph.fg import FunctionGraph
 
-from synk.compile import emit
-from synk.compile.emit import last_uses
-from synk.compile.passes.plan import PASSES
+from synk.compile.programs import emit
+from synk.compile.programs.emit import last_uses
+from synk.compile.programs.passes.plan import PASSES
 from synk.ops import fuse, layout
 
 
@@ -76,6 +76,6 @@ def test_the_docs_list_the_passes_in_the_order_in_which_they_decide():
     text = (Path(__file__).parents[2] / "docs" / "linker.rst").read_text()
     assert re.findall(r"^\d\. ``(\w+)``: ", text, re.MULTILINE) == list(PASSES)
     for name in PASSES:
-        import_module(f"synk.compile.passes.{name}")
+        import_module(f"synk.compile.programs.passes.{name}")
     for rewrite in (fuse, layout):
         assert f"({rewrite.POSITION})" in text

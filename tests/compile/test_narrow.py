@@ -17,7 +17,7 @@ from support.cases.unary_op import UnaryOp
 from synk.compile import ArrayLinker, Profile, array_funcify, array_mode
 from synk.compile.compat import optional_class
 from synk.compile.observe.debug import Debug, DebugError
-from synk.compile.passes.place import stay
+from synk.compile.programs.passes.place import stay
 from synk.compile.tables import Width, goes_by_dtype, width
 from synk.gpu.passes.narrow import narrow, widths
 
@@ -460,6 +460,6 @@ def test_linkers_travel_with_their_option():
 def test_options_are_checked(monkeypatch):
     with pytest.raises(ValueError, match="narrow='half' is unknown; choose one of float16, bfloat16"):
         ArrayLinker(narrow="half")
-    monkeypatch.setattr("synk.compile.programs.transfer.find_spec", lambda name: None)
+    monkeypatch.setattr("synk.compile.programs.text.transfer.find_spec", lambda name: None)
     with pytest.raises(ImportError, match="pip install ml_dtypes"):
         ArrayLinker(narrow="bfloat16")

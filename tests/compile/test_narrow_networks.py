@@ -15,7 +15,7 @@ import pytest
 
 from synk import ops
 from synk.compile import ArrayLinker, array_mode
-from synk.compile.elementwise.fusion import TAG
+from synk.compile.programs.elementwise.fusion import TAG
 
 needs_ml_dtypes = pytest.mark.skipif(find_spec("ml_dtypes") is None, reason="bfloat16 needs ml_dtypes")
 

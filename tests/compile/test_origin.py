@@ -12,8 +12,15 @@ from pytensor.graph.basic import Apply
 
 import synk.compile.linker
 from synk.compile import dumps, loads
-from synk.compile.graphs.origin import LibraryFiles, nearest_lines, pack, unpack, user_lines, write_line
-from synk.compile.graphs.serialize import topological
+from synk.compile.programs.graphs.origin import (
+    LibraryFiles,
+    nearest_lines,
+    pack,
+    unpack,
+    user_lines,
+    write_line,
+)
+from synk.compile.programs.graphs.serialize import topological
 
 
 def here(offset=0):

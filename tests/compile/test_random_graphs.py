@@ -23,8 +23,8 @@ from support.cuda import emulator
 from support.cupy.array_modules import TWIN_ON_A_GPU
 from synk.compile import ArrayLinker, Debug, array_mode, debug_mode
 from synk.compile.compat import optional_class
-from synk.compile.elementwise.fusion import TAG
 from synk.compile.native.compiler import find_compiler
+from synk.compile.programs.elementwise.fusion import TAG
 
 ifelse = optional_class("ifelse", "pytensor.conditional.op", "pytensor.ifelse")
 

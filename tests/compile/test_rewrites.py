@@ -7,8 +7,8 @@ from pytensor.compile.mode import Mode
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 
 from synk.compile import ArrayLinker
-from synk.compile.graphs.origin import user_lines
-from synk.compile.rewrites import KeepLines, array_query
+from synk.compile.programs.graphs.origin import user_lines
+from synk.compile.rewriting.rewrites import KeepLines, array_query
 
 
 def lines_by_op(rewrites):

@@ -12,8 +12,8 @@ from pytensor.graph.op import Op
 from pytensor.graph.traversal import ancestors
 
 from synk.compile import array_mode, dumps, loads
-from synk.compile.graphs.script_rules import _tables, rules_of_script
-from synk.compile.graphs.serialize import topological
+from synk.compile.programs.graphs.script_rules import _tables, rules_of_script
+from synk.compile.programs.graphs.serialize import topological
 from synk.values.by_value import Code
 
 

@@ -6,7 +6,7 @@ from pytensor.compile.mode import Mode
 from pytensor.scan import until
 
 from synk.compile import array_mode
-from synk.compile.wrong_rewrites import release_of
+from synk.compile.rewriting.wrong_rewrites import release_of
 
 PLAIN = Mode("py", "fast_run")
 RELEASE = release_of(pytensor.__version__)

@@ -14,7 +14,7 @@ from pytensor.graph.op import Op
 from pytensor.graph.rewriting.basic import OpToRewriterTracker
 
 from synk.compile import ArrayLinker, array_mode
-from synk.compile.trackers import lasting_trackers
+from synk.compile.rewriting.trackers import lasting_trackers
 
 KINDS = (Op, Apply, FunctionGraph, OpToRewriterTracker)
 x = pt.dmatrix("x")

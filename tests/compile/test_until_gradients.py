@@ -6,7 +6,7 @@ from pytensor.scan import until
 
 import synk
 from synk.compile import array_mode
-from synk.compile.graphs.until_gradients import WRONG, check_until_gradients
+from synk.compile.rewriting.until_gradients import WRONG, check_until_gradients
 
 S = np.arange(1.0, 5)
 

@@ -8,8 +8,8 @@ from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.mode import Mode
 
 from synk.compile import array_mode
-from synk.compile.graphs.width import as_performed, cumulated
 from synk.compile.linker import ArrayLinker
+from synk.compile.programs.graphs.width import as_performed, cumulated
 
 NARROW = ("bool", "int8", "int16", "int32", "uint8", "uint16", "uint32")
 PLAIN = Mode(linker="py", optimizer=None)  # the graph as it is written, each Op by its own perform

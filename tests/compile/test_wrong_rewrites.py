@@ -6,7 +6,7 @@ from pytensor.compile.mode import Mode, optdb
 from pytensor.graph.replace import clone_replace
 
 from synk.compile import array_mode, without_wrong
-from synk.compile.wrong_rewrites import KNOWN_WRONG, names_in, release_of
+from synk.compile.rewriting.wrong_rewrites import KNOWN_WRONG, names_in, release_of
 
 PLAIN = Mode("py", "fast_run")
 INSTALLED = names_in(release_of(pytensor.__version__))

@@ -7,7 +7,7 @@ import pytest
 
 import synk
 from synk import ops
-from synk.compile.graphs.serialize import topological
+from synk.compile.programs.graphs.serialize import topological
 from synk.exact.alone import without_collectives
 from synk.exact.collectives.collective_op import CollectiveOp
 from synk.exact.definition import define

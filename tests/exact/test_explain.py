@@ -8,8 +8,8 @@ import pytensor.tensor as pt
 import pytest
 
 import synk
-from synk.compile.graphs.origin import user_lines
-from synk.compile.graphs.serialize import topological
+from synk.compile.programs.graphs.origin import user_lines
+from synk.compile.programs.graphs.serialize import topological
 from synk.exact.collectives.collective_op import CollectiveOp
 from synk.exact.collectives.collectives import all_reduce
 from synk.exact.definition import define

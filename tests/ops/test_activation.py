@@ -8,9 +8,9 @@ from pytensor.tensor.elemwise import Elemwise
 
 from support.cases.op_checks import PLAIN, agree, draw, ops_of, values_of
 from synk.compile import ArrayLinker, array_mode
-from synk.compile.elementwise import has_template
-from synk.compile.elementwise.dialect import CUDA
-from synk.compile.elementwise.fusion import TAGS
+from synk.compile.programs.elementwise import has_template
+from synk.compile.programs.elementwise.dialect import CUDA
+from synk.compile.programs.elementwise.fusion import TAGS
 from synk.ops import relu
 from synk.ops.activation import rectify
 

@@ -11,7 +11,7 @@ from pytensor.tensor.extra_ops import CpuContiguous
 
 from synk import ops
 from synk.compile import ArrayLinker, array_mode
-from synk.compile.elementwise.fusion import TAGS
+from synk.compile.programs.elementwise.fusion import TAGS
 from synk.ops.image import ImageOp
 
 RNG = np.random.default_rng(5)

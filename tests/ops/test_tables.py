@@ -15,8 +15,9 @@ import synk
 import synk.compile.dispatch.sparse
 import synk.compile.dispatch.typed_list
 import synk.ops
-from synk.compile import elementwise, tables
+from synk.compile import tables
 from synk.compile.dispatch import late
+from synk.compile.programs import elementwise
 from synk.exact.collectives.collective_op import CollectiveOp
 from synk.exact.collectives.marks import Mark
 from synk.ops import layout

@@ -22,7 +22,7 @@ from pytensor.tensor.math import Dot
 
 from synk.compile.compat import Ger
 from synk.compile.native.products import faster_products
-from synk.compile.programs.transfer import is_on_device
+from synk.compile.programs.text.transfer import is_on_device
 from synk.compile.tables import array_funcify, flops_of, takes_out
 from synk.gpu.dispatch.cublas import can_multiply, multiply
 

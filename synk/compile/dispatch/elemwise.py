@@ -23,8 +23,8 @@ from pytensor.tensor.elemwise import Elemwise
 
 from synk.compile.dispatch.broadcast import length_check
 from synk.compile.dispatch.fused import fused
-from synk.compile.emit import emit
 from synk.compile.host_call import HostCall
+from synk.compile.programs.emit import emit
 from synk.compile.tables import accepts_out, array_funcify, array_scalar, takes_out
 
 # Without a ufunc they take several passes over memory, or the ufunc computes one number at a time.

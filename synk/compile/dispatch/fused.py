@@ -15,8 +15,8 @@ import numpy as np
 from pytensor.graph.basic import Apply
 
 from synk.compile.dispatch.broadcast import length_check
-from synk.compile.elementwise import NoTemplate, cupy_kernels, dialect_of
-from synk.compile.elementwise.dialect import CUDA
+from synk.compile.programs.elementwise import NoTemplate, cupy_kernels, dialect_of
+from synk.compile.programs.elementwise.dialect import CUDA
 from synk.compile.tables import takes_out
 
 

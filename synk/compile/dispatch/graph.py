@@ -9,8 +9,8 @@ from pytensor.raise_op import CheckAndRaise
 from pytensor.tensor.basic import ScalarFromTensor, TensorFromScalar
 
 from synk.compile.compat import IfElse, LazyIfElse, inner_graph
-from synk.compile.emit import emit
-from synk.compile.rewrites import inner_rewriter
+from synk.compile.programs.emit import emit
+from synk.compile.rewriting.rewrites import inner_rewriter
 from synk.compile.tables import array_funcify
 
 

@@ -11,8 +11,8 @@ from pytensor.tensor.special import LogSoftmax, Softmax
 from pytensor.tensor.type import TensorType
 
 from synk.compile.dispatch.pairwise import sum_float32
-from synk.compile.graphs.width import cumulated, refusal
 from synk.compile.host_call import HostCall
+from synk.compile.programs.graphs.width import cumulated, refusal
 from synk.compile.tables import array_funcify, array_scalar, takes_out
 
 ACCUMULATING = {basic.Add: "sum", basic.Mul: "prod"}

@@ -16,7 +16,7 @@ from pytensor.tensor.elemwise import CAReduce, Elemwise
 from pytensor.tensor.math import Dot
 from pytensor.tensor.type import TensorType
 
-from synk.compile.programs.program import describe
+from synk.compile.programs.text.program import describe
 
 # Relative and absolute error of arrays that a program keeps in 16 bits: twice that of rounding.
 ROUNDED = {"float16": (2.0**-10, 2.0**-24), "bfloat16": (2.0**-7, 0.0)}

@@ -21,7 +21,6 @@ from pytensor.tensor.random.op import RandomVariable
 from synk.compile.compat import inner_graph
 from synk.compile.dispatch.graph import Branches, copy_value
 from synk.compile.dispatch.sampler import same_numbers
-from synk.compile.emit import Observer, emit
 from synk.compile.host_call import HostCall
 from synk.compile.linker import ArrayLinker, array_mode
 from synk.compile.observe.checks import (
@@ -34,10 +33,11 @@ from synk.compile.observe.checks import (
     wrong_values,
     wrong_writing,
 )
-from synk.compile.programs.program import Program, built_by
+from synk.compile.programs.emit import Observer, emit
+from synk.compile.programs.text.program import Program, built_by
 from synk.compile.regions.making import JUNK
 from synk.compile.regions.region import Region
-from synk.compile.rewrites import inner_rewriter
+from synk.compile.rewriting.rewrites import inner_rewriter
 from synk.gpu.dispatch.device_random import device_sampler
 
 ANSWERS = ("raise", "warn", "ignore")

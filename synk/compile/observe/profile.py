@@ -26,11 +26,11 @@ from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Apply
 from pytensor.tensor.blockwise import Blockwise
 
-from synk.compile.emit import Observer
-from synk.compile.graphs.origin import nearest_lines
 from synk.compile.linker import ArrayLinker
 from synk.compile.observe.report import Record, Report, Slice
-from synk.compile.programs.writer import label
+from synk.compile.programs.emit import Observer
+from synk.compile.programs.graphs.origin import nearest_lines
+from synk.compile.programs.text.writer import label
 from synk.compile.regions.region import nodes_of
 from synk.compile.tables import flops_of
 

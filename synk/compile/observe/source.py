@@ -8,8 +8,8 @@ from typing import Any
 
 from pytensor.graph.basic import Apply
 
-from synk.compile.graphs.origin import nearest_lines
-from synk.compile.programs.program import Program
+from synk.compile.programs.graphs.origin import nearest_lines
+from synk.compile.programs.text.program import Program
 from synk.compile.regions.frame import NAME
 from synk.compile.regions.grouping import reason_against
 from synk.compile.regions.region import nodes_of

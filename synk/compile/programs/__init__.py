@@ -1,1 +1,1 @@
-"""Programs: their text, what it calls beside implementations, and whom to blame when a line fails."""
+"""A graph as a Python program: what is decided about it, and its text."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from synk.compile.native.libraries import SourceText, native_libraries
 from synk.compile.native.store import name_of
-from synk.compile.programs.program import Program
+from synk.compile.programs.text.program import Program
 from synk.compile.regions.frame import HEAD
 from synk.compile.regions.functions import RegionFunction
 

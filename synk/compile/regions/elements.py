@@ -13,12 +13,12 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.scalar.basic import ScalarOp
 from pytensor.tensor.elemwise import CAReduce, Elemwise
 
-from synk.compile.elementwise.body import Body, Operand, elemwise_body
-from synk.compile.elementwise.dialect import TYPES, of_few
-from synk.compile.elementwise.templates import carrier, is_float
-from synk.compile.elementwise.writer import Value, Writer, type_name
 from synk.compile.native.compiler import ELEMENTARY
 from synk.compile.native.special import SPECIAL, TABLE, special_text
+from synk.compile.programs.elementwise.body import Body, Operand, elemwise_body
+from synk.compile.programs.elementwise.dialect import TYPES, of_few
+from synk.compile.programs.elementwise.templates import carrier, is_float
+from synk.compile.programs.elementwise.writer import Value, Writer, type_name
 from synk.compile.regions.table import NoText, c_text
 from synk.compile.regions.variables import type_of
 from synk.compile.regions.views import View

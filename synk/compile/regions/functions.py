@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from pytensor.graph.fg import FunctionGraph
 
-from synk.compile.elementwise.dialect import native_dialect
 from synk.compile.native.draws import copy_generator
+from synk.compile.programs.elementwise.dialect import native_dialect
 from synk.compile.regions.compilation import native_compilation
 from synk.compile.regions.writer import RegionWriter
 

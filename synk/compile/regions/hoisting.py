@@ -26,7 +26,7 @@ from pytensor.tensor.math import Dot
 from pytensor.tensor.subtensor import Subtensor
 
 from synk.compile.compat import plain_graph
-from synk.compile.rewrites import NATIVE
+from synk.compile.rewriting.rewrites import NATIVE
 
 
 class RewriteScans(GraphRewriter):

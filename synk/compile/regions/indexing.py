@@ -11,7 +11,7 @@ from pytensor.tensor import constant
 from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor, IncSubtensor
 
 from synk.compile.compat import AdvancedIncSubtensor1, AdvancedSubtensor1
-from synk.compile.elementwise.body import Body
+from synk.compile.programs.elementwise.body import Body
 from synk.compile.regions.movement import part, spread
 from synk.compile.regions.table import NoText, c_text
 from synk.compile.regions.views import View, listed

@@ -13,8 +13,8 @@ from pytensor.tensor.linalg.constructors import BlockDiagonal
 from pytensor.tensor.linalg.decomposition.cholesky import Cholesky
 from pytensor.tensor.linalg.solvers.triangular import SolveTriangular
 
-from synk.compile.elementwise.templates import is_float
 from synk.compile.native.routines import TABLE, number_of
+from synk.compile.programs.elementwise.templates import is_float
 from synk.compile.regions.table import NoText, c_text
 from synk.compile.regions.variables import type_of
 from synk.compile.regions.walks import copy, fill

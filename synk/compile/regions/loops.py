@@ -3,7 +3,7 @@
     n steps, sequences, arrays that steps read and write (traces), states, constants
         -> for each step: rows as numbers or views -> the step's nodes -> rows and states, where they belong
 
-What a trace is `synk.compile.graphs.scan_traces` says. A trace with fewer rows than steps is used round and
+What a trace is `synk.compile.programs.graphs.scan_traces` says. A trace with fewer rows than steps is used round and
 round, and put in order at the end.
 """
 
@@ -21,14 +21,14 @@ from pytensor.tensor.math import Dot
 from pytensor.tensor.random.type import RandomType
 
 from synk.compile.compat import plain_graph
-from synk.compile.graphs.scan_traces import traces_of
+from synk.compile.programs.graphs.scan_traces import traces_of
 from synk.compile.regions.products import as_blas_reads
 from synk.compile.regions.table import NoText, c_text
 from synk.compile.regions.variables import type_of
 from synk.compile.regions.views import View
 from synk.compile.regions.walks import copy, fill
 from synk.compile.regions.writer import RegionWriter
-from synk.compile.rewrites import step_rewriter
+from synk.compile.rewriting.rewrites import step_rewriter
 
 LONGEST = 400  # nodes of a step
 

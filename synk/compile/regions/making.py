@@ -11,8 +11,8 @@ from pytensor.tensor.blas import Gemv
 from pytensor.tensor.extra_ops import CumOp
 
 from synk.compile.compat import join_pieces
-from synk.compile.elementwise.templates import carrier
-from synk.compile.graphs.width import cumulated
+from synk.compile.programs.elementwise.templates import carrier
+from synk.compile.programs.graphs.width import cumulated
 from synk.compile.regions.movement import spread
 from synk.compile.regions.table import NoText, c_text
 from synk.compile.regions.walks import copy, fill

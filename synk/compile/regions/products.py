@@ -17,10 +17,10 @@ from pytensor.tensor.math import Dot
 from pytensor.tensor.signal.conv import Convolve1d
 
 from synk.compile.compat import Ger
-from synk.compile.elementwise.body import Body, Operand
-from synk.compile.elementwise.dialect import TYPES
-from synk.compile.elementwise.templates import is_float
 from synk.compile.native.routines import TABLE
+from synk.compile.programs.elementwise.body import Body, Operand
+from synk.compile.programs.elementwise.dialect import TYPES
+from synk.compile.programs.elementwise.templates import is_float
 from synk.compile.regions.table import NoText, c_text
 from synk.compile.regions.variables import type_of
 from synk.compile.regions.views import View

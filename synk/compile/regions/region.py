@@ -15,8 +15,8 @@ from pytensor.graph.op import Op
 from pytensor.tensor.elemwise import Elemwise
 
 from synk.compile.compat import as_written
-from synk.compile.emit import emit
-from synk.compile.programs.program import OfNodes, Program
+from synk.compile.programs.emit import emit
+from synk.compile.programs.text.program import OfNodes, Program
 from synk.compile.regions.functions import RegionFunction, written
 from synk.compile.tables import array_funcify, takes_out
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from synk.compile.elementwise.dialect import TYPES
+from synk.compile.programs.elementwise.dialect import TYPES
 from synk.compile.regions.views import View
 
 

@@ -14,7 +14,7 @@ from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.scalar.basic import ScalarType
 from pytensor.tensor.type import DenseTensorType
 
-from synk.compile.elementwise.dialect import TYPES, Dialect
+from synk.compile.programs.elementwise.dialect import TYPES, Dialect
 from synk.compile.regions.memory import OwnMemory
 from synk.compile.regions.table import NoText
 from synk.compile.regions.views import View

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from synk.compile.elementwise.dialect import TYPES
+from synk.compile.programs.elementwise.dialect import TYPES
 
 
 class View(NamedTuple):

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from synk.compile.elementwise.body import Body, Operand, element
-from synk.compile.elementwise.dialect import TYPES
-from synk.compile.elementwise.templates import carrier, is_float
+from synk.compile.programs.elementwise.body import Body, Operand, element
+from synk.compile.programs.elementwise.dialect import TYPES
+from synk.compile.programs.elementwise.templates import carrier, is_float
 from synk.compile.regions.table import NoText
 from synk.compile.regions.views import View, listed
 

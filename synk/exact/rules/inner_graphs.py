@@ -7,7 +7,7 @@ from pytensor.graph.basic import Apply
 from pytensor.tensor.einsum import Einsum
 
 from synk.compile.compat import plain_graph
-from synk.compile.graphs.substitute import substitute
+from synk.compile.programs.graphs.substitute import substitute
 from synk.exact.rules.relations import SAME, SUM, Rows
 from synk.exact.rules.table import Instead, Outcome, Relations, relate
 

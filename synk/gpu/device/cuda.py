@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any
 
 from synk.compile import EITHER, ArrayLinker, array_mode
-from synk.compile.programs.transfer import NARROW, to_device
+from synk.compile.programs.text.transfer import NARROW, to_device
 from synk.gpu.device.cupy_library import import_cupy, remedy
 from synk.gpu.device.probe import Gpu
 from synk.gpu.device.uploads import Uploader

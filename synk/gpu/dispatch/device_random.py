@@ -25,8 +25,8 @@ from pytensor.tensor.random.basic import (
     UniformRV,
 )
 
-from synk.compile.elementwise.dialect import TYPES
-from synk.compile.programs.transfer import is_on_host
+from synk.compile.programs.elementwise.dialect import TYPES
+from synk.compile.programs.text.transfer import is_on_host
 from synk.gpu.elementwise.cuda_source import OPTIONS
 from synk.gpu.elementwise.philox_source import kernel_name, parameter_dtype, per_block, source
 

@@ -28,7 +28,7 @@ from synk.compile.dispatch.broadcast import length_check
 from synk.compile.dispatch.fused import fused
 from synk.compile.dispatch.reduce import deliver
 from synk.compile.dispatch.shape import concatenation
-from synk.compile.programs.transfer import NARROW
+from synk.compile.programs.text.transfer import NARROW
 from synk.compile.tables import (
     Width,
     accepts_out,

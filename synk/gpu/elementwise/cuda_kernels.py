@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from pytensor.graph.basic import Apply
 
-from synk.compile.elementwise.body import Body, Operand, elemwise_body
-from synk.compile.elementwise.dialect import CUDA
 from synk.compile.native.store import name_of
+from synk.compile.programs.elementwise.body import Body, Operand, elemwise_body
+from synk.compile.programs.elementwise.dialect import CUDA
 from synk.gpu.elementwise.cuda_access import is_number
 from synk.gpu.elementwise.cuda_layout import lay_out
 from synk.gpu.elementwise.cuda_source import OPTIONS, THREADS, source

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from synk.compile.elementwise.body import Operand
+from synk.compile.programs.elementwise.body import Operand
 from synk.gpu.elementwise.cuda_access import stride_axes
 from synk.gpu.elementwise.cuda_packs import pack_width, row_width
 from synk.gpu.elementwise.cuda_source import THREADS

@@ -11,7 +11,7 @@ Pure text; imports `cuda_access`.
 from collections.abc import Mapping, Sequence
 from string import Template
 
-from synk.compile.elementwise.body import Body, Operand
+from synk.compile.programs.elementwise.body import Body, Operand
 from synk.gpu.elementwise.cuda_access import (
     element_lines,
     is_number,

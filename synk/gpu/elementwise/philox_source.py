@@ -21,7 +21,7 @@ Pure text: launching is the business of `synk.gpu.dispatch.device_random`. Refer
 from string import Template
 from typing import NamedTuple
 
-from synk.compile.elementwise.dialect import TYPES
+from synk.compile.programs.elementwise.dialect import TYPES
 
 PHILOX = """\
 #define DEVICE static __device__ __forceinline__

@@ -26,8 +26,8 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.tensor.random.type import RandomGeneratorType
 from pytensor.tensor.type import DenseTensorType
 
-from synk.compile.programs.program import Program
-from synk.compile.programs.transfer import fill, is_on_device, to_host
+from synk.compile.programs.text.program import Program
+from synk.compile.programs.text.transfer import fill, is_on_device, to_host
 from synk.gpu.speedups.draws import Draws, LaterGenerator
 from synk.gpu.speedups.graphs import Graphs
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from synk.compile.native.draws import copy_generator
-from synk.compile.programs.transfer import fill
+from synk.compile.programs.text.transfer import fill
 from synk.gpu.dispatch.device_random import words_of
 
 MOST_DRAWS = 1024  # of one recording, whose words take 16 bytes each

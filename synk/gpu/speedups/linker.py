@@ -16,9 +16,9 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 
 from synk.compile import ArrayLinker
-from synk.compile.passes.finish import Announcer
-from synk.compile.programs.program import Program
-from synk.compile.programs.transfer import overwritten
+from synk.compile.programs.passes.finish import Announcer
+from synk.compile.programs.text.program import Program
+from synk.compile.programs.text.transfer import overwritten
 from synk.gpu.device.cuda import CudaDevice
 from synk.gpu.speedups.captured import Captured, obstacle
 from synk.gpu.speedups.graphs import Graphs

@@ -16,8 +16,8 @@ from pytensor import shared
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.link.c.type import generic
 
-from synk.compile.programs.buffers import is_writeable
-from synk.compile.programs.transfer import is_on_device, is_on_host, overwritten
+from synk.compile.programs.text.buffers import is_writeable
+from synk.compile.programs.text.transfer import is_on_device, is_on_host, overwritten
 from synk.transport.comm import LoneCommunicator, SharedArrays
 from synk.values import messages
 from synk.values.errors import SynkWarning

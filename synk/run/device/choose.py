@@ -9,7 +9,7 @@ import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
-from synk.compile.programs.transfer import NARROW, check_narrow
+from synk.compile.programs.text.transfer import NARROW, check_narrow
 from synk.gpu.device.cuda import CudaDevice
 from synk.gpu.device.cupy_library import find_cupy, import_cupy, remedy
 from synk.gpu.device.probe import Gpu, Survey, survey

@@ -12,8 +12,8 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
-from synk.compile.graphs import serialize
-from synk.compile.graphs.substitute import substitute
+from synk.compile.programs.graphs import serialize
+from synk.compile.programs.graphs.substitute import substitute
 from synk.exact.definition import Definition, Update, dtype_of
 from synk.run.arrays.variables import first_row, leads, n_rows, ranks, total_rows
 from synk.run.rank.spec import ProgramSpec, UpdateSpec

@@ -25,13 +25,13 @@ import pytensor
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.op import RandomVariable
 
-from synk.compile.emit import Observer
-from synk.compile.graphs import serialize
-from synk.compile.graphs.substitute import substitute
 from synk.compile.observe.debug import Debug, of_nothing
 from synk.compile.observe.profile import observed_mode
-from synk.compile.passes.finish import Announcer
-from synk.compile.wrong_rewrites import without_wrong
+from synk.compile.programs.emit import Observer
+from synk.compile.programs.graphs import serialize
+from synk.compile.programs.graphs.substitute import substitute
+from synk.compile.programs.passes.finish import Announcer
+from synk.compile.rewriting.wrong_rewrites import without_wrong
 from synk.run.arrays.variables import RankVariables
 from synk.run.device import Device
 from synk.run.rank.arguments import RowInput, numbers_of_rows, stand_in

@@ -14,8 +14,8 @@ from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.type import TensorType
 
 from synk.compile import array_mode
-from synk.compile.elementwise.templates_math import FUNCTIONS as TEMPLATES
 from synk.compile.native.special import PREFIX
+from synk.compile.programs.elementwise.templates_math import FUNCTIONS as TEMPLATES
 from synk.compile.regions.region import Region
 
 SPECIAL = {kind: name for kind, name in TEMPLATES.items() if name.startswith(PREFIX)}

@@ -16,7 +16,7 @@ from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor
 
 from synk.compile import ArrayLinker, array_mode
 from synk.compile.compat import AdvancedIncSubtensor1, AdvancedSubtensor1
-from synk.compile.elementwise.dialect import native_dialect
+from synk.compile.programs.elementwise.dialect import native_dialect
 from synk.compile.regions.elements import declare
 from synk.compile.regions.region import Region
 

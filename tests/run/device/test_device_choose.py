@@ -189,7 +189,7 @@ def test_what_cores_do_anyway_may_be_said(machine):
 
 def test_bfloat16_needs_a_package(machine, monkeypatch):
     asked = machine(Survey(H200))
-    monkeypatch.setattr("synk.compile.programs.transfer.find_spec", lambda name: None)
+    monkeypatch.setattr("synk.compile.programs.text.transfer.find_spec", lambda name: None)
     with pytest.raises(ImportError, match="pip install ml_dtypes"):
         checked_devices(1, "cuda", 1, precision="bfloat16")
     assert asked == []

@@ -7,7 +7,7 @@ import numpy as np
 import scipy.special
 from pytensor.scalar import basic, math
 
-from synk.compile.elementwise.dialect import TYPES
+from synk.compile.programs.elementwise.dialect import TYPES
 
 INTEGERS = [dtype for dtype in TYPES if "int" in dtype]
 FLOATS = ["float32", "float64"]

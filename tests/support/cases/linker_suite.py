@@ -29,7 +29,7 @@ import pytest
 from pytensor.compile.mode import Mode, get_mode
 
 from synk.compile import ArrayLinker
-from synk.compile.rewrites import UNWANTED
+from synk.compile.rewriting.rewrites import UNWANTED
 
 TESTS = Path(__file__).parents[2]
 DOCUMENTED = TESTS.parent / "docs" / "linker.rst"  # names the tests that fail, and why

@@ -27,7 +27,7 @@ from pytensor.tensor.elemwise import Elemwise
 
 from support.exact.graphs import RandomGraph
 from support.exact.simulated import Graph, Simulated, one_process
-from synk.compile.graphs.serialize import topological
+from synk.compile.programs.graphs.serialize import topological
 from synk.exact.collectives.collectives import AllGather
 from synk.exact.definition import UNDECLARED, Definition, Update
 

@@ -17,7 +17,7 @@ from pytensor.graph.traversal import ancestors
 
 from support.exact.pieces import PIECES, Unfit
 from support.exact.simulated import value_of
-from synk.compile.graphs.serialize import topological
+from synk.compile.programs.graphs.serialize import topological
 from synk.compile.tables import array_funcify
 from synk.exact.definition import Definition, define
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from pytensor.graph.basic import Constant
 
-from synk.compile.graphs.serialize import topological
-from synk.compile.graphs.substitute import substitute
+from synk.compile.programs.graphs.serialize import topological
+from synk.compile.programs.graphs.substitute import substitute
 from synk.compile.tables import array_funcify
 from synk.exact.definition import Definition
 from synk.exact.results import exact_definition

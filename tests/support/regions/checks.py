@@ -19,9 +19,9 @@ from support.regions.arrays import LAYOUTS
 from support.regions.exactness import CLOSE, EXACT, SUMMED, levels_of
 from support.regions.graphs import SmallGraph
 from synk.compile import ArrayLinker, array_mode
-from synk.compile.elementwise.fusion import TAG
+from synk.compile.programs.elementwise.fusion import TAG
 from synk.compile.regions.region import Region
-from synk.compile.rewrites import NATIVE
+from synk.compile.rewriting.rewrites import NATIVE
 
 ULP = 4  # of elementary functions
 EXPECTED = (ValueError, IndexError, TypeError, AssertionError, ZeroDivisionError)

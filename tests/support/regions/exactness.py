@@ -22,7 +22,7 @@ from pytensor.tensor.math import Argmax, Dot
 from pytensor.tensor.sort import ArgSortOp, SortOp
 
 from synk.compile.compat import Ger, IfElse, plain_graph
-from synk.compile.graphs.serialize import topological
+from synk.compile.programs.graphs.serialize import topological
 
 WHOLE = 0  # whole numbers: any order of additions gives the same
 EXACT = 1  # each operation is rounded as IEEE says

@@ -19,7 +19,7 @@ from support.exact.graphs import Known
 from support.exact.pieces import Unfit
 from support.regions.arrays import FLOATS, INTEGERS, random_array
 from support.regions.exactness import EXACT, WHOLE, levels_of
-from synk.compile.graphs.serialize import topological
+from synk.compile.programs.graphs.serialize import topological
 
 LENGTHS = {"n": 5, "m": 3, "k": 4, "one": 1, "big": 300}  # when the graph is made; ``n`` changes
 ROWS = (5, 8, 0, 1)  # of ``n``, for one call after the other

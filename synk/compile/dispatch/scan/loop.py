@@ -3,7 +3,7 @@
     sequences[i], rows of traces, untraced states, constants
         -> step -> rows of traces, untraced states[, whether to stop]
 
-`synk.compile.graphs.scan_traces` says what a trace is. All that a step returns is its own.
+`synk.compile.programs.graphs.scan_traces` says what a trace is. All that a step returns is its own.
 """
 
 from itertools import accumulate, pairwise
@@ -11,9 +11,9 @@ from itertools import accumulate, pairwise
 from pytensor.scan.op import Scan
 
 from synk.compile.compat import inner_graph
-from synk.compile.emit import emit
-from synk.compile.graphs.scan_traces import traces_of
-from synk.compile.rewrites import inner_rewriter
+from synk.compile.programs.emit import emit
+from synk.compile.programs.graphs.scan_traces import traces_of
+from synk.compile.rewriting.rewrites import inner_rewriter
 from synk.compile.tables import array_funcify
 
 

@@ -13,7 +13,7 @@ from pytensor.scalar.loop import ScalarLoop
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.type import TensorType
 
-from synk.compile.programs.transfer import to_host
+from synk.compile.programs.text.transfer import to_host
 from synk.compile.tables import array_funcify, array_scalar
 
 

@@ -15,7 +15,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-from synk.compile.programs.transfer import NARROW
+from synk.compile.programs.text.transfer import NARROW
 from synk.gpu.kernels.cudnn import descriptor
 from synk.gpu.kernels.cudnn.cudnn_plan import DTYPES, CudnnPlan
 from synk.gpu.kernels.cudnn.descriptor import Descriptor

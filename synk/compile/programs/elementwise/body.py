@@ -12,10 +12,10 @@ from pytensor.graph.basic import Apply, Constant
 from pytensor.scalar.basic import Composite
 from pytensor.scalar.loop import ScalarLoop
 
-import synk.compile.elementwise.templates_math  # noqa: F401  registers its templates
-from synk.compile.elementwise.dialect import Dialect, of_few
-from synk.compile.elementwise.templates import template
-from synk.compile.elementwise.writer import NoTemplate, Value, Writer, type_name
+import synk.compile.programs.elementwise.templates_math  # noqa: F401  registers its templates
+from synk.compile.programs.elementwise.dialect import Dialect, of_few
+from synk.compile.programs.elementwise.templates import template
+from synk.compile.programs.elementwise.writer import NoTemplate, Value, Writer, type_name
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ LIBRARIES = tuple(
     os.path.join(os.path.abspath(folder), "")
     for folder in (
         os.path.dirname(pytensor.__file__),
-        os.path.join(os.path.dirname(__file__), os.pardir, os.pardir),
+        os.path.join(os.path.dirname(__file__), *[os.pardir] * 3),
     )
 )
 PYTHON = os.path.join(sysconfig.get_path("stdlib"), "")

@@ -2,7 +2,8 @@
 
 from pytensor.scalar import basic, math
 
-from synk.compile.elementwise.templates import (
+from synk.compile.native.special import PREFIX
+from synk.compile.programs.elementwise.templates import (
     arithmetic,
     carrier,
     cast,
@@ -12,7 +13,6 @@ from synk.compile.elementwise.templates import (
     template,
     wrap,
 )
-from synk.compile.native.special import PREFIX
 
 FUNCTIONS = {
     basic.Pow: "pow",

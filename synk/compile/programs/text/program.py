@@ -17,8 +17,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 from pytensor.graph.basic import Apply
 
-from synk.compile.graphs.origin import nearest_lines, user_lines, write_line
-from synk.compile.passes.place import Transfers
+from synk.compile.programs.graphs.origin import nearest_lines, user_lines, write_line
+from synk.compile.programs.passes.place import Transfers
 
 
 class Program:

@@ -24,8 +24,8 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import Op
 from pytensor.link.c.op import ExternalCOp
 
-from synk.compile.graphs.origin import pack, unpack
-from synk.compile.graphs.script_rules import learn, rules_of_script
+from synk.compile.programs.graphs.origin import pack, unpack
+from synk.compile.programs.graphs.script_rules import learn, rules_of_script
 from synk.values.by_value import Code, CodePickler
 
 Variables = list[Variable]

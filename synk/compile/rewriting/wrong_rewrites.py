@@ -1,6 +1,6 @@
 """Rewrites of PyTensor that give wrong numbers, by version: no graph that synk compiles goes through them.
 
-    KNOWN_WRONG, the installed version -> LEFT_OUT -> `synk.compile.rewrites`, `without_wrong(mode)`
+    KNOWN_WRONG, the installed version -> LEFT_OUT -> `synk.compile.rewriting.rewrites`, `without_wrong(mode)`
 
 A test shows for each entry that PyTensor alone is still wrong where the entry says so: when it fails, a
 release has mended the rewrite, and ``mended`` gets that release.

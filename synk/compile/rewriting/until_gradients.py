@@ -15,8 +15,8 @@ from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.shape import Shape
 from pytensor.tensor.subtensor import Subtensor
 
-from synk.compile.graphs.origin import nearest_lines, user_lines
-from synk.compile.wrong_rewrites import release_of
+from synk.compile.programs.graphs.origin import nearest_lines, user_lines
+from synk.compile.rewriting.wrong_rewrites import release_of
 
 MENDED = (3, 1, 1)
 WRONG = release_of(pytensor.__version__) < MENDED

@@ -25,13 +25,13 @@ from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.type import TensorType
 
 from synk.compile.compat import IfElse
-from synk.compile.passes.destination import Buffer
-from synk.compile.passes.finish import Announcer, Copy, Finish
-from synk.compile.passes.place import Step
-from synk.compile.passes.plan import ProgramPlan
-from synk.compile.programs.buffers import open_buffer, part, put, settle
-from synk.compile.programs.program import Program
-from synk.compile.programs.transfer import CROSSINGS
+from synk.compile.programs.passes.destination import Buffer
+from synk.compile.programs.passes.finish import Announcer, Copy, Finish
+from synk.compile.programs.passes.place import Step
+from synk.compile.programs.passes.plan import ProgramPlan
+from synk.compile.programs.text.buffers import open_buffer, part, put, settle
+from synk.compile.programs.text.program import Program
+from synk.compile.programs.text.transfer import CROSSINGS
 from synk.compile.tables import DEVICE, HOST
 
 

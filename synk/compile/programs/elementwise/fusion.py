@@ -20,8 +20,8 @@ from pytensor.tensor.rewriting.elemwise import (
     local_useless_composite_outputs,
 )
 
-from synk.compile.elementwise.body import has_template
-from synk.compile.elementwise.dialect import CUDA, Dialect, native_dialect
+from synk.compile.programs.elementwise.body import has_template
+from synk.compile.programs.elementwise.dialect import CUDA, Dialect, native_dialect
 
 TAG = "numpy_kernels"
 TAGS = {"C": TAG, "CUDA": "cuda_kernels"}  # by name of the dialect

@@ -21,8 +21,8 @@ from pytensor.graph.op import HasInnerGraph
 from pytensor.tensor.elemwise import CAReduce, Elemwise
 from pytensor.tensor.extra_ops import CumOp
 
-from synk.compile.graphs.origin import keep_origin, place_of, remade
-from synk.compile.graphs.serialize import topological
+from synk.compile.programs.graphs.origin import keep_origin, place_of, remade
+from synk.compile.programs.graphs.serialize import topological
 
 
 def as_performed(results: Sequence[Variable]) -> list[Variable]:

@@ -30,7 +30,7 @@ from pytensor.tensor.type import DenseTensorType, TensorType
 from synk.compile.compat import join_pieces
 
 if TYPE_CHECKING:
-    from synk.compile.passes.plan import ProgramPlan
+    from synk.compile.programs.passes.plan import ProgramPlan
 
 REGROUPS = (Reshape, JoinDims, SplitDims)
 

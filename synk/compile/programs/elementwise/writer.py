@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from synk.compile.elementwise.dialect import TYPES, Dialect
+from synk.compile.programs.elementwise.dialect import TYPES, Dialect
 
 
 class NoTemplate(NotImplementedError):

@@ -17,11 +17,11 @@ from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.type import DenseTensorType
 
-from synk.compile.passes.aliases import Aliases
-from synk.compile.passes.destination import Destinations
+from synk.compile.programs.passes.aliases import Aliases
+from synk.compile.programs.passes.destination import Destinations
 
 if TYPE_CHECKING:
-    from synk.compile.passes.plan import ProgramPlan
+    from synk.compile.programs.passes.plan import ProgramPlan
 
 Reuse = dict[Apply, list[Variable | None]]
 

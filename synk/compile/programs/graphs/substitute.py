@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from pytensor.graph.basic import Variable
 
-from synk.compile.graphs.origin import remade
-from synk.compile.graphs.serialize import topological
+from synk.compile.programs.graphs.origin import remade
+from synk.compile.programs.graphs.serialize import topological
 
 
 def substitute(outputs: Sequence[Variable], replacements: Mapping[Variable, Variable]) -> list[Variable]:

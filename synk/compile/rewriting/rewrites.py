@@ -1,6 +1,6 @@
 """The rewrites that a graph goes through before it is compiled: PyTensor's, chosen, and those that it lacks.
 
-array_query -> PyTensor's rewrites, without `UNWANTED`; fusion (`synk.compile.elementwise.fusion`)
+array_query -> PyTensor's rewrites, without `UNWANTED`; fusion (`synk.compile.programs.elementwise.fusion`)
             -> KeepLines       the user's lines follow replacements
             -> SuperviseQuickly, NearShapes: what PyTensor does, in linear time
             -> AsPerformed     declared dtypes are those in which Ops compute
@@ -28,16 +28,16 @@ from pytensor.graph.traversal import ancestors
 from pytensor.graph.utils import InconsistencyError
 from pytensor.tensor.rewriting.shape import ShapeFeature
 
-from synk.compile.elementwise import dialect_of
-from synk.compile.elementwise.dialect import CUDA
-from synk.compile.elementwise.fusion import TAGS, register_fusion
-from synk.compile.graphs.until_gradients import check_until_gradients
-from synk.compile.graphs.width import as_performed
 from synk.compile.native.libraries import native_libraries
-from synk.compile.passes.place import wanted_on_host
-from synk.compile.sound_rewrites import GUARDED, SOUND
-from synk.compile.trackers import LAST, ForgetOps, forgetful
-from synk.compile.wrong_rewrites import LEFT_OUT
+from synk.compile.programs.elementwise import dialect_of
+from synk.compile.programs.elementwise.dialect import CUDA
+from synk.compile.programs.elementwise.fusion import TAGS, register_fusion
+from synk.compile.programs.graphs.width import as_performed
+from synk.compile.programs.passes.place import wanted_on_host
+from synk.compile.rewriting.sound_rewrites import GUARDED, SOUND
+from synk.compile.rewriting.trackers import LAST, ForgetOps, forgetful
+from synk.compile.rewriting.until_gradients import check_until_gradients
+from synk.compile.rewriting.wrong_rewrites import LEFT_OUT
 
 WANTED = (
     "fast_run",

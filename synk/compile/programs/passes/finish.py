@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from pytensor.graph.basic import Apply, Variable
 
 from synk.compile.compat import join_pieces
-from synk.compile.passes.aliases import Aliases
-from synk.compile.passes.destination import Buffer, JoinLayout
+from synk.compile.programs.passes.aliases import Aliases
+from synk.compile.programs.passes.destination import Buffer, JoinLayout
 
 if TYPE_CHECKING:
-    from synk.compile.passes.plan import ProgramPlan
+    from synk.compile.programs.passes.plan import ProgramPlan
 
 
 class Announcer(Protocol):

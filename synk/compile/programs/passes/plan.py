@@ -16,12 +16,12 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.fg import FunctionGraph
 
 from synk.compile.host_call import HostCall
-from synk.compile.passes.aliases import Aliases
-from synk.compile.passes.destination import Destinations, find_destinations
-from synk.compile.passes.finish import Actions, find_finished
-from synk.compile.passes.lazy import Guard, plan_lazy
-from synk.compile.passes.place import Placement, place, stay
-from synk.compile.passes.reuse import Reuse, find_reuse
+from synk.compile.programs.passes.aliases import Aliases
+from synk.compile.programs.passes.destination import Destinations, find_destinations
+from synk.compile.programs.passes.finish import Actions, find_finished
+from synk.compile.programs.passes.lazy import Guard, plan_lazy
+from synk.compile.programs.passes.place import Placement, place, stay
+from synk.compile.programs.passes.reuse import Reuse, find_reuse
 from synk.compile.tables import HOST, accepts_out, array_funcify, array_rounded
 from synk.gpu.passes.narrow import narrow
 
@@ -30,7 +30,7 @@ from synk.gpu.passes.narrow import narrow
 class ProgramPlan:
     """The request for a program, and the decisions of the passes about it; `make` asks them.
 
-    The parameters are those of `synk.compile.emit.emit`; ``dtype`` is its ``narrow``.
+    The parameters are those of `synk.compile.programs.emit.emit`; ``dtype`` is its ``narrow``.
     """
 
     fgraph: FunctionGraph

@@ -1,0 +1,1 @@
+"""Rewrites of graphs: PyTensor's that hold, and ours."""
