@@ -11,7 +11,7 @@ ratios to the time that synk takes inside a step. Rivals need the extra ``bench`
 import argparse
 from collections.abc import Iterator
 
-from synk.tools.bench import all_reduce, figures, machine, pairs
+from synk.tools.bench import all_reduce, figures, how_busy, pairs
 from synk.tools.bench.all_reduce import IN_STEP, ONE_COPY, THEIRS, VERB
 from synk.tools.bench.rivals import GLOO, MPI, versions
 from synk.tools.bench.workbench import LARGE, Workbench, opened, show
@@ -30,7 +30,7 @@ ITEMS_A_TIME = 3_000_000  # for one time, short vectors are summed often
 def main() -> None:
     options = parse()
     with opened(options.ranks, options.rounds, options.quick) as bench:
-        print("\n".join([*machine.describe(versions(bench.crews)).lines(), *bench.left_out]), flush=True)
+        print("\n".join([*how_busy.describe(versions(bench.crews)).lines(), *bench.left_out]), flush=True)
         comparisons = dict(measure(bench, options.sizes))
     show("")
     title = f"All-reduces of float32, {options.ranks} ranks"

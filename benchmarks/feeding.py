@@ -20,7 +20,7 @@ import numpy as np
 import pytensor.tensor as pt
 
 import synk
-from synk.tools.bench.machine import describe
+from synk.tools.bench.how_busy import describe
 from synk.tools.bench.pairs import compare, in_bytes
 
 COPY = "plain copy, page-locked"

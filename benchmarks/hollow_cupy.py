@@ -22,7 +22,7 @@ import numpy as np
 
 from support.cudnn import fake_cudnn
 from support.cupy import fake_cublas, fake_cupy, stand_in
-from synk.gpu.device.cuda import CudaDevice
+from synk.gpu.device.cuda_device import CudaDevice
 from synk.gpu.device.probe import Gpu, Survey
 from synk.gpu.kernels.cudnn import find_cudnn, handle
 from synk.run.rank.program import RankProgram

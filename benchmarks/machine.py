@@ -9,11 +9,11 @@ for library in ("OMP", "OPENBLAS", "MKL", "NUMBA"):
     os.environ[f"{library}_NUM_THREADS"] = "1"
 
 # After the loop: with synk comes NumPy.
-from synk.tools.bench import machine  # noqa: E402
+from synk.tools.bench import how_busy  # noqa: E402
 
 OTHERS = ("numba", "torch")
 
 
 def describe() -> str:
     """Return processor, cores, load, Python and the versions of what is measured."""
-    return "; ".join(machine.describe({package: machine.installed(package) for package in OTHERS}).lines())
+    return "; ".join(how_busy.describe({package: how_busy.installed(package) for package in OTHERS}).lines())

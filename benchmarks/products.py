@@ -1,4 +1,4 @@
-"""Products of float32 matrices: oneDNN beside NumPy's OpenBLAS, for the table in synk/compile/native/products.py.
+"""Products of float32 matrices: oneDNN beside NumPy's OpenBLAS, for the table in synk/compile/native/onednn_products.py.
 
    python benchmarks/products.py                            sizes as training has them, one thread
    python benchmarks/products.py --size 32x128x512 --rounds 50
@@ -19,7 +19,7 @@ import numpy as np
 from markdown_tables import aligned, in_words
 
 from synk.compile.native.find_onednn import find
-from synk.compile.native.products import Products, Sizes
+from synk.compile.native.onednn_products import Products, Sizes
 from synk.tools.bench import pairs
 
 TRAINING = ("32x128x512", "250x784x800", "250x800x800", "250x800x10")

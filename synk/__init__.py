@@ -21,7 +21,7 @@ from synk.run.arrays.data import Data as Data
 from synk.run.arrays.per_rank import Since as _Since
 from synk.run.arrays.variables import n_rows as n_rows
 from synk.run.collectives.assign import Broadcast, Scatter, SetValue
-from synk.run.collectives.base import Collective, describe_verb
+from synk.run.collectives.collective import Collective, describe_verb
 from synk.run.collectives.exchange import AllToAll, ReduceScatter
 from synk.run.collectives.gather import AllGather, Gather
 from synk.run.collectives.read import CheckFinite, GetLengths, GetShapes, GetValue

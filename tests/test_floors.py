@@ -108,7 +108,7 @@ def read_modules() -> list[Module]:
 
 
 def module_name(package: str, path: Path) -> str:
-    """Return ``synk.transport.comm.host`` for ``transport/comm/host.py``, and ``synk.transport.comm`` for ``transport/comm/__init__.py``."""
+    """Return ``synk.transport.comm.host_communicator`` for ``transport/comm/host_communicator.py``, and ``synk.transport.comm`` for ``transport/comm/__init__.py``."""
     parts = path.with_suffix("").parts
     return ".".join([package, *(parts[:-1] if parts[-1] == "__init__" else parts)])
 
@@ -348,7 +348,7 @@ VIOLATIONS = [
     (
         upward,
         OF_DISPATCH,
-        "synk.compile.programs.passes.place:1 on floor 4 imports synk.compile.dispatch on floor 8",
+        "synk.compile.programs.passes.host_or_device:1 on floor 4 imports synk.compile.dispatch on floor 8",
     ),
     (
         upward,

@@ -214,7 +214,7 @@ class Call(Step):
         start, stop = readers.told if self.batch.start == TOLD else (self.batch.start, self.batch.stop)
         shares = [split(stop - start, readers.n_ranks)[rank] for rank in readers.ranks]
         before = 0 if pairs else start
-        # A rank without rows has the one before stand in: see `synk.run.rank.arguments.stand_in`.
+        # A rank without rows has the one before stand in: see `synk.run.rank.row_inputs.stand_in`.
         first = max(before + min(first if first < last else last - 1 for first, last in shares), 0)
         return first, max(before + shares[-1][1], first + 1)
 

@@ -9,7 +9,7 @@ from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 
 from synk.compile import ArrayLinker, array_funcify, array_mode
 from synk.compile.dispatch.sampler import bernoulli_mask, same_numbers, sampler, unbatched
-from synk.compile.native.draws import copy_generator
+from synk.compile.native.bit_generators import copy_generator
 
 
 def op_of(name, *parameters, **keywords):

@@ -215,7 +215,7 @@ def test_arrays_of_16_bits_are_read_and_written_by_the_kernel(build, dtype):
     np.testing.assert_allclose(result, np.maximum(left @ right + added, 0) * 2 @ last, rtol=0.1, atol=0.5)
     # The same numbers as from array operations that compute in float32.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("synk.compile.dispatch.fused.dialect_of", lambda xp: None)
+        patch.setattr("synk.compile.dispatch.elemwise_kernel.dialect_of", lambda xp: None)
         plain, counts = counted(build([x, w, v, bias], outputs, fused=False, narrow=dtype), *values)
     assert counts.launches > 6
     np.testing.assert_allclose(result, plain, rtol=0.02, atol=0.05)

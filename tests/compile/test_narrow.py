@@ -17,7 +17,7 @@ from support.cases.unary_op import UnaryOp
 from synk.compile import ArrayLinker, Profile, array_funcify, array_mode
 from synk.compile.compat import optional_class
 from synk.compile.observe.debug import Debug, DebugError
-from synk.compile.programs.passes.place import stay
+from synk.compile.programs.passes.host_or_device import stay
 from synk.compile.tables import Width, goes_by_dtype, width
 from synk.gpu.passes.narrow import narrow, widths
 

@@ -14,7 +14,7 @@ from support.cases.unary_op import UnaryOp
 from synk.compile import ArrayLinker, array_funcify, array_mode
 from synk.compile.compat import optional_class
 from synk.compile.programs import emit
-from synk.compile.programs.passes.place import Transfers, is_shape_like, place, stay, wanted_on_host
+from synk.compile.programs.passes.host_or_device import Transfers, is_shape_like, place, stay, wanted_on_host
 from synk.compile.tables import DEVICE, HOST
 
 ifelse = optional_class("ifelse", "pytensor.conditional.op", "pytensor.ifelse")

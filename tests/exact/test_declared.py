@@ -17,7 +17,7 @@ from synk.exact.collectives.marks import addend
 from synk.exact.declared import misdeclared, sums_of_equals
 from synk.exact.definition import define
 from synk.exact.each_rank import of_each_rank
-from synk.exact.rule import computed, warn_of_results
+from synk.exact.undeclared import computed, warn_of_results
 
 N_ROWS, N_RANKS = 11, 3
 

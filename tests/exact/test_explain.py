@@ -14,7 +14,7 @@ from synk.exact.collectives.collective_op import CollectiveOp
 from synk.exact.collectives.collectives import all_reduce
 from synk.exact.definition import define
 from synk.exact.explain import explain
-from synk.exact.rule import computed
+from synk.exact.undeclared import computed
 from synk.ops import batch_norm
 
 x, y = pt.matrix("x", dtype="float64"), pt.vector("y", dtype="float64")

@@ -29,7 +29,7 @@ from synk.compile.dispatch import (  # noqa: F401  (they register entries)
     blockwise,
     decomposition,
     elemwise,
-    graph,
+    graph_ops,
     linalg,
     pick,
     reduce,

@@ -21,7 +21,7 @@ from pytensor.tensor.blas import BatchedDot, Dot22, Dot22Scalar, Gemm, Gemv
 from pytensor.tensor.math import Dot
 
 from synk.compile.compat import Ger
-from synk.compile.native.products import faster_products
+from synk.compile.native.onednn_products import faster_products
 from synk.compile.programs.text.transfer import is_on_device
 from synk.compile.tables import array_funcify, flops_of, takes_out
 from synk.gpu.dispatch.cublas import can_multiply, multiply

@@ -22,7 +22,7 @@ from pytensor.tensor.basic import constant
 from pytensor.tensor.elemwise import Elemwise
 
 from synk.compile.dispatch.broadcast import length_check
-from synk.compile.dispatch.fused import fused
+from synk.compile.dispatch.elemwise_kernel import fused
 from synk.compile.host_call import HostCall
 from synk.compile.programs.emit import emit
 from synk.compile.tables import accepts_out, array_funcify, array_scalar, takes_out

@@ -32,7 +32,7 @@ from pytensor.tensor.random.basic import (
 from pytensor.tensor.random.op import RandomVariable
 
 from synk.compile.host_call import HostCall
-from synk.compile.native.draws import copy_generator
+from synk.compile.native.bit_generators import copy_generator
 from synk.compile.tables import array_funcify
 from synk.gpu.dispatch.device_random import device_sampler
 

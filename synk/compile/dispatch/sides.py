@@ -42,7 +42,7 @@ from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor, I
 from pytensor.tensor.type_other import MakeSlice
 
 from synk.compile.compat import AdvancedSubtensor1, Ger, IfElse, LazyIfElse
-from synk.compile.programs.passes.place import wanted_on_host
+from synk.compile.programs.passes.host_or_device import wanted_on_host
 from synk.compile.tables import DEVICE, FOLLOW, HOST, free_inputs, host_inputs, side
 
 # Read by Python: a shape, a scalar, a slice.

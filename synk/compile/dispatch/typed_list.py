@@ -19,7 +19,7 @@ from pytensor.typed_list.basic import (
 )
 from pytensor.typed_list.type import TypedListType
 
-from synk.compile.dispatch.graph import copy_value
+from synk.compile.dispatch.graph_ops import copy_value
 from synk.compile.tables import array_funcify
 
 

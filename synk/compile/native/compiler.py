@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from synk.compile.native.compilation import CompileError, compile_all
+from synk.compile.native.building import CompileError, compile_all
 
 # No -ffast-math: NaN and infinity mean what they mean in NumPy. No contraction either: a product that is not
 # rounded before it is added would make a fused graph differ from the same graph unfused. Loops begin where

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from synk.compile.native.compilation import CompileError
+from synk.compile.native.building import CompileError
 from synk.compile.native.compiler import Compiler, find_compiler, why_none
 from synk.compile.native.methods import layout_is_known
 from synk.compile.native.store import Store

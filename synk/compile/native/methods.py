@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from synk.compile.native import draws, routines, special
+from synk.compile.native import bit_generators, routines, special
 from synk.compile.native.capsules import pointer_in
-from synk.compile.native.products import Pointers, faster_products
+from synk.compile.native.onednn_products import Pointers, faster_products
 
 HEAD = object.__basicsize__
 TABLES: dict[str, Callable[[], list[Any]]] = {
     "special": special.pointers,
-    "drawing": draws.pointers,
+    "drawing": bit_generators.pointers,
     "routines": routines.pointers,
 }
 

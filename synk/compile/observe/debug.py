@@ -19,7 +19,7 @@ from pytensor.tensor.basic import AllocEmpty
 from pytensor.tensor.random.op import RandomVariable
 
 from synk.compile.compat import inner_graph
-from synk.compile.dispatch.graph import Branches, copy_value
+from synk.compile.dispatch.graph_ops import Branches, copy_value
 from synk.compile.dispatch.sampler import same_numbers
 from synk.compile.host_call import HostCall
 from synk.compile.linker import ArrayLinker, array_mode

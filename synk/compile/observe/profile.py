@@ -30,7 +30,7 @@ from synk.compile.linker import ArrayLinker
 from synk.compile.observe.report import Record, Report, Slice
 from synk.compile.programs.emit import Observer
 from synk.compile.programs.graphs.origin import nearest_lines
-from synk.compile.programs.text.writer import label
+from synk.compile.programs.text.program_writer import label
 from synk.compile.regions.region import nodes_of
 from synk.compile.tables import flops_of
 

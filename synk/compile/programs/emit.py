@@ -22,11 +22,11 @@ from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.fg import FunctionGraph
 
 from synk.compile.programs.passes.finish import Announcer
-from synk.compile.programs.passes.place import Placement, Step
+from synk.compile.programs.passes.host_or_device import Placement, Step
 from synk.compile.programs.passes.plan import ProgramPlan
 from synk.compile.programs.text.buffers import assemble
 from synk.compile.programs.text.program import Program
-from synk.compile.programs.text.writer import ProgramWriter
+from synk.compile.programs.text.program_writer import ProgramWriter
 from synk.compile.tables import HOST
 
 Observer = Callable[[Apply, Callable], Callable]  # node, implementation -> what runs in its place
@@ -65,7 +65,7 @@ def emit(
         Which output is the new value of which input: it is returned in the array of that input.
     given, fetched, left : collection of int
         Inputs that come from the host, outputs that go there, and outputs that stay where they are computed;
-        see `synk.compile.programs.passes.place.place`. With NumPy they make no difference.
+        see `synk.compile.programs.passes.host_or_device.place`. With NumPy they make no difference.
     announcer : Announcer, optional
         Told which parts of a join that updates a shared variable are final, while the rest is computed.
     narrow : {"float16", "bfloat16"}, optional

@@ -13,7 +13,7 @@ from synk.compile.regions import factors as factors
 from synk.compile.regions import grouping as grouping
 from synk.compile.regions import hoisting as hoisting
 from synk.compile.regions import indexing as indexing
-from synk.compile.regions import linalg as linalg
+from synk.compile.regions import linear_algebra as linear_algebra
 from synk.compile.regions import loops as loops
 from synk.compile.regions import making as making
 from synk.compile.regions import movement as movement

@@ -14,10 +14,10 @@ from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.math import Dot
 from pytensor.tensor.signal.conv import Convolve1d
 
-from synk.compile.regions.table import NoText, c_text
+from synk.compile.regions.c_texts import NoText, c_text
+from synk.compile.regions.region_writer import RegionWriter
 from synk.compile.regions.views import View
 from synk.compile.regions.walks import common_shape
-from synk.compile.regions.writer import RegionWriter
 
 Signature = tuple[
     Sequence[Sequence[str]], Sequence[Sequence[str]]

@@ -17,12 +17,12 @@ from pytensor.tensor.random import basic
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.type_other import NoneTypeT
 
-from synk.compile.native.draws import BITS, drawing_text
+from synk.compile.native.bit_generators import BITS, drawing_text
 from synk.compile.programs.elementwise.dialect import TYPES
 from synk.compile.programs.elementwise.templates import is_float
-from synk.compile.regions.table import NoText, c_text
+from synk.compile.regions.c_texts import NoText, c_text
+from synk.compile.regions.region_writer import RegionWriter
 from synk.compile.regions.views import View, listed
-from synk.compile.regions.writer import RegionWriter
 
 
 class Draw(NamedTuple):

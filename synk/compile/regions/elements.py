@@ -16,14 +16,14 @@ from pytensor.tensor.elemwise import CAReduce, Elemwise
 from synk.compile.native.compiler import ELEMENTARY
 from synk.compile.native.special import SPECIAL, TABLE, special_text
 from synk.compile.programs.elementwise.body import Body, Operand, elemwise_body
+from synk.compile.programs.elementwise.chain_writer import Value, Writer, type_name
 from synk.compile.programs.elementwise.dialect import TYPES, of_few
 from synk.compile.programs.elementwise.templates import carrier, is_float
-from synk.compile.programs.elementwise.writer import Value, Writer, type_name
-from synk.compile.regions.table import NoText, c_text
+from synk.compile.regions.c_texts import NoText, c_text
+from synk.compile.regions.region_writer import RegionWriter
 from synk.compile.regions.variables import type_of
 from synk.compile.regions.views import View
 from synk.compile.regions.walks import Fold, call, common_shape, fill, one_element
-from synk.compile.regions.writer import RegionWriter
 
 
 def fold_of(op: CAReduce, node: Apply, region: RegionWriter) -> Fold:

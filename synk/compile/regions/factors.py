@@ -19,11 +19,11 @@ from pytensor.tensor.linalg.summary import Det, SLogDet
 from pytensor.tensor.sort import ArgSortOp
 
 from synk.compile.native.routines import TABLE, number_of
-from synk.compile.regions.linalg import rows_of
-from synk.compile.regions.table import NoText, c_text
+from synk.compile.regions.c_texts import NoText, c_text
+from synk.compile.regions.linear_algebra import rows_of
+from synk.compile.regions.region_writer import RegionWriter, type_of
 from synk.compile.regions.views import View
 from synk.compile.regions.walks import copy
-from synk.compile.regions.writer import RegionWriter, type_of
 
 FACTOR = Template("""\
 SHARED int NAME(const View *a, void *factors, void *exchanged)

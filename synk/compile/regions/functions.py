@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from pytensor.graph.fg import FunctionGraph
 
-from synk.compile.native.draws import copy_generator
+from synk.compile.native.bit_generators import copy_generator
 from synk.compile.programs.elementwise.dialect import native_dialect
-from synk.compile.regions.compilation import native_compilation
-from synk.compile.regions.writer import RegionWriter
+from synk.compile.regions.native_function import native_compilation
+from synk.compile.regions.region_writer import RegionWriter
 
 
 class RegionFunction:

@@ -27,16 +27,16 @@ from pytensor.tensor.special import LogSoftmax, Softmax
 from pytensor.tensor.subtensor import AdvancedIncSubtensor, IncSubtensor, Subtensor
 
 from synk.compile.compat import AdvancedIncSubtensor1, IfElse, join_pieces, plain_graph
+from synk.compile.programs.elementwise.chain_writer import NoTemplate
 from synk.compile.programs.elementwise.dialect import native_dialect
 from synk.compile.programs.elementwise.fusion import TAGS
-from synk.compile.programs.elementwise.writer import NoTemplate
 from synk.compile.programs.graphs.substitute import substitute
 from synk.compile.programs.passes.lazy import plan_lazy
+from synk.compile.regions.c_texts import NoText
 from synk.compile.regions.making import is_unread
 from synk.compile.regions.region import Region
-from synk.compile.regions.table import NoText
+from synk.compile.regions.region_writer import RegionWriter
 from synk.compile.regions.variables import LARGEST
-from synk.compile.regions.writer import RegionWriter
 from synk.compile.rewriting.rewrites import NATIVE, step_rewriter
 
 MOVING = (

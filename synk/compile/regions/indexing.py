@@ -12,11 +12,11 @@ from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor, I
 
 from synk.compile.compat import AdvancedIncSubtensor1, AdvancedSubtensor1
 from synk.compile.programs.elementwise.body import Body
+from synk.compile.regions.c_texts import NoText, c_text
 from synk.compile.regions.movement import part, spread
-from synk.compile.regions.table import NoText, c_text
+from synk.compile.regions.region_writer import RegionWriter
 from synk.compile.regions.views import View, listed
 from synk.compile.regions.walks import call, copy, copy_call, sum_of, whole
-from synk.compile.regions.writer import RegionWriter
 
 # The positions of a block are checked before they are used: vector instructions do that, once for all rows.
 AT_POSITIONS = Template("""\

@@ -22,12 +22,12 @@ from pytensor.tensor.random.type import RandomType
 
 from synk.compile.compat import plain_graph
 from synk.compile.programs.graphs.scan_traces import traces_of
+from synk.compile.regions.c_texts import NoText, c_text
 from synk.compile.regions.products import as_blas_reads
-from synk.compile.regions.table import NoText, c_text
+from synk.compile.regions.region_writer import RegionWriter
 from synk.compile.regions.variables import type_of
 from synk.compile.regions.views import View
 from synk.compile.regions.walks import copy, fill
-from synk.compile.regions.writer import RegionWriter
 from synk.compile.rewriting.rewrites import step_rewriter
 
 LONGEST = 400  # nodes of a step

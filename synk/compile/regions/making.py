@@ -13,10 +13,10 @@ from pytensor.tensor.extra_ops import CumOp
 from synk.compile.compat import join_pieces
 from synk.compile.programs.elementwise.templates import carrier
 from synk.compile.programs.graphs.width import cumulated
+from synk.compile.regions.c_texts import NoText, c_text
 from synk.compile.regions.movement import spread
-from synk.compile.regions.table import NoText, c_text
+from synk.compile.regions.region_writer import RegionWriter
 from synk.compile.regions.walks import copy, fill
-from synk.compile.regions.writer import RegionWriter
 
 JUNK = 97  # what memory is filled with that nobody has set: no NaN by chance, and the same each time
 

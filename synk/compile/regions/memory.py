@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from synk.compile.regions.lines import Text
 from synk.compile.regions.places import Places
-from synk.compile.regions.text import Text
 from synk.compile.regions.views import View
 from synk.compile.regions.walks import copy
 

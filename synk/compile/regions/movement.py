@@ -14,10 +14,10 @@ from pytensor.tensor.subtensor import Subtensor
 from pytensor.tensor.type_other import NoneTypeT
 
 from synk.compile.compat import known_axis
-from synk.compile.regions.table import NoText, c_text
+from synk.compile.regions.c_texts import NoText, c_text
+from synk.compile.regions.region_writer import RegionWriter
 from synk.compile.regions.variables import type_of
 from synk.compile.regions.views import View
-from synk.compile.regions.writer import RegionWriter
 
 
 @c_text.register(DimShuffle)

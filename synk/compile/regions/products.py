@@ -21,11 +21,11 @@ from synk.compile.native.routines import TABLE
 from synk.compile.programs.elementwise.body import Body, Operand
 from synk.compile.programs.elementwise.dialect import TYPES
 from synk.compile.programs.elementwise.templates import is_float
-from synk.compile.regions.table import NoText, c_text
+from synk.compile.regions.c_texts import NoText, c_text
+from synk.compile.regions.region_writer import RegionWriter
 from synk.compile.regions.variables import type_of
 from synk.compile.regions.views import View
 from synk.compile.regions.walks import fill, run, whole
-from synk.compile.regions.writer import RegionWriter
 
 # Products of numbers, up to which a product of matrices takes less time than its call in Python.
 FEW = 32**3

@@ -15,8 +15,8 @@ from pytensor.scalar.basic import ScalarType
 from pytensor.tensor.type import DenseTensorType
 
 from synk.compile.programs.elementwise.dialect import TYPES, Dialect
+from synk.compile.regions.c_texts import NoText
 from synk.compile.regions.memory import OwnMemory
-from synk.compile.regions.table import NoText
 from synk.compile.regions.views import View
 from synk.compile.regions.walks import copy
 

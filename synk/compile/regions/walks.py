@@ -19,11 +19,11 @@ import numpy as np
 from synk.compile.programs.elementwise.body import Body, Operand, element
 from synk.compile.programs.elementwise.dialect import TYPES
 from synk.compile.programs.elementwise.templates import carrier, is_float
-from synk.compile.regions.table import NoText
+from synk.compile.regions.c_texts import NoText
 from synk.compile.regions.views import View, listed
 
 if TYPE_CHECKING:
-    from synk.compile.regions.text import Text
+    from synk.compile.regions.lines import Text
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from synk.compile.programs.elementwise import dialect_of
 from synk.compile.programs.elementwise.dialect import CUDA
 from synk.compile.programs.elementwise.fusion import TAGS, register_fusion
 from synk.compile.programs.graphs.width import as_performed
-from synk.compile.programs.passes.place import wanted_on_host
+from synk.compile.programs.passes.host_or_device import wanted_on_host
 from synk.compile.rewriting.sound_rewrites import GUARDED, SOUND
 from synk.compile.rewriting.trackers import LAST, ForgetOps, forgetful
 from synk.compile.rewriting.until_gradients import check_until_gradients

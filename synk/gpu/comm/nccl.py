@@ -17,7 +17,7 @@ from synk.gpu.comm.carrier import Carrier, carrier_of, contiguous
 from synk.gpu.comm.nccl_library import Library
 from synk.gpu.comm.nccl_link import Launch, Link, Peers
 from synk.gpu.comm.staged import is_writable
-from synk.transport.comm.base import Communicator, Read, Shared, copies
+from synk.transport.comm.communicator import Communicator, Read, Shared, copies
 from synk.transport.comm.header import Meeting
 from synk.transport.commands.sync import Barrier
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from synk.transport.comm.base import Communicator, Read, Shared, copies
+from synk.transport.comm.communicator import Communicator, Read, Shared, copies
 from synk.values.errors import CollectiveMismatch
 from synk.values.reduction import Accumulator, cast
 

@@ -25,7 +25,7 @@ from pytensor.tensor.math import Dot
 
 from synk.compile.dispatch.blas import product as multiplied
 from synk.compile.dispatch.broadcast import length_check
-from synk.compile.dispatch.fused import fused
+from synk.compile.dispatch.elemwise_kernel import fused
 from synk.compile.dispatch.reduce import deliver
 from synk.compile.dispatch.shape import concatenation
 from synk.compile.programs.text.transfer import NARROW

@@ -12,7 +12,7 @@ Pure text; imports the words of `body`.
 import numpy as np
 
 from synk.compile.programs.elementwise.body import Body, Operand
-from synk.compile.programs.elementwise.writer import type_name
+from synk.compile.programs.elementwise.chain_writer import type_name
 
 # To the nearest number, ties to the even one. The upper half of a float is a bfloat16.
 CONVERSIONS = """\

@@ -21,7 +21,7 @@ Pure text: compiling and launching are the business of the array module. All int
 from string import Template
 
 from synk.compile.programs.elementwise.body import Body, Operand, element
-from synk.compile.programs.elementwise.writer import type_name
+from synk.compile.programs.elementwise.chain_writer import type_name
 from synk.gpu.elementwise.cuda_access import (
     CONVERSIONS,
     converted,

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from pytensor.graph.basic import Apply, Constant, Variable
 
-from synk.compile.programs.passes.place import Placement, Step
+from synk.compile.programs.passes.host_or_device import Placement, Step
 from synk.compile.tables import WIDE, Width, is_float_array, width
 
 FLOAT32 = "float32"

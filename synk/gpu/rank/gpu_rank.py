@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from synk.gpu.device.cuda import CudaDevice
+from synk.gpu.device.cuda_device import CudaDevice
 from synk.gpu.rank.uploaded_shards import UploadedShards
 from synk.run.arrays.variables import RankVariables
 from synk.run.rank.program import RankProgram
 from synk.run.rank.rank import Rank
 from synk.run.rank.sums import on_host
 from synk.transport.comm import Communicator
-from synk.transport.commands.base import Peers
+from synk.transport.commands.interfaces import Peers
 from synk.transport.memory.segments import SegmentTable
 from synk.values import messages
 

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
-from synk.gpu.device.cuda import CudaDevice
+from synk.gpu.device.cuda_device import CudaDevice
 from synk.gpu.device.uploads import InputBuffers, Request, is_large
 from synk.run.arrays.variables import RankVariables
 from synk.run.device import Device
-from synk.run.rank.arguments import RowInput
+from synk.run.rank.row_inputs import RowInput
 from synk.run.rank.shards import rows_of, share
 from synk.transport.memory.segments import SegmentTable
 from synk.values import messages

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from synk.compile.native.draws import copy_generator
+from synk.compile.native.bit_generators import copy_generator
 from synk.compile.programs.text.transfer import fill
 from synk.gpu.dispatch.device_random import words_of
 

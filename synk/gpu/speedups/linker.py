@@ -19,7 +19,7 @@ from synk.compile import ArrayLinker
 from synk.compile.programs.passes.finish import Announcer
 from synk.compile.programs.text.program import Program
 from synk.compile.programs.text.transfer import overwritten
-from synk.gpu.device.cuda import CudaDevice
+from synk.gpu.device.cuda_device import CudaDevice
 from synk.gpu.speedups.captured import Captured, obstacle
 from synk.gpu.speedups.graphs import Graphs
 from synk.gpu.speedups.overlapping import part_starts

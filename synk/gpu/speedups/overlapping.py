@@ -16,7 +16,7 @@ from synk.gpu.comm.carrier import carrier_of
 from synk.gpu.comm.nccl_library import Library
 from synk.gpu.comm.nccl_link import Link
 from synk.transport.comm import NcclCommunicator
-from synk.transport.comm.base import Shared
+from synk.transport.comm.communicator import Shared
 
 PART_BYTES = 25 << 20  # enough for full speed; what goes out after the gradient is done is no more than one
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from synk.run.arrays.owner import Owner
 from synk.run.arrays.per_rank import ROWS
-from synk.run.collectives.base import Collective, for_each, replace_all
+from synk.run.collectives.collective import Collective, for_each, replace_all
 from synk.run.collectives.reduce import checked_operation
 from synk.run.functions.prepared import PreparedStep
 from synk.run.rank.rank import Rank

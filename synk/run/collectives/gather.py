@@ -11,7 +11,7 @@ import numpy as np
 
 from synk.run.arrays.owner import Owner
 from synk.run.arrays.variables import describe
-from synk.run.collectives.base import Collective, checked_flag, for_each, module_of, replace_all
+from synk.run.collectives.collective import Collective, checked_flag, for_each, module_of, replace_all
 from synk.run.functions.prepared import PreparedStep
 from synk.run.rank.rank import Rank
 from synk.values.messages import Step

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from synk.run.arrays.data import Data
 from synk.run.arrays.owner import Owner
-from synk.run.functions.calls import IndexList
+from synk.run.functions.selections import IndexList
 from synk.run.rank.rank import Rank
 from synk.run.rank.shards import rows_of
 from synk.transport.comm import SharedArrays

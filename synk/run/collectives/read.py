@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from synk.run.arrays.owner import Owner
 from synk.run.arrays.variables import copy_of, describe
-from synk.run.collectives.base import Collective, checked_rank, module_of
+from synk.run.collectives.collective import Collective, checked_rank, module_of
 from synk.run.functions.prepared import Lasting, PreparedStep
 from synk.run.rank.rank import Rank
 from synk.values.errors import NonFinite

@@ -8,7 +8,7 @@ from typing import Any
 from synk.run.arrays.owner import Owner
 from synk.run.arrays.per_rank import FIRST
 from synk.run.arrays.variables import describe
-from synk.run.collectives.base import Collective, checked_flag, for_each, replace_all
+from synk.run.collectives.collective import Collective, checked_flag, for_each, replace_all
 from synk.run.functions.prepared import Lasting, PreparedStep
 from synk.run.rank.rank import Rank
 from synk.transport.comm import SharedArrays

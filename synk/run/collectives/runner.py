@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from pytensor.compile.sharedvalue import SharedVariable
 
 from synk.run.arrays.owner import Owner
-from synk.run.collectives.base import Collective
+from synk.run.collectives.collective import Collective
 from synk.run.functions.prepared import PreparedCommand
 
 

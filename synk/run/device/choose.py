@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from synk.compile.programs.text.transfer import NARROW, check_narrow
-from synk.gpu.device.cuda import CudaDevice
+from synk.gpu.device.cuda_device import CudaDevice
 from synk.gpu.device.cupy_library import find_cupy, import_cupy, remedy
 from synk.gpu.device.probe import Gpu, Survey, survey
-from synk.run.device.base import Device
 from synk.run.device.cpu import CpuDevice, count_cores
+from synk.run.device.device import Device
 from synk.transport.comm import NcclCommunicator
 from synk.values.errors import CudaUnavailable, SynkWarning
 from synk.values.script_frames import stacklevel

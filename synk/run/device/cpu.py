@@ -9,7 +9,7 @@ import numpy as np
 import threadpoolctl
 
 from synk.compile import ArrayLinker, array_mode
-from synk.run.device.base import Device
+from synk.run.device.device import Device
 
 # Read by BLAS libraries that are loaded only after the fork.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")

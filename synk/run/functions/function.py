@@ -21,8 +21,8 @@ from synk.run.arrays.making import make_data
 from synk.run.arrays.owner import Owner
 from synk.run.arrays.per_rank import Effect
 from synk.run.arrays.variables import describe
-from synk.run.functions.calls import CallOptions, as_input, check_subset, in_order, positions
 from synk.run.functions.prepared import PreparedCommand, PreparedStep
+from synk.run.functions.selections import CallOptions, as_input, check_subset, in_order, positions
 from synk.values.rows import check_num_slices
 
 

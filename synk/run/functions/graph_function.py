@@ -22,7 +22,9 @@ from synk.run.arrays.data import Data
 from synk.run.arrays.owner import Owner
 from synk.run.arrays.per_rank import FIRST, Effect, is_tracked
 from synk.run.arrays.variables import describe
-from synk.run.functions.calls import (
+from synk.run.functions.function import Function
+from synk.run.functions.prepared import KnownInput, Lasting, PreparedStep
+from synk.run.functions.selections import (
     CallOptions,
     IndexList,
     Selection,
@@ -34,9 +36,7 @@ from synk.run.functions.calls import (
     select_following,
     select_shares,
 )
-from synk.run.functions.function import Function
-from synk.run.functions.prepared import KnownInput, Lasting, PreparedStep
-from synk.run.functions.spec import to_spec
+from synk.run.functions.specify import to_spec
 from synk.values import messages
 from synk.values.by_value import Code
 from synk.values.reduction import Output, combine

@@ -26,7 +26,7 @@ from synk.run.arrays.per_rank import Effect, is_tracked
 from synk.run.arrays.variables import RankVariables, copy_of, describe
 from synk.run.functions.function import Function
 from synk.run.functions.graph_function import GraphFunction
-from synk.run.rank.calling import Bound
+from synk.run.rank.compiled_calls import Bound
 from synk.run.rank.program import RankProgram
 from synk.run.rank.rank import Rank
 from synk.values import messages

@@ -12,14 +12,14 @@ from typing import Any, Protocol
 from synk.run.arrays.owner import Owner
 from synk.run.arrays.per_rank import Effect
 from synk.run.arrays.variables import describe
-from synk.run.functions.calls import CallOptions
 from synk.run.functions.function import Function
 from synk.run.functions.graph_function import GraphFunction
 from synk.run.functions.prepared import Lasting, PreparedStep
+from synk.run.functions.selections import CallOptions
 
 
 class Item(Protocol):
-    """A collective with its arguments, as `synk.run.collectives.base.Collective` is one."""
+    """A collective with its arguments, as `synk.run.collectives.collective.Collective` is one."""
 
     has_result: bool
     name: str

@@ -17,11 +17,11 @@ from synk.run.device import Devices
 from synk.run.device.cpu import count_cores
 from synk.run.launch.placement import placement
 from synk.run.launch.watchdog import Watchdog
-from synk.transport.commands.base import Death, Disconnected, Leaders, OnDeath, OnLate, Watched
 from synk.transport.commands.channel import MasterChannel
 from synk.transport.commands.commons import Commons
 from synk.transport.commands.deaths import Deaths
 from synk.transport.commands.frames import encode, send
+from synk.transport.commands.interfaces import Death, Disconnected, Leaders, OnDeath, OnLate, Watched
 from synk.transport.commands.mailbox import MasterPost
 from synk.transport.commands.sync import Barrier, LeaderBarrier
 from synk.transport.machines.tree import Placement

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from synk.gpu.device.cuda import PRECISIONS
+from synk.gpu.device.cuda_device import PRECISIONS
 from synk.run.device import MEMORY_LIMIT, Devices, choose_devices
 from synk.run.device.choose import KINDS
 from synk.transport.machines.binding import BIND

@@ -23,8 +23,8 @@ from synk.run.launch.fork_source import ForkSource
 from synk.run.launch.run_state import RunState
 from synk.run.launch.worker_spec import WorkerSpec
 from synk.run.rank.connection import Connection
-from synk.transport.commands.base import CLOSE_SECONDS
 from synk.transport.commands.frames import pair
+from synk.transport.commands.interfaces import CLOSE_SECONDS
 from synk.transport.processes.process import WITHOUT_LOCKS, flush_streams, fork_child, watched
 from synk.transport.processes.signals import hold_signals
 from synk.transport.processes.stacks import Stacks

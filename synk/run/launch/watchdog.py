@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Sequence
 
 from synk.run.rank.rank import Rank
-from synk.transport.commands.base import Watched
+from synk.transport.commands.interfaces import Watched
 from synk.transport.commands.sync import ControlBlock
 from synk.transport.processes.process import Process
 from synk.transport.processes.stacks import Stacks

@@ -35,7 +35,7 @@ def be_the_agent() -> None:
     synk = sys.modules["synk"] = ModuleType("synk")  # whose modules are found, while it has imported none
     synk.__path__ = [str(ROOMS)]
     from synk.run.on_machines.started_jobs import FOLDER
-    from synk.transport.commands.base import Disconnected
+    from synk.transport.commands.interfaces import Disconnected
     from synk.transport.machines.agent import Agent
     from synk.transport.machines.agent_door import knock
     from synk.transport.machines.all_reduce import AllReduce
@@ -56,7 +56,7 @@ def be_a_leader() -> None:
     from synk.run.on_machines.leader import lead
     from synk.run.on_machines.leader_calls import Call
     from synk.run.on_machines.started_jobs import ADDRESS, FOLDER, TOKEN
-    from synk.transport.commands.base import Leaders
+    from synk.transport.commands.interfaces import Leaders
     from synk.transport.machines.agent_door import forget_the_way
     from synk.transport.machines.mpi_job import end_own_job, join_own_job, limited_start
     from synk.transport.machines.sessions import temporary_folder

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from synk.transport.commands.base import Leaders
+from synk.transport.commands.interfaces import Leaders
 from synk.transport.machines.proof import Hello
 
 CALL_SECONDS = 18.0  # for all leaders to call: of the 20 s in which a run starts, or says why not

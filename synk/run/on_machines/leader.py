@@ -27,7 +27,7 @@ from synk.run.launch.surroundings import Surroundings
 from synk.run.rank.connection import Connection
 from synk.run.rank.failures import failure
 from synk.run.rank.loop import answer
-from synk.transport.commands.base import CLOSE_SECONDS, Disconnected, Leaders
+from synk.transport.commands.interfaces import CLOSE_SECONDS, Disconnected, Leaders
 from synk.transport.commands.leader_link import LeaderEnd, Loss, Standing
 from synk.transport.commands.mirror import write
 from synk.transport.commands.steps import KnownSteps

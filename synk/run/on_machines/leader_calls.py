@@ -11,8 +11,8 @@ from time import monotonic
 from typing import Any
 
 from synk.run.on_machines.job import Called
-from synk.transport.commands.base import Leaders
 from synk.transport.commands.frames import encode, send
+from synk.transport.commands.interfaces import Leaders
 from synk.transport.commands.leader_link import LeaderEnd
 from synk.transport.machines.all_reduce import AllReduce
 from synk.transport.machines.handshake import Address, Listener, connect

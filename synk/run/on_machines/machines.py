@@ -23,8 +23,8 @@ from synk.run.launch.surroundings import Surroundings
 from synk.run.on_machines.job import Job
 from synk.run.on_machines.leader import LeaderSpec
 from synk.run.rank.connection import Connection
-from synk.transport.commands.base import Channel, Death, OnDeath, OnLate, Peers, Watched
 from synk.transport.commands.frames import encode
+from synk.transport.commands.interfaces import Channel, Death, OnDeath, OnLate, Peers, Watched
 from synk.transport.commands.leader_link import LeaderLink
 from synk.transport.commands.machines_channel import MachinesChannel, look_at
 from synk.transport.commands.mirror import Mirror

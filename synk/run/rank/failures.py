@@ -8,7 +8,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Sequence
 
-from synk.transport.commands.base import Aborted
+from synk.transport.commands.interfaces import Aborted
 from synk.values import messages
 from synk.values.errors import Failure, remote_error
 from synk.values.script_frames import below_this_package

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from synk.run.rank.failures import failure
 from synk.run.rank.rank import Rank
-from synk.transport.commands.base import Aborted, CommandSource, Disconnected
+from synk.transport.commands.interfaces import Aborted, CommandSource, Disconnected
 from synk.values import messages
 from synk.values.errors import Failure
 

@@ -34,9 +34,9 @@ from synk.compile.programs.passes.finish import Announcer
 from synk.compile.rewriting.wrong_rewrites import without_wrong
 from synk.run.arrays.variables import RankVariables
 from synk.run.device import Device
-from synk.run.rank.arguments import RowInput, numbers_of_rows, stand_in
-from synk.run.rank.calling import Absent, Bound, Direct, called_on_host
-from synk.run.rank.spec import ProgramSpec, UpdateSpec
+from synk.run.rank.compiled_calls import Absent, Bound, Direct, called_on_host
+from synk.run.rank.program_spec import ProgramSpec, UpdateSpec
+from synk.run.rank.row_inputs import RowInput, numbers_of_rows, stand_in
 from synk.run.rank.sums import Sums, small_stay
 from synk.transport.comm import LoneCommunicator
 from synk.values import messages

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from synk.compile.regions.compilation import agree, begin
+from synk.compile.regions.native_function import agree, begin
 from synk.run.arrays.variables import RankVariables
 from synk.run.device import Device
 from synk.run.rank.program import ProgramContext, RankProgram
 from synk.run.rank.shards import Shards, rows_of
 from synk.transport.comm import Communicator
-from synk.transport.commands.base import Peers
+from synk.transport.commands.interfaces import Peers
 from synk.transport.memory.segments import SegmentTable
 from synk.values import messages
 from synk.values.rows import Rows, split

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from synk.run.arrays.variables import RankVariables
-from synk.run.rank.arguments import RowInput
+from synk.run.rank.row_inputs import RowInput
 from synk.transport.memory.gathering import SMALL_BYTES, Gatherer, RowsToGather
 from synk.values import messages
 from synk.values.rows import Rows, split

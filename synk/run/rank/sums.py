@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from synk.run.device import Device
-from synk.run.rank.spec import ProgramSpec, UpdateSpec
+from synk.run.rank.program_spec import ProgramSpec, UpdateSpec
 from synk.values import messages
 from synk.values.reduction import UFUNCS, Accumulator, Partial, accumulating_dtype, misfit
 

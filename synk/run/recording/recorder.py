@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from time import monotonic_ns
 from typing import Any
 
-from synk.run.rank.arguments import RowInput
 from synk.run.rank.rank import Rank
+from synk.run.rank.row_inputs import RowInput
 from synk.run.rank.shards import Shards
 from synk.run.recording.spans import (
     BARRIER,
@@ -28,7 +28,7 @@ from synk.run.recording.spans import (
     WAITING,
     Track,
 )
-from synk.transport.comm.base import Collectives
+from synk.transport.comm.communicator import Collectives
 from synk.values import messages
 from synk.values.messages import Step
 

@@ -17,7 +17,7 @@ from typing import Any
 from synk.run.rank.failures import raise_failures
 from synk.run.rank.rank import Rank
 from synk.run.session.turns import Turn, Turns
-from synk.transport.commands.base import CLOSE_SECONDS, Workers
+from synk.transport.commands.interfaces import CLOSE_SECONDS, Workers
 from synk.transport.memory.segments import StagingBuffers
 from synk.transport.processes.signals import hold_signals
 from synk.values import messages

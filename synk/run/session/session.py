@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from synk.compile.observe.profile import Profile
 from synk.exact.definition import define
-from synk.exact.rule import computed, warn_of_results
+from synk.exact.undeclared import computed, warn_of_results
 from synk.run.arrays.data import Data
 from synk.run.arrays.lengths import Lengths
 from synk.run.arrays.making import make_data
@@ -44,7 +44,7 @@ from synk.run.session.remembered import RememberedCommands
 from synk.run.session.timeline import Timeline
 from synk.run.session.turns import Turns
 from synk.transport.comm import Communicator, ObservedCommunicator
-from synk.transport.commands.base import Peers
+from synk.transport.commands.interfaces import Peers
 from synk.transport.machines.tree import tree
 from synk.transport.memory.segments import SegmentTable, StagingBuffers
 from synk.transport.processes.process import warn_of_survivors

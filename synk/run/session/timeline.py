@@ -19,7 +19,7 @@ from synk.run.recording.summary import Summary
 from synk.run.recording.trace import replace_file, trace
 from synk.run.session.commands import INTERRUPT_SECONDS, Commands
 from synk.run.session.turns import Turns
-from synk.transport.commands.base import CLOSE_SECONDS
+from synk.transport.commands.interfaces import CLOSE_SECONDS
 from synk.transport.processes.signals import hold_signals
 from synk.values.errors import SynkStateError, SynkWarning
 from synk.values.script_frames import stacklevel

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import synk
-from synk.tools.bench import all_reduce, batches, calls, machine, on_hosts
+from synk.tools.bench import all_reduce, batches, calls, how_busy, on_hosts
 from synk.tools.bench.crew import CrewLost
 from synk.tools.bench.figures import Section, plain, table
 from synk.tools.bench.rivals import MEMCPY, versions
@@ -101,16 +101,16 @@ def run_on_hosts(options: argparse.Namespace) -> None:
         print_json(described, bench.left_out, found)
 
 
-def introduce(bench: Workbench, options: argparse.Namespace) -> machine.Machine:
+def introduce(bench: Workbench, options: argparse.Namespace) -> how_busy.Machine:
     """Describe the machine, and say who does not take part, if tables are wanted."""
-    described = machine.describe(versions(bench.crews))
+    described = how_busy.describe(versions(bench.crews))
     if not options.json:
         show("")
         print("\n".join([*described.lines(), *bench.left_out]), flush=True)
     return described
 
 
-def print_json(described: machine.Machine, left_out: list[str], found: list[Section]) -> None:
+def print_json(described: how_busy.Machine, left_out: list[str], found: list[Section]) -> None:
     """Print all that was found as JSON."""
     whole = {"machine": described._asdict(), "left_out": left_out}
     print(json.dumps(whole | {"sections": [plain(section) for section in found]}, indent=1))

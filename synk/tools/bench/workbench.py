@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import synk
 from synk.tools.bench.crew import Crew, CrewLost
-from synk.tools.bench.machine import available_memory
+from synk.tools.bench.how_busy import available_memory
 from synk.tools.bench.pairs import Comparison, compare
 from synk.tools.bench.rivals import MEMCPY, RIVALS, assemble
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from synk.transport.comm.base import Communicator, Read, Shared, copies
+from synk.transport.comm.communicator import Communicator, Read, Shared, copies
 
 
 class LoneCommunicator(Communicator):

@@ -23,12 +23,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from synk.transport.comm.base import Communicator, Read, Shared, copies
 from synk.transport.comm.blocks import Blocks, Scratch
+from synk.transport.comm.communicator import Communicator, Read, Shared, copies
 from synk.transport.comm.header import Header, check_equal, words_of
-from synk.transport.comm.host import HostCommunicator
+from synk.transport.comm.host_communicator import HostCommunicator
 from synk.transport.comm.lone import LoneCommunicator
-from synk.transport.commands.base import Leaders
+from synk.transport.commands.interfaces import Leaders
 from synk.values.errors import CollectiveMismatch
 from synk.values.machine import Machine
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from synk.transport.commands.base import OnLate
 from synk.transport.commands.deaths import Deaths
 from synk.transport.commands.frames import Disconnected, Outbox, Receiver, encode, send
+from synk.transport.commands.interfaces import OnLate
 from synk.transport.commands.mailbox import MasterPost, WorkerPost
 from synk.values.messages import Command, Relay
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import select
 from collections.abc import Iterable, Mapping
 
-from synk.transport.commands.base import OnDeath
+from synk.transport.commands.interfaces import OnDeath
 
 
 class Deaths:

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from synk.transport.commands.base import Disconnected
+from synk.transport.commands.interfaces import Disconnected
 from synk.transport.memory.shm import Segment
 from synk.values.by_value import dumps
 

@@ -17,9 +17,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from synk.transport.commands.base import Death, Disconnected
 from synk.transport.commands.channel import SLEEP_SECONDS
 from synk.transport.commands.frames import Frame, Receiver, encode, endless, send
+from synk.transport.commands.interfaces import Death, Disconnected
 from synk.values import messages
 from synk.values.errors import Failure, RankState, SynkStateError
 from synk.values.machine import Machine

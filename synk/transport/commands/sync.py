@@ -16,8 +16,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from synk.transport.commands.base import Aborted, Leaders, OnLate
 from synk.transport.commands.deaths import Deaths
+from synk.transport.commands.interfaces import Aborted, Leaders, OnLate
 from synk.transport.commands.spin import Spin
 from synk.transport.memory.shm import Segment
 from synk.values.machine import Machine

@@ -13,7 +13,7 @@ import secrets
 import socket
 import struct
 
-from synk.transport.commands.base import Disconnected
+from synk.transport.commands.interfaces import Disconnected
 from synk.transport.machines.links import Watch
 
 ADDRESS, TOKEN = "SYNK_AGENT_ADDRESS", "SYNK_AGENT_TOKEN"  # of the environment

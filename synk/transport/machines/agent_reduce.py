@@ -14,8 +14,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from synk.transport.commands.base import Disconnected
 from synk.transport.commands.frames import Receiver, encode, send
+from synk.transport.commands.interfaces import Disconnected
 from synk.transport.machines.agent_messages import Answer, GiveUp, Reduce, Share, Unshare
 from synk.transport.machines.links import WATCH_SECONDS, Watch
 from synk.transport.memory.shm import Segment

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from synk.transport.commands.base import Aborted
+from synk.transport.commands.interfaces import Aborted
 from synk.transport.machines.links import WATCH_SECONDS, Links, Reduction, Watch
 from synk.transport.memory.shm import Segment
 from synk.values.errors import LinkLost

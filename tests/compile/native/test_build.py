@@ -19,7 +19,7 @@ from synk.compile.native.compiler import Compiler, find_compiler
 from synk.compile.native.libraries import Libraries, SourceText
 from synk.compile.native.methods import layout_is_known
 from synk.compile.native.store import Store, default_folder
-from synk.compile.regions.compilation import NativeCompilation
+from synk.compile.regions.native_function import NativeCompilation
 
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
 

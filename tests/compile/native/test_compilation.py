@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from synk.compile.native.compilation import PREFIX, CompileError, compile_all, work_folder
+from synk.compile.native.building import PREFIX, CompileError, compile_all, work_folder
 from synk.compile.native.compiler import find_compiler
 from synk.compile.native.libraries import load
 
@@ -203,7 +203,7 @@ def test_an_interrupt_ends_the_compiler_and_removes_its_folder(here, tmp_path, m
 
 KILLED = """
 import signal, sys
-from synk.compile.native.compilation import compile_all
+from synk.compile.native.building import compile_all
 for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
     signal.signal(number, signal.SIG_IGN)
 compile_all([""], [sys.argv[1]], [])

@@ -11,9 +11,9 @@ import pytest
 from support.cases.draws import draw
 from synk.compile import ArrayLinker, array_mode
 from synk.compile.dispatch import blas
-from synk.compile.native import methods, products
+from synk.compile.native import methods, onednn_products
 from synk.compile.native.find_onednn import find
-from synk.compile.native.products import Pointers, Products, Sizes, faster_products, sizes_for
+from synk.compile.native.onednn_products import Pointers, Products, Sizes, faster_products, sizes_for
 
 ALL = Sizes(rows=1, columns=1, least=0, most=1 << 60)
 
@@ -46,16 +46,16 @@ def test_the_processor_decides(told, found):
 
 
 def test_blas_with_threads_keeps_its_products(monkeypatch):
-    monkeypatch.setattr(products, "products_here", lambda: "oneDNN")
+    monkeypatch.setattr(onednn_products, "products_here", lambda: "oneDNN")
     for threads, expected in (({1}, "oneDNN"), ({2}, None), ({1, 2}, None), (set(), None)):
-        monkeypatch.setattr(products, "threads_of_blas", lambda threads=threads: threads)
+        monkeypatch.setattr(onednn_products, "threads_of_blas", lambda threads=threads: threads)
         assert faster_products() == expected
 
 
 def test_a_machine_without_the_library_has_none(monkeypatch):
-    monkeypatch.setattr(products, "cpuinfo", lambda: "vendor_id: GenuineIntel\nflags: avx512f")
-    monkeypatch.setattr(products, "find", lambda: type("Found", (), {"library": None}))
-    assert products.products_here.__wrapped__() is None
+    monkeypatch.setattr(onednn_products, "cpuinfo", lambda: "vendor_id: GenuineIntel\nflags: avx512f")
+    monkeypatch.setattr(onednn_products, "find", lambda: type("Found", (), {"library": None}))
+    assert onednn_products.products_here.__wrapped__() is None
 
 
 FACTORS = [

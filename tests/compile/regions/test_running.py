@@ -33,8 +33,8 @@ from synk.compile.native.libraries import Libraries
 from synk.compile.native.store import Store
 from synk.compile.regions import functions as region_functions
 from synk.compile.regions import grouping
-from synk.compile.regions.compilation import NativeCompilation
 from synk.compile.regions.functions import RegionFunction, written
+from synk.compile.regions.native_function import NativeCompilation
 from synk.compile.regions.region import Region
 
 NEWER = hasattr(pytensor.graph.fg, "FrozenFunctionGraph")

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from synk.compile.native.compilation import CompileError
+from synk.compile.native.building import CompileError
 from synk.compile.native.compiler import Compiler, find_compiler
 from synk.compile.native.libraries import Libraries
 from synk.compile.native.store import Store

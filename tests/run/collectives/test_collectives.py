@@ -441,7 +441,7 @@ def test_another_operation_is_no_repetition(module_ranks):
 
 LATER = """
 from dataclasses import dataclass
-from synk.run.collectives.base import Collective
+from synk.run.collectives.collective import Collective
 from synk.run.functions.prepared import PreparedStep
 from synk.values.messages import Step
 

@@ -12,8 +12,8 @@ from synk.compile import ArrayLinker, array_mode
 from synk.compile.native.compiler import Compiler, find_compiler
 from synk.compile.native.libraries import Libraries
 from synk.compile.native.store import Store
-from synk.compile.regions import compilation, functions
-from synk.compile.regions.compilation import NativeCompilation, agree, gives_up
+from synk.compile.regions import functions, native_function
+from synk.compile.regions.native_function import NativeCompilation, agree, gives_up
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
 
@@ -45,7 +45,7 @@ def native(tmp_path, monkeypatch):
     """Return a compilation of its own, which workers inherit."""
     compiler = OnOneRank(find_compiler().command)
     made = NativeCompilation(Libraries(compiler, StoreOfEach(tmp_path)))
-    for module in (compilation, functions):
+    for module in (native_function, functions):
         monkeypatch.setattr(module, "native_compilation", lambda: made)
     yield made
     OnOneRank.process = 0
@@ -117,7 +117,7 @@ def test_what_fails_on_all_ranks_alike_lets_nothing_else_fail(native):
 
 
 def test_a_rank_without_a_compiler_takes_part(monkeypatch):
-    monkeypatch.setattr(compilation, "native_compilation", lambda: None)
+    monkeypatch.setattr(native_function, "native_compilation", lambda: None)
     told = []
     agree(lambda mine: [told.append(bytes(mine)), mine][1:])
     assert told == [b"no compiler"]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from synk.run.rank.calling import Absent
+from synk.run.rank.compiled_calls import Absent
 from synk.transport.comm import LoneCommunicator
 from synk.values.reduction import UFUNCS
 

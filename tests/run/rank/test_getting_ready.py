@@ -11,8 +11,8 @@ from synk.compile import ArrayLinker, array_mode
 from synk.compile.native.compiler import Compiler, find_compiler
 from synk.compile.native.libraries import Libraries
 from synk.compile.native.store import Store
-from synk.compile.regions import compilation, functions
-from synk.compile.regions.compilation import NativeCompilation
+from synk.compile.regions import functions, native_function
+from synk.compile.regions.native_function import NativeCompilation
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
 
@@ -24,7 +24,7 @@ def compiled_by(tmp_path, monkeypatch):
     def use(*command):
         store = Store(tmp_path / "store")
         made = NativeCompilation(Libraries(Compiler(command), store))
-        for module in (compilation, functions):
+        for module in (native_function, functions):
             monkeypatch.setattr(module, "native_compilation", lambda: made)
         return store
 

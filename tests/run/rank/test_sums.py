@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.cupy import stand_in
 from support.cupy.array_modules import PLACES, import_arrays
 from synk.run.device.cpu import CpuDevice
-from synk.run.rank.spec import ProgramSpec, UpdateSpec
+from synk.run.rank.program_spec import ProgramSpec, UpdateSpec
 from synk.run.rank.sums import DeviceAccumulator, Sums
 from synk.values.reduction import MODES, Accumulator
 

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from synk.run.rank.arguments import RowInput
+from synk.run.rank.row_inputs import RowInput
 from synk.run.rank.shards import Shards
 from synk.run.recording import recorder as module
 from synk.run.recording.recorder import NotedRows, Recorder

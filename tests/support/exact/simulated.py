@@ -18,7 +18,7 @@ from synk.compile.tables import array_funcify
 from synk.exact.definition import Definition
 from synk.exact.results import exact_definition
 from synk.run.arrays.variables import first_row, leads, n_rows, ranks, total_rows
-from synk.run.rank.calling import Absent
+from synk.run.rank.compiled_calls import Absent
 from synk.values.messages import Results
 from synk.values.reduction import UFUNCS, Output, combine
 from synk.values.rows import split

@@ -12,7 +12,7 @@ from contextlib import closing
 from multiprocessing.connection import Client, Listener
 from pathlib import Path
 
-from synk.transport.commands.base import Disconnected
+from synk.transport.commands.interfaces import Disconnected
 from synk.transport.machines.agent import Agent
 from synk.transport.machines.agent_door import Door, knock
 from synk.transport.machines.agent_reduce import AgentReduce

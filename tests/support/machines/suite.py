@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from support.communicators.suite import identical, reduced, values
-from synk.transport.commands.base import Aborted
+from synk.transport.commands.interfaces import Aborted
 
 DTYPES = ["float16", "float32", "float64", "complex64", "complex128", "int8", "uint16", "int64", "bool"]
 REDUCTIONS = [

@@ -24,8 +24,8 @@ from support.exact.comparison import kind
 from support.regions.checks import Pair, differences
 from support.regions.graphs import SmallGraph
 from support.regions.together import compiled_together
-from synk.compile.regions.compilation import NativeCompilation
 from synk.compile.regions.functions import RegionFunction
+from synk.compile.regions.native_function import NativeCompilation
 from synk.compile.regions.region import Region
 
 CHUNK = 100  # graphs

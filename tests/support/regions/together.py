@@ -7,7 +7,7 @@ from synk.compile.native.compiler import find_compiler
 from synk.compile.native.libraries import Libraries
 from synk.compile.native.store import Store
 from synk.compile.regions import functions
-from synk.compile.regions.compilation import NativeCompilation
+from synk.compile.regions.native_function import NativeCompilation
 
 
 class NoStore(Store):

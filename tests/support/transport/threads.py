@@ -1,4 +1,4 @@
-"""Ranks that are threads of one process: another implementation of the seam in ``synk/transport/commands/base.py``.
+"""Ranks that are threads of one process: another implementation of the seam in ``synk/transport/commands/interfaces.py``.
 
 Messages are pickled, as between processes, so that no rank sees another one's objects. Nothing is shared but
 a `Meeting`, at which ranks wait for each other and lay down arrays.
@@ -16,8 +16,8 @@ from synk.run.arrays.variables import RankVariables
 from synk.run.device.cpu import CpuDevice
 from synk.run.rank.loop import serve
 from synk.run.rank.rank import Rank
-from synk.transport.comm.base import Communicator, copies
-from synk.transport.commands.base import Aborted, Death
+from synk.transport.comm.communicator import Communicator, copies
+from synk.transport.commands.interfaces import Aborted, Death
 from synk.transport.memory.segments import SegmentTable
 from synk.values import messages
 from synk.values.errors import SynkTimeout

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from synk.tools import bench
-from synk.tools.bench import all_reduce, calls, crew, figures, machine, pairs, rivals, workbench
+from synk.tools.bench import all_reduce, calls, crew, figures, how_busy, pairs, rivals, workbench
 from synk.tools.bench.crew import Crew, CrewLost
 from synk.tools.bench.figures import Asked, Row, Section
 from synk.tools.bench.pairs import Comparison, Spread, spread
@@ -130,11 +130,11 @@ def test_time_inside_a_step_is_a_tenth_of_ten_more():
 
 
 def test_machine_is_described():
-    described = machine.describe({"gloo": "3"})
+    described = how_busy.describe({"gloo": "3"})
     assert described.cores == len(os.sched_getaffinity(0))
     text = " ".join(described.lines())
     assert all(word in text for word in (described.processor, described.kernel, "gloo 3", "pytensor"))
-    assert 0 < machine.available_memory() <= 2**30 * described.memory
+    assert 0 < how_busy.available_memory() <= 2**30 * described.memory
 
 
 def test_sizes_fit_shared_memory(monkeypatch):

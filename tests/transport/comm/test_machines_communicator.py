@@ -9,7 +9,7 @@ from support.communicators.on_machines import MachinesGroup
 from support.communicators.suite import CommunicatorSuite, DisagreementSuite, identical, reduced, values
 from synk.transport.comm import SharedArrays
 from synk.transport.comm.machines_communicator import SMALL_BYTES, decoded, encoded
-from synk.transport.commands.base import Aborted
+from synk.transport.commands.interfaces import Aborted
 
 SIZES = [(1,), (1, 1), (2, 1), (1, 3), (2, 2), (1, 2, 1)]
 LARGE = 3 * SMALL_BYTES  # items of any dtype

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from synk.transport.commands import frames
-from synk.transport.commands.base import Death, Disconnected
 from synk.transport.commands.frames import Frame, Receiver, encode, send
+from synk.transport.commands.interfaces import Death, Disconnected
 from synk.transport.commands.leader_link import (
     LARGE_BYTES,
     Ended,

@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from synk.transport.commands.base import Death
+from synk.transport.commands.interfaces import Death
 from synk.transport.commands.leader_link import LeaderEnd, LeaderLink, Loss
 from synk.transport.commands.machines_channel import MachinesChannel
 from synk.transport.commands.mirror import Mirror, write

@@ -9,8 +9,8 @@ import pytest
 from support.machines.leaders import thread_leaders
 from support.machines.suite import LeadersSuite, agree, reduce
 from support.transport.parts import nothing, on_threads
-from synk.transport.commands.base import Aborted, Disconnected
 from synk.transport.commands.frames import encode, send
+from synk.transport.commands.interfaces import Aborted, Disconnected
 from synk.transport.machines import agent_reduce
 from synk.transport.machines.agent import Agent
 from synk.transport.machines.agent_messages import Answer

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from support.transport.parts import nothing
-from synk.transport.commands.base import Disconnected
+from synk.transport.commands.interfaces import Disconnected
 from synk.transport.machines import agent_door
 from synk.transport.machines.agent_door import ADDRESS, TOKEN, Door, knock
 

@@ -9,7 +9,7 @@ import pytest
 from support.machines.leaders import Transfer, thread_leaders
 from support.machines.suite import GaveUp, LeadersSuite, reduce
 from support.transport.parts import nothing, on_threads
-from synk.transport.commands.base import Aborted
+from synk.transport.commands.interfaces import Aborted
 from synk.transport.machines.all_reduce import RESULTS
 from synk.transport.machines.linked_leaders import HEAD, LENGTH, Place, pack
 from synk.values.errors import LinkLost

@@ -15,7 +15,7 @@ from support.machines.mpi_group import MpiGroup, launch_here, missing
 from support.processes.leaks import processes
 from support.processes.scripts import check_gone
 from support.slow import slow
-from synk.transport.commands.base import Disconnected
+from synk.transport.commands.interfaces import Disconnected
 from synk.transport.machines.mpi_job import MpiJob
 from synk.transport.machines.sessions import remove_folder
 from synk.values.errors import LinkLost

@@ -13,7 +13,7 @@ import pytest
 from support.machines.leaders import thread_leaders
 from support.machines.suite import LeadersSuite, gather
 from support.transport.parts import nothing, on_threads
-from synk.transport.commands.base import Aborted
+from synk.transport.commands.interfaces import Aborted
 from synk.transport.machines import socket_links
 from synk.transport.machines.all_reduce import AllReduce
 from synk.transport.machines.linked_leaders import LinkedLeaders

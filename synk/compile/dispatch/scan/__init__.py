@@ -1,5 +1,5 @@
 """Entries for loops inside of graphs: Scan, whose values lie in traces, and loops of scalars."""
 
-from synk.compile.dispatch.scan import loop, scalar_loop
+from synk.compile.dispatch.scan import scalar_loop, steps
 
-__all__ = ["loop", "scalar_loop"]
+__all__ = ["scalar_loop", "steps"]

@@ -12,9 +12,9 @@ from functools import cache
 from types import ModuleType
 
 from synk.compile.programs.elementwise.body import has_template
+from synk.compile.programs.elementwise.chain_writer import NoTemplate
 from synk.compile.programs.elementwise.dialect import CUDA, Dialect
 from synk.compile.programs.elementwise.templates import template
-from synk.compile.programs.elementwise.writer import NoTemplate
 from synk.gpu.elementwise.cuda_kernels import CupyKernels
 
 __all__ = [

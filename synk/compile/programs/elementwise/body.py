@@ -13,9 +13,9 @@ from pytensor.scalar.basic import Composite
 from pytensor.scalar.loop import ScalarLoop
 
 import synk.compile.programs.elementwise.templates_math  # noqa: F401  registers its templates
+from synk.compile.programs.elementwise.chain_writer import NoTemplate, Value, Writer, type_name
 from synk.compile.programs.elementwise.dialect import Dialect, of_few
 from synk.compile.programs.elementwise.templates import template
-from synk.compile.programs.elementwise.writer import NoTemplate, Value, Writer, type_name
 
 
 @dataclass(frozen=True)

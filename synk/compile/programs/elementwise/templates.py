@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from pytensor.scalar import basic
 
-from synk.compile.programs.elementwise.writer import NoTemplate, Value, Writer, type_name
+from synk.compile.programs.elementwise.chain_writer import NoTemplate, Value, Writer, type_name
 
 
 @singledispatch

@@ -19,8 +19,8 @@ from synk.compile.host_call import HostCall
 from synk.compile.programs.passes.aliases import Aliases
 from synk.compile.programs.passes.destination import Destinations, find_destinations
 from synk.compile.programs.passes.finish import Actions, find_finished
+from synk.compile.programs.passes.host_or_device import Placement, place, stay
 from synk.compile.programs.passes.lazy import Guard, plan_lazy
-from synk.compile.programs.passes.place import Placement, place, stay
 from synk.compile.programs.passes.reuse import Reuse, find_reuse
 from synk.compile.tables import HOST, accepts_out, array_funcify, array_rounded
 from synk.gpu.passes.narrow import narrow

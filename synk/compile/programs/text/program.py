@@ -18,7 +18,7 @@ import numpy as np
 from pytensor.graph.basic import Apply
 
 from synk.compile.programs.graphs.origin import nearest_lines, user_lines, write_line
-from synk.compile.programs.passes.place import Transfers
+from synk.compile.programs.passes.host_or_device import Transfers
 
 
 class Program:

@@ -16,7 +16,7 @@ SHARED int lies(const View *x, long size, int *lead)
     return 0;
 }
 
-/* What oneDNN computes in less time than BLAS; set before the library is used, see `synk.compile.native.products`. */
+/* What oneDNN computes in less time than BLAS; set before the library is used, see `synk.compile.native.onednn_products`. */
 struct {
     int (*multiply)(char, char, long, long, long, float, const void *, long, const void *, long, float, void *, long);
     int (*get_threads)(void);

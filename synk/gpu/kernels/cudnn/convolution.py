@@ -25,7 +25,7 @@ from synk.ops.kernels.window import Convolution
 
 MOST_SHAPES = 64  # that one implementation remembers
 ALIGNMENT = 16  # bytes: what cuDNN expects of every address
-TF32 = "CUPY_TF32"  # by which CuPy computes products, and `synk.gpu.device.cuda` sets it
+TF32 = "CUPY_TF32"  # by which CuPy computes products, and `synk.gpu.device.cuda_device` sets it
 
 
 class CuDnn(Provider):

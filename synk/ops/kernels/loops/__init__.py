@@ -11,7 +11,7 @@ caches is written past them. ctypes releases the interpreter lock during a loop.
 
 from synk.ops.kernels.loops.c_functions import available
 from synk.ops.kernels.loops.norm import LoopNorm
-from synk.ops.kernels.loops.pool import LoopPool
+from synk.ops.kernels.loops.pool_loops import LoopPool
 
 __all__ = ["LoopKernels", "available"]
 

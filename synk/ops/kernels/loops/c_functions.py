@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from synk.compile.native.compilation import CompileError
+from synk.compile.native.building import CompileError
 from synk.compile.native.compiler import find_compiler, vector_functions, why_none
 from synk.compile.native.libraries import Libraries, SourceText
 from synk.compile.native.store import Store, name_of

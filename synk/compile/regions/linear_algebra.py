@@ -15,10 +15,10 @@ from pytensor.tensor.linalg.solvers.triangular import SolveTriangular
 
 from synk.compile.native.routines import TABLE, number_of
 from synk.compile.programs.elementwise.templates import is_float
-from synk.compile.regions.table import NoText, c_text
+from synk.compile.regions.c_texts import NoText, c_text
+from synk.compile.regions.region_writer import RegionWriter
 from synk.compile.regions.variables import type_of
 from synk.compile.regions.walks import copy, fill
-from synk.compile.regions.writer import RegionWriter
 
 FEW = 32  # rows, up to which a loop takes less time than LAPACK
 

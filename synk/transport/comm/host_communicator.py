@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from synk.transport.comm.base import Communicator, Read, Shared, SharedArrays, copies
 from synk.transport.comm.blocks import Blocks, Scratch
+from synk.transport.comm.communicator import Communicator, Read, Shared, SharedArrays, copies
 from synk.transport.comm.header import ARENA, SHARED, Header, check_equal, words_of
 from synk.transport.commands.sync import Barrier
 from synk.transport.memory.shm import Segment

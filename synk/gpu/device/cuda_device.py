@@ -18,8 +18,8 @@ from synk.compile.programs.text.transfer import NARROW, to_device
 from synk.gpu.device.cupy_library import import_cupy, remedy
 from synk.gpu.device.probe import Gpu
 from synk.gpu.device.uploads import Uploader
-from synk.run.device.base import Device
 from synk.run.device.cpu import CpuDevice
+from synk.run.device.device import Device
 from synk.values.errors import CudaUnavailable
 
 PRECISIONS = ("float32", "tf32", *NARROW)

@@ -13,9 +13,9 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.tensor.random.type import RandomType
 
-from synk.compile.native.draws import BITS
+from synk.compile.native.bit_generators import BITS
+from synk.compile.regions.c_texts import c_text
 from synk.compile.regions.frame import function_text
-from synk.compile.regions.table import c_text
 from synk.compile.regions.variables import Variables, type_of
 from synk.compile.regions.walks import copy
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from synk.compile.native.compilation import CompileError
+from synk.compile.native.building import CompileError
 from synk.compile.native.compiler import vector_functions
 from synk.compile.native.libraries import Libraries, SourceText, native_libraries
 from synk.compile.native.methods import has_method, method_of

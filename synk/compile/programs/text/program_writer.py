@@ -27,7 +27,7 @@ from pytensor.tensor.type import TensorType
 from synk.compile.compat import IfElse
 from synk.compile.programs.passes.destination import Buffer
 from synk.compile.programs.passes.finish import Announcer, Copy, Finish
-from synk.compile.programs.passes.place import Step
+from synk.compile.programs.passes.host_or_device import Step
 from synk.compile.programs.passes.plan import ProgramPlan
 from synk.compile.programs.text.buffers import open_buffer, part, put, settle
 from synk.compile.programs.text.program import Program

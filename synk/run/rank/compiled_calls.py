@@ -17,7 +17,7 @@ from pytensor.link.utils import raise_with_op
 
 from synk.compile.regions.callback import Callback, RegionCall, callback_of, only_region
 from synk.transport.comm import Communicator
-from synk.transport.comm.base import Read, copies
+from synk.transport.comm.communicator import Read, copies
 from synk.values.reduction import identity
 
 
