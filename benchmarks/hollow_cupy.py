@@ -161,7 +161,7 @@ def _give_cudnn(cupy, log, undo):
             log.note(self.name, tensors, 2 * prod(result) * prod(weights[1:]))
 
     cudnn.pygraph = Pygraph
-    undo.enter_context(patch.object(find_cudnn, "find", lambda: find_cudnn.Found(cudnn)))
+    undo.enter_context(patch.object(find_cudnn, "find", lambda: find_cudnn.FoundCudnn(cudnn)))
     for cached in (handle.plans, handle._handles):
         cached.cache_clear()
         undo.callback(cached.cache_clear)

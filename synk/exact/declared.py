@@ -18,7 +18,7 @@ from pytensor.tensor.random.type import RandomType
 
 from synk.compile.programs.graphs.serialize import topological
 from synk.compile.programs.graphs.substitute import substitute
-from synk.exact.collectives.collectives import AllReduce
+from synk.exact.collectives.collectives import AllReduceOp
 from synk.exact.collectives.marks import Addend
 from synk.exact.completion import Completion
 from synk.exact.definition import UNDECLARED, Definition
@@ -34,7 +34,7 @@ RANKS_OWN = (None, "gather")  # say that what each rank has is meant
 KINDS = {"prod": "the product", "max": "the largest", "min": "the smallest"}
 
 
-class Finding(NamedTuple):
+class WrongDeclaration(NamedTuple):
     """A result that is not that of one process as it is declared."""
 
     what: str
@@ -77,7 +77,7 @@ def warn(definition: Definition, said: Sequence[str], remedy: str) -> None:
     warnings.warn("\n".join(lines), SynkWarning, stacklevel=stacklevel())
 
 
-def misdeclared(definition: Definition) -> list[Finding]:
+def misdeclared(definition: Definition) -> list[WrongDeclaration]:
     """Return which outputs are declared by an operation that is known to be wrong."""
     judged = [
         (f"output {k} ({describe(output)}), declared {mode!r}", output, mode)
@@ -92,7 +92,7 @@ def plain_mode(mode: Any) -> Any:
     return mode.removeprefix("c_") if isinstance(mode, str) else mode
 
 
-def findings(definition: Definition, judged: list[tuple[str, Variable, Any]]) -> list[Finding]:
+def findings(definition: Definition, judged: list[tuple[str, Variable, Any]]) -> list[WrongDeclaration]:
     """Return which of (description, result, operation) are known to give another number than one process."""
     # Whose script lets ranks meet inside the graph knows what each has.
     judged = [one for one in judged if not ranks_meet([one[1]])]
@@ -110,7 +110,7 @@ def findings(definition: Definition, judged: list[tuple[str, Variable, Any]]) ->
     for (what, result, mode), (_, relation), growth in zip(judged, local, growths, strict=True):
         verdict = judge(relation, growth, plain_mode(mode), result)
         if verdict is not None:
-            found.append(Finding(what, *verdict))
+            found.append(WrongDeclaration(what, *verdict))
     return found
 
 
@@ -181,7 +181,7 @@ def sums_of_equals(definition: Definition) -> list[str]:
     nodes = [
         node
         for node in topological(results)
-        if isinstance(node.op, AllReduce)
+        if isinstance(node.op, AllReduceOp)
         and node.op.op == "sum"
         and hasattr(node.outputs[0].tag, "of_script")
     ]

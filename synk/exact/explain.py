@@ -15,7 +15,7 @@ from pytensor.tensor.random.type import RandomType
 from synk.compile.programs.graphs.origin import place_of
 from synk.compile.programs.graphs.serialize import topological
 from synk.exact.collectives.collective_op import CollectiveOp
-from synk.exact.collectives.collectives import AllGather, AllReduce
+from synk.exact.collectives.collectives import AllGatherOp, AllReduceOp
 from synk.exact.completion import Completion
 from synk.exact.definition import UNDECLARED, Definition
 from synk.exact.results import known_relations
@@ -172,7 +172,7 @@ class Explanation:
         """Yield what is gathered on every rank, and for what."""
         shapes = self._shapes()
         yield from (
-            self._collective(node, shapes) for node in self._inserted if isinstance(node.op, AllGather)
+            self._collective(node, shapes) for node in self._inserted if isinstance(node.op, AllGatherOp)
         )
 
     def _shapes(self) -> dict[Variable, Shape]:
@@ -190,11 +190,11 @@ class Explanation:
         places = list(dict.fromkeys(places))
         more = len(places) - N_PLACES
         why = "; ".join(places[:N_PLACES]) + (f"; and {more} more" if more > 0 else "")
-        if isinstance(node.op, AllGather):
+        if isinstance(node.op, AllGatherOp):
             name = f" of {describe(values[0])}" if values[0].name else ""
             size = row_size(values[0], shapes, node.op.axis)
             return f"all rows{name} gathered on every rank, {size}, for {why}"
-        op = node.op.op if isinstance(node.op, AllReduce) else str(node.op)
+        op = node.op.op if isinstance(node.op, AllReduceOp) else str(node.op)
         sizes = [n_bytes(value, shapes.get(value)) for value in values]
         unknown = sum(size is None for size in sizes)
         size = f"{sum(one for one in sizes if one is not None):,} bytes" if unknown < len(sizes) else ""

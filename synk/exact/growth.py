@@ -28,8 +28,8 @@ from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 from synk.compile.compat import AdvancedSubtensor1, join_pieces
 from synk.compile.programs.graphs.serialize import topological
 from synk.exact.collectives.collective_op import has_collectives
-from synk.exact.collectives.collectives import AllReduce
-from synk.exact.collectives.own_rows import OwnRows, SomeRows
+from synk.exact.collectives.collectives import AllReduceOp
+from synk.exact.collectives.own_rows import HasRows, OwnRows
 from synk.exact.completion import Completion
 from synk.exact.rules.relations import SAME, SUM, Count, Rows, selected
 from synk.run.arrays.variables import total_rows
@@ -44,7 +44,7 @@ PASSING = (
     OwnRows,
     Reshape,
     ScalarFromTensor,
-    SomeRows,
+    HasRows,
     SpecifyShape,
     Subtensor,
     TensorFromScalar,
@@ -112,7 +112,7 @@ class Growths:
         if any(one.apart for one in given):
             return APART
         if has_collectives(op):
-            of_sum = isinstance(op, AllReduce) and op.op == "sum"
+            of_sum = isinstance(op, AllReduceOp) and op.op == "sum"
             return given[0]._replace(total=True) if of_sum else UNKNOWN
         total = any(one.total for one in given)
         if isinstance(kind, ps.Mul | Dot):

@@ -13,14 +13,14 @@ from pytensor.graph.basic import Apply, Variable
 from synk.compile.programs.graphs.origin import built_as, remade
 from synk.compile.programs.graphs.serialize import topological
 from synk.exact.collectives.collective_op import CollectiveOp
-from synk.exact.collectives.collectives import AllReduce
+from synk.exact.collectives.collectives import AllReduceOp
 from synk.run.arrays.variables import ranks
 
 
 def joined(results: Sequence[Variable]) -> list[Variable]:
     """Return the same results of a graph in which ranks meet less often."""
     nodes = topological(results)
-    if sum(isinstance(node.op, AllReduce) for node in nodes) < 2:
+    if sum(isinstance(node.op, AllReduceOp) for node in nodes) < 2:
         return list(results)
     replaced: dict[Variable, Variable] = {}
     by_depth = _by_depth(nodes)
@@ -29,7 +29,7 @@ def joined(results: Sequence[Variable]) -> list[Variable]:
         for node in by_depth[depth]:
             here = remade(node, [replaced.get(variable, variable) for variable in node.inputs])
             replaced.update(zip(node.outputs, here.outputs, strict=True))
-            if isinstance(node.op, AllReduce):
+            if isinstance(node.op, AllReduceOp):
                 groups.setdefault((node.op.op, node.inputs[0].type.dtype), []).append(node)
         for (op, _), group in groups.items():
             _join(op, group, replaced)
@@ -53,5 +53,5 @@ def _join(op: str, group: Sequence[Apply], replaced: dict[Variable, Any]) -> Non
     if len(group) < 2:
         return
     arrays = [replaced.get(variable, variable) for node in group for variable in node.inputs[:-1]]
-    together = [built_as(one, *outputs) for one in AllReduce(op)(*arrays, ranks)]
+    together = [built_as(one, *outputs) for one in AllReduceOp(op)(*arrays, ranks)]
     replaced.update(zip(outputs, together, strict=True))

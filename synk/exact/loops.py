@@ -42,7 +42,7 @@ def scan(op: Scan, node: Apply, given: Relations) -> Outcome:
     if {*given} <= {SAME, STREAM}:
         return None  # ranks meet once, after it, not at each draw
     try:
-        return Loop(op, node, given).outcome()
+        return LoopRelations(op, node, given).outcome()
     except Impossible:
         return None
 
@@ -62,7 +62,7 @@ class State:
         self.relation = self.at_first  # of all steps' values, as far as is known
 
 
-class Loop:
+class LoopRelations:
     """The relations of a Scan's inputs and outputs, found by what they are inside."""
 
     def __init__(self, op: Scan, node: Apply, given: Relations):

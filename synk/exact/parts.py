@@ -16,8 +16,8 @@ from pytensor.graph.basic import Apply, Variable
 from synk.compile.programs.graphs.origin import place_of
 from synk.compile.programs.graphs.serialize import topological
 from synk.exact.collectives.collective_op import CollectiveOp, has_collectives
-from synk.exact.collectives.collectives import AllGather, AllReduce
-from synk.exact.collectives.sharing import Broadcast
+from synk.exact.collectives.collectives import AllGatherOp, AllReduceOp
+from synk.exact.collectives.sharing import BroadcastOp
 
 
 class Cut(NamedTuple):
@@ -58,7 +58,7 @@ def cut(results: Sequence[Variable], of_slice: Collection[Variable]) -> Cut:
     for node in nodes:
         is_early, is_late = (not known.isdisjoint(node.inputs) for known in (early, late))
         if has_collectives(node.op):
-            if is_late or not isinstance(node.op, AllReduce):
+            if is_late or not isinstance(node.op, AllReduceOp):
                 return Cut(refused=_why(node) + _line_of(node, nodes))
             parts.update(dict.fromkeys(node.inputs[:-1], node.op.op))
             late.update(node.outputs)
@@ -73,11 +73,11 @@ def cut(results: Sequence[Variable], of_slice: Collection[Variable]) -> Cut:
 
 def _why(node: Apply) -> str:
     """Return why ranks cannot meet by a node after all slices."""
-    if isinstance(node.op, Broadcast):
+    if isinstance(node.op, BroadcastOp):
         return "each slice would repeat what is drawn once for all rows"
-    if isinstance(node.op, AllGather):
+    if isinstance(node.op, AllGatherOp):
         return "all rows are gathered"
-    return f"the ranks meet {'a second time' if isinstance(node.op, AllReduce) else 'in a loop or branch'}"
+    return f"the ranks meet {'a second time' if isinstance(node.op, AllReduceOp) else 'in a loop or branch'}"
 
 
 def _line_of(node: Apply, nodes: Sequence[Apply]) -> str:

@@ -21,7 +21,7 @@ from pytensor.tensor.type import TensorType
 
 from synk.compile.compat import inferred_shape
 from synk.compile.programs.graphs.serialize import topological
-from synk.exact.collectives.collectives import AllReduce
+from synk.exact.collectives.collectives import AllReduceOp
 
 Shape = tuple[int | None, ...]
 
@@ -57,13 +57,13 @@ def forward(results: Sequence[Variable], of_rank: Collection[Variable]) -> dict[
     """Return the shapes that follow from the lengths of shared variables and from constants."""
     feature = ShapeFeature()
     graph = FunctionGraph(outputs=list(results), clone=False, features=[feature])
-    lengths = Lengths(of_rank)
+    lengths = SymbolicLengths(of_rank)
     tensors = [variable for variable in graph.variables if isinstance(variable.type, TensorType)]
     shapes = [(variable, inferred_shape(feature, variable)) for variable in tensors]
     return {variable: tuple(map(lengths.of, shape)) for variable, shape in shapes if shape is not None}
 
 
-class Lengths:
+class SymbolicLengths:
     """The values of symbolic lengths."""
 
     def __init__(self, of_rank: Collection[Variable]):
@@ -104,7 +104,7 @@ class Lengths:
 
 def backward(node: Apply, shapes: dict[Variable, Shape]) -> None:
     """Learn from what a node returns what it has read."""
-    if isinstance(node.op, AllReduce):
+    if isinstance(node.op, AllReduceOp):
         for value, result in zip(node.inputs, node.outputs, strict=False):
             if result in shapes:
                 learn(shapes, value, shapes[result])

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from pytensor.graph.basic import Apply
 
 from synk.exact.collectives.collective_op import CollectiveOp
-from synk.exact.collectives.collectives import AllGather, AllReduce
+from synk.exact.collectives.collectives import AllGatherOp, AllReduceOp
 from synk.exact.rules.relations import SAME, SUM, Own, Partial, Relation, Rows
 from synk.exact.rules.table import Instead, Outcome, Relations, relate
 from synk.ops.batch_norm import OF_ONE_RANK, BatchNorm, BatchNormGradient
@@ -70,9 +70,9 @@ def of_collectives(op: CollectiveOp, node: Apply, given: Relations) -> Outcome:
     So a sum over ranks of what all of them have is that itself.
     """
     *values, _ = given
-    if isinstance(op, AllReduce) and all(value == Partial(op.op) for value in values):
+    if isinstance(op, AllReduceOp) and all(value == Partial(op.op) for value in values):
         return given, [SAME] * len(node.outputs)
-    if isinstance(op, AllGather) and isinstance(values[0], Rows) and values[0].axis == op.axis:
+    if isinstance(op, AllGatherOp) and isinstance(values[0], Rows) and values[0].axis == op.axis:
         return given, [SAME]
     pairs = zip(node.inputs, node.outputs, strict=False)
     return Instead([as_in_one_process(value, result) for value, result in pairs])

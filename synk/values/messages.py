@@ -25,7 +25,7 @@ class ArrayRef(NamedTuple):
     offset: int = 0  # bytes of the segment before it
 
 
-class Span(NamedTuple):
+class RowSpan(NamedTuple):
     """Rows ``start:stop``, of an array or, where ``listed``, of the call's index array."""
 
     start: int  # or TOLD
@@ -180,7 +180,7 @@ class Ahead(NamedTuple):
     """Rows to gather for the next call of a function, while this one computes."""
 
     token: int  # by which that call asks for them
-    rows: Span
+    rows: RowSpan
 
 
 @dataclass(slots=True)
@@ -189,9 +189,9 @@ class Call(Step):
 
     function: int
     inputs: tuple[ArrayRef, ...]  # scattered ones first, then broadcast ones
-    batch: Span | None  # rows picked before scattering; None where nothing is scattered
+    batch: RowSpan | None  # rows picked before scattering; None where nothing is scattered
     minibatch: tuple[bool, ...]  # per scattered input: its row i pairs with the i-th selected row
-    shares: tuple[Span, ...] | None  # per rank, rows of the sliceable shared variables
+    shares: tuple[RowSpan, ...] | None  # per rank, rows of the sliceable shared variables
     indices: ArrayRef | None  # int64, what listed spans refer to
     num_slices: int
     gathered: int = 0  # token of the rows if a call before had them gathered ahead

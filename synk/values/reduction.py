@@ -1,6 +1,6 @@
 """Combine the results of several slices and ranks: pure arithmetic, in a fixed order.
 
-    slices of one rank -> Accumulator -> Partial -> of all ranks, in rank order -> combine
+    slices of one rank -> Accumulator -> PartialResult -> of all ranks, in rank order -> combine
 
 Averages carry their weight (rows), so slices and ranks of any length give the average over
 all rows, which is finite if they are. The order never changes, so the same run gives the same bits.
@@ -29,7 +29,7 @@ UFUNCS: dict[str, np.ufunc] = {
 }
 
 
-class Partial(NamedTuple):
+class PartialResult(NamedTuple):
     """A result over some of the rows."""
 
     value: Any  # array, in the accumulating dtype
@@ -168,19 +168,19 @@ class Accumulator:
         room = addend if addend.shape == total.shape else total.copy()
         self._values[0] = np.add(total, addend, out=room)
 
-    def partial(self) -> Partial | None:
+    def partial(self) -> PartialResult | None:
         """Return the result so far, or None if nothing was added."""
         if not self._values:
             return None
         if self.mode == "gather":
-            return Partial(_joined(self._values), self.weight)
+            return PartialResult(_joined(self._values), self.weight)
         value = self._values[0]
         if self._owned and self.mode == "avg":
             with np.errstate(all="ignore"):
                 value = value / value.dtype.type(self.weight)
         if self._mean is not None:
             value = np.where(np.isfinite(value), value, self._mean)
-        return Partial(value, self.weight)
+        return PartialResult(value, self.weight)
 
 
 def _widened(value: Any, copy: bool = False) -> Any:

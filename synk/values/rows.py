@@ -3,7 +3,7 @@
 Pure arithmetic on lengths: no data is touched and no message is sent, so every rule here is
 tested without forking.
 
-    batch, batch_s -> select, select_each -> Rows -> split over ranks -> split over slices
+    batch, batch_s -> select, select_each -> SelectedRows -> split over ranks -> split over slices
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from synk.values.checks import plain
 
 
 @dataclass(slots=True)  # nobody changes it; but what is frozen takes three times as long to make
-class Rows:
+class SelectedRows:
     """Rows ``start:stop`` of an array or, with ``indices``, rows ``indices[start:stop]``."""
 
     start: int
@@ -32,15 +32,15 @@ class Rows:
     def __len__(self) -> int:
         return self.stop - self.start
 
-    def part(self, start: int, stop: int) -> Rows:
+    def part(self, start: int, stop: int) -> SelectedRows:
         """Return the rows at positions ``start:stop`` of these."""
-        return Rows(self.start + start, self.start + stop, self.indices)
+        return SelectedRows(self.start + start, self.start + stop, self.indices)
 
-    def kept(self) -> Rows:
+    def kept(self) -> SelectedRows:
         """Return these rows for later, when the memory that lists them may hold another list."""
         if self.indices is None:
             return self
-        return Rows(0, len(self), self.indices[self.start : self.stop].copy())
+        return SelectedRows(0, len(self), self.indices[self.start : self.stop].copy())
 
     def of(self, array: Any, room: Callable[..., Any] | None = None) -> Any:
         """Return these rows of ``array``: a view where they are contiguous, else a copy.
@@ -91,8 +91,8 @@ def check_num_slices(num_slices: Any) -> int:
     return number
 
 
-def select(batch: Any, length: int, argument: str = "batch", owner: str = "the inputs") -> Rows:
-    """Turn any form of ``batch`` into `Rows` of an array of ``length`` rows.
+def select(batch: Any, length: int, argument: str = "batch", owner: str = "the inputs") -> SelectedRows:
+    """Turn any form of ``batch`` into `SelectedRows` of an array of ``length`` rows.
 
     None selects all rows, an int the first so many. A slice (step 1) is clipped as in NumPy. In a sequence
     of int, or a 1-D integer array, repeats and negative entries are as in NumPy. ``argument`` and ``owner``
@@ -103,7 +103,7 @@ def select(batch: Any, length: int, argument: str = "batch", owner: str = "the i
     not 1-D.
     """
     if batch is None:
-        return Rows(0, length)
+        return SelectedRows(0, length)
     if isinstance(batch, slice):
         return _select_slice(batch, length, argument)
     if isinstance(batch, bool | np.bool_):
@@ -114,11 +114,11 @@ def select(batch: Any, length: int, argument: str = "batch", owner: str = "the i
             raise IndexError(
                 f"{argument}={batch} selects {number} the {length} rows of {owner}; pass a slice to clip"
             )
-        return Rows(0, int(batch))
+        return SelectedRows(0, int(batch))
     return _select_list(batch, length, argument, owner)
 
 
-def _select_slice(batch: slice, length: int, argument: str) -> Rows:
+def _select_slice(batch: slice, length: int, argument: str) -> SelectedRows:
     if any(isinstance(end, bool | np.bool_) for end in (batch.start, batch.stop, batch.step)):
         raise TypeError(f"{argument}={batch} has an end that is a boolean; pass integers")
     if batch.step not in (None, 1):
@@ -127,10 +127,10 @@ def _select_slice(batch: slice, length: int, argument: str) -> Rows:
         start, stop, _ = batch.indices(length)
     except TypeError:
         raise TypeError(f"{argument}={batch} has an end that is not an integer") from None
-    return Rows(start, max(start, stop))
+    return SelectedRows(start, max(start, stop))
 
 
-def _select_list(batch: Any, length: int, argument: str, owner: str) -> Rows:
+def _select_list(batch: Any, length: int, argument: str, owner: str) -> SelectedRows:
     if type(batch) is not np.ndarray:  # which has no mask
         batch = plain(batch, argument)
     try:
@@ -148,7 +148,7 @@ def _select_list(batch: Any, length: int, argument: str, owner: str) -> Rows:
     if indices.ndim != 1:
         raise ValueError(f"{argument} must be one-dimensional, got {indices.ndim} dimensions")
     if not indices.size:
-        return Rows(0, 0)
+        return SelectedRows(0, 0)
     wide = indices.dtype.kind == "u" and indices.dtype.itemsize == 8  # beyond int64 they would turn negative
     checked = indices.astype(np.uint64 if wide else np.int64)  # a copy: the caller may change theirs
     # As unsigned numbers negative ones are large, so that one look finds all that need a second.
@@ -158,16 +158,16 @@ def _select_list(batch: Any, length: int, argument: str, owner: str) -> Rows:
             raise IndexError(f"{argument} holds index {bad}, out of range for the {length} rows of {owner}")
         checked[checked < 0] += length
     rows = checked.view(np.int64)
-    return contiguous(rows) or Rows(0, rows.size, rows)
+    return contiguous(rows) or SelectedRows(0, rows.size, rows)
 
 
-def contiguous(indices: NDArray[np.int64]) -> Rows | None:
+def contiguous(indices: NDArray[np.int64]) -> SelectedRows | None:
     """Return listed rows as a stretch if they are one, in order: it is read in place, without a copy."""
     first, last = int(indices[0]), int(indices[-1])
     # The ends tell most lists apart; only then is it worth to look at all.
     if last - first != indices.size - 1 or not (indices[1:] - indices[:-1] == 1).all():
         return None
-    return Rows(first, last + 1)
+    return SelectedRows(first, last + 1)
 
 
 def _describe(batch: Any, array: NDArray[Any]) -> str:
@@ -176,7 +176,9 @@ def _describe(batch: Any, array: NDArray[Any]) -> str:
     return f"{type(batch).__name__} {batch!r}"
 
 
-def select_common(batch: Any, lengths: Sequence[int], names: Sequence[str], argument: str = "batch") -> Rows:
+def select_common(
+    batch: Any, lengths: Sequence[int], names: Sequence[str], argument: str = "batch"
+) -> SelectedRows:
     """Turn ``batch`` into one selection for arrays of these ``lengths``.
 
     Raises ValueError if the lengths differ and ``batch`` would select different rows of each.
@@ -197,21 +199,21 @@ def select_common(batch: Any, lengths: Sequence[int], names: Sequence[str], argu
     return picked[0]
 
 
-def same_rows(one: Rows, other: Rows) -> bool:
+def same_rows(one: SelectedRows, other: SelectedRows) -> bool:
     """Return whether both mean the same rows."""
     if one.indices is None and other.indices is None:
         return (one.start, one.stop) == (other.start, other.stop) or len(one) == len(other) == 0
     return bool(np.array_equal(_numbers(one), _numbers(other)))
 
 
-def _numbers(rows: Rows) -> NDArray[np.int64]:
+def _numbers(rows: SelectedRows) -> NDArray[np.int64]:
     """Return the numbers of rows, one by one."""
     if rows.indices is None:
         return np.arange(rows.start, rows.stop)
     return rows.indices[rows.start : rows.stop]
 
 
-def select_each(batch_s: Any, lengths: Sequence[int]) -> tuple[Rows, ...]:
+def select_each(batch_s: Any, lengths: Sequence[int]) -> tuple[SelectedRows, ...]:
     """Turn any form of ``batch_s`` into the rows of each rank's own shard, of these ``lengths``.
 
     It is one selection for all ranks, as of `select` (a list of ints is one), or a list with a slice or a

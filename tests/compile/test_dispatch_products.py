@@ -23,7 +23,7 @@ from synk.gpu.dispatch.cublas import (
     DATA_TYPES,
     RESULTS,
     WHOLE_SUMS,
-    Batch,
+    CublasBatch,
     MatrixLayout,
     _of_cupy,
     element_strides,
@@ -85,13 +85,13 @@ def test_strides_that_no_blas_can_walk():
 @pytest.mark.parametrize(
     ("shape", "strides", "plan"),
     [
-        ((), [(), ()], Batch(1, (0, 0), [(0, 0)])),
-        ((1,), [(5,), (0,)], Batch(1, (0, 0), [(0, 0)])),
-        ((4,), [(5,), (0,)], Batch(4, (5, 0), [(0, 0)])),
-        ((2, 3), [(15, 5), (0, 0)], Batch(6, (5, 0), [(0, 0)])),
-        ((2, 3), [(15, 5), (0, 7)], Batch(3, (5, 7), [(0, 0), (15, 0)])),
-        ((3, 2), [(10, 5), (7, 0)], Batch(3, (10, 7), [(0, 0), (5, 0)])),
-        ((2, 1, 3), [(15, 99, 5), (21, 99, 7)], Batch(6, (5, 7), [(0, 0)])),
+        ((), [(), ()], CublasBatch(1, (0, 0), [(0, 0)])),
+        ((1,), [(5,), (0,)], CublasBatch(1, (0, 0), [(0, 0)])),
+        ((4,), [(5,), (0,)], CublasBatch(4, (5, 0), [(0, 0)])),
+        ((2, 3), [(15, 5), (0, 0)], CublasBatch(6, (5, 0), [(0, 0)])),
+        ((2, 3), [(15, 5), (0, 7)], CublasBatch(3, (5, 7), [(0, 0), (15, 0)])),
+        ((3, 2), [(10, 5), (7, 0)], CublasBatch(3, (10, 7), [(0, 0), (5, 0)])),
+        ((2, 1, 3), [(15, 99, 5), (21, 99, 7)], CublasBatch(6, (5, 7), [(0, 0)])),
     ],
 )
 def test_batches_take_few_calls(shape, strides, plan):

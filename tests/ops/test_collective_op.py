@@ -11,7 +11,7 @@ from pytensor.graph.traversal import ancestors
 
 from synk.compile import array_mode
 from synk.exact.collectives.collective_op import CollectiveOp, numbers_in
-from synk.exact.collectives.collectives import AllReduce
+from synk.exact.collectives.collectives import AllReduceOp
 from synk.ops import all_gather, all_reduce, all_sum, broadcast, reduce_scatter
 from synk.run.arrays.variables import ranks
 from synk.values.reduction import OPERATIONS
@@ -61,7 +61,7 @@ def test_a_sum_may_wait_for_one_that_was_written_later():
 def test_the_same_sum_written_twice_is_formed_twice():
     x = pt.matrix("x")
     graph = pytensor.function([x], [all_sum(x), all_sum(x)], mode=array_mode()).maker.fgraph
-    assert sum(isinstance(node.op, AllReduce) for node in graph.apply_nodes) == 2
+    assert sum(isinstance(node.op, AllReduceOp) for node in graph.apply_nodes) == 2
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_the_same_sum_written_twice_is_formed_twice():
         (lambda x: all_gather(x, 2), "axis=2 is not one of the 2 axes"),
         (lambda x: all_gather(x.sum()), "axis=0 is not one of the 0 axes"),
         (lambda x: broadcast(x, -1), "root=-1 is no rank"),
-        (lambda x: AllReduce("sum")(x, x > 0, ranks), "arrays of one dtype, not of"),
+        (lambda x: AllReduceOp("sum")(x, x > 0, ranks), "arrays of one dtype, not of"),
     ],
 )
 def test_what_has_no_meaning_is_refused_where_it_is_written(collective, message):

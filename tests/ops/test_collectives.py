@@ -13,7 +13,7 @@ from support.processes.of_rank import runs_of
 from support.slow import slow
 from synk.compile import array_mode
 from synk.compile.compat import optional_class
-from synk.exact.collectives.collectives import AllReduce
+from synk.exact.collectives.collectives import AllReduceOp
 from synk.ops import all_gather, all_reduce, all_sum, batch_norm, broadcast, reduce_scatter
 from synk.run.arrays.variables import ranks
 
@@ -65,7 +65,7 @@ def test_all_reduce_of_booleans_and_of_whole_numbers(module_ranks, op):
 @pytest.mark.parametrize("op", ["sum", "avg"])
 def test_several_arrays_are_reduced_by_one_collective(module_ranks, op):
     x = pt.matrix("x")
-    matrix, number, vector = AllReduce(op)(x.T @ x, x.sum(), x.sum(0), ranks)
+    matrix, number, vector = AllReduceOp(op)(x.T @ x, x.sum(), x.sum(0), ranks)
     function = gathered(x, [matrix, number, vector])
     for n in (1, 2, 8):
         of_ranks = parts(rows(n), module_ranks)
@@ -159,8 +159,8 @@ COLLECTIVES = {
     "first": lambda x: broadcast(x, 0).sum(0),
     "last": lambda x: broadcast(x.sum(0), synk.n_ranks() - 1),
     "twice": lambda x: all_reduce(all_gather(x) * x.sum(), "max"),
-    "together": lambda x: pt.concatenate(AllReduce("prod")(x.sum(0), x.mean(0), ranks)),
-    "one of two": lambda x: AllReduce("sum")(x.sum(0), x.mean(0), ranks)[1],
+    "together": lambda x: pt.concatenate(AllReduceOp("prod")(x.sum(0), x.mean(0), ranks)),
+    "one of two": lambda x: AllReduceOp("sum")(x.sum(0), x.mean(0), ranks)[1],
 }
 
 

@@ -12,7 +12,7 @@ from synk.values.reduction import (
     MODES,
     OPERATIONS,
     Accumulator,
-    Partial,
+    PartialResult,
     accumulating_dtype,
     check_mode,
     check_operation,
@@ -129,7 +129,7 @@ def test_what_is_added_is_not_written_to(mode, dtype, shape):
     for value in values:
         accumulator.add(value, 2)
         accumulator.partial()
-    combine(mode, [Partial(value, 2) for value in values])
+    combine(mode, [PartialResult(value, 2) for value in values])
     for value, kept in zip(values, before, strict=True):
         assert value.tobytes() == kept.tobytes()
 
@@ -152,7 +152,7 @@ def test_float16_accumulates_in_float32(op):
     for _ in range(3000):  # float16 counts to 2048
         accumulator.add(one, 1)
     assert accumulator.partial().value.tolist() == [3000.0 if op == "sum" else 1.0]
-    ranks = [Partial(np.array([2048.0], "float16"), 2048), Partial(one, 1), Partial(one, 1)]
+    ranks = [PartialResult(np.array([2048.0], "float16"), 2048), PartialResult(one, 1), PartialResult(one, 1)]
     result = combine(op, ranks, dtype="float16")
     assert result.dtype == np.float16
     assert result.tolist() == [2050.0] if op == "sum" else [np.float16((2048.0**2 + 2) / 2050)]
@@ -179,12 +179,15 @@ def test_the_order_is_that_of_slices_and_ranks():
     for value in values:
         accumulator.add(np.array(value), 1)
     assert accumulator.partial().value == 1.0
-    assert combine("sum", [Partial(np.array(value), 1) for value in values]) == 1.0
+    assert combine("sum", [PartialResult(np.array(value), 1) for value in values]) == 1.0
 
 
 @pytest.mark.parametrize("op", OPERATIONS)
 def test_what_is_not_finite_stays_so(op):
-    ranks = [Partial(np.array([1.0, np.inf, np.nan, 2.0]), 2), Partial(np.array([np.nan, 2.0, 3.0, 4.0]), 3)]
+    ranks = [
+        PartialResult(np.array([1.0, np.inf, np.nan, 2.0]), 2),
+        PartialResult(np.array([np.nan, 2.0, 3.0, 4.0]), 3),
+    ]
     result = combine(op, ranks)
     assert np.isnan(result).tolist() == [True, False, True, False]
     assert result[1] == (2.0 if op == "min" else np.inf)
@@ -244,8 +247,12 @@ def test_gather_counts_a_number_as_one_row():
     accumulator = Accumulator("gather")
     accumulator.add(np.array(1.5), 4)
     accumulator.add(np.array(2.5), 4)
-    assert combine("gather", [accumulator.partial(), Partial(np.array(3.5), 1)]).tolist() == [1.5, 2.5, 3.5]
-    assert combine("gather", [Partial(np.array(3.5), 1)]).tolist() == [3.5]
+    assert combine("gather", [accumulator.partial(), PartialResult(np.array(3.5), 1)]).tolist() == [
+        1.5,
+        2.5,
+        3.5,
+    ]
+    assert combine("gather", [PartialResult(np.array(3.5), 1)]).tolist() == [3.5]
 
 
 def test_none_is_the_last_slice_of_the_first_rank_with_rows():
@@ -253,7 +260,7 @@ def test_none_is_the_last_slice_of_the_first_rank_with_rows():
     for value in ("one", "two", "three"):
         accumulator.add(value, 2)
     assert accumulator.partial() == ("three", 2)
-    assert combine(None, [None, accumulator.partial(), Partial("other", 1)]) == "three"
+    assert combine(None, [None, accumulator.partial(), PartialResult("other", 1)]) == "three"
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -267,7 +274,7 @@ def test_identity_changes_nothing(op, dtype):
     nothing = identity(op, values)
     assert nothing.dtype == values.dtype
     assert nothing.shape == values.shape
-    np.testing.assert_array_equal(combine(op, [Partial(nothing, 0), Partial(values, 1)]), values)
+    np.testing.assert_array_equal(combine(op, [PartialResult(nothing, 0), PartialResult(values, 1)]), values)
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, "bool"])
@@ -346,7 +353,7 @@ def test_only_arrays_can_be_reduced():
 def test_shapes_are_not_broadcast(op):
     """Two rows and one: NumPy would add the one to both."""
     with pytest.raises(ValueError, match=r'shapes \(2,\) and \(1,\); one value for each row takes "gather"'):
-        combine(op, [Partial(np.ones(2), 2), Partial(np.ones(1), 1)])
+        combine(op, [PartialResult(np.ones(2), 2), PartialResult(np.ones(1), 1)])
 
 
 def test_gathered_rows_are_put_back_on_the_axis_they_belong_to():

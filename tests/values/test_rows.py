@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from synk.values.rows import (
-    Rows,
+    SelectedRows,
     check_num_slices,
     same_rows,
     select,
@@ -324,16 +324,16 @@ def test_the_input_that_is_too_short_is_named(batch):
 
 
 def test_the_same_rows():
-    assert same_rows(Rows(0, 3), Rows(0, 3))
-    assert not same_rows(Rows(0, 3), Rows(1, 3))
+    assert same_rows(SelectedRows(0, 3), SelectedRows(0, 3))
+    assert not same_rows(SelectedRows(0, 3), SelectedRows(1, 3))
     assert same_rows(select([0, -1], 3), select([0, 2], 3))
     assert not same_rows(select([0, -1], 3), select([0, -1], 4))
     assert not same_rows(select([0, 1], 3), select([0, 1, 2], 3))
 
 
 def test_the_same_rows_listed_and_not():
-    assert same_rows(Rows(0, 3), select([0, 1, 2], 5))
-    assert not same_rows(Rows(0, 3), select([0, 2, 1], 5))
+    assert same_rows(SelectedRows(0, 3), select([0, 1, 2], 5))
+    assert not same_rows(SelectedRows(0, 3), select([0, 2, 1], 5))
 
 
 def test_the_same_rows_of_other_parts_of_one_list():

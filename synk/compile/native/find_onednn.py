@@ -1,6 +1,6 @@
 """Find oneDNN's shared library, or say why there is none.
 
-    sys.prefix/lib -> files of the wheel -> the system's libraries -> Found(library, reason)
+    sys.prefix/lib -> files of the wheel -> the system's libraries -> FoundOnednn(library, reason)
 
 Loading maps 50 MB of code and starts no thread, so a process may fork after it.
 """
@@ -24,7 +24,7 @@ SEQUENTIAL, OMP = 1, 2
 RUNTIMES = (SEQUENTIAL, OMP)
 
 
-class Version(ctypes.Structure):
+class OnednnVersion(ctypes.Structure):
     """The version of oneDNN, as ``dnnl_version`` tells it."""
 
     _fields_ = (
@@ -38,7 +38,7 @@ class Version(ctypes.Structure):
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundOnednn:
     """The outcome of a search."""
 
     library: ctypes.CDLL | None  # oneDNN, if it can be used here
@@ -46,7 +46,7 @@ class Found:
 
 
 @cache
-def find() -> Found:
+def find() -> FoundOnednn:
     """Search once in a process."""
     return search(places())
 
@@ -61,14 +61,18 @@ def reason() -> str:
     return find().reason
 
 
-def search(candidates: Iterable[str]) -> Found:
+def search(candidates: Iterable[str]) -> FoundOnednn:
     """Load the first of ``candidates``, paths or names that the system's loader knows, that is oneDNN 3."""
     if sys.platform != "linux" or platform.machine() not in ("x86_64", "AMD64"):
-        return Found(None, f"oneDNN needs x86-64 Linux, and this is {sys.platform} on {platform.machine()}")
+        return FoundOnednn(
+            None, f"oneDNN needs x86-64 Linux, and this is {sys.platform} on {platform.machine()}"
+        )
     try:
         ctypes.CDLL(OPENMP)
     except OSError:
-        return Found(None, f"oneDNN needs {OPENMP}, which is missing: install the system's package libgomp1")
+        return FoundOnednn(
+            None, f"oneDNN needs {OPENMP}, which is missing: install the system's package libgomp1"
+        )
     problems = []
     for candidate in candidates:
         try:
@@ -78,10 +82,10 @@ def search(candidates: Iterable[str]) -> Found:
             continue
         problem = unfit(library)
         if not problem:
-            return Found(library)
+            return FoundOnednn(library)
         problems.append(f"{candidate} {problem}")
     said = "; ".join(problems) or "oneDNN is not installed"
-    return Found(None, f"{said}: {REMEDY}")
+    return FoundOnednn(None, f"{said}: {REMEDY}")
 
 
 def places() -> Iterator[str]:
@@ -97,7 +101,7 @@ def places() -> Iterator[str]:
 def unfit(library: ctypes.CDLL) -> str:
     """Say what is wrong with a library that should be oneDNN 3, or nothing."""
     try:
-        library.dnnl_version.restype = ctypes.POINTER(Version)
+        library.dnnl_version.restype = ctypes.POINTER(OnednnVersion)
         version = library.dnnl_version().contents
     except AttributeError:
         return "is not oneDNN"

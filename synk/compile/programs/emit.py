@@ -22,7 +22,7 @@ from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.fg import FunctionGraph
 
 from synk.compile.programs.passes.finish import Announcer
-from synk.compile.programs.passes.host_or_device import Placement, Step
+from synk.compile.programs.passes.host_or_device import PlacedStep, Placement
 from synk.compile.programs.passes.plan import ProgramPlan
 from synk.compile.programs.text.buffers import assemble
 from synk.compile.programs.text.program import Program
@@ -99,7 +99,7 @@ def host_nodes(placed: Placement) -> Iterator[Apply]:
         yield from getattr(placed.implementations[node], "host_nodes", moved)
 
 
-def fetches_last(steps: Sequence[Step]) -> tuple[list[Step], int]:
+def fetches_last(steps: Sequence[PlacedStep]) -> tuple[list[PlacedStep], int]:
     """Move behind all others the steps that bring home what no node reads; return how many there are.
 
     Each waits for the device: in the middle, nothing would be launched meanwhile, and the device run dry.
@@ -107,7 +107,7 @@ def fetches_last(steps: Sequence[Step]) -> tuple[list[Step], int]:
     read = {variable for step in steps for variable in step.inputs}
     made = {variable for step in steps for variable in step.outputs}
 
-    def fetches(step: Step) -> bool:
+    def fetches(step: PlacedStep) -> bool:
         # An input may be written over, by its own new value, before the end.
         return (
             step.node is None and step.to == HOST and step.inputs[0] in made and step.outputs[0] not in read
@@ -123,7 +123,7 @@ def outlasting(plan: ProgramPlan) -> list[Variable]:
     return [*plan.placed.results, *map(plan.target, plan.found.settled.values()), *constants]
 
 
-def last_uses(steps: Sequence[Apply | Step], kept: Sequence[Variable]) -> list[list[Variable]]:
+def last_uses(steps: Sequence[Apply | PlacedStep], kept: Sequence[Variable]) -> list[list[Variable]]:
     """For each step, the variables that nothing after it reads: inputs used last, outputs never used."""
     seen = set(kept)
     dead: list[list[Variable]] = []

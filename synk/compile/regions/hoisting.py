@@ -50,7 +50,7 @@ class RewriteScans(GraphRewriter):
                 fgraph.replace_all(pairs, reason="better steps", import_missing=True)
 
 
-def without_products(node: Apply, products: Products) -> Sequence[Variable] | None:
+def without_products(node: Apply, products: HoistedProducts) -> Sequence[Variable] | None:
     """Return outputs for a Scan's, of one with fewer products; None if it has none at all."""
     op = node.op
     graph = plain_graph(op)
@@ -106,7 +106,10 @@ def move_outside(node: Apply, sequences: dict[Variable, Variable], same: dict[Va
 
 
 def product_of_rows(
-    node: Apply, sequences: dict[Variable, Variable], same: dict[Variable, Variable], products: Products
+    node: Apply,
+    sequences: dict[Variable, Variable],
+    same: dict[Variable, Variable],
+    products: HoistedProducts,
 ) -> Variable | None:
     """Return the products of all rows of a sequence, or None if a node is of something else."""
     if not isinstance(node.op, Dot):
@@ -122,7 +125,7 @@ def product_of_rows(
     return None
 
 
-class Products:
+class HoistedProducts:
     """The products of rows and matrices that there are, so that a gradient computes none of them again."""
 
     def __init__(self, fgraph: FunctionGraph):
@@ -241,7 +244,7 @@ def without_twins(node: Apply) -> list[Variable] | None:
     return [made[first + twins[at - first] if at - first in twins else at] for at in range(len(node.outputs))]
 
 
-hoist = RewriteScans(lambda fgraph: partial(without_products, products=Products(fgraph)))
+hoist = RewriteScans(lambda fgraph: partial(without_products, products=HoistedProducts(fgraph)))
 optdb.register("hoist_products", hoist, NATIVE, position=0.04)  # before PyTensor's, at 0.05
 # Behind the merging of equal nodes, at 49, and before regions, at 49.2.
 optdb.register("merge_traces", RewriteScans(lambda fgraph: without_twins), NATIVE, position=49.1)

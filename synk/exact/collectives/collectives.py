@@ -16,10 +16,10 @@ from typing import Any
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 
-from synk.exact.collectives.reducing import AllReduce as AllReduce
-from synk.exact.collectives.reducing import ReduceScatter as ReduceScatter
-from synk.exact.collectives.sharing import AllGather as AllGather
-from synk.exact.collectives.sharing import Broadcast as Broadcast
+from synk.exact.collectives.reducing import AllReduceOp as AllReduceOp
+from synk.exact.collectives.reducing import ReduceScatterOp as ReduceScatterOp
+from synk.exact.collectives.sharing import AllGatherOp as AllGatherOp
+from synk.exact.collectives.sharing import BroadcastOp as BroadcastOp
 from synk.run.arrays.variables import ranks
 
 
@@ -51,7 +51,7 @@ def all_reduce(x: Any, op: str = "sum") -> Variable:
     that of "min" and "max" is their sum on each rank whose element is the result, as of ``pt.max``; that of
     "prod" is their sum times the product of the other ranks' elements, zeros among them or not.
     """
-    made = AllReduce(op)(pt.as_tensor_variable(x), ranks)
+    made = AllReduceOp(op)(pt.as_tensor_variable(x), ranks)
     made.tag.of_script = True  # and not of a gradient
     return made
 
@@ -82,7 +82,7 @@ def all_gather(x: Any, axis: int = 0) -> Variable:
     x = pt.as_tensor_variable(x)
     if not -x.type.ndim <= axis < x.type.ndim:
         raise ValueError(f"axis={axis} is not one of the {x.type.ndim} axes of what is to be gathered")
-    return AllGather(axis % x.type.ndim)(x, ranks)
+    return AllGatherOp(axis % x.type.ndim)(x, ranks)
 
 
 def reduce_scatter(x: Any, op: str = "sum") -> Variable:
@@ -109,7 +109,7 @@ def reduce_scatter(x: Any, op: str = "sum") -> Variable:
     -----
     The gradient is that of `all_reduce`, for the gradients of all parts, joined.
     """
-    return ReduceScatter(op)(pt.as_tensor_variable(x), ranks)
+    return ReduceScatterOp(op)(pt.as_tensor_variable(x), ranks)
 
 
 def broadcast(x: Any, root: int = 0) -> Variable:
@@ -131,4 +131,4 @@ def broadcast(x: Any, root: int = 0) -> Variable:
     -----
     The gradient is the sum over ranks of the gradients of the result on rank ``root``, and 0 on others.
     """
-    return Broadcast(root)(pt.as_tensor_variable(x), ranks)
+    return BroadcastOp(root)(pt.as_tensor_variable(x), ranks)

@@ -67,10 +67,10 @@ def some_rows(value: Variable, axis: int, op: str, total: Variable) -> Variable:
 
     Where there are none at all, of ``total`` ones, nothing is put in their place.
     """
-    return SomeRows(axis, op)(value, total)
+    return HasRows(axis, op)(value, total)
 
 
-class SomeRows(Op):
+class HasRows(Op):
     """See that there is a row to take the largest, or the smallest, of."""
 
     __props__ = ("axis", "op")
@@ -94,13 +94,13 @@ class SomeRows(Op):
         return identity(self.op, xp.empty(shape, value.dtype), xp)
 
 
-@array_funcify.register(SomeRows)
+@array_funcify.register(HasRows)
 def some_rows_entry(op, node, xp):
     """The rows as they are, in most cases."""
     return partial(op.filled, xp)
 
 
-@host_inputs.register(SomeRows)
+@host_inputs.register(HasRows)
 def host_inputs_of_some_rows(op, node):
     """The number of rows is read on the host."""
     return (1,)

@@ -41,10 +41,10 @@ class ReducingOp(CollectiveOp):
         self.op = op
 
 
-class AllReduce(ReducingOp):
+class AllReduceOp(ReducingOp):
     """Combine the values of all ranks: several arrays of one dtype by one collective.
 
-    ``AllReduce(op)(x, y, ranks)`` returns a list with the result for each array; of one array, the result.
+    ``AllReduceOp(op)(x, y, ranks)`` returns a list with the result for each array; of one array, the result.
     """
 
     def make_node(self, *inputs: Any) -> Apply:
@@ -74,13 +74,13 @@ class AllReduce(ReducingOp):
         wanted = [k for k, slope in enumerate(cotangents) if not isinstance(slope.type, DisconnectedType)]
         if wanted:
             xs, ys, given = ([row[k] for k in wanted] for row in (xs, outputs, cotangents))
-            sums = AllReduce(differentiated(self.op)).make_node(*given, together).outputs
+            sums = AllReduceOp(differentiated(self.op)).make_node(*given, together).outputs
             for k, total, factor in zip(wanted, sums, factors(self.op, xs, ys, together), strict=True):
                 slopes[k] = total * factor
         return [*slopes, DisconnectedType()()]
 
 
-class ReduceScatter(ReducingOp):
+class ReduceScatterOp(ReducingOp):
     """Combine the values of all ranks, and leave each its part of the rows."""
 
     def make_node(self, x: Any, together: Any) -> Apply:
@@ -97,7 +97,7 @@ class ReduceScatter(ReducingOp):
 
     def adjoint(self, x: Any, y: Any, slope: Any, together: Any) -> Variable:
         joined = ReduceScatterGradient(differentiated(self.op))(slope, x.shape[0], together)
-        total = [AllReduce(self.op)(x, together)] if self.op in ("min", "max") else []
+        total = [AllReduceOp(self.op)(x, together)] if self.op in ("min", "max") else []
         return joined * factors(self.op, [x], total, together)[0]
 
 
@@ -123,7 +123,7 @@ class ReduceScatterGradient(ReducingOp):
         return combined(xp, together, [padded], self.op)
 
     def adjoint(self, x: Any, y: Any, slope: Any, together: Any) -> Variable:
-        return ReduceScatter(self.op)(slope, together)
+        return ReduceScatterOp(self.op)(slope, together)
 
 
 def combined(xp: Any, together: Any, arrays: Sequence[Any], op: str) -> list[Any]:
@@ -157,13 +157,13 @@ def factors(op: str, xs: Sequence[Any], ys: Sequence[Any], together: Any) -> lis
         return [pt.constant(np.asarray(1, x.type.dtype)) for x in xs]
     is_zero = [pt.eq(x, 0) for x in xs]
     n_zeros = (
-        AllReduce("sum")
+        AllReduceOp("sum")
         .make_node(*[zero.astype(x.type.dtype) for zero, x in zip(is_zero, xs, strict=True)], together)
         .outputs
     )
     # Of what is not zero: the product of the others is 0 where two are.
     filled = [pt.switch(zero, pt.ones_like(x), x) for zero, x in zip(is_zero, xs, strict=True)]
-    products = AllReduce("prod").make_node(*filled, together).outputs
+    products = AllReduceOp("prod").make_node(*filled, together).outputs
     return [
         pt.switch(pt.eq(n, zero.astype(n.type.dtype)), product / one, pt.zeros_like(product))
         for n, zero, product, one in zip(n_zeros, is_zero, products, filled, strict=True)

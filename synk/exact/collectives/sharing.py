@@ -19,7 +19,7 @@ from pytensor.tensor.type import TensorType
 from synk.exact.collectives.collective_op import CollectiveOp, any_length, whole_number
 
 
-class AllGather(CollectiveOp):
+class AllGatherOp(CollectiveOp):
     """Join the arrays of all ranks along an axis.
 
     Parameters
@@ -84,10 +84,10 @@ class AllGatherGradient(CollectiveOp):
         return [total[(*(slice(None),) * self.axis, slice(start, start + int(length)))].copy()]
 
     def adjoint(self, x: Any, y: Any, slope: Any, together: Any) -> Variable:
-        return AllGather(self.axis)(slope, together)
+        return AllGatherOp(self.axis)(slope, together)
 
 
-class Broadcast(CollectiveOp):
+class BroadcastOp(CollectiveOp):
     """Give one rank's value to all.
 
     Parameters
@@ -143,7 +143,7 @@ class BroadcastGradient(CollectiveOp):
         return [total if together.rank == root else xp.zeros(tuple(map(int, shape)), total.dtype)]
 
     def adjoint(self, x: Any, y: Any, slope: Any, together: Any) -> Variable:
-        return Broadcast(self.root)(slope, together)
+        return BroadcastOp(self.root)(slope, together)
 
 
 def root_of(together: Any, root: int) -> int:

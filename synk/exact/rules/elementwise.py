@@ -17,7 +17,7 @@ from synk.exact.rules.relations import (
     SCALED,
     SUM,
     Count,
-    Lengths,
+    Counts,
     Own,
     Partial,
     RowNumbers,
@@ -38,7 +38,7 @@ OPPOSITE = {"max": "min", "min": "max"}
 def elementwise(op: Elemwise, node: Apply, given: Relations) -> Outcome:
     """Row by row where there are rows; else as the scalar Op says what it does to parts of a sum."""
     outputs = len(node.outputs)
-    if isinstance(op.scalar_op, ps.Second) and isinstance(given[0], Partial | Count | Lengths):
+    if isinstance(op.scalar_op, ps.Second) and isinstance(given[0], Partial | Count | Counts):
         # Of the first input the shape alone is read, and that of a part is that of the whole.
         plain = not isinstance(given[1], Rows | RowNumbers)
         return (given, [given[1]]) if plain else None

@@ -15,7 +15,7 @@ from synk.exact.rules.relations import (
     SAME,
     SUM,
     Count,
-    Lengths,
+    Counts,
     Partial,
     RowNumbers,
     Rows,
@@ -34,7 +34,7 @@ def subtensor(op: Subtensor, node: Apply, given: Relations) -> Outcome:
         return None
     if isinstance(value, Partial):
         return given, [value]
-    if isinstance(value, Lengths):
+    if isinstance(value, Counts):
         return _some_lengths(op, node, value, given)
     if isinstance(value, Rows):
         axis = kept_axis(op.idx_list, value.axis)
@@ -49,7 +49,7 @@ def kept_axis(entries: Any, axis: int) -> int | None:
     return axis - sum(not isinstance(entry, slice) for entry in entries[:axis])
 
 
-def _some_lengths(op: Subtensor, node: Apply, value: Lengths, given: Relations) -> Outcome:
+def _some_lengths(op: Subtensor, node: Apply, value: Counts, given: Relations) -> Outcome:
     """Pick constant entries of a shape."""
     known = iter([variable.data if isinstance(variable, Constant) else None for variable in node.inputs[1:]])
     (entry,) = op.idx_list
@@ -59,7 +59,7 @@ def _some_lengths(op: Subtensor, node: Apply, value: Lengths, given: Relations) 
             one is not None and bound is None
             for one, bound in zip((entry.start, entry.stop, entry.step), bounds, strict=True)
         ]
-        return None if any(missing) else (given, [Lengths(value.lengths[slice(*bounds)])])
+        return None if any(missing) else (given, [Counts(value.lengths[slice(*bounds)])])
     position = next(known)
     if position is None:
         return None

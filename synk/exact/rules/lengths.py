@@ -27,7 +27,7 @@ from synk.exact.rules.relations import (
     SAME,
     SCALED,
     Count,
-    Lengths,
+    Counts,
     Own,
     Partial,
     RowNumbers,
@@ -46,7 +46,7 @@ def shape(op: Any, node: Apply, given: Relations) -> Outcome:
     if isinstance(one, Rows):
         lengths = [None] * node.inputs[0].type.ndim
         lengths[one.axis] = one.length
-        return given, [Lengths(tuple(lengths))]
+        return given, [Counts(tuple(lengths))]
     return given, [SAME]
 
 
@@ -62,7 +62,7 @@ def make_vector(op: Any, node: Apply, given: Relations) -> Outcome:
     """A shape, if it has a number of rows in it; else a vector of parts."""
     counts = [isinstance(one, Count) for one in given]
     if all(one == SAME or counts[k] for k, one in enumerate(given)):
-        return given, [Lengths(tuple(one.length if isinstance(one, Count) else None for one in given))]
+        return given, [Counts(tuple(one.length if isinstance(one, Count) else None for one in given))]
     parts = {one for one in given if isinstance(one, Partial)}
     if len(parts) == 1 and all(one == SAME or one in parts for one in given):
         (part,) = parts
@@ -110,7 +110,7 @@ def reshape(op: Any, node: Apply, given: Relations) -> Outcome:
     axis = _leading(node)
     if axis is None or axis >= node.outputs[0].type.ndim:
         return None
-    if isinstance(lengths, Lengths):
+    if isinstance(lengths, Counts):
         others = (one for k, one in enumerate(lengths.lengths) if k != axis)
         length = lengths.lengths[axis]
         if length is None or any(one is not None for one in others):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pytensor.graph.basic import Apply
 from pytensor.tensor.random.op import RandomVariable
 
-from synk.exact.rules.relations import STREAM, Lengths, Rows, rows_along
+from synk.exact.rules.relations import STREAM, Counts, Rows, rows_along
 from synk.exact.rules.table import Outcome, Relations, relate
 
 
@@ -16,7 +16,7 @@ def draw(op: RandomVariable, node: Apply, given: Relations) -> Outcome:
     ndim = node.outputs[1].type.ndim
     batch = ndim - op.ndim_supp
     rows = []
-    if isinstance(size, Lengths):
+    if isinstance(size, Counts):
         rows = [Rows(axis, length) for axis, length in enumerate(size.lengths) if length is not None]
     for variable, one, core in zip(node.inputs[2:], parameters, op.ndims_params, strict=True):
         own_batch = variable.type.ndim - core

@@ -13,7 +13,7 @@ from synk.exact.rules.elementwise import keeps_counting
 from synk.exact.rules.relations import (
     SCALED,
     Count,
-    Lengths,
+    Counts,
     Own,
     Partial,
     Rows,
@@ -56,7 +56,7 @@ def reduction(op: CAReduce, node: Apply, given: Relations) -> Outcome:
         ("min", "all"),
     ):
         return (given, given) if keeps_parts(one, *dtypes) else None
-    if isinstance(one, Lengths) and name == "prod" and sum(length is not None for length in one.lengths) == 1:
+    if isinstance(one, Counts) and name == "prod" and sum(length is not None for length in one.lengths) == 1:
         return (given, [Count(SCALED)]) if keeps_counting(*dtypes) else None
     if isinstance(one, Own):
         return given, given

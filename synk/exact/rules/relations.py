@@ -91,7 +91,7 @@ class Count(Relation):
 
 
 @dataclass(frozen=True, slots=True)
-class Lengths(Relation):
+class Counts(Relation):
     """A vector of lengths, such as a shape: for each that is a `Count` its ``length``, None for others."""
 
     lengths: tuple[Any, ...]
@@ -135,7 +135,7 @@ DRAWN = Drawn()
 
 def counted(relation: Relation) -> bool:
     """Tell whether a relation is about numbers of rows, known on every rank without a collective."""
-    return isinstance(relation, Count | Lengths)
+    return isinstance(relation, Count | Counts)
 
 
 def selected(relation: Rows | Count | RowNumbers) -> bool:

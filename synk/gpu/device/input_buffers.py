@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from synk.values.rows import Rows, split
+from synk.values.rows import SelectedRows, split
 
 PIECE_BYTES = 4 << 20  # gathered together; the GPU fetches one while the next is gathered
 
 # gather(array, parts of the rows, where each goes): yields when each part is there, in order
-Gather = Callable[[Any, list[Rows], list[NDArray[Any]]], Iterable[Any]]
+Gather = Callable[[Any, list[SelectedRows], list[NDArray[Any]]], Iterable[Any]]
 
 
 class Streams(NamedTuple):
@@ -52,7 +52,7 @@ class InputBuffer:
         self._array: Any = None
         self.is_direct = False
 
-    def load(self, array: NDArray[Any], rows: Rows, gather: Gather, is_locked: bool = False) -> None:
+    def load(self, array: NDArray[Any], rows: SelectedRows, gather: Gather, is_locked: bool = False) -> None:
         """Copy rows, not none, to the GPU, once the rows that were here before have been read.
 
         The array's rows are contiguous. If it ``is_locked`` in memory and the rows are next to each other,
@@ -75,7 +75,7 @@ class InputBuffer:
             self._streams.copying.record(self._copied)
         self._array = there
 
-    def _gathered(self, array: NDArray[Any], rows: Rows, there: Any, gather: Gather) -> None:
+    def _gathered(self, array: NDArray[Any], rows: SelectedRows, there: Any, gather: Gather) -> None:
         """Gather piece by piece, and have each copied as soon as it is there."""
         locked = np.ndarray(there.shape, there.dtype, buffer=self._locked)
         spans = list(pieces(len(rows), array.dtype.itemsize * prod(array.shape[1:])))

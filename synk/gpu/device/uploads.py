@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from synk.gpu.device.input_buffers import InputBuffer, Streams
 from synk.gpu.device.page_locks import PageLocks
-from synk.values.rows import Rows
+from synk.values.rows import SelectedRows
 
 # Judged without a GPU: what CuPy copies by itself, and what is worth waking a thread for.
 SMALL_BYTES = 1 << 16
@@ -34,7 +34,7 @@ class Request(NamedTuple):
 
     key: Any
     array: NDArray[Any]  # on the host, C contiguous
-    rows: Rows
+    rows: SelectedRows
     memory: Any = None  # of the segment that the array is in, if it may be page-locked
 
     @property
@@ -43,7 +43,7 @@ class Request(NamedTuple):
         return len(self.rows) * prod(self.array.shape[1:]) * self.array.dtype.itemsize
 
 
-class Pending(NamedTuple):
+class PendingUpload(NamedTuple):
     """Rows that are on their way."""
 
     key: Any
@@ -107,7 +107,7 @@ class Uploader:
             self._ahead = ThreadPoolExecutor(1, thread_name_prefix="synk-feed", initializer=self.bind)
         return self._ahead.submit(task, *arguments)
 
-    def gather(self, array: Any, parts: list[Rows], targets: list[NDArray[Any]]) -> Iterable[Any]:
+    def gather(self, array: Any, parts: list[SelectedRows], targets: list[NDArray[Any]]) -> Iterable[Any]:
         """Gather rows, part by part; several threads do so where there are several parts."""
         arrays = [array] * len(parts)
         if self._n_threads > 1 and len(parts) > 1:
@@ -171,7 +171,7 @@ class InputBuffers:
     def __init__(self, uploader: Uploader):
         self._uploader = uploader
         self._slots: list[InputBuffer] = []  # what was loaded last comes last
-        self._pending: Pending | None = None
+        self._pending: PendingUpload | None = None
         self._given: InputBuffer | None = None  # being read by a program
         self._direct: InputBuffer | None = None  # copied from where the caller's rows are
 
@@ -197,7 +197,7 @@ class InputBuffers:
         self._arrived(None)
         buffer = self._next_buffer()
         with suppress(RuntimeError):  # no thread: `take` does it then
-            self._pending = Pending(
+            self._pending = PendingUpload(
                 request.key, buffer, self._uploader.submit(self._uploader.load, buffer, request)
             )
 
@@ -237,7 +237,7 @@ class InputBuffers:
         return self._slots[-1]
 
 
-def copy_rows(array: Any, rows: Rows, target: NDArray[Any]) -> None:
+def copy_rows(array: Any, rows: SelectedRows, target: NDArray[Any]) -> None:
     """Copy rows to where they are to be."""
     if rows.indices is None:
         target[...] = rows.of(array)

@@ -4,7 +4,7 @@ CuPy multiplies batches of float16 as float32, of bfloat16 by a kernel for integ
 TF32 whatever its switch says; and no product of it has results of another dtype than its factors.
 
     multiply: strides -> element_strides -> matrix_layout -> MatrixLayout, or None: copy it first
-                                         -> plan_batch -> Batch -> gemmEx or gemmStridedBatchedEx
+                                         -> plan_batch -> CublasBatch -> gemmEx or gemmStridedBatchedEx
 
 A BLAS counts columns first, arrays here rows first, so what it is asked for is ``C.T = B.T @ A.T``: the same
 memory, read by columns. Strides are in elements, not in bytes.
@@ -47,7 +47,7 @@ class MatrixLayout(NamedTuple):
     leading: int  # from one row to the next, or one column if those lie together
 
 
-class Batch(NamedTuple):
+class CublasBatch(NamedTuple):
     """Calls that together compute a batch."""
 
     n_matrices: int  # in each call
@@ -168,7 +168,7 @@ def matrix_layout(shape: Sequence[int], strides: Sequence[int]) -> MatrixLayout 
     return None
 
 
-def plan_batch(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> Batch:
+def plan_batch(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> CublasBatch:
     """Walk the axes of a batch in as few calls as strides allow.
 
     ``shape`` has no 0, ``strides`` are those of each operand, 0 where it is broadcast. Neighbouring axes are
@@ -186,11 +186,11 @@ def plan_batch(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> Batch:
             steps.append(step)
     if not lengths:
         nowhere = (0,) * len(strides)
-        return Batch(1, nowhere, [nowhere])
+        return CublasBatch(1, nowhere, [nowhere])
     inner = lengths.index(max(lengths))
     n_matrices, inner_step = lengths.pop(inner), steps.pop(inner)
     starts = [
         tuple(sum(i * step[k] for i, step in zip(index, steps, strict=True)) for k in range(len(strides)))
         for index in product(*map(range, lengths))
     ]
-    return Batch(n_matrices, inner_step, starts)
+    return CublasBatch(n_matrices, inner_step, starts)

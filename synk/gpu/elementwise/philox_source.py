@@ -129,7 +129,7 @@ NORMAL = """\
         }"""
 
 
-class Kind(NamedTuple):
+class Distribution(NamedTuple):
     """A distribution of real numbers: how many parameters, and an element from them and its words."""
 
     parameters: int
@@ -138,10 +138,10 @@ class Kind(NamedTuple):
 
 
 REAL = {
-    "uniform": Kind(2, "(p1 - p0) * below_one(x, j) + p0"),
-    "normal": Kind(2, "p1 * z[j] + p0", NORMAL),
-    "exponential": Kind(1, "p0 * -log$f(above_zero(x, j))"),
-    "gumbel": Kind(2, "p1 * -log$f(-log$f(between(x, j))) + p0"),
+    "uniform": Distribution(2, "(p1 - p0) * below_one(x, j) + p0"),
+    "normal": Distribution(2, "p1 * z[j] + p0", NORMAL),
+    "exponential": Distribution(1, "p0 * -log$f(above_zero(x, j))"),
+    "gumbel": Distribution(2, "p1 * -log$f(-log$f(between(x, j))) + p0"),
 }
 
 

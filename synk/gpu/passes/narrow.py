@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from pytensor.graph.basic import Apply, Constant, Variable
 
-from synk.compile.programs.passes.host_or_device import Placement, Step
+from synk.compile.programs.passes.host_or_device import PlacedStep, Placement
 from synk.compile.tables import WIDE, Width, is_float_array, width
 
 FLOAT32 = "float32"
@@ -49,7 +49,7 @@ def narrow(
     stored = widths(placed.steps, rules, {*outputs, *_crossing(placed), *placed.on_host})
     casts = _Casts(placed, stored, dtype)
     implementations = dict(placed.implementations)
-    steps: list[Step] = []
+    steps: list[PlacedStep] = []
     for step in placed.steps:
         if step.node is None:
             steps.append(step)
@@ -70,7 +70,7 @@ def narrow(
 
 
 def widths(
-    steps: Sequence[Step], rules: Mapping[Apply, Width], wide: Collection[Variable]
+    steps: Sequence[PlacedStep], rules: Mapping[Apply, Width], wide: Collection[Variable]
 ) -> Collection[Variable]:
     """Return the results that are stored in 16 bits; those in ``wide`` are not.
 
@@ -156,11 +156,11 @@ class _Casts:
     """The copies of values in the other width."""
 
     def __init__(self, placed: Placement, stored: Collection[Variable], dtype: str):
-        self.of_constants: list[Step] = []  # casts that are done once, when the graph is compiled
+        self.of_constants: list[PlacedStep] = []  # casts that are done once, when the graph is compiled
         self._stored, self._dtype = stored, dtype
         self._fixed = {variable for step in placed.constants for variable in step.outputs}
         self._copies: dict[Variable, Variable] = {}
-        self._new: list[Step] = []
+        self._new: list[PlacedStep] = []
 
     def of(self, variable: Variable, narrow: bool | None) -> Variable:
         """Return a variable itself if it is as wide as wanted, else its copy."""
@@ -168,17 +168,17 @@ class _Casts:
             return variable
         if variable not in self._copies:
             copy = self._copies[variable] = variable.type()
-            step = Step(None, [variable], [copy], self._dtype if narrow else FLOAT32)
+            step = PlacedStep(None, [variable], [copy], self._dtype if narrow else FLOAT32)
             constant = isinstance(variable, Constant) or variable in self._fixed
             (self.of_constants if constant else self._new).append(step)
         return self._copies[variable]
 
-    def new(self) -> list[Step]:
+    def new(self) -> list[PlacedStep]:
         """Return the steps of the copies that were asked for since the last time."""
         steps, self._new = self._new, []
         return steps
 
-    def at_once(self, steps: Sequence[Step]) -> list[Step]:
+    def at_once(self, steps: Sequence[PlacedStep]) -> list[PlacedStep]:
         """Return the steps with each cast right behind what makes the value."""
         casts = {
             s.inputs[0]: s

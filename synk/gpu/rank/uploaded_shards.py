@@ -20,7 +20,7 @@ from synk.run.rank.row_inputs import RowInput
 from synk.run.rank.shards import rows_of, share
 from synk.transport.memory.segments import SegmentTable
 from synk.values import messages
-from synk.values.rows import Rows, slices
+from synk.values.rows import SelectedRows, slices
 
 
 class UploadedShards:
@@ -34,11 +34,11 @@ class UploadedShards:
         segments.before_allocation = self._uploader.sweep
 
     def inputs(
-        self, step: messages.Call, selected: Rows, arrays: Sequence[Any], indices: Any
+        self, step: messages.Call, selected: SelectedRows, arrays: Sequence[Any], indices: Any
     ) -> Sequence[Any]:
         """Return the rows of this rank, an `UploadedInput` for each scattered input that goes this way."""
         picked, paired = share(selected, self._rank, self._n_ranks)
-        token, coming = 0, Rows(0, 0)
+        token, coming = 0, SelectedRows(0, 0)
         if step.ahead is not None:
             there, _ = share(rows_of(step.ahead.rows, indices), self._rank, self._n_ranks)
             token, coming = step.ahead.token, there.kept()  # the next call writes its own list over this one
@@ -59,7 +59,7 @@ class UploadedShards:
     def whole(self, *call: Any) -> None:
         """Leave all rows to `inputs`."""
 
-    def sliced(self, variables: RankVariables, identity: int, rows: Rows) -> Any:
+    def sliced(self, variables: RankVariables, identity: int, rows: SelectedRows) -> Any:
         """Return rows of a shared variable, whose value moves to the GPU and stays."""
         # As programs do with the variables that they read: what sets a value puts an array of the host there.
         storage = variables[identity].container.storage
@@ -97,7 +97,7 @@ class UploadedInput(NamedTuple):
     """
 
     array: Any
-    rows: Rows
+    rows: SelectedRows
     buffers: InputBuffers
     key: Any  # of this call's rows: under it they may have been started
     parts: Sequence[tuple[int, int]]  # of the rows, in the order in which they will be asked for
@@ -126,7 +126,7 @@ class UploadedInput(NamedTuple):
         return self.following
 
 
-def first_of_next(key: Any, array: Any, rows: Rows, num_slices: int, memory: Any) -> Request | None:
+def first_of_next(key: Any, array: Any, rows: SelectedRows, num_slices: int, memory: Any) -> Request | None:
     """Return the request for the first slice of a call to come, if it has rows."""
     parts = slices(len(rows), num_slices)
     if not parts:
@@ -139,7 +139,7 @@ class ResidentInput(NamedTuple):
     """Rows of an array that is on the device."""
 
     array: Any
-    rows: Rows
+    rows: SelectedRows
     device: Device
 
     def part(self, start: int, stop: int) -> Any:

@@ -1,6 +1,6 @@
 """Keep the number of rows that shared variables have on every rank.
 
-Function.prepare, get_lengths -> Lengths.of -> the ranks, for what is not known
+Function.prepare, get_lengths -> RowsByRank.of -> the ranks, for what is not known
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 from synk.run.arrays.variables import RankVariables
 
 
-class Lengths:
+class RowsByRank:
     """The rows of shared variables by rank, as far as they are known.
 
     ``ask(variables)`` returns all shapes by rank, then by variable; ``own`` are rank 0's variables.

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from synk.run.arrays.lengths import Lengths
+from synk.run.arrays.lengths import RowsByRank
 from synk.run.arrays.per_rank import PerRank
 from synk.run.arrays.shared_storage import SharedStorage
 from synk.run.arrays.shared_table import SharedTable
@@ -28,7 +28,7 @@ class Owner(Protocol):
     temporary: StagingBuffers  # freed at the end of each turn
     shared: SharedTable
     shared_storage: SharedStorage
-    lengths: Lengths
+    lengths: RowsByRank
     per_rank: PerRank
 
     def check_open(self, what: str) -> None:

@@ -41,7 +41,7 @@ class Extent(NamedTuple):
     nbytes: int
 
 
-class Placement(NamedTuple):
+class VariableMemory(NamedTuple):
     """The memory of one variable."""
 
     segment: int
@@ -104,7 +104,7 @@ class SharedStorage:
         self.use_sizes(sizes)
         self._is_wanted = wanted
         self._on_release = on_release
-        self._placements: dict[int, Placement] = {}  # by variable
+        self._placements: dict[int, VariableMemory] = {}  # by variable
         self._in_segment: dict[int, set[int]] = {}  # the variables stored there
         self._reshaped: set[int] = set()
         own.on_drop = self.release
@@ -199,7 +199,9 @@ class SharedStorage:
             here = message.arrays[: self._sizes[0]]
             self._own.use_storage(message.identity, [self._segments.array(ref) for ref in here], place=0)
 
-    def _refs(self, identity: int, placement: Placement, shapes: Shapes) -> tuple[messages.ArrayRef, ...]:
+    def _refs(
+        self, identity: int, placement: VariableMemory, shapes: Shapes
+    ) -> tuple[messages.ArrayRef, ...]:
         dtype, segment = self._own.value(identity).dtype.str, placement.segment
         offsets = [placement.extents[place].offset for place in self._places]
         both = zip(shapes, offsets, strict=True)
@@ -221,13 +223,13 @@ class SharedStorage:
             for nbytes, extent in zip(sizes, known.extents, strict=True)
         )
 
-    def _allocate(self, nbytes: int, extents: Mapping[int, tuple[Extent, ...]]) -> dict[int, Placement]:
+    def _allocate(self, nbytes: int, extents: Mapping[int, tuple[Extent, ...]]) -> dict[int, VariableMemory]:
         """Return placements in a new block."""
         segment = self._segments.allocate(nbytes)
         for identity in extents:
             self.release(identity)
         self._in_segment[segment] = set(extents)
-        return {identity: Placement(segment, extents[identity], ()) for identity in extents}
+        return {identity: VariableMemory(segment, extents[identity], ()) for identity in extents}
 
     def is_seen(self, identity: int) -> bool:
         """Return whether a variable is stored where rank 0 sees the arrays of all ranks.

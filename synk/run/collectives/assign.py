@@ -20,7 +20,7 @@ from synk.run.functions.prepared import PreparedStep
 from synk.run.functions.selections import filtered, fits
 from synk.run.rank.rank import Rank
 from synk.values.messages import Step
-from synk.values.rows import Rows, select, split
+from synk.values.rows import SelectedRows, select, split
 
 
 class Assignment(Collective[None]):
@@ -31,7 +31,7 @@ class Assignment(Collective[None]):
         self._values, self._batch = values, batch
 
     @abstractmethod
-    def shares(self, variable: Any, array: Any, n_ranks: int) -> Sequence[Rows | None]:
+    def shares(self, variable: Any, array: Any, n_ranks: int) -> Sequence[SelectedRows | None]:
         """Return the rows of a value that each rank gets; None where it keeps its own."""
 
     def prepare(self, run: Owner) -> PreparedStep:
@@ -43,7 +43,7 @@ class Assignment(Collective[None]):
         run.lengths.forget([one.variable for one in given])
         return [PreparedStep(step, None) for step in write_now(run, given)]
 
-    def selected(self, variable: Any, array: Any) -> Rows:
+    def selected(self, variable: Any, array: Any) -> SelectedRows:
         """Return the rows of a value that are given to somebody."""
         if array.ndim == 0:
             raise ValueError(f"the value of {describe(variable)} is 0-d, so it has no rows")
@@ -82,7 +82,7 @@ class Broadcast(Assignment):
         checked_flag("nccl", nccl)
         super().__init__(shared_vars, values)
 
-    def shares(self, variable: Any, array: Any, n_ranks: int) -> Sequence[Rows | None]:
+    def shares(self, variable: Any, array: Any, n_ranks: int) -> Sequence[SelectedRows | None]:
         return [_all(array)] * n_ranks
 
     def prepare(self, run: Owner) -> PreparedStep:
@@ -116,7 +116,7 @@ class Scatter(Assignment):
     leaves_equal = False
     leaves_kind = ROWS
 
-    def shares(self, variable: Any, array: Any, n_ranks: int) -> Sequence[Rows | None]:
+    def shares(self, variable: Any, array: Any, n_ranks: int) -> Sequence[SelectedRows | None]:
         rows = self.selected(variable, array)
         return [rows.part(*part) for part in split(len(rows), n_ranks)]
 
@@ -152,7 +152,7 @@ class SetValue(Assignment):
         states = tuple([copy_of(variable.type.filter(value)) for variable, value in pairs])
         return PreparedStep(SetStatesStep(self.identities(run), checked_rank(self._rank, run), states), None)
 
-    def shares(self, variable: Any, array: Any, n_ranks: int) -> Sequence[Rows | None]:
+    def shares(self, variable: Any, array: Any, n_ranks: int) -> Sequence[SelectedRows | None]:
         rows = _all(array) if self._batch is None else self.selected(variable, array)
         return [rows if rank == self._rank else None for rank in range(n_ranks)]
 
@@ -206,6 +206,6 @@ def _check_static_rows(variable: Any, lengths: Sequence[int]) -> None:
         )
 
 
-def _all(array: Any) -> Rows:
+def _all(array: Any) -> SelectedRows:
     """Return all rows; of a 0-d array, which is taken whole anyway, none."""
-    return Rows(0, len(array) if array.ndim else 0)
+    return SelectedRows(0, len(array) if array.ndim else 0)

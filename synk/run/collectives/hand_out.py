@@ -27,7 +27,7 @@ from synk.run.rank.rank import Rank
 from synk.run.rank.shards import rows_of
 from synk.transport.comm import SharedArrays
 from synk.values import messages
-from synk.values.rows import Rows
+from synk.values.rows import SelectedRows
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class AssignStep(messages.Step):
 
     variables: tuple[int, ...]
     arrays: tuple[messages.ArrayRef | None, ...]  # None: the master has written to where the variable lives
-    spans: tuple[tuple[messages.Span | None, ...], ...]  # per variable, per rank
+    spans: tuple[tuple[messages.RowSpan | None, ...], ...]  # per variable, per rank
     indices: messages.ArrayRef | None
 
     def run(self, rank: Rank) -> None:
@@ -93,7 +93,7 @@ class Given:
 
     variable: int  # by identity
     array: Any  # or Data
-    rows: Sequence[Rows | None]  # by rank, what it gets; None where it keeps its value
+    rows: Sequence[SelectedRows | None]  # by rank, what it gets; None where it keeps its value
 
     def is_same_for_all(self) -> bool:
         """Tell whether all ranks get the same rows: then they copy them from rank 0, at the same time."""
@@ -167,7 +167,7 @@ def _overlaps(bounds: tuple[int, int], shared: Sequence[tuple[int, int]]) -> boo
     return before > 0 and bounds[0] < shared[before - 1][1]
 
 
-def copy_rows(array: Any, rows: Rows, out: Any) -> None:
+def copy_rows(array: Any, rows: SelectedRows, out: Any) -> None:
     """Copy rows of ``array``, or a 0-d array whole, to where they are to be."""
     if rows.indices is None:
         out[...] = array[rows.start : rows.stop] if array.ndim else array

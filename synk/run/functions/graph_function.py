@@ -40,7 +40,7 @@ from synk.run.functions.specify import to_spec
 from synk.values import messages
 from synk.values.by_value import Code
 from synk.values.reduction import Output, combine
-from synk.values.rows import Rows, check_num_slices, same_rows, split
+from synk.values.rows import SelectedRows, check_num_slices, same_rows, split
 
 
 class Announced(NamedTuple):
@@ -48,14 +48,14 @@ class Announced(NamedTuple):
 
     token: int
     state: list[tuple[messages.ArrayRef, int]]  # of each Data, and how often it was handed out
-    rows: Rows
+    rows: SelectedRows
 
 
 class Spans(NamedTuple):
     """A `Selection` as a message says it."""
 
-    batch: messages.Span | None
-    shares: tuple[messages.Span, ...] | None
+    batch: messages.RowSpan | None
+    shares: tuple[messages.RowSpan, ...] | None
     following: Any  # Span, or None
 
 
@@ -313,7 +313,7 @@ class GraphFunction(Function):
                 self._check_counts(batch, sliced)
         return Selection(batch, shares, following)
 
-    def _check_counts(self, batch: Rows, sliced: tuple[int, ...]) -> None:
+    def _check_counts(self, batch: SelectedRows, sliced: tuple[int, ...]) -> None:
         counts = tuple(stop - start for start, stop in split(len(batch), self._owner.n_ranks))
         if sliced != counts:
             raise ValueError(
@@ -336,7 +336,7 @@ class GraphFunction(Function):
     # --- staging -----------------------------------------------------------------------------
 
     def _stage(
-        self, entries: Sequence[Any], rows: Rows | None
+        self, entries: Sequence[Any], rows: SelectedRows | None
     ) -> tuple[tuple[messages.ArrayRef, ...], tuple[bool, ...]]:
         """Put plain arrays, or just their selected rows, into shared memory."""
         n_scattered = len(self._definition.inputs)
@@ -358,7 +358,7 @@ class GraphFunction(Function):
         batch, shares, following = None, None, None
         if selected.batch is not None:
             # Arrays that were staged hold the selected rows only, so nobody needs the indices.
-            batch = indices.span(selected.batch if needed else Rows(0, len(selected.batch)))
+            batch = indices.span(selected.batch if needed else SelectedRows(0, len(selected.batch)))
         if selected.shares is not None:
             shares = tuple(indices.span(rows) for rows in selected.shares)
         if selected.following is not None:

@@ -26,7 +26,7 @@ from synk.run.arrays.per_rank import Effect, is_tracked
 from synk.run.arrays.variables import RankVariables, copy_of, describe
 from synk.run.functions.function import Function
 from synk.run.functions.graph_function import GraphFunction
-from synk.run.rank.compiled_calls import Bound
+from synk.run.rank.compiled_calls import BoundFunction
 from synk.run.rank.program import RankProgram
 from synk.run.rank.rank import Rank
 from synk.values import messages
@@ -184,7 +184,7 @@ class RankFunction:
     def __call__(self, *arrays: Any) -> list[Any]:
         return list(self.bound(*arrays)())
 
-    def bound(self, *arrays: Any) -> Bound:
+    def bound(self, *arrays: Any) -> BoundFunction:
         """Return a function that takes nothing: a call on these very arrays, whatever they hold then."""
         return self._program.alone(arrays)
 

@@ -212,7 +212,7 @@ def _told_once(steps: Sequence[Any]) -> tuple[tuple[Any, ...], int, int]:
     if len(spans) != 1:
         return tuple(steps), 0, 0
     (span,) = spans
-    untold = messages.Span(messages.TOLD, messages.TOLD, span.listed)
+    untold = messages.RowSpan(messages.TOLD, messages.TOLD, span.listed)
     told = [
         replace(step, batch=untold) if isinstance(step, messages.Call) and step.batch is not None else step
         for step in steps

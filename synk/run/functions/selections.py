@@ -16,7 +16,7 @@ from synk.run.arrays.variables import describe
 from synk.transport.memory.segments import StagingBuffers
 from synk.values import messages
 from synk.values.checks import plain, why_refused
-from synk.values.rows import Rows, same_rows, select_common, select_each
+from synk.values.rows import SelectedRows, same_rows, select_common, select_each
 
 
 class CallOptions(NamedTuple):
@@ -31,9 +31,9 @@ class CallOptions(NamedTuple):
 class Selection(NamedTuple):
     """The rows that a call reads."""
 
-    batch: Rows | None  # before scattering
-    shares: tuple[Rows, ...] | None  # of sliceable variables, per rank
-    following: Rows | None  # that the next call is to read, where gathering them is work
+    batch: SelectedRows | None  # before scattering
+    shares: tuple[SelectedRows, ...] | None  # of sliceable variables, per rank
+    following: SelectedRows | None  # that the next call is to read, where gathering them is work
 
 
 def positions(inputs: Sequence[Any]) -> dict[str, int]:
@@ -125,7 +125,7 @@ def common_length(entries: Sequence[Any]) -> int | None:
 
 def select_batch(
     variables: Sequence[Any], entries: Sequence[Any], batch: Any, length: int | None = None
-) -> Rows:
+) -> SelectedRows:
     """Return the rows that ``batch`` selects of all scattered inputs; ``length`` is their `common_length`.
 
     Raises as `select_common`; ValueError also if a minibatch input is too short.
@@ -146,7 +146,7 @@ def select_batch(
 
 def select_following(
     variables: Sequence[Any], entries: Sequence[Any], next_batch: Any, in_place: bool
-) -> Rows | None:
+) -> SelectedRows | None:
     """Return the rows that ``next_batch`` selects, or None if there is nothing to do ahead.
 
     Arrays and minibatch Data are other ones in the next call; with `in_place`, ranks read stretches of rows
@@ -172,7 +172,7 @@ def _called(variable: Any, position: int) -> str:
 
 def select_shares(
     variables: Sequence[Any], lengths: Sequence[Sequence[int]], batch_s: Any
-) -> tuple[Rows, ...]:
+) -> tuple[SelectedRows, ...]:
     """Return the rows that ``batch_s`` selects of all sliceable variables, per rank.
 
     ``lengths`` are their rows, by variable, then by rank. Raises as `select_each`; ValueError also if other
@@ -199,13 +199,13 @@ class IndexList:
         self._arrays: list[NDArray[np.int64]] = []
         self._total = 0
 
-    def span(self, rows: Rows) -> messages.Span:
+    def span(self, rows: SelectedRows) -> messages.RowSpan:
         """Return the span that stands for ``rows`` in a message."""
         if rows.indices is None:
-            return messages.Span(rows.start, rows.stop, listed=False)
+            return messages.RowSpan(rows.start, rows.stop, listed=False)
         self._arrays.append(rows.indices[rows.start : rows.stop])
         start, self._total = self._total, self._total + len(rows)
-        return messages.Span(start, self._total, listed=True)
+        return messages.RowSpan(start, self._total, listed=True)
 
     def stage(self, staging: StagingBuffers, key: tuple[Any, ...]) -> messages.ArrayRef | None:
         """Put all into shared memory; None if there are none."""

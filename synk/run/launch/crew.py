@@ -24,7 +24,7 @@ from synk.transport.commands.frames import encode, send
 from synk.transport.commands.interfaces import Death, Disconnected, Leaders, OnDeath, OnLate, Watched
 from synk.transport.commands.mailbox import MasterPost
 from synk.transport.commands.sync import Barrier, LeaderBarrier
-from synk.transport.machines.tree import Placement
+from synk.transport.machines.tree import PlacedMachine
 from synk.transport.processes.printout import Printout
 from synk.transport.processes.process import REAP_SECONDS, Process, open_standard_descriptors
 from synk.transport.processes.signals import hold_signals
@@ -66,7 +66,7 @@ class Crew:
     def pids(self) -> tuple[int, ...]:
         return (self._pid, *(worker.process.pid for worker in self.workers))
 
-    def placements(self, devices: Devices) -> list[Placement]:
+    def placements(self, devices: Devices) -> list[PlacedMachine]:
         """Return this machine with its ranks."""
         host = None if self.machine is None else self.machine.host
         return [placement(self.pids(), devices, host)]

@@ -14,7 +14,7 @@ from contextlib import suppress
 from synk.run.device import Devices
 from synk.transport.machines.binding import plan_binding
 from synk.transport.machines.topology import read_topology
-from synk.transport.machines.tree import PlacedRank, Placement
+from synk.transport.machines.tree import PlacedMachine, PlacedRank
 
 
 class Binding:
@@ -41,14 +41,16 @@ def move_to(cpus: Iterable[int]) -> None:
             os.sched_setaffinity(thread, cpus)
 
 
-def placement(pids: Sequence[int], devices: Devices, host: str | None = None, first: int = 0) -> Placement:
+def placement(
+    pids: Sequence[int], devices: Devices, host: str | None = None, first: int = 0
+) -> PlacedMachine:
     """Return this machine with its ranks from ``first`` on, whose processes are given in rank order."""
     gpus = devices.gpus
     ranks = [
         PlacedRank(first + place, _cpus(pid), str(gpus[place % len(gpus)]) if gpus else "")
         for place, pid in enumerate(pids)
     ]
-    return Placement(host or socket.gethostname(), read_topology(allowed=os.sched_getaffinity(0)), ranks)
+    return PlacedMachine(host or socket.gethostname(), read_topology(allowed=os.sched_getaffinity(0)), ranks)
 
 
 def _cpus(pid: int) -> frozenset[int]:

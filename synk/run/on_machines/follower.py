@@ -38,14 +38,14 @@ def be_the_agent() -> None:
     from synk.transport.commands.interfaces import Disconnected
     from synk.transport.machines.agent import Agent
     from synk.transport.machines.agent_door import knock
-    from synk.transport.machines.all_reduce import AllReduce
+    from synk.transport.machines.all_reduce import MachineAllReduce
     from synk.transport.machines.mpi_job import end_own_job, join_own_job
     from synk.transport.machines.mpi_links import MpiLinks
 
     folder = os.environ.pop(FOLDER)
     with suppress(Disconnected):
         end = knock()
-        Agent(AllReduce(MpiLinks(join_own_job(folder))), end).run()
+        Agent(MachineAllReduce(MpiLinks(join_own_job(folder))), end).run()
     end_own_job(folder)
 
 
@@ -54,7 +54,7 @@ def be_a_leader() -> None:
     from synk.run.device.cpu import count_cores
     from synk.run.on_machines.job import CALL_SECONDS
     from synk.run.on_machines.leader import lead
-    from synk.run.on_machines.leader_calls import Call
+    from synk.run.on_machines.leader_calls import LeaderCall
     from synk.run.on_machines.started_jobs import ADDRESS, FOLDER, TOKEN
     from synk.transport.commands.interfaces import Leaders
     from synk.transport.machines.agent_door import forget_the_way
@@ -70,7 +70,7 @@ def be_a_leader() -> None:
         del os.environ[FOLDER]
         forget_the_way()  # programs that a rank starts need not know it
         deadline = time.monotonic() + CALL_SECONDS
-        call = Call(world, (host, int(port)), token, {"ranks": count_cores()}, deadline)
+        call = LeaderCall(world, (host, int(port)), token, {"ranks": count_cores()}, deadline)
 
         def link() -> Leaders:
             leaders = call.leaders()

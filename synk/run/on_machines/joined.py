@@ -18,8 +18,8 @@ from typing import Any, NoReturn
 from synk.run.device.cpu import count_cores
 from synk.run.on_machines.job import CALL_SECONDS, Called, Job, hang_up
 from synk.run.on_machines.leader import lead
-from synk.run.on_machines.leader_calls import Call, link_called
-from synk.transport.machines.all_reduce import AllReduce
+from synk.run.on_machines.leader_calls import LeaderCall, link_called
+from synk.transport.machines.all_reduce import MachineAllReduce
 from synk.transport.machines.handshake import Listener
 from synk.transport.machines.hosts import under_mpi
 from synk.transport.machines.linked_leaders import LinkedLeaders
@@ -84,7 +84,7 @@ class JoinedWorld:
         except BaseException:
             hang_up(called)
             raise
-        leaders = LinkedLeaders(links, AllReduce(MpiLinks(self._world)))
+        leaders = LinkedLeaders(links, MachineAllReduce(MpiLinks(self._world)))
         return Job(socket.gethostname(), self.n or count_cores(), sized, leaders, held=[self._listener])
 
     def _called(self, deadline: float, is_over: bool) -> list[Called]:
@@ -121,7 +121,7 @@ class JoinedWorld:
         while True:
             deadline = time.monotonic() + NEXT_RUN_SECONDS
             try:
-                call = Call(self._world, self._address, self._token, hello, deadline)
+                call = LeaderCall(self._world, self._address, self._token, hello, deadline)
             except ConnectionRefusedError:  # nobody listens any more
                 sys.exit()
             except OSError as error:

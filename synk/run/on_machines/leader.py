@@ -31,7 +31,7 @@ from synk.transport.commands.interfaces import CLOSE_SECONDS, Disconnected, Lead
 from synk.transport.commands.leader_link import LeaderEnd, Loss, Standing
 from synk.transport.commands.mirror import write
 from synk.transport.commands.steps import KnownSteps
-from synk.transport.machines.tree import Placement
+from synk.transport.machines.tree import PlacedMachine
 from synk.transport.memory.segments import SegmentTable, remade
 from synk.transport.processes.signals import ignore_signals
 from synk.values import messages
@@ -106,7 +106,7 @@ class Leader:
         for message in state.messages(peers.rank):
             self._rank.prepare(message)
 
-    def greeting(self) -> tuple[tuple[int, ...], Placement]:
+    def greeting(self) -> tuple[tuple[int, ...], PlacedMachine]:
         """Return the process ids of this machine's ranks, and where these are."""
         pids = self._crew.pids()
         return pids, placement(pids, self._devices, self._machine.host, self._machine.first)

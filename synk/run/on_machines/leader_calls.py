@@ -1,6 +1,6 @@
 """The start of a run on several machines: leaders call the master, then all are linked with each other.
 
-Call (a leader) -> Listener (master), Called -> link_called -> addresses of all -> Call.leaders
+Call (a leader) -> Listener (master), Called -> link_called -> addresses of all -> LeaderCall.leaders
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from synk.run.on_machines.job import Called
 from synk.transport.commands.frames import encode, send
 from synk.transport.commands.interfaces import Leaders
 from synk.transport.commands.leader_link import LeaderEnd
-from synk.transport.machines.all_reduce import AllReduce
+from synk.transport.machines.all_reduce import MachineAllReduce
 from synk.transport.machines.handshake import Address, Listener, connect
 from synk.transport.machines.linked_leaders import LinkedLeaders
 from synk.transport.machines.links import Watch
@@ -28,7 +28,7 @@ LINK_SECONDS = 6.0  # for a leader to reach all others
 MORE_SECONDS = 1.0  # for the master, which is to hear why one does not
 
 
-class Call:
+class LeaderCall:
     """A leader's call at the master, for one run.
 
     Attributes
@@ -57,7 +57,7 @@ class Call:
             deadline = monotonic() + LINK_SECONDS
             links = link(self._world.rank, addresses, self._listener, self._token, deadline)
         # MPI comes last: it waits for all others without an end.
-        return LinkedLeaders(links, AllReduce(MpiLinks(self._world)))
+        return LinkedLeaders(links, MachineAllReduce(MpiLinks(self._world)))
 
 
 def link_called(

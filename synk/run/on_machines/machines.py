@@ -28,7 +28,7 @@ from synk.transport.commands.interfaces import Channel, Death, OnDeath, OnLate, 
 from synk.transport.commands.leader_link import LeaderLink
 from synk.transport.commands.machines_channel import MachinesChannel, look_at
 from synk.transport.commands.mirror import Mirror
-from synk.transport.machines.tree import Placement
+from synk.transport.machines.tree import PlacedMachine
 from synk.transport.memory.segments import SegmentTable
 from synk.transport.processes.process import Process
 from synk.values.errors import Failure, RankState, SynkStateError, SynkTimeout
@@ -45,7 +45,7 @@ class Machines:
         self,
         crew: Crew,
         links: Sequence[LeaderLink],
-        placements: Sequence[Placement],
+        placements: Sequence[PlacedMachine],
         mirror: Mirror,
         job: Job,
     ):
@@ -97,7 +97,7 @@ class Machines:
         """Return the machines whose leaders do not answer any more."""
         return [link.machine.host for link in self._links if link.is_cut]
 
-    def placements(self, devices: Devices) -> list[Placement]:
+    def placements(self, devices: Devices) -> list[PlacedMachine]:
         """Return all machines with their ranks; others as they were when their ranks were forked."""
         return [*self._crew.placements(devices), *self._placements]
 

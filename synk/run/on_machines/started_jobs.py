@@ -26,7 +26,7 @@ from synk.transport.machines.links import Watch
 from synk.transport.machines.logins import ask, check_ssh, complaints
 from synk.transport.machines.mpi_job import MpiJob
 from synk.transport.machines.mpi_library import find_mpirun
-from synk.transport.machines.mpirun import Launch, launch, more_ssh_options
+from synk.transport.machines.mpirun import MpirunCommand, launch, more_ssh_options
 from synk.transport.machines.networks import own_address
 from synk.transport.machines.proof import new_token
 from synk.values.errors import SynkStateError
@@ -138,7 +138,7 @@ class StartedJobs:
             self.hosts = before
             raise
 
-    def _launch(self, told: Mapping[str, str]) -> Launch:
+    def _launch(self, told: Mapping[str, str]) -> MpirunCommand:
         kept = {name: os.environ[name] for name in HANDED_ON if name in os.environ}
         return launch(
             find_mpirun(),

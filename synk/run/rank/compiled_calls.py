@@ -1,7 +1,7 @@
 """Call compiled functions of PyTensor so that what they hold and return is no memory that others share.
 
 Program -> Direct(compiled) -> values
-        -> Bound(call, arguments) -> values, again and again; Callback, which C calls
+        -> BoundFunction(call, arguments) -> values, again and again; Callback, which C calls
         -> called_on_host, in a mode that the function was given
         -> Absent, in the place of the communicator in slices without rows
 """
@@ -49,7 +49,7 @@ class Direct:
         return None if self._updated else only_region(self._program, arguments)
 
 
-class Bound:
+class BoundFunction:
     """A call of a compiled function on arguments that stay the same arrays, whatever they hold."""
 
     def __init__(self, call: Callable[[Sequence[Any]], Sequence[Any]], arguments: Sequence[Any]):

@@ -34,7 +34,7 @@ from synk.compile.programs.passes.finish import Announcer
 from synk.compile.rewriting.wrong_rewrites import without_wrong
 from synk.run.arrays.variables import RankVariables
 from synk.run.device import Device
-from synk.run.rank.compiled_calls import Absent, Bound, Direct, called_on_host
+from synk.run.rank.compiled_calls import Absent, BoundFunction, Direct, called_on_host
 from synk.run.rank.program_spec import ProgramSpec, UpdateSpec
 from synk.run.rank.row_inputs import RowInput, numbers_of_rows, stand_in
 from synk.run.rank.sums import Sums, small_stay
@@ -131,7 +131,7 @@ class RankProgram:
             self._attend(self._absent_arguments(row_inputs, broadcast, total_rows, end), absent)
         return results
 
-    def alone(self, arrays: Sequence[Any]) -> Bound:
+    def alone(self, arrays: Sequence[Any]) -> BoundFunction:
         """Return a call as one process would make it, on all rows of what ``arrays`` hold then.
 
         It returns all outputs.
@@ -140,7 +140,7 @@ class RankProgram:
         rows = [*scattered, *(self._variables.on_host(identity) for identity in self.spec.sliceables)]
         n_rows = len(rows[0]) if rows else 1
         call = self._whole if self._computes_with_numpy else self._whole_on_host
-        return Bound(call, self._arguments(rows, broadcast, *of_one_process(n_rows)))
+        return BoundFunction(call, self._arguments(rows, broadcast, *of_one_process(n_rows)))
 
     def _whole_on_host(self, arguments: Sequence[Any]) -> list[Any]:
         return [self._device.to_host(value) for value in self._whole(arguments)]

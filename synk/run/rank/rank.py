@@ -23,7 +23,7 @@ from synk.transport.comm import Communicator
 from synk.transport.commands.interfaces import Peers
 from synk.transport.memory.segments import SegmentTable
 from synk.values import messages
-from synk.values.rows import Rows, split
+from synk.values.rows import SelectedRows, split
 
 
 class Rank:
@@ -49,7 +49,7 @@ class Rank:
         self.has_garbage = False  # graphs, which are cycles
         self._programs: dict[int, RankProgram] = {}
         self.objects: dict[int, Callable[..., Any]] = {}  # of `synk.on_ranks`
-        self._bound: dict[int, Bound] = {}  # by function, of its last call
+        self._bound: dict[int, BoundStep] = {}  # by function, of its last call
         segments.before_drop = self._bound.clear  # its arrays would keep the memory
         self._shards = Shards(self.rank, self.n_ranks)
         self.recorder: Any = None  # of `synk.timeline`, while one is open
@@ -216,9 +216,11 @@ class Rank:
                 )
                 if rows is not None:
                     return program.run_whole(rows, bound.broadcast, last - first, total, first)
-        return self._on_rows(step, bound, Rows(told.start, told.stop, listed))
+        return self._on_rows(step, bound, SelectedRows(told.start, told.stop, listed))
 
-    def _on_rows(self, step: messages.Call, bound: Bound, selected: Rows | None) -> messages.Results | None:
+    def _on_rows(
+        self, step: messages.Call, bound: BoundStep, selected: SelectedRows | None
+    ) -> messages.Results | None:
         """Run a program on this rank's rows of the scattered inputs and of sliceable variables."""
         program, indices = bound.program, bound.indices
         total, first, inputs, sliced = 0, 0, [], []
@@ -243,14 +245,14 @@ class Rank:
             return None  # all computed the same on empty input
         return results
 
-    def _bind(self, step: messages.Call) -> Bound:
+    def _bind(self, step: messages.Call) -> BoundStep:
         """Look up what a call refers to; a call that follows is often the same."""
         program = self._programs[step.function]
         arrays = [self.segments.array(ref) for ref in step.inputs]
         n_scattered = program.spec.n_scattered
         indices = None if step.indices is None else self.segments.array(step.indices)
         shards = self._shards_for(program)
-        bound = Bound(step, program, shards, arrays[:n_scattered], arrays[n_scattered:], indices)
+        bound = BoundStep(step, program, shards, arrays[:n_scattered], arrays[n_scattered:], indices)
         self._bound[step.function] = bound
         return bound
 
@@ -259,7 +261,7 @@ class Rank:
         return self._shards
 
 
-class Bound(NamedTuple):
+class BoundStep(NamedTuple):
     """A step, and what it refers to on this rank."""
 
     step: messages.Call

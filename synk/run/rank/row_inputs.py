@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from synk.values.rows import Rows
+from synk.values.rows import SelectedRows
 
 
 @dataclass(slots=True)
@@ -19,8 +19,8 @@ class RowInput:
     """An array and the rows of it that belong to this rank."""
 
     array: Any
-    rows: Rows
-    room: Any = None  # where listed rows are gathered, as of `Rows.of`
+    rows: SelectedRows
+    room: Any = None  # where listed rows are gathered, as of `SelectedRows.of`
 
     def part(self, start: int, stop: int) -> Any:
         rows = self.rows

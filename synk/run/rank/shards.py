@@ -13,7 +13,7 @@ from synk.run.arrays.variables import RankVariables
 from synk.run.rank.row_inputs import RowInput
 from synk.transport.memory.gathering import SMALL_BYTES, Gatherer, RowsToGather
 from synk.values import messages
-from synk.values.rows import Rows, split
+from synk.values.rows import SelectedRows, split
 
 
 class Shards:
@@ -25,7 +25,7 @@ class Shards:
         self._gatherer = Gatherer()
 
     def inputs(
-        self, step: messages.Call, selected: Rows, arrays: Sequence[Any], indices: Any
+        self, step: messages.Call, selected: SelectedRows, arrays: Sequence[Any], indices: Any
     ) -> Sequence[Any]:
         """Return the rows of this rank, a `RowInput` for each scattered input.
 
@@ -33,13 +33,13 @@ class Shards:
         """
         there = self._gathered(step, arrays, indices)
         start, stop = split(selected.stop - selected.start, self._n_ranks)[self._rank]
-        picked = Rows(selected.start + start, selected.start + stop, selected.indices)
+        picked = SelectedRows(selected.start + start, selected.start + stop, selected.indices)
         inputs = []
         for position, (array, minibatch) in enumerate(zip(arrays, step.minibatch, strict=True)):
             if minibatch:
-                inputs.append(RowInput(array, Rows(start, stop)))
+                inputs.append(RowInput(array, SelectedRows(start, stop)))
             elif position in there:
-                inputs.append(RowInput(there[position], Rows(0, stop - start)))
+                inputs.append(RowInput(there[position], SelectedRows(0, stop - start)))
             elif picked.indices is None:
                 inputs.append(RowInput(array, picked))
             else:
@@ -80,7 +80,7 @@ class Shards:
             self._gatherer.start(step.function, step.ahead.token, sources)
         return there
 
-    def sliced(self, variables: RankVariables, identity: int, rows: Rows) -> Any:
+    def sliced(self, variables: RankVariables, identity: int, rows: SelectedRows) -> Any:
         """Return rows of a shared variable."""
         return RowInput(variables.on_host(identity), rows)
 
@@ -93,12 +93,12 @@ class Shards:
         self._gatherer.close()
 
 
-def share(selected: Rows, rank: int, n_ranks: int) -> tuple[Rows, Rows]:
+def share(selected: SelectedRows, rank: int, n_ranks: int) -> tuple[SelectedRows, SelectedRows]:
     """Return a rank's part of a selection: rows of the data set, rows of the selection."""
     part = split(len(selected), n_ranks)[rank]
-    return selected.part(*part), Rows(*part)
+    return selected.part(*part), SelectedRows(*part)
 
 
-def rows_of(span: messages.Span, indices: Any) -> Rows:
+def rows_of(span: messages.RowSpan, indices: Any) -> SelectedRows:
     """Return the rows that a span in a message means."""
-    return Rows(span.start, span.stop, indices if span.listed else None)
+    return SelectedRows(span.start, span.stop, indices if span.listed else None)

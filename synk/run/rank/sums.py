@@ -24,7 +24,7 @@ import numpy as np
 from synk.run.device import Device
 from synk.run.rank.program_spec import ProgramSpec, UpdateSpec
 from synk.values import messages
-from synk.values.reduction import UFUNCS, Accumulator, Partial, accumulating_dtype, misfit
+from synk.values.reduction import UFUNCS, Accumulator, PartialResult, accumulating_dtype, misfit
 
 SMALL = 1024  # bytes of a result that need not leave the device at once
 
@@ -103,7 +103,7 @@ class Sums:
         return messages.Results([self._device.to_host(total.value) for total in totals], self._n_rows)
 
 
-def _result(total: Accumulator | DeviceAccumulator) -> Partial:
+def _result(total: Accumulator | DeviceAccumulator) -> PartialResult:
     result = total.partial()
     assert result is not None, "there was a slice"
     return result
@@ -151,14 +151,14 @@ class DeviceAccumulator:
         wide = value.astype(accumulating_dtype(value.dtype), copy=copy and self.mode != "avg")
         return wide * wide.dtype.type(weight / self._scale) if self.mode == "avg" else wide
 
-    def partial(self) -> Partial | None:
+    def partial(self) -> PartialResult | None:
         """Return the result so far, or None if nothing was added."""
         if not self._values:
             return None
         if self.mode == "gather":
             joined = self._xp.concatenate([self._xp.atleast_1d(value) for value in self._values])
-            return Partial(joined, self.weight)
+            return PartialResult(joined, self.weight)
         value = self._values[0]
         if self._owned and self.mode == "avg":
             value = value / value.dtype.type(self.weight / self._scale)
-        return Partial(value, self.weight)
+        return PartialResult(value, self.weight)

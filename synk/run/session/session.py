@@ -17,7 +17,7 @@ from synk.compile.observe.profile import Profile
 from synk.exact.definition import define
 from synk.exact.undeclared import computed, warn_of_results
 from synk.run.arrays.data import Data
-from synk.run.arrays.lengths import Lengths
+from synk.run.arrays.lengths import RowsByRank
 from synk.run.arrays.making import make_data
 from synk.run.arrays.per_rank import PerRank, Since
 from synk.run.arrays.shared_storage import SharedStorage
@@ -110,7 +110,7 @@ class Session:
                 not on_gpus,
                 remembered.drop_variable,
             )
-            self.lengths = Lengths(own, lambda unknown: self.run((ShapesStep(unknown),))[0])
+            self.lengths = RowsByRank(own, lambda unknown: self.run((ShapesStep(unknown),))[0])
             self._recovery = Recovery(self.shared, own, self.shared_storage, segments, per_rank)
 
             # What computes.

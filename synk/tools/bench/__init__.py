@@ -101,7 +101,7 @@ def run_on_hosts(options: argparse.Namespace) -> None:
         print_json(described, bench.left_out, found)
 
 
-def introduce(bench: Workbench, options: argparse.Namespace) -> how_busy.Machine:
+def introduce(bench: Workbench, options: argparse.Namespace) -> how_busy.BusyMachine:
     """Describe the machine, and say who does not take part, if tables are wanted."""
     described = how_busy.describe(versions(bench.crews))
     if not options.json:
@@ -110,7 +110,7 @@ def introduce(bench: Workbench, options: argparse.Namespace) -> how_busy.Machine
     return described
 
 
-def print_json(described: how_busy.Machine, left_out: list[str], found: list[Section]) -> None:
+def print_json(described: how_busy.BusyMachine, left_out: list[str], found: list[Section]) -> None:
     """Print all that was found as JSON."""
     whole = {"machine": described._asdict(), "left_out": left_out}
     print(json.dumps(whole | {"sections": [plain(section) for section in found]}, indent=1))

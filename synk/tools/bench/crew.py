@@ -28,7 +28,7 @@ class CrewLost(Exception):
     """A crew that did not start, broke down or does not answer; the message says which, and why."""
 
 
-class Crew:
+class RivalProcesses:
     """A context around the processes of one rival, which errors call ``name``.
 
     They start at once and `meet` waits for them, so that several crews start at the same time.
@@ -67,7 +67,7 @@ class Crew:
                 start_new_session=True,  # ^C reaches this process only, which then ends them in order
             )
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> RivalProcesses:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -149,7 +149,7 @@ class Crew:
         self._kept.close()
 
 
-class GroupCrew(Crew):
+class GroupCrew(RivalProcesses):
     """A crew on several machines, whose rank 0 receives requests for all, and answers for all."""
 
     def ask(self, *request: Any) -> list[Any]:

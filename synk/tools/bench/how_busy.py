@@ -1,6 +1,6 @@
 """Describe the machine: a figure without its machine says nothing.
 
-describe -> Machine -> lines above a table, or a part of JSON
+describe -> BusyMachine -> lines above a table, or a part of JSON
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import synk
 PACKAGES = ("numpy", "pytensor")
 
 
-class Machine(NamedTuple):
+class BusyMachine(NamedTuple):
     """A machine, as it is at the moment."""
 
     processor: str
@@ -37,9 +37,9 @@ class Machine(NamedTuple):
         ]
 
 
-def describe(others: dict[str, str] | None = None) -> Machine:
+def describe(others: dict[str, str] | None = None) -> BusyMachine:
     """Describe this machine; ``others`` are versions of libraries that run in other processes."""
-    return Machine(
+    return BusyMachine(
         processor(),
         len(os.sched_getaffinity(0)),
         os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30,

@@ -13,7 +13,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from synk.tools.bench.crew import Crew, CrewLost, address
+from synk.tools.bench.crew import CrewLost, RivalProcesses, address
 from synk.transport.machines.mpi_library import MpiMissing, find_mpirun
 
 MEMCPY, MPI, GLOO = "memcpy", "Open MPI", "gloo"
@@ -34,20 +34,24 @@ ENVIRONMENT = {
 }
 
 
-def assemble(n_ranks: int, stack: ExitStack, wanted: Iterable[str]) -> tuple[dict[str, Crew], list[str]]:
+def assemble(
+    n_ranks: int, stack: ExitStack, wanted: Iterable[str]
+) -> tuple[dict[str, RivalProcesses], list[str]]:
     """Start crews of ``n_ranks`` processes, all at the same time; ``stack`` closes them.
 
     Returns those of the wanted `RIVALS` that came, by name, and for each of the others its name and the
     reason.
     """
-    crews: dict[str, Crew] = {}
+    crews: dict[str, RivalProcesses] = {}
     left_out, started = [], []
     for name in wanted:
         missing, commands = RIVALS[name]
         if reason := missing():
             left_out.append(f"without {name}: {reason}")
         else:
-            started.append(stack.enter_context(Crew(name, partial(commands, n_ranks), n_ranks, ENVIRONMENT)))
+            started.append(
+                stack.enter_context(RivalProcesses(name, partial(commands, n_ranks), n_ranks, ENVIRONMENT))
+            )
     for crew in started:
         try:
             crew.meet()
@@ -59,13 +63,13 @@ def assemble(n_ranks: int, stack: ExitStack, wanted: Iterable[str]) -> tuple[dic
     return crews, left_out
 
 
-def versions(crews: Mapping[str, Crew]) -> dict[str, str]:
+def versions(crews: Mapping[str, RivalProcesses]) -> dict[str, str]:
     """Return name and version of the libraries of these crews."""
     abouts = [crew.about.rsplit(maxsplit=1) for name, crew in crews.items() if name != MEMCPY]
     return {name: version.removeprefix("v") for name, version in abouts}
 
 
-def check(crew: Crew, n_ranks: int) -> None:
+def check(crew: RivalProcesses, n_ranks: int) -> None:
     """Raise CrewLost if a crew's sums are wrong: then its times say nothing."""
     if crew.name == MEMCPY:
         return

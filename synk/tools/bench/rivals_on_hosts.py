@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 
-from synk.tools.bench.crew import Crew, CrewLost, GroupCrew, address
+from synk.tools.bench.crew import CrewLost, GroupCrew, RivalProcesses, address
 from synk.tools.bench.rivals import ENVIRONMENT, GLOO, MPI, SCRIPT, check, missing_gloo, missing_mpi
 from synk.transport.machines.mpi_library import find_mpirun
 from synk.transport.machines.mpirun import launch, more_ssh_options
@@ -25,9 +25,9 @@ MISSING = {MPI: missing_mpi, GLOO: lambda: missing_mpi() or missing_gloo()}
 
 def assemble_on_hosts(
     hosts: Sequence[str], n_each: int, interface: str | None, stack: ExitStack
-) -> tuple[dict[str, Crew], list[str]]:
+) -> tuple[dict[str, RivalProcesses], list[str]]:
     """Start Open MPI and gloo with ``n_each`` processes on each host; `rivals.assemble` on one machine."""
-    crews: dict[str, Crew] = {}
+    crews: dict[str, RivalProcesses] = {}
     left_out = []
     for name, missing in MISSING.items():
         if reason := missing():

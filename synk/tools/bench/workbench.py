@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 import synk
-from synk.tools.bench.crew import Crew, CrewLost
+from synk.tools.bench.crew import CrewLost, RivalProcesses
 from synk.tools.bench.how_busy import available_memory
 from synk.tools.bench.pairs import Comparison, compare
 from synk.tools.bench.rivals import MEMCPY, RIVALS, assemble
@@ -23,7 +23,7 @@ SECTION_SECONDS = 10.0  # for a section to measure, beyond the fewest rounds
 SHARED_MEMORY = "/dev/shm"
 
 
-class Sizes(NamedTuple):
+class BenchSizes(NamedTuple):
     """The sizes that are measured."""
 
     large: int  # float32 items
@@ -32,27 +32,27 @@ class Sizes(NamedTuple):
     idle_seconds: float
 
 
-def sizes(n_ranks: int, quick: bool = False) -> Sizes:
+def sizes(n_ranks: int, quick: bool = False) -> BenchSizes:
     """Return the sizes to measure, smaller where shared memory or memory are short.
 
     An all-reduce has the large vector once a rank, the batches have it once, and what is staged comes on top:
     it may take a share of shared memory. The rivals and the copies have it a few times for each rank.
     """
     if quick:
-        return Sizes(large=25_000, small=100, repeats=10, idle_seconds=0.2)
+        return BenchSizes(large=25_000, small=100, repeats=10, idle_seconds=0.2)
     volume = os.statvfs(SHARED_MEMORY)
     free = volume.f_bavail * volume.f_frsize
     share = min(free // (4 * (n_ranks + 3)), available_memory() // (4 * 8 * n_ranks))
-    return Sizes(min(LARGE, share), SMALL, repeats=300, idle_seconds=5.0)
+    return BenchSizes(min(LARGE, share), SMALL, repeats=300, idle_seconds=5.0)
 
 
 class Workbench(NamedTuple):
     """The ranks, crews and sizes that a section measures with."""
 
     n_ranks: int
-    crews: dict[str, Crew]
+    crews: dict[str, RivalProcesses]
     left_out: list[str]  # a line for each rival that does not take part
-    sizes: Sizes
+    sizes: BenchSizes
     rounds: int
 
     def compare(self, title: str, candidates: Mapping[str, Callable[[], float]]) -> Comparison:

@@ -1,6 +1,6 @@
 """``python -m synk doctor``: check a machine, and say what to do about each finding.
 
-    Machine -> checks, each by itself -> findings -> report -> exit status
+    MachineFacts -> checks, each by itself -> findings -> report -> exit status
 
 A check that fails is a finding like others, so a machine where much is missing still gets a full table.
 Nothing here imports the rest of synk before a check needs it.
@@ -17,7 +17,7 @@ from typing import TextIO
 
 from synk.tools.doctor import compiling, cores, gpus, memory, processes, software
 from synk.tools.doctor.finding import PROBLEM, WARNING, Finding, examined
-from synk.tools.doctor.machine import Machine
+from synk.tools.doctor.machine import MachineFacts
 from synk.tools.doctor.rehearsal import rehearse
 from synk.tools.doctor.report import as_json, table, worst
 
@@ -42,7 +42,7 @@ def main(argv: list[str]) -> int:
 def findings_of(hosts: str | None, interface: str | None) -> Iterator[Finding]:
     """Yield the findings about this machine, or about hosts and the way between them."""
     if hosts is None:
-        yield from check_up(Machine.here())
+        yield from check_up(MachineFacts.here())
         return
     # As little is imported as for this machine.
     from synk.tools.doctor.hosts import check_hosts
@@ -50,7 +50,7 @@ def findings_of(hosts: str | None, interface: str | None) -> Iterator[Finding]:
     yield from check_hosts(hosts, interface)
 
 
-def check_up(machine: Machine) -> Iterator[Finding]:
+def check_up(machine: MachineFacts) -> Iterator[Finding]:
     """Yield the finding of each check."""
     for family in (software, compiling, cores, memory, processes):
         for check in family.CHECKS:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from synk.tools.doctor.machine import Machine
+from synk.tools.doctor.machine import MachineFacts
 
 # Version 1 writes "no limit" as the largest multiple of a page.
 UNLIMITED = 1 << 60
@@ -25,7 +25,7 @@ class Room(NamedTuple):
     free: int
 
 
-def levels(machine: Machine, controller: str) -> Iterator[tuple[int, str]]:
+def levels(machine: MachineFacts, controller: str) -> Iterator[tuple[int, str]]:
     """Yield version and folder of every control group around this process, the innermost first.
 
     The controller is ``"memory"``, ``"cpu"`` or ``"pids"``.
@@ -43,7 +43,7 @@ def levels(machine: Machine, controller: str) -> Iterator[tuple[int, str]]:
                 yield version, folder
 
 
-def _memberships(machine: Machine) -> Iterator[tuple[str, str]]:
+def _memberships(machine: MachineFacts) -> Iterator[tuple[str, str]]:
     """Yield controllers and paths in their trees; version 2 has no name."""
     for line in (machine.text("/proc/self/cgroup") or "").splitlines():
         _, names, path = line.split(":", 2)
@@ -51,7 +51,7 @@ def _memberships(machine: Machine) -> Iterator[tuple[str, str]]:
             yield name, path
 
 
-def _upwards(machine: Machine, root: str, point: str, path: str) -> Iterator[str]:
+def _upwards(machine: MachineFacts, root: str, point: str, path: str) -> Iterator[str]:
     inner, top = PurePosixPath(path), PurePosixPath(root)
     # A container may see only its own part of the tree, mounted, yet be told its path from the top.
     relative = inner.relative_to(top) if inner.is_relative_to(top) else inner.relative_to("/")
@@ -64,7 +64,7 @@ def _upwards(machine: Machine, root: str, point: str, path: str) -> Iterator[str
         folder = folder.parent
 
 
-def memory_room(machine: Machine) -> Room | None:
+def memory_room(machine: MachineFacts) -> Room | None:
     """Return the tightest memory limit in bytes, or None without one.
 
     The cache of files counts as used, but makes way.
@@ -87,7 +87,7 @@ def memory_room(machine: Machine) -> Room | None:
     return min(rooms, key=lambda room: room.free, default=None)
 
 
-def core_quota(machine: Machine) -> float | None:
+def core_quota(machine: MachineFacts) -> float | None:
     """Return how many cores' worth of time the tightest quota grants, or None without one."""
     quotas = []
     for version, folder in levels(machine, "cpu"):
@@ -101,7 +101,7 @@ def core_quota(machine: Machine) -> float | None:
     return min(quotas, default=None)
 
 
-def process_room(machine: Machine) -> Room | None:
+def process_room(machine: MachineFacts) -> Room | None:
     """Return the tightest limit on processes and threads, or None without one."""
     rooms = []
     for _, folder in levels(machine, "pids"):

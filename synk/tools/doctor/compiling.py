@@ -7,12 +7,12 @@ import tempfile
 from importlib import import_module
 
 from synk.tools.doctor.finding import NOTE, OK, WARNING, Finding, grade
-from synk.tools.doctor.machine import MIB, Machine, size
+from synk.tools.doctor.machine import MIB, MachineFacts, size
 
 INSTALL = "install one (apt install gcc, dnf install gcc), or set CC to one"
 
 
-def compiler(machine: Machine) -> Finding:
+def compiler(machine: MachineFacts) -> Finding:
     """Check the C compiler, which makes one loop of elementwise graphs."""
     subject, module = "C compiler", import_module("synk.compile.native.compiler")
     found = module.find_compiler()
@@ -42,7 +42,7 @@ def _reason(error: Exception) -> str:
     return next((line for line in lines if "error" in line), lines[-1])
 
 
-def array_layout(machine: Machine) -> Finding:
+def array_layout(machine: MachineFacts) -> Finding:
     """Check that NumPy lays out arrays as compiled loops read them, in place."""
     known = import_module("synk.compile.native.methods").layout_is_known()
     return grade(
@@ -52,7 +52,7 @@ def array_layout(machine: Machine) -> Finding:
     )
 
 
-def kernel_cache(machine: Machine) -> Finding:
+def kernel_cache(machine: MachineFacts) -> Finding:
     """Check the folder that keeps compiled kernels; without it each process compiles its own."""
     subject, module = "kernel cache", import_module("synk.compile.native.store")
     store = module.Store()
@@ -79,7 +79,7 @@ def kernel_cache(machine: Machine) -> Finding:
     )
 
 
-def onednn(machine: Machine) -> Finding:
+def onednn(machine: MachineFacts) -> Finding:
     """Check oneDNN, which computes convolutions of float32; where it does not load, NumPy does."""
     library = import_module("synk.compile.native.find_onednn")
     found = library.find()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from synk.tools.doctor.cgroups import core_quota
 from synk.tools.doctor.finding import NOTE, WARNING, Finding, grade
-from synk.tools.doctor.machine import Machine
+from synk.tools.doctor.machine import MachineFacts
 from synk.transport.machines.topology import parse_list, read_topology, write_list
 
 CPUS = "/sys/devices/system/cpu"
@@ -16,7 +16,7 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
 PINNING_VARIABLES = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
 
-def affinity(machine: Machine) -> Finding:
+def affinity(machine: MachineFacts) -> Finding:
     """Check how many cores this process may use: ``fork()`` makes one rank for each."""
     usable = len(machine.affinity)
     present = machine.text(f"{CPUS}/online") or ""
@@ -32,7 +32,7 @@ def affinity(machine: Machine) -> Finding:
     )
 
 
-def quota(machine: Machine) -> Finding:
+def quota(machine: MachineFacts) -> Finding:
     """Check the quota of time: ``fork()`` counts cores, and all ranks stop when the quota is used up."""
     granted, usable = core_quota(machine), len(machine.affinity)
     if granted is None:
@@ -45,7 +45,7 @@ def quota(machine: Machine) -> Finding:
     return grade("core quota", found, (granted < usable, WARNING, remedy))
 
 
-def core_sharing(machine: Machine) -> Finding:
+def core_sharing(machine: MachineFacts) -> Finding:
     """Check for cores that are two hardware threads of one, which share its arithmetic units."""
     texts = [machine.text(f"{CPUS}/cpu{core}/topology/thread_siblings_list") for core in machine.affinity]
     if None in texts:
@@ -64,7 +64,7 @@ def core_sharing(machine: Machine) -> Finding:
     )
 
 
-def numa_nodes(machine: Machine) -> Finding:
+def numa_nodes(machine: MachineFacts) -> Finding:
     """Check for cores on several NUMA nodes, of which each is slow to read another's memory, and far GPUs."""
     topology = read_topology(machine.root, machine.affinity)
     usable = {cpu.node for cpu in topology.cpus if cpu.number in machine.affinity}
@@ -82,7 +82,7 @@ def numa_nodes(machine: Machine) -> Finding:
     )
 
 
-def thread_variables(machine: Machine) -> Finding:
+def thread_variables(machine: MachineFacts) -> Finding:
     """Check for variables that a run sets anew on every rank, because it divides the cores itself."""
     given = [f"{name}={machine.environ[name]}" for name in THREAD_VARIABLES if name in machine.environ]
     remedy = (
@@ -92,7 +92,7 @@ def thread_variables(machine: Machine) -> Finding:
     return grade("thread variables", ", ".join(given) or "none set", (bool(given), NOTE, remedy))
 
 
-def pinning_variables(machine: Machine) -> Finding:
+def pinning_variables(machine: MachineFacts) -> Finding:
     """Check for pinned threads: those of all ranks end up on the same few cores."""
     given = {name: machine.environ[name] for name in PINNING_VARIABLES if name in machine.environ}
     pinned = [name for name, value in given.items() if value.lower() not in ("false", "none", "disabled")]

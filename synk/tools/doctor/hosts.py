@@ -17,7 +17,7 @@ from typing import Any
 from synk.tools.doctor.finding import NOTE, OK, PROBLEM, WARNING, Finding, grade
 from synk.tools.doctor.machine import MIB, size
 from synk.transport.machines.hosts import check_known, parse_hosts
-from synk.transport.machines.logins import Answer, ask, check_ssh, complaint_of
+from synk.transport.machines.logins import LoginAnswer, ask, check_ssh, complaint_of
 from synk.transport.machines.mpirun import more_ssh_options
 from synk.transport.machines.networks import own_address
 
@@ -96,15 +96,15 @@ def check_hosts(hosts: str, interface: str | None) -> Iterator[Finding]:
             yield from of_host(name, facts(answer), here)
 
 
-def asked(names: list[str], place: tuple[str, int]) -> list[tuple[str, Answer]]:
+def asked(names: list[str], place: tuple[str, int]) -> list[tuple[str, LoginAnswer]]:
     """Run the probe on all hosts, the first being this one, and return the answers."""
     command = [sys.executable, "-c", PROBE, place[0], str(place[1])]
     here = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
     answers = ask(names[1:], command, SECONDS, more_ssh_options())
-    return [(names[0], Answer(here.returncode, here.stdout + here.stderr)), *answers.items()]
+    return [(names[0], LoginAnswer(here.returncode, here.stdout + here.stderr)), *answers.items()]
 
 
-def facts(answer: Answer) -> Mapping[str, Any]:
+def facts(answer: LoginAnswer) -> Mapping[str, Any]:
     """Read the answer of a probe; add the moment at which that was done."""
     return {**json.loads(answer.said.splitlines()[-1]), "read": time.time()}
 

@@ -27,7 +27,7 @@ class Mount(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Machine:
+class MachineFacts:
     """A machine as one process sees it."""
 
     root: Path  # where /proc, /sys and /dev are
@@ -38,7 +38,7 @@ class Machine:
     space: Callable[[Path], Any] = shutil.disk_usage  # has bytes as total and free
 
     @classmethod
-    def here(cls) -> Machine:
+    def here(cls) -> MachineFacts:
         """Return this machine, as this process sees it."""
         affinity = frozenset(os.sched_getaffinity(0))
         return cls(Path("/"), dict(os.environ), affinity, os.getuid())

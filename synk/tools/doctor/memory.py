@@ -7,7 +7,7 @@ import time
 
 from synk.tools.doctor.cgroups import memory_room
 from synk.tools.doctor.finding import NOTE, PROBLEM, WARNING, Finding, grade
-from synk.tools.doctor.machine import GIB, KIB, MIB, Machine, size
+from synk.tools.doctor.machine import GIB, KIB, MIB, MachineFacts, size
 
 SHARED = "/dev/shm"
 MODE = f"mode of {SHARED}"
@@ -16,7 +16,7 @@ LEFT_SECONDS = 10.0  # a segment has its name for microseconds: one that old has
 SMALL = GIB  # of shared memory: less holds toy data only
 
 
-def shared_memory(machine: Machine) -> Finding:
+def shared_memory(machine: MachineFacts) -> Finding:
     """Check that ``/dev/shm`` is there and large: all data sets and gradients live in it."""
     subject = "shared memory"
     mount = machine.mount_of(SHARED)
@@ -38,7 +38,7 @@ def shared_memory(machine: Machine) -> Finding:
     )
 
 
-def _enlarge(machine: Machine) -> str:
+def _enlarge(machine: MachineFacts) -> str:
     """Return how to give shared memory half of what this process may have."""
     room, total = memory_room(machine), machine.table("/proc/meminfo").get("MemTotal", 0) * KIB
     gib = max(1, (min(total, room.limit) if room else total) // 2 // GIB)
@@ -48,7 +48,7 @@ def _enlarge(machine: Machine) -> str:
     return f"as root: mount -o remount,size={gib}g {SHARED}; in a container: {docker}"
 
 
-def shared_memory_mode(machine: Machine) -> Finding:
+def shared_memory_mode(machine: MachineFacts) -> Finding:
     """Check that ``/dev/shm`` lets us write: segments are files there for a moment."""
     path = machine.path(SHARED)
     if not path.is_dir():
@@ -63,7 +63,7 @@ def shared_memory_mode(machine: Machine) -> Finding:
     )
 
 
-def left_segments(machine: Machine) -> Finding:
+def left_segments(machine: MachineFacts) -> Finding:
     """Check for segments of processes that were killed before they had taken the name away."""
     oldest = time.time() - LEFT_SECONDS
     names = machine.path(SHARED).glob("synk-*")
@@ -76,7 +76,7 @@ def left_segments(machine: Machine) -> Finding:
     )
 
 
-def huge_pages(machine: Machine) -> Finding:
+def huge_pages(machine: MachineFacts) -> Finding:
     """Check for huge pages in shared memory, which are zeroed at the first write instead of beforehand."""
     mount = machine.mount_of(SHARED)
     options = mount.options if mount else ()
@@ -88,7 +88,7 @@ def huge_pages(machine: Machine) -> Finding:
     return grade("huge pages", f"{setting} in {SHARED}", (setting not in ("never", "deny"), NOTE, remedy))
 
 
-def memory_limit(machine: Machine) -> Finding:
+def memory_limit(machine: MachineFacts) -> Finding:
     """Check the container's limit, for which shared memory counts: beyond it the kernel kills a rank."""
     room = memory_room(machine)
     if room is None:
@@ -104,7 +104,7 @@ def memory_limit(machine: Machine) -> Finding:
     )
 
 
-def memory(machine: Machine) -> Finding:
+def memory(machine: MachineFacts) -> Finding:
     """Check how much memory the whole machine has left, and whether it swaps."""
     facts = machine.table("/proc/meminfo")
     total, free = facts["MemTotal"] * KIB, facts["MemAvailable"] * KIB
@@ -119,7 +119,7 @@ def memory(machine: Machine) -> Finding:
     )
 
 
-def overcommit(machine: Machine) -> Finding:
+def overcommit(machine: MachineFacts) -> Finding:
     """Check for strict accounting, which refuses a fork if all ranks' memory could not be copied."""
     policy = machine.number("/proc/sys/vm/overcommit_memory")
     facts = machine.table("/proc/meminfo")

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from synk.tools.doctor.cgroups import process_room
 from synk.tools.doctor.finding import NOTE, PROBLEM, WARNING, Finding, grade
-from synk.tools.doctor.machine import Machine, size
+from synk.tools.doctor.machine import MachineFacts, size
 
 DESCRIPTORS_PER_RANK = 8  # channel, pidfd, doorbell, and segments on their way
 DESCRIPTORS_BESIDE = 256  # libraries, files of the script
@@ -34,7 +34,7 @@ os._exit(0)
 """
 
 
-def open_files(machine: Machine) -> Finding:
+def open_files(machine: MachineFacts) -> Finding:
     """Check the limit on descriptors, of which each rank costs the master a few."""
     soft, hard = machine.limits(resource.RLIMIT_NOFILE)
     needed = DESCRIPTORS_PER_RANK * len(machine.affinity) + DESCRIPTORS_BESIDE
@@ -47,7 +47,7 @@ def open_files(machine: Machine) -> Finding:
     )
 
 
-def process_limit(machine: Machine) -> Finding:
+def process_limit(machine: MachineFacts) -> Finding:
     """Check limits on processes, which count threads too: a refused fork ends the start of a run."""
     soft, _ = machine.limits(resource.RLIMIT_NPROC)
     needed = 4 * len(machine.affinity) + 64
@@ -63,7 +63,7 @@ def process_limit(machine: Machine) -> Finding:
     )
 
 
-def size_limits(machine: Machine) -> Finding:
+def size_limits(machine: MachineFacts) -> Finding:
     """Check limits on files and addresses, which end the growth of segments."""
     limits = {"-f": machine.limits(resource.RLIMIT_FSIZE)[0], "-v": machine.limits(resource.RLIMIT_AS)[0]}
     given = {f"ulimit {option}": nbytes for option, nbytes in limits.items() if nbytes is not None}
@@ -75,7 +75,7 @@ def size_limits(machine: Machine) -> Finding:
     )
 
 
-def core_dumps(machine: Machine) -> Finding:
+def core_dumps(machine: MachineFacts) -> Finding:
     """Check the master's core dump, which may hold all shared memory; workers write none."""
     soft, _ = machine.limits(resource.RLIMIT_CORE)
     with_segments = int(machine.text("/proc/self/coredump_filter") or "0", 16) & UNNAMED_SHARED
@@ -89,7 +89,7 @@ def core_dumps(machine: Machine) -> Finding:
     )
 
 
-def locked_memory(machine: Machine) -> Finding:
+def locked_memory(machine: MachineFacts) -> Finding:
     """Check the limit on locked memory, which InfiniBand transfers need and nothing else of a run does."""
     soft, _ = machine.limits(resource.RLIMIT_MEMLOCK)
     fabric = machine.path("/sys/class/infiniband")
@@ -107,7 +107,7 @@ def _under(value: int | None, needed: int) -> bool:
     return value is not None and value < needed
 
 
-def death_watch(machine: Machine) -> Finding:
+def death_watch(machine: MachineFacts) -> Finding:
     """Check for pidfds, by which a run learns of deaths, and for eventfds, by which it wakes ranks."""
     missing = []
     for call, argument in ((os.pidfd_open, os.getpid()), (os.eventfd, 0)):
@@ -122,7 +122,7 @@ def death_watch(machine: Machine) -> Finding:
     return grade("pidfd and eventfd", "; ".join(missing) or "both work", (bool(missing), PROBLEM, remedy))
 
 
-def parent_death(machine: Machine) -> Finding:
+def parent_death(machine: MachineFacts) -> Finding:
     """Check that the kernel kills workers whose master is gone."""
     script = PARENT_DEATH_PROBE.format(seconds=PROBE_SECONDS / 2)
     command = [sys.executable, "-I", "-S", "-c", script]
@@ -136,7 +136,7 @@ def parent_death(machine: Machine) -> Finding:
     return grade("death with the parent", "works" if killed else failure, (not killed, WARNING, remedy))
 
 
-def threads_at_start(machine: Machine) -> Finding:
+def threads_at_start(machine: MachineFacts) -> Finding:
     """Check for other threads: a lock that one of them holds during a fork stays locked in the workers."""
     names = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
     remedy = (
@@ -148,14 +148,14 @@ def threads_at_start(machine: Machine) -> Finding:
     )
 
 
-def signals_at_start(machine: Machine) -> Finding:
+def signals_at_start(machine: MachineFacts) -> Finding:
     """Check that SIGCHLD is not ignored: the kernel would forget how a worker died."""
     ignored = signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
     remedy = "causes of death are lost: start the script by `env --default-signal=CHLD python ...`"
     return grade("SIGCHLD", "ignored" if ignored else "not ignored", (ignored, WARNING, remedy))
 
 
-def debuggers(machine: Machine) -> Finding:
+def debuggers(machine: MachineFacts) -> Finding:
     """Check whether a debugger may attach to a rank that hangs."""
     scope = machine.number("/proc/sys/kernel/yama/ptrace_scope") or 0
     never = "py-spy and gdb cannot attach to a rank until the machine starts with a lower ptrace_scope"

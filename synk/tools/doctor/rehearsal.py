@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from synk.tools.doctor.finding import OK, PROBLEM, Finding
-from synk.tools.doctor.machine import Machine
+from synk.tools.doctor.machine import MachineFacts
 
 SUBJECT = "a run of two ranks"
 DEADLINE = 20.0  # seconds; a run that works takes two
@@ -38,7 +38,7 @@ COMMAND = [sys.executable, "-P", "-m", "synk.tools.doctor.rehearsal"]
 EXCEPTION = re.compile(r"[\w.]*(Error|Exception|Full|Died|Mismatch|Timeout)\b")
 
 
-def rehearse(machine: Machine) -> Finding:
+def rehearse(machine: MachineFacts) -> Finding:
     """Run the rehearsal, and tell how far it came."""
     started = time.monotonic()
     ours = str(Path(__file__).resolve().parents[3])  # first on the path, so that it is the same synk

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from synk.tools.doctor.finding import NOTE, PROBLEM, WARNING, Finding, grade
-from synk.tools.doctor.machine import Machine
+from synk.tools.doctor.machine import MachineFacts
 from synk.values.namesake import REMEDY, is_ours, namesakes
 
 # Settings of PyTensor that make every function slower to build or to call, with the value that does not.
@@ -24,7 +24,7 @@ HARMLESS_SETTINGS = {
 UNSAFE_RUNTIME = "libgomp"
 
 
-def python(machine: Machine) -> Finding:
+def python(machine: MachineFacts) -> Finding:
     """Check the Python that runs this."""
     version = sys.version_info[:3]
     return grade(
@@ -68,7 +68,7 @@ def release(version: str) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def package_synk(machine: Machine) -> Finding:
+def package_synk(machine: MachineFacts) -> Finding:
     """Check for another project called synk, whose only file is in the place of one of ours."""
     own = Path(__file__).parents[1] / "__init__.py"
     others = namesakes()
@@ -80,32 +80,32 @@ def package_synk(machine: Machine) -> Finding:
     )
 
 
-def numpy(machine: Machine) -> Finding:
+def numpy(machine: MachineFacts) -> Finding:
     """Check NumPy: arrays, and the matrix products of processor cores."""
     return package("numpy")
 
 
-def pytensor(machine: Machine) -> Finding:
+def pytensor(machine: MachineFacts) -> Finding:
     """Check PyTensor: graphs, gradients and rewrites."""
     return package("pytensor", (3, 0), (4,))
 
 
-def posix_ipc(machine: Machine) -> Finding:
+def posix_ipc(machine: MachineFacts) -> Finding:
     """Check posix_ipc, which names shared memory."""
     return package("posix_ipc")
 
 
-def cloudpickle(machine: Machine) -> Finding:
+def cloudpickle(machine: MachineFacts) -> Finding:
     """Check cloudpickle, by which ranks get what the script defines."""
     return package("cloudpickle")
 
 
-def threadpoolctl(machine: Machine) -> Finding:
+def threadpoolctl(machine: MachineFacts) -> Finding:
     """Check threadpoolctl, which sets the threads of each rank's matrix products."""
     return package("threadpoolctl")
 
 
-def pytensor_settings(machine: Machine) -> Finding:
+def pytensor_settings(machine: MachineFacts) -> Finding:
     """Check for settings from ``PYTENSOR_FLAGS`` or ``.pytensorrc`` that make runs slower.
 
     ``mode`` and ``linker`` are not among them: a run compiles in its own mode.
@@ -123,7 +123,7 @@ def pytensor_settings(machine: Machine) -> Finding:
     )
 
 
-def matrix_products(machine: Machine) -> Finding:
+def matrix_products(machine: MachineFacts) -> Finding:
     """Check the BLAS libraries that NumPy and SciPy brought along."""
     blas = {f"{library['internal_api']} {library['version']}" for library in libraries("blas")}
     slow = "matrix products may be slow, and ranks cannot divide the cores"
@@ -131,7 +131,7 @@ def matrix_products(machine: Machine) -> Finding:
     return grade("BLAS", found, (not blas, WARNING, f"{slow}: install NumPy from PyPI or conda-forge"))
 
 
-def openmp(machine: Machine) -> Finding:
+def openmp(machine: MachineFacts) -> Finding:
     """Check the OpenMP runtimes that are loaded with synk."""
     runtimes = {library["prefix"] for library in libraries("openmp")}
     mixed = (

@@ -1,6 +1,6 @@
 """Collectives of ranks on several machines: each machine's leader exchanges for its ranks.
 
-Every rank says what it brings in a `Part`, a small array behind it.
+Every rank says what it brings in a `Contribution`, a small array behind it.
 
     array -> part -> place 0 -> leaders exchange, compare, combine in rank order -> handed out on each machine
 
@@ -40,7 +40,7 @@ HEADS = 1 << 12  # that are kept, of a few hundred bytes each
 SAME, DIFFER = b"=", b"!"  # how a result begins: what ranks bring is the same, or not, as is said behind
 
 
-class Part(NamedTuple):
+class Contribution(NamedTuple):
     """The contribution of one rank to a collective."""
 
     header: Header
@@ -116,7 +116,7 @@ class MachinesCommunicator(Communicator):
 
     # --- parts ---------------------------------------------------------------------------------------
 
-    def _parts(self, kind: str, op: str, array: Array, only: int | None = None) -> list[Part]:
+    def _parts(self, kind: str, op: str, array: Array, only: int | None = None) -> list[Contribution]:
         """Return the parts of all ranks, in rank order, with their arrays, or that of ``only`` one rank.
 
         Raises CollectiveMismatch on every rank if they differ in more than shapes.
@@ -128,7 +128,7 @@ class MachinesCommunicator(Communicator):
             parts = list(decoded(self._gathered(encoded(kind, op, array, brings))))
         return parts
 
-    def _met(self, mine: bytes, shapes: bool, finish: Callable[[bytes, list[Part]], bytes]) -> bytes:
+    def _met(self, mine: bytes, shapes: bool, finish: Callable[[bytes, list[Contribution]], bytes]) -> bytes:
         """Return on every rank what leaders make of all parts, whose arrays are small, by ``finish``.
 
         That is called with the bytes of all parts, and the decoded parts.
@@ -176,7 +176,7 @@ class MachinesCommunicator(Communicator):
             return self._reduced_by_machines(array, op, shared, in_place)
         return np.ndarray(array.shape, array.dtype, result).copy()
 
-    def _combined(self, parts: list[Part], op: str) -> bytes:
+    def _combined(self, parts: list[Contribution], op: str) -> bytes:
         """Return the bytes of the arrays of all parts combined in rank order."""
         arrays = [part.array.reshape(-1) for part in parts if part.array is not None]
         result = np.empty_like(arrays[0])
@@ -222,7 +222,7 @@ def _header(words: bytes) -> Header:
     return Header.read(memoryview(words).cast("q"))
 
 
-def decoded(parts: bytes) -> Iterator[Part]:
+def decoded(parts: bytes) -> Iterator[Contribution]:
     """Yield the parts that were `encoded` one after the other; their arrays are views."""
     start = 0
     while start < len(parts):
@@ -230,5 +230,5 @@ def decoded(parts: bytes) -> Iterator[Part]:
         data = start + LENGTH.size + 8 * n_words
         header = _header(parts[start + LENGTH.size : data])
         array = np.ndarray(header.shape, header.dtype, parts, data) if header.is_shared else None
-        yield Part(header, array)
+        yield Contribution(header, array)
         start = data + header.arena + -header.arena % 8

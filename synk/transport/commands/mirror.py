@@ -30,7 +30,7 @@ class Mirror:
 
     def __init__(self, segments: SegmentTable, machines: Sequence[Machine]):
         self.segments = segments
-        self._copies = [Copy() for _ in machines]
+        self._copies = [MachineBytes() for _ in machines]
         self._readers = [messages.Readers(one.ranks, one.n_ranks, (0, 0)) for one in machines]
         self._looks: list[list[Look]] = []  # by machine, at what is to be sent
         self._known: tuple[Any, ...] = (None,)
@@ -73,7 +73,7 @@ def parts_read(steps: tuple[Any, ...], readers: messages.Readers) -> list[messag
     return [part for part in parts if part.rows is None or part.ref not in whole]
 
 
-class Copy:
+class MachineBytes:
     """The bytes that one machine has, by segment.
 
     Attributes
@@ -112,7 +112,7 @@ class Look(NamedTuple):
     fills: list[Fill]
 
 
-def look(part: messages.Part, segments: SegmentTable, copy: Copy, known: dict[Any, bytes]) -> Look:
+def look(part: messages.Part, segments: SegmentTable, copy: MachineBytes, known: dict[Any, bytes]) -> Look:
     """Find the blocks of a part of an array that a machine lacks.
 
     ``known`` are digests of what the array holds now, to which those are added that this one computes.

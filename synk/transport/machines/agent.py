@@ -1,6 +1,6 @@
 """Combine large arrays by MPI on behalf of rank 0, which stays outside of the MPI job to outlive a machine.
 
-    AgentReduce (rank 0) -> Reduce -> Agent -> AllReduce ... -> Answer -> AgentReduce
+    AgentReduce (rank 0) -> ReduceInPlace -> Agent -> AllReduce ... -> Reduced -> AgentReduce
 
 Arrays are combined where they are, in segments that both have mapped.
 """
@@ -13,7 +13,7 @@ import traceback
 from typing import Any
 
 from synk.transport.commands.frames import Receiver, encode, send
-from synk.transport.machines.agent_messages import Answer, GiveUp, Reduce, Share, Unshare
+from synk.transport.machines.agent_messages import DropSegment, GiveUp, Reduced, ReduceInPlace, ShareSegment
 from synk.transport.machines.links import Reduction
 from synk.transport.memory.shm import Segment
 
@@ -39,25 +39,25 @@ class Agent:
 
     def _do(self, message: Any, descriptor: int | None) -> None:
         match message:
-            case Share(segment, nbytes):
+            case ShareSegment(segment, nbytes):
                 assert descriptor is not None
                 self._segments[segment] = Segment.attach(descriptor, nbytes)
-            case Unshare(segment):
+            case DropSegment(segment):
                 self._segments.pop(segment).close()
             case GiveUp(number):
                 self._reduction.give_up(number)
             case _:
                 self._answer(message)
 
-    def _answer(self, question: Reduce) -> None:
-        answer = Answer(question.number)
+    def _answer(self, question: ReduceInPlace) -> None:
+        answer = Reduced(question.number)
         try:
             array = self._segments[question.segment].array(question.dtype, (question.size,), question.offset)
             self._reduction.run(array, question.op, question.number, self._look)
         except Interrupted:
             return
         except Exception:
-            answer = Answer(question.number, traceback.format_exc())
+            answer = Reduced(question.number, traceback.format_exc())
         send(self._end, encode(answer))
 
     def _look(self) -> None:

@@ -1,6 +1,6 @@
 """Messages between rank 0 and its agent in the MPI job: plain values.
 
-Reduce (rank 0) -> Answer (agent); GiveUp, Share and Unshare are not answered
+Reduce (rank 0) -> Reduced (agent); GiveUp, Share and Unshare are not answered
 """
 
 from __future__ import annotations
@@ -8,20 +8,20 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Share(NamedTuple):
+class ShareSegment(NamedTuple):
     """A segment in which arrays will be; its descriptor travels beside the message."""
 
     segment: int
     nbytes: int
 
 
-class Unshare(NamedTuple):
+class DropSegment(NamedTuple):
     """Drop a segment."""
 
     segment: int
 
 
-class Reduce(NamedTuple):
+class ReduceInPlace(NamedTuple):
     """Combine an array with those of all machines, where it is."""
 
     number: int  # of the reduction
@@ -38,7 +38,7 @@ class GiveUp(NamedTuple):
     number: int
 
 
-class Answer(NamedTuple):
+class Reduced(NamedTuple):
     """The end of a reduction."""
 
     number: int

@@ -1,6 +1,6 @@
 """The reductions of rank 0, which is not in the MPI job: an agent beside it is, and combines for it.
 
-run -> Reduce -> Agent ... -> Answer
+run -> ReduceInPlace -> Agent ... -> Reduced
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from synk.transport.commands.frames import Receiver, encode, send
 from synk.transport.commands.interfaces import Disconnected
-from synk.transport.machines.agent_messages import Answer, GiveUp, Reduce, Share, Unshare
+from synk.transport.machines.agent_messages import DropSegment, GiveUp, Reduced, ReduceInPlace, ShareSegment
 from synk.transport.machines.links import WATCH_SECONDS, Watch
 from synk.transport.memory.shm import Segment
 from synk.values.errors import SynkError
@@ -48,11 +48,11 @@ class AgentReduce:
     def run(self, array: NDArray[Any], op: str, number: int, watch: Watch) -> None:
         place = self._place(array)
         if place is not None:
-            self._ask(Reduce(number, op, *place, array.dtype.str, array.size), watch)
+            self._ask(ReduceInPlace(number, op, *place, array.dtype.str, array.size), watch)
             return
         space = self._space_for(array)
         space[...] = array
-        self._ask(Reduce(number, op, ROOM, 0, array.dtype.str, array.size), watch)
+        self._ask(ReduceInPlace(number, op, ROOM, 0, array.dtype.str, array.size), watch)
         array[...] = space
 
     def give_up(self, number: int) -> None:
@@ -61,13 +61,13 @@ class AgentReduce:
 
     def share(self, number: int, segment: Segment) -> None:
         with contextlib.suppress(Disconnected):  # the next reduction tells
-            self._send(Share(number, segment.nbytes), segment.descriptor)
+            self._send(ShareSegment(number, segment.nbytes), segment.descriptor)
         self._shared[number] = segment.array("u1", (segment.nbytes,))
 
     def unshare(self, number: int) -> None:
         if self._shared.pop(number, None) is not None:
             with contextlib.suppress(Disconnected):
-                self._send(Unshare(number))
+                self._send(DropSegment(number))
 
     def close(self) -> None:
         self._end.close()
@@ -96,7 +96,7 @@ class AgentReduce:
 
     # --- messages ----------------------------------------------------------------------------------
 
-    def _ask(self, question: Reduce, watch: Watch) -> None:
+    def _ask(self, question: ReduceInPlace, watch: Watch) -> None:
         """Wait for the end of a reduction."""
         try:
             self._send(question)
@@ -119,11 +119,11 @@ class AgentReduce:
     def _agent_is_gone(self) -> bool:
         return any(event & select.POLLHUP for _, event in self._ready.poll(0))
 
-    def _receive(self, watch: Watch) -> Answer:
+    def _receive(self, watch: Watch) -> Reduced:
         while not self._ready.poll(1000 * WATCH_SECONDS):
             watch()
         with self._whole():
-            answer: Answer = self._receiver.receive()[0]
+            answer: Reduced = self._receiver.receive()[0]
         return answer
 
     def _send(self, message: Any, descriptor: int | None = None) -> None:

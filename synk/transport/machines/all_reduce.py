@@ -31,7 +31,7 @@ TERMS, RESULTS = 0, 1  # to be added to a tag
 LEFT = 8  # of the reductions that were given up, the last ones, arrays for which may still arrive
 
 
-class AllReduce:
+class MachineAllReduce:
     """The all-reduces of one machine, one after the other, by this process: `Reduction`.
 
     Room is kept for the next.

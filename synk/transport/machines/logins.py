@@ -30,7 +30,7 @@ sys.exit(", ".join(missing) or 0)
 """
 
 
-class Answer(NamedTuple):
+class LoginAnswer(NamedTuple):
     """The output of a command on a machine, and its exit code."""
 
     code: int | None  # None where there was no answer in time
@@ -47,7 +47,7 @@ def check_ssh() -> None:
 
 def ask(
     hosts: Sequence[str], command: Sequence[str], seconds: float, options: Sequence[str] = ()
-) -> dict[str, Answer]:
+) -> dict[str, LoginAnswer]:
     """Run a command on hosts, which have so many seconds together; nobody is asked for a password."""
     deadline = time.monotonic() + seconds
     asked = {host: _start(on(host, command, os.environ, options)) for host in hosts}
@@ -65,15 +65,15 @@ def _start(command: Sequence[str]) -> subprocess.Popen[str]:
     )
 
 
-def _answer(process: subprocess.Popen[str], deadline: float) -> Answer:
+def _answer(process: subprocess.Popen[str], deadline: float) -> LoginAnswer:
     try:
         # One that has ended while others were waited for is still to be read.
         said, _ = process.communicate(timeout=max(READ_SECONDS, deadline - time.monotonic()))
-        return Answer(process.returncode, said.strip())
+        return LoginAnswer(process.returncode, said.strip())
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
-        return Answer(None, "")
+        return LoginAnswer(None, "")
 
 
 def complaints(hosts: Sequence[str], seconds: float, options: Sequence[str] = ()) -> Iterator[str]:
@@ -84,7 +84,7 @@ def complaints(hosts: Sequence[str], seconds: float, options: Sequence[str] = ()
             yield complaint
 
 
-def complaint_of(host: str, answer: Answer, seconds: float) -> str:
+def complaint_of(host: str, answer: LoginAnswer, seconds: float) -> str:
     """Describe what is wrong with a host that has answered `LOOK`, with the remedy; "" where nothing is."""
     last = (answer.said.splitlines() or [""])[-1]
     if answer.code is None:

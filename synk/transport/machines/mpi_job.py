@@ -1,6 +1,6 @@
 """Start an MPI job as a child, and end it for sure, with all that it has on this machine.
 
-    Launch -> MpiJob (master), and a guard beside it ... end
+    MpirunCommand -> MpiJob (master), and a guard beside it ... end
     master is gone -> the guard, agent and leaders -> end_session
     a process of the job: limited_start, join_own_job ... end_own_job
 
@@ -21,7 +21,7 @@ from typing import Any
 
 from synk.transport.machines import sessions
 from synk.transport.machines.mpi_library import load_mpi
-from synk.transport.machines.mpirun import Launch
+from synk.transport.machines.mpirun import MpirunCommand
 from synk.transport.machines.sessions import (
     ENOUGH_SECONDS,
     TERM_SECONDS,
@@ -50,7 +50,7 @@ class MpiJob:
         What its processes on all machines write to standard error.
     """
 
-    def __init__(self, launch: Launch, stdout: int | None = None):
+    def __init__(self, launch: MpirunCommand, stdout: int | None = None):
         self._launch = launch
         self._delivered = 0
         self.log = StderrLog(lambda: self._delivered, self._note_delivered)

@@ -1,6 +1,6 @@
 """Decide by which command one process a machine is started: nothing is run.
 
-hosts, program -> launch -> Launch -> MpiJob
+hosts, program -> launch -> MpirunCommand -> MpiJob
 host -> reach -> command
 """
 
@@ -34,7 +34,7 @@ IN_SLURM, SHARE = "SLURM_JOBID", {"SLURM_OVERLAP": "1"}
 GUARDED = sys.executable, "-I", "-S", sessions.__file__, sessions.DAEMON
 
 
-class Launch(NamedTuple):
+class MpirunCommand(NamedTuple):
     """A command with its environment, and the folder in which it has one of its own while it runs."""
 
     command: tuple[str, ...]
@@ -54,7 +54,7 @@ def launch(
     interface: str | None = None,
     ssh_options: Sequence[str] = (),
     n_each: int = 1,
-) -> Launch:
+) -> MpirunCommand:
     """Return how Open MPI's ``mpirun`` starts ``n_each`` processes on each host.
 
     Parameters
@@ -100,7 +100,7 @@ def launch(
         *(word for name in variables for word in ("-x", name)),
         *program,
     ]
-    return Launch(tuple(command), {**environment, **SHARE, **variables}, folder)
+    return MpirunCommand(tuple(command), {**environment, **SHARE, **variables}, folder)
 
 
 def more_ssh_options(environment: Mapping[str, str] = os.environ) -> list[str]:

@@ -32,7 +32,7 @@ class Cpu:
 
 
 @dataclass(frozen=True)
-class Gpu:
+class GpuOnBus:
     """A GPU by its place on the PCI bus."""
 
     address: str  # 0000:3b:00.0
@@ -44,7 +44,7 @@ class Topology:
     """The CPUs of a machine, in the order of their numbers, and its GPUs."""
 
     cpus: tuple[Cpu, ...]
-    gpus: tuple[Gpu, ...] = ()
+    gpus: tuple[GpuOnBus, ...] = ()
     bare_nodes: tuple[int, ...] = ()  # NUMA nodes that have memory, and no CPU
 
 
@@ -77,11 +77,11 @@ def _cpu(root: Path, number: int, node: int) -> Cpu:
     return Cpu(number, min(siblings), socket, node)
 
 
-def _gpus(root: Path) -> Iterator[Gpu]:
+def _gpus(root: Path) -> Iterator[GpuOnBus]:
     for folder in sorted((root / PCI).glob("*")):
         if _text(folder / "class").startswith(DISPLAY) and _text(folder / "vendor") == NVIDIA:
             node = int(_text(folder / "numa_node") or -1)
-            yield Gpu(folder.name, node if node >= 0 else None)
+            yield GpuOnBus(folder.name, node if node >= 0 else None)
 
 
 def _text(path: Path) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from synk.transport.machines.topology import Cpu, Gpu, Topology, write_list
+from synk.transport.machines.topology import Cpu, GpuOnBus, Topology, write_list
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class PlacedRank:
 
 
 @dataclass(frozen=True)
-class Placement:
+class PlacedMachine:
     """A machine with its ranks, in rank order."""
 
     host: str
@@ -30,7 +30,7 @@ class Placement:
     ranks: Sequence[PlacedRank]
 
 
-def tree(machines: Iterable[Placement]) -> str:
+def tree(machines: Iterable[PlacedMachine]) -> str:
     """Return a line for each machine, socket, NUMA node, GPU, and for ranks that run on the same CPUs.
 
     A rank stands under the smallest of these that has all its CPUs.
@@ -38,7 +38,7 @@ def tree(machines: Iterable[Placement]) -> str:
     return "\n".join(line for machine in machines for line in _machine(machine))
 
 
-def _machine(machine: Placement) -> Iterator[str]:
+def _machine(machine: PlacedMachine) -> Iterator[str]:
     topology = machine.topology
     sockets = _grouped(topology.cpus, "socket")
     nodes_of = [_grouped(socket, "node") for socket in sockets]
@@ -66,7 +66,7 @@ def _machine(machine: Placement) -> Iterator[str]:
     yield from (f"  GPU {gpu.address}, {_far(gpu)}" for gpu in topology.gpus if gpu.node not in inhabited)
 
 
-def _far(gpu: Gpu) -> str:
+def _far(gpu: GpuOnBus) -> str:
     return "NUMA node not known" if gpu.node is None else f"NUMA node {gpu.node}"
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from synk.values.rows import Rows
+from synk.values.rows import SelectedRows
 
 SMALL_BYTES = 1 << 17  # below, the C library has memory with pages at hand
 AHEAD_BYTES = 1 << 20  # below, waking the thread takes longer than to gather
@@ -63,11 +63,11 @@ class RowsToGather(NamedTuple):
     """An array, the rows of it that the next call reads, and where they go."""
 
     array: Any
-    rows: Rows
+    rows: SelectedRows
     memory: RowMemory
 
 
-class Pending(NamedTuple):
+class PendingRows(NamedTuple):
     """Rows that are being gathered for a later call."""
 
     token: int
@@ -79,7 +79,7 @@ class Gatherer:
 
     def __init__(self) -> None:
         self._of_inputs: dict[tuple[int, int], RowMemory] = {}
-        self.pending: dict[int, Pending] = {}
+        self.pending: dict[int, PendingRows] = {}
         self._thread: ThreadPoolExecutor | None = None
 
     def memory_of(self, function: int, position: int) -> RowMemory:
@@ -102,7 +102,7 @@ class Gatherer:
             arrays = {position: self._submit(source) for position, source in large.items()}
         except RuntimeError:  # no thread to be had: the next call gathers its rows itself
             return
-        self.pending[function] = Pending(token, arrays)
+        self.pending[function] = PendingRows(token, arrays)
 
     def _submit(self, source: RowsToGather) -> Future[Any]:
         if self._thread is None:
@@ -143,5 +143,5 @@ def _nbytes(source: RowsToGather) -> int:
     return len(source.rows) * math.prod(source.array.shape[1:]) * source.array.dtype.itemsize
 
 
-def _gather(array: Any, rows: Rows, target: Any) -> Any:
+def _gather(array: Any, rows: SelectedRows, target: Any) -> Any:
     return rows.of(array, lambda shape, dtype: target)

@@ -46,7 +46,7 @@ class Ceiling(NamedTuple):
     counts_swap: bool = False  # what is swapped out still counts
 
 
-class Version(NamedTuple):
+class CgroupVersion(NamedTuple):
     """The names of files and numbers in a version of cgroups."""
 
     ceilings: tuple[Ceiling, ...]
@@ -56,12 +56,12 @@ class Version(NamedTuple):
 
 VERSIONS = {
     # Beyond memory.high nobody is killed, but held up, by seconds for each few pages.
-    "cgroup2": Version(
+    "cgroup2": CgroupVersion(
         (Ceiling("memory.max", "memory.current"), Ceiling("memory.high", "memory.current")),
         ("inactive_file", "active_file"),
         Ceiling("memory.swap.max", "memory.swap.current"),
     ),
-    "cgroup": Version(
+    "cgroup": CgroupVersion(
         (
             Ceiling("memory.limit_in_bytes", "memory.usage_in_bytes"),
             Ceiling("memory.memsw.limit_in_bytes", "memory.memsw.usage_in_bytes", counts_swap=True),
@@ -77,7 +77,7 @@ class Cgroup(NamedTuple):
 
     name: str
     folder: str
-    version: Version
+    version: CgroupVersion
 
 
 class MemoryLimits:

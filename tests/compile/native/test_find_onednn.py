@@ -50,7 +50,7 @@ def test_files_that_do_not_serve_are_told_one_by_one(monkeypatch, tmp_path):
 def test_a_version_or_runtime_that_is_not_known_is_refused(major, runtime, told):
     class Function:
         def __call__(self):
-            return type("Pointer", (), {"contents": find_onednn.Version(major, 6, 0, b"", runtime, 0)})
+            return type("Pointer", (), {"contents": find_onednn.OnednnVersion(major, 6, 0, b"", runtime, 0)})
 
     fake = type("Fake", (), {"dnnl_version": Function()})
     complaint = find_onednn.unfit(fake)
@@ -83,7 +83,7 @@ def test_files_of_the_wheel_are_found_elsewhere(monkeypatch, tmp_path):
 def test_where_there_is_none_a_kernel_says_so(monkeypatch):
     from synk.ops.kernels.onednn import engine
 
-    monkeypatch.setattr(find_onednn, "find", lambda: find_onednn.Found(None, "oneDNN is not installed"))
+    monkeypatch.setattr(find_onednn, "find", lambda: find_onednn.FoundOnednn(None, "oneDNN is not installed"))
     assert not available()
     assert reason() == "oneDNN is not installed"
     with pytest.raises(OneDnnError, match="oneDNN is not installed"):

@@ -13,7 +13,7 @@ import synk
 from support.communicators import fake_nccl_runs
 from support.cupy import stand_in
 from support.cupy.crossings import Crossings
-from synk.exact.collectives.collectives import AllReduce
+from synk.exact.collectives.collectives import AllReduceOp
 from synk.gpu.device.probe import Gpu, Survey
 from synk.ops import all_gather, all_reduce, all_sum, broadcast, reduce_scatter
 from synk.run.arrays.variables import ranks
@@ -201,7 +201,7 @@ def test_collectives_and_their_gradients_in_the_middle_of_a_graph(gpus, mode, ve
         all_gather(z.T, 1).sum(),
         *(reduce_scatter(z.sum(0), op).sum() for op in ("sum", "avg")),
         broadcast(z.sum(0), 1).sum(),
-        sum(part.sum() for part in AllReduce("max")(z.sum(0), z.sum(), ranks)),
+        sum(part.sum() for part in AllReduceOp("max")(z.sum(0), z.sum(), ranks)),
     ]
     outputs = [(output, "sum") for one in results for output in (one, pt.grad(pt.sqr(one), w))]
     function = synk.function([x], outputs, mode=mode)

@@ -15,7 +15,7 @@ from synk.gpu.device import page_locks
 from synk.gpu.device.input_buffers import InputBuffer, Streams
 from synk.gpu.device.uploads import Request, Uploader
 from synk.transport.memory.shm import Segment
-from synk.values.rows import Rows, select
+from synk.values.rows import SelectedRows, select
 
 TABLE = np.random.default_rng(0).normal(size=(50, 3))
 
@@ -148,7 +148,7 @@ def test_what_is_started_twice_leaves_the_rows_that_are_read(uploader):
 
 def test_what_fails_ahead_fails_again_where_it_is_told(uploader):
     buffers = uploader.buffers(1, 0)
-    bad = Request(1, TABLE, Rows(0, 1, np.array([5.5])))
+    bad = Request(1, TABLE, SelectedRows(0, 1, np.array([5.5])))
     buffers.start(bad)
     with pytest.raises(TypeError):
         buffers.take(bad)

@@ -7,7 +7,7 @@ import pytest
 
 from synk.gpu.device.uploads import Request, Uploader
 from synk.gpu.speedups.graphs import Graphs
-from synk.values.rows import Rows
+from synk.values.rows import SelectedRows
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def stream(cupy):
 def test_a_buffer_that_grows_waits_for_the_end_of_a_recording(cupy, stream):
     graphs = Graphs(cupy, stream)
     uploader = Uploader(cupy, stream, stream.use, 1, graphs.lock)
-    buffer, order = uploader.buffer(), Request("key", np.ones((8, 4)), Rows(0, 8))
+    buffer, order = uploader.buffer(), Request("key", np.ones((8, 4)), SelectedRows(0, 8))
     capturing, records = [], stream.record
     stream.record = lambda event: (capturing.append(stream.is_capturing()), records(event))
 

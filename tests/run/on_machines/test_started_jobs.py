@@ -5,7 +5,7 @@ import pytest
 from synk.run.on_machines import started_jobs
 from synk.run.on_machines.started_jobs import JobEnded, StartedJobs
 from synk.transport.machines.hostfile import Host
-from synk.transport.machines.logins import Answer
+from synk.transport.machines.logins import LoginAnswer
 from synk.values.errors import SynkStateError
 
 
@@ -20,7 +20,7 @@ def answers(monkeypatch):
     monkeypatch.setattr(
         started_jobs,
         "ask",
-        lambda those, *rest: {host: Answer(0 if host in found else 255, "") for host in those},
+        lambda those, *rest: {host: LoginAnswer(0 if host in found else 255, "") for host in those},
     )
     monkeypatch.setattr(
         started_jobs, "complaints", lambda those, *rest: [f"{host} is silent" for host in those]

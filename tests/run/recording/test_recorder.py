@@ -9,7 +9,7 @@ from synk.run.rank.shards import Shards
 from synk.run.recording import recorder as module
 from synk.run.recording.recorder import NotedRows, Recorder
 from synk.run.recording.spans import GATHERING
-from synk.values.rows import Rows
+from synk.values.rows import SelectedRows
 
 ARRAY = np.arange(20.0).reshape(10, 2)
 LISTED = np.array([7, 2, 2])
@@ -83,9 +83,9 @@ def test_rows_that_are_listed_are_gathered_and_rows_in_place_are_not(recorder):
     np.testing.assert_array_equal(shards.whole(call(), 0, 3, [ARRAY], LISTED)[0], ARRAY[LISTED])
     shards.whole(call(), 0, 3, [ARRAY], None)
     assert shards.whole(call(num_slices=2), 0, 3, [ARRAY], LISTED) is None
-    (listed,) = shards.inputs(call(), Rows(0, 3, LISTED), [ARRAY], LISTED)
+    (listed,) = shards.inputs(call(), SelectedRows(0, 3, LISTED), [ARRAY], LISTED)
     np.testing.assert_array_equal(listed.part(1, 3), ARRAY[LISTED[1:]])
-    (in_place,) = shards.inputs(call(), Rows(0, 3), [ARRAY], None)
+    (in_place,) = shards.inputs(call(), SelectedRows(0, 3), [ARRAY], None)
     np.testing.assert_array_equal(in_place.part(0, 3), ARRAY[:3])
     spans = recorder.track().spans
     assert [(kind, name, about) for kind, name, _, _, about in spans] == [
@@ -93,12 +93,12 @@ def test_rows_that_are_listed_are_gathered_and_rows_in_place_are_not(recorder):
         (GATHERING, "rows", 2),
     ]
     recorder.unwatch()
-    assert type(shards.inputs(call(), Rows(0, 3, LISTED), [ARRAY], LISTED)[0]) is RowInput
+    assert type(shards.inputs(call(), SelectedRows(0, 3, LISTED), [ARRAY], LISTED)[0]) is RowInput
 
 
 def test_noted_rows_are_rows_like_any_other():
     notes = []
-    rows = NotedRows.of(RowInput(ARRAY, Rows(0, 3, LISTED)), notes.append)
+    rows = NotedRows.of(RowInput(ARRAY, SelectedRows(0, 3, LISTED)), notes.append)
     assert (rows.array is ARRAY, rows.rows.indices is LISTED, rows.room) == (True, True, None)
-    plain = RowInput(ARRAY, Rows(0, 3))
+    plain = RowInput(ARRAY, SelectedRows(0, 3))
     assert NotedRows.of(plain, notes.append) is plain

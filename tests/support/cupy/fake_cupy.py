@@ -51,7 +51,7 @@ def make(n_gpus=N_GPUS):
 def installed(n_gpus=N_GPUS):
     """Make ``import cupy`` find the module meanwhile, and no cuDNN, which would want a GPU's memory."""
     before = {*sys.modules}
-    with patch.object(find_cudnn, "find", lambda: find_cudnn.Found(None, installed=False)):
+    with patch.object(find_cudnn, "find", lambda: find_cudnn.FoundCudnn(None, installed=False)):
         yield make(n_gpus)
     stand_in.on_use = stand_in.on_upload = None
     for name in {*sys.modules} - before:

@@ -28,7 +28,7 @@ from pytensor.tensor.elemwise import Elemwise
 from support.exact.graphs import RandomGraph
 from support.exact.simulated import Graph, Simulated, one_process
 from synk.compile.programs.graphs.serialize import topological
-from synk.exact.collectives.collectives import AllGather
+from synk.exact.collectives.collectives import AllGatherOp
 from synk.exact.definition import UNDECLARED, Definition, Update
 
 PLAIN = Mode(linker="py", optimizer=None)
@@ -219,7 +219,7 @@ def examined(seed: tuple[int, ...]) -> Finding:
 
 def _look_at_gathers(finding: Finding, exact: Definition, definition: Definition) -> None:
     nodes = topological(results_of(exact))
-    gathered = {node.outputs[0] for node in nodes if isinstance(node.op, AllGather) and _has_rows(node)}
+    gathered = {node.outputs[0] for node in nodes if isinstance(node.op, AllGatherOp) and _has_rows(node)}
     finding.whole = any(one.owner.inputs[0] in definition.inputs for one in gathered)
     finding.gathers = [kind(node.op) for node in nodes if not gathered.isdisjoint(node.inputs)]
 

@@ -10,7 +10,7 @@ from collections import defaultdict, deque
 
 import numpy as np
 
-from synk.transport.machines.all_reduce import AllReduce
+from synk.transport.machines.all_reduce import MachineAllReduce
 from synk.transport.machines.linked_leaders import LinkedLeaders
 
 DEADLINE = 20.0  # seconds, after which machines that wait for each other would wait forever
@@ -32,7 +32,7 @@ class ThreadLeaders(LinkedLeaders):
     """
 
     def __init__(self, links):
-        super().__init__(links, AllReduce(links))
+        super().__init__(links, MachineAllReduce(links))
         self.links = links
 
     @property

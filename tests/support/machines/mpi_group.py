@@ -16,7 +16,7 @@ from synk.transport.commands.interfaces import Disconnected
 from synk.transport.machines.agent import Agent
 from synk.transport.machines.agent_door import Door, knock
 from synk.transport.machines.agent_reduce import AgentReduce
-from synk.transport.machines.all_reduce import AllReduce
+from synk.transport.machines.all_reduce import MachineAllReduce
 from synk.transport.machines.handshake import Listener as Port
 from synk.transport.machines.linked_leaders import LinkedLeaders
 from synk.transport.machines.mesh import link
@@ -133,7 +133,7 @@ def outcome(leaders, command, work, arguments):
 def serve(name, agent):
     """Do the work of one machine until the tests are gone."""
     world = load_mpi().COMM_WORLD
-    reduction = AllReduce(MpiLinks(world))
+    reduction = MachineAllReduce(MpiLinks(world))
     try:
         if agent and world.rank == 0:
             Agent(reduction, knock()).run()

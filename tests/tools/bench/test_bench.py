@@ -14,7 +14,7 @@ import pytest
 
 from synk.tools import bench
 from synk.tools.bench import all_reduce, calls, crew, figures, how_busy, pairs, rivals, workbench
-from synk.tools.bench.crew import Crew, CrewLost
+from synk.tools.bench.crew import CrewLost, RivalProcesses
 from synk.tools.bench.figures import Asked, Row, Section
 from synk.tools.bench.pairs import Comparison, Spread, spread
 from synk.tools.bench.rivals import GLOO, MEMCPY, MPI
@@ -204,8 +204,8 @@ def test_a_killed_member_is_reported(stack):
 
 
 def test_a_crew_that_does_not_start_is_left_out(stack, monkeypatch):
-    closed, close = [], Crew.close
-    monkeypatch.setattr(Crew, "close", lambda crew: (closed.append(crew.name), close(crew)))
+    closed, close = [], RivalProcesses.close
+    monkeypatch.setattr(RivalProcesses, "close", lambda crew: (closed.append(crew.name), close(crew)))
     failing = [sys.executable, "-c", "raise SystemExit('no such fabric')"]
     monkeypatch.setitem(rivals.RIVALS, GLOO, (lambda: "", lambda n_ranks, folder: [failing]))
     crews, left_out = rivals.assemble(1, stack, [MEMCPY, GLOO])
@@ -217,7 +217,7 @@ def test_a_crew_that_does_not_start_is_left_out(stack, monkeypatch):
 def test_a_crew_that_does_not_come_is_not_waited_for(monkeypatch):
     monkeypatch.setattr(crew, "PATIENCE", 0.1)
     sleeping = [sys.executable, "-c", "import time; time.sleep(60)"]
-    with Crew("sleeper", lambda folder: [sleeping], 1, {}) as sleeper:
+    with RivalProcesses("sleeper", lambda folder: [sleeping], 1, {}) as sleeper:
         with pytest.raises(CrewLost, match=r"sleeper did not start in 0.1 s"):
             sleeper.meet()
         sleeper._processes[0].terminate()
@@ -226,7 +226,7 @@ def test_a_crew_that_does_not_come_is_not_waited_for(monkeypatch):
 def test_a_member_that_does_not_leave_is_ended(monkeypatch):
     monkeypatch.setattr(crew, "LEAVE_SECONDS", 0.2)
     sleeping = [sys.executable, "-c", "import time; time.sleep(60)"]
-    sleeper = Crew("sleeper", lambda folder: [sleeping], 1, {})
+    sleeper = RivalProcesses("sleeper", lambda folder: [sleeping], 1, {})
     [process] = sleeper._processes
     sleeper.close()
     assert process.returncode == -signal.SIGTERM

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from support.cases.machines import MEMINFO, SHM, UNLIMITED
-from synk.tools.doctor.machine import GIB, Machine
+from synk.tools.doctor.machine import GIB, MachineFacts
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def machine(tmp_path):
         (tmp_path / "dev/shm").mkdir(parents=True, exist_ok=True)
         (tmp_path / "dev/shm").chmod(0o1777)
         rlimit = {resource.RLIMIT_CORE: (0, 0), **dict(limits)}
-        return Machine(
+        return MachineFacts(
             tmp_path,
             environ,
             frozenset(affinity),

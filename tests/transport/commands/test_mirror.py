@@ -13,8 +13,8 @@ from synk.run.rank.shards import Shards
 from synk.transport.commands.mirror import BLOCK_BYTES, Mirror, write
 from synk.transport.memory.segments import SegmentTable
 from synk.values.machine import Machine
-from synk.values.messages import TOLD, Ahead, ArrayRef, Call, Command, Compile, Readers, Span, parts_in
-from synk.values.rows import Rows
+from synk.values.messages import TOLD, Ahead, ArrayRef, Call, Command, Compile, Readers, RowSpan, parts_in
+from synk.values.rows import SelectedRows
 
 
 class Machines:
@@ -170,7 +170,7 @@ def test_files_are_left_out(tmp_path):
 def test_arrays_are_found_however_deep_steps_are_nested():
     refs = [ArrayRef(number, "<f8", (3,)) for number in range(5)]
     steps = (call(refs[0], refs[1]), [Compile(((1, 1),)), (call(refs[2]), {"not": "looked at"})])
-    listed = Call(1, (refs[3],), Span(0, 4, True), (False,), (Span(0, 1, False),), refs[4], 1)
+    listed = Call(1, (refs[3],), RowSpan(0, 4, True), (False,), (RowSpan(0, 1, False),), refs[4], 1)
     readers = Readers(range(1), 1, (0, 0))
     assert [part.ref for part in parts_in((*steps, listed), readers)] == refs
 
@@ -205,11 +205,11 @@ class Reader:
 
     def read(self, machine, step, command):
         """Yield the rows that ranks of a machine do read, a row that stands in, too."""
-        batch = step.batch if step.batch.start != TOLD else Span(command.start, command.stop, False)
+        batch = step.batch if step.batch.start != TOLD else RowSpan(command.start, command.stop, False)
         if batch.listed and not step.minibatch[0]:
             return
         for rank in machine.ranks:
-            selected = Rows(batch.start, batch.stop)
+            selected = SelectedRows(batch.start, batch.stop)
             (entry,) = Shards(rank, machine.n_ranks).inputs(
                 replace(step, ahead=None), selected, [self.array], None
             )
@@ -219,51 +219,51 @@ class Reader:
 
 def test_of_what_is_scattered_in_order_machines_get_their_rows(machines):
     reader = Reader(machines, 10)
-    assert reader.rows(Span(0, 10, False)) == [[4, 5], [6, 7, 8, 9]]
-    assert reader.rows(Span(0, 10, False)) == [[], []]
+    assert reader.rows(RowSpan(0, 10, False)) == [[4, 5], [6, 7, 8, 9]]
+    assert reader.rows(RowSpan(0, 10, False)) == [[], []]
     reader.array[4] = reader.array[9] = -1
-    assert reader.rows(Span(0, 10, False)) == [[4], [9]]
-    assert reader.rows(Span(5, 10, False)) == [[7], []]  # 8 and 9 are there
-    assert reader.rows(Span(0, 10, True)) == [[0, 1, 2, 3, 6, 8, 9], [0, 1, 2, 3, 4, 5]]  # any
+    assert reader.rows(RowSpan(0, 10, False)) == [[4], [9]]
+    assert reader.rows(RowSpan(5, 10, False)) == [[7], []]  # 8 and 9 are there
+    assert reader.rows(RowSpan(0, 10, True)) == [[0, 1, 2, 3, 6, 8, 9], [0, 1, 2, 3, 4, 5]]  # any
 
 
 def test_rows_may_be_told_with_the_command(machines):
     reader = Reader(machines, 10)
-    assert reader.rows(Span(TOLD, TOLD, False), told=(5, 10)) == [[7], [8, 9]]
-    assert reader.rows(Span(TOLD, TOLD, False), told=(0, 5)) == [[2], [3, 4]]
+    assert reader.rows(RowSpan(TOLD, TOLD, False), told=(5, 10)) == [[7], [8, 9]]
+    assert reader.rows(RowSpan(TOLD, TOLD, False), told=(0, 5)) == [[2], [3, 4]]
 
 
 def test_rows_that_pair_with_selected_ones_are_counted_from_the_first(machines):
-    assert Reader(machines, 10).rows(Span(20, 25, True), pairs=True) == [[2], [3, 4]]
+    assert Reader(machines, 10).rows(RowSpan(20, 25, True), pairs=True) == [[2], [3, 4]]
 
 
 def test_ranks_without_rows_get_the_one_before(machines):
-    assert Reader(machines, 10).rows(Span(4, 6, False)) == [[5], [5]]
-    assert Reader(machines, 10).rows(Span(4, 4, False)) == [[3], [3]]
-    assert Reader(machines, 10).rows(Span(0, 0, False)) == [[0], [0]]
+    assert Reader(machines, 10).rows(RowSpan(4, 6, False)) == [[5], [5]]
+    assert Reader(machines, 10).rows(RowSpan(4, 4, False)) == [[3], [3]]
+    assert Reader(machines, 10).rows(RowSpan(0, 0, False)) == [[0], [0]]
 
 
 @pytest.mark.parametrize("n", [0, 1, 3, 5, 7, 20])
 @pytest.mark.parametrize("start", [0, 1, 6])
 @pytest.mark.parametrize("pairs", [False, True])
 def test_machines_get_what_their_ranks_read(machines, n, start, pairs):
-    Reader(machines, 26).rows(Span(start, start + n, False), pairs)
+    Reader(machines, 26).rows(RowSpan(start, start + n, False), pairs)
 
 
 def test_rows_that_are_gathered_ahead_may_be_any(machines):
-    ahead = Ahead(1, Span(0, 5, True))
-    assert Reader(machines, 4).rows(Span(0, 4, False), ahead=ahead) == [[0, 1, 2, 3]] * 2
+    ahead = Ahead(1, RowSpan(0, 5, True))
+    assert Reader(machines, 4).rows(RowSpan(0, 4, False), ahead=ahead) == [[0, 1, 2, 3]] * 2
 
 
 def test_rows_are_looked_at_once_under_a_stamp(machines):
     reader = Reader(machines, 10)
     machines.here.vouch(reader.ref.segment, lambda: 1)
-    assert reader.rows(Span(0, 5, False)) == [[2], [3, 4]]
+    assert reader.rows(RowSpan(0, 5, False)) == [[2], [3, 4]]
     before = reader.array[:5].copy()
     reader.array[:5] = -1  # nobody was told
     assert [len(fills) for fills in reader.mirror.fills(reader.last)] == [0, 0]
     reader.array[:5] = before
-    assert reader.rows(Span(5, 10, False)) == [[7], [8, 9]]
+    assert reader.rows(RowSpan(5, 10, False)) == [[7], [8, 9]]
 
 
 def test_a_write_between_the_looks_for_two_machines_is_seen(machines):
@@ -276,12 +276,12 @@ def test_a_write_between_the_looks_for_two_machines_is_seen(machines):
         return [0, 0, 1, 2, 2, 2][looks[-1]]
 
     machines.here.vouch(reader.ref.segment, stamp)
-    sent = [reader.rows(Span(0, 1, True)) for _ in range(3)]
+    sent = [reader.rows(RowSpan(0, 1, True)) for _ in range(3)]
     assert sent == [[[0], [0]], [[], [0]], [[0], []]]
 
 
 def test_an_array_that_one_call_reads_whole_is_sent_once(machines):
     reader = Reader(machines, 4)
-    rows = Call(1, (reader.ref,), Span(0, 4, False), (False,), None, None, 1)
+    rows = Call(1, (reader.ref,), RowSpan(0, 4, False), (False,), None, None, 1)
     fills = reader.mirror.fills(Command(1, (rows, call(reader.ref))))
     assert [len(of_one) for of_one in fills] == [4, 4]

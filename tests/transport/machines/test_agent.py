@@ -13,9 +13,9 @@ from synk.transport.commands.frames import encode, send
 from synk.transport.commands.interfaces import Aborted, Disconnected
 from synk.transport.machines import agent_reduce
 from synk.transport.machines.agent import Agent
-from synk.transport.machines.agent_messages import Answer
+from synk.transport.machines.agent_messages import Reduced
 from synk.transport.machines.agent_reduce import AgentFailed, AgentReduce
-from synk.transport.machines.all_reduce import AllReduce
+from synk.transport.machines.all_reduce import MachineAllReduce
 from synk.transport.machines.linked_leaders import LinkedLeaders
 from synk.transport.memory.shm import Segment
 from synk.values.errors import SharedMemoryFull
@@ -28,7 +28,7 @@ class AgentGroup:
         self.n_machines = n_machines
         self.ends = socket.socketpair()
         first, *others = thread_leaders(n_machines)
-        self.reduction, self.end = AllReduce(first.links), None
+        self.reduction, self.end = MachineAllReduce(first.links), None
         self.leaders = [LinkedLeaders(first.links, AgentReduce(self.ends[0])), *others]
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
@@ -139,7 +139,7 @@ def test_the_answer_to_what_was_given_up_is_not_taken_for_the_next(silent):
     reduction, end = silent
     with pytest.raises(KeyboardInterrupt):
         reduction.run(np.ones(3), "sum", 1, interrupt)
-    for answer in (Answer(1, "old"), Answer(2)):
+    for answer in (Reduced(1, "old"), Reduced(2)):
         send(end, encode(answer))
     reduction.run(np.ones(3), "sum", 2, nothing)
 
@@ -151,13 +151,13 @@ def test_after_a_part_of_a_message_nothing_is_said(silent, monkeypatch, name):
     def run():
         reduction.run(np.ones(3), "sum", 2, nothing)
 
-    send(end, encode(Answer(2)))
+    send(end, encode(Reduced(2)))
     run()
     with monkeypatch.context() as patch:
         patch.setattr(agent_reduce, name, interrupt)
         with pytest.raises(KeyboardInterrupt):
             run()
-    send(end, encode(Answer(2)))
+    send(end, encode(Reduced(2)))
     if name == "send":
         with pytest.raises(Disconnected):
             run()

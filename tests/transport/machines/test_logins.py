@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from synk.transport.machines.logins import LOOK, NEEDED, Answer, ask, check_ssh, complaint_of, complaints
+from synk.transport.machines.logins import LOOK, NEEDED, LoginAnswer, ask, check_ssh, complaint_of, complaints
 from synk.values.errors import SynkStateError
 
 ROOT = Path(__file__).parents[3]
@@ -37,9 +37,9 @@ def test_all_hosts_are_asked_at_once_and_within_a_limit(ssh):
     began = time.monotonic()
     found = ask(["silent", "h2", "closed", "silent2"], ["echo", "two  words"], 1.5)
     assert time.monotonic() - began < 10
-    assert found["silent"] == Answer(None, "")
-    assert found["h2"] == found["silent2"] == Answer(0, "two  words")
-    assert found["closed"] == Answer(255, "closed: Permission denied (publickey).")
+    assert found["silent"] == LoginAnswer(None, "")
+    assert found["h2"] == found["silent2"] == LoginAnswer(0, "two  words")
+    assert found["closed"] == LoginAnswer(255, "closed: Permission denied (publickey).")
 
 
 def test_nobody_is_asked_for_a_password(ssh):
@@ -61,10 +61,10 @@ def test_what_keeps_hosts_from_starting_is_said_with_the_remedy(ssh):
 @pytest.mark.parametrize(
     ("answer", "complaint"),
     [
-        (Answer(0, ""), ""),
-        (Answer(None, ""), "host h2 does not answer within 3 s"),
-        (Answer(1, "mpi4py"), "host h2 lacks mpi4py: run there"),
-        (Answer(255, "h2: no route"), "host h2: h2: no route: `ssh"),
+        (LoginAnswer(0, ""), ""),
+        (LoginAnswer(None, ""), "host h2 does not answer within 3 s"),
+        (LoginAnswer(1, "mpi4py"), "host h2 lacks mpi4py: run there"),
+        (LoginAnswer(255, "h2: no route"), "host h2: h2: no route: `ssh"),
     ],
 )
 def test_a_complaint_names_its_host(answer, complaint):
@@ -79,7 +79,7 @@ def test_another_project_called_synk_is_not_taken_for_this_one(tmp_path):
         (tmp_path / f"{name}.py").touch()
     asked = [sys.executable, "-S", "-c", LOOK]
     done = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True)
-    complaint = complaint_of("h2", Answer(done.returncode, done.stderr.strip()), 3)
+    complaint = complaint_of("h2", LoginAnswer(done.returncode, done.stderr.strip()), 3)
     assert complaint.startswith(
         "host h2 lacks synk, in whose place is another project of this name: run there, in"
     )

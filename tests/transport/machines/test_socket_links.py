@@ -15,7 +15,7 @@ from support.machines.suite import LeadersSuite, gather
 from support.transport.parts import nothing, on_threads
 from synk.transport.commands.interfaces import Aborted
 from synk.transport.machines import socket_links
-from synk.transport.machines.all_reduce import AllReduce
+from synk.transport.machines.all_reduce import MachineAllReduce
 from synk.transport.machines.linked_leaders import LinkedLeaders
 from synk.transport.machines.socket_links import SocketLinks
 from synk.values.errors import LinkLost
@@ -39,7 +39,7 @@ class SocketGroup:
     def __init__(self, n_machines):
         self.n_machines = n_machines
         arrays = [leaders.links for leaders in thread_leaders(n_machines)]
-        self.leaders = list(map(LinkedLeaders, linked(n_machines), map(AllReduce, arrays)))
+        self.leaders = list(map(LinkedLeaders, linked(n_machines), map(MachineAllReduce, arrays)))
         self._command = 0
 
     def outcomes(self, work, *arguments):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from support.cases.sys_tree import make_sys, write
-from synk.transport.machines.topology import Cpu, Gpu, Topology, parse_list, read_topology, write_list
+from synk.transport.machines.topology import Cpu, GpuOnBus, Topology, parse_list, read_topology, write_list
 
 
 def test_two_sockets_with_four_cores_of_two_threads(tmp_path):
@@ -38,7 +38,7 @@ def test_nodes_without_cpus_are_told_apart(tmp_path):
 def test_gpus_have_the_node_of_their_slot(tmp_path):
     gpus = [("0000:3b:00.0", 1), ("0000:af:00.0", -1)]
     found = read_topology(make_sys(tmp_path, sockets=2, cores=2, gpus=gpus))
-    assert found.gpus == (Gpu("0000:3b:00.0", 1), Gpu("0000:af:00.0", None))
+    assert found.gpus == (GpuOnBus("0000:3b:00.0", 1), GpuOnBus("0000:af:00.0", None))
 
 
 def test_what_the_kernel_does_not_tell_is_simple(tmp_path):

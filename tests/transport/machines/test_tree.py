@@ -3,7 +3,7 @@
 from support.cases.sys_tree import make_sys
 from synk.transport.machines.binding import plan_binding
 from synk.transport.machines.topology import read_topology
-from synk.transport.machines.tree import PlacedRank, Placement, tree
+from synk.transport.machines.tree import PlacedMachine, PlacedRank, tree
 
 
 def placed(bound, first=0, device=""):
@@ -14,7 +14,7 @@ def test_ranks_stand_under_the_smallest_that_has_their_cpus(tmp_path):
     topology = read_topology(make_sys(tmp_path, sockets=2, cores=4, threads=2, gpus=[("0000:3b:00.0", 1)]))
     allowed = range(16)
     two = [*plan_binding(2, "numa", topology, allowed), *plan_binding(1, "none", topology, allowed)]
-    assert tree([Placement("h1", topology, placed(two))]).splitlines() == [
+    assert tree([PlacedMachine("h1", topology, placed(two))]).splitlines() == [
         "h1: 2 sockets, 8 cores, 16 threads",
         "  rank 2: CPUs 0-15",
         "  socket 0",
@@ -30,7 +30,7 @@ def test_ranks_stand_under_the_smallest_that_has_their_cpus(tmp_path):
 def test_a_socket_of_two_nodes_has_ranks_of_its_own(tmp_path):
     topology = read_topology(make_sys(tmp_path, sockets=1, cores=4, nodes_per_socket=2, bare_nodes=[7]))
     both = placed([frozenset(range(4))])
-    assert tree([Placement("h1", topology, both)]).splitlines() == [
+    assert tree([PlacedMachine("h1", topology, both)]).splitlines() == [
         "h1: 1 socket, 4 cores",
         "  socket 0",
         "    rank 0: CPUs 0-3",
@@ -43,8 +43,8 @@ def test_a_socket_of_two_nodes_has_ranks_of_its_own(tmp_path):
 def test_ranks_with_the_same_cpus_share_a_line_and_ranks_count_over_machines(tmp_path):
     topology = read_topology(make_sys(tmp_path))
     machines = [
-        Placement("h1", topology, placed([frozenset({0})] * 3)),
-        Placement("h2", topology, placed([frozenset({0}), frozenset()], first=3, device="GPU 0 (H100)")),
+        PlacedMachine("h1", topology, placed([frozenset({0})] * 3)),
+        PlacedMachine("h2", topology, placed([frozenset({0}), frozenset()], first=3, device="GPU 0 (H100)")),
     ]
     assert tree(machines).splitlines() == [
         "h1: 1 socket, 1 core",
@@ -62,7 +62,7 @@ def test_ranks_with_the_same_cpus_share_a_line_and_ranks_count_over_machines(tmp
 def test_a_node_of_two_sockets_shows_its_gpus_once(tmp_path):
     gpus = [("0000:3b:00.0", 0), ("0000:af:00.0", -1), ("0000:d8:00.0", 5)]
     topology = read_topology(make_sys(tmp_path, sockets=2, cores=1, nodes_per_socket=0, gpus=gpus))
-    shown = tree([Placement("h1", topology, [])]).splitlines()
+    shown = tree([PlacedMachine("h1", topology, [])]).splitlines()
     assert [line.strip() for line in shown if "GPU" in line] == [
         "GPU 0000:3b:00.0",
         "GPU 0000:af:00.0, NUMA node not known",

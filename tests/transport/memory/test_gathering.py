@@ -16,7 +16,7 @@ from synk.transport.memory.gathering import (
     RowMemory,
     RowsToGather,
 )
-from synk.values.rows import Rows, select
+from synk.values.rows import SelectedRows, select
 
 LARGE = (SMALL_BYTES // 8 + 10,)
 F8 = np.dtype("f8")
@@ -160,14 +160,14 @@ def test_a_call_that_does_not_ask_frees_what_was_gathered(gatherer, any_size):
 
 def test_the_list_of_rows_may_change_meanwhile(gatherer, any_size):
     listed = np.array([3, 1])
-    rows = Rows(0, 2, listed).kept()
+    rows = SelectedRows(0, 2, listed).kept()
     listed[:] = 0
     gatherer.start(1, 1, {0: RowsToGather(np.arange(5), rows, RowMemory())})
     assert gatherer.take(1, 1)[0].tolist() == [3, 1]
 
 
 def test_errors_of_gathering_are_raised_at_use(gatherer, any_size):
-    gatherer.start(1, 1, {0: RowsToGather(np.arange(2), Rows(0, 1, np.array([5.5])), RowMemory())})
+    gatherer.start(1, 1, {0: RowsToGather(np.arange(2), SelectedRows(0, 1, np.array([5.5])), RowMemory())})
     with pytest.raises(TypeError):
         gatherer.take(1, 1)
     assert gatherer.take(1, 1) == {}

@@ -23,10 +23,10 @@ def scan(op, node, xp):
     graph = inner_graph(op, inner_rewriter(xp))
     # Python reads whether to stop.
     fetched = [len(graph.outputs) - 1] if op.info.as_while else []
-    return Loop(op, node, emit(graph, xp, fetched=fetched), xp)
+    return ScanLoop(op, node, emit(graph, xp, fetched=fetched), xp)
 
 
-class Loop:
+class ScanLoop:
     """Run a step again and again: ``loop(n_steps, *sequences, *initial, *states, *lengths, *constants)``.
 
     ``initial`` are the traces that start with initial values, ``lengths`` the numbers of rows of the others.

@@ -39,7 +39,7 @@ class Announcer(Protocol):
         """
 
 
-class Copy(NamedTuple):
+class PieceCopy(NamedTuple):
     """A piece that is copied into its place once it is made."""
 
     buffer: Buffer
@@ -56,7 +56,7 @@ class Finish(NamedTuple):
     variable: Variable  # that is updated
 
 
-Actions = dict[Apply, list[Copy | Finish]]
+Actions = dict[Apply, list[PieceCopy | Finish]]
 
 
 def find_finished(plan: ProgramPlan) -> tuple[Actions, dict[Apply, JoinLayout]]:
@@ -87,7 +87,7 @@ class _Finder:
     def __init__(self, join: Apply, layout: JoinLayout, aliases: Aliases, read: Sequence[Variable]):
         self.pieces: list[tuple[int, int, bool]] = []
         self.nodes: list[Apply] = []  # by piece, the last one that touches it
-        self._copies: list[tuple[Apply, Copy]] = []
+        self._copies: list[tuple[Apply, PieceCopy]] = []
         self._join, self._buffer, self._aliases = join, layout.buffer, aliases
         last = self._last_readers()
         self._at_the_latest = last.get(aliases.root(layout.buffer.output))  # reads what the join returns
@@ -102,11 +102,11 @@ class _Finder:
                 made = self._made(variable, copy is not variable)
                 if self._buffer.target is None or aliases.free(self._buffer.target, made):
                     node, there = made, True
-                    self._copies.append((node, Copy(layout.buffer, start, stop, copy)))
+                    self._copies.append((node, PieceCopy(layout.buffer, start, stop, copy)))
             self.nodes.append(node)
             self.pieces.append((start, stop, there))
 
-    def actions(self, variable: Variable) -> list[tuple[Apply, Copy | Finish]]:
+    def actions(self, variable: Variable) -> list[tuple[Apply, PieceCopy | Finish]]:
         """Return the actions after each node, copies first."""
         position = self._aliases.position
         starts: dict[Apply, int] = {}

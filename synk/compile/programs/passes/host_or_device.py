@@ -34,7 +34,7 @@ SCALAR = "scalar"  # a NumPy scalar, for launches on the device
 SMALL = 64  # elements that NumPy handles sooner than a launch starts
 
 
-class Step(NamedTuple):
+class PlacedStep(NamedTuple):
     """A line of the program: a node, or a value that crosses to ``to``."""
 
     node: Apply | None
@@ -46,12 +46,12 @@ class Step(NamedTuple):
 class Placement(NamedTuple):
     """The side, host or device, of each node and value."""
 
-    steps: Sequence[Step]
+    steps: Sequence[PlacedStep]
     implementations: dict[Apply, Callable]
     results: Sequence[Variable]  # what the program returns, on the side where it is wanted
     on_host: Collection[Variable] = ()  # values that are made on the host, and copies there
     moved: Collection[Apply] = ()  # nodes on the host because the device has no implementation
-    constants: Sequence[Step] = ()  # crossings that are done once
+    constants: Sequence[PlacedStep] = ()  # crossings that are done once
     device_inputs: Sequence[int] = ()  # inputs that are read on the device
     targets: Mapping[Variable, Variable] = {}  # input -> the copy of it that an update may overwrite
     transfers: Transfers = NO_TRANSFERS
@@ -59,7 +59,7 @@ class Placement(NamedTuple):
 
 def stay(nodes: Sequence[Apply], outputs: Sequence[Variable], implement: Callable) -> Placement:
     """Return the placement of a graph where host and device are one."""
-    steps = [Step(node, node.inputs, node.outputs) for node in nodes]
+    steps = [PlacedStep(node, node.inputs, node.outputs) for node in nodes]
     implementations = {node: implement(node, DEVICE) for node in nodes}
     return Placement(steps, implementations, outputs)
 
@@ -189,7 +189,7 @@ class _Placer:
         """List the steps."""
         steps = [step for variable in self._inputs for step in self._crossings(variable)]
         for node in self._nodes:
-            steps.append(Step(node, self._arguments[node], node.outputs))
+            steps.append(PlacedStep(node, self._arguments[node], node.outputs))
             steps += [step for variable in node.outputs for step in self._crossings(variable)]
         constants = [v for v in self._copies if isinstance(v, Constant)]
         on_device = [k for k, v in enumerate(self._inputs) if DEVICE in self._copies.get(v, ())]
@@ -244,9 +244,9 @@ class _Placer:
         array = isinstance(variable.type, DenseTensorType)
         return HOST if not array or variable in self._given or variable in self._wanted else DEVICE
 
-    def _crossings(self, variable: Variable) -> list[Step]:
+    def _crossings(self, variable: Variable) -> list[PlacedStep]:
         copies = self._copies.get(variable, {})
-        return [Step(None, [variable], [copy], to) for to, copy in copies.items()]
+        return [PlacedStep(None, [variable], [copy], to) for to, copy in copies.items()]
 
     def _transfers(self, steps) -> Transfers:
         """Count the values that cross; single ones go to the device with a launch."""

@@ -26,8 +26,8 @@ from pytensor.tensor.type import TensorType
 
 from synk.compile.compat import IfElse
 from synk.compile.programs.passes.destination import Buffer
-from synk.compile.programs.passes.finish import Announcer, Copy, Finish
-from synk.compile.programs.passes.host_or_device import Step
+from synk.compile.programs.passes.finish import Announcer, Finish, PieceCopy
+from synk.compile.programs.passes.host_or_device import PlacedStep
 from synk.compile.programs.passes.plan import ProgramPlan
 from synk.compile.programs.text.buffers import open_buffer, part, put, settle
 from synk.compile.programs.text.program import Program
@@ -58,7 +58,7 @@ class ProgramWriter:
             values[copy] = CROSSINGS[step.to](value, xp)
             self._names[copy] = self._names.bind(values[copy], "c")
 
-    def node(self, step: Step, implementation: Callable) -> None:
+    def node(self, step: PlacedStep, implementation: Callable) -> None:
         """Add the line that runs a node, in the block of its guard."""
         node: Any = step.node
         guard = self._plan.guards.get(node, ())
@@ -69,10 +69,10 @@ class ProgramWriter:
         for action in self._plan.actions.get(node, ()):
             self._act(action)
 
-    def _act(self, action: Copy | Finish) -> None:
+    def _act(self, action: PieceCopy | Finish) -> None:
         """Add the line that copies a piece into its place, or that tells what is final."""
         buffer = self._buffer(action.buffer)
-        if isinstance(action, Copy):
+        if isinstance(action, PieceCopy):
             copy = self._names.bind(put(action.start, action.stop), "put")
             self._text.add(f"{copy}({buffer}, {self._names[action.piece]})")
         else:
@@ -82,7 +82,7 @@ class ProgramWriter:
             tell = partial(self._announcer.finished, action.variable, start=action.start)
             self._text.add(f"{self._names.bind(tell, 'finished')}({buffer})")
 
-    def crossing(self, step: Step, always: bool) -> None:
+    def crossing(self, step: PlacedStep, always: bool) -> None:
         """Add the line that brings a value to the other side, or to another dtype, in the open block.
 
         One that happens ``always`` closes it.
@@ -159,7 +159,7 @@ class ProgramWriter:
         return self._buffers[buffer]
 
 
-def conditions_of(steps: Iterable[Step]) -> dict[Variable, Variable]:
+def conditions_of(steps: Iterable[PlacedStep]) -> dict[Variable, Variable]:
     """Return for each condition the copy of it that its ``IfElse`` reads: blocks test that one."""
     return {
         step.node.inputs[0]: step.inputs[0]

@@ -20,7 +20,7 @@ ALIGNMENT = 16  # bytes, which one instruction reads
 
 
 @dataclass(frozen=True)
-class Kind:
+class KernelDtype:
     """A dtype, as the text of a kernel has it."""
 
     real: str  # the dtype to compute in, which is also that of parameters
@@ -28,10 +28,10 @@ class Kind:
     macros: dict[str, str]  # names of the text, and what they stand for
 
 
-def _kind(real: str, stored: str, vector: int, widen: str = "same", narrow: str = "same") -> Kind:
+def _kind(real: str, stored: str, vector: int, widen: str = "same", narrow: str = "same") -> KernelDtype:
     name, exp = ("double", "exp") if real == "float64" else ("float", "expf")
     macros = {"STORED": stored, "REAL": name, "EXP": exp, "WIDEN": widen, "NARROW": narrow}
-    return Kind(real, vector, macros)
+    return KernelDtype(real, vector, macros)
 
 
 KINDS = {
@@ -74,7 +74,7 @@ def lengths(*values: int) -> list[Any]:
     return [np.int64(value) for value in values]
 
 
-def kind_of(array: Any) -> Kind | None:
+def kind_of(array: Any) -> KernelDtype | None:
     """Return the kind of an array's dtype, or None where there is no kernel for it."""
     return KINDS.get(array.dtype.name) if array.size else None
 
@@ -84,7 +84,7 @@ def contiguous(xp: ModuleType, dtype: Any, *arrays: Any) -> list[Any]:
     return [xp.ascontiguousarray(array.astype(dtype, copy=False)) for array in arrays]
 
 
-def elements_at_once(kind: Kind, row: int, *arrays: Any) -> int:
+def elements_at_once(kind: KernelDtype, row: int, *arrays: Any) -> int:
     """Return how many elements a kernel may read by one instruction: 16 bytes of them, or one.
 
     The first of each ``row`` elements of all arrays must lie at a multiple of 16 bytes.
@@ -94,7 +94,7 @@ def elements_at_once(kind: Kind, row: int, *arrays: Any) -> int:
 
 
 def in_real(
-    xp: ModuleType, kind: Kind, dtype: Any, places: Sequence[Any], *shapes: tuple[int, ...]
+    xp: ModuleType, kind: KernelDtype, dtype: Any, places: Sequence[Any], *shapes: tuple[int, ...]
 ) -> list[Any]:
     """Return arrays of the dtype to compute in: those in ``places`` if theirs, ``dtype``, is the same."""
     return arrays_for(xp, places if dtype == kind.real else None, kind.real, *shapes)

@@ -1,6 +1,6 @@
 """Batch norm, layer norm and cross-entropy of softmax in CUDA, a file of that name for each.
 
-    arrays -> Launch (outer, channels, inner; blocks, parts) -> batch_norm.cu: sums by channel, then results
+    arrays -> NormLaunch (outer, channels, inner; blocks, parts) -> batch_norm.cu: sums by channel, then results
            -> rows of the last axes -> layer_norm.cu, cross_entropy.cu: a block for each row
 
 Labels are not looked at on the host, and one that is no column makes a loss of NaN.
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from synk.gpu.kernels.cuda.cuda_functions import (
-    Kind,
+    KernelDtype,
     contiguous,
     elements_at_once,
     in_dtype,
@@ -41,10 +41,10 @@ from synk.ops.kernels.provider import array_for, arrays_for
 SEGMENT = 1024  # elements of a plane that a warp takes at once, at most
 
 
-class Launch:
+class NormLaunch:
     """The shape in which x, and arrays like it, are seen, and the blocks that go over it."""
 
-    def __init__(self, xp: ModuleType, layout: str, kind: Kind, x: Any, *arrays: Any):
+    def __init__(self, xp: ModuleType, layout: str, kind: KernelDtype, x: Any, *arrays: Any):
         shape, axis = x.shape, 1 if x.ndim == 4 and layout == "NCHW" else x.ndim - 1
         self.channels = shape[axis]
         inner = prod(shape[axis + 1 :])
@@ -91,7 +91,7 @@ class CudaNorm(PlainNorm):
             outs = (None,) * 3 if out is None else out
             (x,), parameters = contiguous(xp, x.dtype, x), contiguous(xp, kind.real, gamma, beta)
             y = array_for(xp, outs[0], x.dtype, x.shape)
-            launch = Launch(xp, layout, kind, x, y)
+            launch = NormLaunch(xp, layout, kind, x, y)
             statistics = in_real(xp, kind, gamma.dtype, outs[1:], gamma.shape, gamma.shape)
             parts, sizes = launch.parts(3), lengths(launch.splits, launch.channels)
             launch.run("moments", x, *launch.geometry, parts)
@@ -115,7 +115,7 @@ class CudaNorm(PlainNorm):
             gy, x = contiguous(xp, x.dtype, gy, x)
             parameters = contiguous(xp, kind.real, gamma, beta, mean, inv_std)
             gx = array_for(xp, outs[0], x.dtype, x.shape)
-            launch = Launch(xp, layout, kind, x, gy, gx)
+            launch = NormLaunch(xp, layout, kind, x, gy, gx)
             gradients = in_real(xp, kind, gamma.dtype, outs[1:], gamma.shape, gamma.shape)
             offset, slope = (xp.empty(launch.channels, kind.real) for _ in range(2))
             parts, sizes = launch.parts(2), lengths(launch.splits, launch.channels)

@@ -12,7 +12,7 @@ import numpy as np
 from synk.gpu.kernels.cuda.cuda_functions import (
     INDICES,
     PLACES,
-    Kind,
+    KernelDtype,
     contiguous,
     elements_at_once,
     kernel,
@@ -135,7 +135,7 @@ def _launch(
     xp: ModuleType,
     name: str,
     pooling: Pooling,
-    kind: Kind,
+    kind: KernelDtype,
     image: Any,
     results: Any,
     before: tuple,

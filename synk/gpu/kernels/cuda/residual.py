@@ -13,8 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from synk.gpu.kernels.cuda.cuda_functions import Kind, contiguous, elements_at_once, kernel, kind_of, lengths
-from synk.gpu.kernels.cuda.norm import Launch
+from synk.gpu.kernels.cuda.cuda_functions import (
+    KernelDtype,
+    contiguous,
+    elements_at_once,
+    kernel,
+    kind_of,
+    lengths,
+)
+from synk.gpu.kernels.cuda.norm import NormLaunch
 from synk.ops.kernels.plain_norm import PlainNorm
 from synk.ops.kernels.provider import array_for
 
@@ -37,7 +44,7 @@ class CudaResidual(PlainNorm):
                 contiguous(xp, kind.real, gamma, beta),
             )
             y = array_for(xp, outs[0], x.dtype, x.shape)
-            launch = Launch(xp, layout, kind, x, shortcut, y)
+            launch = NormLaunch(xp, layout, kind, x, shortcut, y)
             mean, inv_std = (array_for(xp, place, kind.real, gamma.shape) for place in outs[1:])
             parts, sizes = launch.parts(3), lengths(launch.splits, launch.channels)
             launch.run("moments", x, *launch.geometry, parts)
@@ -61,7 +68,7 @@ class CudaResidual(PlainNorm):
             parameters = contiguous(xp, kind.real, gamma, beta, mean, inv_std)
             gx, g = (array_for(xp, place, x.dtype, x.shape) for place in (outs[0], outs[3]))
             ggamma, gbeta = (array_for(xp, place, kind.real, gamma.shape) for place in outs[1:3])
-            launch = Launch(xp, layout, kind, *images, gx, g)
+            launch = NormLaunch(xp, layout, kind, *images, gx, g)
             offset, slope = (xp.empty(launch.channels, kind.real) for _ in range(2))
             parts = launch.parts(2)
             add = _kernel(xp, "masked_products", kind, *images, gx, g)
@@ -78,13 +85,13 @@ class CudaResidual(PlainNorm):
         return run
 
 
-def _serves(kind: Kind | None, x: Any, layout: str, gamma: Any) -> bool:
+def _serves(kind: KernelDtype | None, x: Any, layout: str, gamma: Any) -> bool:
     """Tell whether there are kernels: channels are the last axis, and parameters have the dtype of sums."""
     last = x.ndim == 2 or layout == "NHWC"
     return kind is not None and last and gamma.dtype == kind.real
 
 
-def _kernel(xp: ModuleType, name: str, kind: Kind, *arrays: Any) -> Callable:
+def _kernel(xp: ModuleType, name: str, kind: KernelDtype, *arrays: Any) -> Callable:
     """Return a kernel for arrays of one shape."""
     vector = elements_at_once(kind, arrays[0].shape[-1], *arrays)
     return kernel(xp, FILE, name, arrays[0].dtype.name, VECTOR=vector)

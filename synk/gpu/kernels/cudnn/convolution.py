@@ -40,23 +40,23 @@ class CuDnn(Provider):
         super().__init__(xp)
         self._instead = instead
 
-    def forward(self, convolution: Convolution, relu: bool = False, has_bias: bool = False) -> Forward:
+    def forward(self, convolution: Convolution, relu: bool = False, has_bias: bool = False) -> CudnnForward:
         """Return ``f(x, w[, bias], out=None)``: the convolution, plus a bias per channel, then max(0, .)."""
         instead = self._instead.forward(convolution, relu, has_bias)
-        return Forward(self._xp, partial(descriptor.forward, convolution), in_float32(instead), relu)
+        return CudnnForward(self._xp, partial(descriptor.forward, convolution), in_float32(instead), relu)
 
-    def input_gradient(self, convolution: Convolution) -> Gradient:
+    def input_gradient(self, convolution: Convolution) -> CudnnGradient:
         """Return ``f(gy, w, height, width, out=None)``: the gradient for images of height x width."""
         instead = self._instead.input_gradient(convolution)
-        return Gradient(self._xp, partial(descriptor.input_gradient, convolution), in_float32(instead))
+        return CudnnGradient(self._xp, partial(descriptor.input_gradient, convolution), in_float32(instead))
 
-    def weight_gradient(self, convolution: Convolution) -> Gradient:
+    def weight_gradient(self, convolution: Convolution) -> CudnnGradient:
         """Return ``f(x, gy, kh, kw, out=None)``: the gradient for weights of kh x kw."""
         instead = self._instead.weight_gradient(convolution)
-        return Gradient(self._xp, partial(descriptor.weight_gradient, convolution), in_float32(instead))
+        return CudnnGradient(self._xp, partial(descriptor.weight_gradient, convolution), in_float32(instead))
 
 
-class Implementation:
+class CudnnConvolution:
     """Keep plans by shapes, and arrange arrays as cuDNN takes them.
 
     ``state`` takes shapes and lengths, dtype and more, and returns the descriptor; ``instead`` computes where
@@ -112,7 +112,7 @@ class Implementation:
         return copy
 
 
-class Forward(Implementation):
+class CudnnForward(CudnnConvolution):
     """``f(x, w[, bias], out=None)``."""
 
     def __init__(self, xp: Any, state: Callable[..., Descriptor], instead: Callable[..., Any], relu: bool):
@@ -131,7 +131,7 @@ class Forward(Implementation):
         return self._xp.maximum(y, 0, out=y) if self._relu else y
 
 
-class Gradient(Implementation):
+class CudnnGradient(CudnnConvolution):
     """``f(gy, w, height, width, out=None)`` or ``f(x, gy, kh, kw, out=None)``."""
 
     def __call__(self, left: Any, right: Any, height: Any, width: Any, out: Any = None) -> Any:

@@ -37,7 +37,7 @@ TF32_ENGINES = "TENSOR_CORE"
 MOST_WORKSPACE = 1 << 30
 
 
-class Unsupported(Exception):
+class UnsupportedByCudnn(Exception):
     """No engine of cuDNN computes this."""
 
 
@@ -53,7 +53,7 @@ def make_plan(cudnn: Any, descriptor: Descriptor, **gpu: Any) -> CudnnPlan:
     """Build a plan of a descriptor that is not empty; takes 10 to 40 ms.
 
     ``gpu`` is its ``handle``, or ``device_property`` and ``sm_version`` of one that is not there.
-    `Unsupported` if no engine computes this; RuntimeError if cuDNN refuses the graph, or lacks a library.
+    `UnsupportedByCudnn` if no engine computes this; RuntimeError if cuDNN refuses the graph, or lacks a library.
     """
     graph = describe(cudnn, descriptor, **gpu)
     try:
@@ -65,7 +65,7 @@ def make_plan(cudnn: Any, descriptor: Descriptor, **gpu: Any) -> CudnnPlan:
         graph.check_support()
         graph.build_plans(cudnn.build_plan_policy.HEURISTICS_CHOICE)
     except cudnn.cudnnGraphNotSupportedError as error:
-        raise Unsupported(f"cuDNN has no engine for {descriptor}: {error}") from error
+        raise UnsupportedByCudnn(f"cuDNN has no engine for {descriptor}: {error}") from error
     return CudnnPlan(graph, graph.get_workspace_size(), descriptor)
 
 

@@ -1,6 +1,6 @@
 """Find cuDNN and its Python front end, or say why there is none.
 
-    module cudnn -> its version -> libcudnn -> its version -> libcublasLt -> Found(module, reason)
+    module cudnn -> its version -> libcudnn -> its version -> libcublasLt -> FoundCudnn(module, reason)
 
 The front end and the two libraries come in wheels of their own. Loading them starts no CUDA, so what is found
 here is true without a driver too.
@@ -31,7 +31,7 @@ REMEDY = (
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundCudnn:
     """The outcome of a search."""
 
     module: Any  # the front end, or None if cuDNN cannot be used here
@@ -40,7 +40,7 @@ class Found:
 
 
 @cache
-def find() -> Found:
+def find() -> FoundCudnn:
     """Search once in a process."""
     return search()
 
@@ -73,17 +73,17 @@ def _warn_once(reason: str) -> None:
     warnings.warn(f"convolutions run without cuDNN, slower: {reason}", RuntimeWarning, stacklevel=3)
 
 
-def search() -> Found:
+def search() -> FoundCudnn:
     """Import the front end and look at what it has loaded."""
     if find_spec("cudnn") is None:
-        return Found(None, f"cuDNN's front end is not installed: {REMEDY}", installed=False)
+        return FoundCudnn(None, f"cuDNN's front end is not installed: {REMEDY}", installed=False)
     load_cudnn(Path(sysconfig.get_path("purelib")))
     try:
         module = import_module("cudnn")
     except Exception as error:  # one built for another Python, or a system without what it links to
-        return Found(None, f"{FRONT_END} cannot be imported ({type(error).__name__}: {error}): {REMEDY}")
+        return FoundCudnn(None, f"{FRONT_END} cannot be imported ({type(error).__name__}: {error}): {REMEDY}")
     problem = unfit(module) or load_cublas_of(built_for())
-    return Found(None, f"{problem}: {REMEDY}") if problem else Found(module)
+    return FoundCudnn(None, f"{problem}: {REMEDY}") if problem else FoundCudnn(module)
 
 
 def load_cudnn(packages: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from synk.gpu.kernels.cudnn import find_cudnn
-from synk.gpu.kernels.cudnn.cudnn_plan import CudnnPlan, Unsupported, make_plan
+from synk.gpu.kernels.cudnn.cudnn_plan import CudnnPlan, UnsupportedByCudnn, make_plan
 from synk.gpu.kernels.cudnn.descriptor import Descriptor
 
 MOST_PLANS = 1024  # of a process; a network has some hundred
@@ -106,7 +106,7 @@ def plan_or_none(cupy: Any, descriptor: Descriptor) -> CudnnPlan | None:
         return None
     try:
         return handle_of(cupy).plan(descriptor)
-    except Unsupported:
+    except UnsupportedByCudnn:
         return None
     except RuntimeError as error:
         warnings.warn(

@@ -20,7 +20,7 @@ from synk.ops.kernels.onednn.binding import failure
 from synk.ops.kernels.onednn.engine import Engine
 
 
-class Step(NamedTuple):
+class PlanStep(NamedTuple):
     """A primitive, its arguments, and oneDNN's name of what it runs."""
 
     primitive: int
@@ -32,7 +32,7 @@ class PlanParts(NamedTuple):
     """The parts of a plan."""
 
     slots: tuple[int, ...]  # memory objects of the result and of the inputs
-    steps: tuple[Step, ...]
+    steps: tuple[PlanStep, ...]
     placed: tuple[tuple[int, int], ...]  # memory object, offset in the workspace
     workspace: int  # bytes
     zeroes: bool  # whether the result is filled with zeros first

@@ -19,7 +19,7 @@ import numpy as np
 
 from synk.ops.kernels.onednn import binding
 from synk.ops.kernels.onednn.binding import Argument, Unsupported, created
-from synk.ops.kernels.onednn.convolution_plan import ConvolutionPlan, PlanParts, Step, destroy_all
+from synk.ops.kernels.onednn.convolution_plan import ConvolutionPlan, PlanParts, PlanStep, destroy_all
 from synk.ops.kernels.onednn.engine import PAGE, Engine
 from synk.ops.kernels.onednn.shapes import ArrayLayout, contiguous
 
@@ -43,7 +43,7 @@ class PlanBuilder:
         self._temporary = contextlib.ExitStack()
         self._handles: list[tuple[Callable, int]] = []
         self._slots: list[int] = []
-        self._steps: list[Step] = []
+        self._steps: list[PlanStep] = []
         self._placed: list[tuple[int, int]] = []  # memory object, offset
         self._scratchpads: list[tuple[int, int]] = []  # memory object, bytes
         self._constants: list[np.ndarray] = []
@@ -146,7 +146,7 @@ class PlanBuilder:
             self._scratchpads.append((handle, size))
             given.append((binding.SCRATCHPAD, handle))
         array = (Argument * len(given))(*(Argument(*pair) for pair in given))
-        self._steps.append(Step(primitive, array, implementation(api, primitive_descriptor)))
+        self._steps.append(PlanStep(primitive, array, implementation(api, primitive_descriptor)))
 
     def reorder(self, source: MemoryObject, target: MemoryObject) -> None:
         """Add a step that copies elements to where another descriptor has them."""

@@ -10,7 +10,7 @@ from synk.gpu.kernels.cudnn import find_cudnn, handle
 def cudnn(monkeypatch):
     """Return the stand-in for cuDNN, which the provider finds; it is left as it was."""
     module = fake_cudnn.make()
-    monkeypatch.setattr(find_cudnn, "find", lambda: find_cudnn.Found(module))
+    monkeypatch.setattr(find_cudnn, "find", lambda: find_cudnn.FoundCudnn(module))
     monkeypatch.delenv("CUPY_TF32", raising=False)
     forget()
     yield module

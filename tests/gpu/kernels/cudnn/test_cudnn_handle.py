@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from synk.gpu.kernels.cudnn import descriptor, handle
-from synk.gpu.kernels.cudnn.cudnn_plan import Unsupported
+from synk.gpu.kernels.cudnn.cudnn_plan import UnsupportedByCudnn
 from synk.gpu.kernels.cudnn.handle import handle_of, plan_or_none
 from synk.ops.kernels.window import Convolution, Window
 
@@ -119,7 +119,7 @@ def test_convolutions_without_a_plan(cudnn, cupy):
     assert plan_or_none(cupy, empty) is None
     assert cudnn.log == []
     cudnn.refuses = lambda graph: True
-    with pytest.raises(Unsupported, match="no engine for .*No valid engine configs"):
+    with pytest.raises(UnsupportedByCudnn, match="no engine for .*No valid engine configs"):
         handle_of(cupy).plan(ONE)
     assert plan_or_none(cupy, ONE) is None
 

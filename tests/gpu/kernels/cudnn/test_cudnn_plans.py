@@ -10,7 +10,7 @@ from functools import cache
 import pytest
 
 from synk.gpu.kernels.cudnn import descriptor, find_cudnn
-from synk.gpu.kernels.cudnn.cudnn_plan import DTYPES, MOST_WORKSPACE, Unsupported, make_plan
+from synk.gpu.kernels.cudnn.cudnn_plan import DTYPES, MOST_WORKSPACE, UnsupportedByCudnn, make_plan
 from synk.ops.kernels.window import LAYOUTS, Convolution, Window, ordered
 
 pytestmark = pytest.mark.skipif(not find_cudnn.available(), reason=find_cudnn.reason())
@@ -151,7 +151,9 @@ def test_16_bits_of_resnet_50_need_little_workspace():
 def test_what_no_engine_computes_is_told(monkeypatch):
     monkeypatch.setitem(DTYPES, "float16", "INT8")
     convolution, image, weights = next(resnet("NHWC"))
-    with pytest.raises(Unsupported, match="cuDNN has no engine for Descriptor.operation='weight gradient'"):
+    with pytest.raises(
+        UnsupportedByCudnn, match="cuDNN has no engine for Descriptor.operation='weight gradient'"
+    ):
         plan_for(descriptor.WEIGHT_GRADIENT, convolution, image, weights, "float16")
 
 

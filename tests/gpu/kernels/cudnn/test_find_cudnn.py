@@ -35,7 +35,7 @@ def afresh(monkeypatch):
 
 
 def test_what_fits_is_found(front_end):
-    assert find_cudnn.search() == find_cudnn.Found(front_end)
+    assert find_cudnn.search() == find_cudnn.FoundCudnn(front_end)
 
 
 def test_nothing_installed(monkeypatch):
