@@ -1,12 +1,15 @@
 """Imports go down the floors, never up or in a circle; extensions use the public API only.
 
 The syntax tree of every module is read, nothing is imported.
-``python tests/test_floors.py`` prints the table. Rules:
+``python tests/test_floors.py`` prints the floors with what each suite imports, and every arrow up. Rules:
 
-- every room of synk has a floor, and imports rooms of lower floors only; so have and do the inner rooms of
-  ``compile/``;
+- every suite of synk has a floor, and imports suites of lower floors only; so have and do the parts of a
+  suite, and theirs. Into ``gpu/`` arrows go up as well: what it registers is still asked for by name;
 - modules make no circle either, wherever in them an import stands;
-- no module is loose, each room's first line says what it is for, and no docstring opens with a question word;
+- ``transport/`` imports no PyTensor;
+- no module is loose, each suite's first line says what it is for, no docstring opens with a question word;
+- a public class has one home, and no two modules of a suite share a name or differ by its ending, but that a
+  folder may have a module of its name;
 - ``extensions/`` imports ``synk`` and its public names, and itself;
 - only ``current`` has a module global that is assigned to: the current session.
 
@@ -17,53 +20,66 @@ imported when the program runs.
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
 
-# A room is a package right under synk, with all that is in it; "" is synk/__init__.py and __main__.py.
-# A room imports rooms of lower floors only.
-FLOORS = (
-    {"values", "native"},  # pure values; compiled code
-    {"memory", "processes", "compile"},
-    {"transport", "kernels"},
-    {"comm"},
-    {"arrays", "device", "machines"},
-    {"ops", "rank"},
-    {"functions", "gpu_speedups", "recording"},
-    {"collectives"},
-    {"run"},
-    {""},
-    {"bench", "doctor"},
-    {"extensions", "cache"},  # on the public API; a command that prints sizes as the doctor does
-)
-# The same of a room's own folders and loose modules, its inner rooms; what its __init__.py imports is free.
-INNER_FLOORS = {
-    "compile": (
-        {
-            "compat",
-            "wrong_rewrites",
-            "trackers",
-        },  # what differs between versions of PyTensor, and what it keeps
-        {"graphs", "host_call", "sound_rewrites"},
-        {"tables", "elementwise", "rows"},  # what Ops say about themselves; elementwise chains as C and CUDA
-        {"passes"},  # decisions about a program
-        {"programs", "rewrites"},
-        {"emit"},  # the passes' plan, written down
+# What is inside of a package, from the lowest floor up: folders and modules, "*" is every module that is not
+# named. Each imports what is on lower floors only. The package's own __init__.py is above all of it. Suites
+# are inside of synk, whose __init__.py and __main__.py, "", lie under what is built on the public API.
+FLOORS: dict[str, tuple[set[str], ...]] = {
+    "synk": (
+        {"values"},  # arithmetic without a process
+        {"compile", "transport"},  # graphs without processes; processes without graphs
+        {"exact"},
+        {"run", "ops"},
+        {"gpu"},
+        {""},
+        {"extensions", "tools"},
+    ),
+    "synk.transport": ({"memory", "processes"}, {"commands"}, {"comm"}, {"machines"}),
+    "synk.compile": (
+        {"compat", "native"},  # compat: what differs between versions of PyTensor
+        {"host_call"},
+        {"tables"},  # what Ops say about themselves
+        {"programs"},
+        {"rewriting"},
         {"regions"},  # what runs as C, and in Python where that gives up
         {"dispatch"},  # the entries of Ops, some of which hold programs
         {"linker", "kernels"},  # kernels: the former name of elementwise
         {"observe"},
-    )
+    ),
+    "synk.compile.programs": (
+        {"graphs"},
+        {"elementwise"},  # elementwise chains as C
+        {"passes"},  # decisions about a program
+        {"text"},
+        {"emit"},  # the passes' plan, written down
+    ),
+    "synk.exact": ({"run_values"}, {"rules"}, {"collectives"}, {"*"}),
+    "synk.run": (
+        {"arrays", "device"},
+        {"rank"},
+        {"functions", "recording"},
+        {"collectives", "launch"},
+        {"on_machines"},
+        {"session"},
+    ),
+    "synk.ops": ({"kernels"}, {"*"}),
+    "synk.gpu": ({"comm", "device", "elementwise", "passes"}, {"dispatch", "kernels", "rank"}, {"speedups"}),
+    "synk.tools": ({"doctor"}, {"bench", "cache"}),
 }
+REACHED_FROM_BELOW = "synk.gpu"
+WITHOUT_PYTENSOR = ("synk.values", "synk.transport")
 PUBLIC_PACKAGES = {"compile", "ops"}  # of synk, beside what `import synk` brings
 MAY_ASSIGN_GLOBALS = {"synk.run.session.current"}
 # A docstring is a sentence with a verb; these open a riddle.
+ENDING = re.compile(r"(s|er|ed|ing|ion|ation|e)+$")
 NO_SENTENCE = re.compile(r"(What|Return what|Have|Whoever|How|Which|Where|When|Whether)\b")
 
 FOLDERS = {"synk": ROOT / "synk", "synk.extensions": ROOT / "extensions"}
@@ -108,7 +124,7 @@ def read_modules() -> list[Module]:
 
 
 def module_name(package: str, path: Path) -> str:
-    """Return ``synk.transport.comm.host_communicator`` for ``transport/comm/host_communicator.py``, and ``synk.transport.comm`` for ``transport/comm/__init__.py``."""
+    """Return ``synk.exact.rule`` for ``exact/rule.py``, and ``synk.exact`` for ``exact/__init__.py``."""
     parts = path.with_suffix("").parts
     return ".".join([package, *(parts[:-1] if parts[-1] == "__init__" else parts)])
 
@@ -148,43 +164,45 @@ def absolute(node: ast.ImportFrom, module: Module) -> str:
     return ".".join([*above, node.module] if node.module else above)
 
 
-def room(name: str) -> str:
-    """Return the room of a module."""
-    found = name.removeprefix("synk").removeprefix(".").split(".")[0]
-    return "" if found == "__main__" else found
+def parts_of(name: str) -> list[str]:
+    """Return what lies inside of what: ``synk.__main__`` and ``synk`` are the part "" of synk."""
+    found = name.split(".")
+    return [found[0], ""] if found[1:] in ([], ["__main__"]) else found
 
 
-def floor(name: str) -> int | None:
-    """Return the floor of a module, the lowest is 1, or None when nobody has assigned one."""
-    return next((number for number, rooms in enumerate(FLOORS, start=1) if room(name) in rooms), None)
+def floor(package: str, part: str) -> int | None:
+    """Return the floor of a part of a package, the lowest is 1, or None when nobody has assigned one.
+
+    The package itself, the part "" where it is not named, is above all that is in it.
+    """
+    floors = FLOORS[package]
+    above = None if part else len(floors) + 1
+    return next(
+        (number for number, parts in enumerate(floors, start=1) if known(package, part) in parts), above
+    )
 
 
-def inner_room(name: str) -> str:
-    """Return the inner room of a module, "" for its room's ``__init__.py``."""
-    return [*name.split("."), "", ""][2]
-
-
-def inner_floor(name: str) -> int | None:
-    """Return the floor of a module inside its room, the lowest is 1; above all others for ``__init__.py``."""
-    floors = INNER_FLOORS[room(name)]
-    if not inner_room(name):
-        return len(floors) + 1
-    return next((number for number, rooms in enumerate(floors, start=1) if inner_room(name) in rooms), None)
+def known(package: str, part: str) -> str:
+    """Return a part of a package as `FLOORS` names it."""
+    named = set().union(*FLOORS[package])
+    return part if part in named or not part or "*" not in named else "*"
 
 
 def homeless(modules: list[Module]) -> Iterator[str]:
-    """Yield a complaint for every module without a floor, or without a room."""
+    """Yield a complaint for every module without a floor, or without a suite."""
     for module in modules:
-        if floor(module.name) is None:
-            yield f"{module.name} has no floor: add its room to FLOORS, as low as it fits"
-        elif module.name.count(".") == 1 and not module.is_package and room(module.name):
-            yield f"{module.name} is loose: move it into a room"
-        elif room(module.name) in INNER_FLOORS and inner_floor(module.name) is None:
-            yield f"{module.name} has no floor in its room: add it to INNER_FLOORS, as low as it fits"
+        names = parts_of(module.name)
+        if len(names) == 2 and names[1] and not module.is_package:
+            yield f"{module.name} is loose: move it into a suite"
+            continue
+        for depth in range(1, len(names)):
+            package = ".".join(names[:depth])
+            if package in FLOORS and floor(package, names[depth]) is None:
+                yield f"{module.name} has no floor in {package}: add it to FLOORS, as low as it fits"
 
 
 def speechless(modules: list[Module]) -> Iterator[str]:
-    """Yield a complaint for every room whose first line does not say what it is for, and for riddles."""
+    """Yield a complaint for every suite whose first line does not say what it is for, and for riddles."""
     for module in modules:
         if module.name.count(".") == 1 and module.is_package:
             said = ast.get_docstring(module.tree) or ""
@@ -197,44 +215,106 @@ def speechless(modules: list[Module]) -> Iterator[str]:
                     yield f"{module.name} has no verb in {said.splitlines()[0]!r}"
 
 
-def upward(modules: list[Module]) -> Iterator[str]:
-    """Yield a complaint for every import of a room that is not on a lower floor."""
+@dataclass(frozen=True)
+class Arrow:
+    """An import that leaves a part of ``package`` for another part of it."""
+
+    module: str
+    line: int
+    target: str
+    package: str
+    here: str  # the part that imports
+    there: str  # the part that is imported
+
+    @property
+    def goes_up(self) -> bool:
+        """Whether what is imported is not on a lower floor; parts without a floor are another complaint."""
+        here, there = floor(self.package, self.here), floor(self.package, self.there)
+        return here is not None and there is not None and there >= here
+
+
+def arrows(modules: list[Module]) -> Iterator[Arrow]:
+    """Yield every import between parts of a package that has floors."""
     names = {module.name for module in modules}
     for module in modules:
         for asked in imports(module):
             target = asked.target(names)
-            here, there = floor(module.name), floor(target)
-            if room(module.name) == room(target):
-                if room(target) not in INNER_FLOORS or inner_room(module.name) == inner_room(target):
-                    continue
-                here, there = inner_floor(module.name), inner_floor(target)
-            if here is not None and there is not None and there >= here:
-                yield f"{module.name}:{asked.line} on floor {here} imports {target} on floor {there}"
+            above, below = parts_of(module.name), parts_of(target)
+            depth = next((n for n, (a, b) in enumerate(zip(above, below, strict=False)) if a != b), None)
+            depth = min(len(above), len(below)) if depth is None else depth
+            package = ".".join(above[:depth])
+            if package not in FLOORS:
+                continue
+            here, there = (known(package, [*names, ""][depth]) for names in (above, below))
+            if here != there:
+                yield Arrow(module.name, asked.line, target, package, here, there)
 
 
-def table(modules: list[Module]) -> Iterator[str]:
-    """Yield a line for each room, from the top floor down: its size, and the rooms that it imports."""
-    for number, rooms in reversed(list(enumerate(FLOORS, start=1))):
-        for name in sorted(rooms):
-            yield row(str(number), name or "synk", [one for one in modules if room(one.name) == name], room)
-            inside = [one for one in modules if room(one.name) == name and inner_room(one.name)]
-            for inner, names in reversed(list(enumerate(INNER_FLOORS.get(name, ()), start=1))):
-                for part in sorted(names):
-                    those = [one for one in inside if inner_room(one.name) == part]
-                    yield row(f"{number}.{inner}", f"  {part}", those, partial(inner_name, inside=name))
+def upward(modules: list[Module]) -> Iterator[str]:
+    """Yield a complaint for every import of a part that is not on a lower floor."""
+    for arrow in arrows(modules):
+        if arrow.goes_up and not f"{arrow.target}.".startswith(f"{REACHED_FROM_BELOW}."):
+            here, there = floor(arrow.package, arrow.here), floor(arrow.package, arrow.there)
+            yield f"{arrow.module}:{arrow.line} on floor {here} imports {arrow.target} on floor {there}"
 
 
-def inner_name(name: str, inside: str) -> str:
-    """Return the inner room of a module of the room ``inside``, the room of any other."""
-    return inner_room(name) if room(name) == inside else room(name)
+def with_pytensor(modules: list[Module]) -> Iterator[str]:
+    """Yield a complaint for every import of PyTensor where only processes and arrays are known."""
+    for module in modules:
+        if module.name.startswith(WITHOUT_PYTENSOR):
+            for node in ast.walk(module.tree):
+                asked = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+                asked += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+                if any(name.split(".")[0] == "pytensor" for name in asked):
+                    yield f"{module.name}:{node.lineno} imports PyTensor"
 
 
-def row(number: str, name: str, inside: list[Module], part: Callable[[str], str]) -> str:
-    """Return the line of a room, or an inner one, whose modules are ``inside``."""
-    names = {module.name for module in read_modules()}
-    asked = {part(one.target(names)) for module in inside for one in imports(module)} - {name.strip()}
-    below = ", ".join(sorted(below or "synk" for below in asked))
-    return f"{number:>4} {name:14}{len(inside):4} modules    {below}"
+def in_part(name: str, package: str, part: str) -> bool:
+    """Say whether a module is in a part of a package."""
+    names, depth = parts_of(name), package.count(".") + 1
+    return ".".join(names[:depth]) == package and known(package, [*names, ""][depth]) == part
+
+
+def table(modules: list[Module], package: str = "synk", number: str = "") -> Iterator[str]:
+    """Yield a line for each part of a package, from the top floor down: its size, and what it imports."""
+    drawn = [arrow for arrow in arrows(modules) if arrow.package == package]
+    for at, parts in reversed(list(enumerate(FLOORS[package], start=1))):
+        for part in sorted(parts):
+            inside = [module for module in modules if in_part(module.name, package, part)]
+            below = sorted({arrow.there or "synk" for arrow in drawn if arrow.here == part})
+            name = "  " * package.count(".") + (part or "synk")
+            yield f"{number + str(at):>6} {name:18}{len(inside):4} modules    {', '.join(below)}"
+            if f"{package}.{part}" in FLOORS:
+                yield from table(modules, f"{package}.{part}", f"{number}{at}.")
+
+
+def homonyms(modules: list[Module]) -> Iterator[str]:
+    """Yield a complaint for every public class name that two modules give to classes of their own."""
+    homes: dict[str, set[str]] = {}
+    for module in modules:
+        for node in ast.walk(module.tree) if not inside_extensions(module.name) else ():
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, set()).add(module.name)
+    for name, those in homes.items():
+        if len(those) > 1:
+            yield f"{name} is a class in {' and in '.join(sorted(those))}"
+
+
+def twins(modules: list[Module]) -> Iterator[str]:
+    """Yield a complaint for modules and folders of a suite whose names are one word, but for its ending.
+
+    A folder may have a module of its name.
+    """
+    found: dict[tuple[str, str], set[str]] = {}
+    for module in modules:
+        suite, *parts = parts_of(module.name)[1:]
+        words = [ENDING.sub("", part) for part in parts]
+        for depth, word in enumerate(words):
+            if word not in words[:depth] and not inside_extensions(module.name):
+                found.setdefault((suite, word), set()).add("/".join(parts[: depth + 1]))
+    for (suite, _), names in found.items():
+        if len(names) > 1:
+            yield f"{suite} has {' and '.join(sorted(names))}"
 
 
 def circles(modules: list[Module]) -> Iterator[str]:
@@ -298,7 +378,7 @@ def assigned_globals(modules: list[Module]) -> Iterator[str]:
                 yield f"{module.name}:{node.lineno} assigns the global {names}: pass an object in instead"
 
 
-RULES = [homeless, speechless, upward, circles, private, assigned_globals]
+RULES = [homeless, speechless, upward, circles, with_pytensor, homonyms, twins, private, assigned_globals]
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -313,66 +393,53 @@ def made_up(sources):
         yield Module(f"synk.{name}".rstrip("."), ast.parse(text.strip()), name.endswith(".") or not name)
 
 
-IN_TYPES = "values.rows: if TYPE_CHECKING: from ..arrays.data import Data\narrays.data:"
-OF_DISPATCH = "compile.passes.place: from synk.compile.dispatch import f\ncompile.dispatch.:"
-CIRCLE = "memory.shm: from . import limits\nmemory.limits: from synk.transport.memory.shm import f"
+IN_TYPES = "values.rows: if TYPE_CHECKING: from ..run.arrays.data import Data\nrun.arrays.data:"
+OF_DISPATCH = "compile.programs.passes.place: from synk.compile.dispatch import f\ncompile.dispatch.:"
+CIRCLE = (
+    "transport.memory.shm: from . import limits\n"
+    "transport.memory.limits: from synk.transport.memory.shm import f"
+)
 VIOLATIONS = [
-    (homeless, "attic.:", "synk.attic has no floor"),
-    (homeless, "arrays:", "synk.run.arrays is loose"),
-    (homeless, "compile.attic:", "synk.compile.attic has no floor in its room"),
-    (speechless, "arrays.: import numpy", "synk.run.arrays does not say what it is for"),
-    (speechless, "arrays.data: 'What is in it.'", "synk.run.arrays.data has no verb in 'What is in it.'"),
+    (homeless, "attic.:", "synk.attic has no floor in synk"),
+    (homeless, "arrays:", "synk.arrays is loose"),
+    (homeless, "compile.attic:", "synk.compile.attic has no floor in synk.compile"),
+    (homeless, "compile.programs.attic.x:", "attic.x has no floor in synk.compile.programs"),
+    (speechless, "run.: import numpy", "synk.run does not say what it is for"),
+    (speechless, "run.arrays: 'What is in it.'", "synk.run.arrays has no verb in 'What is in it.'"),
+    (upward, "values.rows: from synk.run.x import f\nrun.x:", "1 on floor 1 imports synk.run.x on floor 4"),
+    (upward, "values.rows: from synk.run import x\nrun.x:\nrun.:", "imports synk.run.x on floor 4"),
+    (upward, "values.rows: def f(): import synk.run.x", "rows:1 on floor 1 imports synk.run"),
     (
         upward,
-        "values.rows: from synk.run.session.session import f\nrun.session:",
-        "1 on floor 1 imports synk.run.session.session",
+        "transport.comm.host: from ..machines.tree import f\ntransport.machines.tree:",
+        "floor 3 imports",
     ),
+    (upward, "ops.pool: import synk.run.rank.rank", "on floor 4 imports synk.run.rank.rank on floor 4"),
+    (upward, "run.rank.: from ..session.x import f\nrun.session.x:", "synk.run.rank:1 on floor 2 imports"),
+    (upward, IN_TYPES, "imports synk.run.arrays.data on floor 4"),
+    (upward, OF_DISPATCH, "synk.compile.programs.passes.place:1 on floor 4 imports synk.compile.dispatch on"),
     (
         upward,
-        "values.rows: from synk.run.session import session\nrun.session:\nrun.:",
-        "imports synk.run.session.session on",
+        "compile.linker: def f(): from synk.compile import f\ncompile.:",
+        "imports synk.compile on floor 10",
     ),
+    (upward, "values.rows: import synk", "synk.values.rows:1 on floor 1 imports synk on floor 6"),
+    (upward, "run.rank.x: from synk.extensions import sgd", "imports synk.extensions on floor 7"),
+    (circles, CIRCLE, "transport.memory.shm -> synk.transport.memory.limits -> synk.transport.memory.shm"),
+    (circles, "run.arrays.x: import synk.run.arrays.x", "synk.run.arrays.x -> synk.run.arrays.x"),
+    (with_pytensor, "transport.comm.host: def f(): from pytensor import shared", "host:1 imports PyTensor"),
     (
-        upward,
-        "values.rows: def f(): import synk.run.session.session",
-        "rows:1 on floor 1 imports synk.run.session",
+        homonyms,
+        "run.x: class Row: pass\ntransport.x: class Row: pass",
+        "class in synk.run.x and in synk.transport",
     ),
-    (upward, "comm.host: from ..rank.rank import f\nrank.rank:", "on floor 4 imports synk.run.rank.rank"),
-    (upward, "ops.pool: import synk.run.rank.rank", "on floor 6 imports synk.run.rank.rank on floor 6"),
-    (
-        upward,
-        "comm.: from ..arrays.data import f\narrays.data:",
-        "synk.transport.comm:1 on floor 4 imports synk.arr",
-    ),
-    (upward, IN_TYPES, "imports synk.run.arrays.data on floor 5"),
-    (
-        upward,
-        OF_DISPATCH,
-        "synk.compile.programs.passes.host_or_device:1 on floor 4 imports synk.compile.dispatch on floor 8",
-    ),
-    (
-        upward,
-        "compile.emit: def f(): from synk.compile import f\ncompile.:",
-        "6 imports synk.compile on floor 11",
-    ),
-    (upward, "values.rows: import synk", "synk.values.rows:1 on floor 1 imports synk on floor 10"),
-    (upward, "run.session: from synk.extensions import sgd", "imports synk.extensions on floor 12"),
-    (
-        circles,
-        CIRCLE,
-        "synk.transport.memory.shm -> synk.transport.memory.limits -> synk.transport.memory.shm",
-    ),
-    (circles, "arrays.data: import synk.run.arrays.data", "synk.run.arrays.data -> synk.run.arrays.data"),
+    (twins, "run.rank.calls:\nrun.session.calling:", "run has rank/calls and session/calling"),
     (private, "extensions.a: from synk import values\nvalues.:", "imports values from synk, which is not in"),
     (private, "extensions.a: import synk.values", "imports synk.values"),
     (private, "extensions.a: from ..values import f", "imports f from synk.values"),
     (private, "extensions.a: from synk.ops.pool import f", "imports f from synk.ops.pool"),
-    (
-        private,
-        "extensions.a: import synk; synk.run.session.session.end()",
-        "synk.extensions.a:1 uses synk.run.session",
-    ),
-    (assigned_globals, "arrays.data: def f(): global state; state = 1", "data:1 assigns the global state"),
+    (private, "extensions.a: import synk; synk.run.session.end()", "synk.extensions.a:1 uses synk.run"),
+    (assigned_globals, "run.data: def f(): global state; state = 1", "data:1 assigns the global state"),
 ]
 
 
@@ -384,5 +451,10 @@ def test_a_violation_is_found(rule, sources, complaint):
 
 
 if __name__ == "__main__":
-    print("floor room       modules    imports")
+    print(" floor part                            imports")
     print("\n".join(table(read_modules())))
+    up = [arrow for arrow in arrows(read_modules()) if arrow.goes_up]
+    for arrow in up:
+        print(f"up: {arrow.module}:{arrow.line} imports {arrow.target}")
+    for circle in circles(read_modules()):
+        print(f"circle: {circle}")
