@@ -17,9 +17,9 @@ from contextlib import AbstractContextManager
 from os import PathLike as _PathLike
 from typing import Any, ParamSpec, TextIO, TypeVar
 
+from synk.exact.run_values import n_rows as n_rows
 from synk.run.arrays.data import Data as Data
 from synk.run.arrays.per_rank import Since as _Since
-from synk.run.arrays.variables import n_rows as n_rows
 from synk.run.collectives.assign import Broadcast, Scatter, SetValue
 from synk.run.collectives.collective import Collective, describe_verb
 from synk.run.collectives.exchange import AllToAll, ReduceScatter

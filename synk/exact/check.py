@@ -18,7 +18,7 @@ from pytensor.tensor.random.type import RandomType
 
 from synk.compile import without_wrong
 from synk.exact.definition import UNDECLARED, Definition
-from synk.run.arrays.variables import describe, first_row, leads, n_rows, ranks, total_rows
+from synk.exact.run_values import describe, first_row, leads, n_rows, ranks, total_rows
 from synk.values.errors import SynkError
 
 PLAIN = Mode(linker="py", optimizer=None)  # the graph as written, each Op by its own ``perform``

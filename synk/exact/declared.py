@@ -26,7 +26,7 @@ from synk.exact.growth import Growth, growth_of
 from synk.exact.parts import ranks_meet
 from synk.exact.results import known_relations
 from synk.exact.rules.relations import SAME, SUM, Count, Partial, Relation, Rows, as_rows
-from synk.run.arrays.variables import describe, ranks
+from synk.exact.run_values import describe, ranks
 from synk.values.errors import SynkWarning
 from synk.values.script_frames import stacklevel
 

@@ -24,7 +24,7 @@ from synk.compile import ArrayLinker
 from synk.compile.programs.graphs.substitute import substitute
 from synk.compile.programs.graphs.width import as_performed
 from synk.compile.rewriting.until_gradients import check_until_gradients
-from synk.run.arrays.variables import describe, first_row, leads, n_rows, total_rows
+from synk.exact.run_values import describe, first_row, leads, n_rows, total_rows
 from synk.values.reduction import check_mode
 
 

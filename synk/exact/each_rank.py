@@ -15,7 +15,7 @@ from pytensor.tensor.random.type import RandomType
 
 from synk.exact.declared import findings, misdeclared, warn
 from synk.exact.definition import UNDECLARED, Definition, dtype_of, is_sparse
-from synk.run.arrays.variables import describe
+from synk.exact.run_values import describe
 from synk.values.reduction import check_mode
 
 

@@ -20,8 +20,8 @@ from synk.exact.completion import Completion
 from synk.exact.definition import UNDECLARED, Definition
 from synk.exact.results import known_relations
 from synk.exact.rules.relations import Own, Relation
+from synk.exact.run_values import describe
 from synk.exact.shapes import Shape, known_shapes, n_bytes
-from synk.run.arrays.variables import describe
 
 N_PLACES = 3  # of the script, that are named for one collective
 

@@ -32,7 +32,7 @@ from synk.exact.collectives.collectives import AllReduceOp
 from synk.exact.collectives.own_rows import HasRows, OwnRows
 from synk.exact.completion import Completion
 from synk.exact.rules.relations import SAME, SUM, Count, Rows, selected
-from synk.run.arrays.variables import total_rows
+from synk.exact.run_values import total_rows
 
 # As the Op has them with its first input, what else it reads are lengths and places.
 PASSING = (

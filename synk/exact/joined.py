@@ -14,7 +14,7 @@ from synk.compile.programs.graphs.origin import built_as, remade
 from synk.compile.programs.graphs.serialize import topological
 from synk.exact.collectives.collective_op import CollectiveOp
 from synk.exact.collectives.collectives import AllReduceOp
-from synk.run.arrays.variables import ranks
+from synk.exact.run_values import ranks
 
 
 def joined(results: Sequence[Variable]) -> list[Variable]:

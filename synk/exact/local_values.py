@@ -36,7 +36,7 @@ from synk.exact.rules.relations import (
     as_rows,
     counted,
 )
-from synk.run.arrays.variables import first_row, leads, n_rows, total_rows
+from synk.exact.run_values import first_row, leads, n_rows, total_rows
 
 
 class Local(NamedTuple):

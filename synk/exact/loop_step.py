@@ -28,7 +28,7 @@ from synk.exact.rules.relations import (
     Stream,
     as_rows,
 )
-from synk.run.arrays.variables import n_rows
+from synk.exact.run_values import n_rows
 
 
 class Impossible(Exception):

@@ -33,7 +33,7 @@ from synk.exact.loop_step import (
 )
 from synk.exact.rules.relations import SAME, STREAM, Own, Partial, Relation, Rows, Stream
 from synk.exact.rules.table import Outcome, Rebuilt, Relations, relate
-from synk.run.arrays.variables import OF_THE_RUN
+from synk.exact.run_values import OF_THE_RUN
 
 
 @relate.register(Scan)

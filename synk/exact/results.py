@@ -39,7 +39,7 @@ from synk.exact.rules.relations import (
     Rows,
     as_rows,
 )
-from synk.run.arrays.variables import OF_THE_RUN, first_row, leads, n_rows
+from synk.exact.run_values import OF_THE_RUN, first_row, leads, n_rows
 
 
 class Result(NamedTuple):

@@ -12,8 +12,8 @@ from pytensor.graph.traversal import ancestors
 from synk.compile import array_mode
 from synk.exact.collectives.collective_op import CollectiveOp, numbers_in
 from synk.exact.collectives.collectives import AllReduceOp
+from synk.exact.run_values import ranks
 from synk.ops import all_gather, all_reduce, all_sum, broadcast, reduce_scatter
-from synk.run.arrays.variables import ranks
 from synk.values.reduction import OPERATIONS
 
 

@@ -14,8 +14,8 @@ from support.slow import slow
 from synk.compile import array_mode
 from synk.compile.compat import optional_class
 from synk.exact.collectives.collectives import AllReduceOp
+from synk.exact.run_values import ranks
 from synk.ops import all_gather, all_reduce, all_sum, batch_norm, broadcast, reduce_scatter
-from synk.run.arrays.variables import ranks
 
 ifelse = optional_class("ifelse", "pytensor.conditional.op", "pytensor.ifelse")
 

@@ -26,7 +26,7 @@ from pytensor.graph.rewriting.basic import GraphRewriter
 
 from synk.compile import array_funcify
 from synk.compile.tables import DEVICE, HOST, free_inputs, host_inputs, side
-from synk.run.arrays.variables import ranks
+from synk.exact.run_values import ranks
 
 _numbers = count()
 

@@ -20,7 +20,7 @@ from synk.exact.collectives.reducing import AllReduceOp as AllReduceOp
 from synk.exact.collectives.reducing import ReduceScatterOp as ReduceScatterOp
 from synk.exact.collectives.sharing import AllGatherOp as AllGatherOp
 from synk.exact.collectives.sharing import BroadcastOp as BroadcastOp
-from synk.run.arrays.variables import ranks
+from synk.exact.run_values import ranks
 
 
 def all_reduce(x: Any, op: str = "sum") -> Variable:

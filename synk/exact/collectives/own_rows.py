@@ -15,7 +15,7 @@ from pytensor.graph.op import Op
 from synk.compile import array_funcify
 from synk.compile.programs.graphs.origin import place_of
 from synk.compile.tables import host_inputs
-from synk.run.arrays.variables import first_row, n_rows, total_rows
+from synk.exact.run_values import first_row, n_rows, total_rows
 from synk.values.reduction import identity
 
 

@@ -31,7 +31,7 @@ from synk.exact.rules.indexing import (
 )
 from synk.exact.rules.relations import EACH, SAME, Count, Partial, Relation, Rows, counted, rows_along
 from synk.exact.rules.table import Instead, Outcome, Rebuilt, Relations, relate
-from synk.run.arrays.variables import first_row, total_rows
+from synk.exact.run_values import first_row, total_rows
 
 OF_THE_RANGE = Assert("index out of range of the rows of all ranks")
 

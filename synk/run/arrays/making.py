@@ -11,10 +11,10 @@ import numpy as np
 from pytensor.graph.basic import Variable
 from pytensor.tensor.type import DenseTensorType
 
+from synk.exact.run_values import describe
 from synk.run.arrays.data import Data
 from synk.run.arrays.file_data import FileData
 from synk.run.arrays.owner import Owner
-from synk.run.arrays.variables import describe
 from synk.transport.memory.files import as_memmap, file_label, is_in_file
 from synk.values.checks import as_array
 

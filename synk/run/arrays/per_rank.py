@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.tensor.random.type import RandomType
 
+from synk.exact.run_values import describe
 from synk.run.arrays.containers import left_of
-from synk.run.arrays.variables import RankVariables, describe
+from synk.run.arrays.variables import RankVariables
 from synk.values.errors import SynkWarning
 from synk.values.script_frames import stacklevel
 

@@ -17,9 +17,10 @@ from typing import Any
 
 from pytensor.compile.sharedvalue import SharedVariable
 
+from synk.exact.run_values import describe
 from synk.run.arrays.containers import adopt, give_back
 from synk.run.arrays.per_rank import State, warn_of_left
-from synk.run.arrays.variables import RankVariables, describe
+from synk.run.arrays.variables import RankVariables
 from synk.values import messages
 from synk.values.by_value import dumps
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from pytensor.tensor.random.type import RandomType
 
+from synk.exact.run_values import copy_of, describe
 from synk.run.arrays.data import Data
 from synk.run.arrays.owner import Owner
 from synk.run.arrays.per_rank import FIRST, OWN, ROWS
-from synk.run.arrays.variables import copy_of, describe
 from synk.run.collectives.collective import Collective, checked_flag, checked_rank, is_array, replace_all
 from synk.run.collectives.hand_out import BroadcastStep, Given, staged_step, write_now
 from synk.run.functions.prepared import PreparedStep

@@ -17,9 +17,9 @@ import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.tensor.type import DenseTensorType
 
+from synk.exact.run_values import describe
 from synk.run.arrays.owner import Owner
 from synk.run.arrays.per_rank import OWN, Effect, is_tracked
-from synk.run.arrays.variables import describe
 from synk.run.functions.prepared import PreparedStep
 from synk.run.rank.rank import Rank
 from synk.transport.comm import SharedArrays

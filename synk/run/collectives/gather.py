@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from synk.exact.run_values import describe
 from synk.run.arrays.owner import Owner
-from synk.run.arrays.variables import describe
 from synk.run.collectives.collective import Collective, checked_flag, for_each, module_of, replace_all
 from synk.run.functions.prepared import PreparedStep
 from synk.run.rank.rank import Rank

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from synk.exact.run_values import copy_of, describe
 from synk.run.arrays.owner import Owner
-from synk.run.arrays.variables import copy_of, describe
 from synk.run.collectives.collective import Collective, checked_rank, module_of
 from synk.run.functions.prepared import Lasting, PreparedStep
 from synk.run.rank.rank import Rank

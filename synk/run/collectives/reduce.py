@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from synk.exact.run_values import describe
 from synk.run.arrays.owner import Owner
 from synk.run.arrays.per_rank import FIRST
-from synk.run.arrays.variables import describe
 from synk.run.collectives.collective import Collective, checked_flag, for_each, replace_all
 from synk.run.functions.prepared import Lasting, PreparedStep
 from synk.run.rank.rank import Rank

@@ -16,11 +16,11 @@ from typing import Any, TextIO
 
 from synk.compile.observe.profile import Profile
 from synk.compile.observe.report import Report
+from synk.exact.run_values import describe
 from synk.run.arrays.data import Data
 from synk.run.arrays.making import make_data
 from synk.run.arrays.owner import Owner
 from synk.run.arrays.per_rank import Effect
-from synk.run.arrays.variables import describe
 from synk.run.functions.prepared import PreparedCommand, PreparedStep
 from synk.run.functions.selections import CallOptions, as_input, check_subset, in_order, positions
 from synk.values.rows import check_num_slices

@@ -18,10 +18,10 @@ from synk.exact.alone import without_collectives
 from synk.exact.check import FirstCall, checked
 from synk.exact.definition import Definition
 from synk.exact.explain import explain, gathers
+from synk.exact.run_values import describe
 from synk.run.arrays.data import Data
 from synk.run.arrays.owner import Owner
 from synk.run.arrays.per_rank import FIRST, Effect, is_tracked
-from synk.run.arrays.variables import describe
 from synk.run.functions.function import Function
 from synk.run.functions.prepared import KnownInput, Lasting, PreparedStep
 from synk.run.functions.selections import (

@@ -20,10 +20,11 @@ from typing import Any
 import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
 
+from synk.exact.run_values import copy_of, describe
 from synk.run.arrays.data import Data
 from synk.run.arrays.owner import Owner
 from synk.run.arrays.per_rank import Effect, is_tracked
-from synk.run.arrays.variables import RankVariables, copy_of, describe
+from synk.run.arrays.variables import RankVariables
 from synk.run.functions.function import Function
 from synk.run.functions.graph_function import GraphFunction
 from synk.run.rank.compiled_calls import BoundFunction

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from synk.exact.run_values import describe
 from synk.run.arrays.data import Data
-from synk.run.arrays.variables import describe
 from synk.transport.memory.segments import StagingBuffers
 from synk.values import messages
 from synk.values.checks import plain, why_refused

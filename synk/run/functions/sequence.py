@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol
 
+from synk.exact.run_values import describe
 from synk.run.arrays.owner import Owner
 from synk.run.arrays.per_rank import Effect
-from synk.run.arrays.variables import describe
 from synk.run.functions.function import Function
 from synk.run.functions.graph_function import GraphFunction
 from synk.run.functions.prepared import Lasting, PreparedStep

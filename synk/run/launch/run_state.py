@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from synk.exact.run_values import copy_of, describe
 from synk.run.arrays.per_rank import ROWS, PerRank, State
 from synk.run.arrays.shared_storage import SharedStorage
 from synk.run.arrays.shared_table import SharedTable
-from synk.run.arrays.variables import RankVariables, copy_of, describe, stream
+from synk.run.arrays.variables import RankVariables, stream
 from synk.transport.memory.segments import SegmentTable
 from synk.transport.memory.shm import Segment
 from synk.values import messages

@@ -14,9 +14,9 @@ from support.communicators import fake_nccl_runs
 from support.cupy import stand_in
 from support.cupy.crossings import Crossings
 from synk.exact.collectives.collectives import AllReduceOp
+from synk.exact.run_values import ranks
 from synk.gpu.device.probe import Gpu, Survey
 from synk.ops import all_gather, all_reduce, all_sum, broadcast, reduce_scatter
-from synk.run.arrays.variables import ranks
 from synk.transport.comm import NcclCommunicator, StagedCommunicator
 
 SHARING = "NCCL_MULTI_RANK_GPU_ENABLE"

@@ -9,7 +9,7 @@ import synk
 from support.cases.exact import with_exact_updates
 from support.processes.of_rank import runs_of, same_on_all
 from synk.exact.collectives.collectives import all_sum
-from synk.run.arrays.variables import first_row, leads, n_rows, total_rows
+from synk.exact.run_values import first_row, leads, n_rows, total_rows
 
 module_ranks = runs_of(1, 2, 3)
 

@@ -13,7 +13,7 @@ import pytest
 
 import synk
 from support.processes.of_rank import runs_of
-from synk.run.arrays.variables import first_row, leads, n_rows, total_rows
+from synk.exact.run_values import first_row, leads, n_rows, total_rows
 
 module_ranks = runs_of(1, 2, 3)
 

@@ -17,7 +17,7 @@ from synk.compile.programs.graphs.substitute import substitute
 from synk.compile.tables import array_funcify
 from synk.exact.definition import Definition
 from synk.exact.results import exact_definition
-from synk.run.arrays.variables import first_row, leads, n_rows, ranks, total_rows
+from synk.exact.run_values import first_row, leads, n_rows, ranks, total_rows
 from synk.run.rank.compiled_calls import Absent
 from synk.values.messages import Results
 from synk.values.reduction import UFUNCS, Output, combine
