@@ -47,14 +47,13 @@ resnet: $(READY)  ## train a small residual network on synthetic images with two
 
 # `make test` is what a change waits for. It leaves to `make test-all` what is marked slow, and these: emulators of GPUs,
 # benchmarks, manifests, faults at random, notebooks, and tests of what tests use.
-LATER := $(addprefix tests/,bench benchmarks deploy device faults gpu gpu_speedups support gpu/kernels/cudnn) \
-    $(wildcard tests/*/test_*cuda*.py) \
-    $(addprefix tests/,comm/test_nccl.py run/test_fork_source.py survival/test_notebooks.py survival/test_soak.py)
+LATER := $(addprefix tests/,benchmarks deploy faults gpu support tools/bench) $(wildcard tests/*/test_*cuda*.py) \
+    $(addprefix tests/,run/launch/test_fork_source.py survival/test_notebooks.py survival/test_soak.py)
 
 # Three files at a time: a test that waits leaves its core to another. Files whose tests are scripts take longest, and
 # come first; a file's tests share what they fork and compile, and stay together.
 PYTEST := $(BIN)/python -m pytest -q
-SCRIPTS := $(addprefix tests/,survival machines demos test_docs.py)
+SCRIPTS := $(addprefix tests/,survival transport/machines demos test_docs.py)
 OTHERS := $(filter-out $(SCRIPTS) tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/ tests/test_*.py)))
 JOBS := -n 3 --dist loadfile --no-loadscope-reorder
 SOON := -m 'not slow' $(addprefix --ignore=,$(LATER))
@@ -72,7 +71,8 @@ test-all: $(DEV)  ## run all tests, in a quarter of an hour
 	$(call run,$(SCRIPTS) $(OTHERS))
 
 # What another Python and PyTensor may change: graphs, and what users write.
-GRAPHS := $(addprefix tests/,compile ops functions arrays rank extensions collectives processes test_docs.py)
+GRAPHS := $(addprefix tests/,compile exact ops extensions transport/processes test_docs.py) \
+    $(addprefix tests/run/,arrays collectives functions rank)
 
 test-graphs: $(DEV)  ## run the tests of `make test` that depend most on the versions of Python and PyTensor
 	$(call run,$(SOON) $(GRAPHS))
@@ -80,7 +80,7 @@ test-graphs: $(DEV)  ## run the tests of `make test` that depend most on the ver
 # OpenBLAS and oneDNN take other paths on other processors, and sums come in another order: so tests that compare ranks
 # with one process run on those too. OpenBLAS does not ask whether this processor can do what it is told.
 PROCESSORS := Nehalem/SSE41 Haswell/AVX2 $(if $(shell grep -m1 avx512bw /proc/cpuinfo),SkylakeX/AVX512_CORE)
-COMPARING := $(addprefix tests/,kernels/test_processors.py demos/test_demos.py extensions/test_train.py \
+COMPARING := $(addprefix tests/,ops/kernels/test_processors.py demos/test_demos.py extensions/test_train.py \
         extensions/test_layers.py ops/test_collectives.py)
 
 other-processors: $(DEV)  ## compare ranks with one process as other processors compute

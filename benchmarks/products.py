@@ -1,4 +1,4 @@
-"""Products of float32 matrices: oneDNN beside NumPy's OpenBLAS, for the table in synk/compile/native/onednn_products.py.
+"""Products of float32 matrices, oneDNN beside OpenBLAS, for `synk.compile.native.onednn_products`.
 
    python benchmarks/products.py                            sizes as training has them, one thread
    python benchmarks/products.py --size 32x128x512 --rounds 50

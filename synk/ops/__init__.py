@@ -5,8 +5,8 @@
     all_reduce  all_sum        all_gather  reduce_scatter  broadcast
 
 Images are (images, channels, height, width). Each has a definition in plain NumPy, and kernels behind it that
-`synk.ops.kernels` chooses; `layout` keeps images with their channels last inside of a graph, `fuse` draws biases
-and rectifiers into the Op before them, and `residual`, on GPUs, ends of residual blocks.
+`synk.ops.kernels` chooses; `layout` keeps images with their channels last inside of a graph, `fuse` draws
+biases and rectifiers into the Op before them, and `residual`, on GPUs, ends of residual blocks.
 """
 
 from synk.exact.collectives.collectives import all_gather, all_reduce, all_sum, broadcast, reduce_scatter

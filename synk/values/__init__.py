@@ -1,1 +1,1 @@
-"""Pure values that every room uses: rows of a batch, messages, reductions, errors."""
+"""Pure values that every suite uses: rows of a batch, messages, reductions, errors."""

@@ -8,8 +8,8 @@
                 region.demand(f"{region.length(node.inputs[0], axis)} == {region.number(length)}")
         region.same(node.outputs[0], node.inputs[0])
 
-An entry adds lines to the region that is being written (`synk.compile.regions.region_writer.RegionWriter`) and says
-what the node's outputs are in it. It raises `NoText` for a node that it cannot write; so does an Op without
+An entry adds lines to the region that is being written, a `RegionWriter`, and says what the node's outputs
+are in it. It raises `NoText` for a node that it cannot write; so does an Op without
 an entry. What a line demands and is not so makes the region give up, and its nodes run in Python instead:
 they say what is wrong.
 """

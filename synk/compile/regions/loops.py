@@ -3,8 +3,8 @@
     n steps, sequences, arrays that steps read and write (traces), states, constants
         -> for each step: rows as numbers or views -> the step's nodes -> rows and states, where they belong
 
-What a trace is `synk.compile.programs.graphs.scan_traces` says. A trace with fewer rows than steps is used round and
-round, and put in order at the end.
+What a trace is `synk.compile.programs.graphs.scan_traces` says. A trace with fewer rows than steps is used
+round and round, and put in order at the end.
 """
 
 from __future__ import annotations

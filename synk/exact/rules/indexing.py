@@ -28,7 +28,7 @@ WHOLE = slice(None, None, None)
 
 
 def subtensor(op: Subtensor, node: Apply, given: Relations) -> Outcome:
-    """Columns of rows, lengths of a shape, elements of a part; for stretches see `synk.exact.collectives.row_positions`."""
+    """Columns of rows, lengths of a shape, elements of a part; for stretches see `row_positions`."""
     value, *indices = given
     if any(one != SAME for one in indices):
         return None

@@ -38,8 +38,8 @@ class Device(ABC):
     def mode(self, observe: Any = None, announcer: Any = None) -> Any:
         """Return the PyTensor Mode that compiles for this device: results stay where they are computed.
 
-        ``observe`` is put around every node of the programs, see `synk.compile.programs.emit`; ``announcer`` is told
-        which parts of a flat vector are final; on cores nobody is.
+        ``observe`` is put around every node of the programs, see `synk.compile.programs.emit`; ``announcer``
+        is told which parts of a flat vector are final; on cores nobody is.
         """
 
     @abstractmethod

@@ -2,9 +2,9 @@
 
     LeaderLink.send -> LeaderEnd.receive -> a leader and its workers -> LeaderEnd.reply -> LeaderLink.look
 
-A handshake has proven who is at the ends (see ``synk.transport.machines``), so what comes here is unpickled. The kernel
-cuts a connection whose other end does not read for two seconds. So a large frame, or the last of many, is
-announced, and sent when the other end says that it reads: it may compute, or make memory, for long.
+A handshake has proven who is at the ends (see ``synk.transport.machines``), so what comes here is unpickled.
+The kernel cuts a connection whose other end does not read for two seconds. So a large frame, or the last of
+many, is announced, and sent when the other end says that it reads: it may compute, or make memory, for long.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ranks that are threads of one process: another implementation of the seam in ``synk/transport/commands/interfaces.py``.
+"""Ranks that are threads of one process: they implement `synk.transport.commands.interfaces`, too.
 
 Messages are pickled, as between processes, so that no rank sees another one's objects. Nothing is shared but
 a `Meeting`, at which ranks wait for each other and lay down arrays.

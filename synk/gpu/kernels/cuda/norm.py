@@ -1,6 +1,6 @@
 """Batch norm, layer norm and cross-entropy of softmax in CUDA, a file of that name for each.
 
-    arrays -> NormLaunch (outer, channels, inner; blocks, parts) -> batch_norm.cu: sums by channel, then results
+    arrays -> NormLaunch (outer, channels, inner; blocks, parts) -> batch_norm.cu: sums by channel, results
            -> rows of the last axes -> layer_norm.cu, cross_entropy.cu: a block for each row
 
 Labels are not looked at on the host, and one that is no column makes a loss of NaN.

@@ -53,7 +53,8 @@ def make_plan(cudnn: Any, descriptor: Descriptor, **gpu: Any) -> CudnnPlan:
     """Build a plan of a descriptor that is not empty; takes 10 to 40 ms.
 
     ``gpu`` is its ``handle``, or ``device_property`` and ``sm_version`` of one that is not there.
-    `UnsupportedByCudnn` if no engine computes this; RuntimeError if cuDNN refuses the graph, or lacks a library.
+    `UnsupportedByCudnn` if no engine computes this; RuntimeError if cuDNN refuses the graph, or lacks a
+    library.
     """
     graph = describe(cudnn, descriptor, **gpu)
     try:
