@@ -15,7 +15,6 @@ from synk.ops import fuse as _fuse  # noqa: F401  (registers its rewrites)
 from synk.ops import layout as _layout  # noqa: F401
 from synk.ops import residual as _residual  # noqa: F401
 from synk.ops import row_rules as _row_rules  # noqa: F401
-from synk.ops import row_softmax as _row_softmax  # noqa: F401
 from synk.ops.activation import relu
 from synk.ops.batch_norm import batch_norm
 from synk.ops.convolve import conv2d
