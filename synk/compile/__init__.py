@@ -1,20 +1,21 @@
 """Compile PyTensor graphs to array programs, and carry graphs between processes.
 
-The way of a graph through ``pytensor.function(..., mode=array_mode())``; names are modules and rooms here:
+The way of a graph through ``pytensor.function(..., mode=array_mode())``; names are modules and folders here:
 
-    linker           pairs itself with rewrites, and runs the program when the function is called
-    rewrites         PyTensor's and ours, without ``wrong_rewrites``; elementwise/ joins elementwise Ops, and
-                     writes them in C or CUDA
-    emit             has the passes decide about the program, one by one, and writes it down:
-      passes/          decisions; ``plan`` has the list of them
-      tables           what the passes ask about an Op: its entries, all of which may be added to
-      dispatch/        entries for PyTensor's Ops, one family a file
-      programs/        writer writes the lines; program is what they become, and says whom to blame when one
-                       fails; transfer and buffers are what it calls beside implementations
+    linker              pairs itself with rewrites, and runs the program when the function is called
+    rewriting/          PyTensor's rewrites and ours, without ``wrong_rewrites``
+    programs/           ``emit`` has the passes decide about the program, one by one, and writes it down:
+      elementwise/        joins elementwise Ops, and writes them in C or CUDA
+      passes/             decisions; ``plan`` has the list of them
+      text/               writer writes the lines; program is what they become, and says whom to blame when
+                          one fails; transfer and buffers are what it calls beside implementations
+      graphs/             takes graphs to other processes, replaces variables, knows whose lines built them
+    tables              what the passes ask about an Op: its entries, all of which may be added to
+    dispatch/           entries for PyTensor's Ops, one family a file
+    regions/, native/   nodes that become one C function; compiled libraries
 
 An observer may stand around every node (observe/): ``debug`` asks ``checks``; ``profile`` makes a ``report``.
-Graphs go to other processes by graphs/, which also replaces variables in them and knows whose lines built
-them. ``compat`` holds every difference between versions of PyTensor, ``host_call`` runs what has no entry.
+``compat`` holds every difference between versions of PyTensor, ``host_call`` runs what has no entry.
 """
 
 from synk.compile.dispatch import array_funcify, array_scalar

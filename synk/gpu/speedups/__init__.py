@@ -1,8 +1,8 @@
 """CUDA graphs, and all-reduces that begin before a gradient is complete: off by default, and unproven.
 
-``speed_up`` puts a device that records, and a rank that overlaps, in the place of the usual ones. Nothing of
-this room has run on a GPU yet. All else works without it, and ``fork`` imports it only where GPUs are to have
-one of the two.
+``speed_up`` puts a device that records, and a rank that overlaps, in the place of the usual ones. Nothing in
+this folder has run on a GPU yet. All else works without it, and ``fork`` imports it only where GPUs are to
+have one of the two.
 """
 
 from __future__ import annotations

@@ -17,13 +17,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
-ROOMS = Path(__file__).parents[2]
+SYNK = Path(__file__).parents[2]
 RANK = "OMPI_COMM_WORLD_RANK"  # of the environment: in the job
 
 
 def follow() -> None:
     """Be what this machine's process is, until the script has ended."""
-    sys.path[0] = str(ROOMS.parent)  # instead of this folder
+    sys.path[0] = str(SYNK.parent)  # instead of this folder
     if os.environ[RANK] == "0":
         be_the_agent()
     else:
@@ -33,7 +33,7 @@ def follow() -> None:
 def be_the_agent() -> None:
     """Speak MPI for rank 0, until that is gone."""
     synk = sys.modules["synk"] = ModuleType("synk")  # whose modules are found, while it has imported none
-    synk.__path__ = [str(ROOMS)]
+    synk.__path__ = [str(SYNK)]
     from synk.run.on_machines.started_jobs import FOLDER
     from synk.transport.commands.interfaces import Disconnected
     from synk.transport.machines.agent import Agent

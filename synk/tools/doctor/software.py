@@ -70,7 +70,7 @@ def release(version: str) -> tuple[int, ...]:
 
 def package_synk(machine: MachineFacts) -> Finding:
     """Check for another project called synk, whose only file is in the place of one of ours."""
-    own = Path(__file__).parents[1] / "__init__.py"
+    own = Path(__file__).parents[2] / "__init__.py"
     others = namesakes()
     return grade(
         "package synk",

@@ -1,4 +1,4 @@
-"""All but this room works without it, and does not read it."""
+"""All but gpu/speedups works without it, and does not read it."""
 
 import os
 import shutil

@@ -1,1 +1,1 @@
-"""Arrays, graphs and reference results that tests of several rooms share."""
+"""Arrays, graphs and reference results that tests of several suites share."""

@@ -18,7 +18,7 @@ sys.path.insert(0, str(TESTS))
 
 from support.machines.hosts import INTERFACE, Hosts, missing  # noqa: E402
 
-MEANING = ("collectives", "functions", "arrays", "ops/test_collectives.py", "extensions")
+MEANING = ("run/collectives", "run/functions", "run/arrays", "ops/test_collectives.py", "extensions")
 MARKED = "not slow and not one_machine"
 LEFT_OUT = ("extensions/fit", "extensions/pymc")
 

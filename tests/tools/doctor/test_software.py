@@ -100,7 +100,7 @@ def test_another_project_called_synk_is_named(machine, tmp_path, monkeypatch):
     found = software.package_synk(machine())
     assert (found.level, found.found) == (Level.WARNING, "also another project's: /site/synk-0.0.1.dist-info")
     (tmp_path / "__init__.py").write_text('name = "synk"')
-    monkeypatch.setattr(software, "__file__", str(tmp_path / "doctor" / "software.py"))
+    monkeypatch.setattr(software, "__file__", str(tmp_path / "tools" / "doctor" / "software.py"))
     found = software.package_synk(machine())
     assert (found.level, "__init__.py is another project's: pip uninstall synk; then" in found.remedy) == (
         3,
