@@ -571,7 +571,8 @@ def on_ranks(make: Callable[..., Any], *arguments: Any, changes: Any = ()) -> On
         all inputs whole, they return a list of all outputs. ``function.bound(*inputs)`` is the same call on
         the same arrays, again and again, whatever they hold; it takes less time. `Data` arrive as arrays in
         shared memory, shared variables as those of the rank, with ``get_value(borrow=False)`` and
-        ``set_value(value)``.
+        ``set_value(value)``. Code that reads one of these in another way, as a global, is refused: rank 0
+        would have the script's own there.
     changes : list of shared variable, optional
         Those that the objects set, or write to; others they may only read. After `on_ranks` and after each
         call these are per rank, and so is what functions among the arguments update, which need not be
@@ -586,7 +587,8 @@ def on_ranks(make: Callable[..., Any], *arguments: Any, changes: Any = ()) -> On
     Raises
     ------
     TypeError
-        If something cannot be pickled.
+        If something cannot be pickled; or if code reads a function of `synk.function`, `Data` or a shared
+        variable that is no argument.
     RemoteError
         If ``make`` raised.
 

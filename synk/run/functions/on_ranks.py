@@ -4,7 +4,8 @@
     OnRanks(*arguments)             -> CallStep: each rank's object is called -> results, in rank order
 
 What travels is pickled by itself, so that a rank that does not know a name says so in its reply. Functions,
-shared variables and `Data` among it arrive as what the rank has of them. What objects may change, by their
+shared variables and `Data` among the arguments arrive as what the rank has of them; code that reads them in
+another way is refused, for on rank 0 it would have the script's. What objects may change, by their
 functions or because the script says so, is per rank after each call.
 """
 
@@ -13,8 +14,9 @@ from __future__ import annotations
 import io
 import pickle
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -31,7 +33,7 @@ from synk.run.rank.compiled_calls import BoundFunction
 from synk.run.rank.program import RankProgram
 from synk.run.rank.rank import Rank
 from synk.values import messages
-from synk.values.by_value import UNKNOWN, Code, CodePickler
+from synk.values.by_value import CODE, UNKNOWN, Code, CodePickler
 from synk.values.errors import SynkStateError
 from synk.values.messages import Step
 
@@ -119,9 +121,10 @@ class OnRanks:
                 f"{pickler.code.unsendable()}; make that "
                 "on the ranks, or define it in a module"
             ) from error
+        pickler.check_read(self._label)
         self._owner.check_imported(pickler.code.modules, also_indirectly)
         self._owner.compile([(one.ready(), 1) for one in pickler.met if isinstance(one, GraphFunction)])
-        self._kept += pickler.met
+        self._kept += pickler.met_first(self._kept)
         return file.getvalue(), pickler.code
 
 
@@ -132,6 +135,29 @@ class _Pickler(CodePickler):
         super().__init__(file)
         self.met: list[Any] = []
         self._owner, self._changes = owner, changes
+        self._read: list[tuple[str, Any]] = []  # by code that travels, and is the script's own on rank 0
+
+    def reducer_override(self, obj: Any) -> Any:
+        reduced = super().reducer_override(obj)
+        if isinstance(obj, CODE) and reduced is not NotImplemented and len(reduced) == 6:
+            self._read += _read_by(obj, *reduced[2][-1])
+        return reduced
+
+    def check_read(self, label: str) -> None:
+        """Raise TypeError if code reads a function, shared variable or Data that is no argument."""
+        for what, value in self._read if self.met else ():
+            finder = _Finder(io.BytesIO(), self._owner, self._changes)
+            finder.dump(value)
+            if finder.met:
+                raise TypeError(
+                    f"{label} reads {what}, which has {finder.met[0]!r}: on rank 0 that is the script's own, "
+                    "on the others something else; pass it as an argument, synk.on_ranks(make, *arguments)"
+                )
+
+    def met_first(self, before: list[Any]) -> list[Any]:
+        """Return what was met, each once, and nothing that was met before."""
+        known = set(map(id, before))
+        return [one for key, one in {id(one): one for one in self.met}.items() if key not in known]
 
     def persistent_id(self, value: Any) -> Any:
         if isinstance(value, GraphFunction):
@@ -148,6 +174,25 @@ class _Pickler(CodePickler):
             return None
         self.met.append(value)
         return named
+
+
+class _Finder(_Pickler):
+    """Meets what is in a value, but not what code in it reads; nobody loads what it writes."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        return (hash, (0,)) if isinstance(obj, CODE) else NotImplemented
+
+
+def _read_by(code: Any, attributes: dict[str, Any], state: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield what a function or class reads that is no argument: what it is called, and its value."""
+    for name, value in attributes.items():
+        yield f"attribute {name!r} of {code.__qualname__}", value
+    for name, value in state.get("__globals__", {}).items():
+        yield f"global {name!r}", value
+    if isinstance(code, FunctionType):
+        for name, value in zip(code.__code__.co_freevars, code.__closure__ or (), strict=True):
+            yield f"{name!r} of the function around it", value
+        yield f"a default of {code.__qualname__}", (code.__defaults__, code.__kwdefaults__)
 
 
 class _Unpickler(pickle.Unpickler):

@@ -273,6 +273,70 @@ def test_a_module_that_workers_do_not_find_is_told_by_them(module_ranks, tmp_pat
     assert len(synk.on_ranks(Counter, 0)(1)) == module_ranks
 
 
+def of_globals(function, data, variable):
+    space = {"function": function, "held": {"data": data}, "variable": variable}
+    exec(OF_GLOBALS, space)
+    return [space[name] for name in ("CallsFunction", "reads_data", "sets_variable")]
+
+
+OF_GLOBALS = """
+class CallsFunction:
+    def __init__(self, rank):
+        pass
+
+    def __call__(self):
+        return function()
+
+def helper():
+    return held["data"].sum()
+
+def reads_data(rank):
+    return lambda: helper()
+
+def sets_variable(rank):
+    return lambda: variable.get_value(borrow=True).fill(rank)
+"""
+
+
+def test_what_is_another_thing_on_rank_0_is_an_argument(module_ranks):
+    data, variable = synk.data(np.ones(2)), pytensor.shared(np.ones(2), name="variable")
+    function = synk.function([], variable.sum(), name="total")
+
+    def around(rank):
+        return lambda: variable
+
+    def of_default(rank, variable=variable):
+        return lambda: variable
+
+    class OfClass(Counter):
+        kept: ClassVar = [function]
+
+    calls, reads, sets = of_globals(function, data, variable)
+    for make, read in (
+        (calls, "global 'function'"),
+        (reads, "global 'held'"),
+        (sets, "global 'variable'"),
+        (around, "'variable' of the function around it"),
+        (of_default, "a default of .*of_default"),
+        (OfClass, "attribute 'kept' of .*OfClass"),
+    ):
+        with pytest.raises(TypeError, match=f"reads {read}, .*; pass it as an argument"):
+            synk.on_ranks(make)
+    apply = synk.on_ranks(lambda rank: lambda what: what())
+    with pytest.raises(TypeError, match="reads 'variable' of the function around it"):
+        apply(lambda: variable)
+    total = synk.on_ranks(lambda rank, given: lambda: float(given()[0]), function)
+    assert total() == [2] * module_ranks
+
+
+def test_what_is_given_to_many_calls_is_kept_once(module_ranks):
+    data = synk.data(np.ones(2))
+    add = synk.on_ranks(lambda rank: lambda array, other: float((array + other).sum()))
+    for _ in range(3):
+        assert add(data, data) == [4] * module_ranks
+    assert add._kept == [data]
+
+
 def test_an_object_whose_code_was_changed_since_is_refused(module_ranks):
     def make(rank, scale=2):
         return lambda: scale * rank
