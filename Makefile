@@ -16,7 +16,7 @@ export PIP_NO_INPUT := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup mnist resnet test test-all test-graphs check slow faults machines-suite chaos linker-suite pytensor-bench torch-suite \
+.PHONY: help setup mnist resnet test test-all test-graphs check soak faults machines-suite chaos linker-suite pytensor-bench torch-suite \
     gpu-plans gpu-plans-ready other-processors bench figures gpu-wheels gpu-test gpu-bench clean
 
 help:  ## list the targets
@@ -56,7 +56,7 @@ PYTEST := $(BIN)/python -m pytest -q
 SCRIPTS := $(addprefix tests/,survival transport/machines demos test_docs.py)
 OTHERS := $(filter-out $(SCRIPTS) tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/ tests/test_*.py)))
 JOBS := -n 3 --dist loadfile --no-loadscope-reorder
-SOON := -m 'not slow' $(addprefix --ignore=,$(LATER))
+SOON := -m 'not slow and not soak' $(addprefix --ignore=,$(LATER))
 
 # Deadlines of tests are for a machine that is not busy: one or two tests that failed are run once more, by themselves,
 # and named at the end. More failures are no accident.
@@ -67,8 +67,8 @@ run = $(PYTEST) $(CACHE) --cache-clear $(JOBS) $(1) || { [ $$? -eq 1 ] && $(PYTE
 test: $(DEV)  ## run the tests that a change waits for, in five minutes
 	$(call run,$(SOON) $(SCRIPTS) $(filter-out $(LATER),$(OTHERS)))
 
-test-all: $(DEV)  ## run all tests, in a quarter of an hour
-	$(call run,$(SCRIPTS) $(OTHERS))
+test-all: $(DEV)  ## run all tests but soaks
+	$(call run,-m 'not soak' $(SCRIPTS) $(OTHERS))
 
 # What another Python and PyTensor may change: graphs, and what users write.
 GRAPHS := $(addprefix tests/,compile exact ops extensions transport/processes test_docs.py) \
@@ -85,12 +85,12 @@ COMPARING := $(addprefix tests/,ops/kernels/test_processors.py demos/test_demos.
 
 other-processors: $(DEV)  ## compare ranks with one process as other processors compute
 	for kind in $(PROCESSORS); do \
-	    OPENBLAS_CORETYPE=$${kind%/*} ONEDNN_MAX_CPU_ISA=$${kind#*/} $(PYTEST) -n 3 -m 'not slow' $(COMPARING) \
+	    OPENBLAS_CORETYPE=$${kind%/*} ONEDNN_MAX_CPU_ISA=$${kind#*/} $(PYTEST) -n 3 -m 'not slow and not soak' $(COMPARING) \
 	        -k 'as_it_is_told or losses or one_process or same_step and 37' || exit 1; \
 	done
 
-slow: $(DEV)  ## run the slow tests
-	$(BIN)/python -m pytest -m slow
+soak: $(DEV)  ## run the tests that take minutes each, an hour or so
+	$(BIN)/python -m pytest -m soak
 
 HOSTS ?=
 FAULTS := $(if $(HOSTS),on_hosts.py --hosts $(HOSTS) --faults 200,campaign.py --faults 300 --seconds 900 --jobs 2)

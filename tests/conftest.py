@@ -78,7 +78,7 @@ def pytest_unconfigure(config):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
-    deadline = SLOW_DEADLINE if item.get_closest_marker("slow") else DEADLINE
+    deadline = SLOW_DEADLINE if item.get_closest_marker("soak") else DEADLINE
     faulthandler.dump_traceback_later(deadline, exit=True, file=item.config.stash[real_stderr])
     try:
         return (yield)

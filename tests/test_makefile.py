@@ -29,7 +29,7 @@ def test_the_distribution_under_its_former_name_is_removed_first(tmp_path):
     assert 0 < said.index("uninstall -qq --yes synk\n") < said.index("--editable")
 
 
-@pytest.mark.parametrize("target", ["test", "test-all", "check", "slow", "other-processors"])
+@pytest.mark.parametrize("target", ["test", "test-all", "check", "soak", "other-processors"])
 def test_tests_and_checks_add_theirs_to_the_same_environment(target, tmp_path):
     assert f"{tmp_path}/venv/bin/python -m pip" in commands(target, tmp_path).split("dev]")[0]
     assert ",dev]" in commands(target, tmp_path)

@@ -136,7 +136,7 @@ def test_crews_that_lose_otherwise_are_not_timed(module, capsys):
         pytest.param(
             ["resnet.py", "--only", "step"],
             ["ResNet-18, 64 × 64, batch 4", "peak memory of a rank"],
-            marks=pytest.mark.slow,  # tests/demos trains it, and `check` and `Crew` are tested above
+            marks=pytest.mark.soak,  # tests/demos trains it, and `check` and `Crew` are tested above
         ),
         (["variables.py"], ["broadcast, first", "restart"]),
         (["per_op.py", "--rows", "2", "--steps", "1"], ["Dot22"]),

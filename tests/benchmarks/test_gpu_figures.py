@@ -24,7 +24,7 @@ def test_without_a_gpu_nothing_is_measured(tmp_path):
     assert not (tmp_path / "notes").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_scripts_run_on_cores(tmp_path):
     ended = run("--device=cpu", "--quick", "--only", "all_reduce", "mlp", "--notes", str(tmp_path))
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -36,7 +36,7 @@ def test_scripts_run_on_cores(tmp_path):
     assert "MNIST perceptron" in ended.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_part_that_takes_too_long_is_ended_and_named(tmp_path):
     quick = ["--device=cpu", "--quick", "--only", "mlp", "--seconds=1"]
     ended = run(*quick, "--notes", str(tmp_path), "--report", str(tmp_path / "page.rst"))

@@ -65,7 +65,7 @@ def test_a_small_run_fills_all_cells(bench, tmp_path):
     assert np.shape(found["posterior"]["means"]["offset"]) == (8,)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("name", ["schools", "glm_1k", "ordinal", "inflated", "mixture", "ar5", "garch"])
 def test_all_ways_evaluate_a_model(bench, name):
     model = bench.built(bench.MODELS[name])
@@ -73,7 +73,7 @@ def test_all_ways_evaluate_a_model(bench, name):
         bench.gradient_of(way, model)()
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_ranks_are_compared_with_processes():
     script = Path(__file__).parents[2] / "benchmarks" / "pymc_rows.py"
     arguments = ["--rows", "1000", "--rounds", "2", "--count", "5"]

@@ -395,7 +395,7 @@ modes = {
 NAMES = [
     *("unfused", pytest.param("fused", marks=needs_compiler), "device"),
     pytest.param("kernels", marks=needs_emulator),
-    pytest.param("cupy", marks=[*TWIN_ON_A_GPU, pytest.mark.slow]),  # many kernels to compile
+    pytest.param("cupy", marks=[*TWIN_ON_A_GPU, pytest.mark.soak]),  # many kernels to compile
     *("debug", "narrow", "narrow device"),
 ]
 

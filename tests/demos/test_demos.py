@@ -211,7 +211,7 @@ def test_what_happens_is_written_for_perfetto_and_tensorboard(tmp_path, needs_ex
     assert [path.name.startswith("events.out.tfevents") for path in events.iterdir()] == [True]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("data", ["host", "scattered"])
 def test_full_training_reaches_95_percent_within_a_minute(data, needs_extras):
     start = time.monotonic()
@@ -221,7 +221,7 @@ def test_full_training_reaches_95_percent_within_a_minute(data, needs_extras):
     assert float(lines[2].split()[3]) < 8  # seconds from the start to the first step
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_convolutions_reach_97_percent(needs_extras):
     assert accuracy(train("--ranks=2", "--model=cnn", "--epochs=16", seconds=300)) >= 97
 

@@ -191,7 +191,7 @@ def test_numbers_must_be_integers(module):
 # --- the script --------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("n_ranks", [1, 2])
 def test_small_network_is_trained(n_ranks, tmp_path, needs_extras):
     losses = tmp_path / "losses.json"
@@ -246,7 +246,7 @@ def test_missing_pillow_is_named_with_the_extra(tmp_path, needs_extras):
     assert done.stderr == "PIL is not installed. Use pip install 'synk-pytensor[demos]'.\n"
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_network_learns_noise_by_heart(module, ranks):
     """Labels that have nothing to do with the images: only all layers together can tell them apart."""
     import pytensor.tensor as pt

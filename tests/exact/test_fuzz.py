@@ -28,7 +28,7 @@ def test_random_graphs_have_the_numbers_of_one_process(first):
     assert report.compared > 5 * A_BLOCK
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("seed", range(1, 1 + MANY // 300))
 def test_few_random_graphs_are_refused_or_need_whole_inputs(seed):
     report = report_of((seed, number) for number in range(300))

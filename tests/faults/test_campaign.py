@@ -25,7 +25,7 @@ def run(script, *arguments):
     return done.returncode, done.stdout
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_faults_at_random_moments_are_survived(seed, tmp_path):
     code, said = run(
         "campaign.py", "--faults", 20, "--seconds", 70, "--seed", seed, "--json", tmp_path / "all.json"

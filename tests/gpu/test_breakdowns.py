@@ -3,7 +3,7 @@
 import pytest
 
 
-@pytest.mark.parametrize("n_items", [pytest.param(1_000, marks=pytest.mark.slow), 4_000_000])
+@pytest.mark.parametrize("n_items", [pytest.param(1_000, marks=pytest.mark.soak), 4_000_000])
 def test_a_rank_killed_in_an_all_reduce_is_told_and_nothing_stays(stage, n_items):
     found = stage.play("killed", n_items=n_items)
     assert found["seen"], "nobody noticed"

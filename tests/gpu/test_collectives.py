@@ -13,7 +13,7 @@ from support.gpu.groups import NcclGroup, StagedGroup
 from synk.gpu.comm.nccl_library import allow_sharing
 
 ON_TWO = [
-    pytest.param(("stand-in", 2), marks=pytest.mark.slow, id="stand-in-2-ranks"),
+    pytest.param(("stand-in", 2), marks=pytest.mark.soak, id="stand-in-2-ranks"),
     pytest.param(("cupy", 2), marks=TWIN_ON_A_GPU, id="cupy-2-ranks"),
 ]
 ON_ONE = pytest.param(("cupy", 1), marks=TWIN_ON_A_GPU, id="cupy-1-ranks")

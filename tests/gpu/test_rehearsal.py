@@ -44,7 +44,7 @@ cupy.cuda.Stream = Stream
 """
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_tests_that_wait_for_a_gpu_run(tmp_path):
     driver = tmp_path / "driver"
     driver.mkdir()

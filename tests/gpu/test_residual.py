@@ -4,7 +4,7 @@ import pytest
 
 from support.gpu.stage import check
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.soak
 
 
 @pytest.mark.parametrize("depth", [18, 50])

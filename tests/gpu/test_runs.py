@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-SLOW = pytest.mark.slow
+SLOW = pytest.mark.soak
 DTYPES = ["float32", *(pytest.param(dtype, marks=SLOW) for dtype in ("float64", "float16", "int32"))]
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from support.gpu.stage import check
 
-CUTS = [(2, 3), *(pytest.param(*cut, marks=pytest.mark.slow) for cut in [(1, 1), (1, 3), (2, 1)])]
+CUTS = [(2, 3), *(pytest.param(*cut, marks=pytest.mark.soak) for cut in [(1, 1), (1, 3), (2, 1)])]
 
 
 @pytest.mark.parametrize(("n_ranks", "num_slices"), CUTS)
@@ -13,7 +13,7 @@ def test_perceptron(stage, on_cores, n_ranks, num_slices):
     check(found, on_cores("perceptron"), n_ranks, rtol=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("n_ranks", [1, 2])
 def test_two_convolutions(stage, on_cores, n_ranks):
     found = stage.play("digit_filters", n_ranks=n_ranks, num_slices=2)

@@ -180,7 +180,7 @@ def test_an_exception_of_a_handler_while_a_message_is_sent(kind, interrupted):
     script(BETWEEN.format(kind=kind, interrupted=interrupted))
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", ["GaveUp", "KeyboardInterrupt", "SystemExit"])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_exceptions_of_handlers_are_kept_and_the_run_is_right_or_says_that_it_is_broken(kind, seed):

@@ -149,7 +149,7 @@ def test_cells_are_run_again_on_gpus_without_a_new_kernel(kernel):
     check_gone(pids, GONE)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.leaks("descriptors", "threads", reason=LIBRARY)
 def test_workers_go_with_every_kernel_that_is_restarted(kernel):
     check_restarts(kernel, 20)

@@ -79,7 +79,7 @@ def test_calls_leave_memory_and_descriptors_as_they_were():
     soak(10_000, deadline=280)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_million_calls_leave_memory_and_descriptors_as_they_were():
     print(soak(1_000_000, deadline=580))
 

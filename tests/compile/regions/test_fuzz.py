@@ -19,7 +19,7 @@ def test_small_graphs_of_all_kinds(count):
     assert report.gave_up < report.calls / 5
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("first", range(1000, 11_000, 1000))
 def test_many_small_graphs(first):
     reported(range(first, first + 1000))

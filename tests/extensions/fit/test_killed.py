@@ -68,7 +68,7 @@ def test_a_training_that_is_killed_at_random_moments_ends_with_the_same_bits(tmp
     assert kill_and_start_again(tmp_path, undisturbed, seed=1, kills=4) > 0
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_hundred_kills_change_nothing(tmp_path, undisturbed):
     killed, seed = 0, 0
     while killed < 100:
@@ -129,7 +129,7 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(tmp_path):
     kills_at(tmp_path, [0, 1, 15, 16, size // 2, -33, -32, -1])
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_kill_at_every_byte_leaves_the_one_before(tmp_path):
     kills_at(tmp_path, range(places_in(tmp_path)))
 
@@ -139,7 +139,7 @@ def test_a_kill_at_every_byte_leaves_the_one_before(tmp_path):
 VERSION_BYTES = range(8, 12)  # of a file
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.filterwarnings("ignore:.*is passed over:synk.SynkWarning")
 def test_a_flipped_bit_in_any_byte_is_refused_by_name_and_the_checkpoint_before_is_there(tmp_path):
     saved_twice(tmp_path)

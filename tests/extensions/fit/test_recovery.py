@@ -522,7 +522,7 @@ def test_a_training_that_is_injured_at_random_moments_ends_with_the_same_bits(ra
     assert history.recoveries
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.filterwarnings("ignore:.*stopped by a signal:synk.SynkWarning")
 def test_a_hundred_injuries_change_nothing(ranks, tmp_path):
     injuries, recoveries, seed = 0, 0, 0

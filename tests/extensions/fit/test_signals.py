@@ -66,7 +66,7 @@ def test_a_job_that_is_told_to_end_exits_with_0_and_goes_on_when_it_is_started_a
     assert result_in(tmp_path) == undisturbed
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_job_that_is_told_to_end_fifty_times_ends_with_the_same_bits(tmp_path, undisturbed):
     chance, told, folders = random.Random(2), 0, 0
     while told < 50:

@@ -16,7 +16,7 @@ from pymc.pytensorf import compile as compiled
 from synk.compile import ArrayLinker, array_mode
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.soak,
     pytest.mark.filterwarnings(
         "ignore:PyTensor could not link to a BLAS:UserWarning",
         "ignore::FutureWarning:pymc",

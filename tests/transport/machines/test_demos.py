@@ -11,7 +11,7 @@ from support.machines import dealing
 from support.machines.hosts import INTERFACE
 from support.processes.demo_scripts import DEMOS, run
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.soak
 
 N_HOSTS = 3
 SECONDS = 400

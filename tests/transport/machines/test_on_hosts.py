@@ -109,7 +109,7 @@ except synk.SynkStateError as error:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_host_that_never_calls_is_named_in_time(hosts, tmp_path):
     hangs = "import socket, time\nif socket.gethostname() == 'h2': time.sleep(100)\n"
     (tmp_path / "sitecustomize.py").write_text(hangs)  # runs where any Python starts
