@@ -140,8 +140,8 @@ def load(path: str | os.PathLike[str], variables: Any, *, strict: bool = True) -
     CheckpointNames
         Names are missing from the file, or not asked for. Also a KeyError.
     ValueError
-        A shape, a dtype or the kind of a generator differs; a variable that was per rank, other than by its
-        rows, is to be loaded on another number of ranks; or names as for `save`.
+        A shape, a dtype or the kind of a generator differs; a variable that was per rank on several, other
+        than by its rows, is to be loaded on another number; or names as for `save`.
     TypeError, SynkStateError
         As `save`.
     OSError

@@ -103,7 +103,7 @@ def copies_of_ranks(variables: Any, copied: Mapping[str, Any]) -> dict[str, Any]
     return {
         name: Rows(values) if name in rows else OfRanks(values)
         for name, values in of_ranks.items()
-        if name in rows | streams or not several or not _are_equal(values)
+        if name in rows | streams or not _are_equal(values)
     }
 
 

@@ -46,7 +46,8 @@ def check_fit(name: str, entry: Entry, kind: Any, value: Any, n_ranks: int) -> N
 
 def _check_number(name: str, entry: OfRanksEntry, n_ranks: int) -> None:
     n_saved = len(entry.entries)
-    if isinstance(entry.entries[0], ArrayEntry) and n_saved != n_ranks:
+    # The only rank's value is that of all.
+    if isinstance(entry.entries[0], ArrayEntry) and n_saved not in (1, n_ranks):
         raise ValueError(
             f"variable '{name}' is per rank: {n_saved} had values of their own, for which {n_ranks} have no "
             f"place; load it on {n_saved} ranks. Before a save, synk.all_reduce({name}) or "

@@ -212,7 +212,7 @@ def counting():
     count, same = (pytensor.shared(np.asarray(0), name=name) for name in ("count", "same"))
     w, x = pytensor.shared(np.ones(2), name="w"), pt.dmatrix("x")
     next_rng, noise = pt.random.normal(size=(x.shape[0],), rng=rng, return_next_rng=True)
-    own = [(rng, next_rng), (count, count + x.shape[0], "sum"), (same, same + 1)]
+    own = [(rng, next_rng), (count, count + x.shape[0], None), (same, same + 1)]
     loss = pt.sqr(x @ w + noise).mean()
     return count, train.make_train_function(loss, [w], [x], updates.sgd, learning_rate=0.1, updates=own)
 
@@ -232,7 +232,7 @@ def test_every_rank_goes_on_with_its_own(tmp_path, ranks):
     assert [step(rows), step(rows), synk.gather(count).tolist()] == expected
 
 
-@pytest.mark.parametrize(("saved_on", "loaded_on"), [(2, 1), (1, 2)])
+@pytest.mark.parametrize(("saved_on", "loaded_on"), [(2, 1), (2, 3)])
 def test_what_ranks_have_of_their_own_is_refused_by_other_ranks(tmp_path, ranks, saved_on, loaded_on):
     ranks(saved_on, device="cpu")
     path = tmp_path / "checkpoint"
@@ -248,6 +248,23 @@ def test_what_ranks_have_of_their_own_is_refused_by_other_ranks(tmp_path, ranks,
     with pytest.raises(ValueError, match=message):
         checkpoint.load(path, step)
     assert synk.gather(count).tolist() == [0] * loaded_on  # nothing has changed
+
+
+def test_the_value_of_a_single_rank_is_that_of_all(tmp_path, ranks):
+    path, of_before = tmp_path / "checkpoint", tmp_path / "of before"
+    ranks(1, device="cpu")
+    w = pytensor.shared(np.arange(3.0), name="w")
+    synk.on_ranks(lambda rank, v: lambda: v.set_value(v.get_value() + 1), w, changes=[w])()
+    assert synk.per_rank(w)
+    checkpoint.save(path, w)
+    checkpoint.write(of_before, {"w": checkpoint_format.OfRanks((w.get_value(),))}, {})
+    synk.close()
+    ranks(2, device="cpu")
+    for file in (path, of_before):
+        v = pytensor.shared(np.zeros(3), name="w")
+        checkpoint.load(file, v)
+        np.testing.assert_array_equal(synk.gather(v, nd_up=1), [[1, 2, 3]] * 2)
+        assert synk.function([], v.sum())() == 6
 
 
 def test_a_file_of_version_1_is_read(ranks):
