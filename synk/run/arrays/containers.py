@@ -95,7 +95,6 @@ def adopt(
     vars(container)["to_host"] = to_host
     if note_set is not None:
         vars(container)["note_set"] = note_set
-    vars(container).pop("left", None)
     container.__class__ = AdoptedContainer if note_set is None else TravelledContainer
 
 
@@ -115,3 +114,8 @@ def left_of(container: Container) -> str | None:
     """Return the cause that had made a variable per rank, if its value is one of a run that is closed."""
     since, value = vars(container).get("left", (None, None))
     return since if value is container.storage[0] else None
+
+
+def forget_left(container: Container) -> None:
+    """Drop what `left_of` returns: the run that has the variable knows it."""
+    vars(container).pop("left", None)

@@ -33,8 +33,9 @@ class Since(NamedTuple):
     what : str
         As errors say it: ``"synk.scatter"``.
     kind : {"rows", "first", "left", "own"}
-        Each rank has its part of the rows of one array, in rank order; rank 0's value was changed alone; the
-        run is closed, so there is only rank 0's value any more; or anything else.
+        Each rank has its part of the rows of one array, in rank order; rank 0's value was changed alone; it
+        was so in a run that is closed, of which rank 0's value is left, and all ranks of a later run have
+        that; or anything else.
     """
 
     what: str
@@ -81,16 +82,16 @@ class PerRank:
             if effect is None:
                 continue
             for variable in effect.takes_equal:
-                if variable in state and self.n_ranks > 1:
+                if variable in state and state[variable].kind != LEFT and self.n_ranks > 1:
                     remedy = effect.remedies.get(variable, DECLARE)
                     raise ValueError(
                         _refusal(effect.name, self._variables[variable], state[variable].what, remedy)
                     )
             spread = [(made, one) for made, of in effect.made_of for one in of if one in state]
-            made_of = {made: _spread(effect, self._variables[one]) for made, one in reversed(spread)}
+            made_of = {made: self._spread(effect, one, state[one]) for made, one in reversed(spread)}
             for variable in effect.leaves_equal:
                 state.pop(variable, None)
-            state |= {made: Since(what) for made, what in made_of.items() if made not in state}
+            state |= {made: since for made, since in made_of.items() if made not in state}
             if effect.kind == FIRST and self.n_ranks == 1:
                 continue
             for variable in effect.leaves_per_rank:
@@ -101,6 +102,13 @@ class PerRank:
             return self.now
         return {variable: since for variable, since in state.items() if variable in self._variables}
 
+    def _spread(self, effect: Effect, source: int, since: Since) -> Since:
+        """Return the cause that makes a variable per rank which is made of one that is."""
+        if since.kind == LEFT:
+            return since
+        made = f"function {effect.name!r} made it of {describe(self._variables[source])}, which differed"
+        return Since(made)
+
     def of(self, identity: int | None) -> Since | None:
         """Return the cause that has made a variable per rank; None if it is equal, or has not travelled."""
         return None if identity is None else self.now.get(identity)
@@ -110,6 +118,11 @@ class PerRank:
         if is_tracked(self._variables[variable]):
             since = "set_value in the script, which changed rank 0 only"
             self.now = self.after([Effect((), (variable,), since, kind=FIRST)])
+
+    def note_left(self, variable: int, since: Since) -> None:
+        """Note that a variable was per rank in a run that is closed: all ranks have rank 0's value."""
+        if is_tracked(self._variables[variable]):
+            self.now = {**self.now, variable: since}
 
     def note_failed(self, effects: Iterable[Effect | None]) -> None:
         """Note that steps may have run in part: what they leave equal is as it was, the rest is per rank."""
@@ -144,10 +157,6 @@ def is_tracked(variable: Any) -> bool:
 
 
 DECLARE = "declare the operation of the results that need it, as in (output, 'avg')"
-
-
-def _spread(effect: Effect, source: Any) -> str:
-    return f"function {effect.name!r}, which makes it of {describe(source)}, which differed"
 
 
 def _refusal(function: str, variable: Any, since: str, remedy: str) -> str:

@@ -18,8 +18,8 @@ from typing import Any
 from pytensor.compile.sharedvalue import SharedVariable
 
 from synk.exact.run_values import describe
-from synk.run.arrays.containers import adopt, give_back
-from synk.run.arrays.per_rank import State, warn_of_left
+from synk.run.arrays.containers import adopt, forget_left, give_back
+from synk.run.arrays.per_rank import LEFT, PerRank, State, left_since, warn_of_left
 from synk.run.arrays.variables import RankVariables
 from synk.values import messages
 from synk.values.by_value import dumps
@@ -29,22 +29,23 @@ class SharedTable:
     """The master's record of which shared variables have travelled.
 
     ``post(message)`` reaches all workers, ``release(message)`` does so too, later, from wherever it is
-    called: with other messages. ``note_set(identity)`` is called when the script sets a variable on rank 0 of
-    several. By ``to_host`` it reads values that programs left on the device of rank 0, on any thread.
+    called: with other messages. ``per_rank`` is told when the script sets a variable on rank 0 of several,
+    and what a run before has left. By ``to_host`` it reads values that programs left on the device of rank 0,
+    on any thread.
     """
 
     def __init__(
         self,
         post: Callable[..., None],
         release: Callable[[Any], None],
-        note_set: Callable[[int], None],
+        per_rank: PerRank,
         own: RankVariables,
         n_ranks: int,
         to_host: Callable[[Any], Any] | None = None,
     ):
         self._post = post
         self._release = release
-        self._note_set = note_set
+        self._per_rank = per_rank
         self._own = own
         self.n_ranks = n_ranks
         self._to_host = to_host or (lambda value: value)
@@ -91,13 +92,21 @@ class SharedTable:
             self._identities[id(variable)] = identity
             self._references[identity] = weakref.ref(variable)
             weakref.finalize(variable, self._forget, id(variable), identity).atexit = False
+            self._take_left(identity, variable)
             self._adopt(identity, variable)
+
+    def _take_left(self, identity: int, variable: SharedVariable) -> None:
+        """Note what a run before has left of a variable; the container knows it until values change."""
+        since = left_since(variable)
+        if since is not None:
+            self._per_rank.note_left(identity, since)
+        forget_left(variable.container)
 
     def _adopt(self, identity: int, variable: SharedVariable) -> None:
         """Let a variable take part in a run of several ranks, or one on a device."""
         several = self.n_ranks > 1
         if several or self._on_device:
-            note_set = partial(self._note_set, identity) if several else None
+            note_set = partial(self._per_rank.note_set, identity) if several else None
             adopt(variable.container, self._to_host, note_set)
 
     def use_ranks(self, n_ranks: int) -> None:
@@ -154,8 +163,9 @@ class SharedTable:
     def close(self, per_rank: State) -> None:
         """Let the variables be plain PyTensor ones again, which know what they were by ``per_rank``."""
         for identity, variable in self._alive().items():
-            since = per_rank.get(identity) if self.n_ranks > 1 else None
-            give_back(variable.container, since and since.what)
+            since = per_rank.get(identity)
+            lost = since is not None and (self.n_ranks > 1 or since.kind == LEFT)
+            give_back(variable.container, since.what if since is not None and lost else None)
 
 
 def _travels(share: messages.Share) -> bool:

@@ -155,7 +155,7 @@ class _Pickler(CodePickler):
                 )
 
     def met_first(self, before: list[Any]) -> list[Any]:
-        """Return what was met, each once, and nothing that was met before."""
+        """Return each value that was met, once, without those of ``before``."""
         known = set(map(id, before))
         return [one for key, one in {id(one): one for one in self.met}.items() if key not in known]
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from synk.exact.run_values import copy_of, describe
-from synk.run.arrays.per_rank import ROWS, PerRank, State
+from synk.run.arrays.per_rank import LEFT, ROWS, PerRank, State
 from synk.run.arrays.shared_storage import SharedStorage
 from synk.run.arrays.shared_table import SharedTable
 from synk.run.arrays.variables import RankVariables, stream
@@ -125,7 +125,7 @@ class Recovery:
             for identity, values in self._kept.items()
         }
         kept = self._kept_per_rank
-        self._kept_per_rank = {one: since for one, since in kept.items() if since.kind == ROWS}
+        self._kept_per_rank = {one: since for one, since in kept.items() if since.kind in (ROWS, LEFT)}
 
     def _are_rows(self, identity: int) -> bool:
         """Tell whether ranks had parts of the rows of one array."""

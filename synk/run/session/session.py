@@ -100,7 +100,7 @@ class Session:
             read = self._to_host if on_gpus else None
             self.per_rank = per_rank = PerRank(own, self.n_ranks)
             self.shared = SharedTable(
-                commands.post, commands.release_later, per_rank.note_set, own, self.n_ranks, read
+                commands.post, commands.release_later, per_rank, own, self.n_ranks, read
             )
             self.shared_storage = SharedStorage(
                 segments,

@@ -1,5 +1,6 @@
 """Shared variables as the script sees them while a run has them, on GPUs (a stand-in) and on cores."""
 
+import contextlib
 import copy
 import pickle
 import threading
@@ -195,3 +196,44 @@ def test_a_checkpoint_is_of_the_host(gpus, tmp_path):
     v.set_value(np.zeros(3))
     checkpoint.load(tmp_path / "saved.npz", {"v": v})
     np.testing.assert_array_equal(v.get_value(), [0, 2, 4])
+
+
+def scattered_in_a_run_before(ranks, n_ranks):
+    """Return a table of which rank 0's rows are left, in a run of so many ranks."""
+    v = table()
+    ranks(2, device="cpu")
+    synk.scatter(v, np.arange(8.0).reshape(4, 2))
+    synk.close()
+    ranks(n_ranks, device="cpu")
+    return v
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_rows_of_which_rank_0_s_are_left_are_not_saved_as_all(ranks, tmp_path, n_ranks):
+    v = scattered_in_a_run_before(ranks, n_ranks)
+    w = pytensor.shared(np.zeros(2), name="w")
+    with pytest.warns(synk.SynkWarning, match="run before") if n_ranks > 1 else contextlib.nullcontext():
+        assert synk.function([], v.sum())() == 6  # every rank has the same
+    synk.function([], updates=[(v, 2 * v, None), (w, v.sum(axis=0), None)])()
+    for _ in range(2):
+        for lost in (v, w):
+            with pytest.raises(
+                ValueError, match="is per rank since synk.scatter, and the values of all ranks"
+            ):
+                checkpoint.save(tmp_path / "saved.npz", lost)
+        synk.close()
+        ranks(3 - n_ranks, device="cpu")
+    assert not (tmp_path / "saved.npz").exists()
+
+
+@pytest.mark.parametrize("renew", [synk.scatter, synk.broadcast])
+def test_rows_that_are_given_anew_are_saved(ranks, tmp_path, renew):
+    v, rows = scattered_in_a_run_before(ranks, 2), np.arange(6.0).reshape(3, 2)
+    renew(v, rows)
+    checkpoint.save(tmp_path / "saved.npz", v)
+    synk.close()
+    checkpoint.load(
+        tmp_path / "saved.npz",
+        v := table() if renew is synk.scatter else pytensor.shared(rows * 0, name="table"),
+    )
+    np.testing.assert_array_equal(v.get_value(), rows)

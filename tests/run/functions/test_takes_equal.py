@@ -80,7 +80,7 @@ def test_a_declared_update_of_what_is_per_rank_is_per_rank(run, operation):
     assert is_refused(totals[0])
     assert totals[1]() == 3  # of v before, which was equal
     copy()
-    with pytest.raises(ValueError, match="'u'.* since function 'copy', which makes it of 'v'"):
+    with pytest.raises(ValueError, match="'u'.* since function 'copy' made it of 'v', which differed"):
         totals[1]()
     synk.broadcast(w)
     synk.broadcast([v, u])
