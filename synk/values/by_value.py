@@ -10,7 +10,6 @@ The process that has defined a function or class finds its own again, by a token
 
 from __future__ import annotations
 
-import dis
 import io
 import itertools
 import os
@@ -18,14 +17,18 @@ import pickle
 import sys
 import uuid
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from types import CellType, CodeType, FunctionType, ModuleType
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from types import FunctionType, ModuleType
 from typing import Any
 
 import cloudpickle
 
+from synk.values import assigned
+from synk.values.modules import is_own, reached
+
 SCRIPT = "__main__"
-ABSENT = object()
+ABSENT = object()  # what a mapping or a holder does not have
 # Noted where unpickling does not find a name.
 UNKNOWN = (
     "a worker looks for modules where it did when it was forked: synk.restart() makes workers that find what "
@@ -33,6 +36,7 @@ UNKNOWN = (
 )
 BEGUN = uuid.uuid4().hex  # of this process and its forks
 CODE = FunctionType, type
+CACHED = type(lru_cache(len))  # which pickle looks for by its name
 
 _tokens: weakref.WeakKeyDictionary[Any, tuple[str, int]] = weakref.WeakKeyDictionary()
 _defined: weakref.WeakValueDictionary[tuple[str, int], Any] = weakref.WeakValueDictionary()
@@ -67,38 +71,62 @@ class Code:
     ----------
     modules : set of str
         Those that the receiver imports.
+    is_sent : bool
+        Whether there is a function or class that went by value.
     """
 
     def __init__(self) -> None:
         self.modules: set[str] = set()
+        self.is_sent = False
         self._named: dict[tuple[int, Any], tuple[Mapping[Any, Any], Any, Any]] = {}
         self._held: list[tuple[Any, str, Any]] = []
-        self._written: set[str] = set()  # by the code itself: each rank has its own
+        self._written: set[tuple[int, str]] = set()  # by the code itself: each rank has its own
 
     def __bool__(self) -> bool:
         return bool(self._named or self._held)
 
     def note(self, mapping: Mapping[Any, Any], name: Any) -> None:
-        """Note what a mapping has by a name."""
+        """Note what a mapping has by a name, or that it has nothing."""
         self._named[id(mapping), name] = mapping, name, mapping.get(name, ABSENT)
 
-    def note_function(self, function: FunctionType, reads: Mapping[str, Any]) -> None:
-        """Note a function, and the globals that it reads."""
-        self._written |= set(_written(function.__code__))
-        for name in reads:
+    def note_module(self, name: str) -> None:
+        """Note a module that the receiver imports; a reload gives it another ``__spec__``."""
+        if name not in self.modules:
+            self.modules.add(name)
+            for one in filter(is_own, reached([name])):
+                self._hold(sys.modules[one], "__spec__")
+
+    def note_function(self, function: FunctionType) -> None:
+        """Note a function, and the globals that it reads or lacks."""
+        self.is_sent = True
+        cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+        for name in assigned.globals_read(function.__code__):
             self.note(function.__globals__, name)
         self._hold(function, "__code__", "__defaults__", "__kwdefaults__")
-        for cell in function.__closure__ or ():
+        for cell in cells.values():
             self._hold(cell, "cell_contents")
+        for name in assigned.globals_of(function.__code__):
+            self._written.add((id(function.__globals__), name))
+        for name in assigned.cells_of(function.__code__):
+            self._written.add((id(cells[name]), "cell_contents"))
+        for holder, name in assigned.attributes_of(function.__code__):
+            kind = (
+                _held_by(cells[holder], "cell_contents")
+                if holder in cells
+                else function.__globals__.get(holder)
+            )
+            self._written.add((id(kind), name))
 
     def note_class(self, kind: type) -> None:
         """Note a class by what is in it; ABCs count their instances there."""
+        self.is_sent = True
         members = vars(kind)
         for name in members:
             if name != "_abc_impl":
                 self._held.append((kind, name, members[name]))
+            self._written |= {(id(kind), one) for one in assigned.attributes_of_class(members[name])}
 
-    def _hold(self, holder: FunctionType | CellType, *names: str) -> None:
+    def _hold(self, holder: Any, *names: str) -> None:
         self._held += [(holder, name, _held_by(holder, name)) for name in names]
 
     def unsendable(self) -> str:
@@ -111,12 +139,12 @@ class Code:
         return ""
 
     def has_changed(self) -> bool:
-        """Tell whether the script has put something else in the place of what was sent."""
+        """Tell whether the script has put something else in the place of what was sent, or reloaded it."""
         for mapping, name, value in self._named.values():
-            if mapping.get(name, ABSENT) is not value and name not in self._written:
+            if mapping.get(name, ABSENT) is not value and (id(mapping), name) not in self._written:
                 return True
         for holder, name, value in self._held:
-            if _held_by(holder, name) is not value and name not in self._written:
+            if _held_by(holder, name) is not value and (id(holder), name) not in self._written:
                 return True
         return False
 
@@ -125,16 +153,6 @@ def _held_by(holder: Any, name: str) -> Any:
     if isinstance(holder, type):
         return vars(holder).get(name, ABSENT)
     return getattr(holder, name, ABSENT)  # a cell may be empty
-
-
-def _written(code: CodeType) -> Iterator[str]:
-    """Yield the names of globals and attributes that code assigns to."""
-    for instruction in dis.get_instructions(code):
-        if instruction.opname in ("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR"):
-            yield instruction.argval
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _written(constant)
 
 
 class CodePickler(cloudpickle.Pickler):
@@ -146,18 +164,20 @@ class CodePickler(cloudpickle.Pickler):
 
     def reducer_override(self, obj: Any) -> Any:
         if not isinstance(obj, CODE):
+            if isinstance(obj, CACHED) and is_of_script(obj):
+                return made, (_token_of(obj), cached, (obj.__wrapped__, obj.cache_parameters()))
             if isinstance(obj, ModuleType):
-                self.code.modules.add(obj.__name__)
+                self.code.note_module(obj.__name__)
             return NotImplemented
         reduced = super().reducer_override(obj)
         if reduced is NotImplemented:
-            self.code.modules.add(obj.__module__)
+            self.code.note_module(obj.__module__)
             return reduced
         if len(reduced) < 6:  # the type of a builtin constant
             return reduced
         make, arguments, state, _, _, put = reduced
         if isinstance(obj, FunctionType):
-            self.code.note_function(obj, state[1]["__globals__"])
+            self.code.note_function(obj)
         else:
             self.code.note_class(obj)
         token = _token_of(obj)
@@ -179,6 +199,11 @@ def fill(obj: Any, state: tuple[Any, ...]) -> Any:
     if _known(token) is None:
         put(obj, content)
     return obj
+
+
+def cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Any:
+    """Return a function that has a cache of its own, empty yet."""
+    return lru_cache(**parameters)(function)
 
 
 def _known(token: tuple[str, int]) -> Any:

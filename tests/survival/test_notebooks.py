@@ -338,7 +338,100 @@ REDEFINED = {
         ],
         "on_ranks(Scale()(x).sum())(ones) == 12",
     ),
-    # Both make new workers, which end with their test.
+    "a global that replaces a builtin": (
+        [OP.format("max(2, 0)"), SCALED.format(2), "def max(*_): return 3"],
+        "(f(ones), globals().pop('max'))[0] == 12",
+    ),
+    "a global that was missing": (
+        [
+            OP.format("missing"),
+            "f = on_ranks(Scale()(x).sum())\ntry: f(ones)\nexcept NameError: missing = 3",
+            "assert f(ones) == 12",
+            "del missing",
+            "try: f(ones)\nexcept NameError: missing = 4",
+        ],
+        "f(ones) == 16",
+    ),
+    "a global with the name of an attribute": (
+        [
+            OP.format("scale").replace(
+                "    def make", "    def __init__(self): self.scale = 7\n    def make"
+            ),
+            "scale = 2",
+            SCALED.format(2),
+            "scale = 3",
+        ],
+        "f(ones) == 12",
+    ),
+    "a function with a cache": (
+        [
+            "@functools.cache\ndef scale(): return 2",
+            OP.format("scale()"),
+            SCALED.format(2),
+            "@functools.lru_cache(maxsize=3, typed=True)\ndef scale(): return 3",
+            "assert f(ones) == 12",
+            "@functools.cache\ndef fall(n): return n * fall(n - 1) if n else 1",
+        ],
+        "both(lambda rank: lambda: fall(4)) == 24",
+    ),
+    "an Op of a function": (
+        [
+            "@pytensor.wrap_py([pt.dvector], [pt.dvector])\ndef scale(x): return x * 2",
+            "f = on_ranks(scale(x).sum())\nassert f(ones) == 8",
+            "@pytensor.wrap_py([pt.dvector], [pt.dvector])\ndef scale(x): return x * 3",
+            "assert f(ones) == 8",  # whose graph has the Op of before
+        ],
+        "on_ranks(scale(x).sum())(ones) == 12",
+    ),
+    "a global that an Op of a function reads": (
+        [
+            "a = 2",
+            "@pytensor.wrap_py([pt.dvector], [pt.dvector])\ndef scale(x): return x * a",
+            "f = on_ranks(scale(x).sum())\nassert f(ones) == 8",
+            "a = 3",
+        ],
+        "f(ones) == 12",
+    ),
+    "a function with Data": (
+        [OP.format("a"), "a = 2", SCALED.format(2), "ones_of_all = synk.data(ones)"]
+        + ["assert f(ones_of_all) == 8"] * 3
+        + ["a = 3"],
+        "f(ones_of_all) == 12",
+    ),
+    "a function that an object calls": (
+        [
+            OP.format("a"),
+            "a = 2",
+            SCALED.format(2),
+            "def make(rank, f): return lambda: float(f(ones)[0])",
+            "held = synk.on_ranks(make, f)",
+            "assert held() == [8, 8]",
+            "a = 3",
+            "refused(held)",
+            "f(ones)",
+            "refused(held)",
+        ],
+        "synk.on_ranks(make, f)() == [12, 12]",
+    ),
+    "a rule that there was not": (
+        [
+            OP.format(1),
+            "f = on_ranks(Scale()(x).sum())\nassert f(ones) == 4",
+            "@array_funcify.register(Scale)\ndef scale(op, node, xp): return lambda x: x * 3",
+        ],
+        "f(ones, num_slices=2) == f(ones) == 12",
+    ),
+    "a rule that cannot travel": (
+        [
+            OP.format(1).replace("Scale", "Other"),
+            "lock = __import__('threading').Lock()",
+            "@array_funcify.register(Other)\ndef scale(op, node, xp): return lambda x: lock and x",
+            "assert on_ranks(x.sum())(ones) == 4",
+            "text = ''\ntry: on_ranks(Other()(x).sum())(ones)\nexcept TypeError as error: text = str(error)",
+        ],
+        "'array_funcify.register(Other)' in text",
+    ),
+    # These make new workers, which end with their test.
     "workers": ([OP.format(2), SCALED.format(2), OP.format(3), "synk.restart()"], "f(ones) == 8"),
     "a module": (
         [
@@ -354,6 +447,28 @@ REDEFINED = {
             "synk.restart()",
         ],
         "both(module.make) == 30",
+    ),
+    "a module of a function that was built": (
+        [
+            "Path('scaling.py').write_text('a = 2')",
+            "Path('opsmod.py').write_text("
+            + repr("import scaling\nfrom pytensor.graph import Apply, Op\n" + OP.format("scaling.a"))
+            + ")",
+            "synk.restart()",
+            "import scaling, opsmod",
+            "ones_of_all = synk.data(ones)",
+            "f = on_ranks(opsmod.Scale()(x).sum())",
+            "assert [f(ones_of_all) for _ in range(3)] == [8] * 3",
+            "held = synk.on_ranks(lambda rank: lambda: opsmod.scaling.a)",
+            "assert held() == [2, 2]",
+            "Path('scaling.py').write_text('a = 30')",
+            "importlib.reload(scaling)",
+            "refused(lambda: f(ones_of_all))",
+            "refused(held)",
+            "refused(lambda: on_ranks(opsmod.Scale()(x).mean())(ones))",
+            "synk.restart()",
+        ],
+        "f(ones) == 120",
     ),
 }
 

@@ -166,10 +166,77 @@ def test_what_code_assigns_itself_is_no_change():
     assert not code.has_changed()
 
 
+ASSIGNED = """
+class K:
+    made = 0
+    def __init__(self): self.rate = self.made = 7
+    def count(self): type(self).made += 1
+    @classmethod
+    def make(cls):
+        cls.made += 1
+        self.__class__.made = 3
+class Other:
+    made = rate = 1
+def f():
+    global calls
+    calls += 1
+    one = K()
+    one.rate = Other.rate + K.made + Other.made
+    Other.made += one.rate
+    def g(): Other.made = rate + len([])
+    return g
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "noticed"),
+    [
+        ("calls = 5", False),
+        ("K.made = 5", False),
+        ("Other.made = 5", False),
+        ("Other.rate = 5", True),
+        ("rate = 5", True),
+        ("len = max", True),
+        ("K.count = K.make", True),
+        ("other = 5", False),
+    ],
+)
+def test_only_what_code_assigns_itself_is_no_change(change, noticed):
+    f, read = of_here("f", ASSIGNED, calls=0, rate=1)
+    _, code = dumped(f)
+    exec(change, read)
+    assert code.has_changed() == noticed
+
+
+def test_a_closure_that_counts_its_own_calls_has_not_changed():
+    text = "def make(a):\n def f():\n  nonlocal a\n  a += 1\n  return a\n return f\nf = make(1)"
+    f, _ = of_here("f", text)
+    _, code = dumped(f)
+    assert f() == 2
+    assert not code.has_changed()
+
+
+def test_a_function_with_a_cache_travels_by_value():
+    text = "import functools\n@functools.lru_cache(7)\ndef f(n): return n * f(n - 1) if n else a"
+    f, read = of_here("f", text, a=2)
+    payload, code = dumped(f)
+    assert ran(ARRIVED, told=payload) == b"48 7\n"
+    assert pickle.loads(payload) is f
+    read["a"] = 3
+    assert code.has_changed()
+
+
+ARRIVED = """
+import pickle, sys
+f = pickle.loads(sys.stdin.buffer.read())
+print(f(4), f.cache_parameters()["maxsize"])
+"""
+
+
 def test_the_global_that_cannot_be_sent_is_named():
     f, _ = of_here("f", "def f(): return lock", lock=threading.Lock())
     code = Code()
-    code.note_function(f, {"lock": None})
+    code.note_function(f)
     assert "global 'lock'" in code.unsendable()
 
 

@@ -113,6 +113,11 @@ class GraphFunction(Function):
         """The function as the script wrote it."""
         return self._written
 
+    @property
+    def code(self) -> Code:
+        """The code of the script in what the ranks have; another `Code` once they have another."""
+        return self._code
+
     def begin_anew(self) -> None:
         """Forget what ranks were given: the next call gives them the function as they need it then."""
         if self._spec is not None:

@@ -55,7 +55,9 @@ class OnRanks:
         self._kept: list[Any] = []  # functions, variables and Data that the objects refer to
         self._changes = _listed(changes)
         with owner.turn(self._label):
-            payload, self._code = self._travelling((make, arguments), also_indirectly=True)
+            payload, code = self._travelling((make, arguments), also_indirectly=True)
+            # What the ranks have: its own, and that of the functions that the objects call.
+            self._codes = [code, *(one.code for one in self._kept if isinstance(one, GraphFunction))]
             self._finalizer = weakref.finalize(self, owner.drop_object, number)
             self._finalizer.atexit = False
             self._run(MakeStep(number, payload, self._arrays()))
@@ -74,7 +76,9 @@ class OnRanks:
             If a worker died. The run is broken.
         """
         with self._owner.turn(self._label):
-            if self._code.has_changed():
+            if any(code.has_changed() for code in self._codes):
+                for code in self._codes:
+                    self._owner.check_imported(code.modules, also_indirectly=True)
                 raise SynkStateError(
                     f"{self._label}, or what it reads, was defined again since the ranks have it: "
                     "synk.on_ranks makes another"

@@ -9,12 +9,12 @@ is first named to them.
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterator
-from types import ModuleType
+from collections.abc import Collection
 from typing import Any
 
 from synk.values.by_value import SCRIPT
 from synk.values.errors import SynkStateError
+from synk.values.modules import reached
 
 
 class ImportedModules:
@@ -27,9 +27,7 @@ class ImportedModules:
 
     def check(self, names: Collection[str], also_indirectly: bool) -> None:
         """Raise SynkStateError if one of these modules was reloaded since, or one that they refer to."""
-        if also_indirectly and any(map(self._is_reloaded, [*self._specs])):
-            names = _reached(names)
-        for name in names:
+        for name in reached(names) if also_indirectly else names:
             if self._is_reloaded(name):
                 raise SynkStateError(
                     f"module {name!r} was reloaded, and the workers have it as it was before: "
@@ -43,21 +41,3 @@ class ImportedModules:
             return False
         spec = getattr(module, "__spec__", None)
         return self._specs.setdefault(name, spec) is not spec
-
-
-def _reached(names: Collection[str]) -> set[str]:
-    """Return modules with all that they refer to, and these refer to."""
-    found, waiting = set(names), list(names)
-    while waiting:
-        module = sys.modules.get(waiting.pop())
-        new = set(_named(module)) - found
-        found |= new
-        waiting += new
-    return found
-
-
-def _named(module: ModuleType | None) -> Iterator[str]:
-    for value in list(vars(module).values()) if isinstance(module, ModuleType) else ():
-        name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
-        if isinstance(name, str):
-            yield name

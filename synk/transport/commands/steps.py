@@ -32,7 +32,7 @@ class PickledSteps:
             if kinds != self._kinds or steps != self._steps:
                 self._kinds, self._steps = None, None
                 self._payload, code = dumped(steps)
-                if code:  # which may change while the steps stay equal
+                if code.is_sent:  # which may change while the steps stay equal
                     return self._payload
                 self._kinds = kinds
             self._steps = steps

@@ -11,21 +11,43 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from itertools import product
 from types import FunctionType
 from typing import Any
 
-from synk.values.by_value import Code, is_of_script
+from synk.values.by_value import Code, dumps, is_of_script
 
 Rule = tuple[Any, type, Any]  # table, class, implementation
 PACKAGES = "synk.", "pytensor."
+OTHERS = *PACKAGES, "builtins", "abc", "typing"  # where bases of the author's Ops are
 
 
-def rules_of_script(code: Code) -> list[Rule]:
-    """Return all rules that the script has registered, or that are for its classes; ``code`` notes them."""
-    rules = list(_rules_of_script(_tables(len(sys.modules))))
-    for table, kind, _ in rules:
+def rules_of_script(kinds: Iterable[type], code: Code) -> list[Rule]:
+    """Return the rules that the script has registered, or that are for its classes.
+
+    Of its own classes, only those of ``kinds``, the Ops of a graph; rewrites may bring others' Ops into it.
+    ``code`` notes the rules, and which its own Ops do not have yet.
+    """
+    tables = _tables(len(sys.modules))
+    own = {one for kind in kinds for one in kind.__mro__ if not one.__module__.startswith(OTHERS)}
+    rules = [rule for rule in _rules_of_script(tables) if rule[1] in own or not is_of_script(rule[1])]
+    for table, kind in [*((table, kind) for table, kind, _ in rules), *product(tables, own)]:
         code.note(table.registry, kind)
     return rules
+
+
+def unsendable(rules: Iterable[Rule], error: Exception) -> str:
+    """Say which rule cannot be pickled."""
+    for table, kind, implementation in rules:
+        try:
+            dumps(implementation)
+        except Exception as reason:
+            return (
+                f"the rule {table.__name__}.register({kind.__name__}) of this script cannot be pickled: "
+                f"{reason}. Rules go to the ranks with what they read: make that inside of the rule, or "
+                "define it in a module"
+            )
+    return f"the rules that this script has registered cannot be pickled: {error}"
 
 
 def learn(rules: Iterable[Rule]) -> None:

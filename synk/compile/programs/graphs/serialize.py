@@ -14,10 +14,12 @@ built a node travels. Like any pickle, a payload must come from a trusted sender
 
 import io
 import pickle
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from typing import Any
 
+from pytensor.compile.ops import FromFunctionOp
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Apply, Constant, NominalVariable, Variable
 from pytensor.graph.fg import FunctionGraph
@@ -25,8 +27,8 @@ from pytensor.graph.op import Op
 from pytensor.link.c.op import ExternalCOp
 
 from synk.compile.programs.graphs.origin import pack, unpack
-from synk.compile.programs.graphs.script_rules import learn, rules_of_script
-from synk.values.by_value import Code, CodePickler
+from synk.compile.programs.graphs.script_rules import learn, rules_of_script, unsendable
+from synk.values.by_value import Code, CodePickler, is_of_script
 
 Variables = list[Variable]
 
@@ -74,9 +76,10 @@ def dumps(
         pickler.code = code
     try:
         nodes = topological(outputs, inputs)
-        pickler.dump((rules_of_script(pickler.code), list(inputs), nodes, list(outputs), pack(nodes)))
+        pickler.dump((list(inputs), nodes, list(outputs), pack(nodes)))
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise TypeError(_blame(pickler.node, f"{error}{pickler.code.unsendable()}")) from error
+    _dump_rules(pickler)
     return file.getvalue()
 
 
@@ -90,8 +93,9 @@ def loads(payload: bytes, shared: Callable[[int], Any]) -> tuple[Variables, Vari
     shared : callable
         Called once for each integer that ``share`` gave; returns the shared variable it stands for.
     """
-    rules, inputs, nodes, outputs, lines = _GraphUnpickler(io.BytesIO(payload), shared).load()
-    learn(rules)
+    unpickler = _GraphUnpickler(io.BytesIO(payload), shared)
+    inputs, nodes, outputs, lines = unpickler.load()
+    learn(unpickler.load())
     unpack(nodes, lines)
     return inputs, outputs
 
@@ -115,12 +119,22 @@ def topological(outputs: Iterable[Variable], roots: Iterable[Variable] = ()) -> 
     return order
 
 
+def _dump_rules(pickler: "_GraphPickler") -> None:
+    """Pickle the rules beside their graph, whose Ops are known now."""
+    rules = rules_of_script(pickler.kinds, pickler.code)
+    try:
+        pickler.dump(rules)
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        raise TypeError(unsendable(rules, error)) from error
+
+
 class _GraphPickler(CodePickler):
     """Reduce variables, nodes and graphs to calls of the small functions below."""
 
     def __init__(self, file, roots: Iterable[Variable], share: Callable[[Any], int]):
         super().__init__(file)
         self.node: Apply | None = None  # the last one begun, to blame
+        self.kinds: set[type] = set()  # of the Ops met, those inside of others included
         self._share = share
         self._roots = set(roots)
         self._begun: set[Apply] = set()
@@ -137,8 +151,12 @@ class _GraphPickler(CodePickler):
         if isinstance(obj, FunctionGraph):
             nodes = topological(obj.outputs, obj.inputs)
             return make_graph, (obj.inputs, nodes, obj.outputs, pack(nodes))
+        if isinstance(obj, Op):
+            self.kinds.add(type(obj))
         if isinstance(obj, Op) and any(vars(obj).get(name, none) != none for name, none in MADE_HERE.items()):
             return without_caches(obj).__reduce_ex__(5)
+        if isinstance(obj, FromFunctionOp) and not _is_found(obj):
+            return make_python_op, _parts_of(obj)
         if isinstance(obj, ExternalCOp):
             # Each holds the text of a source file, of its own; one stands for all that are equal.
             obj = copy(obj)
@@ -198,6 +216,23 @@ def make_constant(cls, kind, data, name) -> Constant:
 def make_node(op, inputs, outputs) -> Apply:
     """Make a node; it claims its outputs."""
     return Apply(op, inputs, outputs)
+
+
+def make_python_op(function, inputs, outputs, infer_shape) -> Op:
+    """Make what ``pytensor.wrap_py`` makes of a function."""
+    return FromFunctionOp(function, inputs, outputs, infer_shape)
+
+
+def _parts_of(op: FromFunctionOp) -> tuple[Any, ...]:
+    function, infer_shape = (vars(op)[f"_FromFunctionOp__{name}"] for name in ("fn", "infer_shape"))
+    return function, op.itypes, op.otypes, infer_shape
+
+
+def _is_found(op: FromFunctionOp) -> bool:
+    """Tell whether workers find the Op by the name of its function: it is an imported module's."""
+    function, *_ = _parts_of(op)
+    module = sys.modules.get(function.__module__)
+    return not is_of_script(function) and getattr(module, function.__name__, None) is op
 
 
 def make_graph(inputs, nodes, outputs, lines) -> FunctionGraph:
