@@ -4,8 +4,9 @@ PyTensor's rewriter, excluded by name -> the same, for graphs where it holds
 terms of sums, cast                   -> PyTensor's search for Gemm
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+import numpy as np
 from pytensor.compile.mode import optdb
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.fg import FunctionGraph
@@ -15,8 +16,7 @@ from pytensor.scan.op import Scan
 from pytensor.scan.rewriting.trace import scan_reduce_trace_no_prealloc
 from pytensor.tensor.basic import cast, constant
 from pytensor.tensor.elemwise import Elemwise
-from pytensor.tensor.math import Dot
-from pytensor.tensor.rewriting import basic, math
+from pytensor.tensor.math import Dot, Prod, add, mul, neg, reciprocal, sub, true_div
 from pytensor.tensor.subtensor import Subtensor, indices_from_subtensor
 
 SOUND = "synk_sound"  # the tag of all of them
@@ -99,7 +99,7 @@ def _unless(wrong: Callable[[Apply], bool], rewriter: NodeRewriter) -> NodeRewri
 def _compares_with_itself(node: Apply) -> bool:
     """Tell whether a comparison says which elements are NaN, as ``x != x`` does."""
     compares = isinstance(node.op.scalar_op, EQ | NEQ | LE | GE)
-    return compares and node.inputs[0] is node.inputs[1] and node.inputs[0].type.dtype not in discrete_dtypes
+    return compares and node.inputs[0] is node.inputs[1] and not _discrete(node.inputs[0])
 
 
 def _counts(node: Apply) -> bool:
@@ -107,16 +107,116 @@ def _counts(node: Apply) -> bool:
     return node.inputs[0].type.dtype != node.outputs[0].type.dtype
 
 
+def _wraps_before(node: Apply) -> bool:
+    """Tell whether what a reduction combines wraps in a dtype of its own: ``sum(3 * x)`` of narrow ``x``."""
+    reduced, result = node.inputs[0], node.outputs[0]
+    if _discrete(reduced) and (isinstance(node.op, Prod) or reduced.type.dtype != result.type.dtype):
+        return True
+    terms = reduced.owner.inputs if reduced.owner else ()
+    return sum(_narrower(term, reduced) for term in terms) > 1
+
+
+def _wraps_inside(node: Apply) -> bool:
+    """Tell whether sums of sums, or products of products, wrap in integers of two dtypes."""
+    return _discrete(node.inputs[0]) and node.inputs[0].type.dtype != node.outputs[0].type.dtype
+
+
+def _regroups_narrow(node: Apply) -> bool:
+    """Tell whether a sum or a product of many terms has terms that would meet in a narrower integer dtype."""
+    family = next((one for one in FAMILIES if node.op in one), ())
+    result, terms, n_narrow = node.outputs[0], list(node.inputs), 0
+    while terms:
+        term = terms.pop()
+        inside = term.owner is not None and term.owner.op in family
+        if _narrower(term, result):
+            n_narrow += 1
+            if inside or n_narrow > 1:
+                return True
+        elif inside:
+            terms.extend(term.owner.inputs)
+    return False
+
+
+def _near(node: Apply) -> Iterator[Variable]:
+    """Yield what a pattern of two or three Ops is about: inputs, and what they are computed from."""
+    for one in node.inputs:
+        yield one
+        for two in one.owner.inputs if one.owner and isinstance(one.owner.op, Elemwise) else ():
+            yield two
+            yield from two.owner.inputs if two.owner and isinstance(two.owner.op, Elemwise) else ()
+
+
+def _widens(node: Apply) -> bool:
+    """Tell whether integers become wider, or floats, nearby: ``exp(x + y)`` of bytes wraps."""
+    return any(_narrower(one, node.outputs[0]) for one in _near(node))
+
+
+def _has_integers(node: Apply) -> bool:
+    """Tell whether there are integers nearby, the smallest of which has no absolute value."""
+    return any(_discrete(one) and not isinstance(one, Constant) for one in _near(node))
+
+
+def _is_unsigned(node: Apply) -> bool:
+    """Tell whether a node negates numbers that have no sign."""
+    return np.dtype(node.inputs[0].type.dtype).kind in "ub"
+
+
+def _discrete(variable: Variable) -> bool:
+    return getattr(variable.type, "dtype", None) in discrete_dtypes
+
+
+def _narrower(variable: Variable, result: Variable) -> bool:
+    """Tell whether a variable has integers of another dtype than a result: as itself, it may wrap."""
+    other = getattr(variable.type, "dtype", None) != getattr(result.type, "dtype", None)
+    return other and _discrete(variable) and not isinstance(variable, Constant)
+
+
+FAMILIES = ((mul, true_div, reciprocal), (add, sub, neg))
+
 GUARDED = {
-    "local_useless_elemwise": (basic, _compares_with_itself, ("canonicalize", "specialize")),
-    "local_useless_elemwise_comparison": (basic, _compares_with_itself, ("canonicalize", "specialize")),
-    "local_careduce_of_alloc": (math, _counts, ("specialize",)),
+    "local_useless_elemwise": _compares_with_itself,
+    "local_useless_elemwise_comparison": _compares_with_itself,
+    "local_careduce_of_alloc": _counts,
+    "local_sum_prod_of_mul_or_div": _wraps_before,
+    "local_sum_of_neg_to_neg_of_sum": _wraps_before,
+    "local_reduce_chain": _wraps_inside,
+    "local_mul_canonizer": _regroups_narrow,
+    "local_add_canonizer": _regroups_narrow,
+    "local_neg_to_mul": _is_unsigned,
+    "local_max_to_min": _is_unsigned,
+    **dict.fromkeys(
+        (
+            "local_mul_specialize",
+            "local_mul_switch_sink",
+            "local_div_switch_sink",
+            "local_greedy_distributor",
+            "local_sub_neg_to_add",
+            "local_add_neg_to_sub",
+            "local_neg_div_neg",
+            "local_exp_log",
+            "local_exp_log_nan_switch",
+            "local_sqrt_sqr",
+            "local_log_sqrt_sqr",
+            "local_log1p",
+            "local_mul_exp_to_exp_add",
+            "local_div_exp_to_mul_exp",
+            "local_mul_pow_to_pow_add",
+            "local_1msigmoid",
+            "logsigm_to_softplus",
+            "local_erf_neg_minus_one",
+            "local_sigm_times_exp",
+            "local_reciprocal_1_plus_exp",
+        ),
+        _widens,
+    ),
+    **dict.fromkeys(("local_abs_lift", "local_abs_merge", "local_useless_abs"), _has_integers),
 }
 
-for _name, (_module, _wrong, _databases) in GUARDED.items():
-    if hasattr(_module, _name):  # not in every version
-        for _database in _databases:
-            optdb[_database].register(f"sound_{_name}", _unless(_wrong, getattr(_module, _name)), SOUND)
+for _name, _wrong in GUARDED.items():
+    for _database in ("canonicalize", "stabilize", "specialize", "uncanonicalize"):
+        # Not each version has all of them.
+        for _rewriter in tuple(optdb[_database].__db__.get(_name, ())):
+            optdb[_database].register(f"sound_{_name}", _unless(_wrong, _rewriter), SOUND)
 
 optdb.register("cast_terms", CastTerms(), SOUND, position=1.69)  # before the search, at 1.7
 optdb.register(

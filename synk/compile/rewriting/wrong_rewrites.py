@@ -16,6 +16,8 @@ import pytensor
 from pytensor.compile.mode import get_mode
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 
+from synk.compile.rewriting.sound_rewrites import GUARDED
+
 Release = tuple[int, ...]
 
 
@@ -91,4 +93,7 @@ def without_wrong(mode: Any) -> Any:
     """
     found = get_mode(mode)
     by_name = isinstance(getattr(found, "provided_optimizer", None), RewriteDatabaseQuery)
-    return found.excluding(*LEFT_OUT).including("cast_terms") if by_name else mode
+    if not by_name:
+        return mode
+    guarded = (f"sound_{name}" for name in GUARDED)
+    return found.excluding(*LEFT_OUT, *GUARDED).including("cast_terms", *guarded)
