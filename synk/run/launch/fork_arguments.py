@@ -91,7 +91,7 @@ def checked_devices(
     if not devices.gpus:
         _refuse_on_cores(of_gpus)
     if cuda_graphs or overlap:
-        # Here and nowhere else: what else there is does not read this room, and works without it.
+        # Here and nowhere else: what else there is does not read this folder, and works without it.
         from synk.gpu.speedups import speed_up
 
         devices = speed_up(devices, cuda_graphs, overlap)

@@ -16,7 +16,7 @@ import pytensor.tensor as pt
 import synk
 from synk.extensions import train, updates
 
-synk.fork(2, device="cpu", cuda_graphs=True, overlap=True)
+synk.fork(2, device="cpu")
 x, y = pt.matrix("x"), pt.vector("y")
 w = pytensor.shared(np.zeros(3), name="w")
 step = train.make_train_function(((x @ w - y) ** 2).mean(), [w], [x, y], updates.sgd, learning_rate=0.1)
