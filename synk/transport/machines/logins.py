@@ -19,12 +19,13 @@ from synk.values.errors import SynkStateError
 READ_SECONDS = 0.1
 SSH_FAILED = 255  # ssh's exit code for what is its own
 NEEDED = ("synk", "mpi4py", "numpy", "pytensor")
-# Nothing is imported, as that takes seconds. Another project called synk has no folder of machines.
+# Nothing is imported, as that takes seconds. Another project called synk has no folder transport.
 LOOK = f"""
 import os, sys
 from importlib.util import find_spec
 missing = [name for name in {NEEDED} if not find_spec(name)]
-if "synk" not in missing and not os.path.isdir(os.path.dirname(find_spec("synk").origin or "") + "/machines"):
+folder = "" if "synk" in missing else os.path.dirname(find_spec("synk").origin or "")
+if "synk" not in missing and not os.path.isdir(folder + "/transport"):
     missing.append("synk, in whose place is another project of this name")
 sys.exit(", ".join(missing) or 0)
 """
