@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 
 @dataclass(frozen=True)
 class Monitor:
@@ -34,7 +36,7 @@ class Patience:
     """Counts epochs that are not better than the best before them."""
 
     def __init__(self, monitor: Monitor, patience: int):
-        if not isinstance(patience, int):
+        if not isinstance(patience, int | np.integer):
             raise TypeError(f"patience={patience!r} is not an integer")
         if patience < 1:
             raise ValueError(f"patience={patience} is less than 1; pass how many epochs may be no better")

@@ -12,6 +12,8 @@ import threading
 from collections.abc import Iterable
 from typing import Any, Protocol
 
+import numpy as np
+
 from synk.extensions.fit.grace import Grace
 
 # Others, sent to all processes of a job, end the workers, which have no handler for them.
@@ -110,7 +112,7 @@ def checked_signals(stop_on: Any) -> tuple[int, ...]:
 
 def checked_grace(seconds: Any) -> float:
     """Return the seconds; raise TypeError or ValueError if they are no positive number."""
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float | np.number):
         raise TypeError(f"grace={seconds!r} is not a number of seconds")
     if not 0 < seconds < threading.TIMEOUT_MAX:
         raise ValueError(f"grace={seconds} is no time to wait; pass the seconds before the process is killed")

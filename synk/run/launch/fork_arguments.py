@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,8 @@ def completed(
 ) -> tuple[Any, Any, Any]:
     """Return ranks, hosts and interface, those that are None as the environment says.
 
-    Raises ValueError if that is no number, or the script names a network where there is one machine.
+    Raises ValueError if that is no number, or the script names a network where there is one machine, and
+    TypeError or ValueError for what is no number of ranks.
     """
     alone = hosts is None and not environ.get(HOSTS) and not under_mpi(environ)
     if interface is not None and alone:
@@ -40,7 +42,7 @@ def completed(
         if not environ[RANKS].isdecimal():
             raise ValueError(f"{RANKS}={environ[RANKS]!r} of the environment is no number of ranks")
         n_parallel = int(environ[RANKS])
-    return n_parallel, hosts, interface
+    return None if n_parallel is None else _checked_count("n_parallel", n_parallel), hosts, interface
 
 
 def checked_devices(
@@ -66,9 +68,10 @@ def checked_devices(
         raise ValueError(
             f"device={device!r} is unknown; choose one of {', '.join(KINDS)} (GPUs by CUDA_VISIBLE_DEVICES)"
         )
-    for name, value in (("n_parallel", n_parallel), ("threads", threads)):
-        if value is not None:
-            _check_count(name, value)
+    if n_parallel is not None:
+        n_parallel = _checked_count("n_parallel", n_parallel)
+    if threads is not None:
+        threads = _checked_count("threads", threads)
     if precision is not None and precision not in PRECISIONS:
         raise ValueError(f"precision={precision!r} is unknown; choose one of {', '.join(PRECISIONS)}")
     if bind not in BIND:
@@ -126,13 +129,13 @@ def checked_ranks(n_parallel: Any, present: int, devices: Devices) -> int:
     """
     if n_parallel is None:
         return present
-    _check_count("n_parallel", n_parallel)
+    number = _checked_count("n_parallel", n_parallel)
     if devices.gpus and n_parallel > devices.n_ranks:
         raise ValueError(
             f"n_parallel={n_parallel} is more than the {devices.n_ranks} ranks on GPUs with which this run "
             "was forked: close() it, and fork() more"
         )
-    return int(n_parallel)
+    return number
 
 
 def refuse_hosts(hosts: Any) -> None:
@@ -143,11 +146,16 @@ def refuse_hosts(hosts: Any) -> None:
         )
 
 
-def _check_count(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
+def _checked_count(name: str, value: Any) -> int:
+    try:
+        number = None if isinstance(value, bool) else index(value)
+    except TypeError:
+        number = None
+    if number is None:
         raise TypeError(f"{name}={value!r} is not an integer")
-    if value < 1:
+    if number < 1:
         raise ValueError(f"{name}={value} is less than 1")
+    return number
 
 
 def checked_undeclared(undeclared: Any) -> str:

@@ -184,6 +184,12 @@ def test_wrong_arguments_are_told(make_one, message):
         make_one()
 
 
+def test_patience_may_be_an_integer_of_numpys():
+    assert EarlyStopping(patience=np.int64(2))
+    with pytest.raises(TypeError, match="patience=2.0 is not an integer"):
+        EarlyStopping(patience=2.0)
+
+
 @pytest.mark.parametrize("kind", [partial(ReduceOnPlateau), partial(LinearScaling, base=1)])
 @pytest.mark.parametrize("rate", [0.1, None, pytensor.shared(np.ones(2))], ids=["float", "None", "a vector"])
 def test_a_rate_that_is_none_is_told(kind, rate):

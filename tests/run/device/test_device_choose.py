@@ -2,13 +2,14 @@
 
 import warnings
 
+import numpy as np
 import pytest
 
 import synk
 from synk.gpu.device import cupy_library
 from synk.gpu.device.probe import Gpu, Survey
 from synk.run.device import CpuDevice, CudaDevice, choose_devices
-from synk.run.launch.fork_arguments import checked_devices
+from synk.run.launch.fork_arguments import checked_devices, checked_ranks, completed
 
 H200 = (Gpu(0, "NVIDIA H200"), Gpu(1, "NVIDIA H200"))
 MODULE = "synk.run.device.choose"
@@ -179,6 +180,22 @@ def test_an_option_of_gpus_is_refused_on_cores(machine, device, found, option):
     ((name, value),) = option.items()
     with pytest.raises(ValueError, match=f"{name}={value!r} is for GPUs, and this run computes on cores"):
         checked_devices(2, device, 1, **option)
+
+
+@pytest.mark.parametrize("number", [np.int64(2), np.uint8(2), np.array(2)])
+def test_numbers_of_ranks_and_threads_may_be_numpys(machine, number):
+    machine(Survey())
+    devices = checked_devices(number, "cpu", number)
+    found = (
+        devices.n_ranks,
+        devices.threads,
+        checked_ranks(number, 3, devices),
+        *completed(number, None, None),
+    )
+    assert found == (2, 2, 2, 2, None, None)
+    assert {type(one) for one in found[:4]} == {int}
+    with pytest.raises(TypeError, match="n_parallel=.*True.* is not an integer"):
+        checked_devices(np.bool_(True), "cpu", 1)
 
 
 def test_what_cores_do_anyway_may_be_said(machine):
