@@ -50,12 +50,15 @@ def plain(value: Any, what: str) -> Any:
 
 def _from_dlpack(value: Any, what: str) -> NDArray[Any]:
     """Return the array of an object that has DLPack alone; nothing is copied."""
-    if int(value.__dlpack_device__()[0]) not in HOST_MEMORY:
-        raise TypeError(_elsewhere(value, what))
     try:
-        return np.from_dlpack(value)
-    except (RuntimeError, BufferError, TypeError, ValueError) as error:  # a dtype that NumPy lacks, say
-        raise TypeError(f"{what} is no array of NumPy's ({type(value).__name__}): {error}") from None
+        on_host = int(value.__dlpack_device__()[0]) in HOST_MEMORY
+        array = np.from_dlpack(value) if on_host else None
+    except Exception as error:  # whatever another library raises, for a dtype that NumPy lacks, say
+        said = f"{type(error).__name__}: {error}"
+        raise TypeError(f"{what} is no array of NumPy's ({type(value).__name__}): {said}") from error
+    if array is None:
+        raise TypeError(_elsewhere(value, what))
+    return array
 
 
 def _elsewhere(value: Any, what: str) -> str:

@@ -64,13 +64,26 @@ def test_an_array_on_a_device_is_named_with_the_way_to_the_host(value):
         plain(value, "'x'")
 
 
-def test_a_dlpack_that_numpy_does_not_know_is_named():
+@pytest.mark.parametrize("error", [BufferError("no such dtype"), KeyError("dtype"), OSError("gone")])
+def test_a_dlpack_that_numpy_does_not_know_is_named(error):
     class Unknown(Exchanged):
         def __dlpack__(self, **options):
-            raise BufferError("no such dtype")
+            raise error
 
-    with pytest.raises(TypeError, match=r"'x' is no array of NumPy's \(Unknown\): no such dtype"):
+    said = re.escape(f"'x' is no array of NumPy's (Unknown): {type(error).__name__}: {error}")
+    with pytest.raises(TypeError, match=said) as caught:
         plain(Unknown(np.zeros(3)), "'x'")
+    assert caught.value.__cause__ is error
+
+
+@pytest.mark.parametrize("device", ["cpu", None, ()])
+def test_a_device_that_is_no_number_is_named(device):
+    class Elsewhere(Exchanged):
+        def __dlpack_device__(self):
+            return device
+
+    with pytest.raises(TypeError, match=r"'x' is no array of NumPy's \(Elsewhere\): \w+Error: "):
+        plain(Elsewhere(np.zeros(3)), "'x'")
 
 
 def test_ragged_rows_are_no_array():
