@@ -13,7 +13,9 @@ version = tuple(sys.version_info[:3])
 if version < (3, 12):
     present = ".".join(map(str, version))
     raise ModuleNotFoundError(
-        MISSING.format(what=f"Python 3.12 or newer, as PyMC 6 does; this is {present}"), name="pymc"
+        f"synk.extensions.pymc needs Python 3.12 or newer, as PyMC 6 does; this is {present}, for which no "
+        "package helps. Install synk-pytensor[pymc] in an environment of a newer Python",
+        name="pymc",
     )
 for name, least in LEAST.items():
     try:

@@ -17,8 +17,10 @@ from synk.values.errors import SynkWarning
 from synk.values.script_frames import stacklevel
 
 DISTRIBUTION = "synk-pytensor"  # of this package, which was once installed as synk, too
-METADATA = re.compile(r"synk-[^-]+\.dist-info")
+METADATA = re.compile(r"synk-[^-]+(-py[\d.]+)?\.(dist|egg)-info", re.IGNORECASE)
+FILES = ("METADATA", "PKG-INFO", "")  # in the folder; of the oldest installers the entry is a file itself
 OURS = "Requires-Dist: pytensor"
+OUR_LINE = "from synk.values.namesake import"  # of our __init__.py
 PACKAGES = ("site-packages", "dist-packages")
 REMEDY = (
     f"pip uninstall synk; then, as that takes synk/__init__.py along, install {DISTRIBUTION} again from its "
@@ -35,7 +37,7 @@ def namesakes(places: Iterable[str] | None = None) -> list[str]:
 
 def is_ours(init: Path) -> bool:
     """Return whether a file is this package's ``__init__.py``, and not the one of another project."""
-    return "__version__" in init.read_text(errors="replace")
+    return OUR_LINE in init.read_text(errors="replace")
 
 
 def own_place() -> str:
@@ -47,7 +49,8 @@ def _namesakes_in(place: str) -> Iterator[str]:
     # Entries are read by name only: importlib.metadata would take 30 ms to import.
     with suppress(OSError):
         for name in filter(METADATA.fullmatch, os.listdir(place)):
-            if OURS not in Path(place, name, "METADATA").read_text(errors="replace"):
+            found = [path for path in (Path(place, name, file) for file in FILES) if path.is_file()]
+            if found and OURS not in found[0].read_text(errors="replace"):
                 yield os.path.join(place, name)
 
 

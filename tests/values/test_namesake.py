@@ -1,6 +1,8 @@
 """Metadata of other projects called synk, beside ours under its present and its former name."""
 
+import os
 import warnings
+from pathlib import Path
 
 import pytest
 
@@ -33,6 +35,27 @@ def test_another_project_is_found_and_ours_is_not(place, tmp_path):
 def test_metadata_that_cannot_be_read_are_no_error(tmp_path):
     (tmp_path / "synk-0.0.1.dist-info").mkdir()
     assert namesake.namesakes([str(tmp_path)]) == []
+    os.mkfifo(tmp_path / "synk-0.0.1.dist-info" / "METADATA")  # reading would wait for a writer
+    assert namesake.namesakes([str(tmp_path)]) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["Synk-0.0.1.dist-info", "synk-0.0.1-py3.11.egg-info", "synk-0.0.1.egg-info"]
+)
+@pytest.mark.parametrize("file", ["METADATA", "PKG-INFO", ""])
+def test_other_installers_metadata_are_found(tmp_path, name, file):
+    path = tmp_path / name / file
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("Name: synk\n")
+    assert namesake.namesakes([str(tmp_path)]) == [str(tmp_path / name)]
+    path.write_text(f"Name: synk\n{REQUIRES}")
+    assert namesake.namesakes([str(tmp_path)]) == []
+
+
+def test_a_version_alone_does_not_make_a_file_ours(tmp_path):
+    (tmp_path / "__init__.py").write_text('__version__ = "0.0.1"\n')
+    assert not namesake.is_ours(tmp_path / "__init__.py")
+    assert namesake.is_ours(Path(synk.__file__))
 
 
 def test_it_is_looked_for_where_packages_are(place, tmp_path, monkeypatch):
