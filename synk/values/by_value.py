@@ -149,6 +149,14 @@ class Code:
         return False
 
 
+def _is_library_s(obj: Any) -> bool:
+    """Tell at once that this package or NumPy has a function or class: most messages have no other."""
+    name = obj.__module__
+    if name not in sys.modules or not name.startswith(("synk.", "numpy")):
+        return False
+    return vars(sys.modules[name]).get(obj.__name__) is obj
+
+
 def _held_by(holder: Any, name: str) -> Any:
     if isinstance(holder, type):
         return vars(holder).get(name, ABSENT)
@@ -168,6 +176,9 @@ class CodePickler(cloudpickle.Pickler):
                 return made, (_token_of(obj), cached, (obj.__wrapped__, obj.cache_parameters()))
             if isinstance(obj, ModuleType):
                 self.code.note_module(obj.__name__)
+            return NotImplemented
+        if _is_library_s(obj):
+            self.code.modules.add(obj.__module__)
             return NotImplemented
         reduced = super().reducer_override(obj)
         if reduced is NotImplemented:
