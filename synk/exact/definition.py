@@ -21,6 +21,7 @@ from pytensor.link.c.basic import CLinker
 from pytensor.tensor.type import DenseTensorType, TensorType
 
 from synk.compile import ArrayLinker
+from synk.compile.programs.graphs.minima import with_minima
 from synk.compile.programs.graphs.substitute import substitute
 from synk.compile.programs.graphs.width import as_performed
 from synk.compile.rewriting.until_gradients import check_until_gradients
@@ -113,7 +114,8 @@ def define(
     triples += _default_updates(
         [*expressions, *(given for _, given in pairs)], [variable for variable, _, _ in triples]
     )
-    as_written = substitute([*output_variables, *(value for _, value, _ in triples)], dict(pairs))
+    results = [*output_variables, *(value for _, value, _ in triples)]
+    as_written = with_minima(substitute(results, dict(pairs)))
     expressions = as_performed(as_written)
     written = [
         (variable, _fitting(variable, expression), mode)

@@ -32,6 +32,7 @@ from synk.compile.native.libraries import native_libraries
 from synk.compile.programs.elementwise import dialect_of
 from synk.compile.programs.elementwise.dialect import CUDA
 from synk.compile.programs.elementwise.fusion import TAGS, register_fusion
+from synk.compile.programs.graphs.minima import with_minima
 from synk.compile.programs.graphs.width import as_performed
 from synk.compile.programs.passes.host_or_device import wanted_on_host
 from synk.compile.rewriting.sound_rewrites import GUARDED, SOUND
@@ -220,7 +221,7 @@ class AsPerformed(GraphRewriter):
     def apply(self, fgraph: FunctionGraph) -> None:
         """Change the graph, before any rewrite goes by dtypes."""
         try:
-            made = as_performed(fgraph.outputs)
+            made = as_performed(with_minima(fgraph.outputs))
         except TypeError:
             return
         old = list(fgraph.outputs)
