@@ -356,6 +356,24 @@ def reduced(graph):
     return Step(f"{name} {axis}", lambda x: getattr(x, name)(axis=axis), numeric, exact=name != "mean"), [x]
 
 
+@step(4)
+def reduced_narrowly(graph):
+    """A sum or a product in a narrow dtype, or of what wraps: multiples, negatives."""
+    name = graph.one_of(["sum", "prod"])
+    x = graph.array("i", "u")
+    declared = x.variable.type.dtype
+    if declared != str(x.arrays[0].dtype):
+        raise Unfit
+    axis, factor = graph.number(0, x.variable.type.ndim - 1), np.array(graph.number(2, 5), declared)
+    before = graph.one_of([lambda x: x, lambda x: x * factor, lambda x: -x])
+    dtype = graph.one_of([None, declared])
+    return Step(
+        f"{name} {axis} in {dtype}",
+        lambda x: getattr(before(x), name)(axis=axis, dtype=dtype),
+        lambda x: getattr(before(x), name)(axis=axis, dtype=dtype),
+    ), [x]
+
+
 @step(3)
 def moved(graph):
     x = graph.array()
