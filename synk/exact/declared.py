@@ -11,8 +11,9 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import pytensor.scalar.basic as ps
 from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.basic import Variable
+from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
@@ -31,6 +32,7 @@ from synk.values.errors import SynkWarning
 from synk.values.script_frames import stacklevel
 
 RANKS_OWN = (None, "gather")  # say that what each rank has is meant
+REPEATED = ("it adds", "it multiplies")  # why a result is wrong of which ranks have a part alike
 KINDS = {"prod": "the product", "max": "the largest", "min": "the smallest"}
 
 
@@ -53,16 +55,20 @@ def warn_of_declared(definition: Definition) -> None:
 
 
 def warn_of_updates(definition: Definition) -> None:
-    """Warn of updates declared "sum" that add up the variable's old value once for each slice."""
+    """Warn of updates declared "sum" or "prod" with a part that counts once for each slice, as old values."""
     judged = [
-        (f"the update of {describe(update.variable)}, declared 'sum'", update.value, "sum")
+        (f"the update of {describe(update.variable)}, declared {update.mode!r}", update.value, update.mode)
         for update in definition.updates
-        if update.mode == "sum" and update.variable in ancestors([update.value])
+        if update.mode in ("sum", "prod")
     ]
+    # The sum of other values of slices may be meant, such as means.
+    old = {id(one.value) for one in definition.updates if one.variable in ancestors([one.value])}
+    sums_of_old = {what for what, value, mode in judged if mode == "sum" and id(value) in old}
     said = [
-        f"{found.what}: it adds the old value, which counts once for each slice, and for each rank in a sum "
-        "over ranks"
+        f"{found.what}: {found.why}; what all slices have counts once for each slice, and for each rank "
+        "where ranks meet"
         for found in findings(definition, judged)
+        if found.what in sums_of_old or found.why.startswith(REPEATED)
     ]
     if said:
         remedy = (
@@ -107,8 +113,10 @@ def findings(definition: Definition, judged: list[tuple[str, Variable, Any]]) ->
     local = [*map(completion.local, written)]
     growths = growth_of([value for value, _ in local], completion, written)
     found = []
-    for (what, result, mode), (_, relation), growth in zip(judged, local, growths, strict=True):
+    for (what, _, mode), result, (_, relation), growth in zip(judged, written, local, growths, strict=True):
         verdict = judge(relation, growth, plain_mode(mode), result)
+        if verdict is None and plain_mode(mode) == "prod":
+            verdict = judge_factors(result, completion)
         if verdict is not None:
             found.append(WrongDeclaration(what, *verdict))
     return found
@@ -143,6 +151,25 @@ def judge(
         if mode in ("avg", "sum"):
             return of_degrees(growth.degrees, mode)
     return None
+
+
+def judge_factors(product: Variable, completion: Completion) -> tuple[str, str | None] | None:
+    """Return as `judge` of a product over rows of which a factor is none, as parameters are."""
+    node = product.owner
+    if node is None or not isinstance(getattr(node.op, "scalar_op", None), ps.Mul | ps.TrueDiv):
+        return None
+    if not any(completion.local(one).relation == Partial("prod") for one in node.inputs):
+        return None
+    for factor in node.inputs:
+        local = completion.local(factor)
+        if local.relation == SAME and local.value is factor and not is_one(factor):
+            return f"it multiplies a product over each rank's rows by {describe(factor)}, which is none", None
+    return None
+
+
+def is_one(variable: Variable) -> bool:
+    """Tell whether a variable is 1 everywhere, by a constant."""
+    return isinstance(variable, Constant) and bool((variable.data == 1).all())
 
 
 def of_degrees(degrees: frozenset[int] | None, mode: str | None) -> tuple[str, str | None] | None:

@@ -31,6 +31,7 @@ rows = synk.n_rows
 error = x @ w - y
 loss = (error**2).mean()
 penalty = (w**2).sum()
+large = x + 9
 chosen = pt.special.log_softmax(x, axis=1)[pt.arange(x.shape[0]), labels]
 
 RIGHT = {
@@ -55,7 +56,7 @@ RIGHT = {
     ],
     "max": [x.max(), pt.gt(x, 0).any(), penalty, pt.exp(x.max())],
     "min": [x.min(0), x.min() * 3, penalty],
-    "prod": [x.prod(0), pt.gt(x, -1).all()],
+    "prod": [x.prod(0), x.prod() * (x**2).prod(), x.prod() ** 2, 1 * x.prod(), pt.gt(x, -1).all()],
 }
 RIGHT["avg"] += [
     (error**2).sum() / rows,
@@ -89,7 +90,7 @@ WRONG = {
     ],
     "max": [x.sum(), x.min(), pt.sqrt((x**2).sum())],
     "min": [x.max(), loss],
-    "prod": [x.sum(), x.max()],
+    "prod": [x.sum(), x.max(), (w[0] - 1) * large.prod(), large.prod(0) / (w + 3), 2 * large.prod()],
 }
 WRONG["avg"] += [(error**2).sum() + penalty, pytensor.grad(pt.sqrt(loss), w), x.shape[0].astype("float64")]
 # Wrong, or right by chance, or meant: a graph does not tell.
@@ -256,12 +257,18 @@ def test_what_fork_may_say_is_checked_before_anything_starts():
     assert not synk.is_open()
 
 
-def test_a_sum_that_adds_the_old_value_for_each_slice_is_told():
-    total = pytensor.shared(0.0, name="total")
-    for new in (total + x.sum(), total - addend(x.mean()), total):
-        with pytest.warns(synk.SynkWarning, match="update of 'total', declared 'sum': it adds the old value"):
-            computed(defined(None, [(total, new, "sum")]), "exact")
-    for new in (x.sum(), addend(x.mean()), total * x.sum()):  # warnings are errors
+def test_a_part_of_an_update_that_counts_for_each_slice_is_told():
+    total, other = (pytensor.shared(3.0, name=name) for name in ("total", "other"))
+    sums = [total + x.sum(), total - addend(x.mean()), total, other + x.sum(), 1 + x.sum()]
+    products = [total * x.prod(), x.prod() / other, 2 * x.prod()]
+    for mode, updates in (("sum", sums), ("prod", products)):
+        for new in updates:
+            with pytest.warns(
+                synk.SynkWarning, match=f"update of 'total', declared '{mode}': .* for each slice"
+            ):
+                computed(defined(None, [(total, new, mode)]), "exact")
+    for new in (x.sum(), x.mean(), addend(x.mean()), total * x.sum()):  # warnings are errors
         computed(defined(None, [(total, new, "sum")]), "exact")
+    computed(defined(None, [(total, x.prod() * x.prod(), "prod")]), "exact")
     computed(defined(None, [(total, total + x.mean(), "avg")]), "exact")
     computed(defined(None, [(total, total + x.sum())]), "exact")
