@@ -125,7 +125,7 @@ def test_equal_words_are_said_once_for_several_updates():
 
 def test_collectives_of_the_user_are_told():
     lines = said([all_reduce(x.sum()) * 2])
-    assert any(line.startswith("  1 collective as written: AllReduce{op='sum'") for line in lines)
+    assert any(line.startswith("  1 collective as written: AllReduceOp{op='sum'") for line in lines)
 
 
 def test_declarations_are_named():
