@@ -114,9 +114,9 @@ def test_clean(): ...
 def test_descriptor(): os.open(os.devnull, os.O_RDONLY)
 def test_child(): subprocess.Popen(["sleep", "60"]).returncode = 0
 def test_run(): synk.fork(2)
-def test_no_run_is_left_to_the_next(): assert synk.run.session is None
+def test_no_run_is_left_to_the_next(): assert synk.run is None
 def test_ranks(ranks): assert ranks(3) == len(synk.pids()) == 3
-def test_ranks_are_closed(): assert synk.run.session is None
+def test_ranks_are_closed(): assert synk.run is None
 
 @pytest.mark.leaks("descriptors", reason="to see it excused")
 def test_excused(): os.open(os.devnull, os.O_RDONLY)
