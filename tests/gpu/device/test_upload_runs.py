@@ -88,7 +88,8 @@ def test_arrays_and_data_may_be_written_to_after_the_call(gpus, n_ranks):
     """No results are fetched, so nothing waits for the device."""
     gpus(n_ranks)
     x, total = pt.matrix("x"), pytensor.shared(np.zeros(3), name="total")
-    add = synk.function([x], updates=[(total, total + x.sum(0), "sum")])
+    with pytest.warns(synk.SynkWarning, match="once for each slice"):
+        add = synk.function([x], updates=[(total, total + x.sum(0), "sum")])  # of one slice, on each rank
     values, expected = sample(N_ROWS, 3), np.zeros(3)
     data = synk.data(values)
     for at in range(4):
