@@ -10,9 +10,8 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import Op
 
-from synk.compile import array_funcify, array_mode
+from synk.compile import array_funcify, array_mode, emit
 from synk.compile.observe.debug import Debug, DebugError, debug_mode
-from synk.compile.programs import emit
 
 A, B = np.arange(4.0), np.ones(4)
 

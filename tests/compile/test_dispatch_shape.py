@@ -8,8 +8,7 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.extra_ops import cpu_contiguous
 
-from synk.compile import array_funcify, array_mode
-from synk.compile.programs import emit
+from synk.compile import array_funcify, array_mode, emit
 
 
 def test_axes_are_permuted_added_and_dropped(compare):

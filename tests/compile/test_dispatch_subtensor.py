@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from pytensor.graph.fg import FunctionGraph
 from pytensor.tensor.subtensor import AdvancedSubtensor
 
-from synk.compile import array_mode
-from synk.compile.programs import emit
+from synk.compile import array_mode, emit
 
 VALUE = np.arange(60.0).reshape(3, 4, 5)
 

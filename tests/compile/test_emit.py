@@ -7,7 +7,7 @@ import pytensor.tensor as pt
 import pytest
 from pytensor.graph.fg import FunctionGraph
 
-from synk.compile.programs import emit
+from synk.compile import emit
 from synk.compile.programs.emit import last_uses
 from synk.compile.programs.passes.plan import PASSES
 from synk.ops import fuse, layout

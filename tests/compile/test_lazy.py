@@ -8,9 +8,8 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 
 from support.cases.unary_op import UnaryOp
-from synk.compile import ArrayLinker, array_funcify, array_mode
+from synk.compile import ArrayLinker, array_funcify, array_mode, emit
 from synk.compile.compat import IfElse, optional_class
-from synk.compile.programs import emit
 from synk.compile.programs.passes.lazy import plan_lazy
 
 ifelse = optional_class("ifelse", "pytensor.conditional.op", "pytensor.ifelse")

@@ -11,9 +11,8 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.raise_op import Assert
 
 from support.cases.unary_op import UnaryOp
-from synk.compile import ArrayLinker, array_funcify, array_mode
+from synk.compile import ArrayLinker, array_funcify, array_mode, emit
 from synk.compile.compat import optional_class
-from synk.compile.programs import emit
 from synk.compile.programs.passes.host_or_device import Transfers, is_shape_like, place, stay, wanted_on_host
 from synk.compile.tables import DEVICE, HOST
 

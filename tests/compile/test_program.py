@@ -7,8 +7,7 @@ import pytest
 from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.fg import FunctionGraph
 
-from synk.compile import array_mode, dumps, loads
-from synk.compile.programs import emit
+from synk.compile import array_mode, dumps, emit, loads
 from synk.compile.programs.text.program import blame, describe
 
 

@@ -92,6 +92,6 @@ def test_a_loop_with_collectives_inside_waits_and_is_waited_for():
     for outputs in itertools.permutations([first, loop, last]):
         graph = pytensor.function([x], outputs, mode=array_mode()).maker.fgraph
         nodes = [node for node in graph.toposort() if any(True for _ in numbers_in(node.op))]
-        assert [type(node.op).__name__ for node in nodes] == ["AllReduce", "Scan", "AllReduce"]
+        assert [type(node.op).__name__ for node in nodes] == ["AllReduceOp", "Scan", "AllReduceOp"]
         for before, node in itertools.pairwise(nodes):
             assert set(before.outputs) & set(ancestors(node.inputs))

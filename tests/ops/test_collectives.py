@@ -78,7 +78,7 @@ def test_several_arrays_are_reduced_by_one_collective(module_ranks, op):
             np.testing.assert_allclose(got, [expected] * len(of_ranks))
     ops = function.profile(rows(8), n_calls=1).ops
     # One rank has nobody to meet.
-    assert sum(row["nodes"] for row in ops if row["op"] == "AllReduce") == (module_ranks > 1)
+    assert sum(row["nodes"] for row in ops if row["op"] == "AllReduceOp") == (module_ranks > 1)
 
 
 def test_an_average_of_large_numbers_is_finite(module_ranks):

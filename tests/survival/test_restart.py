@@ -793,7 +793,7 @@ synk.close()
 @pytest.mark.slow
 def test_a_restart_that_the_system_refuses_may_be_tried_with_fewer():
     in_world("""
-from synk.run.session import launch as launching
+from synk.run.launch import start_workers as launching
 world(3)
 fork_child = launching.fork_child
 

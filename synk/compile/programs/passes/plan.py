@@ -121,7 +121,7 @@ def _finish(plan: ProgramPlan) -> None:
 
 PASSES: dict[str, Callable[[ProgramPlan], None]] = {  # by the module that decides
     "lazy": _lazy,
-    "place": _place,
+    "host_or_device": _place,
     "narrow": _narrow,
     "aliases": _aliases,
     "destination": _destination,
