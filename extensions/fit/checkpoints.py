@@ -64,10 +64,9 @@ class Checkpoints(Callback):
         mode: str = "min",
         every: int | None = None,
     ):
-        checked_count("keep", keep, 1 if best is None else 0)
-        if every is not None:
-            checked_count("every", every, 1)
-        self._folder, self._keep, self._every = Path(folder), keep, every
+        self._folder = Path(folder)
+        self._keep = checked_count("keep", keep, 1 if best is None else 0)
+        self._every = None if every is None else checked_count("every", every, 1)
         self._monitor = None if best is None else Monitor(best, mode)
         self._writer = Writer()
         self._room: dict[str, Any] = {}  # arrays of the last copy, for the next one
@@ -156,7 +155,7 @@ class Checkpoints(Callback):
         self._scores[path] = score
         # Where none has been judged yet, the newest is all there is.
         n_newest = self._keep or int(not best_first(self._scores))
-        kept = {*list(self._scores)[len(self._scores) - n_newest :], *best_first(self._scores)[:1]}
+        kept = {*list(self._scores)[max(0, len(self._scores) - n_newest) :], *best_first(self._scores)[:1]}
         for old in [one for one in self._scores if one not in kept]:
             del self._scores[old]
             _remove(old)

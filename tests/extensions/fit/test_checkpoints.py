@@ -425,6 +425,13 @@ def test_the_one_before_goes_only_when_the_next_one_is_there(ranks, tmp_path, mo
     assert list(checkpoints_in(tmp_path)) == [20]
 
 
+@pytest.mark.parametrize("keep", [3, np.uint8(3)], ids=["int", "uint8"])
+def test_none_goes_while_there_are_no_more_than_are_kept(ranks, tmp_path, keep):
+    ranks(1)
+    train(make(), tmp_path, keep=keep, epochs=2)
+    assert list(checkpoints_in(tmp_path)) == [5, 10]
+
+
 @pytest.mark.parametrize("every", [None, 1], ids=["after epochs", "after steps"])
 def test_parameters_that_became_nan_are_not_saved(ranks, tmp_path, every):
     ranks(1)
