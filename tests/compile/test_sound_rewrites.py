@@ -6,7 +6,7 @@ from pytensor.compile.mode import Mode
 from pytensor.scan import until
 from pytensor.tensor.math import Sum
 
-from synk.compile import array_mode, without_wrong
+from synk.compile import ArrayLinker, array_mode, without_wrong
 from synk.compile.rewriting.wrong_rewrites import release_of
 
 PLAIN = Mode("py", "fast_run")
@@ -163,6 +163,19 @@ def test_a_product_in_a_sum_of_its_own_dtype_is_still_one_gemm():
     z, a = pt.dmatrix("z"), pt.dmatrix("a")
     function = pytensor.function([z, a], z + 2 * (a @ a), mode=array_mode())
     assert "Gemm" in [type(node.op).__name__ for node in function.maker.fgraph.toposort()]
+
+
+def test_a_product_with_a_mask_is_not_cast():
+    z, a = pt.fmatrix("z"), pt.fmatrix("a")
+    function = pytensor.function([z, a], z + (a @ a) * (z > 0), mode=array_mode(ArrayLinker(native=False)))
+    assert "Cast" not in function.vm.jit_fn.source
+
+
+def test_what_scales_a_product_in_a_difference_is_no_unsigned_integer():
+    z, a, scale = pt.dmatrix("z"), pt.dmatrix("a"), pt.bscalar("scale").astype("uint8")
+    inputs, values = [z, a, scale.owner.inputs[0]], [np.ones((2, 2)), np.eye(2), np.int8(3)]
+    found = pytensor.function(inputs, z - scale * (a @ a), mode=array_mode())(*values)
+    np.testing.assert_array_equal(found, np.ones((2, 2)) - 3 * np.eye(2))
 
 
 def test_a_loop_that_is_read_at_its_end_keeps_few_rows():

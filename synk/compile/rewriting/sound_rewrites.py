@@ -37,13 +37,23 @@ class CastTerms(GraphRewriter):
             return
         for node in nodes:
             output = node.outputs[0]
-            if not isinstance(node.op, Elemwise) or not isinstance(node.op.scalar_op, Add | Sub | Mul):
+            if not _opened(node):
                 continue
             if output.type.dtype in REAL and any(
                 term.type.dtype != output.type.dtype for term in node.inputs
             ):
                 terms = [_as_dtype(term, output.type.dtype) for term in node.inputs]
                 fgraph.replace_validate(output, node.op(*terms), reason="cast_terms")
+
+
+def _opened(node: Apply) -> bool:
+    """Tell whether the search looks into a sum or product: not into one with a mask, or of two arrays."""
+    if not isinstance(node.op, Elemwise):
+        return False
+    if not isinstance(node.op.scalar_op, Mul):
+        return isinstance(node.op.scalar_op, Add | Sub)
+    arrays = [factor for factor in node.inputs if any(length != 1 for length in factor.type.shape)]
+    return len(arrays) < 2 and all(array.type.dtype in REAL for array in arrays)
 
 
 def _as_dtype(term: Variable, dtype: str) -> Variable:
