@@ -1,5 +1,6 @@
 import gc
 import weakref
+from contextlib import nullcontext
 
 import numpy as np
 import pytensor
@@ -16,6 +17,7 @@ from support.cases.unary_op import UnaryOp
 from synk.compile import ArrayLinker, array_funcify, array_mode
 from synk.compile.compat import optional_class
 from synk.compile.rewriting.rewrites import array_query
+from synk.compile.rewriting.until_gradients import WRONG
 
 ifelse = optional_class("ifelse", "pytensor.conditional.op", "pytensor.ifelse")
 
@@ -125,7 +127,10 @@ def test_until_a_condition_holds(compare, limit):
 def test_gradient_of_steps_until_a_condition_holds(compare):
     x = pt.dvector("x")
     total = scan(lambda a, t: (t * a, until(t > 20)), sequences=x, outputs_info=pt.ones(()))
-    compare([x], [pytensor.grad(total[-1], x)], [np.arange(1.0, 9.0)])
+    # PyTensor before 3.1.1 takes this gradient of the wrong steps.
+    refused = pytest.raises(NotImplementedError, match="use PyTensor 3.1.1") if WRONG else nullcontext()
+    with refused:
+        compare([x], [pytensor.grad(total[-1], x)], [np.arange(1.0, 9.0)])
 
 
 def test_no_steps(compare):
