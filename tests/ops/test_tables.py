@@ -40,9 +40,9 @@ BASES = {
 }
 FUNCTIONS = ("array_funcify", "side", "host_inputs", "free_inputs", "width", "goes_by_dtype", "flops_of")
 
-ROWS = ("OwnRows", "SomeRows")  # what they pass on is as wide as it comes
+ROWS = ("OwnRows", "HasRows")  # what they pass on is as wide as it comes
 
-# By table, the Ops of `synk.ops` that need no entry, and why.
+# By table, the Ops of `synk.ops` and `synk.exact` that need no entry, and why.
 OF_OURS = {
     "array_funcify": set(),
     "side": {KernelOp, Mark, *ROWS},  # arrays, on the device
@@ -92,12 +92,19 @@ OF_PYTENSOR = {
 
 
 def classes():
-    """Return the Op classes of `synk.ops`, but for those that others derive from."""
-    names = [module.name for module in pkgutil.walk_packages(synk.ops.__path__, "synk.ops.")]
+    """Return the Op classes of `synk.ops` and `synk.exact`, but for those that others derive from."""
+    packages = [importlib.import_module(name) for name in ("synk.ops", "synk.exact")]
+    names = [
+        one.name for each in packages for one in pkgutil.walk_packages(each.__path__, f"{each.__name__}.")
+    ]
     found = {
         one for name in names for one in vars(importlib.import_module(name)).values() if inspect.isclass(one)
     }
-    ours = [one for one in found if issubclass(one, Op) and one.__module__.startswith("synk.ops.")]
+    ours = [
+        one
+        for one in found
+        if issubclass(one, Op) and one.__module__.startswith(("synk.ops.", "synk.exact."))
+    ]
     return sorted((one for one in ours if one.__name__ not in BASES), key=lambda one: one.__name__)
 
 
