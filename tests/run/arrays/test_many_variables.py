@@ -55,8 +55,8 @@ def calls_of(function, *arguments):
     return pstats.Stats(profile).total_calls / N
 
 
-# Calls per variable, at most: the first time, when what is sent is searched for code of the script (up to 60 of
-# them), and again.
+# Calls per variable, at most: the first time, when what is sent is searched for code of the script (up to 60
+# of them), and again.
 VERBS = {
     "broadcast": (220, 40, synk.broadcast),
     "broadcast values": (260, 90, lambda v: synk.broadcast(v, VALUES)),
