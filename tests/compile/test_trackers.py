@@ -57,7 +57,7 @@ def test_graphs_that_differ_leave_nothing(graph):
     use([2, 3])  # what is made once
     before = counted()
     use([5, 6])
-    assert counted() == before
+    assert not counted() - before  # less is what other tests have left, and what only now could go
 
 
 def test_all_that_rewrites_a_graph_forgets_its_ops():

@@ -10,24 +10,30 @@ from synk.transport.processes.process import Process
 from synk.transport.processes.stacks import READ_SECONDS, Stacks
 
 
-def waiting_in_python():
+def waiting_in_python(tell):
+    tell()
     while True:
         time.sleep(0.01)
 
 
-def waiting_in_native_code():
+def waiting_in_native_code(tell):
     libc = ctypes.PyDLL(None)  # keeps the interpreter's lock
+    tell()
     while True:
         libc.pause()
 
 
-def not_listening():
+def not_listening(tell):
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    waiting_in_python()
+    waiting_in_python(tell)
+
+
+def ending(tell):
+    tell()
 
 
 class Worker:
-    """A child that answers, and then does ``work``."""
+    """A child that answers, and then does ``work``, which tells when it has come so far."""
 
     def __init__(self, work):
         self.stacks = Stacks()
@@ -35,14 +41,12 @@ class Worker:
         pid = os.fork()
         if pid == 0:
             self.stacks.answer()
-            os.write(told, b".")
-            work()
+            work(lambda: os.write(told, b"."))
             os._exit(0)
         self.process = Process(pid)
         os.close(told)
         assert os.read(ready, 1) == b"."
         os.close(ready)
-        time.sleep(0.05)  # to reach its loop
 
     def stack(self):
         self.stacks.ask(self.process)
@@ -92,7 +96,7 @@ def test_a_stopped_worker_is_not_waited_for(worker):
 
 
 def test_an_ended_worker_is_not_waited_for(worker):
-    ended = worker(lambda: None)
+    ended = worker(ending)
     assert ended.process.wait(5)
     began = time.monotonic()
     assert ended.stack() == ""
