@@ -137,13 +137,13 @@ torch-suite: $(BENCH_READY)  ## hold the Ops of networks against torch
 PLANS := .venv-gpu
 PLANS_READY := $(PLANS)/.ready
 NO_GPU := $(addprefix tests/gpu/kernels/cudnn/test_cudnn_,plans.py names.py convolution.py) tests/gpu/kernels/cudnn/test_find_cudnn.py \
-    $(addprefix tests/compile/test_dispatch_products.py::test_,names_and_arguments_are_those_of_cupy \
+    $(addprefix tests/gpu/dispatch/test_cublas.py::test_,names_and_arguments_are_those_of_cupy \
         signatures_are_those_of_cublas) \
     tests/support/cupy/test_real_cupy.py
 
 gpu-plans: $(PLANS_READY)  ## check what needs CuPy, NVRTC and cuDNN, but no GPU
 	$(PLANS)/bin/python -c 'from synk.gpu.kernels.cudnn import available, reason; assert available(), reason()'
-	$(PLANS)/bin/python -m pytest -q tests/compile/test_elementwise_cuda.py & nvrtc=$$!; \
+	$(PLANS)/bin/python -m pytest -q tests/gpu/elementwise/test_cuda_source.py & nvrtc=$$!; \
 	$(PLANS)/bin/python -m pytest -q $(NO_GPU) -k 'not oracle'; others=$$?; \
 	wait $$nvrtc && exit $$others
 

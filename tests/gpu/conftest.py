@@ -3,6 +3,8 @@
 import pytest
 
 from support.cupy.array_modules import NEEDS_GPU, PLACES, import_arrays
+from support.cupy.array_modules import cupy as cupy
+from support.cupy.array_modules import device as device
 from support.gpu.stage import Stage
 
 

@@ -58,7 +58,7 @@ def test_tests_that_wait_for_a_gpu_run(tmp_path):
         "FAKE_GPUS": "1",
     }
     environment.pop("CUDA_VISIBLE_DEVICES", None)
-    files = ["gpu/test_networks.py", "gpu/test_collectives.py", "compile/test_dispatch_reduce.py"]
+    files = ["gpu/test_networks.py", "gpu/test_collectives.py", "compile/dispatch/test_reduce.py"]
     places = ["--notes", str(tmp_path), "--report", str(tmp_path / "page.rst")]
     ended = subprocess.run(
         [*COMMAND, *places, "--only", *(str(TESTS / file) for file in files)],

@@ -1,5 +1,4 @@
 """Runs on GPUs that are not there."""
 
-from support.cupy.array_modules import device as device
 from support.cupy.gpu_runs import cupy as cupy
 from support.cupy.gpu_runs import gpus as gpus

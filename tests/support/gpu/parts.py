@@ -142,8 +142,8 @@ def parts_of(tests, folder, only, missing):
 
 
 def name_of(file):
-    """Return the subject of a file of tests: its name is ``test_NAME.py`` or ``test_dispatch_NAME.py``."""
-    return Path(file).stem.removeprefix("test_").removeprefix("dispatch_")
+    """Return the subject of a file of tests, whose name is ``test_NAME.py``."""
+    return Path(file).stem.removeprefix("test_")
 
 
 def start(arguments, notes, missing):

@@ -1,6 +1,6 @@
 """Kernels of CuPy's arrays, where an emulator runs CUDA: numbers, launches, what travels, fallbacks.
 
-Broadcasting, ``out=`` and work in place are in ``test_dispatch_fused.py``, for kernels in C too.
+Broadcasting, ``out=`` and work in place are in ``test_fusion.py``, for kernels in C too.
 """
 
 import warnings
