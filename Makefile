@@ -47,7 +47,7 @@ resnet: $(READY)  ## train a small residual network on synthetic images with two
 
 # `make test` is what a change waits for. It leaves to `make test-all` what is marked slow, and these: emulators of GPUs,
 # benchmarks, manifests, faults at random, notebooks, and tests of what tests use.
-LATER := $(addprefix tests/,benchmarks deploy faults gpu support tools/bench) $(wildcard tests/*/test_*cuda*.py) \
+LATER := $(addprefix tests/,benchmarks deploy gpu support tools/bench) $(wildcard tests/*/test_*cuda*.py) \
     $(addprefix tests/,run/launch/test_fork_source.py survival/test_notebooks.py survival/test_soak.py)
 
 # Three files at a time: a test that waits leaves its core to another. Files whose tests are scripts take longest, and
@@ -96,7 +96,7 @@ HOSTS ?=
 FAULTS := $(if $(HOSTS),on_hosts.py --hosts $(HOSTS) --faults 200,campaign.py --faults 300 --seconds 900 --jobs 2)
 
 faults: $(DEV)  ## inflict 300 faults on runs, within a quarter of an hour; HOSTS=3: 200 on several machines
-	$(BIN)/python tests/faults/$(FAULTS)
+	$(BIN)/python tests/support/faults/$(FAULTS)
 
 # As many ranks as tests ask for, which is one on some hosts; then two and three on each.
 machines-suite: $(DEV)  ## run the tests of what functions, Data and collectives mean, and the demos, on 2 and 3 hosts
@@ -110,7 +110,7 @@ machines-suite: $(DEV)  ## run the tests of what functions, Data and collectives
 SECONDS ?= 6000
 
 chaos: $(DEV)  ## train with a fault every five seconds: SECONDS=6000
-	$(BIN)/python tests/faults/chaos.py --seconds $(SECONDS) --every 5
+	$(BIN)/python tests/support/faults/chaos.py --seconds $(SECONDS) --every 5
 
 check: $(DEV)  ## lint, formatting, types, and imports held to the floors
 	$(BIN)/ruff check .

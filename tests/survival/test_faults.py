@@ -27,7 +27,7 @@ with_deaths = after(CHECK_DEATH)
 
 # --- a rank raises ---------------------------------------------------------------------------------
 
-FAULTS = Path(__file__).parents[1] / "faults"
+FAULTS = Path(__file__).parents[1] / "support" / "faults"
 
 RAISING = f"""
 sys.path.append({str(FAULTS)!r})

@@ -2,9 +2,9 @@
 
 deal -> hands of injuries -> referees, one a job -> records -> summary, exit status 1 if anything is wrong
 
-python tests/faults/campaign.py --faults 300 --seconds 900 --jobs 2
-python tests/faults/campaign.py --only SIGSTOP --faults 20
-python tests/faults/campaign.py --repeat "1234:raises plain,SIGINT"
+python tests/support/faults/campaign.py --faults 300 --seconds 900 --jobs 2
+python tests/support/faults/campaign.py --only SIGSTOP --faults 20
+python tests/support/faults/campaign.py --repeat "1234:raises plain,SIGINT"
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """One long training session, a fault every few seconds, resumed from its last commit; then undisturbed.
 
-python tests/faults/chaos.py --seconds 6000 --every 5
+python tests/support/faults/chaos.py --seconds 6000 --every 5
 """
 
 import argparse

@@ -3,7 +3,7 @@
     hosts, voyages (masters on h1) -> legs, each with one injury -> records -> report, exit status 1 if
     anything is wrong
 
-python tests/faults/on_hosts.py --hosts 3 --faults 200 --seconds 3000
+python tests/support/faults/on_hosts.py --hosts 3 --faults 200 --seconds 3000
 """
 
 import argparse
@@ -16,7 +16,7 @@ from collections import Counter
 from itertools import product
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from referee_on_hosts import INJURIES, Referee
 from summary import machine, spread

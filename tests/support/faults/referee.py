@@ -25,7 +25,7 @@ from pathlib import Path
 from acts import the_stage
 from ordeal import Ordeal
 
-sys.path.append(str(Path(__file__).parent.parent))  # where helpers of all tests are
+sys.path.append(str(Path(__file__).parents[2]))  # where helpers of all tests are
 from support.processes import leaks
 
 HANG_SECONDS = 25.0  # without a word from the master
