@@ -47,8 +47,8 @@ resnet: $(READY)  ## train a small residual network on synthetic images with two
 
 # `make test` is what a change waits for. It leaves to `make test-all` what is marked slow, and these: emulators of GPUs,
 # benchmarks, manifests, faults at random, notebooks, and tests of what tests use.
-LATER := $(addprefix tests/,benchmarks deploy gpu support tools/bench) $(wildcard tests/*/test_*cuda*.py) \
-    $(addprefix tests/,run/launch/test_fork_source.py survival/test_notebooks.py survival/test_soak.py)
+LATER := $(addprefix tests/,benchmarks deploy gpu support tools/bench run/launch/test_fork_source.py survival/test_notebooks.py \
+    survival/test_soak.py)
 
 # Three files at a time: a test that waits leaves its core to another. Files whose tests are scripts take longest, and
 # come first; a file's tests share what they fork and compile, and stay together.
@@ -80,8 +80,8 @@ test-graphs: $(DEV)  ## run the tests of `make test` that depend most on the ver
 # OpenBLAS and oneDNN take other paths on other processors, and sums come in another order: so tests that compare ranks
 # with one process run on those too. OpenBLAS does not ask whether this processor can do what it is told.
 PROCESSORS := Nehalem/SSE41 Haswell/AVX2 $(if $(shell grep -m1 avx512bw /proc/cpuinfo),SkylakeX/AVX512_CORE)
-COMPARING := $(addprefix tests/,ops/kernels/test_processors.py demos/test_demos.py extensions/test_train.py \
-        extensions/test_layers.py ops/test_collectives.py)
+COMPARING := $(addprefix tests/,test_processors.py demos/test_demos.py extensions/test_train.py \
+        extensions/test_layers.py exact/collectives/test_collectives.py)
 
 other-processors: $(DEV)  ## compare ranks with one process as other processors compute
 	for kind in $(PROCESSORS); do \
@@ -136,10 +136,10 @@ torch-suite: $(BENCH_READY)  ## hold the Ops of networks against torch
 # so that is asked first.
 PLANS := .venv-gpu
 PLANS_READY := $(PLANS)/.ready
-NO_GPU := $(addprefix tests/gpu/kernels/cudnn/test_cudnn_,plans.py names.py convolution.py) tests/gpu/kernels/cudnn/test_find_cudnn.py \
+NO_GPU := $(addprefix tests/gpu/kernels/cudnn/test_,cudnn_plan.py convolution.py find_cudnn.py) \
     $(addprefix tests/gpu/dispatch/test_cublas.py::test_,names_and_arguments_are_those_of_cupy \
         signatures_are_those_of_cublas) \
-    tests/support/cupy/test_real_cupy.py
+    tests/support/cudnn/test_fake_cudnn.py tests/support/cupy/test_real_cupy.py
 
 gpu-plans: $(PLANS_READY)  ## check what needs CuPy, NVRTC and cuDNN, but no GPU
 	$(PLANS)/bin/python -c 'from synk.gpu.kernels.cudnn import available, reason; assert available(), reason()'

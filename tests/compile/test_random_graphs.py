@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pytensor.compile.mode import Mode
 
-from support.cuda import emulator
+from support.cuda.provider import needs_emulator
 from support.cupy.array_modules import TWIN_ON_A_GPU
 from synk.compile import ArrayLinker, Debug, array_mode, debug_mode
 from synk.compile.compat import optional_class
@@ -373,7 +373,6 @@ def results(case, linker):
 
 
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
-needs_emulator = pytest.mark.skipif(not emulator.available(), reason="there is no g++ to emulate a GPU")
 
 
 def narrow(linker):

@@ -1,4 +1,3 @@
 """Ops on arrays of a GPU that is not there."""
 
-from support.cupy.array_modules import cupy as cupy
 from support.cupy.array_modules import device as device

@@ -11,8 +11,8 @@ from pytensor.gradient import DisconnectedInputError
 from support.cases.images import check_shapes, normal, numeric_gradient, perform, poolings
 from synk.compile import array_mode
 from synk.ops import avg_pool2d, global_avg_pool2d, max_pool2d
-from synk.ops.kernels.window import Pooling, Window, ordered
-from synk.ops.pool import AvgPool2d, GlobalAvgPool2d, MaxPool2d
+from synk.ops.kernels.window import Pooling, Window, lengths, ordered
+from synk.ops.pool import AvgPool2d, AvgPool2dGradient, GlobalAvgPool2d, MaxPool2d, MaxPool2dGradient
 
 MODES = ["FAST_COMPILE", array_mode()]
 
@@ -130,3 +130,51 @@ def test_gradient_of_the_global_mean_is_not_spread_before_it_is_used():
     function = pytensor.function([x], gradient, mode=array_mode())
     assert not any("Alloc" in str(node.op) for node in function.maker.fgraph.apply_nodes)
     np.testing.assert_allclose(function(np.zeros((1, 2, 2, 2), "float32")), 0.25)
+
+
+# --- gradients ------------------------------------------------------------------------------------
+
+
+@given(poolings(), st.booleans())
+def test_gradients_of_means_are_their_transpose(case, count_padding):
+    pooling, shape, outputs = case
+    x, gy = normal(shape), normal(outputs, 1)
+    sides = lengths(pooling.layout, shape)[2:]
+    (y,), (gx,) = (
+        perform(AvgPool2d(pooling, count_padding), x),
+        perform(AvgPool2dGradient(pooling, count_padding), gy, *sides),
+    )
+    np.testing.assert_allclose((gx * x).sum(), (gy * y).sum(), rtol=1e-9, atol=1e-9)
+
+
+@given(poolings())
+def test_gradients_of_maxima_go_to_the_maxima(case):
+    pooling, shape, outputs = case
+    x, gy = normal(shape), normal(outputs, 1)
+    y, index = perform(MaxPool2d(pooling), x)
+    (gx,) = perform(MaxPool2dGradient(pooling), gy, index, *lengths(pooling.layout, shape)[2:])
+    np.testing.assert_allclose((gx * x).sum(), (gy * y).sum(), rtol=1e-9, atol=1e-9)
+    assert np.isin(x[gx != 0], y).all()
+
+
+@settings(max_examples=15)
+@given(poolings())
+def test_shapes_of_gradients(case):
+    pooling, shape, outputs = case
+    sides = lengths(pooling.layout, shape)[2:]
+    _, index = perform(MaxPool2d(pooling), normal(shape))
+    check_shapes(MaxPool2dGradient(pooling), normal(outputs), index, *sides)
+    check_shapes(AvgPool2dGradient(pooling), normal(outputs), *sides)
+
+
+def test_wrong_types_of_index_are_refused():
+    gy = pt.tensor4("gy", dtype="float32")
+    op = MaxPool2dGradient(Pooling(Window((2, 2))))
+    for index in (pt.tensor4(dtype="int64"), pt.tensor3(dtype="uint8")):
+        with pytest.raises(TypeError, match="index must be the second output of MaxPool2d, 4-D uint8"):
+            op(gy, index, 3, 3)
+
+
+def test_gradients_of_another_shape_are_refused():
+    with pytest.raises(ValueError, match=r"gy has shape \(1, 1, 2, 2\); pooling gives \(1, 1, 1, 1\)"):
+        perform(AvgPool2dGradient(Pooling(Window((2, 2), (2, 2)))), np.ones((1, 1, 2, 2)), 2, 2)

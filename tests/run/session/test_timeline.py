@@ -12,7 +12,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from run.functions.test_few_steps import least
+from run.functions.test_call_overhead import least
 
 import synk
 from support.cases.trace_events import read_trace

@@ -1,6 +1,10 @@
-"""Files of made-up machines: what the kernel tells of memory, mounts and control groups."""
+"""Files of made-up machines, which tell of memory, mounts and control groups; and tables of findings."""
 
 import resource
+
+import pytest
+
+from synk.tools.doctor.finding import OK
 
 UNLIMITED = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
 SHM = "30 25 0:27 / /dev/shm rw - tmpfs tmpfs rw,size=64m"
@@ -21,3 +25,19 @@ def v1(controller, **files):
     named = {f"{folder}/job/{name.replace('_', '.', 1)}": text for name, text in files.items()}
     mounts = f"{SHM}\n32 31 0:29 /docker/a1 {folder} rw - cgroup cgroup rw,{controller}"
     return {"/proc/self/cgroup": f"4:{controller}:/docker/a1/job", "/proc/self/mountinfo": mounts, **named}
+
+
+CHECKED = ("check", "level", "found", "remedy", "given")
+
+
+def told(check, level, found=None, remedy="", **given):
+    """Return a row of a table of `CHECKED`: what a check says of a machine with what is given."""
+    return pytest.param(check, level, found, remedy, given, id=f"{check.__name__}-{level.name}")
+
+
+def check_told(said, level, found, remedy):
+    """Hold a finding to a row: who has no fault needs no remedy."""
+    assert said.level is level
+    assert found is None or said.found == found
+    assert remedy in said.remedy
+    assert bool(said.remedy) == (level is not OK)

@@ -14,7 +14,11 @@ from support.cuda import emulator as cuda_emulator
 from support.cupy import stand_in
 from synk.gpu.kernels.cuda import CudaKernels
 
-needs_emulator = pytest.mark.skipif(not cuda_emulator.available(), reason="there is no g++")
+# Marks of a test: an emulator of a GPU belongs to `make test-all`.
+needs_emulator = [
+    pytest.mark.skipif(not cuda_emulator.available(), reason="there is no g++"),
+    pytest.mark.slow,
+]
 
 CUPY = ModuleType("cupy")
 CUPY.__getattr__ = lambda name: getattr(stand_in, name)

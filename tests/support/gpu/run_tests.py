@@ -24,7 +24,7 @@ from gpu_facts import facts
 from support.gpu.parts import collect, parts_of, run
 
 # The rest comes after these, in the order of the files: what they say is worth most.
-FIRST = ["residual", "training", "surface", "runs", "networks", "collectives", "breakdowns", "random_graphs"]
+FIRST = ["residual", "training", "smoke", "runs", "networks", "collectives", "breakdowns", "random_graphs"]
 NO_GPU = 3
 
 

@@ -18,7 +18,17 @@ sys.path.insert(0, str(TESTS))
 
 from support.machines.hosts import INTERFACE, Hosts, missing  # noqa: E402
 
-MEANING = ("run/collectives", "run/functions", "run/arrays", "ops/test_collectives.py", "extensions")
+MEANING = (
+    *(
+        "run/collectives",
+        "run/functions",
+        "run/arrays",
+        "run/rank/test_program.py",
+        "run/rank/test_shards.py",
+    ),
+    *("exact/test_results.py", "exact/test_run_values.py", "exact/rules/test_indexing.py"),
+    *("exact/collectives/test_collectives.py", "extensions"),
+)
 MARKED = "not slow and not one_machine"
 LEFT_OUT = ("extensions/fit", "extensions/pymc")
 

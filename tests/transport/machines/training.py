@@ -2,7 +2,7 @@
 
 python training.py ROWS.npy OUT.npz '{"n_parallel": 3}'
 
-``ROWS.npy`` has rows of five numbers, the last of which is to be learned. See test_everywhere.py.
+``ROWS.npy`` has rows of five numbers, the last of which is to be learned. See test_same_numbers.py.
 """
 
 import json

@@ -11,6 +11,7 @@ from pytensor.tensor.type import TensorType
 
 from support.cases.kernels import ALL, CASES, EXACT, MIXED, MIXED_OPS, ROUNDED, arguments, arity, awkward
 from support.cuda import emulator
+from support.cuda.provider import needs_emulator
 from support.cupy import stand_in
 from support.regions.alone import region_of
 from synk.compile.native.compiler import find_compiler
@@ -56,8 +57,6 @@ def in_c():
 
 
 def in_cuda():
-    if not emulator.available():
-        pytest.skip("there is no g++ to emulate a GPU")
     kernels = CupyKernels(emulator)
 
     def make(node):
@@ -73,7 +72,10 @@ def in_cuda():
     return Batch(CUDA, make)
 
 
-@pytest.fixture(scope="module", params=[in_c, in_cuda], ids=["C", "CUDA"])
+PLACES = [pytest.param(in_c, id="C"), pytest.param(in_cuda, id="CUDA", marks=needs_emulator)]
+
+
+@pytest.fixture(scope="module", params=PLACES)
 def run(request):
     made = request.param()
     for dtype in ALL:

@@ -12,6 +12,7 @@ import synk
 from support.cases.small_training import network, shared, train
 from synk import ops
 from synk.extensions import updates
+from synk.extensions.gradients import flat_gradient
 from synk.extensions.train import make_train_function
 from synk.gpu.speedups import overlapping
 from synk.gpu.speedups.captured import WARM_UP
@@ -225,3 +226,18 @@ def test_other_collectives_keep_their_order(gpus, all_ranks):
     assert losses == expected_losses
     for value, there in zip(values, expected, strict=True):
         np.testing.assert_array_equal(value, there)
+
+
+# --- agreement ------------------------------------------------------------------------------------
+
+
+def test_another_function_that_tells_of_the_variable_does_not_matter(gpus):
+    gpus(2, overlap=True)
+    loss, (x, labels), parameters = network(np.random.default_rng(5))
+    flat, expression, _ = flat_gradient(loss, parameters)
+    gradient = synk.function([x, labels], loss, updates=[(flat, expression, "sum")])
+    total = synk.function([x], updates=[(flat, pt.alloc(x.sum(), flat.get_value().size), "sum")])
+    rows = np.ones((2, 6))
+    gradient(rows, np.zeros(2, "int64"), batch=1)  # rank 1 has no rows, so it does not compile what tells
+    synk.sequence(total, (synk.all_reduce, flat, "sum"))(rows)
+    np.testing.assert_array_equal(synk.gather(flat, nd_up=1), np.full((2, flat.get_value().size), 12.0))

@@ -1,4 +1,4 @@
-"""The communicators of one machine: the suite of all, and what these do beside it."""
+"""The communicator of ranks on one machine: the suite of all, and what it does beside that."""
 
 import functools
 import time
@@ -20,7 +20,6 @@ from support.communicators.suite import (
     seen,
     values,
 )
-from synk.transport.comm import LoneCommunicator
 from synk.values.errors import CollectiveMismatch, SharedMemoryFull
 
 
@@ -32,25 +31,6 @@ def counted(call, calls):
         return call()
 
     return noted
-
-
-class LoneGroup:
-    """The single rank of a run without workers."""
-
-    n_ranks = 1
-
-    def __init__(self):
-        self.communicator = LoneCommunicator()
-
-    def run(self, work):
-        """Return ``[work(communicator)]``."""
-        return [work(self.communicator)]
-
-
-class TestLone(CommunicatorSuite):
-    @pytest.fixture
-    def group(self):
-        return LoneGroup()
 
 
 class TestHost(CommunicatorSuite):

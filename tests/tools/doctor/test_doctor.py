@@ -1,72 +1,19 @@
-"""The run of two ranks that the doctor tries; and the command, here and on what `unshare` makes of it."""
+"""The command `doctor`, here and on what `unshare` makes of this machine; and how commands are listed."""
 
 import json
 import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from support.processes.scripts import alive
 from synk.__main__ import main
-from synk.tools.doctor import rehearsal
-from synk.tools.doctor.finding import Level, examined
+from synk.tools.doctor import cores, memory, processes
+from synk.tools.doctor.finding import Level
 
 ROOT = Path(__file__).parents[3]
-
-# --- the rehearsal ---------------------------------------------------------------------------------
-
-
-def played(script, seconds=20.0):
-    """Return the finding where this script is run for the rehearsal."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rehearsal, "COMMAND", [sys.executable, "-I", "-c", script])
-        patch.setattr(rehearsal, "DEADLINE", seconds)
-        return rehearsal.rehearse(None)
-
-
-def test_the_rehearsal_tells_where_it_failed():
-    found = played("print('import synk', flush=True); raise OSError('no processes left')")
-    assert (found.level, found.found) == (Level.PROBLEM, "start two ranks: OSError: no processes left")
-
-
-@pytest.mark.parametrize("by_itself", [True, False])
-def test_a_rehearsal_that_hangs_is_ended_with_all_its_processes(tmp_path, by_itself):
-    told = tmp_path / "pids"
-    say = "import os, time; print(os.fork(), file=open({!r}, 'a'), flush=True)"
-    hang = say + "; os.closerange(1, 3); time.sleep(60)"
-    found = examined(played, hang.format(str(told)), 2 if by_itself else 60, seconds=60 if by_itself else 2)
-    deadline = time.monotonic() + 5
-    while any(map(alive, filter(None, map(int, told.read_text().split())))):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    assert found.found == (
-        "import synk: no end after 2 s" if by_itself else "could not be checked within 2 s"
-    )
-
-
-def test_hints_after_an_exception_are_no_reason():
-    failing = "import os, sys; print('OSError: full\\nHINT: set it', file=sys.stderr); sys.exit(1)"
-    assert played(failing).found == "import synk: OSError: full"
-
-
-def test_a_rehearsal_leaves_no_files(tmp_path, monkeypatch):
-    monkeypatch.setattr(rehearsal.tempfile, "tempdir", str(tmp_path))
-    leave = "import tempfile; assert tempfile.mkdtemp().startswith({!r})"
-    assert played(leave.format(str(tmp_path))).found == "import synk: exit code 0"
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_rehearsal_that_skips_a_stage_is_no_success():
-    stages = [stage for stage in rehearsal.REMEDIES if stage != "all-reduce"]
-    found = played(f"print(*{stages!r}, sep='\\n')")
-    assert (found.level, found.found) == (Level.PROBLEM, "all-reduce: exit code 0")
-
-
-# --- the command -----------------------------------------------------------------------------------
 
 
 def doctor(*before, start=("-m", "synk"), after=(), **environ):
@@ -90,6 +37,13 @@ def can_unshare():
 
 
 needs_unshare = pytest.mark.skipif(not can_unshare(), reason="needs namespaces without privileges")
+
+
+def test_nothing_to_say_of_a_good_machine(machine):
+    here = machine()
+    families = (memory, cores, processes)
+    findings = [check(here) for family in families for check in family.CHECKS]
+    assert [finding for finding in findings if finding.level is not Level.OK] == []
 
 
 def test_this_machine():

@@ -188,7 +188,7 @@ def test_what_needs_all_rows_at_once_is_refused_with_the_reason_and_the_line(mod
     with pytest.raises(ValueError, match="num_slices=2, but 'whole' needs all rows at once: ") as refusal:
         f(X, Y, WEIGHTS, num_slices=2)
     place = str(refusal.value).partition(f": {reason} (")[2].partition("); pass num_slices=1")[0]
-    assert place.startswith("test_slices.py:")
+    assert place.startswith("test_parts.py:")
     assert line in place
     f(X, Y, WEIGHTS)
 

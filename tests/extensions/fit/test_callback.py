@@ -1,6 +1,4 @@
-import csv
 import json
-import sys
 from functools import partial
 
 import numpy as np
@@ -9,7 +7,7 @@ import pytensor.tensor as pt
 import pytest
 
 import synk
-from support.cases.fitting import make, numbers
+from support.cases.fitting import Pretends, fitted, make, numbers
 from synk.extensions import schedules, train, updates
 from synk.extensions.fit import (
     Callback,
@@ -24,12 +22,6 @@ from synk.extensions.fit import (
     fit,
 )
 from synk.extensions.fit.monitor import Monitor, Patience
-
-
-def fitted(case, *callbacks, epochs=3, **options):
-    options = {"batch_size": 10, "validation": case.validation, "progress": False, **options}
-    return fit(case.step, options.pop("data", case.data), epochs=epochs, callbacks=callbacks, **options)
-
 
 RATE = pytensor.shared(0.1, name="rate")
 
@@ -56,16 +48,6 @@ class StopsAt(Callback):
     def on_step_end(self, training):
         if training.history.steps == self.step:
             training.stop("test")
-
-
-class Pretends(Callback):
-    """Gives epochs values of validation in place of their own."""
-
-    def __init__(self, *values):
-        self.values = values
-
-    def on_epoch_end(self, training):
-        training.metrics["val_loss"] = self.values[training.epoch]
 
 
 # --- patience --------------------------------------------------------------------------------------------
@@ -313,107 +295,6 @@ def test_a_training_that_is_stopped_in_its_last_epoch_is_complete(ranks):
 
     history = fitted(make(), Stops())
     assert (len(history), history.stopped, history.interrupted) == (3, None, False)
-
-
-# --- logs ------------------------------------------------------------------------------------------------
-
-
-def test_logs_have_a_line_for_every_epoch_and_take_back_what_was_after_a_checkpoint(ranks, tmp_path):
-    ranks(1)
-
-    def run(name, *others, **options):
-        csv_log, json_log = CSVLog(tmp_path / f"{name}.csv"), JSONLog(tmp_path / f"{name}.jsonl", every=2)
-        fitted(make(), csv_log, json_log, *others, epochs=4, **options)
-        lines = [json.loads(line) for line in (tmp_path / f"{name}.jsonl").read_text().splitlines()]
-        with open(tmp_path / f"{name}.csv") as file:
-            rows = list(csv.DictReader(file))
-        for line in [*lines, *rows]:
-            line.pop("seconds", None)
-            line.pop("rows_per_second", None)
-        return lines, rows
-
-    lines, rows = run("whole")
-    assert [line["step"] for line in lines if "step" in line] == list(range(2, 21, 2))
-    assert [row["epoch"] for row in rows] == ["0", "1", "2", "3"]
-    assert [float(row["val_loss"]) for row in rows] == [
-        line["val_loss"] for line in lines if "val_loss" in line
-    ]
-
-    class Dies(Callback):
-        def on_epoch_end(self, training):
-            if training.epoch == 2:
-                raise RuntimeError
-
-    with pytest.raises(RuntimeError):  # after its line of epoch 2, before its checkpoint
-        run("part", Dies(), Checkpoints(tmp_path / "saved"))
-    assert len((tmp_path / "part.csv").read_text().splitlines()) == 4
-    for name in ("part.csv", "part.jsonl"):  # and much more
-        assert len((tmp_path / name).read_text().splitlines()) >= 4
-        (tmp_path / name).write_text((tmp_path / name).read_text() + "{}\n" * 1000)
-    assert run("part", Checkpoints(tmp_path / "saved"), resume=tmp_path / "saved") == (lines, rows)
-    assert run("part") == (lines, rows)  # which begins anew
-
-
-def test_a_log_of_before_stays_where_a_training_is_refused(ranks, tmp_path):
-    ranks(1)
-    logs = [CSVLog(tmp_path / "log.csv"), JSONLog(tmp_path / "log.jsonl")]
-    fitted(make(), *logs, Checkpoints(tmp_path / "saved"))
-    before = [path.read_text() for path in sorted(tmp_path.glob("log*"))]
-    with pytest.raises(ValueError, match="later step"):
-        fitted(make(), *logs, Checkpoints(tmp_path / "saved"))
-    assert [path.read_text() for path in sorted(tmp_path.glob("log*"))] == before
-
-
-def test_a_table_has_the_columns_of_all_epochs_and_json_only_its_own_numbers(ranks, tmp_path):
-    ranks(1)
-    saved, path = tmp_path / "saved", tmp_path / "log.csv"
-    fitted(make(), CSVLog(path), Checkpoints(saved), epochs=1, validation=None)
-    log = JSONLog(tmp_path / "log.jsonl")
-    fitted(make(), Pretends(0, np.nan), CSVLog(path), log, Checkpoints(saved), epochs=2, resume=saved)
-    with open(path) as file:
-        first, second = csv.DictReader(file)
-    assert first["val_output_1"] == ""
-    assert float(second["val_output_1"]) > 0
-    assert json.loads((tmp_path / "log.jsonl").read_text(), parse_constant=pytest.fail)["val_loss"] is None
-
-
-@pytest.mark.parametrize("kind", [CSVLog, JSONLog])
-@pytest.mark.parametrize("path", ["", "missing/log"], ids=["a folder", "in no folder"])
-def test_a_log_that_cannot_be_written_is_told_before_the_first_step(ranks, tmp_path, kind, path):
-    ranks(1)
-    with pytest.raises(OSError, match="folder"):
-        fitted(make(), kind(tmp_path / path))
-
-
-def test_tensorboard_reads_the_numbers(ranks, tmp_path):
-    accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    ranks(1)
-    board, saved = tmp_path / "board", tmp_path / "saved"
-
-    class Dies(Callback):
-        def on_step_end(self, training):
-            if training.history.steps == 13:
-                raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        fitted(make(), TensorBoard(board), Dies(), Checkpoints(saved))
-    history = fitted(make(), TensorBoard(board, every=3), Checkpoints(saved), resume=saved)
-    read = accumulators.EventAccumulator(str(board))
-    read.Reload()
-    assert sorted(read.Tags()["scalars"]) == ["epoch/loss", "epoch/val_loss", "epoch/val_output_1", "loss"]
-    epochs = read.Scalars("epoch/val_loss")
-    assert [event.step for event in epochs] == [5, 10, 15]
-    assert [event.value for event in epochs] == pytest.approx(history["val_loss"])
-    # Of the first run, those before its last checkpoint; then of the second.
-    assert [event.step for event in read.Scalars("loss")] == [*range(1, 11), 12, 15]
-
-
-def test_a_missing_tensorboard_is_told(monkeypatch):
-    monkeypatch.setitem(sys.modules, "tensorboard.compat.proto", None)
-    with pytest.raises(
-        ImportError, match=r"tensorboard is not installed. Use pip install 'synk-pytensor\[tensorboard\]'"
-    ):
-        TensorBoard("folder")
 
 
 # --- NaN -------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import pytest
 
 from support.cuda import fake_driver
 
-TESTS = Path(__file__).parents[1]
+TESTS = Path(__file__).parents[2]
 COMMAND = [sys.executable, str(TESTS / "support" / "gpu" / "run_tests.py"), "--jobs", "2", "--seconds", "400"]
 
 # Imported as ``cupy``, it puts the stand-in for CuPy in its own place, with the little more that is asked.

@@ -298,7 +298,7 @@ def test_folders_that_nothing_may_run_from_serve_as_well(tmp_path):
     code = f"""
 import os, sys
 sys.path[:0] = {[str(Path(__file__).parents[place]) for place in (0, 2)]}
-import test_build as t
+import test_libraries as t
 t.run(t.compilation(t.find_compiler()))
 t.run(t.compilation(t.Forbidden(t.find_compiler().command)))
 print(sorted(os.listdir(os.environ["TMPDIR"])))

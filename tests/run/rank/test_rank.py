@@ -1,6 +1,7 @@
-"""Ranks agree whether graphs run as C: where one of them cannot compile what others can, none does."""
+"""Ranks agree whether graphs run as C; what all regions call is compiled before the first command."""
 
 import os
+import time
 
 import numpy as np
 import pytensor
@@ -121,3 +122,46 @@ def test_a_rank_without_a_compiler_takes_part(monkeypatch):
     told = []
     agree(lambda mine: [told.append(bytes(mine)), mine][1:])
     assert told == [b"no compiler"]
+
+
+# --- what all regions call ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def compiled_by(tmp_path, monkeypatch):
+    """Return a function that gives this process, and those forked of it, a compiler and an empty store."""
+
+    def use(*command):
+        store = Store(tmp_path / "store")
+        made = NativeCompilation(Libraries(Compiler(command), store))
+        for module in (native_function, functions):
+            monkeypatch.setattr(module, "native_compilation", lambda: made)
+        return store
+
+    return use
+
+
+def exponential():
+    """Return a function of rows that runs as a region."""
+    x = pt.dvector("x")
+    return synk.function([x], pt.exp(x) + x, mode=array_mode(ArrayLinker(native=True)))
+
+
+def test_a_worker_compiles_it_before_the_first_function_is_built(ranks, compiled_by):
+    store = compiled_by(*find_compiler().command)
+    ranks(2, device="cpu")
+    latest = time.monotonic() + 60
+    while not store.folder.is_dir() or not store.look()[0]:
+        assert time.monotonic() < latest
+        time.sleep(0.02)
+    assert len(store.look()[0]) == 1
+    exponential()(np.arange(3.0))
+    assert len(store.look()[0]) == 2  # and the region
+
+
+@pytest.mark.filterwarnings("ignore:(?s).*Graphs run in Python")
+def test_where_it_does_not_compile_functions_run_in_python(ranks, compiled_by):
+    compiled_by("false")
+    ranks(2, device="cpu")
+    x = np.arange(3.0)
+    np.testing.assert_allclose(exponential()(x), np.exp(x) + x)

@@ -2,6 +2,7 @@
 
 import mmap
 import os
+import threading
 import warnings
 
 import numpy as np
@@ -12,9 +13,11 @@ import pytest
 import synk
 from support.cuda import emulator
 from synk.extensions import train, updates
+from synk.gpu.device.uploads import Request, Uploader
 from synk.gpu.speedups.captured import MOST
 from synk.gpu.speedups.graphs import Graphs
 from synk.ops import dropout
+from synk.values.rows import SelectedRows
 
 N_ROWS, N_COLUMNS = 12, 5
 
@@ -207,3 +210,37 @@ def test_dropout_is_recorded_with_the_numbers_that_it_has_without(gpus, recorded
     assert dropped_out(n_ranks, num_slices) == expected
     assert recorded() == [1, n_ranks - 1]
     assert len(set(expected[0])) == 10
+
+
+# --- uploads meanwhile ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stream(cupy):
+    stream = cupy.cuda.Stream(non_blocking=True)
+    stream.use()
+    return stream
+
+
+def test_a_buffer_that_grows_waits_for_the_end_of_a_recording(cupy, stream):
+    graphs = Graphs(cupy, stream)
+    uploader = Uploader(cupy, stream, stream.use, 1, graphs.lock)
+    buffer, order = uploader.buffer(), Request("key", np.ones((8, 4)), SelectedRows(0, 8))
+    capturing, records = [], stream.record
+    stream.record = lambda event: (capturing.append(stream.is_capturing()), records(event))
+
+    def load():
+        stream.use()
+        uploader.load(buffer, order)
+
+    thread = threading.Thread(target=load)
+
+    def run():
+        thread.start()
+        thread.join(0.05)
+
+    graphs.record(run)
+    thread.join()
+    assert capturing == [False]
+    np.testing.assert_array_equal(cupy.asnumpy(buffer.hand_out()), order.array)
+    uploader.close()

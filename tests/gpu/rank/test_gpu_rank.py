@@ -1,4 +1,4 @@
-"""Calls in slices on GPUs that are not there: the numbers of cores, and sums stay on the device."""
+"""Ranks on GPUs that are not there: slices, training, modes, and when results are fetched."""
 
 import numpy as np
 import pytensor
@@ -6,8 +6,11 @@ import pytensor.tensor as pt
 import pytest
 
 import synk
+from support.cases import small_training
+from support.cases.small_training import train
 from support.cupy import stand_in
 from support.cupy.crossings import Crossings
+from synk.run.rank.sums import SMALL
 
 N_ROWS, N_COLUMNS = 24, 40
 
@@ -148,3 +151,134 @@ def test_parts_for_which_ranks_meet_accumulate_where_they_are(gpus, monkeypatch,
     assert [of_rank[1] for of_rank in crossings.take_sums()] == [0, 0]  # bytes to the host
     for rank in range(n_ranks):
         np.testing.assert_allclose(synk.get_value(rank, w), expected, rtol=1e-4, atol=1e-5)
+
+
+# --- training -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("n_ranks", "version"), [(3, 23004), (2, None)])
+def test_an_mlp_is_trained_to_the_numbers_of_cores(gpus, n_ranks, version):
+    gpus(n_ranks, version=version)
+    losses, values, _ = train()
+    synk.close()
+    synk.fork(n_ranks, device="cpu")
+    expected_losses, expected, _ = train()
+    np.testing.assert_allclose(losses, expected_losses, rtol=1e-9)
+    for value, there in zip(values, expected, strict=True):
+        np.testing.assert_allclose(value, there, rtol=1e-7, atol=1e-12)
+        np.testing.assert_array_equal(value, np.broadcast_to(value[0], value.shape))
+
+
+@pytest.mark.parametrize("version", [23004, None], ids=["nccl", "staged"])
+def test_no_gradient_passes_through_the_host(gpus, monkeypatch, version):
+    crossings = Crossings(monkeypatch)
+    gpus(2, version=version)
+    *_, seen = train(look=crossings.take)
+    flat = 8 * (6 * 40 + 40 + 40 * 3 + 3 + 1)
+    rows = 8 * 4 * 6
+    for uploaded, downloaded in seen:
+        if version is None:
+            assert (uploaded, downloaded) == (flat, flat)
+        else:
+            assert 0 < uploaded <= rows
+            assert downloaded <= 8  # the loss
+
+
+# --- functions in a mode of their own -------------------------------------------------------------
+
+
+def results(n_ranks):
+    """Run steps of two functions and collectives; return their results, and the values they leave."""
+    v = pytensor.shared(np.arange(4.0), name="v")
+    x = pt.dvector("x")
+    outputs, updates = [(x.sum(), "sum"), (v, "avg")], [(v, v + x.sum(), "avg")]  # each rank has its own
+    there = synk.function([x], outputs, updates=updates)
+    here = synk.function([x], outputs, updates=updates, mode="FAST_COMPILE")
+    step = synk.sequence(there, (synk.all_reduce, v), here, (synk.all_reduce, v), there)
+    rows = np.arange(9.0)
+    returned = [step(rows, num_slices=num_slices) for num_slices in (1, 1, 1, 1, 3)]
+    synk.gather(v)  # which leaves it on the device
+    returned.append(here(rows))
+    return returned, [synk.get_value(rank, v) for rank in range(n_ranks)]
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_functions_with_a_mode_read_values_left_on_the_device(gpus, n_ranks):
+    synk.fork(n_ranks, device="cpu")
+    expected, left = results(n_ranks)
+    synk.close()
+    gpus(n_ranks, cuda_graphs=True)
+    found, left_there = results(n_ranks)
+    np.testing.assert_array_equal(left_there, left)
+    for values, wanted in zip(found, expected, strict=True):
+        for value, other in zip(values, wanted, strict=True):
+            np.testing.assert_array_equal(value, other)
+
+
+def test_a_value_that_was_returned_is_not_written_over():
+    synk.fork(2, device="cpu")
+    v = pytensor.shared(np.arange(4.0), name="v")
+    f = synk.function([], [(v, None)], updates=[(v, v + 1)], mode="FAST_COMPILE")
+    synk.all_reduce(v)  # it moves to where all ranks see it
+    (first,) = f()
+    kept = first.copy()
+    step = synk.sequence(f, (synk.all_reduce, v))
+    returned = [step()[0] for _ in range(3)]
+    synk.close()
+    np.testing.assert_array_equal(first, kept)
+    for number, value in enumerate(returned, start=1):
+        np.testing.assert_array_equal(value, np.arange(4.0) + number)
+
+
+# --- when results are fetched ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def fetched(monkeypatch):
+    """Return how many launches there had been, at each time that an array was fetched."""
+    counted, fetch = [], stand_in.asnumpy
+
+    def asnumpy(array):
+        if isinstance(array, stand_in.ndarray):
+            counted.append(stand_in.counts.launches)
+        return fetch(array)
+
+    monkeypatch.setattr(stand_in, "asnumpy", asnumpy)
+    return counted
+
+
+@pytest.mark.parametrize("cuda_graphs", [False, True])
+def test_the_update_is_launched_before_the_loss_is_fetched(gpus, fetched, cuda_graphs):
+    gpus(1, cuda_graphs=cuda_graphs)
+
+    def look():
+        seen = [*fetched], stand_in.counts.launches
+        fetched.clear()
+        stand_in.counts.reset()
+        return seen
+
+    losses, _, (counted, launches) = small_training.train(4, look)
+    assert counted == [launches]
+    synk.close()
+    synk.fork(1, device="cpu")
+    np.testing.assert_allclose(losses, small_training.train(4)[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("cuda_graphs", [False, True])
+def test_what_a_later_step_writes_over_is_returned_as_it_was(gpus, cuda_graphs):
+    gpus(1, cuda_graphs=cuda_graphs)
+    small, large = pytensor.shared(np.float64(1)), pytensor.shared(np.ones(SMALL))
+    read = synk.function([], [small, small * 2, large])
+    write = synk.function([], updates=[(small, small + 1), (large, large + 1)])
+    both = synk.sequence(read, write)
+    for number in range(1, 7):
+        value, twice, several = both()
+        assert (value, twice) == (number, 2 * number)
+        np.testing.assert_array_equal(several, np.full(SMALL, number))
+
+
+def test_slices_are_added_up_as_before(gpus):
+    gpus(1)
+    x = pt.dvector("x")
+    mean = synk.function([x], x.mean())
+    assert mean(np.arange(6.0), num_slices=3) == 2.5
