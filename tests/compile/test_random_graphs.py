@@ -21,6 +21,7 @@ from pytensor.compile.mode import Mode
 
 from support.cuda.provider import needs_emulator
 from support.cupy.array_modules import TWIN_ON_A_GPU
+from support.slow import slow
 from synk.compile import ArrayLinker, Debug, array_mode, debug_mode
 from synk.compile.compat import optional_class
 from synk.compile.native.compiler import find_compiler
@@ -351,7 +352,7 @@ few_graphs = settings(
 
 @given(recipe=recipes)
 @few_graphs
-@pytest.mark.parametrize("side", ["host", "device"])
+@pytest.mark.parametrize("side", ["host", slow("device")])
 def test_random_graphs_in_16_bits_keep_to_the_definitions(side, device, recipe):
     """Every node is checked by itself; the results have the dtypes and shapes of float32's."""
     xp = np if side == "host" else device
@@ -392,10 +393,10 @@ modes = {
     "narrow device": lambda device: narrow(ArrayLinker(device)),
 }
 NAMES = [
-    *("unfused", pytest.param("fused", marks=needs_compiler), "device"),
+    *("unfused", pytest.param("fused", marks=needs_compiler), slow("device")),
     pytest.param("kernels", marks=needs_emulator),
     pytest.param("cupy", marks=[*TWIN_ON_A_GPU, pytest.mark.soak]),  # many kernels to compile
-    *("debug", "narrow", "narrow device"),
+    *("debug", "narrow", slow("narrow device")),
 ]
 
 

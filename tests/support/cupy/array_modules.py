@@ -1,16 +1,19 @@
-"""The array modules of devices that tests run on: the stand-in everywhere, CuPy where there is a GPU.
+"""The array modules that tests run on: NumPy, a stand-in for CuPy everywhere, CuPy where there is a GPU.
 
     @pytest.fixture(params=PLACES) ... import_arrays(request.param)
 
-So each test is two, and what is wrong in the test itself shows without a GPU.
+So each test of a device is two, and what is wrong in the test itself shows without a GPU. `make test` leaves
+the stand-in to `make test-all`.
 """
 
 import importlib
 import sys
 
+import numpy
 import pytest
 
 from support.cupy import fake_cupy, stand_in
+from support.slow import slow
 
 # Warnings are errors, but those of CuPy are not what is tested.
 CALM = pytest.mark.filterwarnings("ignore:::cupy")
@@ -19,12 +22,14 @@ ON_A_GPU = [pytest.mark.gpu, CALM]
 TWIN_ON_A_GPU = [pytest.mark.gpu(twin=True), CALM]
 
 NEEDS_GPU = pytest.param("cupy", marks=ON_A_GPU)
-PLACES = ["stand-in", NEEDS_GPU]
-TWINS = ["stand-in", pytest.param("cupy", marks=TWIN_ON_A_GPU)]
+PLACES = [slow("stand-in"), NEEDS_GPU]
+HOST_AND_DEVICES = ["numpy", slow("stand-in"), pytest.param("cupy", marks=TWIN_ON_A_GPU)]
 
 
 def import_arrays(name, monkeypatch):
-    """Return the array module of a device, its transfers counted from zero if it is the stand-in."""
+    """Return an array module by its name, its transfers counted from zero if it is the stand-in."""
+    if name == "numpy":
+        return numpy
     if name == "cupy":
         return importlib.import_module("cupy")
     stand_in.install(lambda modules, key, module: monkeypatch.setitem(sys.modules, key, module))
