@@ -21,9 +21,10 @@ from types import ModuleType
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.fg import FunctionGraph
 
+from synk.compile.programs.passes.decisions import ProgramPlan
 from synk.compile.programs.passes.finish import Announcer
 from synk.compile.programs.passes.host_or_device import PlacedStep, Placement
-from synk.compile.programs.passes.plan import ProgramPlan
+from synk.compile.programs.passes.plan import decide_all
 from synk.compile.programs.text.buffers import assemble
 from synk.compile.programs.text.program import Program
 from synk.compile.programs.text.program_writer import ProgramWriter
@@ -73,7 +74,7 @@ def emit(
     """
     order = fgraph.toposort() if order is None else order
     announced = announcer is not None
-    plan = ProgramPlan(fgraph, xp, order, updates or {}, given, fetched, left, narrow, announced).make()
+    plan = decide_all(ProgramPlan(fgraph, xp, order, updates or {}, given, fetched, left, narrow, announced))
     steps, n_fetches = fetches_last(plan.placed.steps)
     writer = ProgramWriter(fgraph.inputs, xp, plan, announcer)
     for k, (step, dead) in enumerate(zip(steps, last_uses(steps, outlasting(plan)), strict=True)):

@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from itertools import accumulate, pairwise
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
 
 from pytensor.graph.basic import Apply, Variable
 from pytensor.tensor.basic import Join
@@ -28,43 +27,9 @@ from pytensor.tensor.shape import Reshape, SpecifyShape
 from pytensor.tensor.type import DenseTensorType, TensorType
 
 from synk.compile.compat import join_pieces
-
-if TYPE_CHECKING:
-    from synk.compile.programs.passes.plan import ProgramPlan
+from synk.compile.programs.passes.decisions import Buffer, Destinations, JoinLayout, ProgramPlan, Slot
 
 REGROUPS = (Reshape, JoinDims, SplitDims)
-
-
-class Buffer(NamedTuple):
-    """The array in which an output is formed."""
-
-    output: Variable
-    target: Variable | None  # an input whose array is used if it fits
-
-
-class Slot(NamedTuple):
-    """The part of a buffer that one node writes."""
-
-    buffer: Buffer
-    start: int  # element in C order, inclusive
-    stop: int  # element in C order, exclusive
-    shape: tuple[int, ...]
-
-
-class JoinLayout(NamedTuple):
-    """A join whose result is a buffer."""
-
-    buffer: Buffer
-    pieces: tuple[tuple[int, int, bool], ...]  # start, stop, and whether a node has written it there
-
-
-class Destinations(NamedTuple):
-    """The places where values are written."""
-
-    slots: dict[Apply, Slot]
-    joins: dict[Apply, JoinLayout]
-    settled: dict[int, Variable]  # output -> input whose array is to hold it
-    copied: set[int]  # outputs that may share memory with an array that is to hold another one
 
 
 def find_destinations(plan: ProgramPlan) -> Destinations:

@@ -4,7 +4,7 @@ A flat gradient is formed piece by piece, the last layers first, in its array: s
 node that is the last to touch a piece on, nothing of the program changes or reads it any more. Pieces that
 no node writes in place are copied there as soon as they are made, not at the end.
 
-    ProgramPlan: order, destinations, aliases -> find_finished -> what to do after which node: Copy, Finish
+    ProgramPlan: order, destinations, aliases -> find_finished -> what to do after which node: Actions
 
 Pure: graphs in, decisions out.
 """
@@ -13,16 +13,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from pytensor.graph.basic import Apply, Variable
 
 from synk.compile.compat import join_pieces
 from synk.compile.programs.passes.aliases import Aliases
-from synk.compile.programs.passes.destination import Buffer, JoinLayout
-
-if TYPE_CHECKING:
-    from synk.compile.programs.passes.plan import ProgramPlan
+from synk.compile.programs.passes.decisions import Actions, Finish, JoinLayout, PieceCopy, ProgramPlan
 
 
 class Announcer(Protocol):
@@ -37,26 +34,6 @@ class Announcer(Protocol):
         Nothing of the program reads or writes them any more. The array becomes the value of ``variable``,
         or is copied to where the old one is: then it is another array than the old value.
         """
-
-
-class PieceCopy(NamedTuple):
-    """A piece that is copied into its place once it is made."""
-
-    buffer: Buffer
-    start: int
-    stop: int
-    piece: Variable
-
-
-class Finish(NamedTuple):
-    """The elements from ``start`` to the end of a buffer, all of which are final now."""
-
-    buffer: Buffer
-    start: int
-    variable: Variable  # that is updated
-
-
-Actions = dict[Apply, list[PieceCopy | Finish]]
 
 
 def find_finished(plan: ProgramPlan) -> tuple[Actions, dict[Apply, JoinLayout]]:

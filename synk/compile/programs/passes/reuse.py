@@ -11,19 +11,12 @@ Pure: graphs in, decisions out.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.type import DenseTensorType
 
 from synk.compile.programs.passes.aliases import Aliases
-from synk.compile.programs.passes.destination import Destinations
-
-if TYPE_CHECKING:
-    from synk.compile.programs.passes.plan import ProgramPlan
-
-Reuse = dict[Apply, list[Variable | None]]
+from synk.compile.programs.passes.decisions import Destinations, ProgramPlan, Reuse
 
 
 def find_reuse(plan: ProgramPlan) -> Reuse:

@@ -25,10 +25,9 @@ from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.type import TensorType
 
 from synk.compile.compat import IfElse
-from synk.compile.programs.passes.destination import Buffer
-from synk.compile.programs.passes.finish import Announcer, Finish, PieceCopy
+from synk.compile.programs.passes.decisions import Buffer, Finish, PieceCopy, ProgramPlan
+from synk.compile.programs.passes.finish import Announcer
 from synk.compile.programs.passes.host_or_device import PlacedStep
-from synk.compile.programs.passes.plan import ProgramPlan
 from synk.compile.programs.text.buffers import open_buffer, part, put, settle
 from synk.compile.programs.text.program import Program
 from synk.compile.programs.text.transfer import CROSSINGS
